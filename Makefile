@@ -1,0 +1,46 @@
+# `make serve` and `make test` are all that a fresh machine needs: Python 3.11+, make, a C compiler.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+SOURCES := pyproject.toml setup.py constraints.txt sruserve/kernels/cpu.c
+
+.PHONY: help serve test lint bench clean
+
+help:  ## List the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+serve: $(VENV)/.serve  ## Serve the bundled models on http://127.0.0.1:8000
+	$(BIN)/sruserve serve
+
+test: $(VENV)/.test lint  ## Run the linters and all tests
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.test  ## Run ruff and mypy
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+bench: $(VENV)/.bench  ## Measure against the peers; results go to bench/results/
+	$(BIN)/python -m bench.stack
+	$(BIN)/python -m bench.serve
+
+clean:  ## Remove what the other targets made
+	rm -rf $(VENV) build dist *.egg-info sruserve/kernels/_cpu*.so .mypy_cache .ruff_cache .pytest_cache
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.serve: $(SOURCES) | $(VENV)/bin/python
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.test: $(SOURCES) | $(VENV)/bin/python
+	$(PIP) --editable '.[test]'
+	@touch $@ $(VENV)/.serve
+
+# sru compiles its own extension when it is first imported; torch must be there before it is built.
+$(VENV)/.bench: $(VENV)/.serve
+	$(PIP) --editable '.[bench]'
+	@touch $@

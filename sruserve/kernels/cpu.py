@@ -1,0 +1,149 @@
+"""The compiled CPU kernel: `cpu.c` through ctypes, which drops the GIL while it runs."""
+
+import ctypes
+import os
+import struct
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from sruserve.kernels.ragged import RaggedBatch
+
+_CALL = struct.Struct("=21qd")  # `struct scan` in cpu.c
+_ERRORS: dict[int, tuple[type[Exception], str]] = {
+    1: (ValueError, "offsets must start at 0, never fall, and end within the rows of u"),
+    2: (IndexError, "source and target must be rows of states, or -1"),
+    3: (IndexError, "column + width must lie within the columns of states"),
+}
+
+
+def _load() -> ctypes.CDLL | None:
+    """The library that `setup.py` builds next to this file, joined to torch's threads."""
+    paths = [Path(__file__).with_name("_cpu" + suffix) for suffix in EXTENSION_SUFFIXES]
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None:
+        return None
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError:  # built for another machine
+        return None
+    library.sru_scan.argtypes = [ctypes.c_char_p]
+    library.sru_instruction_set.restype = ctypes.c_char_p
+    library.sru_use_instruction_set.argtypes = [ctypes.c_char_p]
+    library.sru_set_parallel.argtypes = [ctypes.c_void_p]
+    library.sru_set_parallel(_gomp_parallel())
+    return library
+
+
+def _gomp_parallel() -> int | None:
+    """The address of `GOMP_parallel` in the OpenMP runtime that torch has loaded.
+
+    A second runtime would fight torch's for the cores, so one that is not loaded stays so.
+    """
+    home = Path(torch.__file__).parent
+    bundled = [*home.glob("lib/libgomp*.so*"), *home.parent.glob("torch.libs/libgomp*.so*")]
+    for path in [*map(str, bundled), "libgomp.so.1"]:
+        try:
+            runtime = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+            return ctypes.cast(runtime.GOMP_parallel, ctypes.c_void_p).value
+        except (OSError, AttributeError):
+            continue
+    return None
+
+
+_library = _load()
+_scan = _library.sru_scan if _library else None
+
+
+def available() -> bool:
+    """Whether the compiled kernel is there; without a C compiler at install it is not."""
+    return _library is not None
+
+
+def instruction_set() -> str:
+    """The vectors in use: "avx512", "avx2" or "baseline"; "none" without the kernel."""
+    return _library.sru_instruction_set().decode() if _library else "none"
+
+
+def cpu_sru_scan(
+    u: Tensor,
+    residual: Tensor | None,
+    weight_c: Tensor,
+    bias: Tensor,
+    batch: RaggedBatch,
+    column: int,
+    *,
+    scale: float = 1.0,
+    tanh: bool = False,
+    updated_reset: bool = False,
+    backward_from: int | None = None,
+) -> Tensor:
+    """`reference_sru_scan` in vectors and threads; every tensor contiguous.
+
+    The bits of a (sequence, channel) depend on its own inputs and the instruction set alone: not
+    on the batch, the width, the split of time into calls, or the number of threads.
+
+    Raises ValueError or IndexError, before anything is written, for tensors that do not fit.
+    """
+    if _scan is None:
+        raise RuntimeError("the CPU kernel was not compiled; use reference_sru_scan")
+    states, offsets, source, target = batch.states, batch.offsets, batch.source, batch.target
+    rows, columns = u.shape
+    width = weight_c.shape[1]
+    dtype = u.dtype
+    blocks = 4 if columns == 4 * width else 3
+    if backward_from is None:
+        backward_from = width
+    sequences = source.shape[0]
+    if not (
+        width
+        and columns == blocks * width
+        and (dtype is torch.float32 or dtype is torch.bfloat16)
+        and weight_c.shape == bias.shape == (2, width)
+        and weight_c.dtype is bias.dtype is states.dtype is torch.float32
+        and offsets.dtype is source.dtype is target.dtype is torch.int64
+        and offsets.shape == (sequences + 1,)
+        and target.shape == (sequences,)
+        and 0 <= backward_from <= width
+    ):
+        raise ValueError("a tensor has the wrong shape or dtype; see reference_sru_scan")
+    tensors = (u, weight_c, bias, states, offsets, source, target)
+    if residual is not None and blocks == 3:
+        if residual.shape != (rows, width) or residual.dtype is not dtype:
+            raise ValueError(f"residual must be {(rows, width)} of {dtype}")
+        tensors = (*tensors, residual)
+    for tensor in tensors:
+        if not (tensor.is_cpu and tensor.is_contiguous()):
+            raise ValueError("every tensor must be contiguous and on the CPU")
+    h = torch.empty(rows, width, dtype=dtype)
+    error = _scan(
+        _CALL.pack(
+            u.data_ptr(),
+            0 if residual is None else residual.data_ptr(),
+            h.data_ptr(),
+            weight_c.data_ptr(),
+            bias.data_ptr(),
+            states.data_ptr(),
+            offsets.data_ptr(),
+            source.data_ptr(),
+            target.data_ptr(),
+            rows,
+            blocks,
+            width,
+            sequences,
+            *states.shape,
+            column,
+            backward_from,
+            dtype is torch.bfloat16,
+            tanh,
+            updated_reset,
+            torch.get_num_threads(),
+            scale,
+        )
+    )
+    if error:
+        kind, message = _ERRORS[error]
+        raise kind(message)
+    return h

@@ -1,0 +1,61 @@
+"""The ragged batch: sequences packed end to end, each with the state rows it reads and writes."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class RaggedBatch:
+    """Which packed rows belong to which sequence, and where each sequence's state lives.
+
+    Sequence `b` is rows `offsets[b]:offsets[b + 1]` of every packed tensor.
+
+    offsets: (sequences + 1), int64, starting at 0 and never falling.
+    states: (rows, width), float32, contiguous: the pool; one row holds all layers of one stream.
+    source: (sequences), int64: the row each sequence starts from; -1 starts from zeros.
+    target: (sequences), int64: the row that receives the end state; -1 drops it. It may equal
+        the source; no other row may be read or written by two sequences.
+    """
+
+    offsets: Tensor
+    states: Tensor
+    source: Tensor
+    target: Tensor
+
+    @property
+    def sequences(self) -> int:
+        return len(self.source)
+
+    def pieces(self, rows: int) -> Iterator[tuple[int, int, "RaggedBatch"]]:
+        """Yield (first row, end row, batch) for runs of at most `rows` packed rows, in order.
+
+        A sequence that crosses a border goes on from its own target row, which must then exist.
+        """
+        offsets: list[int] = self.offsets.tolist()
+        total = offsets[-1]
+        if total <= rows:
+            yield 0, total, self
+            return
+        first = 0  # the sequence that holds row `start`
+        for start in range(0, total, rows):
+            end = min(start + rows, total)
+            while offsets[first + 1] <= start:
+                first += 1
+            last = first
+            while offsets[last + 1] < end:
+                last += 1
+            source = self.source[first : last + 1]
+            if offsets[first] < start:
+                source = source.clone()
+                source[0] = self.target[first]
+            piece = (self.offsets[first : last + 2] - start).clamp_(0, end - start)
+            yield start, end, RaggedBatch(piece, self.states, source, self.target[first : last + 1])
+
+
+def single(states: Tensor, length: int) -> RaggedBatch:
+    """One sequence of `length` rows that continues row 0 of `states` in place."""
+    zero = torch.zeros(1, dtype=torch.int64)
+    return RaggedBatch(torch.tensor([0, length]), states, zero, zero)
