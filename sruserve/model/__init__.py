@@ -1,0 +1,1 @@
+"""Networks of the SRU family: cells, state layout, vocabularies, model folders and imports."""

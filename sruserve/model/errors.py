@@ -1,0 +1,40 @@
+"""What a caller of this package can get wrong, each with a code that stays the same.
+
+ModelError
+├── ConfigError        a config.json that describes no network
+├── CheckpointError    weights that do not fit the description, or are no plain weights
+├── FolderError        a model folder that is incomplete or was altered
+├── OptionError        an import that would have to guess
+├── CaseError          a file of saved inputs that `verify` cannot run
+└── TextError          a text that the vocabulary cannot express
+"""
+
+
+class ModelError(ValueError):
+    """A mistake in what was given; the message says what to change."""
+
+    code = "invalid_model"
+
+
+class ConfigError(ModelError):
+    code = "invalid_config"
+
+
+class CheckpointError(ModelError):
+    code = "invalid_checkpoint"
+
+
+class FolderError(ModelError):
+    code = "invalid_folder"
+
+
+class OptionError(ModelError):
+    code = "missing_option"
+
+
+class CaseError(ModelError):
+    code = "invalid_case"
+
+
+class TextError(ModelError):
+    code = "invalid_text"

@@ -1,0 +1,134 @@
+"""A model folder: `config.json`, `model.safetensors` and the vocabulary; load, save, digest."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from sruserve.model.config import ModelConfig, read_config
+from sruserve.model.errors import CheckpointError, FolderError
+from sruserve.model.network import Network, network_shapes
+from sruserve.model.text import BYTES_FILE, WORDS_FILE, Codec, read_codec
+
+CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
+
+
+@dataclass(frozen=True)
+class Model:
+    """A loaded model folder.
+
+    name: the folder's. digest: of weights, maths and vocabulary. parameters: trained numbers.
+    """
+
+    name: str
+    path: Path
+    config: ModelConfig
+    network: Network
+    codec: Codec | None
+    digest: str
+    parameters: int
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self.config.labels
+
+    @property
+    def dtype(self) -> str:
+        return str(self.network.dtype).removeprefix("torch.")
+
+
+def load_model(path: Path, dtype: str | None = None) -> Model:
+    """Load a model folder to compute in `dtype` ("float32", "bfloat16"; None: as its config says).
+
+    Raises `FolderError`, `ConfigError` or `CheckpointError`. Nothing is unpickled.
+    """
+    path = path.resolve()
+    if not path.is_dir():
+        raise FolderError(f"{path} is no folder; `sruserve import` makes model folders")
+    config = read_config(path / CONFIG_FILE)
+    tensors, stored = _read_weights(path / WEIGHTS_FILE)
+    check_tensors(tensors, network_shapes(config), str(path / WEIGHTS_FILE))
+    digest = model_digest(config, tensors, path)
+    if stored != digest:
+        raise FolderError(
+            f"{path} was changed after its import: {WEIGHTS_FILE} carries the digest of other "
+            "weights, config or vocabulary; import the checkpoint again"
+        )
+    codec = read_codec(path)
+    if codec is not None and codec.size != config.vocab_size:
+        raise FolderError(
+            f"{path}: the vocabulary has {codec.size} entries and config.json says "
+            f"vocab_size {config.vocab_size}"
+        )
+    compute = torch.bfloat16 if (dtype or config.dtype) == "bfloat16" else torch.float32
+    parameters = sum(t.numel() for name, t in tensors.items() if not name.endswith("scale_x"))
+    network = Network(config, tensors, compute)
+    return Model(path.name, path, config, network, codec, digest, parameters)
+
+
+def save_model(
+    path: Path,
+    config: ModelConfig,
+    tensors: Mapping[str, Tensor],
+    vocabulary: Mapping[str, bytes] | None = None,
+) -> str:
+    """Write a model folder and return its digest. `vocabulary` maps file names to contents."""
+    check_tensors(tensors, network_shapes(config), "the checkpoint")
+    path.mkdir(parents=True, exist_ok=True)
+    for name in (WORDS_FILE, BYTES_FILE):
+        (path / name).unlink(missing_ok=True)
+    for name, content in (vocabulary or {}).items():
+        (path / name).write_bytes(content)
+    (path / CONFIG_FILE).write_text(config.model_dump_json(indent=2, exclude_none=True) + "\n")
+    weights = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    digest = model_digest(config, weights, path)
+    save_file(weights, path / WEIGHTS_FILE, {"format": "pt", "digest": digest})
+    return digest
+
+
+def check_tensors(
+    tensors: Mapping[str, Tensor], expected: Mapping[str, tuple[int, ...]], source: str
+) -> None:
+    """Raise `CheckpointError` naming every missing, extra, misshapen or non-float tensor."""
+    wrong = [f"{name} is missing" for name in expected if name not in tensors]
+    for name, tensor in tensors.items():
+        if name not in expected:
+            wrong.append(f"{name} is not expected")
+        elif tuple(tensor.shape) != expected[name]:
+            wrong.append(f"{name} is {list(tensor.shape)}, not {list(expected[name])}")
+        elif not tensor.is_floating_point():
+            wrong.append(f"{name} holds {tensor.dtype}, not floats")
+    if wrong:
+        shown = "; ".join(wrong[:12]) + (f"; and {len(wrong) - 12} more" if len(wrong) > 12 else "")
+        raise CheckpointError(f"{source} does not fit the network that is described: {shown}")
+
+
+def model_digest(config: ModelConfig, tensors: Mapping[str, Tensor], folder: Path) -> str:
+    """SHA-256, in hex, of all that fixes what a model computes."""
+    maths = {"model_type", "task", "vocab_size", "rnn"}
+    described = config.model_dump(mode="json", include=maths, exclude_defaults=True)
+    digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name].contiguous()
+        digest.update(f"\0{name}\0{tensor.dtype}\0{list(tensor.shape)}\0".encode())
+        digest.update(tensor.view(-1).view(torch.uint8).numpy().data)
+    for name in (WORDS_FILE, BYTES_FILE):
+        if (folder / name).exists():
+            digest.update(f"\0{name}\0".encode() + (folder / name).read_bytes())
+    return digest.hexdigest()
+
+
+def _read_weights(path: Path) -> tuple[dict[str, Tensor], str | None]:
+    """The tensors of a safetensors file and the digest in its metadata."""
+    try:
+        with safe_open(path, "pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return tensors, (file.metadata() or {}).get("digest")
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"cannot read {path}: {error}") from error

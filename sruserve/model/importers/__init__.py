@@ -1,0 +1,1 @@
+"""Foreign checkpoints into model folders, one file per origin."""

@@ -1,0 +1,132 @@
+"""From a checkpoint and what the user says of it to a model folder."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from torch import Tensor
+
+from sruserve.model.config import ARCHITECTURES, ModelConfig, SRUConfig, Task
+from sruserve.model.errors import CheckpointError, OptionError
+from sruserve.model.folder import save_model
+from sruserve.model.importers.checkpoint import read_checkpoint
+from sruserve.model.importers.sru import describe_sru, rename_sru
+from sruserve.model.text import BYTES_FILE, WORDS_FILE, is_byte_list
+
+UNKNOWN_WORD = "<oov>"
+
+
+def import_checkpoint(
+    weights: Path,
+    out: Path,
+    task: Task,
+    options: Path | None = None,
+    vocab: Path | None = None,
+    labels: Path | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> str:
+    """Write the model folder `out` from a checkpoint of `sru` and return its digest.
+
+    options: JSON object of `sru.SRU`'s constructor arguments. vocab: JSON list of words or byte
+    values in id order, or a tokenizer.json. labels: JSON list in id order.
+    progress: called with each step's name.
+    """
+    progress("reading the checkpoint")
+    tensors = rename_sru(read_checkpoint(weights))
+    config = describe_sru(tensors, None if options is None else _read_object(options))
+    progress("checking tensors and vocabulary")
+    described = _describe(task, tensors, config, labels)
+    vocabulary = {} if vocab is None else _vocabulary(vocab, described.vocab_size)
+    progress("writing the model folder")
+    return save_model(out, described, tensors, vocabulary)
+
+
+def _describe(
+    task: Task, tensors: Mapping[str, Tensor], rnn: SRUConfig, labels: Path | None
+) -> ModelConfig:
+    """The config of a whole network, or an error that says which tensor or option is missing."""
+    head, embedding = tensors.get("output.weight"), tensors.get("embedding.weight")
+    if task != "encode" and head is None:
+        raise CheckpointError(
+            f"no output layer (out.weight or output_layer.weight), which task {task} needs; "
+            "a bare stack is imported with --task encode"
+        )
+    if task == "encode" and (head is not None or embedding is not None):
+        raise CheckpointError(
+            "the checkpoint has an embedding or output layer: import it with --task classify "
+            "or --task generate"
+        )
+    if task == "generate" and embedding is None:
+        raise CheckpointError("no embedding (embedding_layer.weight), which task generate needs")
+    names: dict[int, str] = {}
+    if task == "classify" and head is not None:
+        given = [str(i) for i in range(len(head))] if labels is None else _read_strings(labels)
+        if len(given) != len(head) or len(set(given)) != len(given):
+            raise OptionError(
+                f"--labels: {len(set(given))} different labels for {len(head)} classes"
+            )
+        names = dict(enumerate(given))
+    elif labels is not None:
+        raise OptionError(f"--labels has no meaning for task {task}")
+    return ModelConfig(
+        architectures=(ARCHITECTURES[task],),
+        task=task,
+        dtype="float32",
+        vocab_size=None if embedding is None else len(embedding),
+        id2label=names,
+        rnn=rnn,
+    )
+
+
+def _vocabulary(path: Path, size: int | None) -> dict[str, bytes]:
+    """The file that a model folder gets from `--vocab`."""
+    if size is None:
+        raise OptionError("--vocab: the checkpoint has no embedding, so it takes features, not ids")
+    content = _read_json(path)
+    if isinstance(content, dict):
+        return {WORDS_FILE: path.read_bytes()}
+    if isinstance(content, list) and len(content) != size:
+        raise OptionError(f"--vocab has {len(content)} entries; the embedding has {size} rows")
+    if is_byte_list(content):
+        return {BYTES_FILE: json.dumps(content).encode()}
+    if not _is_string_list(content) or len(set(content)) != len(content):
+        raise OptionError(
+            "--vocab must be a tokenizer.json, or a JSON list of different words or byte values"
+        )
+    words = {word: i for i, word in enumerate(content)}
+    if UNKNOWN_WORD not in words:
+        raise OptionError(f"--vocab has no {UNKNOWN_WORD}, the entry for unknown words")
+    tokenizer = Tokenizer(WordLevel(words, unk_token=UNKNOWN_WORD))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    return {WORDS_FILE: tokenizer.to_str(pretty=False).encode()}
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise OptionError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise OptionError(f"{path} is no JSON: {error}") from error
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    content = _read_json(path)
+    if not isinstance(content, dict):
+        raise OptionError(f"{path} must hold a JSON object of constructor arguments")
+    return content
+
+
+def _read_strings(path: Path) -> list[str]:
+    content = _read_json(path)
+    if not _is_string_list(content):
+        raise OptionError(f"{path} must hold a JSON list of strings in id order")
+    return list(content)
+
+
+def _is_string_list(content: Any) -> bool:
+    return isinstance(content, list) and all(isinstance(entry, str) for entry in content)

@@ -1,0 +1,135 @@
+"""A whole network: embedding, cells, head, over a ragged batch."""
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sruserve.kernels import Product, RaggedBatch, single
+from sruserve.model.cells.sru import SRUCell, sru_shapes
+from sruserve.model.config import ModelConfig
+from sruserve.model.state import StateLayout
+
+PIECE_ROWS = 1024
+PIECE_BYTES = 8 << 20  # of one layer's product: small enough to be in cache when the scan reads it
+
+
+def padded_rows(rows: int) -> int:
+    """The number of rows that a product of `rows` rows is run with.
+
+    oneDNN compiles a kernel for every number of rows that it meets (a third of a millisecond each
+    time); products of a few sizes meet compiled ones. Rows do not depend on how many there are.
+    """
+    step = 1 if rows <= 8 else 8 if rows <= 64 else 16 if rows <= 256 else 64
+    return -(-rows // step) * step
+
+
+def network_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Every tensor of a model folder's weights, with its shape."""
+    rnn = config.rnn
+    shapes: dict[str, tuple[int, ...]] = {}
+    if config.vocab_size is not None:
+        shapes["embedding.weight"] = (config.vocab_size, rnn.input_size)
+    if rnn.projects_input:
+        shapes["rnn.input_to_hidden.weight"] = (rnn.output_size, rnn.input_size)
+    for layer in range(rnn.num_layers):
+        for name, shape in sru_shapes(rnn, layer).items():
+            shapes[f"rnn.rnn_lst.{layer}.{name}"] = shape
+    if config.outputs is not None:
+        shapes["output.weight"] = (config.outputs, rnn.output_size)
+        shapes["output.bias"] = (config.outputs,)
+    return shapes
+
+
+class Network:
+    """A trained network, ready to run.
+
+    tensors: as `network_shapes` names them.
+    dtype: what it computes in; state and results are float32 all the same.
+    """
+
+    def __init__(
+        self, config: ModelConfig, tensors: Mapping[str, Tensor], dtype: torch.dtype
+    ) -> None:
+        rnn = config.rnn
+        self.config = config
+        self.dtype = dtype
+        self.layout = StateLayout((f"{i}.c", (rnn.output_size,)) for i in range(rnn.num_layers))
+        self.streams = not rnn.bidirectional
+        self._embedding = None
+        if config.vocab_size is not None:
+            self._embedding = tensors["embedding.weight"].to(dtype).contiguous()
+        self._input = None
+        if rnn.projects_input:
+            self._input = Product(tensors["rnn.input_to_hidden.weight"], None, dtype)
+        self._cells = []
+        for layer, entry in enumerate(self.layout.entries):
+            prefix = f"rnn.rnn_lst.{layer}."
+            own = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+            self._cells.append(SRUCell(own, rnn, entry.offset, dtype))
+        self._head = None
+        if config.outputs is not None:
+            self._head = Product(tensors["output.weight"], tensors["output.bias"], dtype)
+        widest = 4 * rnn.output_size * dtype.itemsize
+        self._piece_rows = max(64, min(PIECE_ROWS, PIECE_BYTES // widest))
+
+    @torch.inference_mode()
+    def hidden(self, inputs: Tensor, batch: RaggedBatch, wanted: Tensor | None = None) -> Tensor:
+        """Run the stack over a batch and return the last layer's outputs.
+
+        inputs: (rows), int64 ids, or (rows, input_size) features.
+        wanted: rising row numbers, int64; None is all.
+
+        Returns (wanted, output_size) in the network's dtype. End states lie in the target rows;
+        a sequence longer than a piece needs one.
+        """
+        rows = self._piece_rows if self.streams else max(1, len(inputs))
+        found = []
+        for start, end, piece in batch.pieces(rows):
+            x = self._run(inputs[start:end], piece)
+            if wanted is None:
+                x = x[: end - start]
+            elif end - start == len(inputs):
+                x = x.index_select(0, wanted)
+            else:
+                x = x.index_select(0, wanted[(wanted >= start) & (wanted < end)] - start)
+            found.append(x)
+        return found[0] if len(found) == 1 else torch.cat(found)
+
+    @torch.inference_mode()
+    def logits(self, hidden: Tensor) -> Tensor:
+        """The head's scores, (rows, outputs), float32, of hidden outputs (rows, output_size)."""
+        assert self._head is not None
+        rows = padded_rows(len(hidden))
+        if rows != len(hidden):
+            return self._head(F.pad(hidden, (0, 0, 0, rows - len(hidden))))[: len(hidden)].float()
+        return self._head(hidden).float()
+
+    def warm_up(self) -> None:
+        """Meet every size of product, so that no request waits for a kernel to be compiled."""
+        sizes = {padded_rows(rows) for rows in range(1, self._piece_rows + 1)}
+        states = self.layout.allocate(1)
+        for rows in sorted(sizes):
+            if self.config.vocab_size is None:
+                inputs = torch.zeros(rows, self.config.rnn.input_size)
+            else:
+                inputs = torch.zeros(rows, dtype=torch.int64)
+            hidden = self.hidden(inputs, single(states, rows))
+            if self._head is not None:
+                self.logits(hidden)
+
+    def _run(self, inputs: Tensor, piece: RaggedBatch) -> Tensor:
+        """One piece through all layers; rows past the piece's own are padding."""
+        padding = padded_rows(len(inputs)) - len(inputs)
+        if padding:
+            inputs = F.pad(inputs, (0, 0) * (inputs.dim() - 1) + (0, padding))
+        if self._embedding is not None:
+            x = self._embedding.index_select(0, inputs)
+        else:
+            x = inputs.to(self.dtype)
+        if self._input is not None:
+            x = self._input(x)
+        for cell in self._cells:
+            x = cell(x, piece)
+        return x

@@ -1,0 +1,57 @@
+"""How all that a network remembers of a stream lies in one packed float32 row."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class StateEntry:
+    """One tensor of a stream's state: `shape` per stream, from column `offset` of the row on."""
+
+    name: str
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+
+class StateLayout:
+    """The entries of a state row, in the order in which the cells declared them."""
+
+    def __init__(self, declared: Iterable[tuple[str, tuple[int, ...]]]) -> None:
+        entries, offset = [], 0
+        for name, shape in declared:
+            entries.append(StateEntry(name, shape, offset))
+            offset += entries[-1].size
+        self.entries: tuple[StateEntry, ...] = tuple(entries)
+        self.width = offset
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one stream's row."""
+        return self.width * 4
+
+    def __getitem__(self, name: str) -> StateEntry:
+        return next(entry for entry in self.entries if entry.name == name)
+
+    def allocate(self, rows: int) -> Tensor:
+        """Zeroed states, (rows, width), float32."""
+        return torch.zeros(rows, self.width)
+
+    def pack(self, states: Mapping[str, Tensor]) -> Tensor:
+        """Join {name: (streams, *shape)} into rows (streams, width); every entry must be there."""
+        parts = [states[entry.name].float().reshape(-1, entry.size) for entry in self.entries]
+        return torch.cat(parts, dim=1)
+
+    def unpack(self, rows: Tensor) -> dict[str, Tensor]:
+        """Split rows (streams, width) into {name: (streams, *shape)}, views where possible."""
+        return {
+            entry.name: rows[:, entry.offset : entry.offset + entry.size].reshape(-1, *entry.shape)
+            for entry in self.entries
+        }

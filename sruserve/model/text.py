@@ -1,0 +1,123 @@
+"""Vocabularies: text to ids and back, and what a chunk's end leaves unfinished."""
+
+import json
+import re
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from sruserve.model.errors import FolderError, TextError
+
+Ids = NDArray[np.int64]
+
+WORDS_FILE, BYTES_FILE = "tokenizer.json", "bytes.json"
+MAX_UNFINISHED = 65_536  # characters of a word that no white space ends
+_LAST_SPACE = re.compile(r".*[ \t\n\v\f\r]", re.DOTALL)
+
+
+class Codec(Protocol):
+    """A vocabulary.
+
+    size: how many ids there are.
+    pieces: the UTF-8 bytes that each id adds to a generated text.
+    characters: (size), int64: how many characters begin in each piece.
+    """
+
+    size: int
+    pieces: tuple[bytes, ...]
+    characters: Ids
+
+    def encode(self, text: str, word: str = "", more: bool = False) -> tuple[Ids, str]:
+        """Turn the next chunk of a text into ids.
+
+        word: the unfinished word that the last chunk left.
+        more: hold back this chunk's unfinished word.
+
+        Returns the ids and the unfinished word; raises `TextError`.
+        """
+        ...
+
+
+class Words:
+    """Words by a Hugging Face tokenizer that never looks across white space."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises bare exceptions
+            raise FolderError(f"{path} is no tokenizer.json: {error}") from error
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        self.size: int = self._tokenizer.get_vocab_size()
+        words = (self._tokenizer.id_to_token(i) for i in range(self.size))
+        self.pieces = tuple(f" {word}".encode() for word in words)
+        self.characters: Ids = np.array([len(piece.decode()) for piece in self.pieces], np.int64)
+        probes = ("ab cd", 'it\'s 3.5\n"x"', "A\tb.c,  d ")
+        if any(self._ids(p) != [i for part in p.split() for i in self._ids(part)] for p in probes):
+            raise FolderError(
+                f"{path} joins text across white space, so a text's chunks would not give the same "
+                "ids as the whole; use a tokenizer that splits on white space first"
+            )
+
+    def encode(self, text: str, word: str = "", more: bool = False) -> tuple[Ids, str]:
+        text = word + text
+        word = ""
+        if more:
+            finished = _LAST_SPACE.match(text)
+            end = finished.end() if finished else 0
+            text, word = text[:end], text[end:]
+            if len(word) > MAX_UNFINISHED:
+                raise TextError(f'no white space in {len(word)} characters: send "more": false')
+        return np.array(self._ids(text), np.int64), word
+
+    def _ids(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+
+class Bytes:
+    """A vocabulary of bytes: `values[id]` is the byte behind an id."""
+
+    def __init__(self, values: list[int]) -> None:
+        self.size = len(values)
+        self.pieces = tuple(bytes([value]) for value in values)
+        self.characters: Ids = np.array([value & 0xC0 != 0x80 for value in values], np.int64)
+        self._id_of = np.full(256, -1, np.int64)
+        self._id_of[values] = np.arange(len(values))
+
+    def encode(self, text: str, word: str = "", more: bool = False) -> tuple[Ids, str]:
+        del more  # a byte is never unfinished
+        data = np.frombuffer((word + text).encode(), np.uint8)
+        ids: Ids = self._id_of[data]
+        if len(ids) and ids.min() < 0:
+            place = int(ids.argmin())
+            character = data[place:].tobytes().decode(errors="replace")[0]
+            raise TextError(
+                f"the model's vocabulary has no {character!r} (byte {data[place]:#04x}, at byte "
+                f"{place} of the text); leave it out or replace it"
+            )
+        return ids, ""
+
+
+def read_codec(folder: Path) -> Codec | None:
+    """The vocabulary of a model folder, or None: the model takes and returns ids."""
+    if (folder / WORDS_FILE).exists():
+        return Words(folder / WORDS_FILE)
+    if not (folder / BYTES_FILE).exists():
+        return None
+    values = json.loads((folder / BYTES_FILE).read_bytes())
+    if not is_byte_list(values):
+        raise FolderError(f"{folder / BYTES_FILE} must be a JSON list of different bytes, 0 to 255")
+    return Bytes(values)
+
+
+def is_byte_list(values: object) -> bool:
+    """Whether a JSON value lists different bytes."""
+    return (
+        isinstance(values, list)
+        and all(type(value) is int and 0 <= value < 256 for value in values)
+        and 0 < len(set(values)) == len(values)
+    )
