@@ -1,0 +1,21 @@
+"""What an operator may bound or tune of an engine."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of one engine; sizes in tokens, requests, bytes and milliseconds as named.
+
+    burst: most decode steps before the scheduler looks at its queue again.
+    threads: of the matrix products and the recurrence; 0 leaves torch's choice.
+    """
+
+    max_batch_tokens: int = 4096
+    max_queue_requests: int = 1024
+    max_queue_bytes: int = 64 << 20
+    state_pool_bytes: int = 256 << 20
+    burst: int = 16
+    flush_ms: float = 10.0
+    flush_max_ms: float = 50.0
+    threads: int = 0

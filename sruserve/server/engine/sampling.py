@@ -1,0 +1,90 @@
+"""Pick the next token of many streams at once. A row's result never depends on other rows."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sruserve.server.engine.jobs import Sampling
+
+WINDOW = 64  # tokens that the repetition penalty looks back on
+
+
+class Sampler:
+    """The sampling parameters of a batch of streams, as tensors, for one burst of steps.
+
+    windows: each stream's last tokens, at most `WINDOW`.
+    uniforms: (steps, streams), float64: the random numbers of every step of the burst.
+    """
+
+    def __init__(
+        self,
+        sampling: Sequence[Sampling],
+        windows: Sequence[Sequence[int]],
+        uniforms: NDArray[np.float64],
+    ) -> None:
+        temperature = [s.temperature for s in sampling]
+        self._uniforms = torch.from_numpy(uniforms).unsqueeze(2)
+        self._greedy = _column([t == 0.0 for t in temperature]) if 0.0 in temperature else None
+        self._all_greedy = not any(temperature)
+        self._temperature = _column([t or 1.0 for t in temperature])
+        self._tempered = any(t not in (0.0, 1.0) for t in temperature)
+        self._filters = None
+        if any(s.top_k or s.top_p < 1 or s.min_p for s in sampling):
+            everything = 1 << 30
+            top_k = _column([s.top_k or everything for s in sampling])
+            top_p = _column([s.top_p if s.top_p < 1 else 2.0 for s in sampling])
+            self._filters = (top_k, top_p, _column([s.min_p for s in sampling]))
+        self._window: Tensor | None = None
+        if any(s.repetition_penalty != 1 for s in sampling):
+            self._penalty = _column([s.repetition_penalty for s in sampling])
+            padded = [[-1] * (WINDOW - len(w)) + list(w) for w in windows]
+            self._window = torch.tensor(padded)
+
+    def __call__(self, logits: Tensor, step: int) -> Tensor:
+        """Pick (streams) int64 tokens from logits (streams, vocabulary), float32.
+
+        Inverse CDF in id order, of the distribution after penalty, temperature, top-k, top-p and
+        min-p, at the step's uniform number; temperature 0 takes the most likely.
+        """
+        if self._window is not None:
+            logits = self._penalised(logits, self._window)
+        if self._all_greedy:
+            tokens = logits.argmax(1)
+        else:
+            tempered = logits / self._temperature if self._tempered else logits
+            probabilities = tempered.softmax(1)
+            if self._filters is not None:
+                probabilities = _filtered(probabilities, *self._filters)
+            cdf = probabilities.cumsum(1, dtype=torch.float64)
+            threshold = self._uniforms[step] * cdf[:, -1:]
+            tokens = (cdf <= threshold).sum(1).clamp_(max=logits.shape[1] - 1)
+            if self._greedy is not None:
+                tokens = torch.where(self._greedy.squeeze(1), logits.argmax(1), tokens)
+        if self._window is not None:
+            self._window = torch.cat((self._window[:, 1:], tokens.unsqueeze(1)), 1)
+        return tokens
+
+    def _penalised(self, logits: Tensor, window: Tensor) -> Tensor:
+        """Make what the window holds less likely (Keskar et al. 2019, section 4.1)."""
+        vocabulary = logits.shape[1]
+        seen = torch.zeros(len(logits), vocabulary + 1, dtype=torch.bool)
+        seen.scatter_(1, window.where(window >= 0, vocabulary), True)
+        less = torch.where(logits > 0, logits / self._penalty, logits * self._penalty)
+        return torch.where(seen[:, :vocabulary], less, logits)
+
+
+def _filtered(probabilities: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
+    """Zero what top-k, then top-p over what is left, then min-p exclude."""
+    ordered, ids = torch.sort(probabilities, dim=1, descending=True, stable=True)
+    kept = ordered.where(torch.arange(ordered.shape[1]) < top_k, 0.0)
+    before = kept.cumsum(1, dtype=torch.float64) - kept
+    kept = kept.where(before < top_p * kept.sum(1, keepdim=True, dtype=torch.float64), 0.0)
+    kept = kept.where(kept >= min_p * kept[:, :1], 0.0)
+    return torch.zeros_like(probabilities).scatter_(1, ids, kept)
+
+
+def _column(values: Sequence[float | bool]) -> Tensor:
+    return torch.tensor(values).unsqueeze(1)

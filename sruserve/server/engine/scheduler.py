@@ -1,0 +1,190 @@
+"""Decide what the next step computes. It never touches a tensor."""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from threading import Lock
+
+from sruserve.model.text import Codec
+from sruserve.server.engine.jobs import Job
+from sruserve.server.engine.limits import Limits
+from sruserve.server.engine.streams import Stream
+from sruserve.server.errors import DeadlineExceeded, Overloaded, ServeError
+
+_DECODE_SHARE = 8  # while streams decode, inputs take at most 1/8 of a step, so none stalls
+
+
+@dataclass(slots=True)
+class Batch:
+    """One step: a token for each decoding stream, then runs of inputs (stream, count)."""
+
+    decodes: list[Stream]
+    inputs: list[tuple[Stream, int]]
+
+
+class Scheduler:
+    """The bounded queue, and the streams that run.
+
+    max_streams: how many streams may hold a state at a time.
+    whole: inputs cannot be cut (a bidirectional network).
+    fail: called with a job that ends early, and why (None: its client left); it has to `drop` it.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        max_streams: int,
+        whole: bool,
+        codec: Codec | None,
+        fail: Callable[[Job, ServeError | None], None],
+    ) -> None:
+        self._limits, self._max_streams, self._whole = limits, max_streams, whole
+        self._codec, self._fail = codec, fail
+        self._inbox: SimpleQueue[Job | None] = SimpleQueue()
+        self._waiting: deque[Stream] = deque()
+        self._decoding: dict[Stream, None] = {}
+        self._open: dict[Job, int] = {}  # streams that still have inputs to consume
+        self._lock = Lock()
+        self._queued, self._queued_bytes = 0, 0
+
+    @property
+    def queued(self) -> int:
+        """Requests that wait for their input to be consumed."""
+        return self._queued
+
+    @property
+    def running(self) -> int:
+        return len(self._decoding) + len(self._waiting)
+
+    @property
+    def contended(self) -> bool:
+        """Whether somebody waits besides the streams that decode."""
+        return bool(self._waiting) or not self._inbox.empty()
+
+    def check(self, cost: int) -> None:
+        """Raise `Overloaded` if a job of `cost` bytes would not be admitted now."""
+        limits = self._limits
+        full = self._queued >= limits.max_queue_requests
+        if full or (self._queued and self._queued_bytes + cost > limits.max_queue_bytes):
+            raise Overloaded("the queue is full; retry after a moment, or send less at a time")
+
+    def submit(self, job: Job) -> None:
+        """Queue a job, from any thread, or raise `Overloaded`."""
+        with self._lock:
+            self.check(job.cost)
+            self._queued += 1
+            self._queued_bytes += job.cost
+        self._inbox.put(job)
+
+    def wake(self) -> None:
+        """Let a waiting `next_batch` return."""
+        self._inbox.put(None)
+
+    def next_batch(self) -> Batch:
+        """What to compute next; waits while there is nothing. Empty after `wake`."""
+        idle = not self._waiting and not self._decoding
+        self._receive(wait=idle)
+        self._drop_withdrawn()
+        decodes = list(self._decoding)
+        if len(decodes) > self._limits.max_batch_tokens:
+            decodes = decodes[: self._limits.max_batch_tokens]
+            for stream in decodes:  # the others go first next time
+                del self._decoding[stream]
+            self._decoding |= dict.fromkeys(decodes)
+        budget = self._limits.max_batch_tokens - len(decodes)
+        if decodes:
+            budget = max(min(budget, self._limits.max_batch_tokens // _DECODE_SHARE), 1)
+        return Batch(decodes, self._share(budget) if self._waiting else [])
+
+    def settle(self, batch: Batch) -> None:
+        """Take the streams whose inputs are consumed out of the queue."""
+        taken = [self._waiting.popleft() for _ in batch.inputs]
+        self._waiting.extendleft(s for s in reversed(taken) if s.remaining)
+        for stream in taken:
+            if not stream.remaining:
+                self._leave(stream.job)
+
+    def decode(self, stream: Stream) -> None:
+        """From now on the stream takes a token in every step."""
+        self._decoding[stream] = None
+
+    def forget(self, stream: Stream) -> None:
+        """A stream that was decoding is finished."""
+        self._decoding.pop(stream, None)
+
+    def drop(self, job: Job) -> list[Stream]:
+        """Forget a job and return the streams that it still had here."""
+        mine = [s for s in (*self._waiting, *self._decoding) if s.job is job]
+        self._waiting = deque(s for s in self._waiting if s.job is not job)
+        for stream in mine:
+            self._decoding.pop(stream, None)
+        if job in self._open:
+            self._open[job] = 1
+            self._leave(job)
+        return mine
+
+    def jobs(self) -> list[Job]:
+        """Every job that is here."""
+        self._receive(wait=False)
+        return list(dict.fromkeys(s.job for s in (*self._waiting, *self._decoding)))
+
+    def _receive(self, wait: bool) -> None:
+        """Take jobs out of the inbox; with `wait`, at least one (or a wake)."""
+        while True:
+            try:
+                job = self._inbox.get(block=wait)
+            except Empty:
+                return
+            wait = False
+            if job is None:
+                continue
+            self._open[job] = len(job.items)
+            self._waiting.extend(Stream(job, i, self._codec) for i in range(len(job.items)))
+
+    def _drop_withdrawn(self) -> None:
+        """End the jobs whose client left, and those that waited too long for their first step."""
+        now = time.monotonic()
+        ended: dict[Job, ServeError | None] = {}
+        for stream in (*self._waiting, *self._decoding):
+            job = stream.job
+            if job.withdrawn:
+                ended[job] = None
+            elif job.deadline and not job.begun and now > job.deadline:
+                ended[job] = DeadlineExceeded("the request waited too long in the queue; retry")
+        for job, error in ended.items():
+            self._fail(job, error)
+
+    def _share(self, budget: int) -> list[tuple[Stream, int]]:
+        """Split `budget` tokens among the waiting streams: each a fair part, the rest in order."""
+        room = self._max_streams - len(self._decoding)
+        chosen = [s for s, _ in zip(self._waiting, range(min(room, budget)), strict=False)]
+        if self._whole:
+            taken = []
+            for stream in chosen:
+                if stream.remaining > budget:
+                    break
+                budget -= stream.remaining
+                taken.append((stream, stream.remaining))
+            return taken
+        fair = max(1, budget // max(1, len(chosen)))
+        counts = [min(stream.remaining, fair) for stream in chosen]
+        rest = budget - sum(counts)
+        for i, stream in enumerate(chosen):
+            if rest <= 0:
+                break
+            more = min(stream.remaining - counts[i], rest)
+            counts[i] += more
+            rest -= more
+        return list(zip(chosen, counts, strict=True))
+
+    def _leave(self, job: Job) -> None:
+        """One stream of a job has consumed its inputs; after the last, the job leaves the queue."""
+        self._open[job] -= 1
+        if self._open[job]:
+            return
+        del self._open[job]
+        with self._lock:
+            self._queued -= 1
+            self._queued_bytes -= job.cost

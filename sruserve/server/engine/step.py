@@ -1,0 +1,212 @@
+"""Compute one step: read the streams' rows, write fresh ones, sample. Nothing is settled here."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sruserve.kernels import RaggedBatch
+from sruserve.model.folder import Model
+from sruserve.server.engine.jobs import Kind, Logprobs
+from sruserve.server.engine.pool import StatePool
+from sruserve.server.engine.sampling import Sampler
+from sruserve.server.engine.scheduler import Batch
+from sruserve.server.engine.streams import Stream
+
+_LOGITS = 1 << 22  # numbers in one block of scores: 16 MiB
+
+
+@dataclass(slots=True)
+class Advance:
+    """What a step did for one stream; not true of the stream until it is settled.
+
+    row: the fresh state row. consumed: inputs taken, or 1 in a decode.
+    """
+
+    stream: Stream
+    row: int
+    consumed: int
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[Logprobs] = field(default_factory=list)
+
+
+class Stepper:
+    """Runs batches on a model over the rows of a pool."""
+
+    def __init__(self, model: Model, pool: StatePool) -> None:
+        self._model, self._network, self._pool = model, model.network, pool
+
+    def step(self, batch: Batch, burst: int, interrupted: Callable[[], bool]) -> list[Advance]:
+        """One step for every stream of `batch`; decodes alone go on for up to `burst` tokens.
+
+        interrupted: asked between the tokens of a burst. A failure leaves pool and streams as
+        they were.
+        """
+        streams = [*batch.decodes, *(stream for stream, _ in batch.inputs)]
+        counts = [1] * len(batch.decodes) + [count for _, count in batch.inputs]
+        advances = [
+            Advance(stream, row, count)
+            for stream, row, count in zip(
+                streams, self._pool.acquire(len(streams)), counts, strict=True
+            )
+        ]
+        try:
+            self._compute(batch, advances, burst, interrupted)
+        except BaseException:
+            for advance in advances:
+                self._pool.release(advance.row)
+            raise
+        return advances
+
+    def replay(self, stream: Stream, tokens: Sequence[int], row: int) -> None:
+        """Write to `row` the state of `stream` after `tokens` more, without sampling."""
+        inputs = torch.tensor([stream.pending, *tokens])
+        self._network.hidden(
+            inputs,
+            RaggedBatch(
+                torch.tensor([0, len(inputs)]),
+                self._pool.rows,
+                torch.tensor([stream.row]),
+                torch.tensor([row]),
+            ),
+        )
+
+    def _compute(
+        self,
+        batch: Batch,
+        advances: list[Advance],
+        burst: int,
+        interrupted: Callable[[], bool],
+    ) -> None:
+        source = [self._source(advance) for advance in advances]
+        counts = [advance.consumed for advance in advances]
+        offsets = np.zeros(len(counts) + 1, np.int64)
+        np.cumsum(counts, out=offsets[1:])
+        target = torch.tensor([advance.row for advance in advances])
+        ragged = RaggedBatch(
+            torch.from_numpy(offsets), self._pool.rows, torch.tensor(source), target
+        )
+        wanted, sampled, answered, scored = _wanted(batch, advances, offsets)
+        hidden = self._network.hidden(_inputs(batch), ragged, torch.from_numpy(wanted))
+        if answered:
+            probabilities = self._network.logits(hidden).softmax(1).numpy()
+            for advance, row in answered:
+                advance.stream.answer = probabilities[row]
+        for advance, row in scored:
+            self._score(advance, hidden[row : row + advance.consumed])
+        if not sampled:
+            return
+        if len(sampled) < len(hidden):
+            hidden = hidden.index_select(0, torch.tensor([row for _, row in sampled]))
+        chosen = [advance for advance, _ in sampled]
+        if batch.inputs:
+            self._sample(chosen, hidden, 1, lambda _: None)
+            return
+        ragged = RaggedBatch(ragged.offsets, ragged.states, target, target)  # goes on in place
+
+        def advance_all(tokens: Tensor) -> Tensor | None:
+            return None if interrupted() else self._network.hidden(tokens, ragged)
+
+        self._sample(chosen, hidden, burst, advance_all)
+
+    def _sample(
+        self,
+        advances: list[Advance],
+        hidden: Tensor,
+        burst: int,
+        advance_all: Callable[[Tensor], Tensor | None],
+    ) -> None:
+        """Sample a token per stream, run them all, and so on; `advance_all` ends it with None."""
+        streams = [advance.stream for advance in advances]
+        uniforms = np.stack(
+            [a.stream.draws(a.stream.steps + a.consumed, burst) for a in advances], 1
+        )
+        sampling = [stream.job.sampling for stream in streams]
+        sampler = Sampler(sampling, [stream.window for stream in streams], uniforms)
+        told = [i for i, s in enumerate(sampling) if s.logprobs is not None]
+        columns = []
+        for step in range(burst):
+            logits = self._network.logits(hidden)
+            tokens = sampler(logits, step)
+            columns.append(tokens)
+            for i in told:
+                logprobs = self._logprobs(logits[i], int(tokens[i]), sampling[i].logprobs or 0)
+                advances[i].logprobs.append(logprobs)
+            following = advance_all(tokens) if step + 1 < burst else None
+            if following is None:
+                break
+            hidden = following
+        for advance, row in zip(advances, torch.stack(columns, 1).tolist(), strict=True):
+            advance.tokens = row
+
+    def _source(self, advance: Advance) -> int:
+        """The row that a stream starts from; a state that came with the request is put in place."""
+        stream = advance.stream
+        if stream.row >= 0 or stream.start_row is None:
+            return stream.row
+        self._pool.rows[advance.row] = torch.from_numpy(stream.start_row)
+        return advance.row
+
+    def _score(self, advance: Advance, hidden: Tensor) -> None:
+        """Append the log-probabilities of the tokens that follow the rows of `hidden`."""
+        stream = advance.stream
+        following = stream.known[stream.done + 1 : stream.done + 1 + advance.consumed]
+        targets = torch.from_numpy(following).unsqueeze(1)
+        size = max(1, _LOGITS // (self._network.config.outputs or 1))
+        for start in range(0, len(hidden), size):
+            scores = self._network.logits(hidden[start : start + size]).log_softmax(1)
+            picked = scores.gather(1, targets[start : start + size])
+            stream.scores.append(picked.squeeze(1).numpy())
+
+    def _logprobs(self, logits: Tensor, token: int, top: int) -> Logprobs:
+        scores = logits.log_softmax(0)
+        values, ids = scores.topk(min(top, len(scores)))
+        most = {self._piece(i): v for i, v in zip(ids.tolist(), values.tolist(), strict=True)}
+        return Logprobs(self._piece(token), float(scores[token]), most)
+
+    def _piece(self, token: int) -> str:
+        codec = self._model.codec
+        return str(token) if codec is None else codec.pieces[token].decode(errors="replace")
+
+
+def _inputs(batch: Batch) -> Tensor:
+    """The packed inputs: pending tokens of the decodes, then the next inputs of the others."""
+    parts: list[NDArray[np.int64] | NDArray[np.float32]] = [
+        stream.inputs[stream.done : stream.done + count] for stream, count in batch.inputs
+    ]
+    if batch.decodes:
+        parts.insert(0, np.array([stream.pending for stream in batch.decodes], np.int64))
+    return torch.from_numpy(parts[0] if len(parts) == 1 else np.concatenate(parts))
+
+
+_Rows = list[tuple[Advance, int]]
+
+
+def _wanted(
+    batch: Batch, advances: list[Advance], offsets: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], _Rows, _Rows, _Rows]:
+    """The rows whose outputs are needed, and who samples, answers or scores from which of them."""
+    parts = [np.arange(len(batch.decodes), dtype=np.int64)]
+    sampled: _Rows = [(advance, i) for i, advance in enumerate(advances[: len(batch.decodes)])]
+    answered: _Rows = []
+    scored: _Rows = []
+    rows = len(batch.decodes)
+    for advance, end in zip(
+        advances[rows:], offsets[len(batch.decodes) + 1 :].tolist(), strict=True
+    ):
+        stream, kind = advance.stream, advance.stream.job.kind
+        if kind is Kind.SCORE:
+            scored.append((advance, rows))
+            parts.append(np.arange(end - advance.consumed, end, dtype=np.int64))
+        elif advance.consumed == stream.remaining and not (
+            kind is Kind.GENERATE and not stream.tokens_left
+        ):
+            (sampled if kind is Kind.GENERATE else answered).append((advance, rows))
+            parts.append(np.array([end - 1], np.int64))
+        else:
+            continue
+        rows += len(parts[-1])
+    return np.concatenate(parts), sampled, answered, scored

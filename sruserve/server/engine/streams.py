@@ -1,0 +1,155 @@
+"""A stream: one sequence of a job while the engine works on it."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sruserve.model.text import Codec
+from sruserve.server.engine.jobs import (
+    Classified,
+    Generated,
+    Job,
+    Kind,
+    Logprobs,
+    Result,
+    Scored,
+    Snapshot,
+)
+from sruserve.server.engine.philox import uniforms
+from sruserve.server.engine.pool import StatePool
+from sruserve.server.engine.sampling import WINDOW
+from sruserve.server.engine.writer import Writer
+
+_DRAWS = 128  # random numbers made ahead: one call costs as much as the first hundred
+
+
+class Stream:
+    """What is known of one sequence between two steps.
+
+    row: the pool row of its state after `steps` tokens; -1 stands for zeros.
+    inputs: what it has to consume; `done` of it is consumed.
+    pending: its last token, known but not consumed; -1 is none.
+    """
+
+    def __init__(self, job: Job, index: int, codec: Codec | None) -> None:
+        item = job.items[index]
+        start = item.start or Snapshot(np.zeros(0, np.float32))
+        self.job, self.index, self.codec = job, index, codec
+        self.row = -1
+        self.start_row: NDArray[np.float32] | None = start.row if item.start else None
+        self.steps, self.done = start.steps, 0
+        self.pending = -1
+        self.known: NDArray[np.int64] = item.inputs.astype(np.int64, copy=False)
+        self.inputs: NDArray[np.int64] | NDArray[np.float32] = item.inputs
+        if job.kind is not Kind.CLASSIFY:
+            if start.pending >= 0:
+                self.known = np.concatenate(([start.pending], self.known))
+            # The last token is consumed only where something is to be sampled after it.
+            sampled = job.kind is Kind.GENERATE and job.sampling.max_tokens > 0
+            self.inputs = self.known if sampled else self.known[:-1]
+            if not sampled and len(self.known):
+                self.pending = int(self.known[-1])
+            self.window = [*start.window, *item.inputs[-WINDOW:].tolist()][-WINDOW:]
+        self.answer: NDArray[np.float32] | None = None  # class probabilities after the last input
+        self.scores: list[NDArray[np.float32]] = []  # log-probabilities of the known tokens
+        self.generated = 0
+        self._writer = None
+        if job.kind is Kind.GENERATE and codec is not None:
+            self._writer = Writer(codec.pieces, job.sampling.stop, start.utf8, start.held)
+        self._draws: NDArray[np.float64] = np.zeros(0)
+        self._draws_from = 0
+        self._text: list[str] = []
+        self._tokens: list[int] = []
+        self._logprobs: list[Logprobs] = []
+        self.told_at = 0.0
+
+    @property
+    def remaining(self) -> int:
+        """Inputs that are not consumed yet."""
+        return len(self.inputs) - self.done
+
+    @property
+    def tokens_left(self) -> int:
+        return self.job.sampling.max_tokens - self.generated
+
+    def draws(self, position: int, count: int) -> NDArray[np.float64]:
+        """Random numbers for the `count` tokens from stream position `position` on."""
+        first = position - self._draws_from
+        if first < 0 or first + count > len(self._draws):
+            item = self.job.items[self.index]
+            self._draws = uniforms(item.seed, item.choice, position, max(count, _DRAWS))
+            self._draws_from, first = position, 0
+        return self._draws[first : first + count]
+
+    def write(
+        self, tokens: Sequence[int], logprobs: Sequence[Logprobs]
+    ) -> tuple[int, str | None, int]:
+        """Take sampled tokens up to a stop string: (tokens used, stop string, characters)."""
+        used, stop, text = len(tokens), None, ""
+        if self._writer is not None:
+            ignore = self.job.sampling.min_tokens - self.generated
+            text, used, stop = self._writer.write(tokens, ignore)
+            self._text.append(text)
+        tokens = tokens[:used]
+        self._tokens.extend(tokens)
+        self._logprobs.extend(logprobs[:used])
+        self.window = [*self.window, *tokens][-WINDOW:]
+        self.generated += used
+        return used, stop, len(text)
+
+    def tell(self, now: float) -> Generated:
+        """What was generated since the last time."""
+        self.told_at = now
+        told = Generated("".join(self._text), self._tokens, self._logprobs)
+        self._text, self._tokens, self._logprobs = [], [], []
+        return told
+
+    def finish(self, pool: StatePool, stop: str | None = None) -> Result:
+        """The last result, with the state if the job asks for it."""
+        job = self.job
+        if self._writer is not None and not job.keep_state and stop is None:
+            self._text.append(self._writer.flush())
+        state = self._snapshot(pool) if job.keep_state else None
+        if job.kind is Kind.CLASSIFY:
+            return Classified(self.answer, len(self.inputs), state)
+        if job.kind is Kind.SCORE:
+            # fsum rounds once, so the sum does not depend on how the engine cut the input.
+            total = math.fsum(value for part in self.scores for value in part.tolist())
+            targets = self.known[1:]
+            characters = 0 if self.codec is None else int(self.codec.characters[targets].sum())
+            return Scored(total, len(targets), characters, len(self.inputs), state)
+        last = self.tell(0.0)
+        return Generated(
+            last.text,
+            last.tokens,
+            last.logprobs,
+            finish_reason="length" if stop is None else "stop",
+            stop_reason=stop,
+            state=state,
+        )
+
+    def _snapshot(self, pool: StatePool) -> Snapshot:
+        item = self.job.items[self.index]
+        if self.row >= 0:
+            row = pool.rows[self.row].numpy().copy()
+        elif self.start_row is not None:
+            row = self.start_row
+        else:
+            row = np.zeros(pool.rows.shape[1], np.float32)
+        if self.job.kind is Kind.CLASSIFY:
+            return Snapshot(row, self.steps, word=item.word)
+        start = item.start
+        writer = self._writer
+        return Snapshot(
+            row,
+            self.steps,
+            self.pending,
+            seed=item.seed,
+            choice=item.choice,
+            window=tuple(self.window),
+            word=item.word,
+            utf8=writer.utf8 if writer else start.utf8 if start else b"",
+            held=writer.held if writer else start.held if start else "",
+        )

@@ -1,0 +1,215 @@
+"""Every way in which a request can fail, with its stable code and HTTP status.
+
+ServeError
+├── InvalidRequest              422  invalid_request
+│   ├── EmptyInput              422  empty_input
+│   ├── InputTooLong            422  input_too_long
+│   ├── NotFinite               422  not_finite
+│   ├── WrongTask               422  wrong_task
+│   ├── CannotStream            422  cannot_stream
+│   └── UnfitInput              422  the code that the model gave it
+├── MalformedBody               400  malformed_body
+├── BodyTooLarge                413  body_too_large
+├── ModelNotFound               404  model_not_found
+├── RouteNotFound               404  route_not_found
+├── MethodNotAllowed            405  method_not_allowed
+├── StateRefused
+│   ├── StateInvalid            422  state_invalid
+│   ├── StateWrongModel         422  state_wrong_model
+│   ├── StateNotFinite          422  state_not_finite
+│   ├── StateTooLarge           422  state_too_large
+│   └── StateExpired            410  state_expired
+├── Refused
+│   ├── Overloaded              429  overloaded
+│   ├── Draining                503  draining
+│   └── DeadlineExceeded        504  deadline_exceeded
+└── EngineFailure               500  engine_failure
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from pydantic_core import to_json
+
+
+class ServeError(Exception):
+    """A failure that the client is told of: what happened and what to change.
+
+    param: the field of the request that is to blame, if it is one.
+    retry_after_seconds: when the same request may be sent again.
+    """
+
+    status: ClassVar[int] = 500
+    code: str = "internal_error"
+    type: ClassVar[str] = "server_error"
+    outcome: ClassVar[str] = "error"
+    retry_after_seconds: int | None = None
+
+    def __init__(
+        self, message: str, *, param: str | None = None, retry_after_seconds: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        if retry_after_seconds is not None:
+            self.retry_after_seconds = retry_after_seconds
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What the reply says beside its body."""
+        if self.retry_after_seconds is None:
+            return {}
+        return {"retry-after": str(self.retry_after_seconds)}
+
+    def body(self) -> bytes:
+        """The one JSON shape that every error has."""
+        return to_json(
+            {
+                "error": {
+                    "message": self.message,
+                    "type": self.type,
+                    "param": self.param,
+                    "code": self.code,
+                }
+            }
+        )
+
+
+class InvalidRequest(ServeError):
+    """The request asks for something that cannot be."""
+
+    status, code, type, outcome = 422, "invalid_request", "invalid_request_error", "invalid"
+
+
+class EmptyInput(InvalidRequest):
+    """There is nothing to read, and no state to continue."""
+
+    code = "empty_input"
+
+
+class InputTooLong(InvalidRequest):
+    """One input, or the number of inputs, is over the operator's limit."""
+
+    code = "input_too_long"
+
+
+class NotFinite(InvalidRequest):
+    """A number in the request is NaN or infinite."""
+
+    code = "not_finite"
+
+
+class WrongTask(InvalidRequest):
+    """The model does something else than this route."""
+
+    code = "wrong_task"
+
+
+class CannotStream(InvalidRequest):
+    """A bidirectional model was asked to continue, or for a state that continues it."""
+
+    code = "cannot_stream"
+
+
+class UnfitInput(InvalidRequest):
+    """The model's own text or configuration rules refuse the input; `code` is the model's."""
+
+    def __init__(self, message: str, *, code: str, param: str | None = None) -> None:
+        super().__init__(message, param=param)
+        self.code = code
+
+
+class MalformedBody(InvalidRequest):
+    """The body is not JSON."""
+
+    status, code = 400, "malformed_body"
+
+
+class BodyTooLarge(InvalidRequest):
+    """The body is over the operator's limit, whatever its headers said."""
+
+    status, code = 413, "body_too_large"
+
+
+class ModelNotFound(InvalidRequest):
+    """No model of that name is served."""
+
+    status, code = 404, "model_not_found"
+
+
+class RouteNotFound(InvalidRequest):
+    """Nothing is at that path."""
+
+    status, code = 404, "route_not_found"
+
+
+class MethodNotAllowed(InvalidRequest):
+    """The path exists, but not for that method."""
+
+    status, code = 405, "method_not_allowed"
+
+
+class StateRefused(InvalidRequest):
+    """A state token that must not reach the model."""
+
+
+class StateInvalid(StateRefused):
+    """Malformed, truncated, tampered with, or sealed under a key that this server does not have."""
+
+    code = "state_invalid"
+
+
+class StateWrongModel(StateRefused):
+    """Authentic, but of other weights or another dtype."""
+
+    code = "state_wrong_model"
+
+
+class StateNotFinite(StateRefused):
+    """The state holds NaN or infinity: its stream went wrong, and continuing it would too."""
+
+    code = "state_not_finite"
+
+
+class StateTooLarge(StateRefused):
+    """The model's state is larger than a token may be."""
+
+    code = "state_too_large"
+
+
+class StateExpired(StateRefused):
+    """Authentic, but older than the operator allows."""
+
+    status, code = 410, "state_expired"
+
+
+class Refused(ServeError):
+    """Nothing is wrong with the request; the server does not take it now."""
+
+    outcome = "refused"
+
+
+class Overloaded(Refused):
+    """The queue is full."""
+
+    status, code, type = 429, "overloaded", "rate_limit_error"
+    retry_after_seconds = 1
+
+
+class Draining(Refused):
+    """The server is stopping."""
+
+    status, code = 503, "draining"
+    retry_after_seconds = 5
+
+
+class DeadlineExceeded(Refused):
+    """The request waited in the queue for longer than it may."""
+
+    status, code = 504, "deadline_exceeded"
+
+
+class EngineFailure(ServeError):
+    """A step failed; the log says why."""
+
+    status, code = 500, "engine_failure"
