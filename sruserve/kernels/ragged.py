@@ -42,10 +42,13 @@ class RaggedBatch:
         first = 0  # the sequence that holds row `start`
         for start in range(0, total, rows):
             end = min(start + rows, total)
-            while offsets[first + 1] <= start:
+            while start and offsets[first + 1] <= start:
                 first += 1
             last = first
-            while offsets[last + 1] < end:
+            # An empty sequence on the border belongs to the piece before it.
+            while last + 1 < self.sequences and (
+                offsets[last + 1] < end or offsets[last + 2] == end
+            ):
                 last += 1
             source = self.source[first : last + 1]
             if offsets[first] < start:

@@ -1,0 +1,28 @@
+"""What all tests share."""
+
+import os
+from collections.abc import Generator
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# A shared machine makes no promise on time; fixtures of a module are safe to use again.
+settings.register_profile(
+    "sruserve",
+    deadline=None,
+    derandomize=bool(os.environ.get("CI")),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+settings.load_profile("sruserve")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Where every system package has to be there, a test that misses one fails."""
+    report = yield
+    if report.skipped and os.environ.get("REQUIRE_SYSTEM_PACKAGES"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped where nothing may be: {report.longrepr}"
+    return report

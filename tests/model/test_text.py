@@ -1,0 +1,96 @@
+"""Vocabularies: chunks of a text give the ids of the whole."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import ByteLevel, Whitespace
+
+from sruserve.model.errors import FolderError, TextError
+from sruserve.model.text import Bytes, Words, read_codec
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> Words:
+    vocabulary = {
+        w: i for i, w in enumerate(["<oov>", "how", "far", "is", "it", "?", ".", "'", "s"])
+    }
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="<oov>"))
+    tokenizer.pre_tokenizer = Whitespace()
+    path = tmp_path_factory.mktemp("words") / "tokenizer.json"
+    tokenizer.save(str(path))
+    return Words(path)
+
+
+@given(
+    text=st.text("howfarist? .'\t\n\u3000é", max_size=40),
+    cuts=st.lists(st.integers(0, 40), max_size=5),
+)
+def test_any_chunks_of_a_text_give_the_ids_of_the_whole(
+    words: Words, text: str, cuts: list[int]
+) -> None:
+    whole, rest = words.encode(text)
+    assert rest == ""
+    ids: list[int] = []
+    word = ""
+    edges = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    chunks = [text[a:b] for a, b in pairwise(edges)]
+    for index, chunk in enumerate(chunks):
+        found, word = words.encode(chunk, word, more=index + 1 < len(chunks))
+        ids += found.tolist()
+    assert ids == whole.tolist()
+    assert word == ""
+
+
+def test_an_unfinished_word_is_held_back(words: Words) -> None:
+    ids, word = words.encode("how fa", more=True)
+    assert (ids.tolist(), word) == ([1], "fa")
+    ids, word = words.encode("r is", "fa", more=True)
+    assert (ids.tolist(), word) == ([2], "is")
+
+
+def test_a_word_without_end_is_refused(words: Words) -> None:
+    with pytest.raises(TextError, match="white space"):
+        words.encode("a" * 70_000, more=True)
+
+
+def test_words_are_written_with_a_space_before_them(words: Words) -> None:
+    assert words.pieces[1] == b" how"
+    assert words.characters.tolist()[:3] == [6, 4, 4]
+
+
+def test_a_tokenizer_that_joins_across_white_space_is_refused(tmp_path: Path) -> None:
+    tokenizer = Tokenizer(WordLevel({"<oov>": 0, "cd": 1, "Ġcd": 2}, unk_token="<oov>"))
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(FolderError, match="white space"):
+        Words(tmp_path / "tokenizer.json")
+
+
+def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(FolderError, match="tokenizer"):
+        read_codec(tmp_path)
+
+
+def test_bytes_are_ranked_as_listed() -> None:
+    codec = Bytes([98, 97, 0xC3, 0xA9])
+    assert codec.encode("abé")[0].tolist() == [1, 0, 2, 3]
+    assert codec.characters.tolist() == [1, 1, 1, 0]
+
+
+def test_a_character_outside_the_vocabulary_is_named() -> None:
+    with pytest.raises(TextError, match=r"'é'.*byte 2 of the text"):
+        Bytes([97, 98]).encode("abéa")
+
+
+@pytest.mark.parametrize("values", [[1, 1], [256], [-1], ["a"], [True], [], {"a": 1}])
+def test_a_list_that_is_no_list_of_bytes_is_refused(tmp_path: Path, values: object) -> None:
+    (tmp_path / "bytes.json").write_text(json.dumps(values))
+    with pytest.raises(FolderError, match="bytes"):
+        read_codec(tmp_path)

@@ -1,0 +1,125 @@
+"""Run jobs on an engine as the HTTP edge does, and count what it tells of itself."""
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sruserve.model.folder import Model
+from sruserve.server.engine.engine import Engine
+from sruserve.server.engine.jobs import (
+    Classified,
+    Generated,
+    Item,
+    Job,
+    Kind,
+    Result,
+    Sampling,
+    Scored,
+    Snapshot,
+)
+from sruserve.server.engine.limits import Limits
+
+
+class Counts:
+    """Metrics that a test can read."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[str] = Counter()
+        self.tokens: list[int] = []
+        self.rows = 0
+
+    def step(self, sequences: int, tokens: int, seconds: float) -> None:
+        assert sequences
+        assert seconds >= 0
+        self.calls["step"] += 1
+        self.tokens.append(tokens)
+
+    def queued(self, seconds: float) -> None:
+        self.calls["queued"] += 1
+
+    def generated(self, tokens: int, characters: int) -> None:
+        self.calls["generated"] += tokens
+
+    def consumed(self, tokens: int) -> None:
+        self.calls["consumed"] += tokens
+
+    def replayed(self) -> None:
+        self.calls["replayed"] += 1
+
+    def occupancy(self, waiting: int, running: int, rows: int, row_bytes: int) -> None:
+        self.rows = rows
+
+
+class Driver:
+    """A started engine; use it as a context manager."""
+
+    def __init__(self, model: Model, limits: Limits | None = None) -> None:
+        self.model, self.counts = model, Counts()
+        self.engine = Engine(model, limits or Limits(), self.counts)
+
+    def __enter__(self) -> "Driver":
+        self.engine.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.engine.stop(5)
+
+    def ids(self, text: str) -> Any:
+        assert self.model.codec is not None
+        return self.model.codec.encode(text)[0]
+
+    def job(self, kind: Kind, items: Sequence[Item], **fields: Any) -> "Told":
+        return Told(self.engine, kind, items, **fields)
+
+    async def generate(
+        self,
+        prompt: str,
+        tokens: int,
+        seed: int = 7,
+        start: Snapshot | None = None,
+        choice: int = 0,
+        **sampling: Any,
+    ) -> Generated:
+        """One completion, told at once at the end, with its state."""
+        item = Item(self.ids(prompt), start, seed=seed, choice=choice)
+        wanted = Sampling(max_tokens=tokens, **sampling)
+        told = self.job(Kind.GENERATE, [item], sampling=wanted, keep_state=True)
+        (result,) = (await told.results())[0]
+        assert isinstance(result, Generated)
+        return result
+
+    async def score(self, text: str, start: Snapshot | None = None) -> Scored:
+        told = self.job(Kind.SCORE, [Item(self.ids(text), start)], keep_state=True)
+        (result,) = (await told.results())[0]
+        assert isinstance(result, Scored)
+        return result
+
+    async def classify(self, ids: Sequence[int], start: Snapshot | None = None) -> Classified:
+        item = Item(np.array(ids, np.int64), start)
+        (result,) = (await self.job(Kind.CLASSIFY, [item], keep_state=True).results())[0]
+        assert isinstance(result, Classified)
+        return result
+
+
+class Told:
+    """A submitted job and what was told of it."""
+
+    def __init__(self, engine: Engine, kind: Kind, items: Sequence[Item], **fields: Any) -> None:
+        loop = asyncio.get_running_loop()
+        self.by_item: dict[int, list[Result]] = defaultdict(list)
+        self.job = Job(
+            kind,
+            items,
+            loop,
+            lambda index, result: self.by_item[index].append(result),
+            loop.create_future(),
+            **fields,
+        )
+        engine.submit(self.job)
+
+    async def results(self) -> dict[int, list[Result]]:
+        await asyncio.wait_for(self.job.done, 60)
+        return self.by_item

@@ -1,0 +1,386 @@
+"""The engine's guarantees, bit for bit: split, company, restore, seed; and what failure leaves."""
+
+import asyncio
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sruserve.model.network import Network
+from sruserve.server.engine.jobs import Classified, Generated, Item, Kind, Sampling, Snapshot
+from sruserve.server.engine.limits import Limits
+from sruserve.server.errors import (
+    DeadlineExceeded,
+    Draining,
+    EngineFailure,
+    InputTooLong,
+    Overloaded,
+)
+from tests.server.engine.driver import Driver
+from tests.support import random_model
+
+TEXT = "It was the best of times, it was the worst of times. " * 40
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def lm(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Driver]:
+    model = random_model(tmp_path_factory.mktemp("lm") / "lm", dtype=request.param)
+    with Driver(model, Limits(max_batch_tokens=256)) as driver:
+        yield driver
+        assert driver.engine.rows == 0, "a row leaked"
+
+
+def same_state(left: Snapshot | None, right: Snapshot | None) -> bool:
+    assert left is not None
+    assert right is not None
+    rows = bool((left.row == right.row).all())
+    return rows and all(
+        getattr(left, name) == getattr(right, name)
+        for name in ("steps", "pending", "seed", "choice", "window", "word", "utf8", "held")
+    )
+
+
+@settings(max_examples=20)
+@given(cuts=st.lists(st.integers(0, 60), max_size=4), temperature=st.sampled_from([0.0, 0.8, 1.0]))
+def test_a_completion_continued_from_its_state_is_the_one_that_never_stopped(
+    lm: Driver, cuts: list[int], temperature: float
+) -> None:
+    async def run() -> None:
+        whole = await lm.generate("To be", 60, temperature=temperature)
+        text, state, prompt = "", None, "To be"
+        edges = [0, *sorted(cuts), 60]
+        for begin, end in pairwise(edges):
+            part = await lm.generate(prompt, end - begin, start=state, temperature=temperature)
+            text, state, prompt = text + part.text, part.state, ""
+        assert text == whole.text
+        assert same_state(state, whole.state)
+
+    asyncio.run(run())
+
+
+def test_company_never_changes_a_completion(lm: Driver) -> None:
+    async def run() -> None:
+        alone = await lm.generate("Hello", 50, top_k=20, repetition_penalty=1.2)
+        others: list[Any] = [
+            lm.generate(TEXT[: 7 * i], 30 + i, seed=i, top_p=0.9) for i in range(1, 12)
+        ]
+        others += [lm.score(TEXT[i:]) for i in range(3)]
+        again, *_ = await asyncio.gather(
+            lm.generate("Hello", 50, top_k=20, repetition_penalty=1.2), *others
+        )
+        assert again.text == alone.text
+        assert same_state(again.state, alone.state)
+
+    asyncio.run(run())
+
+
+@settings(max_examples=10)
+@given(cut=st.integers(0, len(TEXT)))
+def test_a_score_in_chunks_is_the_score_of_the_whole(lm: Driver, cut: int) -> None:
+    async def run() -> None:
+        whole = await lm.score(TEXT)
+        first = await lm.score(TEXT[:cut])
+        second = await lm.score(TEXT[cut:], start=first.state)
+        assert first.tokens + second.tokens == whole.tokens == len(TEXT) - 1
+        assert first.characters + second.characters == whole.characters
+        assert first.log_likelihood + second.log_likelihood == pytest.approx(
+            whole.log_likelihood, rel=1e-12
+        )
+        assert same_state(second.state, whole.state)
+
+    asyncio.run(run())
+
+
+def test_a_score_does_not_depend_on_how_the_engine_cuts_it(lm: Driver) -> None:
+    async def run() -> None:
+        alone = await lm.score(TEXT)
+        together = await asyncio.gather(*(lm.score(TEXT) for _ in range(7)))
+        assert {scored.log_likelihood for scored in together} == {alone.log_likelihood}
+
+    asyncio.run(run())
+
+
+def test_a_seed_fixes_the_text_and_choices_differ(lm: Driver) -> None:
+    async def run() -> None:
+        first, again, other, choice = await asyncio.gather(
+            lm.generate("A", 40),
+            lm.generate("A", 40),
+            lm.generate("A", 40, seed=8),
+            lm.generate("A", 40, choice=1),
+        )
+        assert first.text == again.text
+        assert len({first.text, other.text, choice.text}) == 3
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("length", [1, 3])
+def test_a_stop_string_inside_a_burst_leaves_the_state_right_behind_it(
+    lm: Driver, length: int
+) -> None:
+    async def run() -> None:
+        whole = await lm.generate("To be", 48)
+        stop = whole.text[21 : 21 + length]
+        at = whole.text.find(stop)
+        stopped = await lm.generate("To be", 48, stop=(stop,))
+        assert (stopped.text, stopped.finish_reason) == (whole.text[:at], "stop")
+        assert stopped.stop_reason == stop
+        rest = await lm.generate("", 48 - at - length, start=stopped.state)
+        assert whole.text[:at] + stop + rest.text == whole.text
+        assert same_state(rest.state, whole.state)
+
+    asyncio.run(run())
+
+
+@settings(max_examples=15)
+@given(cut=st.integers(1, 47), begin=st.integers(2, 40), length=st.integers(2, 6))
+def test_a_stop_string_across_two_requests_stops_as_in_one(
+    lm: Driver, cut: int, begin: int, length: int
+) -> None:
+    async def run() -> None:
+        whole = await lm.generate("To be", 48)
+        stop = (whole.text[begin : begin + length],)
+        expected = await lm.generate("To be", 48, stop=stop)
+        first = await lm.generate("To be", cut, stop=stop)
+        if first.finish_reason == "stop":
+            assert first.text == expected.text
+            return
+        second = await lm.generate("", 48 - cut, start=first.state, stop=stop)
+        assert first.text + second.text == expected.text
+        assert same_state(second.state, expected.state)
+
+    asyncio.run(run())
+
+
+def test_text_is_told_as_it_comes_and_once(lm: Driver) -> None:
+    async def run() -> None:
+        item = Item(lm.ids("Hello"), seed=3)
+        told = lm.job(
+            Kind.GENERATE, [item], sampling=Sampling(max_tokens=3000), stream=True, keep_state=True
+        )
+        parts = (await told.results())[0]
+        whole = await lm.generate("Hello", 3000, seed=3)
+        assert len(parts) > 3
+        assert "".join(part.text for part in parts if isinstance(part, Generated)) == whole.text
+        assert [getattr(part, "finish_reason", "") for part in parts[:-1]] == [None] * (
+            len(parts) - 1
+        )
+        assert same_state(getattr(parts[-1], "state", None), whole.state)
+
+    asyncio.run(run())
+
+
+def test_logprobs_are_those_that_scoring_gives(lm: Driver) -> None:
+    async def run() -> None:
+        made = await lm.generate("Hello", 12, logprobs=3, temperature=0.0)
+        scored = await lm.score("Hello" + made.text)
+        prompt = await lm.score("Hello")
+        total = sum(entry.logprob for entry in made.logprobs)
+        assert total == pytest.approx(scored.log_likelihood - prompt.log_likelihood, abs=1e-4)
+        assert "".join(entry.token for entry in made.logprobs) == made.text
+        assert all(len(entry.top) == 3 for entry in made.logprobs)
+        assert all(entry.logprob == max(entry.top.values()) for entry in made.logprobs)
+
+    asyncio.run(run())
+
+
+def test_an_empty_chunk_changes_no_state(lm: Driver) -> None:
+    async def run() -> None:
+        first = await lm.score("Hello")
+        second = await lm.score("", start=first.state)
+        assert (second.tokens, second.log_likelihood) == (0, 0.0)
+        assert same_state(first.state, second.state)
+        taken = await lm.generate("Hello", 0)
+        assert (taken.text, taken.finish_reason) == ("", "length")
+        assert taken.state is not None
+        assert (taken.state.row == first.state.row).all()  # type: ignore[union-attr]
+
+    asyncio.run(run())
+
+
+def test_a_withdrawn_job_stops_and_frees_its_rows(lm: Driver) -> None:
+    async def run() -> None:
+        item = Item(lm.ids("Hello"))
+        told = lm.job(Kind.GENERATE, [item], sampling=Sampling(max_tokens=10**6), stream=True)
+        while not told.by_item:
+            await asyncio.sleep(0.01)
+        told.job.done.cancel()
+        for _ in range(200):
+            await asyncio.sleep(0.01)
+            if not lm.engine.rows and not lm.engine.running:
+                break
+        heard = len(told.by_item[0])
+        await asyncio.sleep(0.1)
+        assert (lm.engine.rows, lm.engine.running) == (0, 0)
+        assert len(told.by_item[0]) == heard
+
+    asyncio.run(run())
+
+
+def test_a_failed_step_fails_its_jobs_and_nobody_else(
+    lm: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        before = await lm.generate("Hello", 20)
+
+        def broken(*_: Any) -> None:
+            raise RuntimeError("no memory")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Network, "hidden", broken)
+            with pytest.raises(EngineFailure):
+                await lm.generate("Hello", 20)
+        assert lm.engine.rows == 0
+        assert lm.engine.waiting == 0
+        after = await lm.generate("Hello", 20)
+        assert after.text == before.text
+
+    asyncio.run(run())
+
+
+def test_no_stream_reads_what_another_left_in_its_row(tmp_path: Path) -> None:
+    model = random_model(tmp_path / "lm")
+    limits = Limits(state_pool_bytes=4 * model.network.layout.nbytes)
+
+    async def run(driver: Driver) -> None:
+        first = await driver.score(TEXT)
+        driver.engine._pool.rows.fill_(torch.nan)  # whoever reads an old row shows it
+        for _ in range(9):
+            again = await driver.score(TEXT)
+            assert again.log_likelihood == first.log_likelihood
+            assert same_state(again.state, first.state)
+        empty = await driver.score("")
+        assert empty.state is not None
+        assert not empty.state.row.any()
+
+    with Driver(model, limits) as driver:
+        asyncio.run(run(driver))
+
+
+def test_more_streams_than_rows_wait_their_turn(tmp_path: Path) -> None:
+    model = random_model(tmp_path / "lm")
+    limits = Limits(state_pool_bytes=7 * model.network.layout.nbytes)
+
+    async def run(driver: Driver) -> None:
+        alone = await driver.generate("Hello", 40)
+        results = await asyncio.gather(*(driver.generate("Hello", 40) for _ in range(20)))
+        assert {result.text for result in results} == {alone.text}
+        assert driver.engine.rows == 0
+
+    with Driver(model, limits) as driver:
+        asyncio.run(run(driver))
+
+
+def test_long_inputs_do_not_stall_decodes(tmp_path: Path) -> None:
+    model = random_model(tmp_path / "lm")
+
+    async def run(driver: Driver) -> None:
+        told = driver.job(
+            Kind.GENERATE, [Item(driver.ids("Hi"))], sampling=Sampling(max_tokens=400), stream=True
+        )
+        while not told.by_item:
+            await asyncio.sleep(0.001)
+        driver.counts.tokens.clear()
+        await driver.score(TEXT)
+        assert max(driver.counts.tokens) <= 512 // 8 + 16
+        await told.results()
+
+    with Driver(model, Limits(max_batch_tokens=512)) as driver:
+        asyncio.run(run(driver))
+
+
+def test_a_full_queue_refuses_at_once_and_goes_on(tmp_path: Path) -> None:
+    model = random_model(tmp_path / "lm")
+
+    async def run(driver: Driver) -> None:
+        items = [Item(driver.ids(TEXT))] * 50
+        jobs = [driver.job(Kind.SCORE, items, cost=10) for _ in range(3)]
+        with pytest.raises(Overloaded):
+            driver.job(Kind.SCORE, items, cost=10)
+        for told in jobs:
+            assert len(await told.results()) == 50
+        assert driver.engine.waiting == 0
+        await driver.score("Hello")
+        driver.job(Kind.SCORE, items, cost=90)
+        with pytest.raises(Overloaded):
+            driver.job(Kind.SCORE, items, cost=20)
+
+    with Driver(model, Limits(max_queue_requests=3, max_queue_bytes=100)) as driver:
+        asyncio.run(run(driver))
+
+
+def test_a_job_that_waits_past_its_deadline_is_dropped(tmp_path: Path) -> None:
+    model = random_model(tmp_path / "lm")
+
+    async def run(driver: Driver) -> None:
+        late = driver.job(Kind.SCORE, [Item(driver.ids("Hello"))], deadline=1e-9)
+        with pytest.raises(DeadlineExceeded):
+            await late.results()
+        assert driver.engine.waiting == 0
+
+    with Driver(model) as driver:
+        asyncio.run(run(driver))
+
+
+def test_a_stopping_engine_finishes_its_work_and_takes_no_more(tmp_path: Path) -> None:
+    async def run() -> None:
+        with Driver(random_model(tmp_path / "lm")) as driver:
+            running = asyncio.create_task(driver.generate("Hello", 300))
+            endless = driver.job(
+                Kind.GENERATE, [Item(driver.ids("Hi"))], sampling=Sampling(max_tokens=10**7)
+            )
+            await asyncio.sleep(0.05)
+            await asyncio.to_thread(driver.engine.stop, 1.5)
+            assert len((await running).text) == 300
+            with pytest.raises(Draining):
+                await endless.results()
+            with pytest.raises(Draining):
+                await driver.generate("Hello", 1)
+
+    asyncio.run(run())
+
+
+def test_a_classifier_gives_each_item_what_it_gets_alone(tmp_path: Path) -> None:
+    model = random_model(tmp_path / "c", "classify", vocab_size=50)
+    pick = np.random.default_rng(0)
+    inputs = [pick.integers(0, 50, pick.integers(1, 40)).tolist() for _ in range(200)]
+
+    async def run(driver: Driver) -> None:
+        items = [Item(np.array(ids, np.int64)) for ids in inputs]
+        together = await driver.job(Kind.CLASSIFY, items).results()
+        for index, ids in enumerate(inputs):
+            alone = await driver.classify(ids)
+            (result,) = together[index]
+            assert isinstance(result, Classified)
+            assert result.probabilities is not None
+            assert alone.probabilities is not None
+            assert (result.probabilities == alone.probabilities).all()
+            half = await driver.classify(ids[: len(ids) // 2])
+            rest = await driver.classify(ids[len(ids) // 2 :], start=half.state)
+            assert rest.probabilities is not None
+            assert (rest.probabilities == alone.probabilities).all()
+            assert same_state(rest.state, alone.state)
+
+    with Driver(model, Limits(max_batch_tokens=512)) as driver:
+        asyncio.run(run(driver))
+
+
+def test_a_bidirectional_classifier_takes_whole_inputs_only(tmp_path: Path) -> None:
+    model = random_model(tmp_path / "c", "classify", vocab_size=50, bidirectional=True)
+
+    async def run(driver: Driver) -> None:
+        results = await asyncio.gather(*(driver.classify([1, 2, 3] * n) for n in (1, 5, 16, 21)))
+        assert all(result.probabilities is not None for result in results)
+        with pytest.raises(InputTooLong):
+            await driver.classify([1] * 65)
+
+    with Driver(model, Limits(max_batch_tokens=64)) as driver:
+        asyncio.run(run(driver))

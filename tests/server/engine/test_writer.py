@@ -1,0 +1,76 @@
+"""Text out of tokens: UTF-8 that is not finished, stop strings that may begin."""
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sruserve.server.engine.writer import Writer
+
+PIECES = tuple(bytes([value]) for value in range(256))
+
+
+def parts(text: str | bytes, cuts: list[int]) -> list[bytes]:
+    data = text.encode() if isinstance(text, str) else text
+    edges = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
+    return [data[a:b] for a, b in pairwise(edges)]
+
+
+@given(text=st.text(max_size=30), cuts=st.lists(st.integers(0, 200), max_size=5))
+def test_a_text_cut_inside_a_character_comes_out_whole(text: str, cuts: list[int]) -> None:
+    written, utf8 = "", b""
+    for part in parts(text, cuts):
+        writer = Writer(PIECES, (), utf8)
+        written += writer.write(part)[0]
+        utf8 = writer.utf8
+    assert written == text
+    assert utf8 == b""
+
+
+@given(
+    text=st.text("ab", max_size=40),
+    stop=st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=3),
+    cuts=st.lists(st.integers(0, 200), max_size=5),
+)
+def test_a_text_ends_before_the_first_stop_string_however_it_arrives(
+    text: str, stop: list[str], cuts: list[int]
+) -> None:
+    ends = [(text.find(s) + len(s), -len(s)) for s in stop if s in text]
+    end = min(ends)[0] if ends else None
+    written, held, stopped, used = "", "", None, 0
+    for part in parts(text, cuts):
+        writer = Writer(PIECES, stop, held=held)
+        certain, count, stopped = writer.write(part)
+        written, held, used = written + certain, writer.held, used + count
+        if stopped is not None:
+            break
+    if end is None:
+        assert stopped is None
+        assert written + held == text
+        assert all(s.startswith(held) for s in stop if held) or any(
+            s.startswith(held) for s in stop
+        )
+    else:
+        assert stopped is not None
+        assert used == end
+        assert text[:end] == written + stopped
+
+
+def test_text_that_may_begin_a_stop_string_is_held_back_until_it_is_certain() -> None:
+    writer = Writer(PIECES, ("END",))
+    assert writer.write(b"the EN") == ("the ", 6, None)
+    assert writer.write(b"emy") == ("ENemy", 3, None)
+    assert writer.write(b" EN") == (" ", 3, None)
+    assert writer.flush() == "EN"
+
+
+def test_stop_strings_are_not_looked_for_among_the_least_tokens() -> None:
+    writer = Writer(PIECES, ("b",))
+    assert writer.write(b"abcabc", ignore_stop=3) == ("abca", 5, "b")
+
+
+def test_bytes_that_are_no_text_are_replaced() -> None:
+    writer = Writer(PIECES, ())
+    assert writer.write(b"a\xffb\xe2\x82")[0] == "a\ufffdb"
+    assert writer.utf8 == b"\xe2\x82"
+    assert writer.flush() == "\ufffd"

@@ -1,0 +1,68 @@
+"""Small random models for tests."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sruserve.model.config import ARCHITECTURES, ModelConfig, SRUConfig, Task
+from sruserve.model.folder import Model, load_model, save_model
+from sruserve.model.network import network_shapes
+
+PRINTABLE = list(range(32, 127))
+
+
+def random_tensors(config: ModelConfig, seed: int = 0) -> dict[str, Tensor]:
+    """Weights that make gates and states move, for every tensor of a network."""
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {}
+    for name, shape in network_shapes(config).items():
+        spread = 1.0 if len(shape) < 2 else 1.5 / shape[-1 if "output" in name else 0] ** 0.5
+        tensors[name] = torch.randn(shape, generator=generator) * spread
+        if name.endswith("scale_x"):
+            tensors[name] = torch.tensor([1.25])
+    return tensors
+
+
+def save_random_model(
+    folder: Path,
+    task: Task = "generate",
+    *,
+    vocabulary: list[int] | bytes | None = None,
+    vocab_size: int | None = None,
+    labels: tuple[str, ...] = (),
+    seed: int = 0,
+    **rnn: Any,
+) -> Path:
+    """Write a model folder with random weights.
+
+    vocabulary: byte values, or the content of a tokenizer.json; `vocab_size` alone: ids only.
+    rnn: fields of `SRUConfig`; two layers, 24 wide, unless told.
+    """
+    sizes = {"input_size": 16, "hidden_size": 24, **rnn}
+    files = {}
+    if isinstance(vocabulary, list):
+        vocab_size, files = len(vocabulary), {"bytes.json": json.dumps(vocabulary).encode()}
+    elif vocabulary is not None:
+        files = {"tokenizer.json": vocabulary}
+    config = ModelConfig(
+        architectures=(ARCHITECTURES[task],),
+        task=task,
+        dtype="float32",
+        vocab_size=vocab_size,
+        id2label=dict(enumerate(labels)),
+        rnn=SRUConfig(**sizes),
+    )
+    save_model(folder, config, random_tensors(config, seed), files)
+    return folder
+
+
+def random_model(folder: Path, task: Task = "generate", dtype: str = "float32", **kw: Any) -> Model:
+    """A loaded model with random weights; a language model of printable characters by default."""
+    if task == "generate" and not {"vocabulary", "vocab_size"} & set(kw):
+        kw["vocabulary"] = PRINTABLE
+    if task == "classify":
+        kw.setdefault("labels", ("yes", "no", "maybe"))
+    return load_model(save_random_model(folder, task, **kw), dtype)

@@ -1,0 +1,48 @@
+"""Who may import whom."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "sruserve"
+LAYERS = ("kernels", "model", "export", "server")
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def imported(path: Path) -> set[str]:
+    """The modules of this package that a file imports, also inside functions."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            assert not node.level, f"{path} imports relatively"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    return {name for name in names if name.startswith("sruserve.")}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_from_server_to_export_to_model_to_kernels(path: Path) -> None:
+    layer = path.relative_to(PACKAGE).parts[0]
+    if layer not in LAYERS:
+        return
+    allowed = LAYERS[: LAYERS.index(layer) + 1]
+    for name in imported(path):
+        assert name.split(".")[1] in (*allowed, "__version__"), f"{path} imports {name}"
+
+
+@pytest.mark.parametrize(
+    "path", sorted((PACKAGE / "server/engine").glob("*.py")), ids=lambda path: path.name
+)
+def test_the_engine_never_imports_the_http_edge(path: Path) -> None:
+    for name in imported(path):
+        if name.startswith("sruserve.server."):
+            assert name.split(".")[2] in ("engine", "errors"), f"{path} imports {name}"
+
+
+def test_kernels_import_nothing_but_torch_and_the_standard_library() -> None:
+    for path in (PACKAGE / "kernels").glob("*.py"):
+        for name in imported(path):
+            assert name.startswith("sruserve.kernels")
+        assert "numpy" not in path.read_text()
