@@ -1,7 +1,7 @@
-/* The SRU recurrence on the CPU, for the widest vectors the machine has; `reference.py` defines it.
+/* The SRU recurrence on the CPU, in the widest vectors the machine has; `reference.py` defines it.
  *
- * Plain C11 with GCC/Clang vector types: no Python, torch, libm or OpenMP to build against. The file
- * includes itself once per instruction set, and `scan` picks one when it runs.
+ * Plain C11 with GCC/Clang vector types: no Python, torch, libm or OpenMP to build against. The
+ * file includes itself once per instruction set, and `current` picks one when it runs.
  *
  * Outputs are the same bits for a (sequence, channel) whatever else the call holds: every channel
  * goes through the same vector arithmetic with explicit FMAs (the compiler may contract nothing),
@@ -21,10 +21,10 @@
 
 enum { VECTORS = 4 };      /* per block: enough independent chains to hide one step's latency */
 enum { AHEAD = 8 };        /* steps between a prefetch and its use */
-enum { SERIAL = 16384 };   /* step x channels below which waking threads costs more than it saves */
+enum { SERIAL = 32768 };   /* fewest step x channels (10 us) worth waking other threads for */
 enum { GRAIN = 4096 };     /* fewest step x channels worth one visit to the shared counter */
 
-/* Tensors as in `reference_sru_scan`; Python packs these 8-byte fields in this order. */
+/* The arguments of `reference_sru_scan`, as `cpu.py` packs them. */
 struct scan {
     const char *u, *residual;
     char *h;
@@ -35,6 +35,8 @@ struct scan {
     int64_t bfloat16, tanh, updated_reset, threads;
     double scale;
 };
+
+_Static_assert(sizeof(struct scan) == 22 * 8, "Python packs 22 fields of 8 bytes");
 
 enum { OK = 0, BAD_OFFSETS = 1, BAD_ROW = 2, BAD_COLUMN = 3 };
 
@@ -58,6 +60,7 @@ static const float LOG2_E = 1.44269504f;
 #define NAME(name) JOIN(name, SET)
 #define vf NAME(vf)
 #define vi NAME(vi)
+#define vu NAME(vu)
 #define vh NAME(vh)
 #define loose NAME(loose)
 #define loose_half NAME(loose_half)
@@ -69,8 +72,8 @@ static const float LOG2_E = 1.44269504f;
 #define FMA(a, b, c) ((a) * (b) + (c))
 #define MIN(a, b) NAME(pick)((a) < (b), (a), (b))
 #define MAX(a, b) NAME(pick)((a) > (b), (a), (b))
-#define WIDEN(half) __builtin_convertvector(half, vi)
-#define TRUNCATE(bits) __builtin_convertvector((bits) & 0xffff, vh)
+#define WIDEN(half) __builtin_convertvector(half, vu)
+#define TRUNCATE(bits) __builtin_convertvector(bits, vh)
 #include "cpu.c"
 
 #if defined(__x86_64__)
@@ -80,8 +83,8 @@ static const float LOG2_E = 1.44269504f;
 #define FMA(a, b, c) ((vf)_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(c)))
 #define MIN(a, b) ((vf)_mm256_min_ps((__m256)(a), (__m256)(b)))
 #define MAX(a, b) ((vf)_mm256_max_ps((__m256)(a), (__m256)(b)))
-#define WIDEN(half) ((vi)_mm256_cvtepu16_epi32((__m128i)(half)))
-#define TRUNCATE(bits) __builtin_convertvector((bits) & 0xffff, vh)
+#define WIDEN(half) ((vu)_mm256_cvtepu16_epi32((__m128i)(half)))
+#define TRUNCATE(bits) __builtin_convertvector(bits, vh)
 #include "cpu.c"
 
 #define SET avx512
@@ -90,7 +93,7 @@ static const float LOG2_E = 1.44269504f;
 #define FMA(a, b, c) ((vf)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)))
 #define MIN(a, b) ((vf)_mm512_min_ps((__m512)(a), (__m512)(b)))
 #define MAX(a, b) ((vf)_mm512_max_ps((__m512)(a), (__m512)(b)))
-#define WIDEN(half) ((vi)_mm512_cvtepu16_epi32((__m256i)(half)))
+#define WIDEN(half) ((vu)_mm512_cvtepu16_epi32((__m256i)(half)))
 #define TRUNCATE(bits) ((vh)_mm512_cvtepi32_epi16((__m512i)(bits)))
 #include "cpu.c"
 #endif
@@ -147,13 +150,16 @@ EXPORT int sru_use_instruction_set(const char *name) {
 typedef void parallel(void (*body)(void *), void *data, unsigned threads, unsigned flags);
 static parallel *run_parallel; /* GOMP_parallel of the OpenMP runtime torch runs on, or NULL */
 
+EXPORT int64_t sru_scan_bytes(void) { return sizeof(struct scan); }
+
 EXPORT void sru_set_parallel(parallel *function) { run_parallel = function; }
 
 /* What the threads of one call share. A piece is one sequence and one block of channels. */
 struct share {
     const struct scan *scan;
     const struct instruction_set *set;
-    int64_t forward, per_sequence, pieces, grain; /* forward: blocks that run forward */
+    int64_t forward; /* of the blocks `per_sequence`, those that run forward */
+    int64_t per_sequence, pieces, grain;
     _Atomic int64_t next;
 };
 
@@ -161,13 +167,15 @@ struct share {
 static void run_blocks(const struct share *share, int64_t sequence, int64_t first, int64_t count) {
     const struct scan *s = share->scan;
     const int backward = first >= share->forward;
-    const int64_t edge = backward ? s->width : s->backward_from; /* where the direction's channels end */
+    const int64_t edge = backward ? s->width : s->backward_from; /* of the direction's channels */
+    const int64_t block = share->set->block;
     const int64_t channel =
-        backward ? s->backward_from + (first - share->forward) * share->set->block : first * share->set->block;
-    const int64_t rest = edge - channel, most = count * share->set->block;
-    const int64_t size = s->bfloat16 ? 2 : 4, begin = s->offsets[sequence], end = s->offsets[sequence + 1];
+        backward ? s->backward_from + (first - share->forward) * block : first * block;
+    const int64_t rest = edge - channel, most = count * block;
+    const int64_t begin = s->offsets[sequence], end = s->offsets[sequence + 1];
     const int64_t row = backward && end > begin ? end - 1 : begin, sign = backward ? -1 : 1;
-    const int64_t source = s->source[sequence], target = s->target[sequence], place = s->column + channel;
+    const int64_t size = s->bfloat16 ? 2 : 4, place = s->column + channel;
+    const int64_t source = s->source[sequence], target = s->target[sequence];
     struct walk walk = {
         .u = s->u + (row * s->blocks * s->width + channel) * size,
         .h = s->h + (row * s->width + channel) * size,
@@ -200,10 +208,12 @@ static void take_shares(void *data) {
     struct share *share = data;
     for (;;) {
         int64_t piece = atomic_fetch_add_explicit(&share->next, share->grain, memory_order_relaxed);
-        const int64_t stop = piece + share->grain < share->pieces ? piece + share->grain : share->pieces;
+        const int64_t left = share->pieces - piece;
+        const int64_t stop = piece + (left < share->grain ? left : share->grain);
         if (piece >= stop) return;
         while (piece < stop) {
-            const int64_t sequence = piece / share->per_sequence, first = piece % share->per_sequence;
+            const int64_t sequence = piece / share->per_sequence;
+            const int64_t first = piece % share->per_sequence;
             const int64_t edge = first < share->forward ? share->forward : share->per_sequence;
             const int64_t count = stop - piece < edge - first ? stop - piece : edge - first;
             run_blocks(share, sequence, first, count);
@@ -223,6 +233,7 @@ static int check(const struct scan *s) {
     return OK;
 }
 
+/* The recurrence over a ragged batch. Nothing is written unless it returns OK. */
 EXPORT int sru_scan(const struct scan *s) {
     const int bad = check(s);
     if (bad) return bad;
@@ -238,7 +249,8 @@ EXPORT int sru_scan(const struct scan *s) {
         take_shares(&share);
         return OK;
     }
-    share.grain = work ? GRAIN * share.pieces / work + 1 : share.pieces;
+    share.grain = GRAIN * share.pieces / work + 1;
+    /* Always torch's own number of threads: libgomp ends the threads that a smaller team leaves. */
     run_parallel(take_shares, &share, (unsigned)s->threads, 0);
     return OK;
 }
@@ -247,17 +259,20 @@ EXPORT int sru_scan(const struct scan *s) {
 
 typedef float vf __attribute__((vector_size(4 * LANES)));
 typedef int32_t vi __attribute__((vector_size(4 * LANES)));
+typedef uint32_t vu __attribute__((vector_size(4 * LANES)));
 typedef uint16_t vh __attribute__((vector_size(2 * LANES)));
 typedef float loose __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef uint16_t loose_half __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
 
 TARGET INLINE vf NAME(all)(float value) { return value - (vf){0}; }
 
-TARGET INLINE vf NAME(pick)(vi mask, vf yes, vf no) { return (vf)((mask & (vi)yes) | (~mask & (vi)no)); }
+TARGET INLINE vf NAME(pick)(vi mask, vf yes, vf no) {
+    return (vf)((mask & (vi)yes) | (~mask & (vi)no));
+}
 
 /* 2^y to 2 ulp for y in [-126.5, 127.5); beyond, 0 and +inf. NaN stays NaN. */
 TARGET INLINE vf NAME(exp2)(vf y) {
-    const vf round = NAME(all)(12582912.0f + 127.0f); /* 1.5 * 2^23: pushes the fraction out; 127: the exponent's bias */
+    const vf round = NAME(all)(12582912.0f + 127.0f); /* 1.5 * 2^23; 127: the exponent's bias */
     y = MIN(NAME(all)(128.0f), MAX(NAME(all)(-127.0f), y));
     const vf shifted = y + round;
     const vf r = y - (shifted - round);
@@ -267,7 +282,7 @@ TARGET INLINE vf NAME(exp2)(vf y) {
     p = FMA(p, r, NAME(all)(2.402224243e-1f));
     p = FMA(p, r, NAME(all)(6.931470037e-1f));
     p = FMA(p, r, NAME(all)(1.0f));
-    return p * (vf)((vi)shifted << 23);
+    return p * (vf)((vu)shifted << 23);
 }
 
 /* The logistic function of x, given y = -log2(e) x. */
@@ -291,15 +306,16 @@ TARGET INLINE vf NAME(widen)(vh half) { return (vf)(WIDEN(half) << 16); }
 
 /* Round to the nearest bfloat16, ties to even. */
 TARGET INLINE vh NAME(narrow)(vf value) {
-    const vi bits = (vi)value;
-    const vi rounded = bits + 0x7fff + ((bits >> 16) & 1);
-    const vi kept = (vi)NAME(pick)(value == value, (vf)rounded, NAME(all)(__builtin_nanf("")));
+    const vu bits = (vu)value;
+    const vu rounded = bits + 0x7fff + ((bits >> 16) & 1);
+    const vu kept = (vu)NAME(pick)(value == value, (vf)rounded, NAME(all)(__builtin_nanf("")));
     return TRUNCATE(kept >> 16);
 }
 
 /* The first `count` channels at `from`; the lanes after them are 0. */
 TARGET INLINE vf NAME(load)(const char *from, int64_t count, int bfloat16) {
-    if (count >= LANES) return bfloat16 ? NAME(widen)(*(const loose_half *)from) : (vf)*(const loose *)from;
+    if (count >= LANES)
+        return bfloat16 ? NAME(widen)(*(const loose_half *)from) : (vf)*(const loose *)from;
     vf whole = {0};
     vh half = {0};
     for (int64_t i = 0; i < count; ++i)
@@ -320,17 +336,19 @@ TARGET INLINE void NAME(store)(char *to, vf value, int64_t count, int bfloat16) 
         else ((float *)to)[i] = value[i];
 }
 
-/* `vectors` neighbouring vectors over all steps, with c in registers; `last`: channels of the last. */
-TARGET INLINE void NAME(steps)(const struct walk *w, int64_t channel, int vectors, int64_t last, int bfloat16) {
+/* Neighbouring vectors over all steps, with c in registers; `last`: channels in the last one. */
+TARGET INLINE void NAME(steps)(const struct walk *w, int64_t channel, int vectors, int64_t last,
+                               int bfloat16) {
     const int64_t size = bfloat16 ? 2 : 4, stride = LANES * size;
+    const vf fold = NAME(all)(-LOG2_E); /* into u, weights and biases: sigmoid(x) = 1 / (1 + 2^y) */
     vf c[VECTORS], w_f[VECTORS], w_r[VECTORS], b_f[VECTORS], b_r[VECTORS];
 #pragma GCC unroll 4
     for (int v = 0; v < vectors; ++v) {
         const int64_t count = v + 1 < vectors ? LANES : last, at = channel + v * LANES;
-        w_f[v] = NAME(load)((const char *)(w->weight_c + at), count, 0) * -LOG2_E;
-        w_r[v] = NAME(load)((const char *)(w->weight_c + w->width + at), count, 0) * -LOG2_E;
-        b_f[v] = NAME(load)((const char *)(w->bias + at), count, 0) * -LOG2_E;
-        b_r[v] = NAME(load)((const char *)(w->bias + w->width + at), count, 0) * -LOG2_E;
+        w_f[v] = NAME(load)((const char *)(w->weight_c + at), count, 0) * fold;
+        w_r[v] = NAME(load)((const char *)(w->weight_c + w->width + at), count, 0) * fold;
+        b_f[v] = NAME(load)((const char *)(w->bias + at), count, 0) * fold;
+        b_r[v] = NAME(load)((const char *)(w->bias + w->width + at), count, 0) * fold;
         c[v] = w->start ? NAME(load)((const char *)(w->start + at), count, 0) : (vf){0};
     }
     const char *u = w->u + channel * size, *x = w->x ? w->x + channel * size : 0;
@@ -339,20 +357,19 @@ TARGET INLINE void NAME(steps)(const struct walk *w, int64_t channel, int vector
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; ++v) {
             const int64_t count = v + 1 < vectors ? LANES : last, at = v * stride;
-            if (AHEAD) {
-                __builtin_prefetch((const void *)((uintptr_t)u + at + AHEAD * w->u_step));
-                __builtin_prefetch((const void *)((uintptr_t)u + at + AHEAD * w->u_step + w->plane));
-                __builtin_prefetch((const void *)((uintptr_t)u + at + AHEAD * w->u_step + 2 * w->plane));
-                if (x) __builtin_prefetch((const void *)((uintptr_t)x + at + AHEAD * w->x_step));
-            }
+            const uintptr_t ahead = (uintptr_t)u + at + AHEAD * w->u_step;
+            __builtin_prefetch((const void *)ahead);
+            __builtin_prefetch((const void *)(ahead + w->plane));
+            __builtin_prefetch((const void *)(ahead + 2 * w->plane));
+            if (x) __builtin_prefetch((const void *)((uintptr_t)x + at + AHEAD * w->x_step));
             const vf z = NAME(load)(u + at, count, bfloat16);
             const vf u_f = NAME(load)(u + w->plane + at, count, bfloat16);
             const vf u_r = NAME(load)(u + 2 * w->plane + at, count, bfloat16);
-            const vf f = NAME(sigmoid)(FMA(w_f[v], c[v], FMA(u_f, NAME(all)(-LOG2_E), b_f[v])));
+            const vf f = NAME(sigmoid)(FMA(w_f[v], c[v], FMA(u_f, fold, b_f[v])));
             const vf previous = c[v];
             c[v] = FMA(previous - z, f, z);
             const vf read = w->updated_reset ? c[v] : previous;
-            const vf r = NAME(sigmoid)(FMA(w_r[v], read, FMA(u_r, NAME(all)(-LOG2_E), b_r[v])));
+            const vf r = NAME(sigmoid)(FMA(w_r[v], read, FMA(u_r, fold, b_r[v])));
             const vf g = w->tanh ? NAME(tanh)(c[v]) : c[v];
             vf out = g * r;
             if (x) {
@@ -367,15 +384,24 @@ TARGET INLINE void NAME(steps)(const struct walk *w, int64_t channel, int vector
     }
     if (w->end)
 #pragma GCC unroll 4
-        for (int v = 0; v < vectors; ++v)
-            NAME(store)((char *)(w->end + channel + v * LANES), c[v], v + 1 < vectors ? LANES : last, 0);
+        for (int v = 0; v < vectors; ++v) {
+            const int64_t count = v + 1 < vectors ? LANES : last;
+            NAME(store)((char *)(w->end + channel + v * LANES), c[v], count, 0);
+        }
 }
 
 TARGET INLINE void NAME(run)(const struct walk *w, int bfloat16) {
     int64_t channel = 0;
     for (; channel + VECTORS * LANES <= w->channels; channel += VECTORS * LANES)
         NAME(steps)(w, channel, VECTORS, LANES, bfloat16);
-    for (; channel + LANES <= w->channels; channel += LANES) NAME(steps)(w, channel, 1, LANES, bfloat16);
+    if (channel + 2 * LANES <= w->channels) {
+        NAME(steps)(w, channel, 2, LANES, bfloat16);
+        channel += 2 * LANES;
+    }
+    if (channel + LANES <= w->channels) {
+        NAME(steps)(w, channel, 1, LANES, bfloat16);
+        channel += LANES;
+    }
     if (channel < w->channels) NAME(steps)(w, channel, 1, w->channels - channel, bfloat16);
 }
 

@@ -27,7 +27,9 @@ def _load() -> ctypes.CDLL | None:
         return None
     try:
         library = ctypes.CDLL(str(path))
-    except OSError:  # built for another machine
+        if library.sru_scan_bytes() != _CALL.size:  # left from another version
+            return None
+    except (OSError, AttributeError):  # built for another machine, or another version
         return None
     library.sru_scan.argtypes = [ctypes.c_char_p]
     library.sru_instruction_set.restype = ctypes.c_char_p
@@ -38,10 +40,7 @@ def _load() -> ctypes.CDLL | None:
 
 
 def _gomp_parallel() -> int | None:
-    """The address of `GOMP_parallel` in the OpenMP runtime that torch has loaded.
-
-    A second runtime would fight torch's for the cores, so one that is not loaded stays so.
-    """
+    """`GOMP_parallel` of the runtime torch has loaded; a second would fight it for the cores."""
     home = Path(torch.__file__).parent
     bundled = [*home.glob("lib/libgomp*.so*"), *home.parent.glob("torch.libs/libgomp*.so*")]
     for path in [*map(str, bundled), "libgomp.so.1"]:
@@ -97,6 +96,7 @@ def cpu_sru_scan(
     if backward_from is None:
         backward_from = width
     sequences = source.shape[0]
+    state_rows, state_width = states.shape
     if not (
         width
         and columns == blocks * width
@@ -109,11 +109,11 @@ def cpu_sru_scan(
         and 0 <= backward_from <= width
     ):
         raise ValueError("a tensor has the wrong shape or dtype; see reference_sru_scan")
-    tensors = (u, weight_c, bias, states, offsets, source, target)
+    tensors = [u, weight_c, bias, states, offsets, source, target]
     if residual is not None and blocks == 3:
         if residual.shape != (rows, width) or residual.dtype is not dtype:
             raise ValueError(f"residual must be {(rows, width)} of {dtype}")
-        tensors = (*tensors, residual)
+        tensors.append(residual)
     for tensor in tensors:
         if not (tensor.is_cpu and tensor.is_contiguous()):
             raise ValueError("every tensor must be contiguous and on the CPU")
@@ -133,7 +133,8 @@ def cpu_sru_scan(
             blocks,
             width,
             sequences,
-            *states.shape,
+            state_rows,
+            state_width,
             column,
             backward_from,
             dtype is torch.bfloat16,

@@ -1,0 +1,5 @@
+"""`python -m sruserve` is `sruserve`."""
+
+from sruserve.cli import main
+
+main()

@@ -1,0 +1,418 @@
+"""The compiled kernel: it agrees with the definition, and its bits depend on nothing else."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+import sruserve.kernels.cpu as cpu
+from sruserve.kernels.ragged import RaggedBatch, single
+from sruserve.kernels.reference import reference_sru_scan
+
+
+DTYPES = [torch.float32, torch.bfloat16]
+INF, NAN = float("inf"), float("nan")
+
+
+def use(name: str) -> bool:
+    assert cpu._library is not None
+    return bool(cpu._library.sru_use_instruction_set(name.encode()) == 0)
+
+
+BEST = cpu.instruction_set()
+HERE = [name for name in ("baseline", "avx2", "avx512") if use(name)]  # this machine has
+use(BEST)
+
+
+@pytest.fixture(scope="module", params=HERE)
+def instruction_set(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = cpu.instruction_set()
+    assert use(request.param)
+    yield
+    assert use(before)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def poisoned_outputs() -> Iterator[None]:
+    """Memory starts as NaN, so an output that nobody writes cannot pass."""
+    empty = torch.empty
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "empty", lambda *size, **options: empty(*size, **options).fill_(NAN))
+        yield
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@dataclass(frozen=True)
+class Case:
+    """The arguments of one call; `run` leaves them as they are."""
+
+    u: Tensor
+    residual: Tensor | None
+    weight_c: Tensor
+    bias: Tensor
+    batch: RaggedBatch
+    column: int
+    options: dict[str, Any]
+
+    def run(self, scan: Any = cpu.cpu_sru_scan) -> tuple[Tensor, Tensor]:
+        """Returns h and the states after the call."""
+        batch = replace(self.batch, states=self.batch.states.clone())
+        arguments = (self.u, self.residual, self.weight_c, self.bias, batch, self.column)
+        return scan(*arguments, **self.options), batch.states
+
+    def channels(self, first: int, end: int) -> "Case":
+        """The same layer with these channels alone."""
+        blocks = self.u.view(len(self.u), -1, self.weight_c.shape[1])[:, :, first:end]
+        options = dict(self.options)
+        if (split := options.get("backward_from")) is not None:
+            options["backward_from"] = min(max(split - first, 0), end - first)
+        return Case(
+            blocks.flatten(1).contiguous(),
+            None if self.residual is None else self.residual[:, first:end].contiguous(),
+            self.weight_c[:, first:end].contiguous(),
+            self.bias[:, first:end].contiguous(),
+            self.batch,
+            self.column + first,
+            options,
+        )
+
+
+def case(
+    width: int,
+    lengths: list[int],
+    *,
+    blocks: int = 3,
+    skip: bool = True,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+    **options: Any,
+) -> Case:
+    """A random layer and batch: sequence 0 runs in place, 1 starts from zeros, 2 is dropped."""
+    g = torch.Generator().manual_seed(seed)
+    rows, n = sum(lengths), len(lengths)
+    source = torch.arange(n) * 2
+    target = source + 1
+    target[:1] = source[:1]
+    source[1:2] = -1
+    target[2:3] = -1
+    return Case(
+        torch.randn(rows, blocks * width, generator=g).to(dtype),
+        torch.randn(rows, width, generator=g).to(dtype) if skip and blocks == 3 else None,
+        torch.randn(2, width, generator=g) * 0.5,
+        torch.randn(2, width, generator=g),
+        RaggedBatch(
+            torch.tensor([0, *lengths]).cumsum(0),
+            torch.randn(2 * n, width + 8, generator=g),
+            source,
+            target,
+        ),
+        5,
+        options,
+    )
+
+
+def assert_same_bits(ours: tuple[Tensor, ...], theirs: tuple[Tensor, ...]) -> None:
+    for a, b in zip(ours, theirs, strict=True):
+        assert a.dtype is b.dtype
+        assert torch.equal(a, b)
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "residual": {"scale": 1.3},
+    "highway-block": {"blocks": 4},
+    "no-skip": {"skip": False},
+    "tanh": {"tanh": True},
+    "updated-reset": {"updated_reset": True},
+    "bidirectional": {"backward_from": 41},
+    "backward": {"backward_from": 0, "blocks": 4},
+    "everything": {"scale": 0.7, "tanh": True, "updated_reset": True, "backward_from": 16},
+}
+EACH_SET = pytest.mark.usefixtures("instruction_set")
+EACH_VARIANT = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
+EACH_DTYPE = pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "bfloat16"])
+LENGTHS = [3, 7, 1, 0, 40, 2]
+
+
+@EACH_SET
+@EACH_VARIANT
+@pytest.mark.parametrize("width", [41, 70, 128, 150])
+def test_it_agrees_with_the_definition(variant: dict[str, Any], width: int) -> None:
+    work = case(width, LENGTHS, **variant)
+    torch.testing.assert_close(work.run(), work.run(reference_sru_scan), rtol=1e-5, atol=2e-6)
+
+
+@EACH_SET
+@EACH_VARIANT
+def test_bfloat16_is_the_float32_result_rounded(variant: dict[str, Any]) -> None:
+    work = case(70, LENGTHS, dtype=torch.bfloat16, **variant)
+    residual = None if work.residual is None else work.residual.float()
+    h, states = replace(work, u=work.u.float(), residual=residual).run()
+    assert_same_bits(work.run(), (h.bfloat16(), states))
+
+
+@EACH_SET
+@EACH_DTYPE
+@EACH_VARIANT
+def test_a_channel_has_the_same_bits_in_any_width_and_place(
+    variant: dict[str, Any], dtype: torch.dtype
+) -> None:
+    work = case(150, [5, 0, 2, 3], dtype=dtype, **variant)
+    h, states = work.run()
+    for width in range(1, 71):
+        first = width * 7 % (150 - width)
+        part, after = work.channels(first, first + width).run()
+        assert torch.equal(part, h[:, first : first + width]), width
+        place = slice(work.column + first, work.column + first + width)
+        assert torch.equal(after[:, place], states[:, place]), width
+
+
+@EACH_SET
+@given(
+    cuts=st.sets(st.integers(1, 59), max_size=6),
+    width=st.integers(1, 140),
+    dtype=st.sampled_from(DTYPES),
+    variant=st.sampled_from([v for v in VARIANTS.values() if "backward_from" not in v]),
+)
+def test_any_split_of_time_gives_the_same_bits(
+    cuts: set[int], width: int, dtype: torch.dtype, variant: dict[str, Any]
+) -> None:
+    work = case(width, [60], dtype=dtype, **variant)
+    states = work.batch.states.clone()
+    edges = [0, *sorted(cuts), 60]
+    parts = []
+    for first, end in pairwise(edges):
+        residual = None if work.residual is None else work.residual[first:end]
+        arguments = (work.u[first:end], residual, work.weight_c, work.bias)
+        batch = single(states, end - first)
+        parts.append(cpu.cpu_sru_scan(*arguments, batch, work.column, **work.options))
+    assert_same_bits((torch.cat(parts), states), work.run())
+
+
+@EACH_SET
+@EACH_DTYPE
+@EACH_VARIANT
+def test_a_sequence_has_the_same_bits_in_any_company(
+    variant: dict[str, Any], dtype: torch.dtype
+) -> None:
+    work = case(70, LENGTHS, dtype=dtype, **variant)
+    h, states = work.run()
+    offsets = work.batch.offsets
+    for i in range(len(LENGTHS)):
+        rows = slice(int(offsets[i]), int(offsets[i + 1]))
+        batch = RaggedBatch(
+            offsets[i : i + 2] - offsets[i],
+            work.batch.states,
+            work.batch.source[i : i + 1],
+            work.batch.target[i : i + 1],
+        )
+        residual = None if work.residual is None else work.residual[rows]
+        alone, after = replace(work, u=work.u[rows], residual=residual, batch=batch).run()
+        assert torch.equal(alone, h[rows])
+        if (target := int(batch.target)) >= 0:
+            assert torch.equal(after[target], states[target])
+
+
+@EACH_SET
+@EACH_DTYPE
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("lengths", [[200], [9, 0, 150, 31, 1, 70], [1] * 300], ids=len)
+def test_the_number_of_threads_changes_no_bit(dtype: torch.dtype, lengths: list[int]) -> None:
+    work = case(300, lengths, dtype=dtype, backward_from=170)
+    torch.set_num_threads(1)
+    serial = work.run()
+    for count in (2, 3):
+        torch.set_num_threads(count)
+        assert_same_bits(work.run(), serial)
+
+
+def test_calls_from_several_python_threads_do_not_disturb_each_other() -> None:
+    works = [case(256, [60, 9, 100], seed=seed) for seed in range(4)]
+    expected = [work.run() for work in works]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(10):
+            for ours, theirs in zip(pool.map(Case.run, works), expected, strict=True):
+                assert_same_bits(ours, theirs)
+
+
+def test_an_empty_sequence_carries_its_state_over() -> None:
+    work = case(70, [0, 0, 0, 0])
+    _, states = work.run()
+    place = slice(work.column, work.column + 70)
+    before = work.batch.states.clone()
+    before[3, place] = 0  # sequence 1 starts from zeros
+    before[7, place] = before[6, place]
+    assert torch.equal(states, before)
+
+
+def test_no_sequences_is_no_work() -> None:
+    h, _ = case(70, []).run()
+    assert h.shape == (0, 70)
+
+
+def test_rows_past_the_last_offset_are_padding() -> None:
+    work = case(70, [5, 6])
+    assert work.residual is not None
+    padded = replace(
+        work,
+        u=torch.cat([work.u, work.u.new_full((3, 210), NAN)]),
+        residual=torch.cat([work.residual, work.residual.new_full((3, 70), NAN)]),
+    )
+    (h, states), expected = padded.run(), work.run()
+    assert h.shape == (14, 70)
+    assert_same_bits((h[:11], states), expected)
+
+
+@EACH_SET
+@EACH_DTYPE
+@EACH_VARIANT
+@pytest.mark.parametrize("place", ["u", "state", "weight", "bias"])
+def test_nan_and_infinity_spread_as_in_the_definition(
+    place: str, dtype: torch.dtype, variant: dict[str, Any]
+) -> None:
+    work = case(67, [6, 3, 0, 9], dtype=dtype, **variant)
+    tensors = {"u": work.u, "state": work.batch.states, "weight": work.weight_c, "bias": work.bias}
+    spoil(tensors[place])
+    assert_same_pattern(work.run(), work.run(reference_sru_scan))
+
+
+@EACH_SET
+@EACH_DTYPE
+@pytest.mark.parametrize("options", [{}, {"scale": 1.3, "tanh": True}, {"backward_from": 30}])
+def test_nan_and_infinity_in_the_residual_spread_as_in_the_definition(
+    dtype: torch.dtype, options: dict[str, Any]
+) -> None:
+    work = case(67, [6, 3, 0, 9], dtype=dtype, **options)
+    assert work.residual is not None
+    spoil(work.residual)
+    assert_same_pattern(work.run(), work.run(reference_sru_scan))
+
+
+def spoil(tensor: Tensor) -> None:
+    """Put NaN and both infinities in a tenth of the places."""
+    hit = torch.rand(tensor.shape, generator=torch.Generator().manual_seed(1)) < 0.1
+    tensor[hit] = torch.tensor([NAN, INF, -INF], dtype=tensor.dtype).repeat(tensor.numel())[
+        : int(hit.sum())
+    ]
+
+
+def assert_same_pattern(ours: tuple[Tensor, ...], theirs: tuple[Tensor, ...]) -> None:
+    for a, b in zip(ours, theirs, strict=True):
+        for same in (torch.isnan, torch.isposinf, torch.isneginf):
+            assert torch.equal(same(a.float()), same(b.float()))
+
+
+def forget_gate(x: Tensor) -> Tensor:
+    """sigmoid(x) alone: with z = 0 and c = 1, the new c is the forget gate."""
+    u = torch.cat([torch.zeros_like(x), x, x])[None]
+    states, zeros = torch.ones(1, len(x)), torch.zeros(2, len(x))
+    cpu.cpu_sru_scan(u, None, zeros, zeros, single(states, 1), 0)
+    return states[0]
+
+
+def output(c: Tensor, dtype: torch.dtype, *, tanh: bool) -> Tensor:
+    """What h is for a given c: with both gates open, c passes through unchanged."""
+    u = torch.cat([torch.zeros_like(c), *[torch.full_like(c, INF)] * 2])[None].to(dtype)
+    weight = torch.full_like(c, 1e-30).copysign(c).expand(2, -1).contiguous()  # 0 * inf is NaN
+    states = c[None].clone()
+    return cpu.cpu_sru_scan(
+        u, None, weight, torch.zeros_like(weight), single(states, 1), 0, tanh=tanh
+    )[0]
+
+
+@EACH_SET
+def test_the_sigmoid_is_exact_to_rounding() -> None:
+    x = torch.cat([torch.linspace(-120, 120, 200_003), torch.linspace(-1, 1, 50_001)])
+    gate = forget_gate(x)
+    expected = torch.sigmoid(x.double())
+    assert (gate - expected).abs().max() < 1.5e-7
+    ordinary = x > -87  # below, the gate is subnormal
+    assert (gate / expected - 1)[ordinary].abs().max() < 6e-6
+    assert forget_gate(torch.tensor([INF, -INF])).tolist() == [1, 0]
+    assert forget_gate(torch.tensor([NAN])).isnan().all()
+
+
+@EACH_SET
+def test_the_tanh_is_exact_to_rounding() -> None:
+    x = torch.cat([torch.linspace(-20, 20, 100_003), torch.logspace(-37, 0, 10_000)])
+    h = output(x, torch.float32, tanh=True)
+    assert (h / torch.tanh(x.double()) - 1).nan_to_num().abs().max() < 4e-7
+    assert output(torch.tensor([INF, -INF]), torch.float32, tanh=True).tolist() == [1, -1]
+    assert output(torch.tensor([NAN]), torch.float32, tanh=True).isnan().all()
+
+
+@EACH_SET
+def test_bfloat16_outputs_round_to_the_nearest_even() -> None:
+    g = torch.Generator().manual_seed(0)
+    bits = torch.randint(-(2**31), 2**31, (50_000,), generator=g, dtype=torch.int64)
+    ties = (bits[:10_000] & ~0xFFFF) | 0x8000
+    ends = torch.tensor([0x7F7FFFFF, 0x7F7F7FFF, 0x7FFFFFFF, -1, 0x7F800001, 0x7F800000])
+    c = torch.cat([bits, ties, ends]).to(torch.int32).view(torch.float32)
+    h, expected = output(c, torch.bfloat16, tanh=False), c.bfloat16()
+    assert torch.equal(h.isnan(), expected.isnan())
+    assert torch.equal(h[~h.isnan()], expected[~h.isnan()])
+
+
+def test_an_unknown_instruction_set_is_refused() -> None:
+    before = cpu.instruction_set()
+    assert not use("mmx")
+    assert cpu.instruction_set() == before
+
+
+def bad(work: Case, **batch: Tensor) -> Case:
+    return replace(work, batch=replace(work.batch, **batch))
+
+
+def wrong_cases() -> dict[str, Case]:
+    work = case(20, [4, 5])
+    assert work.residual is not None
+    return {
+        "u-strided": replace(work, u=work.u.T.contiguous().T),
+        "u-float64": replace(work, u=work.u.double()),
+        "u-two-blocks": replace(work, u=work.u[:, :40].contiguous()),
+        "u-few-rows": replace(work, u=work.u[:8], residual=work.residual[:8]),
+        "residual-dtype": replace(work, residual=work.residual.bfloat16()),
+        "residual-short": replace(work, residual=work.residual[:8]),
+        "weight-bfloat16": replace(work, weight_c=work.weight_c.bfloat16()),
+        "bias-wide": replace(work, bias=torch.zeros(2, 21)),
+        "bias-strided": replace(work, bias=torch.zeros(20, 2).T),
+        "column-past-end": replace(work, column=9),
+        "column-negative": replace(work, column=-1),
+        "backward-past-end": replace(work, options={"backward_from": 21}),
+        "offsets-int32": bad(work, offsets=work.batch.offsets.int()),
+        "offsets-fall": bad(work, offsets=torch.tensor([0, 11, 9])),
+        "offsets-not-from-0": bad(work, offsets=torch.tensor([1, 4, 9])),
+        "offsets-past-end": bad(work, offsets=torch.tensor([0, 4, 10])),
+        "offsets-short": bad(work, offsets=torch.tensor([0, 9])),
+        "source-past-end": bad(work, source=torch.tensor([0, 4])),
+        "source-below": bad(work, source=torch.tensor([-2, 1])),
+        "target-past-end": bad(work, target=torch.tensor([0, 4])),
+        "target-below": bad(work, target=torch.tensor([0, -2])),
+        "target-short": bad(work, target=torch.tensor([0])),
+        "states-float64": bad(work, states=work.batch.states.double()),
+        "states-strided": bad(work, states=torch.zeros(28, 4).T),
+        "states-on-meta": bad(work, states=torch.zeros(4, 28, device="meta")),
+    }
+
+
+@pytest.mark.parametrize("name", wrong_cases() if cpu.available() else [])
+def test_arguments_that_do_not_fit_are_refused_before_anything_is_written(name: str) -> None:
+    work = wrong_cases()[name]
+    before = work.batch.states.clone()
+    with pytest.raises((ValueError, IndexError)):
+        cpu.cpu_sru_scan(
+            work.u, work.residual, work.weight_c, work.bias, work.batch, work.column, **work.options
+        )
+    assert before.is_meta or torch.equal(work.batch.states, before)

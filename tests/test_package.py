@@ -1,0 +1,84 @@
+"""What an installed package holds, and that it works without a compiler."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def build_wheel(folder: Path, **environment: str) -> Path:
+    """Build the wheel from a copy of the tree, so that the tree stays as it is."""
+    source = folder / "source"
+    ignored = shutil.ignore_patterns(".git", ".venv", "build", "*.so", "*.egg-info", "__pycache__")
+    shutil.copytree(ROOT, source, ignore=ignored)
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q"]
+    subprocess.run(
+        [*command, "--wheel-dir", str(folder), str(source)],
+        check=True,
+        env={**os.environ, **environment},
+        capture_output=True,
+    )
+    return next(folder.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+def test_a_wheel_holds_the_kernel_the_models_and_the_types(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    assert f"sruserve/kernels/_cpu{suffix}" in names
+    assert "sruserve/py.typed" in names
+    for model in ("question-type", "shakespeare"):
+        assert f"sruserve/demo/{model}/model.safetensors" in names
+    assert not [name for name in names if name.startswith(("tests/", "bench/", "examples/"))]
+
+
+def test_the_bundled_models_take_at_most_20_megabytes(wheel: Path) -> None:
+    entries = zipfile.ZipFile(wheel).infolist()
+    assert sum(e.file_size for e in entries if "/demo/" in e.filename) <= 20_000_000
+
+
+def test_without_a_compiler_the_package_works_and_says_once_what_is_missing(
+    tmp_path: Path,
+) -> None:
+    wheel = build_wheel(tmp_path, CC="/bin/false")
+    with zipfile.ZipFile(wheel) as archive:
+        assert not [name for name in archive.namelist() if name.endswith(".so")]
+        archive.extractall(tmp_path / "site")
+    code = """
+import torch
+from sruserve.model.folder import load_model
+from sruserve.kernels import kernel_name, single
+from pathlib import Path
+import sruserve
+model = load_model(Path(sruserve.__file__).parent / "demo" / "shakespeare")
+ids = torch.from_numpy(model.codec.encode("To be, or not to be")[0])
+hidden = model.network.hidden(ids, single(model.network.layout.allocate(1), len(ids)))
+print(kernel_name(), f"{model.network.logits(hidden).double().sum():.3f}")
+"""
+    results = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            check=True,
+            env={**os.environ, "PYTHONPATH": str(site)},
+            cwd=site,
+            capture_output=True,
+            text=True,
+        )
+        for site in (tmp_path / "site", ROOT)
+    ]
+    kernel, total = results[0].stdout.split()
+    assert kernel == "reference"
+    assert results[0].stderr.count("without its compiled CPU kernel") == 1
+    assert results[1].stdout.split()[0].startswith("c-")
+    assert float(total) == pytest.approx(float(results[1].stdout.split()[1]), rel=1e-4)
