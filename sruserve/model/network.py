@@ -1,6 +1,6 @@
 """A whole network: embedding, cells, head, over a ragged batch."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 import torch.nn.functional as F
@@ -71,6 +71,10 @@ class Network:
         self._head = None
         if config.outputs is not None:
             self._head = Product(tensors["output.weight"], tensors["output.bias"], dtype)
+        # Weights that a row is multiplied with: what a step costs.
+        self.weights = sum(t.numel() for t in tensors.values() if t.dim() == 2)
+        if config.vocab_size is not None:
+            self.weights -= tensors["embedding.weight"].numel()
         widest = 4 * rnn.output_size * dtype.itemsize
         self._piece_rows = max(64, min(PIECE_ROWS, PIECE_BYTES // widest))
 
@@ -106,11 +110,15 @@ class Network:
             return self._head(F.pad(hidden, (0, 0, 0, rows - len(hidden))))[: len(hidden)].float()
         return self._head(hidden).float()
 
-    def warm_up(self) -> None:
-        """Meet every size of product, so that no request waits for a kernel to be compiled."""
+    def warm_up(self, before: Callable[[int], None] = lambda _: None) -> None:
+        """Meet every size of product, so that no request waits for a kernel to be compiled.
+
+        before: called with each number of rows, to set what else the kernels depend on.
+        """
         sizes = {padded_rows(rows) for rows in range(1, self._piece_rows + 1)}
         states = self.layout.allocate(1)
         for rows in sorted(sizes):
+            before(rows)
             if self.config.vocab_size is None:
                 inputs = torch.zeros(rows, self.config.rnn.input_size)
             else:

@@ -16,7 +16,6 @@ import sruserve.kernels.cpu as cpu
 from sruserve.kernels.ragged import RaggedBatch, single
 from sruserve.kernels.reference import reference_sru_scan
 
-
 DTYPES = [torch.float32, torch.bfloat16]
 INF, NAN = float("inf"), float("nan")
 

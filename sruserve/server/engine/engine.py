@@ -15,6 +15,7 @@ from sruserve.server.engine.pool import StatePool
 from sruserve.server.engine.scheduler import Batch, Scheduler
 from sruserve.server.engine.step import Advance, Stepper
 from sruserve.server.engine.streams import Stream
+from sruserve.server.engine.threads import Threads
 from sruserve.server.errors import Draining, EngineFailure, InputTooLong, ServeError, StateTooLarge
 
 _log = logging.getLogger(__name__)
@@ -53,9 +54,10 @@ class Engine:
             limits, rows // 2, not model.network.streams, model.codec, self._end
         )
         self._stepper = Stepper(model, self._pool)
+        self._threads = Threads(model.network, limits.threads)
         self._left: dict[Job, int] = {}  # items that have no final result yet
         self._outbox: dict[asyncio.AbstractEventLoop, list[_Note]] = {}
-        self._draining = threading.Event()
+        self._warm, self._draining = threading.Event(), threading.Event()
         self._deadline = float("inf")
         self._thread = threading.Thread(target=self._run, name=f"engine {model.name}", daemon=True)
 
@@ -76,10 +78,8 @@ class Engine:
 
     def start(self) -> None:
         """Warm the model up, then serve. Blocks until warm."""
-        if self._limits.threads:
-            torch.set_num_threads(self._limits.threads)
-        self.model.network.warm_up()
         self._thread.start()
+        self._warm.wait()
 
     def stop(self, timeout: float) -> None:
         """Take no more jobs, work on for up to `timeout` seconds, fail the rest."""
@@ -111,6 +111,8 @@ class Engine:
     @torch.inference_mode()
     def _run(self) -> None:
         """Serve until stopped. A failed batch fails its own jobs, never the loop."""
+        self.model.network.warm_up(self._threads.use)
+        self._warm.set()
         while not (self._draining.is_set() and self._idle()):
             batch = self._scheduler.next_batch()
             if time.monotonic() > self._deadline:
@@ -134,6 +136,7 @@ class Engine:
         if not batch.inputs:
             left = min(stream.tokens_left for stream in batch.decodes)
             burst = min(self._limits.burst, left)
+        self._threads.use(len(batch.decodes) + sum(count for _, count in batch.inputs))
         computed = Batch(batch.decodes, [(s, n) for s, n in batch.inputs if n])
         try:
             advances = []

@@ -8,7 +8,7 @@ class Limits:
     """Bounds of one engine; sizes in tokens, requests, bytes and milliseconds as named.
 
     burst: most decode steps before the scheduler looks at its queue again.
-    threads: of the matrix products and the recurrence; 0 leaves torch's choice.
+    threads: of the matrix products and the recurrence in large steps; 0 is one per core.
     """
 
     max_batch_tokens: int = 4096
