@@ -89,6 +89,8 @@ def save_model(
     weights = {name: tensor.contiguous() for name, tensor in tensors.items()}
     digest = model_digest(config, weights, path)
     save_file(weights, path / WEIGHTS_FILE, {"format": "pt", "digest": digest})
+    # The library writes for the owner alone; a server often runs as somebody else.
+    (path / WEIGHTS_FILE).chmod((path / CONFIG_FILE).stat().st_mode)
     return digest
 
 

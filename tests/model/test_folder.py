@@ -26,6 +26,11 @@ def test_a_model_is_loaded_as_it_was_saved(folder: Path) -> None:
     assert load_model(folder, "bfloat16").dtype == "bfloat16"
 
 
+def test_the_weights_may_be_read_by_whoever_may_read_the_config(folder: Path) -> None:
+    modes = {(folder / name).stat().st_mode for name in ("config.json", "model.safetensors")}
+    assert len(modes) == 1
+
+
 def test_the_digest_is_the_same_for_the_same_model_and_no_other(tmp_path: Path) -> None:
     def digest(name: str, **changes: object) -> str:
         return load_model(save_random_model(tmp_path / name, **changes)).digest  # type: ignore[arg-type]

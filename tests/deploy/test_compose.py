@@ -1,0 +1,134 @@
+"""`docker compose up` opens nothing to the network, and its parts find each other."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sruserve.server.settings import PREFIX, Settings, variable_name
+
+ROOT = Path(__file__).parents[2]
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+SERVER = SERVICES["sruserve"]
+
+each_service = pytest.mark.parametrize("name", SERVICES)
+each_pulled_service = pytest.mark.parametrize("name", ["prometheus", "grafana"])
+
+
+def load(path: str) -> Any:
+    return yaml.safe_load((ROOT / path).read_text())
+
+
+@each_service
+def test_every_published_port_is_on_the_loopback_interface(name: str) -> None:
+    service = SERVICES[name]
+    assert service["ports"], "nobody could reach it"
+    assert all(str(port).startswith("127.0.0.1:") for port in service["ports"])
+    assert "network_mode" not in service
+
+
+@each_service
+def test_no_service_can_gain_rights(name: str) -> None:
+    service = SERVICES[name]
+    assert service["cap_drop"] == ["ALL"]
+    assert "no-new-privileges:true" in service["security_opt"]
+    assert "privileged" not in service
+    assert "cap_add" not in service
+
+
+@each_pulled_service
+def test_pulled_images_are_pinned_and_do_not_run_as_root(name: str) -> None:
+    image = SERVICES[name]["image"]
+    assert re.search(r":v?\d+\.\d+\.\d+$", image), f"{image} may be another one tomorrow"
+    assert int(SERVICES[name]["user"].split(":")[0]) > 0
+
+
+@each_pulled_service
+def test_a_service_starts_when_what_it_reads_is_healthy(name: str) -> None:
+    awaited = {"prometheus": "sruserve", "grafana": "prometheus"}[name]
+    assert SERVICES[name]["depends_on"] == {awaited: {"condition": "service_healthy"}}
+    assert SERVICES[name]["healthcheck"]["test"][0] == "CMD"
+
+
+def test_the_server_is_built_from_the_cpu_target_with_its_own_health_check() -> None:
+    assert SERVER["build"]["target"] == "cpu"
+    assert "healthcheck" not in SERVER
+    assert "user" not in SERVER
+    assert "\nHEALTHCHECK " in (ROOT / "Dockerfile").read_text()
+
+
+def test_the_server_writes_only_to_temporary_memory() -> None:
+    assert SERVER["read_only"] is True
+    assert [mount.split(":")[0] for mount in SERVER["tmpfs"]] == ["/tmp"]
+    assert all(mount.endswith(":ro") for mount in SERVER["volumes"])
+
+
+def test_every_variable_of_the_server_is_one_of_its_settings() -> None:
+    known = {variable_name(field) for field in Settings.model_fields}
+    given = {name for name in SERVER["environment"] if name.startswith(PREFIX)}
+    assert given <= known
+    assert {"SRUSERVE_MODELS", "SRUSERVE_STATE_KEYS"} <= given
+
+
+def test_models_are_left_unset_unless_the_operator_names_them() -> None:
+    assert SERVER["environment"]["SRUSERVE_MODELS"] is None, "an empty value would be a folder"
+
+
+def test_secrets_have_no_default() -> None:
+    server = SERVER["environment"]["SRUSERVE_STATE_KEYS"]
+    grafana = SERVICES["grafana"]["environment"]["GF_SECURITY_ADMIN_PASSWORD"]
+    assert server.startswith("${SRUSERVE_STATE_KEYS:?")
+    assert grafana.startswith("${GRAFANA_ADMIN_PASSWORD:?")
+
+
+def test_grafana_shows_nothing_without_a_login() -> None:
+    assert SERVICES["grafana"]["environment"]["GF_AUTH_ANONYMOUS_ENABLED"] == "false"
+
+
+def test_a_stop_waits_for_as_long_as_the_server_drains() -> None:
+    drain_seconds = Settings.model_fields["drain_seconds"].default
+    last_words_seconds = 5  # replies and sockets are closed after the engines
+    grace_seconds = int(SERVER["stop_grace_period"].removesuffix("s"))
+    assert grace_seconds >= drain_seconds + last_words_seconds
+
+
+def test_prometheus_scrapes_the_port_of_the_server() -> None:
+    (job,) = load("deploy/prometheus.yml")["scrape_configs"]
+    (discovery,) = job["dns_sd_configs"]
+    port = Settings.model_fields["port"].default
+    assert discovery["names"] == ["sruserve"]
+    assert discovery["port"] == port
+    assert SERVER["ports"][0].endswith(f":{port}")
+
+
+def test_grafana_reads_prometheus_and_finds_its_dashboard() -> None:
+    (source,) = load("deploy/grafana/provisioning/datasources/prometheus.yml")["datasources"]
+    (provider,) = load("deploy/grafana/provisioning/dashboards/sruserve.yml")["providers"]
+    scrape = load("deploy/prometheus.yml")["global"]["scrape_interval"]
+    folder = provider["options"]["path"]
+    home = SERVICES["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    assert source["url"] == "http://prometheus:9090"
+    assert source["jsonData"]["timeInterval"] == scrape
+    assert f"./deploy/grafana/dashboards:{folder}:ro" in SERVICES["grafana"]["volumes"]
+    assert home == f"{folder}/sruserve.json"
+
+
+@each_service
+def test_every_mounted_file_is_in_the_repository(name: str) -> None:
+    for mount in SERVICES[name]["volumes"]:
+        source = mount.split(":")[0]
+        if source.startswith("./"):
+            assert (ROOT / source).exists(), source
+
+
+def test_every_named_volume_is_declared() -> None:
+    named = {
+        mount.split(":")[0]
+        for service in SERVICES.values()
+        for mount in service["volumes"]
+        if mount[0].isalpha()
+    }
+    assert named | {"models"} == COMPOSE["volumes"].keys()
