@@ -31,7 +31,7 @@ class Metrics(Protocol):
     def generated(self, tokens: int, characters: int) -> None: ...
     def consumed(self, tokens: int) -> None: ...
     def replayed(self) -> None: ...
-    def occupancy(self, waiting: int, running: int, rows: int, row_bytes: int) -> None: ...
+    def occupancy(self, waiting: int, running: int, rows: int, state_bytes: int) -> None: ...
 
 
 class Engine:
@@ -237,8 +237,8 @@ class Engine:
 
     def _send(self) -> None:
         """Hand everything that this step settled to the event loop, in one call."""
-        layout = self._pool.row_bytes
-        self._metrics.occupancy(self.waiting, self.running, len(self._pool), layout)
+        rows = len(self._pool)
+        self._metrics.occupancy(self.waiting, self.running, rows, rows * self._pool.row_bytes)
         for loop, notes in self._outbox.items():
             try:
                 loop.call_soon_threadsafe(_deliver, notes)

@@ -29,7 +29,7 @@ class Counts:
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
         self.tokens: list[int] = []
-        self.rows = 0
+        self.rows = self.state_bytes = 0
 
     def step(self, sequences: int, tokens: int, seconds: float) -> None:
         assert sequences
@@ -49,8 +49,8 @@ class Counts:
     def replayed(self) -> None:
         self.calls["replayed"] += 1
 
-    def occupancy(self, waiting: int, running: int, rows: int, row_bytes: int) -> None:
-        self.rows = rows
+    def occupancy(self, waiting: int, running: int, rows: int, state_bytes: int) -> None:
+        self.rows, self.state_bytes = rows, state_bytes
 
 
 class Driver:

@@ -49,16 +49,21 @@ def same_state(left: Snapshot | None, right: Snapshot | None) -> bool:
 
 
 @settings(max_examples=20)
-@given(cuts=st.lists(st.integers(0, 60), max_size=4), temperature=st.sampled_from([0.0, 0.8, 1.0]))
+@given(
+    cuts=st.lists(st.integers(0, 60), max_size=4),
+    sampling=st.sampled_from(
+        [{"temperature": 0.0}, {"temperature": 0.8, "top_k": 30}, {"repetition_penalty": 3.0}]
+    ),
+)
 def test_a_completion_continued_from_its_state_is_the_one_that_never_stopped(
-    lm: Driver, cuts: list[int], temperature: float
+    lm: Driver, cuts: list[int], sampling: dict[str, Any]
 ) -> None:
     async def run() -> None:
-        whole = await lm.generate("To be", 60, temperature=temperature)
+        whole = await lm.generate("To be", 60, **sampling)
         text, state, prompt = "", None, "To be"
         edges = [0, *sorted(cuts), 60]
         for begin, end in pairwise(edges):
-            part = await lm.generate(prompt, end - begin, start=state, temperature=temperature)
+            part = await lm.generate(prompt, end - begin, start=state, **sampling)
             text, state, prompt = text + part.text, part.state, ""
         assert text == whole.text
         assert same_state(state, whole.state)
@@ -212,6 +217,7 @@ def test_a_withdrawn_job_stops_and_frees_its_rows(lm: Driver) -> None:
         told = lm.job(Kind.GENERATE, [item], sampling=Sampling(max_tokens=10**6), stream=True)
         while not told.by_item:
             await asyncio.sleep(0.01)
+        assert (lm.counts.rows, lm.counts.state_bytes) == (1, lm.model.network.layout.nbytes)
         told.job.done.cancel()
         for _ in range(200):
             await asyncio.sleep(0.01)
@@ -219,7 +225,7 @@ def test_a_withdrawn_job_stops_and_frees_its_rows(lm: Driver) -> None:
                 break
         heard = len(told.by_item[0])
         await asyncio.sleep(0.1)
-        assert (lm.engine.rows, lm.engine.running) == (0, 0)
+        assert (lm.engine.rows, lm.engine.running, lm.counts.state_bytes) == (0, 0, 0)
         assert len(told.by_item[0]) == heard
 
     asyncio.run(run())
