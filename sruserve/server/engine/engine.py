@@ -9,14 +9,21 @@ from typing import Protocol
 import torch
 
 from sruserve.model.folder import Model
-from sruserve.server.engine.jobs import Job, Kind, Result
+from sruserve.server.engine.jobs import Item, Job, Kind, Result
 from sruserve.server.engine.limits import Limits
 from sruserve.server.engine.pool import StatePool
 from sruserve.server.engine.scheduler import Batch, Scheduler
 from sruserve.server.engine.step import Advance, Stepper
 from sruserve.server.engine.streams import Stream
 from sruserve.server.engine.threads import Threads
-from sruserve.server.errors import Draining, EngineFailure, InputTooLong, ServeError, StateTooLarge
+from sruserve.server.errors import (
+    Draining,
+    EmptyInput,
+    EngineFailure,
+    InputTooLong,
+    ServeError,
+    StateTooLarge,
+)
 
 _log = logging.getLogger(__name__)
 _MAX_ROWS = 1 << 20
@@ -105,6 +112,8 @@ class Engine:
                     f"{self.model.name} is bidirectional and reads whole inputs of at most "
                     f"{self._limits.max_batch_tokens} steps; this one has {longest}"
                 )
+        if job.kind is Kind.GENERATE and not all(map(_begins, job.items)):
+            raise EmptyInput("nothing to go on from: send a prompt, or a state that has one")
         job.submitted = time.monotonic()
         self._scheduler.submit(job)
 
@@ -245,6 +254,11 @@ class Engine:
             except RuntimeError:  # the loop is closed: nobody is there to be told
                 _log.debug("results of a closed event loop are dropped")
         self._outbox = {}
+
+
+def _begins(item: Item) -> bool:
+    """Whether there is a token that a completion can follow."""
+    return len(item.inputs) > 0 or (item.start is not None and item.start.pending >= 0)
 
 
 class _Note:

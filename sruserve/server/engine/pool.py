@@ -18,24 +18,24 @@ class StatePool:
     def __init__(self, capacity: int, layout: StateLayout) -> None:
         self.rows = layout.allocate(capacity)
         self.row_bytes = layout.nbytes
-        self._free = list(range(capacity - 1, -1, -1))
+        self.capacity = capacity
+        self._used = 0  # rows from this one on were never handed out
+        self._free: list[int] = []
         self._live: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._live)
 
-    @property
-    def capacity(self) -> int:
-        return len(self._live) + len(self._free)
-
     def acquire(self, count: int) -> list[int]:
         """Claim `count` rows, cleared: no stream ever starts from another's state."""
-        if count > len(self._free):
-            raise PoolFull(f"{count} state rows wanted, {len(self._free)} free")
+        free = self.capacity - len(self._live)
+        if count > free:
+            raise PoolFull(f"{count} state rows wanted, {free} free")
         if not count:
             return []
-        taken = self._free[-count:]
-        del self._free[-count:]
+        again = min(count, len(self._free))
+        first, self._used = self._used, self._used + count - again
+        taken = [*(self._free.pop() for _ in range(again)), *range(first, self._used)]
         self._live.update(taken)
         self.rows.index_fill_(0, torch.tensor(taken), 0.0)
         return taken

@@ -168,8 +168,14 @@ class Stepper:
         return Logprobs(self._piece(token), float(scores[token]), most)
 
     def _piece(self, token: int) -> str:
-        codec = self._model.codec
-        return str(token) if codec is None else codec.pieces[token].decode(errors="replace")
+        """A token as text; one that is no text alone as its bytes, in OpenAI's way."""
+        if self._model.codec is None:
+            return str(token)
+        piece = self._model.codec.pieces[token]
+        try:
+            return piece.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
 
 
 def _inputs(batch: Batch) -> Tensor:

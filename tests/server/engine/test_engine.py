@@ -18,6 +18,7 @@ from sruserve.server.engine.limits import Limits
 from sruserve.server.errors import (
     DeadlineExceeded,
     Draining,
+    EmptyInput,
     EngineFailure,
     InputTooLong,
     Overloaded,
@@ -209,6 +210,28 @@ def test_an_empty_chunk_changes_no_state(lm: Driver) -> None:
         assert (taken.state.row == first.state.row).all()  # type: ignore[union-attr]
 
     asyncio.run(run())
+
+
+def test_a_completion_of_nothing_is_refused(lm: Driver) -> None:
+    async def run() -> None:
+        with pytest.raises(EmptyInput):
+            await lm.generate("", 5)
+        with pytest.raises(EmptyInput):
+            await lm.generate("", 5, start=(await lm.score("")).state)
+
+    asyncio.run(run())
+
+
+def test_a_token_that_is_no_text_alone_is_told_as_its_bytes(tmp_path: Path) -> None:
+    model = random_model(tmp_path / "lm", vocabulary=list(range(97, 256)))
+
+    async def run(driver: Driver) -> None:
+        made = await driver.generate("abc", 5, logprobs=20, temperature=2.0)
+        assert all(len(entry.top) == 20 for entry in made.logprobs)
+        assert any("bytes:\\x" in token for entry in made.logprobs for token in entry.top)
+
+    with Driver(model) as driver:
+        asyncio.run(run(driver))
 
 
 def test_a_withdrawn_job_stops_and_frees_its_rows(lm: Driver) -> None:

@@ -1,0 +1,138 @@
+"""One request on a hot route: its bounded body, its reply, and a client that may leave."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from itertools import count
+from os import urandom
+from time import perf_counter
+from typing import Any
+
+from pydantic_core import to_json
+
+from sruserve.server.errors import BodyTooLarge, Draining, ServeError
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+JSON_TYPE = (b"content-type", b"application/json")
+# Most jobs are done before anyone could leave; a task that watches the client costs more than they.
+WATCH_AFTER_SECONDS = 0.02
+
+# Every process has its own prefix, so that ids differ between workers and restarts.
+_prefix = urandom(6).hex()
+_numbers = count(1)
+
+
+def json_bytes(value: object) -> bytes:
+    """JSON as every parser reads it: NaN and infinity become null."""
+    return to_json(value, inf_nan_mode="null")
+
+
+class ClientGone(Exception):
+    """The client closed the connection before its reply was complete."""
+
+
+class Call:
+    """A request that is being answered.
+
+    begin: `time.perf_counter()` at its arrival.
+    started: the reply's status has been sent.
+    """
+
+    __slots__ = ("_gone", "_receive", "_send", "_watcher", "begin", "loop", "number", "started")
+
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self.begin = perf_counter()
+        self.loop = asyncio.get_running_loop()
+        self.number = f"{_prefix}{next(_numbers):08x}"
+        self.started = False
+        self._receive = receive
+        self._send = send
+        self._gone = False
+        self._watcher: asyncio.Task[None] | None = None
+
+    async def body(self, limit: int) -> bytes:
+        """The whole body; raises `BodyTooLarge` beyond `limit` bytes, whatever its headers said."""
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        body: bytes = message.get("body", b"")
+        if not message.get("more_body", False) and len(body) <= limit:
+            return body
+        parts, size = [body], len(body)
+        # Some more than the limit is read and dropped, so that its sender gets to see the reply.
+        while message.get("more_body", False) and size <= 2 * limit:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            part = message.get("body", b"")
+            size += len(part)
+            if size <= limit:
+                parts.append(part)
+        if size > limit:
+            raise BodyTooLarge(
+                f"the body is longer than {limit} bytes; send less at once, or ask the operator to "
+                "raise SRUSERVE_MAX_BODY_BYTES"
+            )
+        return b"".join(parts)
+
+    async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        """Send the status line and the headers."""
+        self.started = True
+        headers.append((b"x-request-id", self.number.encode()))
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def send(self, body: bytes, *, more: bool = False) -> None:
+        """Send a part of the reply's body, when the client has taken enough of the last ones."""
+        await self._send({"type": "http.response.body", "body": body, "more_body": more})
+
+    async def reply(self, body: bytes) -> None:
+        """Answer 200 with JSON."""
+        await self.start(200, [JSON_TYPE, (b"content-length", b"%d" % len(body))])
+        await self.send(body)
+
+    async def refuse(self, error: ServeError) -> None:
+        """Answer with an error."""
+        body = error.body()
+        headers = [JSON_TYPE, (b"content-length", b"%d" % len(body))]
+        headers += [(name.encode(), value.encode()) for name, value in error.headers.items()]
+        if isinstance(error, BodyTooLarge | Draining):
+            headers.append((b"connection", b"close"))  # nothing more is read from this client
+        await self.start(error.status, headers)
+        await self.send(body)
+
+    async def wait(self, done: asyncio.Future[None]) -> None:
+        """Wait for a job. If the client leaves first, withdraw the job and raise `ClientGone`."""
+        timer = self.loop.call_later(WATCH_AFTER_SECONDS, self.watch, done)
+        try:
+            await done
+        except asyncio.CancelledError:
+            if self._gone:
+                raise ClientGone from None
+            raise
+        finally:
+            timer.cancel()
+            self.unwatch()
+
+    @property
+    def gone(self) -> bool:
+        """Whether the client was seen to leave."""
+        return self._gone
+
+    def watch(self, done: asyncio.Future[None]) -> None:
+        """From now on, cancel `done` when the client leaves."""
+        self._watcher = self.loop.create_task(self._withdraw(done))
+
+    def unwatch(self) -> None:
+        """Stop watching."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+            self._watcher = None
+
+    async def _withdraw(self, done: asyncio.Future[None]) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        if not done.done():
+            self._gone = True
+            done.cancel()

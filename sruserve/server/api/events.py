@@ -1,0 +1,102 @@
+"""Server-sent events: what a job delivers, written as fast as the client reads."""
+
+import asyncio
+from collections.abc import Callable
+
+from sruserve.server.api.call import Call, ClientGone, json_bytes
+from sruserve.server.api.problems import as_serve_error
+from sruserve.server.api.schemas import CompletionRequest
+from sruserve.server.engine.jobs import Generated
+
+DONE = b"data: [DONE]\n\n"
+PING = b": ping\n\n"
+_HEADERS = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # nginx would hold events back
+)
+
+
+class Outbox:
+    """Stretches that wait for the client. It holds at most what the completions may grow to."""
+
+    def __init__(self, done: asyncio.Future[None]) -> None:
+        self._loop = done.get_loop()
+        self._done = done
+        self._pieces: list[tuple[int, Generated]] = []
+        self._waiter: asyncio.Future[None] | None = None
+        done.add_done_callback(self._wake)
+
+    def put(self, index: int, piece: Generated) -> None:
+        """Called by the engine, on the loop."""
+        self._pieces.append((index, piece))
+        self._wake()
+
+    async def take(self, timeout_seconds: float) -> list[tuple[int, Generated]]:
+        """All that waits; empty when the job has ended, or when nothing came for so long."""
+        if not self._pieces and not self._done.done():
+            self._waiter = self._loop.create_future()
+            timer = self._loop.call_later(timeout_seconds, self._wake)
+            try:
+                await self._waiter
+            finally:
+                timer.cancel()
+        pieces, self._pieces = self._pieces, []
+        return pieces
+
+    def _wake(self, _: object = None) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+async def send_events(
+    call: Call,
+    done: asyncio.Future[None],
+    outbox: Outbox,
+    encode: Callable[[list[tuple[int, Generated]]], bytes],
+    last: Callable[[], bytes],
+    ping_seconds: float,
+) -> None:
+    """Answer with everything that the job delivers, then `last()`, then `[DONE]`.
+
+    An error before the first event becomes an ordinary reply; a later one becomes an event.
+    """
+    call.watch(done)
+    try:
+        while pieces := await _next(call, done, outbox, ping_seconds):
+            await _send(call, encode(pieces))
+        await _send(call, last() + DONE, more=False)
+    except Exception as error:
+        if isinstance(error, ClientGone) or not call.started:
+            raise
+        problem = as_serve_error(error, CompletionRequest)
+        await call.send(b"data: " + problem.body() + b"\n\n" + DONE)
+        raise problem from error
+    finally:
+        call.unwatch()
+        done.cancel()  # does nothing to a job that has ended
+
+
+async def _next(
+    call: Call, done: asyncio.Future[None], outbox: Outbox, ping_seconds: float
+) -> list[tuple[int, Generated]]:
+    """What came next; empty at the job's good end. Pings a client that would wait for too long."""
+    while not (pieces := await outbox.take(ping_seconds)):
+        if call.gone:
+            raise ClientGone
+        if done.done():
+            done.result()
+            return []
+        await _send(call, PING)
+    return pieces
+
+
+async def _send(call: Call, body: bytes, more: bool = True) -> None:
+    if not call.started:
+        await call.start(200, list(_HEADERS))
+    await call.send(body, more=more)
+
+
+def data(value: object) -> bytes:
+    """One event that holds a JSON value."""
+    return b"data: " + json_bytes(value) + b"\n\n"

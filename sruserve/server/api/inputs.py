@@ -1,0 +1,118 @@
+"""From the `input` or `prompt` of a request to the arrays that a job holds."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sruserve.model.folder import Model
+from sruserve.server.api.schemas import Input, State
+from sruserve.server.api.served import InputLimits, Served
+from sruserve.server.engine.jobs import Snapshot
+from sruserve.server.errors import EmptyInput, InputTooLong, InvalidRequest, NotFinite
+
+Ids = NDArray[np.int64]
+
+# Longer texts are turned into ids on another thread, so that the event loop never stands still.
+LONG_CHARACTERS = 16 << 10
+MANY_STATES = 16  # the same for sealing and opening states
+
+
+def split_inputs(given: Input, limits: InputLimits, field: str) -> Sequence[str | list[int]]:
+    """The texts, or the lists of ids, of a request: one or many."""
+    many: Sequence[Any] = given
+    if isinstance(given, str) or (given and isinstance(given[0], int)):
+        many = [given]
+    if not many:
+        raise EmptyInput(f"'{field}' is an empty list; send at least one text", param=field)
+    if len(many) > limits.inputs:
+        raise InputTooLong(
+            f"'{field}' has {len(many)} entries and may have {limits.inputs}; send "
+            "several requests",
+            param=field,
+        )
+    for one in many:
+        if 4 * len(one) > limits.input_bytes:  # no character has more than four bytes
+            _check_length(one, limits.input_bytes, field)
+    return many
+
+
+def is_long(inputs: Sequence[str | list[int]], state: State | None) -> bool:
+    """Whether reading the inputs and opening their states would hold up the event loop."""
+    if isinstance(state, list) and len(state) > MANY_STATES:
+        return True
+    return sum(map(len, inputs)) > LONG_CHARACTERS
+
+
+def encode_input(
+    served: Served,
+    given: str | list[int],
+    start: Snapshot | None,
+    field: str,
+    more: bool = False,
+) -> tuple[Ids, str]:
+    """The ids of one input, and the word that it leaves unfinished."""
+    model, held = served.model, start.word if start is not None else ""
+    if isinstance(given, str):
+        if model.codec is None:
+            raise InvalidRequest(
+                f"{served.name} has no vocabulary: send "
+                + ("`features`" if model.config.vocab_size is None else "token ids"),
+                param=field,
+            )
+        ids, word = model.codec.encode(given, held, more)
+    else:
+        ids, word = _check_ids(given, model, field), ""
+        if held and model.codec is not None:  # ids begin a new word
+            ids = np.concatenate([model.codec.encode("", held)[0], ids])
+    if start is None and not len(ids) and not (given and more):
+        raise EmptyInput(
+            f"'{field}' holds nothing to read; send some text, or a `state` to continue",
+            param=field,
+        )
+    return ids, word
+
+
+def encode_features(served: Served, given: list[list[float]]) -> NDArray[np.float32]:
+    """Features, (steps, width), of one sequence."""
+    config = served.model.config
+    if config.vocab_size is not None:
+        raise InvalidRequest(f"{served.name} reads text: send `input`", param="features")
+    width = config.rnn.input_size
+    if any(len(row) != width for row in given):
+        raise InvalidRequest(
+            f"every step of 'features' must have {width} numbers for {served.name}",
+            param="features",
+        )
+    with np.errstate(over="ignore"):
+        features = np.array(given, dtype=np.float32).reshape(-1, width)
+    if not np.isfinite(features).all():
+        raise NotFinite("'features' has numbers beyond float32's range", param="features")
+    return features
+
+
+def _check_ids(given: list[int], model: Model, field: str) -> Ids:
+    size = model.config.vocab_size
+    if size is None:
+        raise InvalidRequest(f"{model.name} takes `features`, not ids", param=field)
+    # compared as Python integers: JSON's may be longer than 64 bits
+    if given and not 0 <= min(given) <= max(given) < size:
+        wrong = next(i for i in given if not 0 <= i < size)
+        raise InvalidRequest(
+            f"'{field}' holds the token id {str(wrong)[:30]}; ids of {model.name} go from 0 to "
+            f"{size - 1}",
+            param=field,
+        )
+    return np.array(given, dtype=np.int64)
+
+
+def _check_length(given: str | list[int], limit: int, field: str) -> None:
+    size = len(given.encode()) if isinstance(given, str) else len(given)
+    if size > limit:
+        unit = "bytes" if isinstance(given, str) else "token ids"
+        raise InputTooLong(
+            f"an entry of '{field}' has {size} {unit} and may have {limit}; send it in chunks with "
+            "`state`, or ask the operator to raise SRUSERVE_MAX_INPUT_BYTES",
+            param=field,
+        )

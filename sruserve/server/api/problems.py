@@ -1,0 +1,76 @@
+"""Whatever went wrong with a request, as the `ServeError` that the client is told."""
+
+import difflib
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from sruserve.model.errors import ModelError
+from sruserve.server.errors import (
+    InvalidRequest,
+    MalformedBody,
+    NotFinite,
+    ServeError,
+    UnfitInput,
+)
+
+log = logging.getLogger("sruserve.api")
+
+# Fields that take several shapes: pydantic would explain each shape that the value does not have.
+_SHAPES = {
+    "input": "a text, a list of texts, a list of token ids, or a list of such lists",
+    "prompt": "a text, a list of texts, a list of token ids, or a list of such lists",
+    "state": "a state as it was returned, or a list of them (null for a new stream)",
+    "stop": "a text or a list of at most 16 texts, each of 1 to 256 characters",
+}
+
+
+def as_serve_error(error: Exception, fields: type[BaseModel]) -> ServeError:
+    """Explain an exception; an unforeseen one is logged, and its message stays inside."""
+    if isinstance(error, ServeError):
+        return error
+    if isinstance(error, ValidationError):
+        return explain_validation(error.errors(include_url=False), fields.model_fields)
+    if isinstance(error, ModelError):
+        return UnfitInput(str(error), code=error.code, param="input")
+    log.error("a request failed in an unforeseen way", exc_info=error)
+    return ServeError("the server failed on this request; its log says why")
+
+
+def explain_validation(problems: Iterable[Any], fields: Iterable[str] = ()) -> ServeError:
+    """The first thing that pydantic found wrong, in the words of the API."""
+    problem = next(iter(problems))
+    kind, message = problem["type"], problem["msg"]
+    path = [part for part in problem["loc"] if part != "body"]
+    param = str(path[0]) if path else None
+    if kind == "json_invalid":
+        reason = problem.get("ctx", {}).get("error", message)
+        if "unicode" in reason or "hex escape" in reason:
+            reason += " (text must be valid UTF-8, without lone surrogates)"
+        return MalformedBody(f"the body is not valid JSON: {reason}")
+    if kind == "finite_number":
+        return NotFinite(f"{_place(path)} must be a finite number", param=param)
+    if kind == "extra_forbidden":
+        close = difflib.get_close_matches(str(param), list(fields), n=1)
+        hint = f"did you mean '{close[0]}'?" if close else "leave it out"
+        return InvalidRequest(f"unknown field '{param}'; {hint}", param=param)
+    if kind == "missing":
+        return InvalidRequest(f"'{param}' is missing", param=param)
+    if kind == "model_type":
+        return InvalidRequest("the body must be a JSON object")
+    if param in _SHAPES:
+        return InvalidRequest(f"'{param}' must be {_SHAPES[param]}", param=param)
+    if kind == "value_error":
+        message = message.removeprefix("Value error, ")
+        return InvalidRequest(f"{_place(path)}: {message}" if path else message, param=param)
+    return InvalidRequest(
+        f"{_place(path)} {message.removeprefix('Input ').replace('should', 'must', 1)}", param=param
+    )
+
+
+def _place(path: list[Any]) -> str:
+    """'features[3][0]' for ("features", 3, 0)."""
+    tail = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in path[1:])
+    return f"'{path[0] if path else 'body'}{tail}'"

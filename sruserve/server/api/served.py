@@ -1,0 +1,141 @@
+"""A served model: what the routes need to turn requests into jobs and states into tokens."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+from sruserve.model.folder import Model
+from sruserve.server.engine.engine import Engine
+from sruserve.server.engine.jobs import Snapshot
+from sruserve.server.errors import (
+    CannotStream,
+    InvalidRequest,
+    ModelNotFound,
+    StateRefused,
+    StateTooLarge,
+    WrongTask,
+)
+from sruserve.server.metrics import StateMetrics
+from sruserve.server.state_token import Binding, StateSealer
+
+
+@dataclass(frozen=True)
+class InputLimits:
+    """What the operator allows one request to hold."""
+
+    body_bytes: int
+    input_bytes: int
+    inputs: int
+    new_tokens: int
+
+
+class Served:
+    """One model with its engine, and the tokens of its states."""
+
+    def __init__(self, model: Model, engine: Engine, sealer: StateSealer) -> None:
+        self.name = model.name
+        self.model = model
+        self.labels = model.labels
+        self.engine = engine
+        self._sealer = sealer
+        self._binding = Binding.of(model.digest, model.dtype, model.network.layout.width)
+        self._metrics = StateMetrics(model.name)
+
+    def check_states(self, given: bool, wanted: bool) -> None:
+        """Refuse, before any work, a state that this model cannot take or return."""
+        if (given or wanted) and not self.model.network.streams:
+            raise CannotStream(
+                f"{self.name} reads every text backwards too, so it cannot continue one: send "
+                "whole inputs, without `state`, `return_state` and `more`",
+                param="state" if given else "return_state",
+            )
+        if wanted and not self._sealer.fits(self.model.network.layout.nbytes):
+            raise StateTooLarge(
+                f"a state of {self.name} has {self.model.network.layout.nbytes} bytes, too many "
+                "for a token; leave out `return_state`",
+                param="return_state",
+            )
+
+    def open_state(self, token: str) -> Snapshot:
+        """The snapshot in a token; raises `StateRefused`."""
+        begin = perf_counter()
+        try:
+            snapshot = self._sealer.open(token, self._binding)
+        except StateRefused as error:
+            error.param = "state"
+            self._metrics.rejected(error.code)
+            raise
+        self._metrics.opened(perf_counter() - begin)
+        return snapshot
+
+    def open_states(
+        self, tokens: str | Sequence[str | None] | None, count: int
+    ) -> list[Snapshot | None]:
+        """One snapshot for each of `count` inputs: a single token is forked to all of them."""
+        if tokens is None:
+            return [None] * count
+        if isinstance(tokens, str):
+            return [self.open_state(tokens)] * count
+        if len(tokens) != count:
+            raise InvalidRequest(
+                f"there are {len(tokens)} states for {count} inputs; send one state, or one for "
+                "each input (null for a new stream)",
+                param="state",
+            )
+        return [None if token is None else self.open_state(token) for token in tokens]
+
+    def seal_state(self, snapshot: Snapshot | None) -> str | None:
+        """The token of a snapshot, if there is one."""
+        if snapshot is None:
+            return None
+        begin = perf_counter()
+        token = self._sealer.seal(snapshot, self._binding)
+        self._metrics.minted(perf_counter() - begin)
+        return token
+
+
+class Catalogue(Mapping[str, Served]):
+    """All served models, by id."""
+
+    def __init__(self, served: Iterable[Served]) -> None:
+        self._by_name = {each.name: each for each in served}
+
+    def __getitem__(self, name: str) -> Served:
+        try:
+            return self._by_name[name]
+        except KeyError:
+            raise ModelNotFound(
+                f"there is no model {name[:100]!r}; served here: {', '.join(self) or 'none'}",
+                param="model",
+            ) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_name)
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def choose(self, name: str | None, task: str) -> Served:
+        """The named model, or the only one for the task; raises if there is no such model."""
+        if name is not None:
+            served = self[name]
+            if served.model.config.task != task:
+                fitting = ", ".join(self._fitting(task)) or "none"
+                raise WrongTask(
+                    f"{name} is a model for '{served.model.config.task}' and this route needs one "
+                    f"for '{task}'; served here: {fitting}",
+                    param="model",
+                )
+            return served
+        fitting_names = self._fitting(task)
+        if len(fitting_names) != 1:
+            raise InvalidRequest(
+                f"'model' is missing, and {len(fitting_names)} of the served models are for "
+                f"'{task}'"
+                + (f": choose among {', '.join(fitting_names)}" if fitting_names else ""),
+                param="model",
+            )
+        return self._by_name[fitting_names[0]]
+
+    def _fitting(self, task: str) -> list[str]:
+        return [name for name, each in self._by_name.items() if each.model.config.task == task]

@@ -1,0 +1,77 @@
+"""The ASGI application: hot routes straight from a dictionary, all others through FastAPI."""
+
+import logging
+from typing import Any
+
+from sruserve.model.errors import ModelError
+from sruserve.server.api.call import Call, Message, Receive, Send
+from sruserve.server.api.classify import ClassifyRoute
+from sruserve.server.api.completions import CompletionRoute
+from sruserve.server.api.pages import create_pages
+from sruserve.server.api.route import Route
+from sruserve.server.api.score import ScoreRoute
+from sruserve.server.api.served import InputLimits
+from sruserve.server.errors import ServeError
+from sruserve.server.lifecycle import Lifecycle
+from sruserve.server.settings import Settings, SettingsError
+
+log = logging.getLogger("sruserve.server")
+
+
+class Application:
+    """Serves once its lifespan has started; any ASGI server can run it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.lifecycle = Lifecycle(settings)
+        self._pages = create_pages(self.lifecycle)
+        self._hot: dict[str, Route[Any]] = {}
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            route = self._hot.get(scope["path"])
+            if route is not None and scope["method"] == "POST":
+                self.lifecycle.active += 1
+                try:
+                    await route(Call(receive, send))
+                finally:
+                    self.lifecycle.active -= 1
+                return
+        elif scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+            return
+        await self._pages(scope, receive, send)
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        """Start before the first request and stop after the last. A failure ends in one line."""
+        await receive()
+        try:
+            await self.lifecycle.start()
+        except (ModelError, ServeError, SettingsError, OSError) as error:
+            await send({"type": "lifespan.startup.failed", "message": str(error)})
+            return
+        self._add_routes()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self.lifecycle.stop()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    def _add_routes(self) -> None:
+        settings = self.settings
+        limits = InputLimits(
+            body_bytes=settings.max_body_bytes,
+            input_bytes=settings.max_input_bytes,
+            inputs=settings.max_inputs,
+            new_tokens=settings.max_new_tokens,
+        )
+        for kind in (ClassifyRoute, CompletionRoute, ScoreRoute):
+            route = kind(self.lifecycle.catalogue, limits, settings.queue_timeout_ms / 1000)
+            self._hot[route.path] = route
+        completions = self._hot[CompletionRoute.path]
+        assert isinstance(completions, CompletionRoute)
+        completions.ping_seconds = settings.sse_ping_seconds
+
+
+def create_app(settings: Settings) -> Application:
+    """The application that `settings` describe; nothing is loaded before its lifespan starts."""
+    return Application(settings)

@@ -1,0 +1,144 @@
+"""From loading to draining: one process's models and engines, and what it tells probes."""
+
+import asyncio
+import gc
+import logging
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from sruserve import __version__
+from sruserve.kernels import kernel_name
+from sruserve.model.folder import load_model
+from sruserve.server.api.served import Catalogue, Served
+from sruserve.server.discovery import find_models
+from sruserve.server.engine.engine import Engine
+from sruserve.server.engine.limits import Limits
+from sruserve.server.metrics import EngineMetrics, describe_build, forget_process
+from sruserve.server.settings import Settings, parse_keys
+from sruserve.server.state_token import KEY_BYTES, StateSealer
+
+log = logging.getLogger("sruserve.server")
+
+# A client that does not read its reply may not hold up the end for longer than this.
+_LAST_WORDS_SECONDS = 2.0
+
+
+class Lifecycle:
+    """Loads, warms and drains the engines.
+
+    active: requests on hot routes that are being answered.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.catalogue = Catalogue(())
+        self.started_at = int(time.time())
+        self.ready = False
+        self.draining = False
+        self.active = 0
+        self._settings = settings
+        self._drain: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Load all models and warm their engines; ready when this returns."""
+        begin = time.perf_counter()
+        paths = find_models(self._settings)
+        keys = self._settings.state_keys
+        sealer = StateSealer(
+            [os.urandom(KEY_BYTES)] if keys is None else parse_keys(keys),
+            self._settings.state_ttl_seconds,
+            self._settings.max_token_bytes,
+        )
+        self.catalogue = Catalogue(await asyncio.to_thread(self._load_all, paths, sealer))
+        describe_build(__version__, kernel_name())
+        if threading.current_thread() is threading.main_thread():
+            self._own_process(asyncio.get_running_loop())
+        self.ready = True
+        seconds = time.perf_counter() - begin
+        log.info("ready to serve %s (loaded in %.1f s)", ", ".join(self.catalogue), seconds)
+
+    async def stop(self) -> None:
+        """End the engines; whatever still runs gets `Draining`."""
+        self.draining = True
+        await self._stop_engines(0)
+        forget_process(os.getpid())
+
+    def _load_all(self, paths: Sequence[Path], sealer: StateSealer) -> list[Served]:
+        served = []
+        for path in paths:
+            model = load_model(path, self._settings.dtype)
+            engine = Engine(model, engine_limits(self._settings), EngineMetrics(model.name))
+            engine.start()
+            served.append(Served(model, engine, sealer))
+        return served
+
+    async def _stop_engines(self, timeout_seconds: float) -> None:
+        engines = [served.engine for served in self.catalogue.values()]
+        await asyncio.gather(*(asyncio.to_thread(e.stop, timeout_seconds) for e in engines))
+
+    def _own_process(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Settle in for as long as the process lives; drain before the server obeys a signal."""
+        # No garbage collection need walk over what has been loaded, ever again.
+        gc.collect()
+        gc.freeze()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            then = signal.getsignal(number)
+            if callable(then):
+                signal.signal(number, partial(self._on_signal, loop, then))
+        supervisor = multiprocessing.parent_process()
+        if supervisor is not None:  # a worker whose supervisor is gone would never be stopped
+            loop.add_reader(supervisor.sentinel, self._on_orphaned, loop, supervisor.sentinel)
+
+    def _on_orphaned(self, loop: asyncio.AbstractEventLoop, sentinel: int) -> None:
+        loop.remove_reader(sentinel)
+        log.error("the supervisor is gone: this worker stops too")
+        signal.raise_signal(signal.SIGTERM)
+
+    def _on_signal(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        then: Callable[[int, FrameType | None], Any],
+        number: int,
+        frame: FrameType | None,
+    ) -> None:
+        if not self.draining:
+            self.draining = True
+            loop.call_soon_threadsafe(self._begin_drain, lambda: then(number, None))
+        elif number == signal.SIGINT:  # a second Ctrl-C does not wait
+            then(number, frame)
+
+    def _begin_drain(self, then: Callable[[], Any]) -> None:
+        self._drain = asyncio.get_running_loop().create_task(self._drain_and(then))
+
+    async def _drain_and(self, then: Callable[[], Any]) -> None:
+        """Finish what runs, up to the operator's limit; new work is refused meanwhile."""
+        log.info("stopping: %d requests are running", self.active)
+        await self._stop_engines(self._settings.drain_seconds)
+        deadline = time.monotonic() + _LAST_WORDS_SECONDS
+        while self.active and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+        then()
+
+
+def engine_limits(settings: Settings) -> Limits:
+    """What an operator's settings mean for each engine of each worker."""
+    threads = settings.threads
+    if not threads and settings.workers > 1:
+        threads = max(1, (os.cpu_count() or 1) // settings.workers)
+    return Limits(
+        max_batch_tokens=settings.max_batch_tokens,
+        max_queue_requests=settings.max_queue_requests,
+        max_queue_bytes=settings.max_queue_bytes,
+        state_pool_bytes=settings.state_pool_bytes,
+        burst=settings.burst,
+        flush_ms=settings.flush_ms,
+        flush_max_ms=settings.flush_max_ms,
+        threads=threads,
+    )

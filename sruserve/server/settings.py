@@ -1,0 +1,158 @@
+"""What an operator may set: `max_batch_tokens` is `SRUSERVE_MAX_BATCH_TOKENS`, and so on."""
+
+import base64
+import binascii
+import difflib
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveInt, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+PREFIX = "SRUSERVE_"
+
+
+class SettingsError(ValueError):
+    """A setting that cannot be; the message names the variable and says what to change."""
+
+
+class Settings(BaseSettings):
+    """Every setting of the server. The descriptions are the documentation."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, frozen=True, extra="forbid", env_ignore_empty=True
+    )
+
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: int = Field(8000, ge=0, le=65535, description="TCP port; 0 takes a free one.")
+    models: Path | None = Field(
+        None,
+        description="Folder whose sub-folders are the models to serve; unset: the bundled ones.",
+    )
+    model_folders: tuple[Path, ...] = Field(
+        (),
+        description="Model folders to serve, as a JSON list; wins over `SRUSERVE_MODELS`. "
+        "The arguments of `sruserve serve` set it.",
+    )
+    workers: PositiveInt = Field(1, description="Server processes, each with its own engines.")
+    dtype: Literal["float32", "bfloat16"] | None = Field(
+        None, description="Compute dtype of all models; unset: the one in each model's config.json."
+    )
+    threads: NonNegativeInt = Field(
+        0, description="CPU threads of each worker; 0: the cores divided by the workers."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="Least severe log line that is written."
+    )
+    access_log: bool = Field(False, description="Write a log line for every request.")
+
+    max_batch_tokens: PositiveInt = Field(4096, description="Most tokens in one forward pass.")
+    max_queue_requests: PositiveInt = Field(
+        1024, description="Requests that may wait, per model and worker, before more get 429."
+    )
+    max_queue_bytes: PositiveInt = Field(
+        64 << 20, description="Bytes of request bodies that may wait, per model and worker."
+    )
+    queue_timeout_ms: NonNegativeInt = Field(
+        0, description="Longest wait of a request before its first step, then 504; 0: no limit."
+    )
+    burst: PositiveInt = Field(
+        16, description="Most decode steps in a row before new requests are looked at."
+    )
+    flush_ms: PositiveInt = Field(
+        10, description="Shortest time between two events of one completion stream."
+    )
+    flush_max_ms: PositiveInt = Field(
+        50, description="What that time grows to when many streams are open."
+    )
+    state_pool_bytes: PositiveInt = Field(
+        256 << 20, description="Memory for the states of running streams, per model and worker."
+    )
+
+    max_body_bytes: PositiveInt = Field(8 << 20, description="Longest request body, else 413.")
+    max_input_bytes: PositiveInt = Field(
+        1 << 20, description="Longest single text, in UTF-8 bytes; also the most token ids of one."
+    )
+    max_inputs: PositiveInt = Field(
+        1024, description="Most inputs in one request; for completions, prompts times `n`."
+    )
+    max_new_tokens: PositiveInt = Field(
+        100_000, description="Most tokens that one completion may ask for."
+    )
+    max_token_bytes: PositiveInt = Field(1 << 20, description="Longest state token, in bytes.")
+
+    state_keys: SecretStr | None = Field(
+        None,
+        description="Master keys of state tokens, 32 bytes each in base64 or hex, separated by "
+        "commas: the first one seals, all of them open. Unset: a random key, so tokens end with "
+        "the server.",
+    )
+    state_ttl_seconds: NonNegativeInt = Field(
+        7 * 24 * 3600, description="How long a state token may be used; 0: for ever."
+    )
+
+    sse_ping_seconds: float = Field(
+        15.0, gt=0, description="A silent event stream gets a comment line after this time."
+    )
+    keep_alive_seconds: PositiveInt = Field(
+        75, description="How long an idle connection stays open."
+    )
+    drain_seconds: NonNegativeInt = Field(
+        20, description="After SIGTERM, how long running requests may take to finish."
+    )
+
+    @field_validator("state_keys")
+    @classmethod
+    def _keys_are_keys(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            parse_keys(value)
+        return value
+
+
+def parse_keys(keys: SecretStr) -> list[bytes]:
+    """The 32-byte keys in `keys`, in order. Messages never repeat a key."""
+    return [_parse_key(part.strip()) for part in keys.get_secret_value().split(",")]
+
+
+def _parse_key(text: str) -> bytes:
+    try:
+        if len(text) == 64:
+            return bytes.fromhex(text)
+        key = base64.b64decode(text.replace("-", "+").replace("_", "/") + "=" * (-len(text) % 4))
+    except (ValueError, binascii.Error):
+        key = b""
+    if len(key) != 32:
+        raise ValueError(
+            "every key must be 32 bytes in base64 or hex; `openssl rand -base64 32` makes one"
+        )
+    return key
+
+
+def load_settings(**given: Any) -> Settings:
+    """Settings from the environment; `given` wins. Raises `SettingsError` for what is wrong."""
+    for variable in sorted(os.environ):
+        name = variable.removeprefix(PREFIX).lower()
+        if variable.startswith(PREFIX) and name not in Settings.model_fields:
+            close = difflib.get_close_matches(name, Settings.model_fields, n=1)
+            hint = f"; did you mean {variable_name(close[0])}?" if close else ""
+            raise SettingsError(f"{variable} is not a setting of sruserve{hint}")
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        raise SettingsError("; ".join(_explain(problem) for problem in error.errors())) from None
+    except ValueError as error:  # a value of the environment that is not the JSON it must be
+        raise SettingsError(str(error)) from None
+
+
+def variable_name(field: str) -> str:
+    """The environment variable of a setting."""
+    return PREFIX + field.upper()
+
+
+def _explain(problem: Any) -> str:
+    field = str(problem["loc"][0]) if problem["loc"] else ""
+    message = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    if field == "state_keys":
+        return f"{variable_name(field)}: {message}"
+    return f"{variable_name(field)}={problem['input']}: {message}"

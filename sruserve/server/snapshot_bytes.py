@@ -1,0 +1,81 @@
+"""A `Snapshot` as bytes and back. Reading trusts nothing: every length and range is checked."""
+
+import struct
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sruserve.server.engine.jobs import Snapshot
+from sruserve.server.errors import StateInvalid, StateNotFinite
+
+# steps, pending, seed, choice; then how many floats, window tokens, and bytes of the three strings
+_HEAD = struct.Struct("<QqQQIIIII")
+_MOST_WINDOW = 1 << 16
+
+
+def pack_snapshot(snapshot: Snapshot) -> bytes:
+    """Header, row (float32), window (int64), word, utf8, held; little-endian, without padding."""
+    row = np.ascontiguousarray(snapshot.row, dtype="<f4")
+    word, held = snapshot.word.encode(), snapshot.held.encode()
+    head = _HEAD.pack(
+        snapshot.steps,
+        snapshot.pending,
+        snapshot.seed,
+        snapshot.choice,
+        row.size,
+        len(snapshot.window),
+        len(word),
+        len(snapshot.utf8),
+        len(held),
+    )
+    window = np.array(snapshot.window, dtype="<i8")
+    return b"".join((head, row.tobytes(), window.tobytes(), word, snapshot.utf8, held))
+
+
+def unpack_snapshot(data: bytes, width: int) -> Snapshot:
+    """Read a snapshot whose row is (width), or raise `StateInvalid` or `StateNotFinite`.
+
+    Bytes beyond the last string must be fewer than three zeros: what pads a token to whole base64.
+    """
+    if len(data) < _HEAD.size:
+        raise StateInvalid("the state is incomplete; send it exactly as it was returned")
+    steps, pending, seed, choice, floats, tokens, *strings = _HEAD.unpack_from(data)
+    end = _HEAD.size + 4 * floats + 8 * tokens + sum(strings)
+    if floats != width or tokens > _MOST_WINDOW or data[end:] not in (b"", b"\0", b"\0\0"):
+        raise StateInvalid("the state's parts do not fit together; send it as it was returned")
+    if len(data) < end or not -1 <= pending < 2**31 or steps >= 2**62:
+        raise StateInvalid("the state's values are out of range; send it as it was returned")
+    row, offset = _array(data, "<f4", floats, _HEAD.size)
+    window, offset = _array(data, "<i8", tokens, offset)
+    parts = []
+    for length in strings:
+        parts.append(data[offset : offset + length])
+        offset += length
+    word, utf8, held = parts
+    if not np.isfinite(row).all():
+        raise StateNotFinite(
+            "the state holds NaN or infinity, so its stream cannot go on; start from an earlier one"
+        )
+    if tokens and not 0 <= window.min() <= window.max() < 2**31:
+        raise StateInvalid("the state's last tokens are out of range; send it as it was returned")
+    try:
+        texts = word.decode(), held.decode()
+    except UnicodeDecodeError:
+        raise StateInvalid("the state's text is not UTF-8; send it as it was returned") from None
+    return Snapshot(
+        row=row.astype(np.float32),  # a copy: the engine may write to its states
+        steps=steps,
+        pending=pending,
+        seed=seed,
+        choice=choice,
+        window=tuple(window.tolist()),
+        word=texts[0],
+        utf8=utf8,
+        held=texts[1],
+    )
+
+
+def _array(data: bytes, dtype: str, count: int, offset: int) -> tuple[NDArray[np.generic], int]:
+    """`count` values at `offset`, without copying, and the offset behind them."""
+    values = np.frombuffer(data, dtype=dtype, count=count, offset=offset)
+    return values, offset + values.nbytes

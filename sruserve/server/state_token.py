@@ -1,0 +1,146 @@
+"""State tokens: a stream's `Snapshot`, sealed into a string that the client keeps.
+
+A token is `header | AES-256-GCM(payload)` in URL-safe base64 without padding. The header (format
+version, key id, salt, weights digest, dtype, expiry) is authenticated as associated data. Key and
+nonce are derived for each token by HKDF-SHA256 from a master key and the token's random salt, so
+the number of tokens under one master key is not bounded by a nonce's 96 bits.
+"""
+
+import binascii
+import os
+import struct
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from sruserve.server.engine.jobs import Snapshot
+from sruserve.server.errors import StateExpired, StateInvalid, StateTooLarge, StateWrongModel
+from sruserve.server.snapshot_bytes import pack_snapshot, unpack_snapshot
+
+KEY_BYTES = 32
+_VERSION = 1
+_TAG_BYTES = 16
+_HEADER = struct.Struct("<B8s16s16sBQ")  # version, key id, salt, weights digest, dtype, expiry
+_DTYPES = {"float32": 0, "bfloat16": 1}
+_TO_URL = bytes.maketrans(b"+/", b"-_")
+# '+', '/' and '=' become '!', which strict base64 refuses: one state has one spelling
+_FROM_URL = bytes.maketrans(b"-_+/=", b"+/!!!")
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What a token belongs to.
+
+    digest: the first 16 bytes of the weights' SHA-256.
+    dtype: the compute dtype.
+    width: float32 values in a stream's row.
+    """
+
+    digest: bytes
+    dtype: str
+    width: int
+
+    @classmethod
+    def of(cls, digest_hex: str, dtype: str, width: int) -> Self:
+        return cls(bytes.fromhex(digest_hex)[:16], dtype, width)
+
+
+class StateSealer:
+    """Seals snapshots under the first of its keys and opens tokens of any of them: key rotation.
+
+    keys: 32 bytes each.
+    ttl_seconds: how long a token may be used; 0 is for ever.
+    max_token_bytes: the longest token, in characters.
+    clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        keys: Sequence[bytes],
+        ttl_seconds: int,
+        max_token_bytes: int,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if not keys or any(len(key) != KEY_BYTES for key in keys):
+            raise ValueError(f"state keys have {KEY_BYTES} bytes each, and there is at least one")
+        self._keys = {_derive(key, b"", b"sruserve key id", 8): key for key in keys}
+        self._sealing_id = next(iter(self._keys))
+        self._ttl_seconds = ttl_seconds
+        self._max_token_bytes = max_token_bytes
+        self._clock = clock
+
+    def fits(self, row_bytes: int) -> bool:
+        """Whether a state with a row of that size can be in a token at all."""
+        return (row_bytes + _HEADER.size + _TAG_BYTES) * 4 <= 3 * self._max_token_bytes
+
+    def seal(self, snapshot: Snapshot, binding: Binding) -> str:
+        """The token that continues `snapshot`; raises `StateTooLarge`."""
+        payload = pack_snapshot(snapshot)
+        # whole groups of three bytes leave no unused bits at the end, which could be flipped unseen
+        payload += bytes(-(_HEADER.size + len(payload) + _TAG_BYTES) % 3)
+        if not self.fits(len(payload)):
+            raise StateTooLarge(
+                f"the state would make a token of more than {self._max_token_bytes} bytes; leave "
+                "out `return_state` or ask the operator to raise SRUSERVE_MAX_TOKEN_BYTES"
+            )
+        salt = os.urandom(16)
+        expiry = int(self._clock()) + self._ttl_seconds if self._ttl_seconds else 0
+        header = _HEADER.pack(
+            _VERSION, self._sealing_id, salt, binding.digest, _DTYPES[binding.dtype], expiry
+        )
+        cipher, nonce = _cipher(self._keys[self._sealing_id], salt)
+        sealed = header + cipher.encrypt(nonce, payload, header)
+        return binascii.b2a_base64(sealed, newline=False).translate(_TO_URL).decode("ascii")
+
+    def open(self, token: str, binding: Binding) -> Snapshot:
+        """The snapshot that a token holds, if it is authentic, of this model and not expired."""
+        if len(token) > self._max_token_bytes:
+            raise StateInvalid("the state is longer than any state of this server")
+        try:
+            sealed = binascii.a2b_base64(
+                token.encode("ascii").translate(_FROM_URL), strict_mode=True
+            )
+        except (UnicodeEncodeError, binascii.Error):
+            raise StateInvalid("the state is not base64; send it as it was returned") from None
+        if len(sealed) < _HEADER.size + _TAG_BYTES:
+            raise StateInvalid("the state is incomplete; send it exactly as it was returned")
+        header = sealed[: _HEADER.size]
+        version, key_id, salt, digest, dtype, expiry = _HEADER.unpack(header)
+        if version != _VERSION:
+            raise StateInvalid("the state has a format that this server does not know; start anew")
+        if key_id not in self._keys:
+            raise StateInvalid(
+                "the state was sealed under a key that this server does not have; start anew, or "
+                "ask the operator to set the same SRUSERVE_STATE_KEYS on every replica"
+            )
+        cipher, nonce = _cipher(self._keys[key_id], salt)
+        try:
+            payload = cipher.decrypt(nonce, sealed[_HEADER.size :], header)
+        except InvalidTag:
+            raise StateInvalid(
+                "the state was changed or cut; send it exactly as it was returned"
+            ) from None
+        if digest != binding.digest or dtype != _DTYPES[binding.dtype]:
+            raise StateWrongModel(
+                "the state belongs to another model, other weights or another dtype; "
+                "send it to the model that returned it"
+            )
+        if expiry and self._clock() >= expiry:
+            raise StateExpired("the state has expired; start the stream anew")
+        return unpack_snapshot(payload, binding.width)
+
+
+def _derive(key: bytes, salt: bytes, purpose: bytes, length: int) -> bytes:
+    return HKDF(hashes.SHA256(), length, salt, purpose).derive(key)
+
+
+def _cipher(master: bytes, salt: bytes) -> tuple[AESGCM, bytes]:
+    """The cipher and the nonce of the one token that has this salt."""
+    material = _derive(master, salt, b"sruserve state token", KEY_BYTES + 12)
+    return AESGCM(material[:KEY_BYTES]), material[KEY_BYTES:]

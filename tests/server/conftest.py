@@ -1,0 +1,94 @@
+"""Tiny models of every kind, and real servers for them on free loopback ports."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from sruserve.server.app import Application
+from sruserve.server.settings import load_settings
+from tests.support import save_random_model
+
+LABELS = ("description", "entity", "abbreviation", "human", "location", "number")
+TEXT = "How far is it from Denver to Aspen?"
+WORDS = ("<oov>", *TEXT.split(), "who", "what", "where", "when", "a", "b", "c")
+CHARACTERS = [10, *range(32, 127), *range(0x80, 0xC0), *range(0xC2, 0xF5)]  # all of UTF-8
+
+Serve = Callable[..., AbstractContextManager[tuple[httpx.Client, Application]]]
+
+
+def words_vocabulary() -> bytes:
+    """A tokenizer.json of a few words."""
+    tokenizer = Tokenizer(
+        models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<oov>")
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return bytes(tokenizer.to_str().encode())
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Model folders: question, whole (bidirectional), sensor (features), characters, other, ids."""
+    parent = tmp_path_factory.mktemp("models")
+    words: dict[str, Any] = {"vocabulary": words_vocabulary(), "vocab_size": len(WORDS)}
+    save_random_model(parent / "question", "classify", labels=LABELS, **words)
+    save_random_model(parent / "whole", "classify", labels=LABELS, bidirectional=True, **words)
+    save_random_model(parent / "sensor", "classify", labels=LABELS, input_size=8)
+    save_random_model(parent / "characters", vocabulary=CHARACTERS)
+    save_random_model(parent / "other", vocabulary=CHARACTERS, seed=1)
+    save_random_model(parent / "ids", vocab_size=50)
+    return parent
+
+
+@pytest.fixture(scope="session")
+def serve(folders: Path) -> Serve:
+    """`with serve("question", port=…) as (client, application)`: a real server in a thread."""
+
+    @contextmanager
+    def run(*names: str, **given: Any) -> Iterator[tuple[httpx.Client, Application]]:
+        chosen = tuple(folders / name for name in names)
+        given = {"state_pool_bytes": 1 << 20, "model_folders": chosen, "models": folders} | given
+        application = Application(load_settings(**given))
+        config = uvicorn.Config(
+            application, port=0, ws="none", loop="uvloop", http="httptools", log_config=None,
+            timeout_graceful_shutdown=2,
+        )  # fmt: skip
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        try:
+            while not server.started and thread.is_alive():
+                time.sleep(0.01)
+            assert server.started, "the server did not start"
+            port = server.servers[0].sockets[0].getsockname()[1]
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+                yield client, application
+        finally:
+            server.should_exit = True
+            thread.join(20)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def server(serve: Serve) -> Iterator[tuple[httpx.Client, Application]]:
+    """One server with all models, for tests that need nothing special."""
+    with serve(sse_ping_seconds=0.2, state_keys="a" * 64) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def client(server: tuple[httpx.Client, Application]) -> httpx.Client:
+    return server[0]
+
+
+@pytest.fixture(scope="session")
+def application(server: tuple[httpx.Client, Application]) -> Application:
+    return server[1]

@@ -1,0 +1,369 @@
+"""Whatever a client sends, it gets a clear error with a stable code, and the server goes on."""
+
+import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from sruserve.server.api.schemas import ErrorReply
+from tests.server.conftest import Serve
+
+CLASSIFY, COMPLETE, SCORE = "/v1/classify", "/v1/completions", "/v1/score"
+NOT_A_NUMBER = float("nan")
+
+
+@pytest.fixture(scope="module")
+def small(serve: Serve) -> Iterator[httpx.Client]:
+    """A server with small limits."""
+    limits = {"max_body_bytes": 5000, "max_input_bytes": 1000, "max_inputs": 4}
+    with serve(max_new_tokens=50, max_batch_tokens=64, **limits) as (client, _):
+        yield client
+
+
+def refusal(reply: httpx.Response, status: int, code: str, param: str | None = None) -> str:
+    """Check an error's status, shape, code and field, and return its message."""
+    assert reply.headers["content-type"] == "application/json"
+    error = ErrorReply.model_validate_json(reply.content, strict=True).error
+    assert (reply.status_code, error.code, error.param) == (status, code, param), error.message
+    assert len(error.message) > 10
+    return error.message
+
+
+def post(client: httpx.Client, path: str, body: Any) -> httpx.Response:
+    model = "question" if path == CLASSIFY else "characters"
+    content = body if isinstance(body, bytes) else json.dumps({"model": model} | body)
+    return client.post(path, content=content)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (CLASSIFY, {"input": ""}, "input"),
+        (CLASSIFY, {"input": "", "more": True}, "input"),
+        (CLASSIFY, {"input": []}, "input"),
+        (CLASSIFY, {"input": ["a", ""]}, "input"),
+        (CLASSIFY, {"input": [[1], []]}, "input"),
+        (CLASSIFY, {"input": " \n "}, "input"),
+        (CLASSIFY, {"model": "sensor", "features": []}, "features"),
+        (COMPLETE, {"prompt": ""}, "prompt"),
+        (COMPLETE, {}, "prompt"),
+        (COMPLETE, {"prompt": ["a", ""]}, "prompt"),
+        (SCORE, {"input": ""}, "input"),
+    ],
+)
+def test_empty_input(client: httpx.Client, path: str, body: Any, param: str) -> None:
+    refusal(post(client, path, body), 422, "empty_input", param)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (CLASSIFY, {"input": "a " * 501}, "input"),
+        (CLASSIFY, {"input": "é" * 501}, "input"),
+        (CLASSIFY, {"input": [1] * 1001}, "input"),
+        (CLASSIFY, {"input": ["a"] * 5}, "input"),
+        (COMPLETE, {"prompt": "a" * 1001}, "prompt"),
+        (COMPLETE, {"prompt": "a", "n": 5}, "n"),
+        (COMPLETE, {"prompt": ["a", "b", "c"], "n": 2}, "n"),
+        (SCORE, {"input": "a" * 1001}, "input"),
+    ],
+)
+def test_absurdly_long_input(small: httpx.Client, path: str, body: Any, param: str) -> None:
+    refusal(post(small, path, body), 422, "input_too_long", param)
+
+
+def test_a_limit_itself_is_allowed(small: httpx.Client) -> None:
+    assert post(small, CLASSIFY, {"input": "a " * 500}).status_code == 200
+    assert post(small, CLASSIFY, {"input": ["a"] * 4}).status_code == 200
+    assert post(small, COMPLETE, {"prompt": "a", "max_tokens": 50}).status_code == 200
+
+
+def test_a_bidirectional_model_says_how_much_it_reads(small: httpx.Client) -> None:
+    reply = post(small, CLASSIFY, {"model": "whole", "input": "a " * 65})
+    message = refusal(reply, 422, "input_too_long")
+    assert "64" in message
+
+
+@pytest.mark.parametrize("size", [5001, 9000, 1_000_000])
+def test_a_body_over_the_limit_is_413_even_in_chunks(small: httpx.Client, size: int) -> None:
+    body = b'{"input":"' + b"a" * size + b'"}'
+
+    def chunks() -> Iterator[bytes]:
+        for i in range(0, len(body), 1000):
+            yield body[i : i + 1000]
+
+    refusal(small.post(CLASSIFY, content=body), 413, "body_too_large")
+    try:
+        refusal(small.post(CLASSIFY, content=chunks()), 413, "body_too_large")
+    except (httpx.WriteError, httpx.ReadError):
+        assert size > 10_000  # the server hung up on a sender that would not end
+    assert post(small, CLASSIFY, {"input": "a"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"not json",
+        b'{"input": "\xff\xfe"}',
+        b'{"input": "\\ud800"}',
+        b'{"input": "\\udc00 low"}',
+        b"\xef\xbb\xbf{}",
+        b'{"input": "a"} trailing',
+        b"[" * 50_000,
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("path", [CLASSIFY, COMPLETE, SCORE])
+def test_what_is_not_json_in_utf_8(client: httpx.Client, path: str, body: bytes) -> None:
+    message = refusal(post(client, path, body), 400, "malformed_body")
+    if b"\\u" in body or b"\xff" in body:
+        assert "UTF-8" in message
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (CLASSIFY, b"[1]", None),
+        (CLASSIFY, b"null", None),
+        (CLASSIFY, {"input": 5}, "input"),
+        (CLASSIFY, {"input": ["a", 5]}, "input"),
+        (CLASSIFY, {"input": [1, True]}, "input"),
+        (CLASSIFY, {"input": [1.5]}, "input"),
+        (CLASSIFY, {"input": {"text": "a"}}, "input"),
+        (CLASSIFY, {}, "input"),
+        (CLASSIFY, {"input": "a", "more": "yes"}, "more"),
+        (CLASSIFY, {"input": "a", "return_state": 1}, "return_state"),
+        (CLASSIFY, {"model": 3, "input": "a"}, "model"),
+        (CLASSIFY, {"input": "a", "state": 3}, "state"),
+        (CLASSIFY, {"input": [-1]}, "input"),
+        (CLASSIFY, {"input": [16]}, "input"),
+        (CLASSIFY, {"input": [10**30]}, "input"),
+        (CLASSIFY, {"features": [[1.0]]}, "features"),
+        (CLASSIFY, {"model": "sensor", "input": "a"}, "input"),
+        (CLASSIFY, {"model": "sensor", "input": [1]}, "input"),
+        (CLASSIFY, {"model": "sensor", "features": [[1.0] * 7]}, "features"),
+        (CLASSIFY, {"model": "sensor", "features": [[1.0] * 8, [1.0]]}, "features"),
+        (CLASSIFY, {"model": "sensor", "features": [["1"] * 8]}, "features"),
+        (CLASSIFY, {"model": "sensor", "features": [[1.0] * 8], "input": "a"}, "features"),
+        (CLASSIFY, {"input": "a", "extra": 1}, "extra"),
+        (SCORE, {"input": "a", "inptu": 1}, "inptu"),
+        (SCORE, {}, "input"),
+        (COMPLETE, {"prompt": 5}, "prompt"),
+        (COMPLETE, {"prompt": "a", "temprature": 1}, "temprature"),
+        (COMPLETE, {"model": "ids", "prompt": "text"}, "prompt"),
+        (COMPLETE, {"model": "ids", "prompt": [50]}, "prompt"),
+    ],
+)
+def test_wrong_types_and_unknown_fields(
+    client: httpx.Client, path: str, body: Any, param: str | None
+) -> None:
+    message = refusal(post(client, path, body), 422, "invalid_request", param)
+    assert "_" not in message.split("'")[0]  # said in words, not in pydantic's types
+
+
+def test_a_misspelt_field_gets_a_suggestion(client: httpx.Client) -> None:
+    reply = post(client, COMPLETE, {"prompt": "a", "temprature": 1})
+    assert "did you mean 'temperature'?" in refusal(reply, 422, "invalid_request", "temprature")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", -0.1),
+        ("temperature", 11),
+        ("temperature", "hot"),
+        ("top_k", -1),
+        ("top_k", 1.5),
+        ("top_p", 0),
+        ("top_p", 1.01),
+        ("min_p", -0.1),
+        ("min_p", 1.1),
+        ("repetition_penalty", 0),
+        ("repetition_penalty", 11),
+        ("n", 0),
+        ("n", 129),
+        ("logprobs", -1),
+        ("logprobs", 21),
+        ("logprobs", True),
+        ("max_tokens", -1),
+        ("max_tokens", 10**9),
+        ("min_tokens", -1),
+        ("seed", 1.5),
+        ("seed", "x"),
+        ("stop", ""),
+        ("stop", [""]),
+        ("stop", ["a"] * 17),
+        ("stop", "a" * 257),
+        ("stop", [1]),
+        ("stream", "yes"),
+        ("echo", True),
+        ("suffix", "x"),
+        ("logit_bias", {"5": 1}),
+        ("frequency_penalty", 0.5),
+        ("presence_penalty", -1),
+    ],
+)
+def test_out_of_range_sampling_values(client: httpx.Client, name: str, value: Any) -> None:
+    reply = post(client, COMPLETE, {"prompt": "a", name: value})
+    message = refusal(reply, 422, "invalid_request", name)
+    assert name in message
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"best_of": 3, "n": 2},
+        {"stream_options": {"include_usage": True}},
+        {"min_tokens": 5, "max_tokens": 4},
+    ],
+)
+def test_values_that_do_not_fit_together(client: httpx.Client, body: Any) -> None:
+    refusal(post(client, COMPLETE, {"prompt": "a"} | body), 422, "invalid_request")
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e999", "1e39"])
+def test_numbers_that_are_not_finite(client: httpx.Client, value: str) -> None:
+    features = ("[" + ",".join(["0.5"] * 7 + [value]) + "]").encode()
+    body = b'{"model":"sensor","features":[' + features + b"]}"
+    refusal(client.post(CLASSIFY, content=body), 422, "not_finite", "features")
+    if value != "1e39":
+        body = b'{"model":"characters","prompt":"a","temperature":' + value.encode() + b"}"
+        refusal(client.post(COMPLETE, content=body), 422, "not_finite", "temperature")
+
+
+def test_an_unknown_model_and_one_for_another_task(client: httpx.Client) -> None:
+    message = refusal(
+        post(client, CLASSIFY, {"model": "absent", "input": "a"}), 404, "model_not_found", "model"
+    )
+    assert "question" in message
+    for path, model in ((CLASSIFY, "characters"), (COMPLETE, "question"), (SCORE, "question")):
+        body = {"model": model, "input" if path != COMPLETE else "prompt": "a"}
+        refusal(post(client, path, body), 422, "wrong_task", "model")
+
+
+def test_a_model_that_could_be_several_must_be_named(client: httpx.Client) -> None:
+    reply = client.post(CLASSIFY, json={"input": "a"})
+    assert "question" in refusal(reply, 422, "invalid_request", "model")
+
+
+def test_text_outside_of_the_vocabulary_of_bytes(client: httpx.Client) -> None:
+    reply = post(client, SCORE, {"input": "tab\t"})
+    assert "0x09" in refusal(reply, 422, "invalid_text", "input")
+
+
+@pytest.mark.parametrize("field", ["state", "return_state", "more"])
+def test_a_bidirectional_model_asked_to_continue(client: httpx.Client, field: str) -> None:
+    value = "x" if field == "state" else True
+    reply = post(client, CLASSIFY, {"model": "whole", "input": "a", field: value})
+    refusal(reply, 422, "cannot_stream", "state" if field == "state" else "return_state")
+
+
+def state_of(client: httpx.Client, model: str = "characters") -> str:
+    body = {"model": model, "prompt": "To be", "max_tokens": 1, "return_state": True}
+    found: str = client.post(COMPLETE, json=body).json()["choices"][0]["state"]
+    return found
+
+
+@pytest.mark.parametrize("path", [COMPLETE, SCORE])
+def test_a_tampered_truncated_or_made_up_state(client: httpx.Client, path: str) -> None:
+    state = state_of(client)
+    middle = len(state) // 2
+    other = "A" if state[middle] != "A" else "B"
+    for bad in (state[:middle] + other + state[middle + 1 :], state[:-4], state[:-1], "", "x", "é"):
+        body = {"input" if path == SCORE else "prompt": "a", "state": bad}
+        refusal(post(client, path, body), 422, "state_invalid", "state")
+
+
+def test_a_state_sent_to_another_model(client: httpx.Client) -> None:
+    body = {"model": "other", "prompt": "a", "state": state_of(client)}
+    refusal(post(client, COMPLETE, body), 422, "state_wrong_model", "state")
+
+
+def test_a_state_of_another_server(client: httpx.Client, serve: Serve) -> None:
+    with serve("characters", state_keys="b" * 64) as (foreign, _):
+        refusal(
+            post(client, COMPLETE, {"prompt": "a", "state": state_of(foreign)}),
+            422, "state_invalid", "state",
+        )  # fmt: skip
+
+
+def test_an_expired_state(serve: Serve) -> None:
+    with serve("characters", state_ttl_seconds=1) as (client, _):
+        state = state_of(client)
+        body = {"prompt": "a", "state": state}
+        assert post(client, COMPLETE, body).status_code == 200
+        time.sleep(1.1)
+        refusal(post(client, COMPLETE, body), 410, "state_expired", "state")
+
+
+def test_a_state_that_no_token_can_hold_is_refused_before_any_work(serve: Serve) -> None:
+    with serve("characters", max_token_bytes=150) as (client, _):
+        body = {"prompt": "a", "return_state": True}
+        refusal(post(client, COMPLETE, body), 422, "state_too_large", "return_state")
+        assert post(client, COMPLETE, {"prompt": "a"}).status_code == 200
+
+
+def test_more_or_fewer_states_than_inputs(client: httpx.Client) -> None:
+    state = state_of(client)
+    body = {"input": ["a", "b"], "state": [state]}
+    assert "2 inputs" in refusal(post(client, SCORE, body), 422, "invalid_request", "state")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/v1/classify", 405, "method_not_allowed"),
+        ("DELETE", "/v1/completions", 405, "method_not_allowed"),
+        ("POST", "/v1/models", 405, "method_not_allowed"),
+        ("GET", "/nothing", 404, "route_not_found"),
+        ("POST", "/v1/classify/", 404, "route_not_found"),
+        ("GET", "/v1/models/absent", 404, "model_not_found"),
+        ("GET", "/docs/assets/../../etc/passwd", 404, "route_not_found"),
+        ("GET", "/docs/assets/%2e%2e/%2e%2e/__init__.py", 404, "route_not_found"),
+    ],
+)
+def test_wrong_paths_and_methods_have_the_same_shape(
+    client: httpx.Client, method: str, path: str, status: int, code: str
+) -> None:
+    reply = client.request(method, path)
+    refusal(reply, status, code, "model" if code == "model_not_found" else None)
+    if status == 405:
+        assert reply.headers["allow"] == ("GET" if path == "/v1/models" else "POST")
+
+
+def test_a_full_queue_is_429_with_retry_after_and_nobody_else_is_touched(serve: Serve) -> None:
+    with serve("characters", max_queue_requests=1, max_batch_tokens=8) as (client, application):
+        engine = application.lifecycle.catalogue["characters"].engine
+        body = {"prompt": "a" * 50_000, "seed": 1, "max_tokens": 5}
+        with ThreadPoolExecutor(1) as pool:
+            first = pool.submit(post, client, COMPLETE, body)
+            while not engine.waiting:
+                time.sleep(0.001)
+            reply = post(client, SCORE, {"input": "ab"})
+            refusal(reply, 429, "overloaded")
+            assert int(reply.headers["retry-after"]) >= 1
+            assert first.result().status_code == 200
+        assert first.result().json()["choices"] == post(client, COMPLETE, body).json()["choices"]
+
+
+def test_an_unforeseen_failure_tells_nothing_of_the_inside(
+    serve: Serve, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serve("question") as (client, application):
+        served = application.lifecycle.catalogue["question"]
+
+        def broken(*_: Any) -> None:
+            raise RuntimeError("secret path /home/me")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(served.engine, "submit", broken)
+            reply = post(client, CLASSIFY, {"input": "a"})
+        assert "secret" not in refusal(reply, 500, "internal_error")
+        assert "secret path" in caplog.text
+        assert post(client, CLASSIFY, {"input": "a"}).status_code == 200

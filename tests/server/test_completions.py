@@ -1,0 +1,265 @@
+"""Completions over HTTP, through OpenAI's own client and as raw events."""
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from sruserve.server.api.schemas import CompletionReply
+from tests.server.conftest import Serve
+
+PROMPT = "To be, or not"
+
+
+def complete(client: httpx.Client, **body: Any) -> dict[str, Any]:
+    reply = client.post("/v1/completions", json={"model": "characters", "seed": 7} | body)
+    assert reply.status_code == 200, reply.text
+    CompletionReply.model_validate_json(reply.content, strict=True)
+    answer: dict[str, Any] = reply.json()
+    return answer
+
+
+def choice(client: httpx.Client, **body: Any) -> dict[str, Any]:
+    found: dict[str, Any] = complete(client, **body)["choices"][0]
+    return found
+
+
+def events(client: httpx.Client, **body: Any) -> list[dict[str, Any]]:
+    """The JSON of all events; checks the frame around them."""
+    body = {"model": "characters", "seed": 7, "stream": True} | body
+    with client.stream("POST", "/v1/completions", json=body) as reply:
+        assert reply.status_code == 200
+        assert reply.headers["content-type"].startswith("text/event-stream")
+        text = reply.read().decode()
+    blocks = [block for block in text.split("\n\n") if block and not block.startswith(":")]
+    assert blocks.pop() == "data: [DONE]"
+    assert all(block.startswith("data: ") and "\n" not in block for block in blocks)
+    return [json.loads(block.removeprefix("data: ")) for block in blocks]
+
+
+@pytest.fixture(scope="module")
+def openai_client(client: httpx.Client) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(
+        base_url=f"{client.base_url}/v1", api_key="unused", max_retries=0
+    ) as connected:
+        yield connected
+
+
+def test_openais_client_gets_a_completion(openai_client: openai.OpenAI) -> None:
+    answer = openai_client.completions.create(
+        model="characters", prompt=PROMPT, max_tokens=20, seed=1
+    )
+    assert answer.object == "text_completion"
+    assert answer.id.startswith("cmpl-")
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.usage is not None
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (13, 20)
+    assert answer.usage.total_tokens == 33
+
+
+def test_openais_client_gets_the_same_text_as_a_stream(openai_client: openai.OpenAI) -> None:
+    whole = openai_client.completions.create(
+        model="characters", prompt=PROMPT, max_tokens=300, seed=1
+    )
+    chunks = list(
+        openai_client.completions.create(
+            model="characters", prompt=PROMPT, max_tokens=300, seed=1, stream=True,
+            stream_options={"include_usage": True},
+        )
+    )  # fmt: skip
+    *parts, usage = chunks
+    assert "".join(part.choices[0].text for part in parts) == whole.choices[0].text
+    assert [part.choices[0].finish_reason for part in parts[:-1]] == [None] * (len(parts) - 1)
+    assert parts[-1].choices[0].finish_reason == "length"
+    assert len({chunk.id for chunk in chunks}) == 1
+    assert usage.choices == []
+    assert usage.usage == whole.usage
+
+
+def test_openais_client_continues_from_a_state(openai_client: openai.OpenAI) -> None:
+    def create(prompt: str, max_tokens: int, **extra: Any) -> Any:
+        return openai_client.completions.create(
+            model="characters", prompt=prompt, max_tokens=max_tokens, extra_body=extra
+        ).choices[0]
+
+    whole = create(PROMPT, 40, seed=3).text
+    first = create(PROMPT, 15, seed=3, return_state=True)
+    second = create("", 25, state=first.state)
+    assert first.text + second.text == whole
+
+
+def test_openais_client_raises_its_own_errors(openai_client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as caught:
+        openai_client.completions.create(model="absent", prompt="a")
+    assert caught.value.code == "model_not_found"
+    with pytest.raises(openai.UnprocessableEntityError) as refused:
+        openai_client.completions.create(model="characters", prompt="a", temperature=-1)
+    assert refused.value.param == "temperature"
+    assert [model.id for model in openai_client.models.list()][:1] == ["characters"]
+
+
+@pytest.mark.parametrize("cuts", [(1,), (20,), (59,), (1, 2, 3), (7, 30, 31)])
+def test_a_text_stopped_anywhere_and_continued_is_the_text_never_stopped(
+    client: httpx.Client, cuts: tuple[int, ...]
+) -> None:
+    whole = choice(client, prompt=PROMPT, max_tokens=60, return_state=True)["text"]
+    text, state = "", None
+    for begin, end in zip((0, *cuts), (*cuts, 60), strict=True):
+        body: dict[str, Any] = {"prompt": "", "state": state, "seed": None}
+        if state is None:
+            body = {"prompt": PROMPT}
+        part = choice(client, max_tokens=end - begin, return_state=True, **body)
+        text, state = text + part["text"], part["state"]
+    assert text == whole
+
+
+@pytest.mark.parametrize("cut", [1, 4, 12])
+def test_a_prompt_sent_in_parts_gives_what_the_whole_prompt_gives(
+    client: httpx.Client, cut: int
+) -> None:
+    whole = choice(client, prompt=PROMPT, max_tokens=30)["text"]
+    state = choice(client, prompt=PROMPT[:cut], max_tokens=0, return_state=True)["state"]
+    assert choice(client, prompt=PROMPT[cut:], state=state, max_tokens=30)["text"] == whole
+
+
+def test_the_state_of_a_stream_is_on_the_chunk_that_ends_it(client: httpx.Client) -> None:
+    chunks = events(client, prompt=PROMPT, max_tokens=40, return_state=True)
+    with_state = [chunk["choices"][0] for chunk in chunks if chunk["choices"][0].get("state")]
+    assert [each["finish_reason"] for each in with_state] == ["length"]
+    rest = choice(client, prompt="", state=with_state[0]["state"], seed=None, max_tokens=20)["text"]
+    text = "".join(chunk["choices"][0]["text"] for chunk in chunks)
+    assert text + rest == choice(client, prompt=PROMPT, max_tokens=60)["text"]
+
+
+def test_a_seed_fixes_the_text_and_its_absence_does_not(client: httpx.Client) -> None:
+    texts = {choice(client, prompt=PROMPT, max_tokens=30)["text"] for _ in range(3)}
+    assert len(texts) == 1
+    free = {choice(client, prompt=PROMPT, max_tokens=30, seed=None)["text"] for _ in range(3)}
+    assert len(free) == 3
+
+
+@pytest.mark.parametrize("seed", [0, -1, 2**63, 2**64 + 5, -(2**70)])
+def test_any_whole_number_is_a_seed(client: httpx.Client, seed: int) -> None:
+    one, two = (choice(client, prompt=PROMPT, seed=s)["text"] for s in (seed, seed % 2**64))
+    assert one == two
+
+
+def test_n_choices_differ_and_each_depends_on_the_seed_and_its_number_only(
+    client: httpx.Client,
+) -> None:
+    four = complete(client, prompt=PROMPT, n=4, max_tokens=30)
+    texts = [each["text"] for each in four["choices"]]
+    assert [each["index"] for each in four["choices"]] == [0, 1, 2, 3]
+    assert len(set(texts)) == 4
+    two = complete(client, prompt=PROMPT, n=2, max_tokens=30)["choices"]
+    assert [each["text"] for each in two] == texts[:2]
+    assert four["usage"] == {
+        "prompt_tokens": 13,
+        "completion_tokens": 120,
+        "total_tokens": 133,
+    }
+
+
+def test_n_streams_arrive_interleaved_but_whole(client: httpx.Client) -> None:
+    whole = complete(client, prompt=PROMPT, n=3, max_tokens=50)["choices"]
+    texts, ends = ["", "", ""], []
+    for chunk in events(client, prompt=PROMPT, n=3, max_tokens=50):
+        part = chunk["choices"][0]
+        texts[part["index"]] += part["text"]
+        ends += [part["index"]] if part["finish_reason"] else []
+    assert texts == [each["text"] for each in whole]
+    assert sorted(ends) == [0, 1, 2]
+
+
+def test_one_state_forks_to_n_choices_and_to_many_prompts(client: httpx.Client) -> None:
+    state = choice(client, prompt=PROMPT, max_tokens=5, return_state=True)["state"]
+    forked = complete(client, prompt=["", "x"], state=state, n=2, seed=None)["choices"]
+    assert len({each["text"] for each in forked}) == 4
+    assert forked[0]["text"] == choice(client, prompt="", state=state, seed=None)["text"]
+    again = complete(client, prompt=["", "x"], state=state, n=2, seed=None)["choices"]
+    assert [each["text"] for each in again] == [each["text"] for each in forked]
+
+
+def test_many_prompts_give_what_each_gives_alone(client: httpx.Client) -> None:
+    prompts = ["a", "To be", "x" * 500]
+    together = complete(client, prompt=prompts, max_tokens=20)["choices"]
+    assert [each["text"] for each in together] == [
+        choice(client, prompt=prompt, max_tokens=20)["text"] for prompt in prompts
+    ]
+
+
+def test_a_stop_string_ends_the_text_before_it(client: httpx.Client) -> None:
+    whole = choice(client, prompt=PROMPT, max_tokens=80)["text"]
+    stop = whole[30:33]
+    found = choice(client, prompt=PROMPT, max_tokens=80, stop=[stop, "never to be found"])
+    assert found["text"] == whole[: whole.index(stop)]
+    assert (found["finish_reason"], found["stop_reason"]) == ("stop", stop)
+    parts = events(client, prompt=PROMPT, max_tokens=80, stop=stop)
+    assert "".join(part["choices"][0]["text"] for part in parts) == found["text"]
+
+
+def test_logprobs_have_openais_shape_and_the_same_offsets_in_a_stream(
+    client: httpx.Client,
+) -> None:
+    found = choice(client, prompt=PROMPT, max_tokens=12, logprobs=3)["logprobs"]
+    assert {len(found[name]) for name in found} == {12}
+    assert all(1 <= len(top) <= 4 for top in found["top_logprobs"])
+    joined: dict[str, list[Any]] = {name: [] for name in found}
+    for chunk in events(client, prompt=PROMPT, max_tokens=12, logprobs=3):
+        for name, values in (chunk["choices"][0]["logprobs"] or {}).items():
+            joined[name] += values
+    assert joined == found
+    none = choice(client, prompt=PROMPT, max_tokens=12, logprobs=0)["logprobs"]
+    assert none["token_logprobs"] == found["token_logprobs"]
+
+
+def test_a_model_without_vocabulary_takes_and_returns_ids(client: httpx.Client) -> None:
+    found = choice(client, model="ids", prompt=[1, 2, 3], max_tokens=10)
+    assert len(found["token_ids"]) == 10
+    assert all(0 <= token < 50 for token in found["token_ids"])
+    parts = events(client, model="ids", prompt=[1, 2, 3], max_tokens=10)
+    streamed = [token for part in parts for token in part["choices"][0]["token_ids"]]
+    assert streamed == found["token_ids"]
+
+
+def test_max_tokens_0_reads_the_prompt_only(client: httpx.Client) -> None:
+    answer = complete(client, prompt=PROMPT, max_tokens=0, return_state=True)
+    assert answer["choices"][0]["text"] == ""
+    assert answer["usage"]["completion_tokens"] == 0
+    assert answer["choices"][0]["state"]
+
+
+def test_nulls_mean_openais_defaults(client: httpx.Client) -> None:
+    names = ("max_tokens", "temperature", "top_p", "n", "stream", "stop", "logprobs", "suffix")
+    answer = complete(client, prompt=PROMPT, **dict.fromkeys(names))
+    assert answer["usage"]["completion_tokens"] == 16
+
+
+def test_harmless_openai_fields_are_taken(client: httpx.Client) -> None:
+    complete(client, prompt="a", user="me", metadata={"a": "b"}, echo=False, best_of=1)
+    complete(client, prompt="a", frequency_penalty=0, presence_penalty=0.0, logit_bias={})
+
+
+def test_a_silent_stream_is_kept_alive_with_comments(serve: Serve) -> None:
+    with serve("characters", sse_ping_seconds=0.002, flush_ms=40) as (client, _):
+        body = {"prompt": PROMPT, "max_tokens": 3000, "stream": True}
+        with client.stream("POST", "/v1/completions", json=body) as reply:
+            text = reply.read().decode()
+    assert ": ping\n\n" in text
+    assert text.endswith("data: [DONE]\n\n")
+
+
+def test_64_streams_at_once_each_give_the_text_they_give_alone(client: httpx.Client) -> None:
+    prompts = [PROMPT[: 1 + i % 13] for i in range(64)]
+    alone = [choice(client, prompt=p, max_tokens=40, seed=i)["text"] for i, p in enumerate(prompts)]
+
+    def one(i: int) -> str:
+        parts = events(client, prompt=prompts[i], max_tokens=40, seed=i)
+        return "".join(part["choices"][0]["text"] for part in parts)
+
+    with ThreadPoolExecutor(64) as pool:
+        assert list(pool.map(one, range(64))) == alone

@@ -1,0 +1,121 @@
+"""Metrics: each event moves its own numbers by as much as happened, and no others."""
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.server.conftest import Serve
+
+Read = Callable[..., float]
+PROMISED = (
+    *("sru_requests_total", "sru_request_seconds", "sru_queue_seconds", "sru_batch_size"),
+    *("sru_first_character_seconds", "sru_step_tokens", "sru_step_seconds", "sru_running"),
+    *("sru_generated_characters_total", "sru_generated_tokens_total", "sru_input_tokens_total"),
+    *("sru_streams", "sru_state_bytes", "sru_queue_requests", "sru_state_mint_seconds"),
+    *("sru_state_open_seconds", "sru_state_rejected_total", "sru_refusals_total"),
+    *("sru_client_disconnects_total", "sru_replays_total", "sru_build_info"),
+)
+
+
+@pytest.fixture
+def read(client: httpx.Client) -> Read:
+    """`read(name, **labels)`: how much a sample has grown since the test began."""
+
+    def samples() -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+        text = client.get("/metrics").text
+        return {
+            (sample.name, frozenset(sample.labels.items())): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+
+    begin = samples()
+
+    def grown(name: str, **labels: str) -> float:
+        key = (name, frozenset(labels.items()))
+        return samples().get(key, 0.0) - begin.get(key, 0.0)
+
+    return grown
+
+
+def classify(client: httpx.Client, **body: Any) -> httpx.Response:
+    return client.post("/v1/classify", json={"model": "question"} | body)
+
+
+def test_a_good_request_is_counted_once(client: httpx.Client, read: Read) -> None:
+    classify(client, input="How far is it")
+    labels = {"model": "question", "route": "/v1/classify"}
+    assert read("sru_requests_total", outcome="ok", **labels) == 1
+    assert read("sru_requests_total", outcome="invalid", **labels) == 0
+    assert read("sru_request_seconds_count", **labels) == 1
+    assert 0 < read("sru_request_seconds_sum", **labels) < 5
+    assert read("sru_queue_seconds_count", model="question") == 1
+    assert read("sru_input_tokens_total", model="question") == 4
+    assert read("sru_step_tokens_sum", model="question") == 4
+    assert read("sru_batch_size_sum", model="question") == 1
+    assert read("sru_step_seconds_count", model="question") == 1
+
+
+def test_a_refused_request_is_counted_by_its_code(client: httpx.Client, read: Read) -> None:
+    classify(client, input="")
+    assert read("sru_refusals_total", model="question", reason="empty_input") == 1
+    labels = {"model": "question", "route": "/v1/classify"}
+    assert read("sru_requests_total", outcome="invalid", **labels) == 1
+    assert read("sru_requests_total", outcome="ok", **labels) == 0
+
+
+def test_what_names_no_model_is_counted_without_letting_clients_choose_labels(
+    client: httpx.Client, read: Read
+) -> None:
+    classify(client, model="a model with a long name", input="a")
+    client.post("/v1/classify", content=b"{")
+    labels = {"model": "unknown", "route": "/v1/classify"}
+    assert read("sru_requests_total", outcome="invalid", **labels) == 2
+    assert read("sru_refusals_total", model="unknown", reason="model_not_found") == 1
+    assert read("sru_refusals_total", model="unknown", reason="malformed_body") == 1
+    assert "long name" not in client.get("/metrics").text
+
+
+def test_states_are_counted_when_sealed_opened_and_refused(
+    client: httpx.Client, read: Read
+) -> None:
+    state = classify(client, input="How ", more=True).json()["results"][0]["state"]
+    classify(client, input=["far", "is"], state=state)
+    classify(client, input="far", state=state[:-4])
+    assert read("sru_state_mint_seconds_count", model="question") == 1
+    assert read("sru_state_open_seconds_count", model="question") == 1
+    assert read("sru_state_rejected_total", model="question", reason="state_invalid") == 1
+    assert read("sru_refusals_total", model="question", reason="state_invalid") == 1
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_generated_text_is_counted(client: httpx.Client, read: Read, stream: bool) -> None:
+    body = {"model": "ids", "prompt": [1, 2], "max_tokens": 30, "n": 2, "stream": stream}
+    client.post("/v1/completions", json=body)
+    assert read("sru_generated_tokens_total", model="ids") == 60
+    assert read("sru_input_tokens_total", model="ids") == 4
+    assert read("sru_first_character_seconds_count", model="ids") == 1
+    body = {"model": "characters", "prompt": "a", "max_tokens": 30, "stream": stream}
+    client.post("/v1/completions", json=body)
+    assert 8 <= read("sru_generated_characters_total", model="characters") <= 30
+
+
+def test_gauges_are_back_at_zero_when_nothing_runs(client: httpx.Client, serve: Serve) -> None:
+    classify(client, input="a")
+    text = client.get("/metrics").text
+    for line in (
+        'sru_streams{model="question",tier="pool"} 0.0',
+        'sru_running{model="question"} 0.0',
+        'sru_queue_requests{model="question"} 0.0',
+    ):
+        assert line in text
+    assert 'sru_build_info{kernel="' in text
+
+
+def test_every_promised_metric_is_exported_under_its_name(client: httpx.Client) -> None:
+    text = client.get("/metrics").text
+    for name in PROMISED:
+        assert f"# TYPE {name} " in text, name

@@ -1,0 +1,98 @@
+"""Models, probes and documentation."""
+
+import re
+from typing import Any
+
+import httpx
+import pytest
+
+from sruserve.server.app import Application
+
+
+def test_models_are_listed_with_what_a_client_needs(client: httpx.Client) -> None:
+    listed = client.get("/v1/models").json()
+    assert listed["object"] == "list"
+    by_id = {model["id"]: model for model in listed["data"]}
+    assert set(by_id) == {"question", "whole", "sensor", "characters", "other", "ids"}
+    question = by_id["question"]
+    assert (question["object"], question["task"]) == ("model", "classify")
+    assert question["streams"]
+    assert question["state_bytes"] == 2 * 24 * 4
+    assert re.fullmatch("[0-9a-f]{64}", question["digest"])
+    assert len(question["labels"]) == 6
+    assert not by_id["whole"]["streams"]
+    assert client.get("/v1/models/question").json() == question
+
+
+def test_probes_say_ready(client: httpx.Client) -> None:
+    for path in ("/livez", "/readyz", "/health"):
+        reply = client.get(path)
+        assert (reply.status_code, reply.json()) == (200, {"status": "ok"})
+
+
+def test_readiness_is_503_while_draining_and_liveness_is_not(
+    client: httpx.Client, application: Application
+) -> None:
+    application.lifecycle.draining = True
+    try:
+        for path in ("/readyz", "/health"):
+            reply = client.get(path)
+            assert (reply.status_code, reply.json()) == (503, {"status": "draining"})
+            assert reply.headers["retry-after"]
+        assert client.get("/livez").status_code == 200
+    finally:
+        application.lifecycle.draining = False
+
+
+def test_the_index_shows_the_way(client: httpx.Client) -> None:
+    for path in set(client.get("/").json().values()) & {"/docs", "/v1/models", "/metrics"}:
+        assert client.get(path).status_code == 200
+
+
+@pytest.fixture(scope="module")
+def document(client: httpx.Client) -> dict[str, Any]:
+    found: dict[str, Any] = client.get("/openapi.json").json()
+    return found
+
+
+@pytest.mark.parametrize("path", ["/v1/classify", "/v1/completions", "/v1/score"])
+def test_hot_routes_are_documented_with_schemas_and_examples(
+    document: dict[str, Any], path: str
+) -> None:
+    operation = document["paths"][path]["post"]
+    for content in (
+        operation["requestBody"]["content"],
+        operation["responses"]["200"]["content"],
+        operation["responses"]["429"]["content"],
+    ):
+        name = content["application/json"]["schema"]["$ref"].rsplit("/", 1)[1]
+        assert document["components"]["schemas"][name]["properties"]
+    request = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+    assert document["components"]["schemas"][request.rsplit("/", 1)[1]]["examples"]
+
+
+def test_documented_examples_work(client: httpx.Client, document: dict[str, Any]) -> None:
+    for path in ("/v1/classify", "/v1/completions", "/v1/score"):
+        model = "question" if path == "/v1/classify" else "characters"
+        reference = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]
+        name = reference["schema"]["$ref"].rsplit("/", 1)[1]
+        for example in document["components"]["schemas"][name]["examples"]:
+            reply = client.post(path, json={"model": model} | example)
+            assert reply.status_code == 200, reply.text
+
+
+def test_the_documentation_page_needs_nothing_from_outside(client: httpx.Client) -> None:
+    page = client.get("/docs").text
+    assert "http://" not in page
+    assert "https://" not in page
+    assert '"validatorUrl": null' in page
+    for address in re.findall(r'(?:src|href)="([^"]+)"', page):
+        reply = client.get(address)
+        assert reply.status_code == 200, address
+    assert client.get("/docs/openapi.json").json()["openapi"] == "3.0.3"
+
+
+def test_every_documented_page_answers(client: httpx.Client, document: dict[str, Any]) -> None:
+    for path, operations in document["paths"].items():
+        if "get" in operations:
+            assert client.get(path.replace("{model}", "question")).status_code == 200

@@ -1,0 +1,214 @@
+"""The server as a process: start, several workers, signals, restarts, and failures in one line."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from tests.server.test_clients_that_leave import connect, until
+
+KEY = "c" * 64
+COMPLETE = "/v1/completions"
+
+Process = subprocess.Popen[str]
+
+
+def start(*arguments: str, **settings: str) -> Process:
+    variables = {f"SRUSERVE_{name.upper()}": value for name, value in settings.items()}
+    return subprocess.Popen(
+        [sys.executable, "-m", "sruserve", "serve", *arguments],
+        env=os.environ | {"SRUSERVE_PORT": "0", "SRUSERVE_STATE_POOL_BYTES": "1000000"} | variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@contextmanager
+def serving(*folders: Path, **settings: str) -> Iterator[tuple[httpx.Client, Process]]:
+    """A server process, ready; it is killed at the end if it has not stopped."""
+    process = start(*map(str, folders), **settings)
+    try:
+        assert process.stdout is not None
+        while not (address := re.search("http://[^ \n]+", line := process.stdout.readline())):
+            assert line, "the server ended before it listened"
+        with httpx.Client(base_url=address[0], timeout=60) as client:
+            until(lambda: is_ready(client), 60)
+            yield client, process
+    finally:
+        process.kill()  # workers notice, and end too
+        process.communicate(timeout=60)
+
+
+def is_ready(client: httpx.Client) -> bool:
+    try:
+        return client.get("/readyz").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def ended(process: Process) -> str:
+    """What the process wrote until it ended, in good order."""
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert "Traceback" not in output
+    return output
+
+
+def complete(client: httpx.Client, **body: Any) -> dict[str, Any]:
+    reply = client.post(COMPLETE, json=body)
+    assert reply.status_code == 200, reply.text
+    found: dict[str, Any] = reply.json()["choices"][0]
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
+def test_a_signal_stops_an_idle_server_at_once_and_cleanly(folders: Path, number: int) -> None:
+    with serving(folders / "characters") as (client, process):
+        assert client.get("/livez").status_code == 200
+        begin = time.monotonic()
+        process.send_signal(number)
+        ended(process)
+        assert time.monotonic() - begin < 5
+
+
+def test_sigterm_finishes_what_runs_and_refuses_what_is_new(folders: Path) -> None:
+    body = {"prompt": "To be", "max_tokens": 30_000, "seed": 1, "stream": True}
+    with serving(folders / "characters", drain_seconds="60") as (client, process):
+        connection = connect(client, COMPLETE, body)
+        begun = connection.recv(4096)
+        process.send_signal(signal.SIGTERM)
+        with httpx.Client(base_url=client.base_url) as other:
+            until(lambda: other.get("/readyz").status_code == 503)
+            reply = other.post(COMPLETE, json={"prompt": "a"})
+            assert (reply.status_code, reply.json()["error"]["code"]) == (503, "draining")
+            assert reply.headers["retry-after"]
+            assert other.get("/livez").status_code == 200
+        received = [begun]
+        while received[-1]:
+            received.append(connection.recv(1 << 20))
+        connection.close()
+        text = b"".join(received).decode()
+        assert '"finish_reason":"length"' in text
+        assert "data: [DONE]" in text
+        ended(process)
+
+
+def test_what_does_not_finish_in_time_is_told_so(folders: Path) -> None:
+    body = {"prompt": "To be", "max_tokens": 100_000, "stream": True}
+    with serving(folders / "characters", drain_seconds="1") as (client, process):
+        with client.stream("POST", COMPLETE, json=body) as reply:
+            lines = reply.iter_lines()
+            next(lines)
+            process.send_signal(signal.SIGTERM)
+            events = [line for line in lines if line.startswith("data: ")]
+        assert events[-1] == "data: [DONE]"
+        assert json.loads(events[-2].removeprefix("data: "))["error"]["code"] == "draining"
+        ended(process)
+
+
+def test_a_state_survives_a_restart_with_the_same_key_and_only_that(folders: Path) -> None:
+    model = folders / "characters"
+    with serving(model, state_keys=KEY) as (client, _):
+        whole = complete(client, prompt="To be", max_tokens=40, seed=2, return_state=True)["text"]
+        first = complete(client, prompt="To be", max_tokens=15, seed=2, return_state=True)
+    body = {"prompt": "", "state": first["state"], "max_tokens": 25, "return_state": True}
+    with serving(model, state_keys=f"{'d' * 64},{KEY}") as (client, _):
+        assert first["text"] + complete(client, **body)["text"] == whole
+    with serving(model) as (client, _):
+        assert client.post(COMPLETE, json=body).json()["error"]["code"] == "state_invalid"
+
+
+def test_any_worker_continues_what_any_other_began_and_metrics_are_of_all(folders: Path) -> None:
+    with serving(folders / "characters", workers="2") as (client, process):
+        whole = complete(client, prompt="To be", max_tokens=40, seed=3, return_state=True)["text"]
+        prefixes: set[str] = set()
+        done = 0
+        while len(prefixes) < 2 or done < 10:  # a new connection each time: both get some
+            done += 1
+            assert done < 500, "all requests went to one worker"
+            with httpx.Client(base_url=client.base_url, timeout=60) as one:
+                first = one.post(
+                    COMPLETE,
+                    json={"prompt": "To be", "max_tokens": 15, "seed": 3, "return_state": True},
+                )
+                prefixes.add(first.json()["id"][:-8])
+                state = first.json()["choices"][0]["state"]
+            with httpx.Client(base_url=client.base_url, timeout=60) as two:
+                rest = complete(two, prompt="", state=state, max_tokens=25, return_state=True)
+            assert first.json()["choices"][0]["text"] + rest["text"] == whole
+        text = client.get("/metrics").text
+        labels = 'model="characters",outcome="ok",route="/v1/completions"'
+        assert f"sru_requests_total{{{labels}}} {1 + 2 * done}.0" in text
+        assert 'sru_running{model="characters"} 0.0' in text
+        process.send_signal(signal.SIGTERM)
+        ended(process)
+
+
+def test_a_worker_that_dies_is_replaced(folders: Path) -> None:
+    with serving(folders / "characters", workers="2") as (client, process):
+
+        def workers() -> list[psutil.Process]:
+            children = psutil.Process(process.pid).children()
+            living = [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
+            return [child for child in living if "spawn_main" in " ".join(child.cmdline())]
+
+        until(lambda: len(workers()) == 2)
+        victim = workers()[0]
+        victim.kill()
+        until(lambda: len({w.pid for w in workers()} - {victim.pid}) == 2, 30)
+        assert complete(client, prompt="a", max_tokens=2)["finish_reason"] == "length"
+        process.send_signal(signal.SIGINT)
+        ended(process)
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_failures_to_start_are_one_line_and_an_exit_code(
+    folders: Path, tmp_path: Path, workers: str
+) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "config.json").write_text("{}")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        for arguments, settings, code, told in (
+            ((str(folders / "question"),), {"port": port}, 1, f"port {port}"),
+            ((str(folders / "question"),), {"host": "host.invalid"}, 1, "host.invalid"),
+            ((str(tmp_path),), {}, 2, "config.json"),
+            ((str(broken),), {}, 1, "broken"),
+            ((), {"port": "x"}, 2, "SRUSERVE_PORT"),
+        ):
+            process = start(*arguments, **({"workers": workers} | settings))
+            output, _ = process.communicate(timeout=60)
+            assert process.returncode == code, output
+            assert told in output
+            assert "Traceback" not in output
+
+
+def test_the_access_log_names_requests_and_no_content(folders: Path) -> None:
+    with serving(folders / "characters", access_log="true") as (client, process):
+        complete(client, prompt="a secret prompt", max_tokens=1)
+        process.send_signal(signal.SIGTERM)
+        output = ended(process)
+    assert '"POST /v1/completions HTTP/1.1" 200' in output
+    assert "secret" not in output
+
+
+def test_workers_end_when_their_supervisor_is_killed(folders: Path) -> None:
+    with serving(folders / "characters", workers="2") as (_, process):
+        workers = psutil.Process(process.pid).children()
+        process.kill()
+        _, alive = psutil.wait_procs(workers, timeout=30)
+        assert not alive

@@ -1,0 +1,64 @@
+"""Scoring over HTTP: likelihoods add up, whole and in chunks."""
+
+from math import log
+from typing import Any
+
+import httpx
+import pytest
+
+from sruserve.server.api.schemas import ScoreReply
+
+TEXT = "To be, or nöt to be — that is"
+
+
+def score(client: httpx.Client, **body: Any) -> dict[str, Any]:
+    reply = client.post("/v1/score", json={"model": "characters"} | body)
+    assert reply.status_code == 200, reply.text
+    ScoreReply.model_validate_json(reply.content, strict=True)
+    result: dict[str, Any] = reply.json()["results"][0]
+    return result
+
+
+def test_all_but_the_first_token_are_scored(client: httpx.Client) -> None:
+    found = score(client, input="To be")
+    assert (found["characters"], found["tokens"]) == (4, 4)
+    assert found["log_likelihood"] < 0
+    assert found["bits_per_character"] == -found["log_likelihood"] / log(2) / 4
+
+
+def test_characters_are_counted_not_bytes(client: httpx.Client) -> None:
+    found = score(client, input=TEXT)
+    assert found["characters"] == len(TEXT) - 1
+    assert found["tokens"] == len(TEXT.encode()) - 1
+    assert found["bits_per_character"] > found["bits_per_token"]
+
+
+def test_one_character_has_no_bits(client: httpx.Client) -> None:
+    found = score(client, input="T")
+    assert (found["characters"], found["bits_per_character"]) == (0, None)
+    assert found["log_likelihood"] == 0
+
+
+@pytest.mark.parametrize("cut", range(1, len(TEXT)))
+def test_the_chunks_of_a_text_score_what_the_whole_scores(client: httpx.Client, cut: int) -> None:
+    whole = score(client, input=TEXT, return_state=True)
+    first = score(client, input=TEXT[:cut], return_state=True)
+    second = score(client, input=TEXT[cut:], state=first["state"])
+    total = first["log_likelihood"] + second["log_likelihood"]
+    assert total == pytest.approx(whole["log_likelihood"], rel=1e-12)
+    assert first["characters"] + second["characters"] == whole["characters"]
+
+
+def test_a_list_scores_what_each_text_scores_alone(client: httpx.Client) -> None:
+    texts = [TEXT, "a", "x" * 3000]
+    reply = client.post("/v1/score", json={"model": "characters", "input": texts})
+    assert reply.json()["results"] == [score(client, input=text) for text in texts]
+
+
+def test_a_completions_state_scores_what_follows(client: httpx.Client) -> None:
+    body = {"model": "characters", "prompt": "To be", "max_tokens": 0, "return_state": True}
+    state = client.post("/v1/completions", json=body).json()["choices"][0]["state"]
+    joined = score(client, input="To be, or")["log_likelihood"]
+    parts = score(client, input="To be")["log_likelihood"]
+    parts += score(client, input=", or", state=state)["log_likelihood"]
+    assert parts == pytest.approx(joined, rel=1e-12)

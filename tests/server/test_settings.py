@@ -1,0 +1,114 @@
+"""Settings: documented, checked, and explained when they are wrong."""
+
+import base64
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from sruserve.server.discovery import find_models
+from sruserve.server.lifecycle import engine_limits
+from sruserve.server.settings import (
+    Settings,
+    SettingsError,
+    load_settings,
+    parse_keys,
+    variable_name,
+)
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "settings.md"
+
+
+@pytest.mark.parametrize("name", list(Settings.model_fields))
+def test_every_setting_is_documented_with_its_default_and_description(name: str) -> None:
+    field = Settings.model_fields[name]
+    default = "" if field.default in (None, ()) else f"`{field.default}`"
+    row = f"| `{variable_name(name)}` | {default} | {field.description} |"
+    assert row in DOCUMENT.read_text().splitlines(), f"docs/settings.md needs this row:\n{row}"
+
+
+def test_every_documented_setting_exists() -> None:
+    rows = [line for line in DOCUMENT.read_text().splitlines() if line.startswith("| `SRUSERVE_")]
+    assert len(rows) == len(Settings.model_fields)
+
+
+def test_settings_come_from_the_environment_and_arguments_win(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SRUSERVE_PORT", "9000")
+    monkeypatch.setenv("SRUSERVE_MAX_BATCH_TOKENS", "128")
+    monkeypatch.setenv("SRUSERVE_DTYPE", "")
+    settings = load_settings(port=9001)
+    assert (settings.port, settings.max_batch_tokens, settings.dtype) == (9001, 128, None)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "told"),
+    [
+        ("SRUSERVE_PORT", "http", "SRUSERVE_PORT=http"),
+        ("SRUSERVE_PORT", "70000", "less than or equal to 65535"),
+        ("SRUSERVE_MAX_BATCH_TOKENS", "0", "greater than 0"),
+        ("SRUSERVE_DTYPE", "float16", "'float32' or 'bfloat16'"),
+        ("SRUSERVE_WORKER", "2", "did you mean SRUSERVE_WORKERS?"),
+        ("SRUSERVE_XYZZY", "2", "SRUSERVE_XYZZY is not a setting"),
+        ("SRUSERVE_STATE_KEYS", "c2hvcnQ=", "32 bytes"),
+        ("SRUSERVE_STATE_KEYS", "not base64 at all", "openssl rand"),
+        ("SRUSERVE_MODEL_FOLDERS", "not json", "model_folders"),
+    ],
+)
+def test_a_wrong_setting_is_named_and_explained(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, told: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(SettingsError) as caught:
+        load_settings()
+    assert told in str(caught.value)
+    if variable == "SRUSERVE_STATE_KEYS":
+        assert value not in str(caught.value)
+
+
+def test_keys_are_read_in_base64_url_safe_base64_and_hex_in_their_order() -> None:
+    keys = [bytes([first]) * 32 for first in (0xFB, 0x01, 0x02)]
+    text = ", ".join(
+        [
+            base64.b64encode(keys[0]).decode(),
+            base64.urlsafe_b64encode(keys[1]).decode().rstrip("="),
+            keys[2].hex(),
+        ]
+    )
+    assert parse_keys(SecretStr(text)) == keys
+    assert parse_keys(SecretStr(base64.urlsafe_b64encode(keys[0]).decode())) == keys[:1]
+
+
+def test_keys_are_never_shown() -> None:
+    settings = load_settings(state_keys=SecretStr("ab" * 32))
+    assert "abab" not in repr(settings) + str(settings) + settings.model_dump_json()
+
+
+def test_given_folders_win_over_the_folder_of_models(folders: Path) -> None:
+    every = find_models(load_settings(models=folders))
+    assert [path.name for path in every] == sorted(path.name for path in folders.iterdir())
+    chosen = find_models(load_settings(models=folders, model_folders=(folders / "question",)))
+    assert [path.name for path in chosen] == ["question"]
+
+
+def test_missing_empty_and_ambiguous_folders_are_explained(folders: Path, tmp_path: Path) -> None:
+    twin = tmp_path / "twin" / "question"
+    twin.mkdir(parents=True)
+    (twin / "config.json").write_text("{}")
+    for settings, told in (
+        (load_settings(models=tmp_path / "absent"), "not a folder"),
+        (load_settings(models=tmp_path), "no model folder"),
+        (load_settings(model_folders=(tmp_path,)), "no config.json"),
+        (load_settings(model_folders=(folders / "question", twin)), "rename one"),
+    ):
+        with pytest.raises(SettingsError, match=told):
+            find_models(settings)
+
+
+def test_workers_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    assert engine_limits(load_settings()).threads == 0
+    assert engine_limits(load_settings(workers=3)).threads == 2
+    assert engine_limits(load_settings(workers=20)).threads == 1
+    assert engine_limits(load_settings(workers=3, threads=5)).threads == 5
