@@ -40,7 +40,7 @@ $(VENV)/.test: $(SOURCES) | $(VENV)/bin/python
 	$(PIP) --editable '.[test]'
 	@touch $@ $(VENV)/.serve
 
-# sru compiles its own extension when it is first imported; torch must be there before it is built.
+# sru compiles its CPU kernel, with ninja and a C++ compiler, when it is first imported.
 $(VENV)/.bench: $(VENV)/.serve
 	$(PIP) --editable '.[bench]'
 	@touch $@

@@ -107,12 +107,12 @@ class EngineMetrics:
         self._tokens(tokens)
         self._characters(characters)
 
-    def occupancy(self, waiting: int, running: int, rows: int, row_bytes: int) -> None:
+    def occupancy(self, waiting: int, running: int, rows: int, state_bytes: int) -> None:
         """Waiting requests, running sequences, rows in use and the memory of those rows."""
         self._waiting(waiting)
         self._running(running)
         self._streams(rows)
-        self._state_bytes(row_bytes)
+        self._state_bytes(state_bytes)
 
 
 class RouteMetrics:

@@ -112,3 +112,11 @@ def test_workers_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     assert engine_limits(load_settings(workers=3)).threads == 2
     assert engine_limits(load_settings(workers=20)).threads == 1
     assert engine_limits(load_settings(workers=3, threads=5)).threads == 5
+
+
+def test_an_empty_variable_is_an_unset_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SRUSERVE_MODELS", "")
+    monkeypatch.setenv("SRUSERVE_PORT", "")
+    settings = load_settings()
+    assert settings.models is None
+    assert settings.port == 8000
