@@ -65,6 +65,7 @@ class Engine:
         self._left: dict[Job, int] = {}  # items that have no final result yet
         self._outbox: dict[asyncio.AbstractEventLoop, list[_Note]] = {}
         self._warm, self._draining = threading.Event(), threading.Event()
+        self._failure: Exception | None = None
         self._deadline = float("inf")
         self._thread = threading.Thread(target=self._run, name=f"engine {model.name}", daemon=True)
 
@@ -87,6 +88,8 @@ class Engine:
         """Warm the model up, then serve. Blocks until warm."""
         self._thread.start()
         self._warm.wait()
+        if self._failure is not None:
+            raise EngineFailure(f"{self.model.name} does not run: {self._failure}")
 
     def stop(self, timeout: float) -> None:
         """Take no more jobs, work on for up to `timeout` seconds, fail the rest."""
@@ -120,8 +123,14 @@ class Engine:
     @torch.inference_mode()
     def _run(self) -> None:
         """Serve until stopped. A failed batch fails its own jobs, never the loop."""
-        self.model.network.warm_up(self._threads.use)
-        self._warm.set()
+        try:
+            self.model.network.warm_up(self._threads.use)
+        except Exception as error:
+            _log.exception("%s failed to warm up", self.model.name)
+            self._failure = error
+            return
+        finally:
+            self._warm.set()
         while not (self._draining.is_set() and self._idle()):
             batch = self._scheduler.next_batch()
             if time.monotonic() > self._deadline:
@@ -135,7 +144,7 @@ class Engine:
         return not self._scheduler.running and not self._scheduler.contended
 
     def _take(self, batch: Batch) -> None:
-        """Step, then settle."""
+        """Step, then settle. A failure in either ends the jobs of this batch and no others."""
         started = time.monotonic()
         for stream, _ in batch.inputs:
             if not stream.job.begun:
@@ -147,24 +156,30 @@ class Engine:
             burst = min(self._limits.burst, left)
         self._threads.use(len(batch.decodes) + sum(count for _, count in batch.inputs))
         computed = Batch(batch.decodes, [(s, n) for s, n in batch.inputs if n])
+        advances: list[Advance] = []
         try:
-            advances = []
             if computed.decodes or computed.inputs:
                 advances = self._stepper.step(computed, burst, self._interrupted)
+            now = time.monotonic()
+            if advances:
+                tokens = sum(a.consumed + max(0, len(a.tokens) - 1) for a in advances)
+                self._metrics.step(len(advances), tokens, now - started)
+                self._metrics.consumed(sum(n for _, n in computed.inputs))
+            self._settle(batch, advances, now)
         except Exception:
             _log.exception("a step of %s failed", self.model.name)
-            self._scheduler.settle(batch)
-            for job in {stream.job for stream in (*batch.decodes, *(s for s, _ in batch.inputs))}:
-                self._end(
-                    job, EngineFailure("the model failed on this batch; see the server's log")
-                )
-            return
-        now = time.monotonic()
-        tokens = sum(a.consumed + max(0, len(a.tokens) - 1) for a in advances)
-        if advances:
-            self._metrics.step(len(advances), tokens, now - started)
-            self._metrics.consumed(sum(n for _, n in computed.inputs))
-        self._settle(batch, advances, now)
+            self._abandon(batch, advances)
+
+    def _abandon(self, batch: Batch, advances: list[Advance]) -> None:
+        """End the jobs of a batch whose step or settling failed; none of its rows stays in use."""
+        streams = [*batch.decodes, *(stream for stream, _ in batch.inputs)]
+        for row in {stream.row for stream in streams} | {advance.row for advance in advances}:
+            if row >= 0:
+                self._pool.release(row)
+        for stream in streams:
+            stream.row = -1
+        for job in dict.fromkeys(stream.job for stream in streams):
+            self._end(job, EngineFailure("the model failed on this batch; see the server's log"))
 
     def _interrupted(self) -> bool:
         return self._scheduler.contended or self._draining.is_set()
@@ -208,7 +223,7 @@ class Engine:
         stream = advance.stream
         if stream.row >= 0:
             self._pool.release(stream.row)
-        stream.row = advance.row
+        stream.row, advance.row = advance.row, -1
 
     def _flush_seconds(self) -> float:
         """How often a stream's text is told: an HTTP event costs more than a step."""

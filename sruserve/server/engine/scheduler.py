@@ -99,10 +99,9 @@ class Scheduler:
         return Batch(decodes, self._share(budget) if self._waiting else [])
 
     def settle(self, batch: Batch) -> None:
-        """Take the streams whose inputs are consumed out of the queue."""
-        taken = [self._waiting.popleft() for _ in batch.inputs]
-        self._waiting.extendleft(s for s in reversed(taken) if s.remaining)
-        for stream in taken:
+        """Put streams that have inputs left back in their places; the others leave the queue."""
+        self._waiting.extendleft(s for s, _ in reversed(batch.inputs) if s.remaining)
+        for stream, _ in batch.inputs:
             if not stream.remaining:
                 self._leave(stream.job)
 
@@ -157,17 +156,19 @@ class Scheduler:
             self._fail(job, error)
 
     def _share(self, budget: int) -> list[tuple[Stream, int]]:
-        """Split `budget` tokens among the waiting streams: each a fair part, the rest in order."""
+        """Take streams out of the queue for a step and split `budget` tokens among them.
+
+        Each gets a fair part, and what is left over goes to the first ones.
+        """
         room = self._max_streams - len(self._decoding)
-        chosen = [s for s, _ in zip(self._waiting, range(min(room, budget)), strict=False)]
         if self._whole:
-            taken = []
-            for stream in chosen:
-                if stream.remaining > budget:
-                    break
+            taken: list[tuple[Stream, int]] = []
+            while self._waiting and len(taken) < room and self._waiting[0].remaining <= budget:
+                stream = self._waiting.popleft()
                 budget -= stream.remaining
                 taken.append((stream, stream.remaining))
             return taken
+        chosen = [self._waiting.popleft() for _ in range(min(len(self._waiting), room, budget))]
         fair = max(1, budget // max(1, len(chosen)))
         counts = [min(stream.remaining, fair) for stream in chosen]
         rest = budget - sum(counts)

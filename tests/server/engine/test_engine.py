@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from sruserve.model.network import Network
 from sruserve.server.engine.jobs import Classified, Generated, Item, Kind, Sampling, Snapshot
 from sruserve.server.engine.limits import Limits
+from sruserve.server.engine.streams import Stream
 from sruserve.server.errors import (
     DeadlineExceeded,
     Draining,
@@ -273,6 +274,41 @@ def test_a_failed_step_fails_its_jobs_and_nobody_else(
         assert after.text == before.text
 
     asyncio.run(run())
+
+
+def test_a_failure_in_settling_ends_its_jobs_and_leaves_no_row(
+    lm: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        before = await lm.generate("Hello", 40)
+        settle, failures = Stream.write, iter([False, False, True])
+
+        def broken(stream: Stream, *told: Any) -> Any:
+            if next(failures, False):
+                raise RuntimeError("no memory")
+            return settle(stream, *told)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Stream, "write", broken)
+            results = await asyncio.gather(
+                *(lm.generate("Hello", 40) for _ in range(4)), return_exceptions=True
+            )
+        assert any(isinstance(result, EngineFailure) for result in results)
+        assert (lm.engine.rows, lm.engine.waiting, lm.engine.running) == (0, 0, 0)
+        assert (await lm.generate("Hello", 40)).text == before.text
+
+    asyncio.run(run())
+
+
+def test_a_model_that_does_not_run_is_told_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(Network, "hidden", broken)
+    with pytest.raises(EngineFailure, match="no memory"), Driver(random_model(tmp_path / "lm")):
+        pass
 
 
 def test_no_stream_reads_what_another_left_in_its_row(tmp_path: Path) -> None:
