@@ -1,6 +1,5 @@
 """One model's engine: a thread that schedules, steps and settles until it is stopped."""
 
-import asyncio
 import logging
 import threading
 import time
@@ -9,8 +8,9 @@ from typing import Protocol
 import torch
 
 from sruserve.model.folder import Model
-from sruserve.server.engine.jobs import Item, Job, Kind, Result
+from sruserve.server.engine.jobs import Item, Job, Kind
 from sruserve.server.engine.limits import Limits
+from sruserve.server.engine.outbox import Outbox
 from sruserve.server.engine.pool import StatePool
 from sruserve.server.engine.scheduler import Batch, Scheduler
 from sruserve.server.engine.step import Advance, Stepper
@@ -60,10 +60,9 @@ class Engine:
         self._scheduler = Scheduler(
             limits, rows // 2, not model.network.streams, model.codec, self._end
         )
+        self._outbox = Outbox()
         self._stepper = Stepper(model, self._pool)
         self._threads = Threads(model.network, limits.threads)
-        self._left: dict[Job, int] = {}  # items that have no final result yet
-        self._outbox: dict[asyncio.AbstractEventLoop, list[_Note]] = {}
         self._warm, self._draining = threading.Event(), threading.Event()
         self._failure: Exception | None = None
         self._deadline = float("inf")
@@ -91,11 +90,20 @@ class Engine:
         if self._failure is not None:
             raise EngineFailure(f"{self.model.name} does not run: {self._failure}")
 
-    def stop(self, timeout: float) -> None:
-        """Take no more jobs, work on for up to `timeout` seconds, fail the rest."""
+    @property
+    def alive(self) -> bool:
+        """Whether the engine serves, or has been told to end."""
+        return self._thread.is_alive() or self._draining.is_set()
+
+    def drain(self, timeout: float) -> None:
+        """Take no more jobs, and fail what is not done in `timeout` seconds. Returns at once."""
         self._deadline = time.monotonic() + timeout
         self._draining.set()
         self._scheduler.wake()
+
+    def stop(self, timeout: float) -> None:
+        """Drain, and wait for the end."""
+        self.drain(timeout)
         if self._thread.is_alive():
             self._thread.join()
 
@@ -113,7 +121,8 @@ class Engine:
             if longest > self._limits.max_batch_tokens:
                 raise InputTooLong(
                     f"{self.model.name} is bidirectional and reads whole inputs of at most "
-                    f"{self._limits.max_batch_tokens} steps; this one has {longest}"
+                    f"{self._limits.max_batch_tokens} steps (SRUSERVE_MAX_BATCH_TOKENS); this one "
+                    f"has {longest}"
                 )
         if job.kind is Kind.GENERATE and not all(map(_begins, job.items)):
             raise EmptyInput("nothing to go on from: send a prompt, or a state that has one")
@@ -122,7 +131,7 @@ class Engine:
 
     @torch.inference_mode()
     def _run(self) -> None:
-        """Serve until stopped. A failed batch fails its own jobs, never the loop."""
+        """Serve until stopped. A failure ends the jobs that are here, never the loop."""
         try:
             self.model.network.warm_up(self._threads.use)
         except Exception as error:
@@ -131,17 +140,27 @@ class Engine:
             return
         finally:
             self._warm.set()
-        while not (self._draining.is_set() and self._idle()):
-            batch = self._scheduler.next_batch()
-            if time.monotonic() > self._deadline:
-                for job in self._scheduler.jobs():
-                    self._end(job, Draining("the server stopped before this was done; retry"))
-            elif batch.decodes or batch.inputs:
-                self._take(batch)
-            self._send()
+        while not (self._draining.is_set() and not self._scheduler.busy):
+            try:
+                self._turn()
+            except Exception:
+                _log.exception("the engine of %s failed", self.model.name)
+                self._end_all(EngineFailure("the engine failed; see the server's log"))
+            self._outbox.send()
+        self._scheduler.close()
+        self._end_all(Draining("the server is stopping; retry on another replica"))
+        self._outbox.send()
 
-    def _idle(self) -> bool:
-        return not self._scheduler.running and not self._scheduler.contended
+    def _turn(self) -> None:
+        """One step, or at the end of a stop's patience the end of everything."""
+        if time.monotonic() > self._deadline:
+            self._end_all(Draining("the server stopped before this was done; retry"))
+            return
+        batch = self._scheduler.next_batch()
+        if batch.decodes or batch.inputs:
+            self._take(batch)
+        rows = len(self._pool)
+        self._metrics.occupancy(self.waiting, self.running, rows, rows * self._pool.row_bytes)
 
     def _take(self, batch: Batch) -> None:
         """Step, then settle. A failure in either ends the jobs of this batch and no others."""
@@ -173,11 +192,9 @@ class Engine:
     def _abandon(self, batch: Batch, advances: list[Advance]) -> None:
         """End the jobs of a batch whose step or settling failed; none of its rows stays in use."""
         streams = [*batch.decodes, *(stream for stream, _ in batch.inputs)]
-        for row in {stream.row for stream in streams} | {advance.row for advance in advances}:
-            if row >= 0:
-                self._pool.release(row)
-        for stream in streams:
-            stream.row = -1
+        for advance in advances:
+            if advance.row >= 0:
+                self._pool.release(advance.row)
         for job in dict.fromkeys(stream.job for stream in streams):
             self._end(job, EngineFailure("the model failed on this batch; see the server's log"))
 
@@ -193,6 +210,8 @@ class Engine:
         interval = self._flush_seconds()
         for advance in advances:
             stream = advance.stream
+            stream.answer = advance.answer
+            stream.scores += advance.scores
             if not advance.tokens:
                 self._swap(advance)
                 stream.steps += advance.consumed
@@ -206,12 +225,11 @@ class Engine:
             stream.steps += advance.consumed + used - 1
             stream.pending = advance.tokens[used - 1]
             if stop is not None or not stream.tokens_left:
-                self._scheduler.forget(stream)
                 self._finish(stream, stop)
                 continue
             self._scheduler.decode(stream)
             if stream.job.stream and now - stream.told_at >= interval:
-                self._tell(stream.job, stream.index, stream.tell(now))
+                self._outbox.tell(stream.job, stream.index, stream.tell(now))
         for stream, _ in batch.inputs:
             samples = stream.job.kind is Kind.GENERATE and stream.job.sampling.max_tokens
             if not stream.remaining and not samples:
@@ -232,77 +250,27 @@ class Engine:
 
     def _finish(self, stream: Stream, stop: str | None) -> None:
         """Tell a stream's last result and give its row back."""
-        job = stream.job
-        self._tell(job, stream.index, stream.finish(self._pool, stop))
-        if stream.row >= 0:
-            self._pool.release(stream.row)
-            stream.row = -1
-        left = self._left.get(job, len(job.items)) - 1
-        if left:
-            self._left[job] = left
-        else:
-            self._left.pop(job, None)
-            self._note(job, _Note(job))
+        self._outbox.tell(stream.job, stream.index, stream.finish(self._pool, stop))
+        self._free(stream)
+        if self._scheduler.finish(stream):
+            self._outbox.end(stream.job)
 
     def _end(self, job: Job, error: ServeError | None) -> None:
         """End a job early: its rows are free again, its client (if there is one) gets the error."""
         for stream in self._scheduler.drop(job):
-            if stream.row >= 0:
-                self._pool.release(stream.row)
-                stream.row = -1
-        self._left.pop(job, None)
-        self._note(job, _Note(job, error=error))
+            self._free(stream)
+        self._outbox.end(job, error)
 
-    def _tell(self, job: Job, index: int, result: Result) -> None:
-        self._note(job, _Note(job, index, result))
+    def _end_all(self, error: ServeError) -> None:
+        for job in self._scheduler.jobs():
+            self._end(job, error)
 
-    def _note(self, job: Job, note: "_Note") -> None:
-        self._outbox.setdefault(job.loop, []).append(note)
-
-    def _send(self) -> None:
-        """Hand everything that this step settled to the event loop, in one call."""
-        rows = len(self._pool)
-        self._metrics.occupancy(self.waiting, self.running, rows, rows * self._pool.row_bytes)
-        for loop, notes in self._outbox.items():
-            try:
-                loop.call_soon_threadsafe(_deliver, notes)
-            except RuntimeError:  # the loop is closed: nobody is there to be told
-                _log.debug("results of a closed event loop are dropped")
-        self._outbox = {}
+    def _free(self, stream: Stream) -> None:
+        if stream.row >= 0:
+            self._pool.release(stream.row)
+            stream.row = -1
 
 
 def _begins(item: Item) -> bool:
     """Whether there is a token that a completion can follow."""
     return len(item.inputs) > 0 or (item.start is not None and item.start.pending >= 0)
-
-
-class _Note:
-    """A result of one item, or (without one) the end of its job."""
-
-    __slots__ = ("error", "index", "job", "result")
-
-    def __init__(
-        self,
-        job: Job,
-        index: int = -1,
-        result: Result | None = None,
-        error: ServeError | None = None,
-    ) -> None:
-        self.job, self.index, self.result, self.error = job, index, result, error
-
-
-def _deliver(notes: list[_Note]) -> None:
-    """On the event loop: tell results in order; every job's outcome is told once."""
-    for note in notes:
-        done = note.job.done
-        if done.done():
-            continue
-        try:
-            if note.result is not None:
-                note.job.deliver(note.index, note.result)
-            elif note.error is not None:
-                done.set_exception(note.error)
-            else:
-                done.set_result(None)
-        except Exception as error:
-            done.set_exception(error)

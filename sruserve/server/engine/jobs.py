@@ -41,11 +41,6 @@ class Snapshot:
     utf8: bytes = b""
     held: str = ""
 
-    @property
-    def position(self) -> int:
-        """How many tokens the stream holds: the index that its next token will have."""
-        return self.steps + (self.pending >= 0)
-
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
@@ -154,4 +149,4 @@ class Job:
     @property
     def withdrawn(self) -> bool:
         """Whether nobody waits for the outcome any more."""
-        return self.done.cancelled()
+        return self.done.done()

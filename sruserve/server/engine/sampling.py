@@ -10,6 +10,8 @@ from torch import Tensor
 from sruserve.server.engine.jobs import Sampling
 
 WINDOW = 64  # tokens that the repetition penalty looks back on
+_COLDEST = 1e-30  # a temperature that float32 can still divide by
+_ALL = 1 << 30  # more tokens than any vocabulary has
 
 
 class Sampler:
@@ -29,12 +31,11 @@ class Sampler:
         self._uniforms = torch.from_numpy(uniforms).unsqueeze(2)
         self._greedy = _column([t == 0.0 for t in temperature]) if 0.0 in temperature else None
         self._all_greedy = not any(temperature)
-        self._temperature = _column([t or 1.0 for t in temperature])
+        self._temperature = _column([max(t, _COLDEST) if t else 1.0 for t in temperature])
         self._tempered = any(t not in (0.0, 1.0) for t in temperature)
         self._filters = None
         if any(s.top_k or s.top_p < 1 or s.min_p for s in sampling):
-            everything = 1 << 30
-            top_k = _column([s.top_k or everything for s in sampling])
+            top_k = _column([min(s.top_k, _ALL) or _ALL for s in sampling])
             top_p = _column([s.top_p if s.top_p < 1 else 2.0 for s in sampling])
             self._filters = (top_k, top_p, _column([s.min_p for s in sampling]))
         self._window: Tensor | None = None
@@ -54,7 +55,10 @@ class Sampler:
         if self._all_greedy:
             tokens = logits.argmax(1)
         else:
-            tempered = logits / self._temperature if self._tempered else logits
+            if self._tempered:  # the best at 0, or a small temperature would make it infinite
+                tempered = (logits - logits.amax(1, keepdim=True)) / self._temperature
+            else:
+                tempered = logits
             probabilities = tempered.softmax(1)
             if self._filters is not None:
                 probabilities = _filtered(probabilities, *self._filters)
@@ -81,7 +85,9 @@ def _filtered(probabilities: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor
     ordered, ids = torch.sort(probabilities, dim=1, descending=True, stable=True)
     kept = ordered.where(torch.arange(ordered.shape[1]) < top_k, 0.0)
     before = kept.cumsum(1, dtype=torch.float64) - kept
-    kept = kept.where(before < top_p * kept.sum(1, keepdim=True, dtype=torch.float64), 0.0)
+    inside = before < top_p * kept.sum(1, keepdim=True, dtype=torch.float64)
+    inside[:, 0] = True  # however small top_p is
+    kept = kept.where(inside, 0.0)
     kept = kept.where(kept >= min_p * kept[:, :1], 0.0)
     return torch.zeros_like(probabilities).scatter_(1, ids, kept)
 

@@ -3,15 +3,21 @@
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from threading import Lock
 
 from sruserve.model.text import Codec
 from sruserve.server.engine.jobs import Job
 from sruserve.server.engine.limits import Limits
-from sruserve.server.engine.streams import Stream
-from sruserve.server.errors import DeadlineExceeded, Overloaded, ServeError
+from sruserve.server.engine.streams import Stream, streams_of
+from sruserve.server.errors import (
+    DeadlineExceeded,
+    Draining,
+    EngineFailure,
+    Overloaded,
+    ServeError,
+)
 
 _DECODE_SHARE = 8  # while streams decode, inputs take at most 1/8 of a step, so none stalls
 
@@ -24,12 +30,20 @@ class Batch:
     inputs: list[tuple[Stream, int]]
 
 
+@dataclass(slots=True)
+class _Open:
+    """A job that is here: its streams without a last result, and how many have inputs left."""
+
+    streams: dict[Stream, None] = field(default_factory=dict)
+    unread: int = 0
+
+
 class Scheduler:
     """The bounded queue, and the streams that run.
 
     max_streams: how many streams may hold a state at a time.
     whole: inputs cannot be cut (a bidirectional network).
-    fail: called with a job that ends early, and why (None: its client left); it has to `drop` it.
+    fail: called with a job that ends early, and why (None: its client left); it must `drop` it.
     """
 
     def __init__(
@@ -43,11 +57,12 @@ class Scheduler:
         self._limits, self._max_streams, self._whole = limits, max_streams, whole
         self._codec, self._fail = codec, fail
         self._inbox: SimpleQueue[Job | None] = SimpleQueue()
+        self._jobs: dict[Job, _Open] = {}
         self._waiting: deque[Stream] = deque()
+        self._stale = False  # some that wait belong to dropped jobs
         self._decoding: dict[Stream, None] = {}
-        self._open: dict[Job, int] = {}  # streams that still have inputs to consume
         self._lock = Lock()
-        self._queued, self._queued_bytes = 0, 0
+        self._queued, self._queued_bytes, self._closed = 0, 0, False
 
     @property
     def queued(self) -> int:
@@ -56,7 +71,13 @@ class Scheduler:
 
     @property
     def running(self) -> int:
+        """Sequences without a last result."""
         return len(self._decoding) + len(self._waiting)
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is any job."""
+        return bool(self._jobs) or not self._inbox.empty()
 
     @property
     def contended(self) -> bool:
@@ -66,27 +87,43 @@ class Scheduler:
     def check(self, cost: int) -> None:
         """Raise `Overloaded` if a job of `cost` bytes would not be admitted now."""
         limits = self._limits
-        full = self._queued >= limits.max_queue_requests
-        if full or (self._queued and self._queued_bytes + cost > limits.max_queue_bytes):
-            raise Overloaded("the queue is full; retry after a moment, or send less at a time")
+        if self._queued >= limits.max_queue_requests:
+            raise Overloaded(
+                f"{self._queued} requests are waiting, as many as SRUSERVE_MAX_QUEUE_REQUESTS "
+                "allows; retry after a moment"
+            )
+        if self._queued and self._queued_bytes + cost > limits.max_queue_bytes:
+            raise Overloaded(
+                "the requests that wait are as long as SRUSERVE_MAX_QUEUE_BYTES allows; retry "
+                "after a moment, or send less at a time"
+            )
 
     def submit(self, job: Job) -> None:
-        """Queue a job, from any thread, or raise `Overloaded`."""
+        """Queue a job, from any thread; raises `Overloaded`, or `Draining` after `close`."""
         with self._lock:
+            if self._closed:
+                raise Draining("the server is stopping; retry on another replica")
             self.check(job.cost)
             self._queued += 1
             self._queued_bytes += job.cost
-        self._inbox.put(job)
+            self._inbox.put(job)
 
     def wake(self) -> None:
         """Let a waiting `next_batch` return."""
         self._inbox.put(None)
 
+    def close(self) -> None:
+        """Admit nothing more: what `jobs` gives after this is all there will ever be."""
+        with self._lock:
+            self._closed = True
+
     def next_batch(self) -> Batch:
         """What to compute next; waits while there is nothing. Empty after `wake`."""
-        idle = not self._waiting and not self._decoding
-        self._receive(wait=idle)
-        self._drop_withdrawn()
+        self._receive(wait=not self._jobs)
+        self._end_early()
+        if self._stale:
+            self._waiting = deque(stream for stream in self._waiting if not stream.dropped)
+            self._stale = False
         decodes = list(self._decoding)
         if len(decodes) > self._limits.max_batch_tokens:
             decodes = decodes[: self._limits.max_batch_tokens]
@@ -109,25 +146,32 @@ class Scheduler:
         """From now on the stream takes a token in every step."""
         self._decoding[stream] = None
 
-    def forget(self, stream: Stream) -> None:
-        """A stream that was decoding is finished."""
+    def finish(self, stream: Stream) -> bool:
+        """A stream has its last result; returns whether it was its job's last stream."""
         self._decoding.pop(stream, None)
+        streams = self._jobs[stream.job].streams
+        del streams[stream]
+        if not streams:
+            del self._jobs[stream.job]
+        return not streams
 
     def drop(self, job: Job) -> list[Stream]:
-        """Forget a job and return the streams that it still had here."""
-        mine = [s for s in (*self._waiting, *self._decoding) if s.job is job]
-        self._waiting = deque(s for s in self._waiting if s.job is not job)
-        for stream in mine:
+        """Forget a job and return its streams without a last result."""
+        entry = self._jobs.pop(job, None)
+        if entry is None:
+            return []
+        for stream in entry.streams:
+            stream.dropped = True
             self._decoding.pop(stream, None)
-        if job in self._open:
-            self._open[job] = 1
-            self._leave(job)
-        return mine
+        if entry.unread:
+            self._leave_queue(job)
+            self._stale = True
+        return list(entry.streams)
 
     def jobs(self) -> list[Job]:
         """Every job that is here."""
         self._receive(wait=False)
-        return list(dict.fromkeys(s.job for s in (*self._waiting, *self._decoding)))
+        return list(self._jobs)
 
     def _receive(self, wait: bool) -> None:
         """Take jobs out of the inbox; with `wait`, at least one (or a wake)."""
@@ -139,15 +183,20 @@ class Scheduler:
             wait = False
             if job is None:
                 continue
-            self._open[job] = len(job.items)
-            self._waiting.extend(Stream(job, i, self._codec) for i in range(len(job.items)))
+            entry = self._jobs[job] = _Open(unread=len(job.items))
+            try:
+                streams = streams_of(job, self._codec)
+            except Exception as error:  # out of memory, say: nobody else is to suffer
+                self._fail(job, EngineFailure(f"the request could not be prepared: {error}"))
+                continue
+            entry.streams = dict.fromkeys(streams)
+            self._waiting.extend(streams)
 
-    def _drop_withdrawn(self) -> None:
+    def _end_early(self) -> None:
         """End the jobs whose client left, and those that waited too long for their first step."""
         now = time.monotonic()
         ended: dict[Job, ServeError | None] = {}
-        for stream in (*self._waiting, *self._decoding):
-            job = stream.job
+        for job in self._jobs:
             if job.withdrawn:
                 ended[job] = None
             elif job.deadline and not job.begun and now > job.deadline:
@@ -182,10 +231,12 @@ class Scheduler:
 
     def _leave(self, job: Job) -> None:
         """One stream of a job has consumed its inputs; after the last, the job leaves the queue."""
-        self._open[job] -= 1
-        if self._open[job]:
-            return
-        del self._open[job]
+        entry = self._jobs[job]
+        entry.unread -= 1
+        if not entry.unread:
+            self._leave_queue(job)
+
+    def _leave_queue(self, job: Job) -> None:
         with self._lock:
             self._queued -= 1
             self._queued_bytes -= job.cost

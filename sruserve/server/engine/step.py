@@ -31,6 +31,8 @@ class Advance:
     consumed: int
     tokens: list[int] = field(default_factory=list)
     logprobs: list[Logprobs] = field(default_factory=list)
+    answer: NDArray[np.float32] | None = None
+    scores: list[NDArray[np.float32]] = field(default_factory=list)
 
 
 class Stepper:
@@ -94,7 +96,7 @@ class Stepper:
         if answered:
             probabilities = self._network.logits(hidden).softmax(1).numpy()
             for advance, row in answered:
-                advance.stream.answer = probabilities[row]
+                advance.answer = probabilities[row]
         for advance, row in scored:
             self._score(advance, hidden[row : row + advance.consumed])
         if not sampled:
@@ -151,7 +153,7 @@ class Stepper:
         return advance.row
 
     def _score(self, advance: Advance, hidden: Tensor) -> None:
-        """Append the log-probabilities of the tokens that follow the rows of `hidden`."""
+        """Take down the log-probabilities of the tokens that follow the rows of `hidden`."""
         stream = advance.stream
         following = stream.known[stream.done + 1 : stream.done + 1 + advance.consumed]
         targets = torch.from_numpy(following).unsqueeze(1)
@@ -159,7 +161,7 @@ class Stepper:
         for start in range(0, len(hidden), size):
             scores = self._network.logits(hidden[start : start + size]).log_softmax(1)
             picked = scores.gather(1, targets[start : start + size])
-            stream.scores.append(picked.squeeze(1).numpy())
+            advance.scores.append(picked.squeeze(1).numpy())
 
     def _logprobs(self, logits: Tensor, token: int, top: int) -> Logprobs:
         scores = logits.log_softmax(0)

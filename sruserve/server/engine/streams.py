@@ -25,15 +25,33 @@ from sruserve.server.engine.writer import Writer
 _DRAWS = 128  # random numbers made ahead: one call costs as much as the first hundred
 
 
+Ids = NDArray[np.int64]
+
+
+def streams_of(job: Job, codec: Codec | None) -> list["Stream"]:
+    """A stream for every item of a job. Choices of one prompt share its tokens."""
+    known: dict[tuple[int, int], Ids] = {}
+    streams = []
+    for index, item in enumerate(job.items):
+        pending = item.start.pending if item.start and job.kind is not Kind.CLASSIFY else -1
+        key = (id(item.inputs), pending)
+        if key not in known:
+            tokens: Ids = item.inputs.astype(np.int64, copy=False)
+            known[key] = np.concatenate(([pending], tokens)) if pending >= 0 else tokens
+        streams.append(Stream(job, index, codec, known[key]))
+    return streams
+
+
 class Stream:
     """What is known of one sequence between two steps.
 
     row: the pool row of its state after `steps` tokens; -1 stands for zeros.
+    known: the tokens it begins with: the pending one of the state it continues, then the item's.
     inputs: what it has to consume; `done` of it is consumed.
     pending: its last token, known but not consumed; -1 is none.
     """
 
-    def __init__(self, job: Job, index: int, codec: Codec | None) -> None:
+    def __init__(self, job: Job, index: int, codec: Codec | None, known: Ids) -> None:
         item = job.items[index]
         start = item.start or Snapshot(np.zeros(0, np.float32))
         self.job, self.index, self.codec = job, index, codec
@@ -41,11 +59,10 @@ class Stream:
         self.start_row: NDArray[np.float32] | None = start.row if item.start else None
         self.steps, self.done = start.steps, 0
         self.pending = -1
-        self.known: NDArray[np.int64] = item.inputs.astype(np.int64, copy=False)
+        self.known = known
+        self.window: list[int] = []
         self.inputs: NDArray[np.int64] | NDArray[np.float32] = item.inputs
         if job.kind is not Kind.CLASSIFY:
-            if start.pending >= 0:
-                self.known = np.concatenate(([start.pending], self.known))
             # The last token is consumed only where something is to be sampled after it.
             sampled = job.kind is Kind.GENERATE and job.sampling.max_tokens > 0
             self.inputs = self.known if sampled else self.known[:-1]
@@ -54,13 +71,16 @@ class Stream:
             self.window = [*start.window, *item.inputs[-WINDOW:].tolist()][-WINDOW:]
         self.answer: NDArray[np.float32] | None = None  # class probabilities after the last input
         self.scores: list[NDArray[np.float32]] = []  # log-probabilities of the known tokens
+        self.dropped = False  # its job ended early
         self.generated = 0
         self._writer = None
         if job.kind is Kind.GENERATE and codec is not None:
             self._writer = Writer(codec.pieces, job.sampling.stop, start.utf8, start.held)
+        self._text: list[str] = []
+        if self._writer and len(item.inputs):  # nothing held back can go on behind a new prompt
+            self._text.append(self._writer.flush())
         self._draws: NDArray[np.float64] = np.zeros(0)
         self._draws_from = 0
-        self._text: list[str] = []
         self._tokens: list[int] = []
         self._logprobs: list[Logprobs] = []
         self.told_at = 0.0

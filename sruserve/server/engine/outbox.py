@@ -1,0 +1,68 @@
+"""The way back: what a step settled, told on the event loop of each job, in order."""
+
+import asyncio
+import logging
+
+from sruserve.server.engine.jobs import Job, Result
+from sruserve.server.errors import ServeError
+
+_log = logging.getLogger(__name__)
+
+
+class Outbox:
+    """Collects results and outcomes on the engine's thread; `send` hands them over at once."""
+
+    def __init__(self) -> None:
+        self._notes: dict[asyncio.AbstractEventLoop, list[_Note]] = {}
+
+    def tell(self, job: Job, index: int, result: Result) -> None:
+        """A result of one item."""
+        self._add(_Note(job, index, result))
+
+    def end(self, job: Job, error: ServeError | None = None) -> None:
+        """The outcome of a job, after its last result."""
+        self._add(_Note(job, error=error))
+
+    def send(self) -> None:
+        """Hand everything to the event loops, in one call to each."""
+        notes, self._notes = self._notes, {}
+        for loop, mine in notes.items():
+            try:
+                loop.call_soon_threadsafe(_deliver, mine)
+            except RuntimeError:  # the loop is closed: nobody is there to be told
+                _log.debug("results of a closed event loop are dropped")
+
+    def _add(self, note: "_Note") -> None:
+        self._notes.setdefault(note.job.loop, []).append(note)
+
+
+class _Note:
+    """A result of one item, or (without one) the outcome of its job."""
+
+    __slots__ = ("error", "index", "job", "result")
+
+    def __init__(
+        self,
+        job: Job,
+        index: int = -1,
+        result: Result | None = None,
+        error: ServeError | None = None,
+    ) -> None:
+        self.job, self.index, self.result, self.error = job, index, result, error
+
+
+def _deliver(notes: list[_Note]) -> None:
+    """On the event loop: tell results in order; every job's outcome is told once."""
+    for note in notes:
+        done = note.job.done
+        if done.done():
+            continue
+        try:
+            if note.result is not None:
+                note.job.deliver(note.index, note.result)
+            elif note.error is not None:
+                done.set_exception(note.error)
+            else:
+                done.set_result(None)
+        except Exception as error:
+            done.set_exception(error)
