@@ -71,6 +71,9 @@ class Driver:
         assert self.model.codec is not None
         return self.model.codec.encode(text)[0]
 
+    def zero_row(self) -> Any:
+        return self.model.network.layout.allocate(1)[0].numpy()
+
     def job(self, kind: Kind, items: Sequence[Item], **fields: Any) -> "Told":
         return Told(self.engine, kind, items, **fields)
 

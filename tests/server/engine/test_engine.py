@@ -1,6 +1,7 @@
 """The engine's guarantees, bit for bit: split, company, restore, seed; and what failure leaves."""
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from sruserve.model.network import Network
 from sruserve.server.engine.jobs import Classified, Generated, Item, Kind, Sampling, Snapshot
 from sruserve.server.engine.limits import Limits
+from sruserve.server.engine.scheduler import Scheduler
 from sruserve.server.engine.streams import Stream
 from sruserve.server.errors import (
     DeadlineExceeded,
@@ -409,6 +411,106 @@ def test_a_stopping_engine_finishes_its_work_and_takes_no_more(tmp_path: Path) -
                 await endless.results()
             with pytest.raises(Draining):
                 await driver.generate("Hello", 1)
+
+    asyncio.run(run())
+
+
+def test_a_stop_in_the_middle_of_a_long_input_ends_its_job(tmp_path: Path) -> None:
+    async def run() -> None:
+        with Driver(random_model(tmp_path / "lm"), Limits(max_batch_tokens=64)) as driver:
+            items = [Item(driver.ids(TEXT * 100))] * 3
+            jobs = [driver.job(Kind.SCORE, items) for _ in range(3)]
+            await asyncio.sleep(0.05)
+            await asyncio.to_thread(driver.engine.stop, 0.0)
+            for told in jobs:
+                with pytest.raises(Draining):
+                    await told.results()
+            assert (driver.engine.rows, driver.engine.waiting) == (0, 0)
+            assert driver.engine.alive
+
+    asyncio.run(run())
+
+
+def test_jobs_that_are_submitted_while_the_engine_stops_all_get_an_outcome(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        with Driver(random_model(tmp_path / "lm")) as driver:
+            stopping = asyncio.create_task(asyncio.to_thread(driver.engine.stop, 1.0))
+            outcomes = []
+            while not stopping.done():
+                with contextlib.suppress(Draining):
+                    outcomes.append(driver.job(Kind.SCORE, [Item(driver.ids("Hello"))]))
+                await asyncio.sleep(0)
+            for told in outcomes:
+                with contextlib.suppress(Draining):
+                    await told.results()
+
+    asyncio.run(run())
+
+
+def test_hostile_sampling_values_touch_nobody_else(lm: Driver) -> None:
+    async def run() -> None:
+        alone = await lm.generate("Hello", 30)
+        hostile = [
+            lm.generate("Hello", 30, **values)
+            for values in (
+                {"top_k": 10**20},
+                {"temperature": 1e-45},
+                {"temperature": 1e300},
+                {"top_p": 1e-300},
+                {"min_p": 1.0, "repetition_penalty": 1e9},
+            )
+        ]
+        again, *texts = await asyncio.gather(lm.generate("Hello", 30), *hostile)
+        assert again.text == alone.text
+        assert all(len(result.text) == 30 for result in texts)
+
+    asyncio.run(run())
+
+
+def test_a_failing_scheduler_ends_what_is_here_and_the_engine_goes_on(
+    lm: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("no memory")
+
+    async def run() -> None:
+        before = await lm.generate("Hello", 20)
+        with monkeypatch.context() as patch:
+            patch.setattr(Scheduler, "_share", broken)
+            with pytest.raises(EngineFailure):
+                await lm.generate("Hello", 20)
+        assert (lm.engine.rows, lm.engine.waiting) == (0, 0)
+        assert (await lm.generate("Hello", 20)).text == before.text
+
+    asyncio.run(run())
+
+
+def test_a_job_that_cannot_be_prepared_fails_alone(
+    lm: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        bad = Item(np.zeros((2, 2, 2), np.int64)[:, :0], start=Snapshot(lm.zero_row(), pending=3))
+        failed = lm.job(Kind.SCORE, [bad])
+        good = await lm.generate("Hello", 20)
+        with pytest.raises(EngineFailure):
+            await failed.results()
+        assert len(good.text) == 20
+
+    asyncio.run(run())
+
+
+def test_text_held_back_comes_before_what_follows_a_new_prompt(lm: Driver) -> None:
+    async def run() -> None:
+        made = await lm.generate("To be", 20)
+        stop = (made.text[-1] + "zzz",)
+        first = await lm.generate("To be", 20, stop=stop)
+        assert first.state is not None
+        assert (first.text, first.state.held) == (made.text[:-1], made.text[-1])
+        second = await lm.generate("or not", 5, start=first.state, stop=("zzz",))
+        assert second.text[0] == made.text[-1]
+        assert len(second.text) == 6
 
     asyncio.run(run())
 

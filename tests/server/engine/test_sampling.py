@@ -51,6 +51,7 @@ def test_top_p_keeps_the_fewest_that_reach_p() -> None:
     p = float(LOGITS.softmax(0)[2]) + 0.01
     assert (frequencies(Sampling(top_p=p)) > 0).tolist() == [False, False, True, False, True, False]
     assert frequencies(Sampling(top_p=1e-9))[2] == 1
+    assert frequencies(Sampling(top_p=1e-300))[2] == 1
 
 
 def test_min_p_drops_what_is_unlikely_beside_the_best() -> None:
@@ -70,6 +71,11 @@ def test_within_a_burst_the_penalty_sees_the_new_tokens() -> None:
     sampler = Sampler([sampling], [()], np.zeros((4, 1)))
     drawn = [int(sampler(LOGITS[None].clone(), step)) for step in range(4)]
     assert drawn[:3] == [2, 4, 0]
+
+
+@pytest.mark.parametrize("coldest", [1e-6, 1e-38, 1e-300])
+def test_the_smallest_temperatures_take_the_most_likely(coldest: float) -> None:
+    assert frequencies(Sampling(temperature=coldest))[2] == 1
 
 
 @pytest.mark.parametrize("uniform", [0.0, 0.5, 1 - 2**-53])
