@@ -1,0 +1,1 @@
+"""Measurements against the peers. `make bench` runs them all; they are no part of the package."""

@@ -1,0 +1,96 @@
+"""What was measured on: hardware, versions, commit."""
+
+import os
+import platform
+import re
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from time import sleep
+
+import torch
+
+from sruserve import __version__
+from sruserve.kernels import kernel_name
+
+ROOT = Path(__file__).parent.parent
+
+
+def describe_machine(*packages: str) -> dict[str, str | int]:
+    """The facts that a figure means nothing without. packages: peers whose versions matter."""
+    facts: dict[str, str | int] = {
+        "processor": _processor(),
+        "cores": os.cpu_count() or 1,
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
+        "system": f"{platform.system()} {platform.release().split('-')[0]}",
+        "sruserve": __version__,
+        "kernel": kernel_name(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+    }
+    facts |= {name: _version(name) for name in packages}
+    facts["busy_before_percent"] = busy_percent()
+    facts["commit"] = _commit()
+    facts["date"] = datetime.now(UTC).date().isoformat()
+    return facts
+
+
+def machine_class(facts: dict[str, str | int]) -> str:
+    """A file name's part that is equal for machines of one kind."""
+    kernel = str(facts["kernel"]).removeprefix("c-")
+    name = f"{facts['processor']} {facts['cores']} cores {kernel}"
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def busy_percent(seconds: float = 0.5) -> int:
+    """How much of the machine others use. With two threads on two cores, anything ruins a run."""
+    before = _processor_times()
+    sleep(seconds)
+    spent = [now - then for now, then in zip(_processor_times(), before, strict=True)]
+    idle = spent[3] + spent[4]  # idle, and waiting for a disk
+    return round(100 * (1 - idle / sum(spent))) if any(spent) else 0
+
+
+def _processor_times() -> list[int]:
+    """Ticks of all cores, as /proc/stat orders them."""
+    try:
+        line = Path("/proc/stat").read_text().split("\n", 1)[0]
+    except OSError:
+        return [0] * 8
+    return [int(ticks) for ticks in line.split()[1:9]]
+
+
+def _processor() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.processor() or platform.machine()
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return found[1].strip() if found else platform.machine()
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _commit() -> str:
+    """The checkout's commit, with `-dirty` if files other than results differ from it."""
+    commit = _git("rev-parse", "--short", "HEAD")
+    if commit is None:
+        return "unknown"
+    changed = _git("status", "--porcelain", "--", ".", ":!bench/results")
+    return f"{commit}-dirty" if changed else commit
+
+
+def _git(*arguments: str) -> str | None:
+    command = ["git", "--no-optional-locks", *arguments]
+    try:
+        found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return found.stdout.strip()

@@ -1,0 +1,65 @@
+"""Our server against mosec, and its event streams against its own engine. All over loopback.
+
+    python -m bench.serve            # about eight minutes; wants an idle machine
+    python -m bench.serve --quick    # does it run at all? Its figures mean nothing
+
+Every server runs the bundled models and is asked in turns, forwards and backwards. mosec 0.9.8 has
+the classifier in one worker process, with batches of 64 and 1 ms of waiting, once with torch's own
+number of threads and once with one: the better counts. `sruserve, batches of 64` bounds its steps
+to as many tokens as 64 questions have; `sruserve` and `sruserve, 2 workers` are the defaults. The
+load generator is `wrk` if it is installed (Debian: wrk). A missed target does not fail the run: the
+table says it.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from bench.classify import against_mosec
+from bench.load import LoadFailed, generator
+from bench.machine import ROOT
+from bench.models import CLASSIFIER, LANGUAGE_MODEL
+from bench.processes import StartFailed
+from bench.report import Report
+from bench.streams import against_engine
+
+
+def main() -> int:
+    args = _arguments()
+    report = Report("serve", ("mosec", "uvicorn", "uvloop"), args.quick)
+    print(f"load from {generator()}\n", flush=True)
+    try:
+        if args.quick:
+            against_mosec(report, CLASSIFIER, (1, 8), 1, 1)
+            against_engine(report, LANGUAGE_MODEL, 4, 50, 1)
+        else:
+            against_mosec(report, CLASSIFIER, (1, 32, 128), args.rounds, args.seconds)
+            against_engine(report, LANGUAGE_MODEL, 64, 1000, args.rounds)
+    except (LoadFailed, StartFailed) as error:
+        print(f"bench.serve: {error}", file=sys.stderr)
+        return 1
+    report.finish(args.results)
+    return 0
+
+
+def _arguments() -> argparse.Namespace:
+    description, _, more = (__doc__ or "").partition("\n")
+    parser = argparse.ArgumentParser(
+        "python -m bench.serve",
+        description=description,
+        epilog=more,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--quick", action="store_true", help="one short round; nothing is kept")
+    parser.add_argument("--rounds", type=int, default=7, help="turns of every server (default: 7)")
+    parser.add_argument(
+        "--seconds", type=int, default=4, help="load on a server in one turn (default: 4)"
+    )
+    parser.add_argument(
+        "--results", type=Path, default=ROOT / "bench" / "results", help="folder for the results"
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
