@@ -30,9 +30,15 @@ def test_every_command_explains_itself(command: str) -> None:
     assert "Usage" in result.output
 
 
-def test_help_does_not_wait_for_torch() -> None:
-    code = "import sys, sruserve.cli; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+@pytest.mark.parametrize("arguments", [["--help"], ["import", "--help"], ["--version"]], ids=str)
+def test_help_does_not_wait_for_torch(arguments: list[str]) -> None:
+    code = (
+        "import sys\n"
+        "from sruserve.cli import app\n"
+        f"app({arguments}, standalone_mode=False)\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
 
 
 def test_inspect_says_what_a_model_is(tmp_path: Path) -> None:

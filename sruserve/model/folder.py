@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -12,11 +12,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from sruserve.model.config import ModelConfig, read_config
-from sruserve.model.errors import CheckpointError, FolderError
+from sruserve.model.errors import CheckpointError, ConfigError, FolderError, ModelError
 from sruserve.model.network import Network, network_shapes
+from sruserve.model.replacing import replacing
 from sruserve.model.text import BYTES_FILE, WORDS_FILE, Codec, read_codec
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
+_FILES = {CONFIG_FILE, WEIGHTS_FILE, WORDS_FILE, BYTES_FILE}
 
 
 @dataclass(frozen=True)
@@ -77,21 +79,44 @@ def save_model(
     config: ModelConfig,
     tensors: Mapping[str, Tensor],
     vocabulary: Mapping[str, bytes] | None = None,
-) -> str:
-    """Write a model folder and return its digest. `vocabulary` maps file names to contents."""
+) -> Model:
+    """Write a model folder, load it back and return it. `vocabulary` maps file names to contents.
+
+    Another model folder at `path` is replaced, once the new one has been loaded. Raises
+    `FolderError` if anything else is there, and what `load_model` raises.
+    """
+    path = path.resolve()
+    check_destination(path)
     check_tensors(tensors, network_shapes(config), "the checkpoint")
-    path.mkdir(parents=True, exist_ok=True)
-    for name in (WORDS_FILE, BYTES_FILE):
-        (path / name).unlink(missing_ok=True)
-    for name, content in (vocabulary or {}).items():
-        (path / name).write_bytes(content)
-    (path / CONFIG_FILE).write_text(config.model_dump_json(indent=2, exclude_none=True) + "\n")
-    weights = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    digest = model_digest(config, weights, path)
-    save_file(weights, path / WEIGHTS_FILE, {"format": "pt", "digest": digest})
-    # The library writes for the owner alone; a server often runs as somebody else.
-    (path / WEIGHTS_FILE).chmod((path / CONFIG_FILE).stat().st_mode)
-    return digest
+    try:
+        with replacing(path) as new:
+            _write(new, config, tensors, vocabulary or {})
+            try:
+                return replace(load_model(new), path=path)
+            except ModelError as error:  # it names a folder that nobody will find
+                raise type(error)(str(error).replace(str(new), str(path))) from error
+    except (OSError, SafetensorError) as error:
+        raise FolderError(f"cannot write {path}: {error}") from error
+
+
+def check_destination(path: Path) -> None:
+    """Raise `FolderError` unless `path` is free, or an empty folder, or a model folder."""
+    if not path.exists():
+        return
+    if not path.is_dir():
+        raise FolderError(f"{path} is a file; name a folder to write")
+    names = {entry.name for entry in path.iterdir()}
+    if not names:
+        return
+    refusal = "is not empty and no model folder, so it is not replaced; name another"
+    if CONFIG_FILE not in names:
+        raise FolderError(f"{path} {refusal}")
+    if names - _FILES:
+        raise FolderError(f"{path} {refusal}: it holds {', '.join(sorted(names - _FILES)[:5])}")
+    try:
+        read_config(path / CONFIG_FILE)
+    except ConfigError as error:
+        raise FolderError(f"{path} {refusal}: {error}") from error
 
 
 def check_tensors(
@@ -124,6 +149,23 @@ def model_digest(config: ModelConfig, tensors: Mapping[str, Tensor], folder: Pat
         if (folder / name).exists():
             digest.update(f"\0{name}\0".encode() + (folder / name).read_bytes())
     return digest.hexdigest()
+
+
+def _write(
+    folder: Path,
+    config: ModelConfig,
+    tensors: Mapping[str, Tensor],
+    vocabulary: Mapping[str, bytes],
+) -> None:
+    """Fill an empty folder."""
+    for name, content in vocabulary.items():
+        (folder / name).write_bytes(content)
+    (folder / CONFIG_FILE).write_text(config.model_dump_json(indent=2, exclude_none=True) + "\n")
+    weights = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    digest = model_digest(config, weights, folder)
+    save_file(weights, folder / WEIGHTS_FILE, {"format": "pt", "digest": digest})
+    # The library writes for the owner alone; a server often runs as somebody else.
+    (folder / WEIGHTS_FILE).chmod((folder / CONFIG_FILE).stat().st_mode)
 
 
 def _read_weights(path: Path) -> tuple[dict[str, Tensor], str | None]:

@@ -37,9 +37,6 @@ class StateLayout:
         """Bytes of one stream's row."""
         return self.width * 4
 
-    def __getitem__(self, name: str) -> StateEntry:
-        return next(entry for entry in self.entries if entry.name == name)
-
     def allocate(self, rows: int) -> Tensor:
         """Zeroed states, (rows, width), float32."""
         return torch.zeros(rows, self.width)

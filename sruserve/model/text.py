@@ -15,6 +15,7 @@ Ids = NDArray[np.int64]
 
 WORDS_FILE, BYTES_FILE = "tokenizer.json", "bytes.json"
 MAX_UNFINISHED = 65_536  # characters of a word that no white space ends
+_PROBES = ("ab cd", 'it\'s 3.5\n"x"', "A\tb.c,  d ")
 _LAST_SPACE = re.compile(r".*[ \t\n\v\f\r]", re.DOTALL)
 
 
@@ -47,16 +48,19 @@ class Words:
     def __init__(self, path: Path) -> None:
         try:
             self._tokenizer = Tokenizer.from_file(str(path))
+            self._tokenizer.no_padding()
+            self._tokenizer.no_truncation()
+            whole = [self._ids(probe) for probe in _PROBES]
+            parts = [[i for part in p.split() for i in self._ids(part)] for p in _PROBES]
         except Exception as error:  # the library raises bare exceptions
-            raise FolderError(f"{path} is no tokenizer.json: {error}") from error
-        self._tokenizer.no_padding()
-        self._tokenizer.no_truncation()
+            raise FolderError(f"{path} is no tokenizer.json of use: {error}") from error
         self.size: int = self._tokenizer.get_vocab_size()
-        words = (self._tokenizer.id_to_token(i) for i in range(self.size))
+        words = [self._tokenizer.id_to_token(i) for i in range(self.size)]
+        if None in words:
+            raise FolderError(f"{path} must number its {self.size} entries from 0 without gaps")
         self.pieces = tuple(f" {word}".encode() for word in words)
         self.characters: Ids = np.array([len(piece.decode()) for piece in self.pieces], np.int64)
-        probes = ("ab cd", 'it\'s 3.5\n"x"', "A\tb.c,  d ")
-        if any(self._ids(p) != [i for part in p.split() for i in self._ids(part)] for p in probes):
+        if whole != parts:
             raise FolderError(
                 f"{path} joins text across white space, so a text's chunks would not give the same "
                 "ids as the whole; use a tokenizer that splits on white space first"

@@ -17,6 +17,7 @@ from sruserve.model.folder import Model
 _INPUTS = {"x", "tokens", "lengths", "c_0", "h_0"}
 _OUTPUTS = {"h", "logits", "log_probs"}
 _STATES = {"c_n"}
+_WHOLE = {"tokens", "lengths"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +40,33 @@ class Case:
         unknown = set(self.tensors) - _INPUTS - _OUTPUTS - _STATES - {"h_n"}
         if unknown:
             raise CaseError(f"{path}: unknown tensors {', '.join(sorted(unknown))}")
+        for name, tensor in self.tensors.items():
+            whole = not tensor.dtype.is_floating_point and tensor.dtype is not torch.bool
+            if tensor.is_complex() or (name in _WHOLE and not whole):
+                wants = "whole" if name in _WHOLE else "real"
+                raise CaseError(f"{path}: {name} must hold {wants} numbers, not {tensor.dtype}")
         inputs = self.tensors.get("x", self.tensors.get("tokens"))
-        if inputs is None or inputs.dim() < 2 or 0 in inputs.shape:
-            raise CaseError(f"{path} needs x (steps, batch, features) or tokens (steps, batch)")
+        if (
+            inputs is None
+            or {"x", "tokens"} <= set(self.tensors)
+            or inputs.dim() != (3 if "x" in self.tensors else 2)
+            or 0 in inputs.shape
+        ):
+            raise CaseError(
+                f"{path} needs either x (steps, batch, features) or tokens (steps, batch)"
+            )
         if not set(self.tensors) & (_OUTPUTS | _STATES):
             raise CaseError(f"{path} holds nothing to compare: h, logits, log_probs or c_n")
         self.inputs = inputs.long() if "tokens" in self.tensors else inputs.float()
         steps, self.batch = inputs.shape[:2]
         lengths = self.tensors.get("lengths", torch.full((self.batch,), steps))
+        if lengths.shape != (self.batch,):
+            raise CaseError(f"{path}: lengths is {list(lengths.shape)}, not [{self.batch}]")
         self.lengths: list[int] = lengths.tolist()
-        if len(self.lengths) != self.batch or not all(0 <= n <= steps for n in self.lengths):
-            raise CaseError(f"{path}: lengths must give each sequence 0 to {steps} steps")
+        if not all(0 <= n <= steps for n in self.lengths) or not any(self.lengths):
+            raise CaseError(
+                f"{path}: lengths must give each sequence 0 to {steps} steps, and one at least 1"
+            )
 
 
 def verify(model: Model, case: Case, splits: int = 4, seed: int = 0) -> Iterator[Difference]:
@@ -111,7 +128,8 @@ def _start(model: Model, case: Case) -> Tensor:
 def _largest(ours: Tensor, theirs: Tensor) -> float:
     theirs = theirs.float()
     same = (ours == theirs) | (ours.isnan() & theirs.isnan())
-    return float(torch.where(same, 0.0, (ours - theirs).abs().nan_to_num(torch.inf)).max())
+    apart = (ours - theirs).abs().nan_to_num(torch.inf, torch.inf)
+    return float(torch.where(same, 0.0, apart).max()) if len(apart) else 0.0  # a length of 0
 
 
 def _check_fit(model: Model, case: Case) -> None:

@@ -1,4 +1,6 @@
-"""Matrix products whose rows do not depend on their company."""
+"""Matrix products whose rows depend neither on their company nor on the threads."""
+
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -9,31 +11,51 @@ from sruserve.kernels import Product
 ROWS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 64, 100, 128, 255, 511, 1024, 2048)
 
 
+SHAPES = [(6, 5), (24, 72), (128, 384), (512, 1536), (513, 65), (1500, 300), (4096, 96)]
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    """Leave torch with as many threads as it had."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
 def same(left: Tensor, right: Tensor) -> bool:
     return torch.equal(left, right)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize(
-    ("inputs", "outputs"),
-    [(6, 5), (24, 72), (128, 384), (512, 1536), (513, 65), (1500, 300), (4096, 96)],
-)
+@pytest.mark.parametrize(("inputs", "outputs"), SHAPES)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_row_has_the_same_bits_in_any_company(
     inputs: int, outputs: int, dtype: torch.dtype, threads: int
 ) -> None:
-    before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    try:
-        torch.manual_seed(1)
-        product = Product(torch.randn(outputs, inputs), torch.randn(outputs), dtype)
-        x = torch.randn(ROWS[-1], inputs).to(dtype)
-        whole = product(x)
-        for rows in ROWS:
-            assert same(product(x[:rows]), whole[:rows]), f"{rows} rows"
-        assert same(product(x[100:101]), whole[100:101])
-    finally:
-        torch.set_num_threads(before)
+    torch.manual_seed(1)
+    product = Product(torch.randn(outputs, inputs), torch.randn(outputs), dtype)
+    x = torch.randn(ROWS[-1], inputs).to(dtype)
+    whole = product(x)
+    for rows in ROWS:
+        assert same(product(x[:rows]), whole[:rows]), f"{rows} rows"
+    assert same(product(x[100:101]), whole[100:101])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("inputs", "outputs"), SHAPES)
+def test_a_product_has_the_same_bits_with_one_thread_and_with_two(
+    inputs: int, outputs: int, dtype: torch.dtype
+) -> None:
+    torch.manual_seed(1)
+    product = Product(torch.randn(outputs, inputs), torch.randn(outputs), dtype)
+    x = torch.randn(ROWS[-1], inputs).to(dtype)
+    found = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        found.append([product(x[:rows]) for rows in ROWS])
+    for rows, one, two in zip(ROWS, *found, strict=True):
+        assert same(one, two), f"{rows} rows"
 
 
 def test_a_product_is_a_linear_map_with_its_bias() -> None:

@@ -126,3 +126,91 @@ def test_every_tensor_that_does_not_fit_is_named(folder: Path, tmp_path: Path) -
     ):
         assert part in str(caught.value)
     assert not (tmp_path / "other").exists()
+
+
+def beside(path: Path) -> list[str]:
+    return sorted(entry.name for entry in path.parent.iterdir())
+
+
+def test_a_model_takes_the_place_of_another_with_nothing_left_over(folder: Path) -> None:
+    old = load_model(folder)
+    saved = save_model(folder, old.config, random_tensors(old.config, seed=1))
+    assert saved.digest == load_model(folder).digest != old.digest
+    assert (saved.name, saved.path) == ("lm", folder.resolve())
+    assert not (folder / "bytes.json").exists()
+    assert beside(folder) == ["lm"]
+
+
+def test_a_model_that_cannot_be_loaded_back_leaves_all_as_it_was(folder: Path) -> None:
+    old = load_model(folder)
+    short = {"bytes.json": json.dumps(PRINTABLE[:-1]).encode()}
+    for path in (folder, folder.with_name("new")):
+        with pytest.raises(FolderError, match="has 94 entries") as caught:
+            save_model(path, old.config, random_tensors(old.config, seed=1), short)
+        assert str(caught.value).startswith(f"{path}: ")
+    assert load_model(folder).digest == old.digest
+    assert beside(folder) == ["lm"]
+
+
+def test_a_swap_that_fails_half_way_puts_the_old_model_back(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, rename = load_model(folder), Path.rename
+
+    def fail_on_the_second(self: Path, target: Path) -> Path:
+        if self.name == "lm" and not target.exists() and self.resolve() != folder.resolve():
+            monkeypatch.undo()
+            raise OSError(28, "No space left on device")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", fail_on_the_second)
+    with pytest.raises(FolderError, match="No space left"):
+        save_model(folder, old.config, random_tensors(old.config, seed=1))
+    assert load_model(folder).digest == old.digest
+    assert beside(folder) == ["lm"]
+
+
+def test_an_empty_folder_and_a_link_to_a_model_are_filled(folder: Path, tmp_path: Path) -> None:
+    config = load_model(folder).config
+    (tmp_path / "empty").mkdir()
+    save_model(tmp_path / "empty", config, random_tensors(config))
+    (tmp_path / "link").symlink_to(folder)
+    saved = save_model(tmp_path / "link", config, random_tensors(config, seed=1))
+    assert (tmp_path / "link").is_symlink()
+    assert load_model(folder).digest == saved.digest != load_model(tmp_path / "empty").digest
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"thesis.tex": "all my work"}, "not empty and no model folder"),
+        ({"config.json": None, "thesis.tex": "all my work"}, r"it holds thesis\.tex"),
+        ({"config.json": '{"hidden_act": "gelu"}'}, "describes no network"),
+        (None, "is a file"),
+    ],
+)
+def test_what_is_no_model_folder_is_never_replaced(
+    folder: Path, tmp_path: Path, files: dict[str, str | None] | None, message: str
+) -> None:
+    out, config = tmp_path / "out", load_model(folder).config
+    written = out if files is None else out / "thesis.tex"
+    if files is None:
+        out.write_text("all my work")
+    else:
+        out.mkdir()
+        own = (folder / "config.json").read_text()
+        for name, content in files.items():
+            (out / name).write_text(own if content is None else content)
+    before = beside(out / "any") if out.is_dir() else []
+    with pytest.raises(FolderError, match=message):
+        save_model(out, config, random_tensors(config))
+    assert before == (beside(out / "any") if out.is_dir() else [])
+    assert not written.exists() or written.read_text() == "all my work"
+    assert beside(out) == ["lm", "out"]
+
+
+def test_a_place_that_cannot_be_written_is_named(folder: Path, tmp_path: Path) -> None:
+    config = load_model(folder).config
+    (tmp_path / "file").touch()
+    with pytest.raises(FolderError, match=r"cannot write .*file/out"):
+        save_model(tmp_path / "file" / "out", config, random_tensors(config))

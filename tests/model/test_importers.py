@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor
 from typer.testing import CliRunner
 
@@ -167,6 +170,122 @@ def test_labels_and_vocabularies_that_do_not_fit_are_refused(
 ) -> None:
     tensors = script_tensors("classify", CLASSIFIER)
     assert message in refused(tmp_path, tensors, "--task", "classify", options={}, **files)
+
+
+# What sru 2.6.0 makes of SRU(12, 12) and, with a projection of 10, of SRU(8, 12): a layer ignores a
+# projection that is not below both of its widths, and without different widths there is no
+# input_to_hidden.
+LAYER = {"weight": (12, 36), "weight_c": (24,), "bias": (24,), "scale_x": (1,)}
+NARROW = {**LAYER, "weight": (8, 48)}
+PROJECTED = {**LAYER, "weight_proj": (12, 10), "weight": (10, 36)}
+
+
+def bare(*layers: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    return {
+        f"rnn_lst.{i}.{name}": torch.ones(shape)
+        for i, layer in enumerate(layers)
+        for name, shape in layer.items()
+    }
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"proj_input_to_hidden_first": True},
+        {"proj_input_to_hidden_first": False},
+        {"projection_size": 12},
+        {"projection_size": 64},
+        {"projection_size": -1},
+        {"n_proj": 12, "projection_size": 12},
+        {"layer_norm": False},
+        {"bidirectional": False},
+        {"input_size": 12, "hidden_size": 12, "num_layers": 2},
+    ],
+    ids=str,
+)
+def test_an_option_that_the_library_ignored_is_accepted(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    result = run_import(tmp_path, bare(LAYER, LAYER), "--task", "encode", options=options)
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize("options", [{}, {"projection_size": 10}, {"n_proj": 10}], ids=str)
+def test_a_projection_that_only_some_layers_use_is_read_from_them(
+    tmp_path: Path, options: dict[str, int]
+) -> None:
+    tensors = bare(NARROW, PROJECTED)
+    result = run_import(tmp_path, tensors, "--task", "encode", options=options)
+    assert result.exit_code == 0, result.output
+    rnn = load_model(tmp_path / "out").config.rnn
+    assert (rnn.input_size, rnn.projection_size) == (8, 10)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "options", "message"),
+    [
+        (bare(NARROW), {"proj_input_to_hidden_first": True}, "input_to_hidden.weight is missing"),
+        (bare(LAYER), {"projection_size": 4}, "weight_proj is missing"),
+        (bare(LAYER), {"layer_norm": True}, "layer_norm is True; the weights say False"),
+        (bare(PROJECTED), {"projection_size": 9}, "is 9; the weights say 10"),
+        (bare(PROJECTED), {"projection_size": -1}, "is 0; the weights say 10"),
+        (bare(PROJECTED), {"projection_size": 9, "n_proj": 10}, "with two values"),
+        (bare(LAYER), {"bidirectional": "no"}, "bidirectional must be true or false"),
+        (
+            {**bare(LAYER), "input_to_hidden.weight": torch.zeros(12, 5)},
+            {"proj_input_to_hidden_first": False},
+            "is False; the weights say True",
+        ),
+        ({**bare(LAYER), "input_to_hidden.weight": torch.tensor(1.0)}, {}, "no matrix"),
+        ({**bare(LAYER), "rnn_lst.0.weight_proj": torch.tensor(1.0)}, {}, "no matrix"),
+    ],
+    ids=lambda value: "" if isinstance(value, dict) else value,
+)
+def test_an_option_that_the_weights_contradict_is_refused(
+    tmp_path: Path, tensors: dict[str, Tensor], options: dict[str, Any], message: str
+) -> None:
+    assert message in refused(tmp_path, tensors, "--task", "encode", options=options)
+
+
+def test_names_of_no_known_origin_are_refused_unless_the_origin_is_said(tmp_path: Path) -> None:
+    lstm = {"lstm.weight_ih_l0": torch.zeros(4, 4), "lstm.bias_ih_l0": torch.zeros(4)}
+    message = refused(tmp_path, lstm, "--task", "encode", options={})
+    assert "lstm.weight_ih_l0" in message
+    assert "of no known origin" in message
+    cut = {name: t for name, t in bare(LAYER).items() if not name.endswith("weight_c")}
+    assert "--format sru" in refused(tmp_path, cut, "--task", "encode", options={})
+    said = ("--task", "encode", "--format", "sru")
+    assert "weight_c is missing" in refused(tmp_path, cut, *said, options={})
+    assert "no rnn_lst.* tensors" in refused(tmp_path, lstm, *said, options={})
+
+
+def tokenizer_json(**words: int) -> Any:
+    tokenizer = Tokenizer(WordLevel(words, unk_token="<oov>"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    return json.loads(tokenizer.to_str())
+
+
+@pytest.mark.parametrize(
+    ("vocab", "message"),
+    [
+        (tokenizer_json(**{"<oov>": 0, "a": 1}), "2 entries; the embedding has 4"),
+        (tokenizer_json(**{"<oov>": 0, "a": 1, "b": 2, "c": 9}), "without gaps"),
+        (tokenizer_json(a=0, b=1, c=2, d=3), "no tokenizer.json of use"),
+        ({"model": "none"}, "no tokenizer.json of use"),
+    ],
+    ids=["too-small", "gap", "no-unknown-word", "other-json"],
+)
+def test_a_tokenizer_that_does_not_fit_is_refused_and_leaves_the_old_folder(
+    tmp_path: Path, vocab: Any, message: str
+) -> None:
+    tensors = script_tensors("classify", CLASSIFIER)
+    arguments = (tmp_path, tensors, "--task", "classify")
+    assert message in refused(*arguments, options={}, vocab=vocab)
+    assert run_import(*arguments, options={}, vocab=WORDS).exit_code == 0
+    digest = load_model(tmp_path / "out").digest
+    result = run_import(*arguments, options={}, vocab=vocab)
+    assert result.exit_code == 1
+    assert load_model(tmp_path / "out").digest == digest
 
 
 class Payload:

@@ -120,6 +120,23 @@ def test_a_bidirectional_network_reads_whole_inputs_in_any_company(
         )
 
 
+def test_one_thread_and_two_give_the_same_bits(tmp_path: Path, dtype: str) -> None:
+    model = random_model(
+        tmp_path / "m", dtype=dtype, input_size=512, hidden_size=512, num_layers=3, layer_norm=True
+    )
+    network, before, found = model.network, torch.get_num_threads(), []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            states = network.layout.allocate(3)
+            hidden = run(network, [some_tokens(n, n) for n in (1, 70, 1500)], states)
+            found.append([*hidden, states, *map(network.logits, hidden)])
+    finally:
+        torch.set_num_threads(before)
+    for one, two in zip(*found, strict=True):
+        assert torch.equal(one, two)
+
+
 def test_memory_does_not_grow_over_a_thousand_calls(tmp_path: Path) -> None:
     import psutil
 

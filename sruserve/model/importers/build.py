@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -12,10 +12,12 @@ from torch import Tensor
 
 from sruserve.model.config import ARCHITECTURES, ModelConfig, SRUConfig, Task
 from sruserve.model.errors import CheckpointError, OptionError
-from sruserve.model.folder import save_model
+from sruserve.model.folder import Model, save_model
 from sruserve.model.importers.checkpoint import read_checkpoint
-from sruserve.model.importers.sru import describe_sru, rename_sru
-from sruserve.model.text import BYTES_FILE, WORDS_FILE, is_byte_list
+from sruserve.model.importers.sru import describe_sru, is_sru, rename_sru
+from sruserve.model.text import BYTES_FILE, WORDS_FILE, Words, is_byte_list
+
+Origin = Literal["auto", "sru"]
 
 UNKNOWN_WORD = "<oov>"
 
@@ -27,22 +29,38 @@ def import_checkpoint(
     options: Path | None = None,
     vocab: Path | None = None,
     labels: Path | None = None,
+    origin: Origin = "auto",
     progress: Callable[[str], None] = lambda _: None,
-) -> str:
-    """Write the model folder `out` from a checkpoint of `sru` and return its digest.
+) -> Model:
+    """Write the model folder `out` from a checkpoint of `sru`, load it back and return it.
 
     options: JSON object of `sru.SRU`'s constructor arguments. vocab: JSON list of words or byte
     values in id order, or a tokenizer.json. labels: JSON list in id order.
+    origin: the library that the weights come from; "auto" wants to know it by their names.
     progress: called with each step's name.
     """
     progress("reading the checkpoint")
-    tensors = rename_sru(read_checkpoint(weights))
+    found = read_checkpoint(weights)
+    if origin == "auto":
+        _recognise(found)
+    tensors = rename_sru(found)
     config = describe_sru(tensors, None if options is None else _read_object(options))
     progress("checking tensors and vocabulary")
     described = _describe(task, tensors, config, labels)
     vocabulary = {} if vocab is None else _vocabulary(vocab, described.vocab_size)
     progress("writing the model folder")
     return save_model(out, described, tensors, vocabulary)
+
+
+def _recognise(tensors: Mapping[str, Tensor]) -> None:
+    """Raise `CheckpointError` if the names are of no library whose checkpoints can be read."""
+    if not is_sru(tensors):
+        some = ", ".join(list(tensors)[:4])
+        raise CheckpointError(
+            f"the names of the tensors ({some}, …) are of no known origin: a checkpoint of sru has "
+            "rnn_lst.0.weight_c, alone or after encoder. or rnn.; rename them, or say --format sru "
+            "to see what is missing"
+        )
 
 
 def _describe(
@@ -87,10 +105,13 @@ def _vocabulary(path: Path, size: int | None) -> dict[str, bytes]:
     if size is None:
         raise OptionError("--vocab: the checkpoint has no embedding, so it takes features, not ids")
     content = _read_json(path)
+    entries = Words(path).size if isinstance(content, dict) else size
+    if isinstance(content, list):
+        entries = len(content)
+    if entries != size:
+        raise OptionError(f"--vocab has {entries} entries; the embedding has {size} rows")
     if isinstance(content, dict):
         return {WORDS_FILE: path.read_bytes()}
-    if isinstance(content, list) and len(content) != size:
-        raise OptionError(f"--vocab has {len(content)} entries; the embedding has {size} rows")
     if is_byte_list(content):
         return {BYTES_FILE: json.dumps(content).encode()}
     if not _is_string_list(content) or len(set(content)) != len(content):

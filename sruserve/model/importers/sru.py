@@ -1,7 +1,7 @@
 """Checkpoints of `sru` 2.1.9-2.6.0: the classification and enwik8 scripts, and bare `sru.SRU`."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -31,6 +31,11 @@ _TRAINING_ONLY = {
     "weight_c_init",
 }
 _UNTOLD = "bidirectional, use_tanh, rescale, has_skip_term, normalize_after"
+
+
+def is_sru(names: Iterable[str]) -> bool:
+    """Whether tensors of these names come from an `sru.SRU`: only its layers have `weight_c`."""
+    return any(re.fullmatch(r"(encoder\.|rnn\.|)rnn_lst\.\d+\.weight_c", name) for name in names)
 
 
 def rename_sru(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -65,8 +70,14 @@ def describe_sru(tensors: Mapping[str, Tensor], options: Mapping[str, Any] | Non
     if given.pop("custom_m", None) is not None:
         raise OptionError("option custom_m: a custom module's own maths cannot be imported")
     if "n_proj" in given:
-        given["projection_size"] = given.pop("n_proj")
+        inner = given.pop("n_proj")
+        if given.setdefault("projection_size", inner) != inner:
+            raise OptionError("--options: n_proj and projection_size are one, with two values")
+    if isinstance(inner := given.get("projection_size"), int) and inner < 0:
+        given["projection_size"] = 0  # the library ignores it as well
     given = {name: value for name, value in given.items() if name not in _TRAINING_ONLY}
+    if given.get("bidirectional", False) not in (True, False):
+        raise OptionError("--options: bidirectional must be true or false")
     try:
         sizes = _sizes(tensors, bool(given.get("bidirectional", False)))
         for name, found in sizes.items():
@@ -79,27 +90,43 @@ def describe_sru(tensors: Mapping[str, Tensor], options: Mapping[str, Any] | Non
 
 
 def _sizes(tensors: Mapping[str, Tensor], bidirectional: bool) -> dict[str, int | bool]:
-    """What the shapes tell. Whether they all fit together is checked on saving."""
+    """What names and shapes tell. Whether they all fit together is checked on saving.
+
+    An option that the library ignores leaves no trace, so a tensor's absence tells nothing:
+    `projection_size` counts only where it is below a layer's widths, and
+    `proj_input_to_hidden_first` only where input and output differ.
+    """
     layers = {int(m[1]) for name in tensors if (m := re.match(r"rnn\.rnn_lst\.(\d+)\.", name))}
     first = "rnn.rnn_lst.0."
-    bias, weight = tensors.get(f"{first}bias"), tensors.get(f"{first}weight")
-    if bias is None or weight is None or bias.dim() != 1 or weight.dim() != 2:
+    bias, weight = tensors.get(f"{first}bias"), _matrix(tensors, f"{first}weight")
+    if bias is None or weight is None or bias.dim() != 1:
         raise CheckpointError(
             f"{first}bias and {first}weight are missing or misshapen; weights of a custom module "
             "(custom_u, custom_m) cannot be imported"
         )
     directions = 2 if bidirectional else 1
-    inner = tensors.get(f"{first}weight_proj")
-    into = tensors.get("rnn.input_to_hidden.weight")
-    reads = weight if inner is None else inner
+    projections = {
+        name: matrix
+        for name in tensors
+        if name.endswith(".weight_proj") and (matrix := _matrix(tensors, name)) is not None
+    }
+    into = _matrix(tensors, "rnn.input_to_hidden.weight")
     sizes: dict[str, int | bool] = {
         "num_layers": max(layers) + 1,
         "hidden_size": len(bias) // 2 // directions,
-        "input_size": into.shape[-1] if into is not None else len(reads),
+        "input_size": len(projections.get(f"{first}weight_proj", weight)),
         "layer_norm": any(".layer_norm." in name for name in tensors),
-        "proj_input_to_hidden_first": into is not None,
     }
-    inners = {t.shape[-1] for name, t in tensors.items() if name.endswith(".weight_proj")}
-    if inners:
-        sizes["projection_size"] = inners.pop()
+    if into is not None:
+        sizes |= {"input_size": into.shape[1], "proj_input_to_hidden_first": True}
+    if projections:
+        sizes["projection_size"] = next(iter(projections.values())).shape[1]
     return sizes
+
+
+def _matrix(tensors: Mapping[str, Tensor], name: str) -> Tensor | None:
+    """The tensor of that name, or None; `CheckpointError` if it is no matrix."""
+    tensor = tensors.get(name)
+    if tensor is not None and tensor.dim() != 2:
+        raise CheckpointError(f"{name} is misshapen: {list(tensor.shape)} is no matrix")
+    return tensor

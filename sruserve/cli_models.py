@@ -1,0 +1,144 @@
+"""The commands for models: import, verify, inspect."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sruserve.cli_shared import DTypeName, fail, progress_bar
+
+
+class TaskName(StrEnum):
+    """What a model is for."""
+
+    CLASSIFY = "classify"
+    GENERATE = "generate"
+    ENCODE = "encode"
+
+
+class FormatName(StrEnum):
+    """Whose checkpoint it is."""
+
+    AUTO = "auto"
+    SRU = "sru"
+
+
+def import_(
+    weights: Annotated[Path, typer.Argument(help="A state dict: .pt or .safetensors.")],
+    out: Annotated[
+        Path, typer.Argument(help="The model folder to write; a model folder there is replaced.")
+    ],
+    task: Annotated[TaskName, typer.Option(help="What the model is for.")],
+    format: Annotated[  # noqa: A002
+        FormatName,
+        typer.Option(
+            help="Whose checkpoint it is: auto wants to know it by the names of its tensors; sru "
+            "takes it as one of the sru library, and says what is missing."
+        ),
+    ] = FormatName.AUTO,
+    options: Annotated[
+        Path | None,
+        typer.Option(help="JSON object of the arguments that sru.SRU was made with."),
+    ] = None,
+    vocab: Annotated[
+        Path | None,
+        typer.Option(
+            help="JSON list in id order (words, or byte values), or a tokenizer.json. Without it "
+            "the model takes and returns ids."
+        ),
+    ] = None,
+    labels: Annotated[
+        Path | None, typer.Option(help="JSON list of the classes' names in id order.")
+    ] = None,
+) -> None:
+    """Turn a checkpoint of the `sru` library (2.1.9 to 2.6.0) into a model folder.
+
+    Nothing in the checkpoint is executed: a pickle of more than tensors is refused.
+    """
+    from sruserve.model.errors import ModelError
+    from sruserve.model.importers.build import import_checkpoint
+
+    try:
+        with progress_bar() as progress:
+            bar = progress.add_task("", total=3)
+
+            def step(name: str) -> None:
+                progress.update(bar, description=name, advance=1)
+
+            model = import_checkpoint(
+                weights, out, task.value, options, vocab, labels, format.value, step
+            )
+    except ModelError as error:
+        fail(error)
+    typer.echo(f"wrote {out}: {model.parameters:,} parameters, digest {model.digest[:16]}…")
+    typer.echo(f"serve it with: sruserve serve {out}")
+
+
+def verify(
+    model: Annotated[Path, typer.Argument(help="A model folder.")],
+    case: Annotated[
+        Path,
+        typer.Argument(
+            metavar="CASE.safetensors",
+            help="Inputs x or tokens, and what the training library gave for them: h, logits or "
+            "log_probs, c_n; optionally lengths and c_0.",
+        ),
+    ],
+    tolerance: Annotated[float, typer.Option(help="Largest difference that is allowed.")] = 1e-5,
+    splits: Annotated[int, typer.Option(min=0, help="Random splits to try.")] = 4,
+    seed: Annotated[int, typer.Option(help="Seed of the splits.")] = 0,
+    dtype: Annotated[
+        DTypeName | None, typer.Option(help="Compute dtype; default: the model's own.")
+    ] = None,
+) -> None:
+    """Compare a model with the library that trained it, whole and in random splits.
+
+    Prints the largest difference and exits with 1 if it is beyond the tolerance.
+    """
+    from sruserve.model.errors import ModelError
+    from sruserve.model.folder import load_model
+    from sruserve.model.verify import Case, Difference, verify
+
+    found: list[Difference] = []
+    try:
+        with progress_bar() as progress:
+            loaded = load_model(model, dtype.value if dtype else None)
+            runs = 1 + (splits if loaded.network.streams else 0)
+            bar = progress.add_task("verifying", total=runs)
+            for difference in verify(loaded, Case(case), splits, seed):
+                if found and found[-1].run != difference.run:
+                    progress.advance(bar)
+                found.append(difference)
+    except ModelError as error:
+        fail(error)
+    worst = max(found, key=lambda difference: difference.largest)
+    for name in dict.fromkeys(difference.tensor for difference in found):
+        largest = max(d.largest for d in found if d.tensor == name)
+        typer.echo(f"{name:<10} largest difference {largest:.3g}")
+    agrees = worst.largest <= tolerance
+    verdict = "agrees" if agrees else f"DIFFERS ({worst.tensor}, {worst.run})"
+    typer.secho(
+        f"{verdict}: largest difference {worst.largest:.3g}, tolerance {tolerance:g}, "
+        f"{runs} run{'s' if runs > 1 else ''}",
+        fg=typer.colors.GREEN if agrees else typer.colors.RED,
+    )
+    raise typer.Exit(0 if agrees else 1)
+
+
+def inspect(
+    model: Annotated[Path, typer.Argument(help="A model folder.")],
+    dtype: Annotated[
+        DTypeName | None, typer.Option(help="Compute dtype; default: the model's own.")
+    ] = None,
+) -> None:
+    """Print what a model is: sizes, parameters, bytes of state per stream, digest."""
+    from sruserve.model.errors import ModelError
+    from sruserve.model.folder import load_model
+    from sruserve.model.inspect import facts
+
+    try:
+        for name, value in facts(load_model(model, dtype.value if dtype else None)).items():
+            typer.echo(f"{name:<12} {value}")
+    except ModelError as error:
+        fail(error)

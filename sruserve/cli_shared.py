@@ -1,0 +1,37 @@
+"""What every command shares: option values, one-line errors and the bar."""
+
+from enum import StrEnum
+from typing import NoReturn
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+
+_errors = Console(stderr=True, highlight=False)
+
+
+class DTypeName(StrEnum):
+    """What to compute in."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+
+
+def fail(error: Exception, code: int = 1) -> NoReturn:
+    """End the command with the error in one line."""
+    text = str(error).replace("[", r"\[")
+    _errors.print(f"[bold red]error:[/] {text}", soft_wrap=True)
+    raise typer.Exit(code)
+
+
+def progress_bar() -> Progress:
+    """A bar on a terminal; nothing where the output goes to a file."""
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        console=_errors,
+        transient=True,
+        disable=not _errors.is_terminal,
+    )
