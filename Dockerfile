@@ -70,7 +70,7 @@ EXPOSE 8000
 STOPSIGNAL SIGTERM
 
 HEALTHCHECK --interval=5s --timeout=3s --start-period=60s --retries=3 \
-    CMD ["python", "-I", "-c", "import http.client, os, sys; probe = http.client.HTTPConnection('127.0.0.1', int(os.environ.get('SRUSERVE_PORT', '8000')), timeout=2); probe.request('GET', '/readyz'); sys.exit(probe.getresponse().status != 200)"]
+    CMD ["python", "-I", "-c", "import http.client, os, sys; probe = http.client.HTTPConnection('127.0.0.1', int(os.environ.get('SRUSERVE_PORT') or 8000), timeout=2); probe.request('GET', '/readyz'); sys.exit(probe.getresponse().status != 200)"]
 
 ENTRYPOINT ["sruserve"]
 CMD ["serve"]

@@ -63,13 +63,16 @@ class Application:
             input_bytes=settings.max_input_bytes,
             inputs=settings.max_inputs,
             new_tokens=settings.max_new_tokens,
+            queue_bytes=settings.max_queue_bytes,
+            queue_seconds=settings.queue_timeout_ms / 1000,
         )
-        for kind in (ClassifyRoute, CompletionRoute, ScoreRoute):
-            route = kind(self.lifecycle.catalogue, limits, settings.queue_timeout_ms / 1000)
-            self._hot[route.path] = route
-        completions = self._hot[CompletionRoute.path]
-        assert isinstance(completions, CompletionRoute)
-        completions.ping_seconds = settings.sse_ping_seconds
+        catalogue = self.lifecycle.catalogue
+        routes: tuple[Route[Any], ...] = (
+            ClassifyRoute(catalogue, limits),
+            ScoreRoute(catalogue, limits),
+            CompletionRoute(catalogue, limits, settings.sse_ping_seconds),
+        )
+        self._hot = {route.path: route for route in routes}
 
 
 def create_app(settings: Settings) -> Application:

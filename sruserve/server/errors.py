@@ -7,18 +7,18 @@ ServeError
 │   ├── NotFinite               422  not_finite
 │   ├── WrongTask               422  wrong_task
 │   ├── CannotStream            422  cannot_stream
-│   └── UnfitInput              422  the code that the model gave it
-├── MalformedBody               400  malformed_body
-├── BodyTooLarge                413  body_too_large
-├── ModelNotFound               404  model_not_found
-├── RouteNotFound               404  route_not_found
-├── MethodNotAllowed            405  method_not_allowed
-├── StateRefused
-│   ├── StateInvalid            422  state_invalid
-│   ├── StateWrongModel         422  state_wrong_model
-│   ├── StateNotFinite          422  state_not_finite
-│   ├── StateTooLarge           422  state_too_large
-│   └── StateExpired            410  state_expired
+│   ├── UnfitInput              422  the code that the model gave it
+│   ├── MalformedBody           400  malformed_body
+│   ├── BodyTooLarge            413  body_too_large
+│   ├── ModelNotFound           404  model_not_found
+│   ├── RouteNotFound           404  route_not_found
+│   ├── MethodNotAllowed        405  method_not_allowed
+│   └── StateRefused
+│       ├── StateInvalid        422  state_invalid
+│       ├── StateWrongModel     422  state_wrong_model
+│       ├── StateNotFinite      422  state_not_finite
+│       ├── StateTooLarge       422  state_too_large
+│       └── StateExpired        410  state_expired
 ├── Refused
 │   ├── Overloaded              429  overloaded
 │   ├── Draining                503  draining
@@ -43,16 +43,12 @@ class ServeError(Exception):
     code: str = "internal_error"
     type: ClassVar[str] = "server_error"
     outcome: ClassVar[str] = "error"
-    retry_after_seconds: int | None = None
+    retry_after_seconds: ClassVar[int | None] = None
 
-    def __init__(
-        self, message: str, *, param: str | None = None, retry_after_seconds: int | None = None
-    ) -> None:
+    def __init__(self, message: str, *, param: str | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
-        if retry_after_seconds is not None:
-            self.retry_after_seconds = retry_after_seconds
 
     @property
     def headers(self) -> Mapping[str, str]:

@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -22,8 +23,8 @@ from sruserve.server.discovery import find_models
 from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.limits import Limits
 from sruserve.server.metrics import EngineMetrics, describe_build, forget_process
-from sruserve.server.settings import Settings, parse_keys
-from sruserve.server.state_token import KEY_BYTES, StateSealer
+from sruserve.server.settings import Settings, master_keys, parse_keys
+from sruserve.server.state_token import StateSealer
 
 log = logging.getLogger("sruserve.server")
 
@@ -46,13 +47,17 @@ class Lifecycle:
         self._settings = settings
         self._drain: asyncio.Task[None] | None = None
 
+    @property
+    def alive(self) -> bool:
+        """Whether every engine works, or ends because it was told to."""
+        return all(served.engine.alive for served in self.catalogue.values())
+
     async def start(self) -> None:
         """Load all models and warm their engines; ready when this returns."""
         begin = time.perf_counter()
         paths = find_models(self._settings)
-        keys = self._settings.state_keys
         sealer = StateSealer(
-            [os.urandom(KEY_BYTES)] if keys is None else parse_keys(keys),
+            parse_keys(master_keys(self._settings)),
             self._settings.state_ttl_seconds,
             self._settings.max_token_bytes,
         )
@@ -80,14 +85,18 @@ class Lifecycle:
         return served
 
     async def _stop_engines(self, timeout_seconds: float) -> None:
+        """Tell all engines to end, so that their times run together; then wait for each."""
         engines = [served.engine for served in self.catalogue.values()]
-        await asyncio.gather(*(asyncio.to_thread(e.stop, timeout_seconds) for e in engines))
+        for engine in engines:
+            engine.drain(timeout_seconds)
+        await asyncio.gather(*(_in_own_thread(engine.stop, timeout_seconds) for engine in engines))
 
     def _own_process(self, loop: asyncio.AbstractEventLoop) -> None:
         """Settle in for as long as the process lives; drain before the server obeys a signal."""
         # No garbage collection need walk over what has been loaded, ever again.
         gc.collect()
         gc.freeze()
+        gc.set_threshold(50_000, 50, 100)  # a request leaves no cycles; look for them rarely
         for number in (signal.SIGTERM, signal.SIGINT):
             then = signal.getsignal(number)
             if callable(then):
@@ -120,11 +129,42 @@ class Lifecycle:
     async def _drain_and(self, then: Callable[[], Any]) -> None:
         """Finish what runs, up to the operator's limit; new work is refused meanwhile."""
         log.info("stopping: %d requests are running", self.active)
-        await self._stop_engines(self._settings.drain_seconds)
-        deadline = time.monotonic() + _LAST_WORDS_SECONDS
-        while self.active and time.monotonic() < deadline:
-            await asyncio.sleep(0.01)
-        then()
+        try:
+            await self._stop_engines(self._settings.drain_seconds)
+            deadline = time.monotonic() + _LAST_WORDS_SECONDS
+            while self.active and time.monotonic() < deadline:
+                await asyncio.sleep(0.01)
+        except Exception:
+            log.exception("draining failed: stopping at once")
+        finally:
+            then()
+
+
+async def _in_own_thread(work: Callable[[float], None], argument: float) -> None:
+    """Do what takes long without taking one of the executor's threads from requests."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def tell(error: Exception | None) -> None:
+        if done.done():  # nobody waits any more
+            return
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+    def run() -> None:
+        problem = None
+        try:
+            work(argument)
+        except Exception as error:
+            problem = error
+        with suppress(RuntimeError):  # the loop is closed: a second signal did not wait
+            loop.call_soon_threadsafe(tell, problem)
+
+    # a daemon, because a process that is told to end at once must not wait for it
+    threading.Thread(target=run, name="stop", daemon=True).start()
+    await done
 
 
 def engine_limits(settings: Settings) -> Limits:

@@ -35,7 +35,9 @@ _REQUEST_TIME = Histogram(
     "sru_request_seconds", "Request read until reply sent.", ("model", "route"),
     buckets=_REQUEST_SECONDS,
 )  # fmt: skip
-_REFUSALS = Counter("sru_refusals_total", "Refused requests by error code.", ("model", "reason"))
+_REFUSALS = Counter(
+    "sru_refusals_total", "Requests that ended in an error, by its code.", ("model", "reason")
+)
 _DISCONNECTS = Counter(
     "sru_client_disconnects_total", "Clients that left before their reply.", ("model",)
 )
@@ -43,7 +45,7 @@ _QUEUE_TIME = Histogram(
     "sru_queue_seconds", "Submitted until the first step.", ("model",), buckets=_WAIT_SECONDS
 )
 _FIRST_CHARACTER = Histogram(
-    "sru_first_character_seconds", "Completion read until its first text.", ("model",),
+    "sru_first_character_seconds", "Streamed completion read until its first text.", ("model",),
     buckets=_WAIT_SECONDS,
 )  # fmt: skip
 _BATCH_SIZE = Histogram("sru_batch_size", "Sequences per step.", ("model",), buckets=_SEQUENCES)
@@ -125,7 +127,7 @@ class RouteMetrics:
             outcome: _REQUESTS.labels(model_name, route, outcome).inc
             for outcome in ("ok", "invalid", "refused", "cancelled", "error")
         }
-        self._disconnected = _DISCONNECTS.labels(model_name).inc
+        self.disconnected = _DISCONNECTS.labels(model_name).inc
         self.first_character = _FIRST_CHARACTER.labels(model_name).observe
 
     def finish(self, outcome: str, seconds: float, reason: str | None = None) -> None:
@@ -134,8 +136,6 @@ class RouteMetrics:
         self._seconds(seconds)
         if reason is not None:
             _REFUSALS.labels(self._labels[0], reason).inc()
-        if outcome == "cancelled":
-            self._disconnected()
 
 
 class StateMetrics:

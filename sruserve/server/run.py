@@ -7,19 +7,18 @@ import signal
 import socket
 import sys
 import tempfile
-from base64 import b64encode
 from functools import partial
 from logging.config import dictConfig
 from typing import TYPE_CHECKING
 
 import uvicorn
-from pydantic import SecretStr
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
 from sruserve.server.discovery import find_models
 from sruserve.server.logs import log_config
-from sruserve.server.settings import Settings, SettingsError
+from sruserve.server.protocol import Protocol
+from sruserve.server.settings import Settings, SettingsError, master_keys
 
 if TYPE_CHECKING:
     from sruserve.server.app import Application
@@ -34,6 +33,8 @@ _CLOSE_SECONDS = 2
 def serve(settings: Settings) -> int:
     """Serve until SIGTERM or Ctrl-C, and return the process's exit code."""
     dictConfig(log_config(settings.log_level))
+    # OpenMP's threads wait by spinning; on cores that HTTP needs too, a step would wait for them.
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
         find_models(settings)
         listener = _bind(settings.host, settings.port)
@@ -47,8 +48,8 @@ def serve(settings: Settings) -> int:
         )
     if settings.state_keys is None:
         log.info("SRUSERVE_STATE_KEYS is not set: returned states end with this server")
-        key = SecretStr(b64encode(os.urandom(32)).decode())
-        settings = settings.model_copy(update={"state_keys": key})
+        # made here, not in the workers: all of them must have the same
+        settings = settings.model_copy(update={"state_keys": master_keys(settings)})
     host, port = listener.getsockname()[:2]
     log.info("starting on http://%s:%d", f"[{host}]" if ":" in host else host, port)
     with listener:
@@ -63,7 +64,7 @@ def uvicorn_config(settings: Settings) -> uvicorn.Config:
         factory=True,
         workers=settings.workers,
         loop="uvloop" if sys.platform != "win32" else "asyncio",
-        http="httptools",
+        http=Protocol,
         ws="none",
         lifespan="on",
         log_config=log_config(settings.log_level),

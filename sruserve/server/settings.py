@@ -72,13 +72,16 @@ class Settings(BaseSettings):
 
     max_body_bytes: PositiveInt = Field(8 << 20, description="Longest request body, else 413.")
     max_input_bytes: PositiveInt = Field(
-        1 << 20, description="Longest single text, in UTF-8 bytes; also the most token ids of one."
+        1 << 20,
+        description="Longest single text, in UTF-8 bytes; also the most token ids, or steps of "
+        "features, of one input.",
     )
     max_inputs: PositiveInt = Field(
         1024, description="Most inputs in one request; for completions, prompts times `n`."
     )
     max_new_tokens: PositiveInt = Field(
-        100_000, description="Most tokens that one completion may ask for."
+        100_000,
+        description="Most tokens that one request may ask for: `max_tokens` times its completions.",
     )
     max_token_bytes: PositiveInt = Field(1 << 20, description="Longest state token, in bytes.")
 
@@ -110,6 +113,13 @@ class Settings(BaseSettings):
         return value
 
 
+def master_keys(settings: Settings) -> SecretStr:
+    """The operator's keys, or else a random one, which nobody else has."""
+    if settings.state_keys is not None:
+        return settings.state_keys
+    return SecretStr(base64.b64encode(os.urandom(32)).decode())
+
+
 def parse_keys(keys: SecretStr) -> list[bytes]:
     """The 32-byte keys in `keys`, in order. Messages never repeat a key."""
     return [_parse_key(part.strip()) for part in keys.get_secret_value().split(",")]
@@ -119,7 +129,8 @@ def _parse_key(text: str) -> bytes:
     try:
         if len(text) == 64:
             return bytes.fromhex(text)
-        key = base64.b64decode(text.replace("-", "+").replace("_", "/") + "=" * (-len(text) % 4))
+        padded = text.replace("-", "+").replace("_", "/") + "=" * (-len(text) % 4)
+        key = base64.b64decode(padded, validate=True)
     except (ValueError, binascii.Error):
         key = b""
     if len(key) != 32:

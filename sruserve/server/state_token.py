@@ -101,7 +101,10 @@ class StateSealer:
     def open(self, token: str, binding: Binding) -> Snapshot:
         """The snapshot that a token holds, if it is authentic, of this model and not expired."""
         if len(token) > self._max_token_bytes:
-            raise StateInvalid("the state is longer than any state of this server")
+            raise StateInvalid(
+                f"the state has {len(token)} bytes and may have {self._max_token_bytes} "
+                "(SRUSERVE_MAX_TOKEN_BYTES); send it exactly as it was returned"
+            )
         try:
             sealed = binascii.a2b_base64(
                 token.encode("ascii").translate(_FROM_URL), strict_mode=True

@@ -13,6 +13,7 @@ import uvicorn
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from sruserve.server.app import Application
+from sruserve.server.protocol import Protocol
 from sruserve.server.settings import load_settings
 from tests.support import save_random_model
 
@@ -35,7 +36,8 @@ def words_vocabulary() -> bytes:
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Model folders: question, whole (bidirectional), sensor (features), characters, other, ids."""
+    """Model folders: three that classify (question; whole: bidirectional; sensor: features) and
+    four that generate (characters, other, words, ids)."""
     parent = tmp_path_factory.mktemp("models")
     words: dict[str, Any] = {"vocabulary": words_vocabulary(), "vocab_size": len(WORDS)}
     save_random_model(parent / "question", "classify", labels=LABELS, **words)
@@ -43,6 +45,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_random_model(parent / "sensor", "classify", labels=LABELS, input_size=8)
     save_random_model(parent / "characters", vocabulary=CHARACTERS)
     save_random_model(parent / "other", vocabulary=CHARACTERS, seed=1)
+    save_random_model(parent / "words", **words)
     save_random_model(parent / "ids", vocab_size=50)
     return parent
 
@@ -57,7 +60,7 @@ def serve(folders: Path) -> Serve:
         given = {"state_pool_bytes": 1 << 20, "model_folders": chosen, "models": folders} | given
         application = Application(load_settings(**given))
         config = uvicorn.Config(
-            application, port=0, ws="none", loop="uvloop", http="httptools", log_config=None,
+            application, port=0, ws="none", loop="uvloop", http=Protocol, log_config=None,
             timeout_graceful_shutdown=2,
         )  # fmt: skip
         server = uvicorn.Server(config)

@@ -2,26 +2,17 @@
 
 import json
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
 
-from sruserve.server.api.schemas import ErrorReply
+from sruserve.server.api.replies import ErrorReply
 from tests.server.conftest import Serve
 
 CLASSIFY, COMPLETE, SCORE = "/v1/classify", "/v1/completions", "/v1/score"
 NOT_A_NUMBER = float("nan")
-
-
-@pytest.fixture(scope="module")
-def small(serve: Serve) -> Iterator[httpx.Client]:
-    """A server with small limits."""
-    limits = {"max_body_bytes": 5000, "max_input_bytes": 1000, "max_inputs": 4}
-    with serve(max_new_tokens=50, max_batch_tokens=64, **limits) as (client, _):
-        yield client
 
 
 def refusal(reply: httpx.Response, status: int, code: str, param: str | None = None) -> str:
@@ -57,51 +48,6 @@ def post(client: httpx.Client, path: str, body: Any) -> httpx.Response:
 )
 def test_empty_input(client: httpx.Client, path: str, body: Any, param: str) -> None:
     refusal(post(client, path, body), 422, "empty_input", param)
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "param"),
-    [
-        (CLASSIFY, {"input": "a " * 501}, "input"),
-        (CLASSIFY, {"input": "é" * 501}, "input"),
-        (CLASSIFY, {"input": [1] * 1001}, "input"),
-        (CLASSIFY, {"input": ["a"] * 5}, "input"),
-        (COMPLETE, {"prompt": "a" * 1001}, "prompt"),
-        (COMPLETE, {"prompt": "a", "n": 5}, "n"),
-        (COMPLETE, {"prompt": ["a", "b", "c"], "n": 2}, "n"),
-        (SCORE, {"input": "a" * 1001}, "input"),
-    ],
-)
-def test_absurdly_long_input(small: httpx.Client, path: str, body: Any, param: str) -> None:
-    refusal(post(small, path, body), 422, "input_too_long", param)
-
-
-def test_a_limit_itself_is_allowed(small: httpx.Client) -> None:
-    assert post(small, CLASSIFY, {"input": "a " * 500}).status_code == 200
-    assert post(small, CLASSIFY, {"input": ["a"] * 4}).status_code == 200
-    assert post(small, COMPLETE, {"prompt": "a", "max_tokens": 50}).status_code == 200
-
-
-def test_a_bidirectional_model_says_how_much_it_reads(small: httpx.Client) -> None:
-    reply = post(small, CLASSIFY, {"model": "whole", "input": "a " * 65})
-    message = refusal(reply, 422, "input_too_long")
-    assert "64" in message
-
-
-@pytest.mark.parametrize("size", [5001, 9000, 1_000_000])
-def test_a_body_over_the_limit_is_413_even_in_chunks(small: httpx.Client, size: int) -> None:
-    body = b'{"input":"' + b"a" * size + b'"}'
-
-    def chunks() -> Iterator[bytes]:
-        for i in range(0, len(body), 1000):
-            yield body[i : i + 1000]
-
-    refusal(small.post(CLASSIFY, content=body), 413, "body_too_large")
-    try:
-        refusal(small.post(CLASSIFY, content=chunks()), 413, "body_too_large")
-    except (httpx.WriteError, httpx.ReadError):
-        assert size > 10_000  # the server hung up on a sender that would not end
-    assert post(small, CLASSIFY, {"input": "a"}).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -196,6 +142,7 @@ def test_a_misspelt_field_gets_a_suggestion(client: httpx.Client) -> None:
         ("min_tokens", -1),
         ("seed", 1.5),
         ("seed", "x"),
+        ("seed", 1e30),
         ("stop", ""),
         ("stop", [""]),
         ("stop", ["a"] * 17),
@@ -215,12 +162,28 @@ def test_out_of_range_sampling_values(client: httpx.Client, name: str, value: An
     assert name in message
 
 
+@pytest.mark.parametrize("name", ["top_k", "max_tokens", "min_tokens", "n", "best_of", "logprobs"])
+@pytest.mark.parametrize("value", [2**31, 10**20], ids=["32 bits", "64 bits"])
+def test_integers_beyond_all_bounds_touch_nobody_else(
+    client: httpx.Client, name: str, value: int
+) -> None:
+    body = {"prompt": "To be", "max_tokens": 300, "seed": 4}
+    alone = post(client, COMPLETE, body).json()["choices"]
+    bad = {"prompt": "a", "max_tokens": 300, name: value}
+    with ThreadPoolExecutor(2) as pool:
+        bystander = pool.submit(post, client, COMPLETE, body)
+        refusal(pool.submit(post, client, COMPLETE, bad).result(), 422, "invalid_request", name)
+        assert bystander.result().json()["choices"] == alone
+
+
 @pytest.mark.parametrize(
     "body",
     [
         {"best_of": 3, "n": 2},
         {"stream_options": {"include_usage": True}},
         {"min_tokens": 5, "max_tokens": 4},
+        {"min_tokens": 17, "max_tokens": None},
+        {"min_tokens": 17},
     ],
 )
 def test_values_that_do_not_fit_together(client: httpx.Client, body: Any) -> None:
@@ -255,13 +218,15 @@ def test_a_model_that_could_be_several_must_be_named(client: httpx.Client) -> No
 def test_text_outside_of_the_vocabulary_of_bytes(client: httpx.Client) -> None:
     reply = post(client, SCORE, {"input": "tab\t"})
     assert "0x09" in refusal(reply, 422, "invalid_text", "input")
+    reply = post(client, COMPLETE, {"prompt": "tab\t"})
+    assert "0x09" in refusal(reply, 422, "invalid_text", "prompt")
 
 
 @pytest.mark.parametrize("field", ["state", "return_state", "more"])
 def test_a_bidirectional_model_asked_to_continue(client: httpx.Client, field: str) -> None:
     value = "x" if field == "state" else True
     reply = post(client, CLASSIFY, {"model": "whole", "input": "a", field: value})
-    refusal(reply, 422, "cannot_stream", "state" if field == "state" else "return_state")
+    refusal(reply, 422, "cannot_stream", field)
 
 
 def state_of(client: httpx.Client, model: str = "characters") -> str:
@@ -302,13 +267,6 @@ def test_an_expired_state(serve: Serve) -> None:
         refusal(post(client, COMPLETE, body), 410, "state_expired", "state")
 
 
-def test_a_state_that_no_token_can_hold_is_refused_before_any_work(serve: Serve) -> None:
-    with serve("characters", max_token_bytes=150) as (client, _):
-        body = {"prompt": "a", "return_state": True}
-        refusal(post(client, COMPLETE, body), 422, "state_too_large", "return_state")
-        assert post(client, COMPLETE, {"prompt": "a"}).status_code == 200
-
-
 def test_more_or_fewer_states_than_inputs(client: httpx.Client) -> None:
     state = state_of(client)
     body = {"input": ["a", "b"], "state": [state]}
@@ -335,21 +293,6 @@ def test_wrong_paths_and_methods_have_the_same_shape(
     refusal(reply, status, code, "model" if code == "model_not_found" else None)
     if status == 405:
         assert reply.headers["allow"] == ("GET" if path == "/v1/models" else "POST")
-
-
-def test_a_full_queue_is_429_with_retry_after_and_nobody_else_is_touched(serve: Serve) -> None:
-    with serve("characters", max_queue_requests=1, max_batch_tokens=8) as (client, application):
-        engine = application.lifecycle.catalogue["characters"].engine
-        body = {"prompt": "a" * 50_000, "seed": 1, "max_tokens": 5}
-        with ThreadPoolExecutor(1) as pool:
-            first = pool.submit(post, client, COMPLETE, body)
-            while not engine.waiting:
-                time.sleep(0.001)
-            reply = post(client, SCORE, {"input": "ab"})
-            refusal(reply, 429, "overloaded")
-            assert int(reply.headers["retry-after"]) >= 1
-            assert first.result().status_code == 200
-        assert first.result().json()["choices"] == post(client, COMPLETE, body).json()["choices"]
 
 
 def test_an_unforeseen_failure_tells_nothing_of_the_inside(

@@ -7,7 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from sruserve.server.api.schemas import ClassifyReply
+from sruserve.server.api.inputs import encode_features
+from sruserve.server.api.replies import ClassifyReply
 
 TEXT = "How far is it from Denver to Aspen? who nowhere"
 
@@ -117,6 +118,21 @@ def test_features_are_classified_whole_and_in_chunks(client: httpx.Client) -> No
     first = classify(client, model="sensor", features=steps[:5], return_state=True)["results"][0]
     last = classify(client, model="sensor", features=steps[5:], state=first["state"])["results"]
     assert scores(last[0]) == scores(whole)
+
+
+def test_many_features_are_read_off_the_event_loop(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+
+    def watched(*given: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return encode_features(*given)
+
+    monkeypatch.setattr("sruserve.server.api.classify.encode_features", watched)
+    classify(client, model="sensor", features=[[0.5] * 8] * 3)
+    classify(client, model="sensor", features=[[0.5] * 8] * 3000)
+    assert threads[0] != threads[1]
 
 
 def test_a_bidirectional_model_serves_whole_texts(client: httpx.Client) -> None:

@@ -1,5 +1,8 @@
 """Completions over HTTP, through OpenAI's own client and as raw events."""
 
+import asyncio
+import codecs
+import contextlib
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +12,8 @@ import httpx
 import openai
 import pytest
 
-from sruserve.server.api.schemas import CompletionReply
+from sruserve.server.api.replies import CompletionReply
+from sruserve.server.api.served import Served
 from tests.server.conftest import Serve
 
 PROMPT = "To be, or not"
@@ -215,6 +219,83 @@ def test_logprobs_have_openais_shape_and_the_same_offsets_in_a_stream(
     assert joined == found
     none = choice(client, prompt=PROMPT, max_tokens=12, logprobs=0)["logprobs"]
     assert none["token_logprobs"] == found["token_logprobs"]
+
+
+def bytes_of(token: str) -> bytes:
+    """The bytes behind a token of a reply."""
+    if token.startswith("bytes:"):
+        return bytes.fromhex(token.removeprefix("bytes:").replace("\\x", ""))
+    return token.encode()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_text_offsets_count_the_text_before_a_token_and_no_bytes_of_characters(
+    client: httpx.Client, seed: int
+) -> None:
+    body: dict[str, Any] = {"max_tokens": 30, "logprobs": 0, "return_state": True}
+    first = choice(client, prompt=PROMPT, seed=seed, **body)
+    state = first["state"]
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    for found in (first, choice(client, prompt="", state=state, seed=None, **body)):
+        tokens = found["logprobs"]["tokens"]
+        assert any(token.startswith("bytes:") for token in tokens)
+        text, offsets = "", []
+        for token in tokens:
+            offsets.append(len(text))
+            text += decoder.decode(bytes_of(token))
+        assert text == found["text"]
+        assert found["logprobs"]["text_offset"] == offsets
+
+
+def test_text_offsets_begin_behind_the_text_that_was_held_back(client: httpx.Client) -> None:
+    body: dict[str, Any] = {"max_tokens": 6, "return_state": True}
+    text = choice(client, prompt=PROMPT, **body)["text"]
+    first = choice(client, prompt=PROMPT, stop=text[-1] + "never to be found", **body)
+    assert first["text"] == text[:-1]
+    rest = choice(client, prompt="", state=first["state"], seed=None, logprobs=0, **body)
+    assert rest["text"].startswith(text[-1])
+    assert rest["logprobs"]["text_offset"][0] == 1
+
+
+def test_text_offsets_of_words_and_ids(client: httpx.Client) -> None:
+    found = choice(client, model="words", prompt="How far", max_tokens=8, logprobs=0)
+    offsets = found["logprobs"]["text_offset"]
+    for offset, token in zip(offsets, found["logprobs"]["tokens"], strict=True):
+        assert found["text"][offset:].startswith(token)
+    found = choice(client, model="ids", prompt=[1], max_tokens=8, logprobs=0)
+    assert found["logprobs"]["text_offset"] == [0] * 8
+
+
+def test_a_prompt_whose_words_are_cut_is_read_by_score(client: httpx.Client) -> None:
+    whole = choice(client, model="words", prompt="How far is", max_tokens=5)["text"]
+    body = {"model": "words", "input": "How fa", "more": True}
+    state = client.post("/v1/score", json=body).json()["results"][0]["state"]
+    assert choice(client, model="words", prompt="r is", state=state, max_tokens=5)["text"] == whole
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+def test_many_states_are_sealed_off_the_event_loop(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    threads: list[bool] = []
+    seal = Served.seal_state
+
+    def watched(self: Served, snapshot: Any) -> str | None:
+        with contextlib.suppress(RuntimeError):  # there is no loop in this thread
+            asyncio.get_running_loop()
+            threads.append(False)
+            return seal(self, snapshot)
+        threads.append(True)
+        return seal(self, snapshot)
+
+    monkeypatch.setattr(Served, "seal_state", watched)
+    body = {"prompt": PROMPT, "max_tokens": 2, "return_state": True}
+    if stream:
+        states = [c["choices"][0].get("state") for c in events(client, n=100, **body)]
+    else:
+        states = [c["state"] for c in complete(client, n=100, **body)["choices"]]
+    assert sum(state is not None for state in states) == 100
+    assert threads.count(True) == 100
 
 
 def test_a_model_without_vocabulary_takes_and_returns_ids(client: httpx.Client) -> None:

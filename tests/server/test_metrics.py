@@ -1,5 +1,6 @@
 """Metrics: each event moves its own numbers by as much as happened, and no others."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -7,6 +8,10 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from sruserve.server.api.call import Call
+from sruserve.server.api.requests import ClassifyRequest
+from sruserve.server.api.route import Route
+from sruserve.server.api.served import Catalogue, InputLimits
 from tests.server.conftest import Serve
 
 Read = Callable[..., float]
@@ -97,10 +102,40 @@ def test_generated_text_is_counted(client: httpx.Client, read: Read, stream: boo
     client.post("/v1/completions", json=body)
     assert read("sru_generated_tokens_total", model="ids") == 60
     assert read("sru_input_tokens_total", model="ids") == 4
-    assert read("sru_first_character_seconds_count", model="ids") == 1
+    assert read("sru_first_character_seconds_count", model="ids") == (1 if stream else 0)
     body = {"model": "characters", "prompt": "a", "max_tokens": 30, "stream": stream}
     client.post("/v1/completions", json=body)
     assert 8 <= read("sru_generated_characters_total", model="characters") <= 30
+
+
+def test_a_token_without_text_is_no_first_character(client: httpx.Client, read: Read) -> None:
+    with_text = 0
+    for seed in range(40):  # some of these tokens are a character's first byte only
+        body = {"model": "characters", "prompt": "a", "max_tokens": 1, "seed": seed}
+        body |= {"return_state": True}
+        with_text += client.post("/v1/completions", json=body).json()["choices"][0]["text"] != ""
+        client.post("/v1/completions", json=body | {"stream": True})
+    assert 0 < with_text < 40
+    assert read("sru_first_character_seconds_count", model="characters") == with_text
+
+
+def test_a_request_that_the_server_cancels_is_no_client_that_left(read: Read) -> None:
+    class Stopped(Route[ClassifyRequest]):
+        path, task, schema = "/v1/classify", "classify", ClassifyRequest
+
+    async def cancelled() -> None:
+        route = Stopped(Catalogue(()), InputLimits(1, 1, 1, 1, 1, 0.0))
+        call = Call(asyncio.Event().wait, None)  # type: ignore[arg-type]
+        task = asyncio.create_task(route(call))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancelled())
+    labels = {"model": "unknown", "route": "/v1/classify"}
+    assert read("sru_requests_total", outcome="cancelled", **labels) == 1
+    assert read("sru_client_disconnects_total", model="unknown") == 0
 
 
 def test_gauges_are_back_at_zero_when_nothing_runs(client: httpx.Client, serve: Serve) -> None:

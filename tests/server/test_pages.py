@@ -1,6 +1,7 @@
 """Models, probes and documentation."""
 
 import re
+import threading
 from typing import Any
 
 import httpx
@@ -13,7 +14,7 @@ def test_models_are_listed_with_what_a_client_needs(client: httpx.Client) -> Non
     listed = client.get("/v1/models").json()
     assert listed["object"] == "list"
     by_id = {model["id"]: model for model in listed["data"]}
-    assert set(by_id) == {"question", "whole", "sensor", "characters", "other", "ids"}
+    assert set(by_id) == {"question", "whole", "sensor", "characters", "other", "words", "ids"}
     question = by_id["question"]
     assert (question["object"], question["task"]) == ("model", "classify")
     assert question["streams"]
@@ -44,9 +45,24 @@ def test_readiness_is_503_while_draining_and_liveness_is_not(
         application.lifecycle.draining = False
 
 
+def test_readiness_is_503_when_an_engine_has_died_and_liveness_is_not(
+    client: httpx.Client, application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = application.lifecycle.catalogue["sensor"].engine
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "_thread", threading.Thread())  # one that does not run
+        for path in ("/readyz", "/health"):
+            reply = client.get(path)
+            assert (reply.status_code, reply.json()) == (503, {"status": "failed"})
+        assert client.get("/livez").status_code == 200
+    assert client.get("/readyz").status_code == 200
+
+
 def test_the_index_shows_the_way(client: httpx.Client) -> None:
-    for path in set(client.get("/").json().values()) & {"/docs", "/v1/models", "/metrics"}:
-        assert client.get(path).status_code == 200
+    index = client.get("/").json()
+    assert set(index) == {"name", "version", "documentation", "models", "metrics"}
+    for name in ("documentation", "models", "metrics"):
+        assert client.get(index[name]).status_code == 200
 
 
 @pytest.fixture(scope="module")

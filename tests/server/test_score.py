@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from sruserve.server.api.schemas import ScoreReply
+from sruserve.server.api.replies import ScoreReply
 
 TEXT = "To be, or nöt to be — that is"
 
@@ -62,3 +62,39 @@ def test_a_completions_state_scores_what_follows(client: httpx.Client) -> None:
     parts = score(client, input="To be")["log_likelihood"]
     parts += score(client, input=", or", state=state)["log_likelihood"]
     assert parts == pytest.approx(joined, rel=1e-12)
+
+
+WORDS = "How far is it from  Denver to Aspen? who nowhere"
+
+
+@pytest.mark.parametrize("cut", range(1, len(WORDS) + 1))
+def test_chunks_of_words_cut_anywhere_score_what_the_whole_scores(
+    client: httpx.Client, cut: int
+) -> None:
+    whole = score(client, model="words", input=WORDS)
+    first = score(client, model="words", input=WORDS[:cut], more=True)
+    second = score(client, model="words", input=WORDS[cut:], state=first["state"])
+    total = first["log_likelihood"] + second["log_likelihood"]
+    assert total == pytest.approx(whole["log_likelihood"], rel=1e-12)
+    for name in ("characters", "tokens"):
+        assert first[name] + second[name] == whole[name]
+
+
+def complete(client: httpx.Client, **body: Any) -> list[dict[str, Any]]:
+    body = {"model": "characters", "max_tokens": 20} | body
+    choices: list[dict[str, Any]] = client.post("/v1/completions", json=body).json()["choices"]
+    return choices
+
+
+def test_a_score_keeps_the_seed_and_the_choice_of_its_stream(client: httpx.Client) -> None:
+    for begun in complete(client, prompt="To be", seed=7, n=2, return_state=True):
+        scored = score(client, input=", or", state=begun["state"], return_state=True)["state"]
+        (after,) = complete(client, prompt="", state=scored)
+        (never_scored,) = complete(client, prompt=", or", state=begun["state"])
+        assert after["text"] == never_scored["text"]
+
+
+def test_two_streams_that_begin_with_a_score_have_seeds_of_their_own(client: httpx.Client) -> None:
+    states = [score(client, input="To be", return_state=True)["state"] for _ in "ab"]
+    one, two = (complete(client, prompt="", state=state)[0]["text"] for state in states)
+    assert one != two

@@ -12,6 +12,7 @@ from sruserve.server.settings import (
     Settings,
     SettingsError,
     load_settings,
+    master_keys,
     parse_keys,
     variable_name,
 )
@@ -53,6 +54,7 @@ def test_settings_come_from_the_environment_and_arguments_win(
         ("SRUSERVE_XYZZY", "2", "SRUSERVE_XYZZY is not a setting"),
         ("SRUSERVE_STATE_KEYS", "c2hvcnQ=", "32 bytes"),
         ("SRUSERVE_STATE_KEYS", "not base64 at all", "openssl rand"),
+        ("SRUSERVE_STATE_KEYS", "A" * 20 + "!*" + "A" * 23 + "=", "openssl rand"),
         ("SRUSERVE_MODEL_FOLDERS", "not json", "model_folders"),
     ],
 )
@@ -78,6 +80,14 @@ def test_keys_are_read_in_base64_url_safe_base64_and_hex_in_their_order() -> Non
     )
     assert parse_keys(SecretStr(text)) == keys
     assert parse_keys(SecretStr(base64.urlsafe_b64encode(keys[0]).decode())) == keys[:1]
+
+
+def test_the_operators_keys_win_and_unset_ones_are_random() -> None:
+    given = SecretStr("ab" * 32)
+    assert master_keys(load_settings(state_keys=given)) == given
+    one, two = (parse_keys(master_keys(load_settings())) for _ in "ab")
+    assert [len(key) for key in one] == [32]
+    assert one != two
 
 
 def test_keys_are_never_shown() -> None:

@@ -1,36 +1,54 @@
 """One completion as it grows, in OpenAI's shape: its text, its log-probabilities, its end."""
 
+import codecs
 from collections.abc import Sequence
 from typing import Any
 
+from sruserve.server.api.inputs import MANY_STATES
 from sruserve.server.api.served import Served
-from sruserve.server.engine.jobs import Generated, Logprobs
+from sruserve.server.engine.jobs import Generated, Snapshot
+
+_LONG_TOKENS = 1024  # with log-probabilities, about as many kilobytes of JSON
+
+
+def is_much(pieces: Sequence[Generated]) -> bool:
+    """Whether sealing and encoding these would hold up the event loop."""
+    return len(pieces) > MANY_STATES or sum(len(piece.tokens) for piece in pieces) > _LONG_TOKENS
 
 
 class Choice:
-    """Turns the stretches of one completion into `choices[index]`, one by one or all at once."""
+    """Turns the stretches of one completion into `choices[index]`, one by one or all at once.
 
-    def __init__(self, index: int, served: Served, with_logprobs: bool) -> None:
+    start: what the completion continues, if anything.
+    """
+
+    def __init__(
+        self, index: int, served: Served, with_logprobs: bool, start: Snapshot | None
+    ) -> None:
         self.tokens = 0
+        self.pieces: list[Generated] = []
         self._index = index
         self._served = served
+        self._codec = served.model.codec
         self._with_logprobs = with_logprobs
-        self._with_ids = served.model.codec is None
         self._offset = 0  # characters before the next token
-        self._pieces: list[Generated] = []
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        if with_logprobs and start is not None:
+            self._offset = len(start.held)
+            self._decoder.decode(start.utf8)
 
     def keep(self, piece: Generated) -> None:
         """Remember a stretch for `whole`."""
-        self._pieces.append(piece)
+        self.pieces.append(piece)
 
     def whole(self) -> dict[str, Any]:
         """The completion of all stretches kept so far."""
-        last = self._pieces[-1]
+        last = self.pieces[-1]
         return self.part(
             Generated(
-                text="".join(piece.text for piece in self._pieces),
-                tokens=[token for piece in self._pieces for token in piece.tokens],
-                logprobs=[each for piece in self._pieces for each in piece.logprobs],
+                text="".join(piece.text for piece in self.pieces),
+                tokens=[token for piece in self.pieces for token in piece.tokens],
+                logprobs=[each for piece in self.pieces for each in piece.logprobs],
                 finish_reason=last.finish_reason,
                 stop_reason=last.stop_reason,
                 state=last.state,
@@ -43,21 +61,23 @@ class Choice:
         choice: dict[str, Any] = {
             "index": self._index,
             "text": piece.text,
-            "logprobs": self._logprobs(piece.logprobs) if self._with_logprobs else None,
+            "logprobs": self._logprobs(piece) if self._with_logprobs else None,
             "finish_reason": piece.finish_reason,
         }
-        if self._with_ids:
+        if self._codec is None:
             choice["token_ids"] = list(piece.tokens)
         if piece.finish_reason is not None:
             choice["stop_reason"] = piece.stop_reason
             choice["state"] = self._served.seal_state(piece.state)
         return choice
 
-    def _logprobs(self, found: Sequence[Logprobs]) -> dict[str, Any]:
+    def _logprobs(self, piece: Generated) -> dict[str, Any]:
+        found = piece.logprobs
         offsets = []
-        for each in found:
+        for token in piece.tokens:
             offsets.append(self._offset)
-            self._offset += len(each.token)
+            if self._codec is not None:  # a token may be a part of a character, and adds no text
+                self._offset += len(self._decoder.decode(self._codec.pieces[token]))
         return {
             "tokens": [each.token for each in found],
             "token_logprobs": [each.logprob for each in found],

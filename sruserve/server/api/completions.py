@@ -1,74 +1,78 @@
 """`POST /v1/completions`: OpenAI's completions, whole or as events, and the state they end in."""
 
-from collections.abc import Sequence
-from secrets import randbits
+from collections.abc import Callable, Sequence
 from time import perf_counter, time
 from typing import Any
 
 from sruserve.server.api.call import Call, json_bytes
-from sruserve.server.api.choices import Choice
+from sruserve.server.api.choices import Choice, is_much
 from sruserve.server.api.events import Outbox, data, send_events
-from sruserve.server.api.inputs import encode_input, is_long, split_inputs
+from sruserve.server.api.inputs import encode_input, is_long, sampler_key, split_inputs
+from sruserve.server.api.requests import CompletionRequest
 from sruserve.server.api.route import Route, off_loop, run_job
-from sruserve.server.api.schemas import CompletionRequest
-from sruserve.server.api.served import Served
+from sruserve.server.api.served import Catalogue, InputLimits, Served
 from sruserve.server.engine.jobs import Generated, Item, Job, Kind, Sampling
 from sruserve.server.errors import InputTooLong, InvalidRequest
-
-SEEDS = 1 << 64
 
 
 class CompletionRoute(Route[CompletionRequest]):
     """`n` choices for each prompt: choice `p * n + i` is the i-th of prompt `p`."""
 
     path, task, schema = "/v1/completions", "generate", CompletionRequest
-    ping_seconds = 15.0
+
+    def __init__(self, catalogue: Catalogue, limits: InputLimits, ping_seconds: float) -> None:
+        super().__init__(catalogue, limits)
+        self._ping_seconds = ping_seconds
 
     async def answer(
         self, call: Call, request: CompletionRequest, served: Served, cost: int
     ) -> None:
-        served.check_states(given=request.state is not None, wanted=request.return_state)
-        sampling = self._sampling(request)
+        served.check_states(given=request.state is not None, wanted_by=request.state_wanted_by)
         prompts = split_inputs(request.prompt, self.limits, "prompt")
-        if len(prompts) * (request.n or 1) > self.limits.inputs:
-            raise InputTooLong(
-                f"{len(prompts)} prompts with n={request.n} are more than {self.limits.inputs} "
-                "completions; send several requests",
-                param="n",
-            )
-        items, prompt_tokens = await off_loop(
-            is_long(prompts, request.state), self._items, request, served, prompts
+        sampling = self._sampling(request, len(prompts) * (request.n or 1))
+        items, prompt_tokens = await self.read(
+            is_long(prompts, request.state), cost, self._items, request, served, prompts
         )
-        completion = _Completion(call, served, request, len(items), prompt_tokens)
+        done = call.loop.create_future()
+        outbox = Outbox(done) if request.stream else None
+        first_text = self.metrics[served.name].first_character
+        completion = _Completion(call, served, request, items, prompt_tokens, outbox, first_text)
         job = Job(
             kind=Kind.GENERATE,
             items=items,
             loop=call.loop,
             deliver=completion.deliver,
-            done=call.loop.create_future(),
+            done=done,
             keep_state=request.return_state,
-            stream=bool(request.stream),
+            stream=outbox is not None,
             sampling=sampling,
             cost=cost,
             deadline=self.deadline(),
         )
-        completion.on_first_text = self.metrics[served.name].first_character
-        if not request.stream:
+        if outbox is None:
             await run_job(call, served, job)
-            await call.reply(json_bytes(completion.whole()))
+            await call.reply(await off_loop(completion.is_much(), completion.whole))
             return
-        outbox = completion.outbox = Outbox(job.done)
         served.engine.submit(job)
         await send_events(
-            call, job.done, outbox, completion.events, completion.last_event, self.ping_seconds
+            call, done, outbox, completion.events, completion.last_event, self._ping_seconds
         )
 
-    def _sampling(self, request: CompletionRequest) -> Sampling:
-        max_tokens = 16 if request.max_tokens is None else request.max_tokens
-        if max_tokens > self.limits.new_tokens:
+    def _sampling(self, request: CompletionRequest, completions: int) -> Sampling:
+        """How to pick tokens, for so many completions; what is too many of either is refused."""
+        limits, max_tokens = self.limits, request.token_limit
+        if completions > limits.inputs:
+            raise InputTooLong(
+                f"the prompts times 'n' make {completions} completions, and there may be "
+                f"{limits.inputs}; send several requests, or ask the operator to raise "
+                "SRUSERVE_MAX_INPUTS",
+                param="n",
+            )
+        if completions * max_tokens > limits.new_tokens:
             raise InvalidRequest(
-                f"'max_tokens' is {max_tokens} and may be {self.limits.new_tokens}; continue with "
-                "`state`, or ask the operator to raise SRUSERVE_MAX_NEW_TOKENS",
+                f"'max_tokens' is {max_tokens} for each of {completions} completions, and all "
+                f"together may have {limits.new_tokens}; continue with `state`, send several "
+                "requests, or ask the operator to raise SRUSERVE_MAX_NEW_TOKENS",
                 param="max_tokens",
             )
         stop = request.stop or ()
@@ -93,26 +97,36 @@ class CompletionRoute(Route[CompletionRequest]):
         for prompt, start in zip(prompts, starts, strict=True):
             ids, word = encode_input(served, prompt, start, "prompt")
             prompt_tokens += len(ids)
-            if request.seed is not None:
-                seed, choice = request.seed % SEEDS, 0
-            elif start is not None:
-                seed, choice = start.seed, start.choice
-            else:
-                seed, choice = randbits(63), 0
+            seed, choice = sampler_key(start, request.seed)
             items += [Item(ids, start, word, seed, choice + i) for i in range(request.n or 1)]
         return items, prompt_tokens
 
 
 class _Completion:
-    """The reply to one request, as its pieces come in."""
+    """The reply to one request, as its pieces come in.
+
+    outbox: takes the pieces of a stream; without one they are kept for `whole`.
+    first_text: told how many seconds a stream's client waited for something to read.
+    """
 
     def __init__(
-        self, call: Call, served: Served, request: CompletionRequest, count: int, prompt_tokens: int
+        self,
+        call: Call,
+        served: Served,
+        request: CompletionRequest,
+        items: Sequence[Item],
+        prompt_tokens: int,
+        outbox: Outbox | None,
+        first_text: Callable[[float], None],
     ) -> None:
-        self.outbox: Outbox | None = None
-        self.on_first_text: Any = None
+        self._outbox = outbox
+        self._first_text: Callable[[float], None] | None = first_text
         self._begin = call.begin
-        self._choices = [Choice(i, served, request.logprobs is not None) for i in range(count)]
+        self._with_ids = served.model.codec is None
+        with_logprobs = request.logprobs is not None
+        self._choices = [
+            Choice(i, served, with_logprobs, item.start) for i, item in enumerate(items)
+        ]
         self._prompt_tokens = prompt_tokens
         self._header = {
             "id": f"cmpl-{call.number}",
@@ -128,13 +142,13 @@ class _Completion:
 
     def deliver(self, index: int, piece: Any) -> None:
         """Called by the engine, on the loop."""
-        if self.on_first_text is not None and piece.tokens:
-            self.on_first_text(perf_counter() - self._begin)
-            self.on_first_text = None
-        if self.outbox is None:
+        if self._outbox is None:
             self._choices[index].keep(piece)
-        else:
-            self.outbox.put(index, piece)
+            return
+        if self._first_text is not None and (piece.tokens if self._with_ids else piece.text):
+            self._first_text(perf_counter() - self._begin)
+            self._first_text = None
+        self._outbox.put(index, piece)
 
     def events(self, pieces: list[tuple[int, Generated]]) -> bytes:
         """One event for each stretch."""
@@ -149,10 +163,14 @@ class _Completion:
             return b""
         return data({**self._header, "choices": [], "usage": self._usage()})
 
-    def whole(self) -> dict[str, Any]:
+    def is_much(self) -> bool:
+        """Whether making `whole` would hold up the event loop."""
+        return is_much([piece for choice in self._choices for piece in choice.pieces])
+
+    def whole(self) -> bytes:
         """The reply to a request that does not stream."""
         choices = [choice.whole() for choice in self._choices]
-        return {**self._header, "choices": choices, "usage": self._usage()}
+        return json_bytes({**self._header, "choices": choices, "usage": self._usage()})
 
     def _usage(self) -> dict[str, int]:
         generated = sum(choice.tokens for choice in self._choices)

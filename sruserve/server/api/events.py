@@ -4,8 +4,10 @@ import asyncio
 from collections.abc import Callable
 
 from sruserve.server.api.call import Call, ClientGone, json_bytes
+from sruserve.server.api.choices import is_much
 from sruserve.server.api.problems import as_serve_error
-from sruserve.server.api.schemas import CompletionRequest
+from sruserve.server.api.requests import CompletionRequest
+from sruserve.server.api.route import off_loop
 from sruserve.server.engine.jobs import Generated
 
 DONE = b"data: [DONE]\n\n"
@@ -64,7 +66,8 @@ async def send_events(
     call.watch(done)
     try:
         while pieces := await _next(call, done, outbox, ping_seconds):
-            await _send(call, encode(pieces))
+            much = is_much([piece for _, piece in pieces])
+            await _send(call, await off_loop(much, encode, pieces))
         await _send(call, last() + DONE, more=False)
     except Exception as error:
         if isinstance(error, ClientGone) or not call.started:

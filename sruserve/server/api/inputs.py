@@ -1,13 +1,14 @@
 """From the `input` or `prompt` of a request to the arrays that a job holds."""
 
 from collections.abc import Sequence
+from secrets import randbits
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sruserve.model.folder import Model
-from sruserve.server.api.schemas import Input, State
+from sruserve.server.api.requests import Input, State
 from sruserve.server.api.served import InputLimits, Served
 from sruserve.server.engine.jobs import Snapshot
 from sruserve.server.errors import EmptyInput, InputTooLong, InvalidRequest, NotFinite
@@ -17,6 +18,7 @@ Ids = NDArray[np.int64]
 # Longer texts are turned into ids on another thread, so that the event loop never stands still.
 LONG_CHARACTERS = 16 << 10
 MANY_STATES = 16  # the same for sealing and opening states
+SEEDS = 1 << 64
 
 
 def split_inputs(given: Input, limits: InputLimits, field: str) -> Sequence[str | list[int]]:
@@ -28,8 +30,8 @@ def split_inputs(given: Input, limits: InputLimits, field: str) -> Sequence[str 
         raise EmptyInput(f"'{field}' is an empty list; send at least one text", param=field)
     if len(many) > limits.inputs:
         raise InputTooLong(
-            f"'{field}' has {len(many)} entries and may have {limits.inputs}; send "
-            "several requests",
+            f"'{field}' has {len(many)} entries and may have {limits.inputs}; send several "
+            "requests, or ask the operator to raise SRUSERVE_MAX_INPUTS",
             param=field,
         )
     for one in many:
@@ -72,6 +74,15 @@ def encode_input(
             param=field,
         )
     return ids, word
+
+
+def sampler_key(start: Snapshot | None, seed: int | None = None) -> tuple[int, int]:
+    """The seed and the choice of a stream: those asked for, those it began with, or new ones."""
+    if seed is not None:
+        return seed % SEEDS, 0
+    if start is not None:
+        return start.seed, start.choice
+    return randbits(63), 0
 
 
 def encode_features(served: Served, given: list[list[float]]) -> NDArray[np.float32]:

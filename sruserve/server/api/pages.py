@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 
 from sruserve import __version__
 from sruserve.server import metrics
-from sruserve.server.api import schemas
+from sruserve.server.api import replies, requests
 from sruserve.server.api.problems import explain_validation
 from sruserve.server.api.served import Served
 from sruserve.server.errors import InvalidRequest, MethodNotAllowed, RouteNotFound, ServeError
@@ -53,7 +53,7 @@ def create_pages(lifecycle: Lifecycle) -> FastAPI:
 def _describe_hot_routes(app: FastAPI) -> None:
     """Put the hot routes into the document. POST never gets here; other methods do, and get 405."""
     errors: dict[int | str, dict[str, Any]] = {
-        status: {"model": schemas.ErrorReply, "description": what}
+        status: {"model": replies.ErrorReply, "description": what}
         for status, what in (
             (400, "The body is not JSON"),
             (404, "No such model"),
@@ -67,17 +67,17 @@ def _describe_hot_routes(app: FastAPI) -> None:
     }
 
     @app.post("/v1/classify", responses=errors, tags=["inference"], summary="Classify texts")
-    async def classify(body: schemas.ClassifyRequest) -> schemas.ClassifyReply:
+    async def classify(body: requests.ClassifyRequest) -> replies.ClassifyReply:
         """Label texts or features, or the next chunk of a stream."""
         raise NotImplementedError
 
     @app.post("/v1/score", responses=errors, tags=["inference"], summary="Score texts")
-    async def score(body: schemas.ScoreRequest) -> schemas.ScoreReply:
+    async def score(body: requests.ScoreRequest) -> replies.ScoreReply:
         """Log-likelihood and bits per character of texts under a language model."""
         raise NotImplementedError
 
     @app.post("/v1/completions", responses=errors, tags=["inference"], summary="Complete prompts")
-    async def completions(body: schemas.CompletionRequest) -> schemas.CompletionReply:
+    async def completions(body: requests.CompletionRequest) -> replies.CompletionReply:
         """Generate text in OpenAI's shape; with `stream`, as server-sent events of the same shape.
 
         A stream's `state` is on the chunk that carries `finish_reason`.
@@ -86,9 +86,9 @@ def _describe_hot_routes(app: FastAPI) -> None:
 
 
 def _add_models(app: FastAPI, lifecycle: Lifecycle) -> None:
-    def describe(served: Served) -> schemas.ServedModel:
+    def describe(served: Served) -> replies.ServedModel:
         model = served.model
-        return schemas.ServedModel(
+        return replies.ServedModel(
             id=served.name,
             created=lifecycle.started_at,
             task=model.config.task,
@@ -101,11 +101,11 @@ def _add_models(app: FastAPI, lifecycle: Lifecycle) -> None:
         )
 
     @app.get("/v1/models", tags=["models"], summary="List the models")
-    async def list_models() -> schemas.ModelList:
-        return schemas.ModelList(data=[describe(each) for each in lifecycle.catalogue.values()])
+    async def list_models() -> replies.ModelList:
+        return replies.ModelList(data=[describe(each) for each in lifecycle.catalogue.values()])
 
     @app.get("/v1/models/{model}", tags=["models"], summary="Describe a model")
-    async def describe_model(model: str) -> schemas.ServedModel:
+    async def describe_model(model: str) -> replies.ServedModel:
         return describe(lifecycle.catalogue[model])
 
     @app.get("/", include_in_schema=False)
@@ -125,11 +125,13 @@ def _add_probes(app: FastAPI, lifecycle: Lifecycle) -> None:
         return {"status": "ok"}
 
     async def ready() -> JSONResponse:
-        """200 when models are loaded and warm, 503 while loading and from SIGTERM on."""
+        """200 when models are loaded and warm; 503 before, from SIGTERM on, and if one fails."""
         if lifecycle.draining:
             return JSONResponse({"status": "draining"}, 503, {"retry-after": "5"})
         if not lifecycle.ready:
             return JSONResponse({"status": "loading"}, 503, {"retry-after": "1"})
+        if not lifecycle.alive:
+            return JSONResponse({"status": "failed"}, 503)
         return JSONResponse({"status": "ok"})
 
     for path in ("/readyz", "/health"):

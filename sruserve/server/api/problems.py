@@ -34,7 +34,8 @@ def as_serve_error(error: Exception, fields: type[BaseModel]) -> ServeError:
     if isinstance(error, ValidationError):
         return explain_validation(error.errors(include_url=False), fields.model_fields)
     if isinstance(error, ModelError):
-        return UnfitInput(str(error), code=error.code, param="input")
+        param = "prompt" if "prompt" in fields.model_fields else "input"
+        return UnfitInput(str(error), code=error.code, param=param)
     log.error("a request failed in an unforeseen way", exc_info=error)
     return ServeError("the server failed on this request; its log says why")
 

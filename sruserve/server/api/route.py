@@ -11,6 +11,7 @@ from sruserve.server.api.call import Call, ClientGone
 from sruserve.server.api.problems import as_serve_error
 from sruserve.server.api.served import Catalogue, InputLimits, Served
 from sruserve.server.engine.jobs import Job
+from sruserve.server.errors import Overloaded
 from sruserve.server.metrics import UNKNOWN_MODEL, RouteMetrics
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -24,12 +25,10 @@ class Route(Generic[Body]):
     task: ClassVar[str]
     schema: ClassVar[type[BaseModel]]
 
-    def __init__(
-        self, catalogue: Catalogue, limits: InputLimits, queue_timeout_seconds: float = 0.0
-    ) -> None:
+    def __init__(self, catalogue: Catalogue, limits: InputLimits) -> None:
         self.catalogue = catalogue
         self.limits = limits
-        self.queue_timeout_seconds = queue_timeout_seconds
+        self._reading_bytes = 0  # of the bodies that other threads read, or that wait for one
         self._validate: Callable[[bytes], Body] = self.schema.__pydantic_validator__.validate_json
         self.metrics = {name: RouteMetrics(name, self.path) for name in (*catalogue, UNKNOWN_MODEL)}
 
@@ -45,6 +44,7 @@ class Route(Generic[Body]):
             await self.answer(call, request, served, len(body))
         except ClientGone:
             outcome = "cancelled"
+            self.metrics[name].disconnected()
         except Exception as error:
             problem = as_serve_error(error, self.schema)
             outcome, reason = problem.outcome, problem.code
@@ -60,11 +60,28 @@ class Route(Generic[Body]):
         """Send the reply to a valid request, or raise."""
         raise NotImplementedError
 
+    async def read(self, long: bool, cost: int, work: Callable[..., T], *given: Any) -> T:
+        """Make a body of `cost` bytes into items: `off_loop`, as far as the queue's bytes go.
+
+        Such bodies are in memory and not yet in the queue, so they have a bound of their own.
+        """
+        if not long:
+            return work(*given)
+        if self._reading_bytes and self._reading_bytes + cost > self.limits.queue_bytes:
+            raise Overloaded(
+                "the inputs that are being read are as long as SRUSERVE_MAX_QUEUE_BYTES allows; "
+                "retry after a moment, or send less at a time"
+            )
+        self._reading_bytes += cost
+        try:
+            return await to_thread(work, *given)
+        finally:
+            self._reading_bytes -= cost
+
     def deadline(self) -> float:
         """When a job that has not begun is given up, on `time.monotonic()`; 0 is never."""
-        if not self.queue_timeout_seconds:
-            return 0.0
-        return monotonic() + self.queue_timeout_seconds
+        seconds = self.limits.queue_seconds
+        return monotonic() + seconds if seconds else 0.0
 
 
 async def off_loop(long: bool, work: Callable[..., T], *given: Any) -> T:

@@ -21,12 +21,20 @@ from sruserve.server.state_token import Binding, StateSealer
 
 @dataclass(frozen=True)
 class InputLimits:
-    """What the operator allows one request to hold."""
+    """What the operator allows one request to hold, and how long it may wait.
+
+    input_bytes: of one text; also its token ids, or steps of features.
+    new_tokens: of all completions of the request together.
+    queue_bytes: of the bodies that wait.
+    queue_seconds: 0 is no limit.
+    """
 
     body_bytes: int
     input_bytes: int
     inputs: int
     new_tokens: int
+    queue_bytes: int
+    queue_seconds: float
 
 
 class Served:
@@ -41,19 +49,23 @@ class Served:
         self._binding = Binding.of(model.digest, model.dtype, model.network.layout.width)
         self._metrics = StateMetrics(model.name)
 
-    def check_states(self, given: bool, wanted: bool) -> None:
-        """Refuse, before any work, a state that this model cannot take or return."""
-        if (given or wanted) and not self.model.network.streams:
+    def check_states(self, given: bool, wanted_by: str | None) -> None:
+        """Refuse, before any work, a state that this model cannot take or return.
+
+        wanted_by: the field of the request that asks for a state.
+        """
+        if (given or wanted_by) and not self.model.network.streams:
             raise CannotStream(
                 f"{self.name} reads every text backwards too, so it cannot continue one: send "
                 "whole inputs, without `state`, `return_state` and `more`",
-                param="state" if given else "return_state",
+                param="state" if given else wanted_by,
             )
-        if wanted and not self._sealer.fits(self.model.network.layout.nbytes):
+        if wanted_by and not self._sealer.fits(self.model.network.layout.nbytes):
             raise StateTooLarge(
                 f"a state of {self.name} has {self.model.network.layout.nbytes} bytes, too many "
-                "for a token; leave out `return_state`",
-                param="return_state",
+                f"for a token; leave out `{wanted_by}`, or ask the operator to raise "
+                "SRUSERVE_MAX_TOKEN_BYTES",
+                param=wanted_by,
             )
 
     def open_state(self, token: str) -> Snapshot:

@@ -1,4 +1,4 @@
-"""What clients send and get: the models that validate hot requests and describe all of them."""
+"""What clients send: the models that validate hot requests and describe them."""
 
 from typing import Annotated, Any, Self
 
@@ -12,6 +12,14 @@ _MODEL = "Id of a served model; may be left out when only one of them fits."
 _INPUT = "A text, a list of texts, a list of token ids, or a list of such lists."
 _STATE = "The state that a reply returned. One state with several inputs forks the stream."
 _RETURN = "Return the state that continues each stream."
+_MORE = (
+    "More of this text will follow: hold back an unfinished word, and return the state that "
+    "continues it."
+)
+
+DEFAULT_MAX_TOKENS = 16
+# JSON's integers have no end, the engine's do. Seeds alone are taken as long as they are.
+_Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 
 class Request(BaseModel):
@@ -23,8 +31,24 @@ class Request(BaseModel):
     state: State | None = Field(None, description=_STATE)
     return_state: bool = Field(False, description=_RETURN)
 
+    @property
+    def state_wanted_by(self) -> str | None:
+        """The field that asks for a state in the reply, if one does."""
+        return "return_state" if self.return_state else None
 
-class ClassifyRequest(Request):
+
+class ChunkRequest(Request):
+    """Texts, or the next chunks of them."""
+
+    input: Input | None = Field(None, description=_INPUT)
+    more: bool = Field(False, description=_MORE)
+
+    @property
+    def state_wanted_by(self) -> str | None:
+        return super().state_wanted_by or ("more" if self.more else None)
+
+
+class ClassifyRequest(ChunkRequest):
     """A text, or the next chunk of a stream, to label."""
 
     model_config = ConfigDict(
@@ -36,21 +60,19 @@ class ClassifyRequest(Request):
         }
     )
 
-    input: Input | None = Field(None, description=_INPUT)
     features: list[list[float]] | None = Field(
         None, description="Steps x features, instead of `input`, for models that take features."
     )
-    more: bool = Field(
-        False,
-        description="More of this text will follow: hold back an unfinished word, and return the "
-        "state.",
+
+
+class ScoreRequest(ChunkRequest):
+    """A text, or the next chunk of one, whose likelihood is asked for."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"input": "To be, or not to be"}, {"input": "To be, or n", "more": True}]
+        }
     )
-
-
-class ScoreRequest(Request):
-    """A text whose likelihood is asked for."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"input": "To be, or not to be"}]})
 
     input: Input = Field(description=_INPUT)
 
@@ -70,11 +92,17 @@ class CompletionRequest(Request):
         json_schema_extra={"examples": [{"prompt": "ROMEO:", "max_tokens": 200, "seed": 7}]}
     )
 
-    prompt: Input = Field("", description=_INPUT + " May be empty if there is a `state`.")
-    max_tokens: int | None = Field(16, ge=0, description="Most tokens to generate.")
-    min_tokens: int = Field(0, ge=0, description="No stop string ends the text before these.")
+    prompt: Input = Field(
+        "",
+        description=_INPUT + " May be empty if there is a `state`. Its last word is taken as "
+        "finished; `/v1/score` with `more` reads a prompt whose words are cut.",
+    )
+    max_tokens: _Count | None = Field(
+        DEFAULT_MAX_TOKENS, description="Most tokens to generate for each completion."
+    )
+    min_tokens: _Count = Field(0, description="No stop string ends the text before these.")
     temperature: float | None = Field(1.0, ge=0, le=10, description="0 takes the likeliest token.")
-    top_k: int = Field(0, ge=0, description="Sample among that many likeliest tokens; 0: all.")
+    top_k: _Count = Field(0, description="Sample among that many likeliest tokens; 0: all.")
     top_p: float | None = Field(1.0, gt=0, le=1, description="Sample within that much probability.")
     min_p: float = Field(
         0.0, ge=0, le=1, description="Drop tokens below that share of the likeliest one."
@@ -96,13 +124,18 @@ class CompletionRequest(Request):
     echo: bool | None = Field(None, description="Not supported.")
     suffix: str | None = Field(None, description="Not supported.")
     logit_bias: dict[str, float] | None = Field(None, description="Not supported.")
-    best_of: int | None = Field(None, description="Not supported unless equal to `n`.")
+    best_of: _Count | None = Field(None, description="Not supported unless equal to `n`.")
     frequency_penalty: float | None = Field(None, description="Not supported unless 0.")
     presence_penalty: float | None = Field(None, description="Not supported unless 0.")
     user: Any = Field(None, description="Ignored.")
     metadata: Any = Field(None, description="Ignored.")
     service_tier: Any = Field(None, description="Ignored.")
     safety_identifier: Any = Field(None, description="Ignored.")
+
+    @property
+    def token_limit(self) -> int:
+        """Most tokens of one completion; null means OpenAI's default."""
+        return DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
 
     @field_validator(
         "echo", "suffix", "logit_bias", "frequency_penalty", "presence_penalty", mode="after"
@@ -120,110 +153,6 @@ class CompletionRequest(Request):
             raise ValueError("'best_of' is not supported; leave it out or make it equal to 'n'")
         if self.stream_options is not None and not self.stream:
             raise ValueError("'stream_options' needs 'stream': true")
-        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
-            raise ValueError("'min_tokens' must not be over 'max_tokens'")
+        if self.min_tokens > self.token_limit:
+            raise ValueError(f"'min_tokens' must not be over 'max_tokens', {self.token_limit}")
         return self
-
-
-class Classification(BaseModel):
-    """What a model makes of one input; nulls when no word has been finished yet."""
-
-    label: str | None
-    score: float | None = Field(description="Probability of `label`.")
-    scores: dict[str, float] | None
-    state: str | None
-
-
-class Steps(BaseModel):
-    steps: int = Field(description="Tokens or feature rows that were computed.")
-
-
-class ClassifyReply(BaseModel):
-    id: str
-    model: str
-    results: list[Classification]
-    usage: Steps
-
-
-class Score(BaseModel):
-    """How likely one input is; nulls where nothing had anything before it."""
-
-    log_likelihood: float | None = Field(description="In nats; null if it is not finite.")
-    bits_per_character: float | None
-    bits_per_token: float | None
-    characters: int
-    tokens: int = Field(description="Tokens that were scored: those with something before them.")
-    state: str | None
-
-
-class ScoreReply(BaseModel):
-    id: str
-    model: str
-    results: list[Score]
-    usage: Steps
-
-
-class CompletionLogprobs(BaseModel):
-    tokens: list[str]
-    token_logprobs: list[float | None]
-    top_logprobs: list[dict[str, float | None]]
-    text_offset: list[int]
-
-
-class Choice(BaseModel):
-    index: int
-    text: str
-    logprobs: CompletionLogprobs | None
-    finish_reason: str | None
-    stop_reason: str | None = Field(None, description="The stop string that ended the text.")
-    state: str | None = None
-    token_ids: list[int] | None = Field(None, description="For models without a vocabulary.")
-
-
-class CompletionUsage(BaseModel):
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-
-
-class CompletionReply(BaseModel):
-    """A completion, or one event of a streamed one."""
-
-    id: str
-    object: str
-    created: int
-    model: str
-    choices: list[Choice]
-    usage: CompletionUsage | None = None
-
-
-class ErrorBody(BaseModel):
-    message: str
-    type: str
-    param: str | None
-    code: str
-
-
-class ErrorReply(BaseModel):
-    error: ErrorBody
-
-
-class ServedModel(BaseModel):
-    """A model that is served."""
-
-    id: str
-    object: str = "model"
-    created: int
-    owned_by: str = "sruserve"
-    task: str
-    digest: str
-    dtype: str
-    streams: bool = Field(description="Whether a state can continue it.")
-    state_bytes: int = Field(description="Memory of one stream's state.")
-    labels: list[str]
-    vocab_size: int | None
-
-
-class ModelList(BaseModel):
-    object: str = "list"
-    data: list[ServedModel]

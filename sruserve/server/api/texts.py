@@ -1,0 +1,82 @@
+"""What `/v1/classify` and `/v1/score` share: texts, or chunks of them, and a result for each."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, TypeVar
+
+from sruserve.server.api.call import Call, json_bytes
+from sruserve.server.api.inputs import (
+    MANY_STATES,
+    encode_input,
+    is_long,
+    sampler_key,
+    split_inputs,
+)
+from sruserve.server.api.requests import ChunkRequest
+from sruserve.server.api.route import Route, off_loop, run_job
+from sruserve.server.api.served import Served
+from sruserve.server.engine.jobs import Item, Job, Kind
+from sruserve.server.errors import InvalidRequest
+
+Body = TypeVar("Body", bound=ChunkRequest)
+
+
+class TextRoute(Route[Body]):
+    """One result for each input, in their order. Subclasses say what a result looks like.
+
+    kind: of the job. prefix: what the ids of replies begin with.
+    """
+
+    kind: ClassVar[Kind]
+    prefix: ClassVar[str]
+
+    async def answer(self, call: Call, request: Body, served: Served, cost: int) -> None:
+        wanted_by = request.state_wanted_by
+        served.check_states(given=request.state is not None, wanted_by=wanted_by)
+        items = await self.items(request, served, cost)
+        results: list[Any] = [None] * len(items)
+        job = Job(
+            kind=self.kind,
+            items=items,
+            loop=call.loop,
+            deliver=results.__setitem__,
+            done=call.loop.create_future(),
+            keep_state=wanted_by is not None,
+            cost=cost,
+            deadline=self.deadline(),
+        )
+        await run_job(call, served, job)
+        many_states = job.keep_state and len(items) > MANY_STATES
+        await call.reply(await off_loop(many_states, self._encode, call.number, served, results))
+
+    async def items(self, request: Body, served: Served, cost: int) -> list[Item]:
+        """What the request asks to be read."""
+        if request.input is None:
+            raise InvalidRequest("'input' is missing: send a text", param="input")
+        inputs = split_inputs(request.input, self.limits, "input")
+        long = is_long(inputs, request.state)
+        return await self.read(long, cost, _text_items, request, served, inputs)
+
+    def result(self, served: Served, result: Any) -> dict[str, Any]:
+        """What the reply says of one item."""
+        raise NotImplementedError
+
+    def _encode(self, number: str, served: Served, results: Sequence[Any]) -> bytes:
+        return json_bytes(
+            {
+                "id": f"{self.prefix}-{number}",
+                "model": served.name,
+                "results": [self.result(served, result) for result in results],
+                "usage": {"steps": sum(result.steps for result in results)},
+            }
+        )
+
+
+def _text_items(
+    request: ChunkRequest, served: Served, inputs: Sequence[str | list[int]]
+) -> list[Item]:
+    starts = served.open_states(request.state, len(inputs))
+    items = []
+    for given, start in zip(inputs, starts, strict=True):
+        ids, word = encode_input(served, given, start, "input", request.more)
+        items.append(Item(ids, start, word, *sampler_key(start)))
+    return items

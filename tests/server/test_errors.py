@@ -1,0 +1,33 @@
+"""The tree of errors at the top of its file is the tree in the code."""
+
+import re
+
+from sruserve.server import errors
+from sruserve.server.errors import ServeError, UnfitInput
+
+
+def drawn() -> list[tuple[int, str, str]]:
+    """(depth, name, rest of the line) of every line of the tree."""
+    rows = re.findall(r"^([│├└─ ]*)([A-Z]\w+) *(.*)$", errors.__doc__ or "", re.MULTILINE)
+    first = next(i for i, row in enumerate(rows) if row[1] == "ServeError")
+    return [(len(indent) // 4, name, rest) for indent, name, rest in rows[first:]]
+
+
+def subclasses(of: type[ServeError]) -> set[type[ServeError]]:
+    return {of}.union(*(subclasses(each) for each in of.__subclasses__()))
+
+
+def test_the_tree_draws_every_error_below_its_own_parent_with_its_status_and_code() -> None:
+    above: list[str] = []
+    for depth, name, rest in drawn():
+        error = getattr(errors, name)
+        parents = [base.__name__ for base in error.__bases__ if issubclass(base, ServeError)]
+        assert parents == above[depth - 1 : depth], name
+        above = [*above[:depth], name]
+        if rest and error is not UnfitInput:
+            assert rest.split() == [str(error.status), error.code]
+
+
+def test_the_tree_leaves_nothing_out() -> None:
+    names = [name for _, name, _ in drawn()]
+    assert sorted(names) == sorted(error.__name__ for error in subclasses(ServeError))

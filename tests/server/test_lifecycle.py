@@ -1,0 +1,67 @@
+"""Draining: engines end together, and the process ends whatever becomes of them."""
+
+import asyncio
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sruserve.server.api.served import Catalogue
+from sruserve.server.lifecycle import Lifecycle
+from sruserve.server.settings import load_settings
+
+
+class SlowEngine:
+    """An engine that takes its time to end, or cannot."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.draining, self.may_end, self.error = False, threading.Event(), error
+
+    def drain(self, timeout: float) -> None:
+        self.draining = True
+
+    def stop(self, timeout: float) -> None:
+        assert self.may_end.wait(20)
+        if self.error is not None:
+            raise self.error
+
+
+def draining(engines: list[SlowEngine], ended: asyncio.Event) -> asyncio.Task[None]:
+    """Begin what SIGTERM begins."""
+    lifecycle = Lifecycle(load_settings())
+    served: list[Any] = [SimpleNamespace(name=str(i), engine=e) for i, e in enumerate(engines)]
+    lifecycle.catalogue = Catalogue(served)
+    return asyncio.create_task(lifecycle._drain_and(ended.set))
+
+
+def test_all_engines_are_told_at_once_and_none_takes_a_thread_from_requests() -> None:
+    engines = [SlowEngine() for _ in range(50)]
+
+    async def run() -> None:
+        ended = asyncio.Event()
+        task = draining(engines, ended)
+        await asyncio.sleep(0)
+        assert all(engine.draining for engine in engines)
+        await asyncio.sleep(0.1)
+        assert await asyncio.wait_for(asyncio.to_thread(lambda: 5), 5) == 5
+        assert not ended.is_set()
+        for engine in engines:
+            engine.may_end.set()
+        await asyncio.wait_for(task, 10)
+        assert ended.is_set()
+
+    asyncio.run(run())
+
+
+def test_the_process_ends_even_if_an_engine_fails_to(caplog: pytest.LogCaptureFixture) -> None:
+    engine = SlowEngine(RuntimeError("broken"))
+    engine.may_end.set()
+
+    async def run() -> None:
+        ended = asyncio.Event()
+        await asyncio.wait_for(draining([engine], ended), 10)
+        assert ended.is_set()
+
+    asyncio.run(run())
+    assert "broken" in caplog.text

@@ -1,0 +1,146 @@
+"""What is too long or too much gets an error that names the limit, and nobody else is touched."""
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from sruserve.model.text import Bytes
+from tests.server.conftest import Serve
+from tests.server.test_bad_input import CLASSIFY, COMPLETE, SCORE, post, refusal
+
+
+@pytest.fixture(scope="module")
+def small(serve: Serve) -> Iterator[httpx.Client]:
+    """A server with small limits."""
+    limits = {"max_body_bytes": 5000, "max_input_bytes": 1000, "max_inputs": 4}
+    with serve(max_new_tokens=50, max_batch_tokens=64, **limits) as (client, _):
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (CLASSIFY, {"input": "a " * 501}, "input"),
+        (CLASSIFY, {"input": "é" * 501}, "input"),
+        (CLASSIFY, {"input": [1] * 1001}, "input"),
+        (CLASSIFY, {"input": ["a"] * 5}, "input"),
+        (CLASSIFY, {"model": "sensor", "features": [[]] * 1001}, "features"),
+        (COMPLETE, {"prompt": "a" * 1001}, "prompt"),
+        (COMPLETE, {"prompt": "a", "n": 5}, "n"),
+        (COMPLETE, {"prompt": ["a", "b", "c"], "n": 2}, "n"),
+        (SCORE, {"input": "a" * 1001}, "input"),
+    ],
+)
+def test_absurdly_long_input(small: httpx.Client, path: str, body: Any, param: str) -> None:
+    message = refusal(post(small, path, body), 422, "input_too_long", param)
+    many = param == "n" or len(body.get("input", ())) == 5
+    assert ("SRUSERVE_MAX_INPUTS" if many else "SRUSERVE_MAX_INPUT_BYTES") in message
+
+
+def test_a_limit_itself_is_allowed(small: httpx.Client) -> None:
+    assert post(small, CLASSIFY, {"input": "a " * 500}).status_code == 200
+    assert post(small, CLASSIFY, {"input": ["a"] * 4}).status_code == 200
+    assert post(small, COMPLETE, {"prompt": "a", "max_tokens": 50}).status_code == 200
+    assert post(small, COMPLETE, {"prompt": "a", "max_tokens": 25, "n": 2}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"prompt": "a", "max_tokens": 51},
+        {"prompt": "a", "max_tokens": 26, "n": 2},
+        {"prompt": ["a", "b"], "max_tokens": 13, "n": 2},
+        {"prompt": ["a", "b", "c", "d"], "max_tokens": None},
+    ],
+    ids=["one", "n", "prompts times n", "the default"],
+)
+def test_more_new_tokens_than_all_completions_together_may_have(
+    small: httpx.Client, body: Any
+) -> None:
+    message = refusal(post(small, COMPLETE, body), 422, "invalid_request", "max_tokens")
+    assert "SRUSERVE_MAX_NEW_TOKENS" in message
+
+
+def test_a_bidirectional_model_says_how_much_it_reads(small: httpx.Client) -> None:
+    reply = post(small, CLASSIFY, {"model": "whole", "input": "a " * 65})
+    message = refusal(reply, 422, "input_too_long")
+    assert "64" in message
+    assert "SRUSERVE_MAX_BATCH_TOKENS" in message
+
+
+@pytest.mark.parametrize("size", [5001, 9000, 1_000_000])
+def test_a_body_over_the_limit_is_413_even_in_chunks(small: httpx.Client, size: int) -> None:
+    body = b'{"input":"' + b"a" * size + b'"}'
+
+    def chunks() -> Iterator[bytes]:
+        for i in range(0, len(body), 1000):
+            yield body[i : i + 1000]
+
+    message = refusal(small.post(CLASSIFY, content=body), 413, "body_too_large")
+    assert "SRUSERVE_MAX_BODY_BYTES" in message
+    try:
+        refusal(small.post(CLASSIFY, content=chunks()), 413, "body_too_large")
+    except (httpx.WriteError, httpx.ReadError):
+        assert size > 10_000  # the server hung up on a sender that would not end
+    assert post(small, CLASSIFY, {"input": "a"}).status_code == 200
+
+
+def test_a_state_that_no_token_can_hold_is_refused_before_any_work(serve: Serve) -> None:
+    with serve("characters", max_token_bytes=150) as (client, _):
+        body = {"prompt": "a", "return_state": True}
+        message = refusal(post(client, COMPLETE, body), 422, "state_too_large", "return_state")
+        assert "SRUSERVE_MAX_TOKEN_BYTES" in message
+        more = {"model": "characters", "input": "a", "more": True}
+        refusal(post(client, SCORE, more), 422, "state_too_large", "more")
+        message = refusal(
+            post(client, COMPLETE, {"prompt": "a", "state": "A" * 152}),
+            422, "state_invalid", "state",
+        )  # fmt: skip
+        assert "SRUSERVE_MAX_TOKEN_BYTES" in message
+        assert post(client, COMPLETE, {"prompt": "a"}).status_code == 200
+
+
+def test_bodies_that_are_made_into_tokens_are_bounded_like_the_queue(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = {"input": "a" * 40_000}
+    go_on, encode = threading.Event(), Bytes.encode
+
+    def slowly(self: Bytes, *given: Any) -> Any:
+        go_on.wait(20)
+        return encode(self, *given)
+
+    with serve("characters", max_queue_bytes=100_000) as (client, application):
+        monkeypatch.setattr(Bytes, "encode", slowly)
+        with ThreadPoolExecutor(2) as pool:
+            read = [pool.submit(post, client, SCORE, long) for _ in "ab"]
+            while application.lifecycle.active < 2:
+                time.sleep(0.001)
+            time.sleep(0.1)  # both have reached the vocabulary
+            message = refusal(post(client, SCORE, long), 429, "overloaded")
+            assert "SRUSERVE_MAX_QUEUE_BYTES" in message
+            go_on.set()
+            assert [each.result().status_code for each in read] == [200, 200]
+        for _ in range(3):  # one that fails gives its bytes back too
+            refusal(post(client, SCORE, {"input": "\t" * 40_000}), 422, "invalid_text", "input")
+        assert post(client, SCORE, long).status_code == 200
+
+
+def test_a_full_queue_is_429_with_retry_after_and_nobody_else_is_touched(serve: Serve) -> None:
+    with serve("characters", max_queue_requests=1, max_batch_tokens=8) as (client, application):
+        engine = application.lifecycle.catalogue["characters"].engine
+        body = {"prompt": "a" * 50_000, "seed": 1, "max_tokens": 5}
+        with ThreadPoolExecutor(1) as pool:
+            first = pool.submit(post, client, COMPLETE, body)
+            while not engine.waiting:
+                time.sleep(0.001)
+            reply = post(client, SCORE, {"input": "ab"})
+            assert "SRUSERVE_MAX_QUEUE_REQUESTS" in refusal(reply, 429, "overloaded")
+            assert int(reply.headers["retry-after"]) >= 1
+            assert first.result().status_code == 200
+        assert first.result().json()["choices"] == post(client, COMPLETE, body).json()["choices"]
