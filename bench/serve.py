@@ -4,11 +4,11 @@
     python -m bench.serve --quick    # does it run at all? Its figures mean nothing
 
 Every server runs the bundled models and is asked in turns, forwards and backwards. mosec 0.9.8 has
-the classifier in one worker process, with batches of 64 and 1 ms of waiting: once as it comes, which
-is what the targets are held against, and once with msgspec for JSON. `sruserve, batches of 64` bounds its steps
-to as many tokens as 64 questions have; `sruserve` and `sruserve, 2 workers` are the defaults. The
-load generator is `wrk` if it is installed (Debian: wrk). A missed target does not fail the run: the
-table says it.
+the classifier in one worker process, with batches of 64 and 1 ms of waiting: once as it comes,
+which is what the targets are held against, and once with msgspec for JSON. `sruserve, batches of
+64` bounds its steps to as many tokens as 64 questions have; `sruserve` and `sruserve, 2 workers`
+are the defaults. The load generator is `wrk` if it is installed (Debian: wrk). A missed target does
+not fail the run: the table says it.
 """
 
 import argparse
