@@ -19,7 +19,8 @@ class DTypeName(StrEnum):
 
 def fail(error: Exception, code: int = 1) -> NoReturn:
     """End the command with the error in one line."""
-    text = str(error).replace("[", r"\[")
+    line = " ".join(str(error).splitlines()).encode(errors="backslashreplace").decode()
+    text = line.replace("[", r"\[")
     _errors.print(f"[bold red]error:[/] {text}", soft_wrap=True)
     raise typer.Exit(code)
 

@@ -50,7 +50,7 @@ def load_model(path: Path, dtype: str | None = None) -> Model:
 
     Raises `FolderError`, `ConfigError` or `CheckpointError`. Nothing is unpickled.
     """
-    path = path.resolve()
+    path = _resolved(path)
     if not path.is_dir():
         raise FolderError(f"{path} is no folder; `sruserve import` makes model folders")
     config = read_config(path / CONFIG_FILE)
@@ -85,7 +85,7 @@ def save_model(
     Another model folder at `path` is replaced, once the new one has been loaded. Raises
     `FolderError` if anything else is there, and what `load_model` raises.
     """
-    path = path.resolve()
+    path = _resolved(path)
     check_destination(path)
     check_tensors(tensors, network_shapes(config), "the checkpoint")
     try:
@@ -126,7 +126,7 @@ def check_tensors(
     wrong = [f"{name} is missing" for name in expected if name not in tensors]
     for name, tensor in tensors.items():
         if name not in expected:
-            wrong.append(f"{name} is not expected")
+            wrong.append(f"{name if len(name) <= 80 else name[:79] + '…'} is not expected")
         elif tuple(tensor.shape) != expected[name]:
             wrong.append(f"{name} is {list(tensor.shape)}, not {list(expected[name])}")
         elif not tensor.is_floating_point():
@@ -147,8 +147,32 @@ def model_digest(config: ModelConfig, tensors: Mapping[str, Tensor], folder: Pat
         digest.update(tensor.view(-1).view(torch.uint8).numpy().data)
     for name in (WORDS_FILE, BYTES_FILE):
         if (folder / name).exists():
-            digest.update(f"\0{name}\0".encode() + (folder / name).read_bytes())
+            try:
+                content = (folder / name).read_bytes()
+            except OSError as error:
+                raise FolderError(f"cannot read {folder / name}: {error.strerror}") from error
+            digest.update(f"\0{name}\0".encode() + content)
     return digest.hexdigest()
+
+
+def _resolved(path: Path) -> Path:
+    """The path without symbolic links, or `FolderError` where they go in a circle."""
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # a loop; a NUL byte
+        raise FolderError(f"{path} leads nowhere: {error}") from error
+
+
+def _unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Contiguous tensors without common memory, which the file format cannot express."""
+    own: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        own[name] = tensor.contiguous()
+        if own[name].untyped_storage().data_ptr() in seen:
+            own[name] = own[name].clone()
+        seen.add(own[name].untyped_storage().data_ptr())
+    return own
 
 
 def _write(
@@ -161,7 +185,7 @@ def _write(
     for name, content in vocabulary.items():
         (folder / name).write_bytes(content)
     (folder / CONFIG_FILE).write_text(config.model_dump_json(indent=2, exclude_none=True) + "\n")
-    weights = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    weights = _unshared(tensors)
     digest = model_digest(config, weights, folder)
     save_file(weights, folder / WEIGHTS_FILE, {"format": "pt", "digest": digest})
     # The library writes for the owner alone; a server often runs as somebody else.

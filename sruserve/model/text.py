@@ -131,7 +131,10 @@ def read_codec(folder: Path) -> Codec | None:
         return Words(folder / WORDS_FILE)
     if not (folder / BYTES_FILE).exists():
         return None
-    values = json.loads((folder / BYTES_FILE).read_bytes())
+    try:
+        values = json.loads((folder / BYTES_FILE).read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise FolderError(f"{folder / BYTES_FILE} is no JSON of use: {error}") from error
     if not is_byte_list(values):
         raise FolderError(f"{folder / BYTES_FILE} must be a JSON list of different bytes, 0 to 255")
     return Bytes(values)

@@ -22,8 +22,15 @@ from sruserve.server.api.served import Catalogue, Served
 from sruserve.server.discovery import find_models
 from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.limits import Limits
+from sruserve.server.errors import StateTooLarge
 from sruserve.server.metrics import EngineMetrics, describe_build, forget_process
-from sruserve.server.settings import Settings, master_keys, parse_keys
+from sruserve.server.settings import (
+    Settings,
+    SettingsError,
+    master_keys,
+    parse_keys,
+    variable_name,
+)
 from sruserve.server.state_token import StateSealer
 
 log = logging.getLogger("sruserve.server")
@@ -79,7 +86,12 @@ class Lifecycle:
         served = []
         for path in paths:
             model = load_model(path, self._settings.dtype)
-            engine = Engine(model, engine_limits(self._settings), EngineMetrics(model.name))
+            try:
+                engine = Engine(model, engine_limits(self._settings), EngineMetrics(model.name))
+            except StateTooLarge as error:
+                variable = variable_name("state_pool_bytes")
+                told = error.message.replace("state_pool_bytes", variable)
+                raise SettingsError(told) from None
             engine.start()
             served.append(Served(model, engine, sealer))
         return served

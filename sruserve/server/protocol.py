@@ -3,7 +3,13 @@
 import asyncio
 from typing import Any, cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+import httptools
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+# Requests that wait behind one of the same connection before reading pauses. While it does not,
+# a client that leaves is seen.
+_PIPELINED = 16
 
 
 class JoinedWrites:
@@ -36,9 +42,58 @@ class JoinedWrites:
 
 
 class Protocol(HttpToolsProtocol):
-    """HTTP/1.1 by httptools, over joined writes."""
+    """HTTP/1.1 by httptools, over joined writes; offers to upgrade to anything else are ignored."""
+
+    _running: RequestResponseCycle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client has connected."""
         joined = JoinedWrites(transport, self.loop)
         super().connection_made(cast(asyncio.Transport, joined))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client has left: uvicorn tells the newest request, and this the one that runs."""
+        if self._running is not None and not self._running.response_complete:
+            self._running.disconnected = True
+            self._running.message_event.set()
+        self.pipeline.clear()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what has come. Nothing is logged that a client could write at will."""
+        self._unset_keepalive_if_required()
+        while data:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                if self.scope["method"] == "CONNECT":
+                    self.send_400_response("This server is not a proxy.")
+                    return
+                # The parser takes the body for another protocol: begin again without the offer.
+                head = self._head_without_upgrade()
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+                data = head + data[upgrade.args[0] :]
+            except httptools.HttpParserError:
+                self.send_400_response("Invalid HTTP request received.")
+                return
+
+    def on_headers_complete(self) -> None:
+        """Begin the request, or queue it behind another one."""
+        super().on_headers_complete()
+        if 0 < len(self.pipeline) < _PIPELINED:
+            self.flow.resume_reading()
+
+    def _head_without_upgrade(self) -> bytes:
+        version = self.parser.get_http_version().encode()
+        lines = [b"%b %b HTTP/%b" % (self.scope["method"].encode(), self.url, version)]
+        lines += [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
+        return b"\r\n".join([*lines, b"", b""])
+
+    def _should_upgrade(self) -> bool:
+        return True  # asked only of a head that `data_received` takes out and begins again
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)

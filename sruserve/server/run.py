@@ -40,6 +40,8 @@ def serve(settings: Settings) -> int:
         listener = _bind(settings.host, settings.port)
     except SettingsError as error:
         return _fail(str(error), MISUSED)
+    except (socket.gaierror, UnicodeError, ValueError):
+        return _fail(f"SRUSERVE_HOST={settings.host!r} is not an address or known name", MISUSED)
     except OSError as error:
         return _fail(
             f"cannot listen on {settings.host} port {settings.port}: {error.strerror}; set "

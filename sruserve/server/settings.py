@@ -11,6 +11,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, SecretStr, ValidationEr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 PREFIX = "SRUSERVE_"
+_TEN_YEARS = 10 * 366 * 24 * 3600
 
 
 class SettingsError(ValueError):
@@ -35,12 +36,14 @@ class Settings(BaseSettings):
         description="Model folders to serve, as a JSON list; wins over `SRUSERVE_MODELS`. "
         "The arguments of `sruserve serve` set it.",
     )
-    workers: PositiveInt = Field(1, description="Server processes, each with its own engines.")
+    workers: PositiveInt = Field(
+        1, le=256, description="Server processes, each with its own engines."
+    )
     dtype: Literal["float32", "bfloat16"] | None = Field(
         None, description="Compute dtype of all models; unset: the one in each model's config.json."
     )
     threads: NonNegativeInt = Field(
-        0, description="CPU threads of each worker; 0: the cores divided by the workers."
+        0, le=1024, description="CPU threads of each worker; 0: the cores divided by the workers."
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Least severe log line that is written."
@@ -58,13 +61,13 @@ class Settings(BaseSettings):
         0, description="Longest wait of a request before its first step, then 504; 0: no limit."
     )
     burst: PositiveInt = Field(
-        16, description="Most decode steps in a row before new requests are looked at."
+        16, le=1024, description="Most decode steps in a row before new requests are looked at."
     )
     flush_ms: PositiveInt = Field(
-        10, description="Shortest time between two events of one completion stream."
+        10, le=60_000, description="Shortest time between two events of one completion stream."
     )
     flush_max_ms: PositiveInt = Field(
-        50, description="What that time grows to when many streams are open."
+        50, le=60_000, description="What that time grows to when many streams are open."
     )
     state_pool_bytes: PositiveInt = Field(
         256 << 20, description="Memory for the states of running streams, per model and worker."
@@ -92,7 +95,7 @@ class Settings(BaseSettings):
         "the server.",
     )
     state_ttl_seconds: NonNegativeInt = Field(
-        7 * 24 * 3600, description="How long a state token may be used; 0: for ever."
+        7 * 24 * 3600, le=_TEN_YEARS, description="How long a state token may be used; 0: for ever."
     )
 
     sse_ping_seconds: float = Field(
@@ -110,6 +113,14 @@ class Settings(BaseSettings):
     def _keys_are_keys(cls, value: SecretStr | None) -> SecretStr | None:
         if value is not None:
             parse_keys(value)
+        return value
+
+    @field_validator("threads")
+    @classmethod
+    def _cores_can_run_them(cls, value: int) -> int:
+        most = 4 * (os.cpu_count() or 1)
+        if value > most:
+            raise ValueError(f"should be at most {most}, four for each core")
         return value
 
 
@@ -153,7 +164,11 @@ def load_settings(**given: Any) -> Settings:
     except ValidationError as error:
         raise SettingsError("; ".join(_explain(problem) for problem in error.errors())) from None
     except ValueError as error:  # a value of the environment that is not the JSON it must be
-        raise SettingsError(str(error)) from None
+        named = next((name for name in Settings.model_fields if f'"{name}"' in str(error)), "")
+        if not named:
+            raise SettingsError(str(error)) from None
+        variable = variable_name(named)
+        raise SettingsError(f"{variable}={os.environ.get(variable)}: should be JSON") from None
 
 
 def variable_name(field: str) -> str:

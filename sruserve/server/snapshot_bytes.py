@@ -8,14 +8,16 @@ from numpy.typing import NDArray
 from sruserve.server.engine.jobs import Snapshot
 from sruserve.server.errors import StateInvalid, StateNotFinite
 
-# steps, pending, seed, choice; then how many floats, window tokens, and bytes of the three strings
-_HEAD = struct.Struct("<QqQQIIIII")
+# steps, pending, seed, choice; then how many floats of row and answer, window tokens, and bytes of
+# the three strings
+_HEAD = struct.Struct("<QqQQIIIIII")
 _MOST_WINDOW = 1 << 16
 
 
 def pack_snapshot(snapshot: Snapshot) -> bytes:
-    """Header, row (float32), window (int64), word, utf8, held; little-endian, without padding."""
+    """Header, row and answer (float32), window (int64), word, utf8, held; little-endian, packed."""
     row = np.ascontiguousarray(snapshot.row, dtype="<f4")
+    answer = np.ascontiguousarray(snapshot.answer, dtype="<f4")
     word, held = snapshot.word.encode(), snapshot.held.encode()
     head = _HEAD.pack(
         snapshot.steps,
@@ -23,13 +25,16 @@ def pack_snapshot(snapshot: Snapshot) -> bytes:
         snapshot.seed,
         snapshot.choice,
         row.size,
+        answer.size,
         len(snapshot.window),
         len(word),
         len(snapshot.utf8),
         len(held),
     )
     window = np.array(snapshot.window, dtype="<i8")
-    return b"".join((head, row.tobytes(), window.tobytes(), word, snapshot.utf8, held))
+    return b"".join(
+        (head, row.tobytes(), answer.tobytes(), window.tobytes(), word, snapshot.utf8, held)
+    )
 
 
 def unpack_snapshot(data: bytes, width: int) -> Snapshot:
@@ -39,20 +44,21 @@ def unpack_snapshot(data: bytes, width: int) -> Snapshot:
     """
     if len(data) < _HEAD.size:
         raise StateInvalid("the state is incomplete; send it exactly as it was returned")
-    steps, pending, seed, choice, floats, tokens, *strings = _HEAD.unpack_from(data)
-    end = _HEAD.size + 4 * floats + 8 * tokens + sum(strings)
+    steps, pending, seed, choice, floats, classes, tokens, *strings = _HEAD.unpack_from(data)
+    end = _HEAD.size + 4 * (floats + classes) + 8 * tokens + sum(strings)
     if floats != width or tokens > _MOST_WINDOW or data[end:] not in (b"", b"\0", b"\0\0"):
         raise StateInvalid("the state's parts do not fit together; send it as it was returned")
     if len(data) < end or not -1 <= pending < 2**31 or steps >= 2**62:
         raise StateInvalid("the state's values are out of range; send it as it was returned")
     row, offset = _array(data, "<f4", floats, _HEAD.size)
+    answer, offset = _array(data, "<f4", classes, offset)
     window, offset = _array(data, "<i8", tokens, offset)
     parts = []
     for length in strings:
         parts.append(data[offset : offset + length])
         offset += length
     word, utf8, held = parts
-    if not np.isfinite(row).all():
+    if not np.isfinite(row).all() or not np.isfinite(answer).all():
         raise StateNotFinite(
             "the state holds NaN or infinity, so its stream cannot go on; start from an earlier one"
         )
@@ -72,6 +78,7 @@ def unpack_snapshot(data: bytes, width: int) -> Snapshot:
         word=texts[0],
         utf8=utf8,
         held=texts[1],
+        answer=answer.astype(np.float32),
     )
 
 

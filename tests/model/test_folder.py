@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from sruserve.model.errors import CheckpointError, ConfigError, FolderError, ModelError
-from sruserve.model.folder import load_model, save_model
+from sruserve.model.folder import load_model, model_digest, save_model
 from tests.support import PRINTABLE, random_tensors, save_random_model
 
 
@@ -214,3 +214,35 @@ def test_a_place_that_cannot_be_written_is_named(folder: Path, tmp_path: Path) -
     (tmp_path / "file").touch()
     with pytest.raises(FolderError, match=r"cannot write .*file/out"):
         save_model(tmp_path / "file" / "out", config, random_tensors(config))
+
+
+@pytest.mark.parametrize(
+    "content", [b"[1, ", b"[" * 200_000 + b"]" * 200_000, b'"\xff"'], ids=["cut", "deep", "latin"]
+)
+def test_a_vocabulary_that_is_no_json_is_refused_under_a_valid_digest(
+    folder: Path, content: bytes
+) -> None:
+    config, tensors = load_model(folder).config, load_file(folder / "model.safetensors")
+    (folder / "bytes.json").write_bytes(content)
+    digest = model_digest(config, tensors, folder)
+    save_file(tensors, folder / "model.safetensors", {"digest": digest})
+    with pytest.raises(FolderError, match=r"bytes\.json is no JSON of use"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize("name", ["bytes.json", "tokenizer.json"])
+def test_a_vocabulary_that_is_a_folder_is_refused(folder: Path, name: str) -> None:
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).mkdir()
+    with pytest.raises(FolderError, match=rf"cannot read .*{name}"):
+        load_model(folder)
+
+
+def test_links_that_go_in_a_circle_are_refused(folder: Path, tmp_path: Path) -> None:
+    config, loop = load_model(folder).config, tmp_path / "loop"
+    loop.symlink_to(loop)
+    with pytest.raises(FolderError, match="loop"):
+        load_model(loop)
+    with pytest.raises(FolderError, match="loop"):
+        save_model(loop, config, random_tensors(config))
+    assert loop.is_symlink()

@@ -317,3 +317,79 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     )
     assert result.exit_code == 1
     assert "no.pt" in "".join(result.output.split())
+
+
+def test_an_output_layer_tied_to_the_embedding_is_imported(tmp_path: Path) -> None:
+    tensors = script_tensors("generate", ENWIK8)
+    square = torch.randn(4, 12)
+    tensors |= {"embedding_layer.weight": square, "output_layer.weight": square}
+    tensors |= {"rnn.rnn_lst.0.weight": torch.randn(12, 36)}
+    result = run_import(tmp_path, tensors, "--task", "generate", options={})
+    assert result.exit_code == 0, result.output
+    network = load_model(tmp_path / "out").network
+    torch.testing.assert_close(network.state_dict()["embedding.weight"], square)
+    torch.testing.assert_close(network.state_dict()["output.weight"], square)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch warns of CSR and of quantized tensors
+@pytest.mark.parametrize("kind", ["sparse", "csr", "quantized", "meta"])
+def test_tensors_that_are_not_dense_numbers_are_refused(tmp_path: Path, kind: str) -> None:
+    dense = torch.ones(4, 8)
+    odd = {
+        "sparse": dense.to_sparse,
+        "csr": dense.to_sparse_csr,
+        "quantized": lambda: torch.quantize_per_tensor(dense, 0.1, 0, torch.qint8),
+        "meta": lambda: dense.to("meta"),
+    }[kind]()
+    tensors = {**script_tensors("generate", ENWIK8), "embedding_layer.weight": odd}
+    message = refused(tmp_path, tensors, "--task", "generate", options={})
+    assert "ordinary dense tensors" in message or "not unpickled" in message
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"embedding_layer.weight": torch.tensor(1.0)}, "embedding.weight is misshapen"),
+        ({"output_layer.weight": torch.tensor(1.0)}, "output.weight is misshapen"),
+        ({"embedding_layer.weight": torch.zeros(0, 8)}, "vocab_size"),
+        ({f"rnn.rnn_lst.{'9' * 4301}.bias": torch.zeros(24)}, "… is not expected"),
+        ({"two\nlines \ud800": torch.zeros(2)}, r"two lines \ud800 is not expected"),
+    ],
+    ids=["embedding-0d", "output-0d", "no-rows", "layer-number", "odd-name"],
+)
+def test_odd_names_and_shapes_are_one_short_line(
+    tmp_path: Path, change: dict[str, Tensor], message: str
+) -> None:
+    tensors = {**script_tensors("generate", ENWIK8), **change}
+    found = refused(tmp_path, tensors, "--task", "generate", options={})
+    assert message in found
+    assert len(found) < 400
+
+
+def test_a_bidirectional_network_is_refused_as_a_generator(tmp_path: Path) -> None:
+    tensors = script_tensors("generate", ENWIK8)
+    options = {"bidirectional": True}
+    assert "cannot generate" in refused(tmp_path, tensors, "--task", "generate", options=options)
+
+
+@pytest.mark.parametrize("name", ["options", "vocab", "labels"])
+def test_json_that_is_nested_too_deep_is_refused(tmp_path: Path, name: str) -> None:
+    deep = tmp_path / "deep"
+    deep.write_text("[" * 200_000 + "]" * 200_000)
+    tensors = script_tensors("classify", CLASSIFIER)
+    files = {} if name == "options" else {"options": {}}
+    arguments = ("--task", "classify", f"--{name}", str(deep))
+    assert "no JSON of use" in refused(tmp_path, tensors, *arguments, **files)
+
+
+@pytest.mark.parametrize("name", ["vocab", "labels"])
+def test_words_that_utf_8_cannot_hold_are_refused(tmp_path: Path, name: str) -> None:
+    words = ["<oov>", "a", "\ud800", "b"] if name == "vocab" else ["a", "b", "\ud800"]
+    tensors = script_tensors("classify", CLASSIFIER)
+    message = refused(tmp_path, tensors, "--task", "classify", options={}, **{name: words})
+    assert "JSON list of" in message
+
+
+@pytest.mark.parametrize("options", [{"\ud800": 1}, {"reset_gate": "\ud800"}], ids=ascii)
+def test_options_that_utf_8_cannot_hold_are_refused(tmp_path: Path, options: Any) -> None:
+    refused(tmp_path, bare(LAYER), "--task", "encode", options=options)

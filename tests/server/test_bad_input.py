@@ -1,6 +1,7 @@
 """Whatever a client sends, it gets a clear error with a stable code, and the server goes on."""
 
 import json
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -310,3 +311,51 @@ def test_an_unforeseen_failure_tells_nothing_of_the_inside(
         assert "secret" not in refusal(reply, 500, "internal_error")
         assert "secret path" in caplog.text
         assert post(client, CLASSIFY, {"input": "a"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "item"),
+    [
+        (SCORE, "input", "{}"),
+        (SCORE, "input", "null"),
+        (SCORE, "state", "0"),
+        (COMPLETE, "prompt", '[0,""]'),
+        (CLASSIFY, "features", "[{},{}]"),
+    ],
+)
+def test_millions_of_mistakes_are_refused_at_once(
+    client: httpx.Client, path: str, field: str, item: str
+) -> None:
+    items = ",".join([item] * (2_000_000 // (len(item) + 1)))
+    rest = "" if field in ("input", "prompt", "features") else ',"input":"a"'
+    body = f'{{"{field}":[{items}]{rest}}}'.encode()
+    begin = time.perf_counter()
+    refusal(post(client, path, body), 422, "invalid_request", field)
+    assert time.perf_counter() - begin < 1.5
+
+
+def test_very_many_unknown_fields_are_counted_but_not_explained(client: httpx.Client) -> None:
+    body = {"input": "a"} | {f"k{i}": 0 for i in range(200_000)}
+    begin = time.perf_counter()
+    assert "200000 mistakes" in refusal(post(client, SCORE, body), 422, "invalid_request")
+    assert time.perf_counter() - begin < 1.5
+
+
+@pytest.mark.parametrize("split", [False, True], ids=["at once", "byte by byte"])
+def test_an_offer_to_upgrade_is_ignored(client: httpx.Client, split: bool) -> None:
+    body = b'{"model":"characters","input":"abc"}'
+    request = (
+        b"POST /v1/score HTTP/1.1\r\nhost: x\r\nconnection: Upgrade, HTTP2-Settings\r\n"
+        b"upgrade: h2c\r\nhttp2-settings: AAMAAABk\r\ncontent-length: %d\r\n\r\n%b"
+    ) % (len(body), body)
+    address = (client.base_url.host, client.base_url.port or 0)
+    with socket.create_connection(address, timeout=10) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for _ in range(2):  # the connection goes on in HTTP/1.1
+            for part in [bytes([b]) for b in request] if split else [request]:
+                connection.sendall(part)
+            received = b""
+            while b'"usage"' not in received:
+                received += (got := connection.recv(65536))
+                assert got
+            assert received.startswith(b"HTTP/1.1 200")

@@ -173,3 +173,21 @@ def test_a_long_text_is_read_off_the_event_loop_and_gives_the_same(client: httpx
     half = classify(client, input=long[: len(long) // 2], more=True)["results"][0]["state"]
     rest = classify(client, input=long[len(long) // 2 :], state=half)
     assert scores(rest["results"][0]) == scores(whole["results"][0])
+
+
+@pytest.mark.parametrize("end", ["", " ", "\n"])
+def test_a_stream_that_ends_with_an_empty_chunk_has_the_answer_of_the_whole(
+    client: httpx.Client, end: str
+) -> None:
+    def ask(**fields: Any) -> dict[str, Any]:
+        reply = client.post("/v1/classify", json={"model": "question", **fields})
+        result: dict[str, Any] = reply.json()["results"][0]
+        return result
+
+    whole = ask(input="How far is it ")
+    chunk = ask(input="How far is it ", more=True)
+    assert chunk["scores"] == whole["scores"]
+    nothing_yet = ask(input="", more=True, state=chunk["state"])
+    assert nothing_yet["scores"] is None
+    last = ask(input=end, state=nothing_yet["state"])
+    assert (last["label"], last["scores"]) == (whole["label"], whole["scores"])

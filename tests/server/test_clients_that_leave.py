@@ -138,3 +138,17 @@ def test_a_request_that_waits_for_too_long_gets_504(serve: Serve) -> None:
         assert {reply.status_code for reply in replies} <= {200, 504}
         late = [reply.json()["error"]["code"] for reply in replies if reply.status_code == 504]
         assert set(late) == {"deadline_exceeded"}
+
+
+def test_a_client_that_leaves_with_another_request_pipelined_is_seen(
+    client: httpx.Client, application: Application
+) -> None:
+    engine = application.lifecycle.catalogue["characters"].engine
+    body = {"model": "characters", "prompt": "a", "max_tokens": 100_000}
+    connection = connect(client, "/v1/completions", body)
+    until(lambda: engine.running == 1)
+    connection.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+    time.sleep(0.1)
+    connection.close()
+    until(lambda: engine.running == 0 and engine.rows == 0, 2)
+    until(lambda: application.lifecycle.active == 0, 2)

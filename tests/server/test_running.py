@@ -212,3 +212,30 @@ def test_workers_end_when_their_supervisor_is_killed(folders: Path) -> None:
         process.kill()
         _, alive = psutil.wait_procs(workers, timeout=30)
         assert not alive
+
+
+def test_sigterm_while_a_body_is_unfinished_leaves_no_traceback(folders: Path) -> None:
+    with serving(folders / "characters", drain_seconds="0") as (client, process):
+        address = (client.base_url.host, client.base_url.port or 0)
+        with socket.create_connection(address) as connection:
+            connection.sendall(b"POST /v1/score HTTP/1.1\r\nhost: x\r\ncontent-length: 99\r\n\r\n{")
+            time.sleep(0.2)
+            process.send_signal(signal.SIGTERM)
+            ended(process)
+
+
+def test_a_host_that_cannot_be_ends_in_one_line(folders: Path) -> None:
+    for host in ("no-such-host.invalid", "a" * 70, "1:2"):
+        process = start(str(folders / "characters"), host=host)
+        output, _ = process.communicate(timeout=60)
+        assert process.returncode == 2
+        assert output.count("\n") == 1
+        assert "SRUSERVE_HOST" in output
+
+
+def test_too_small_a_pool_is_named_by_its_variable(folders: Path) -> None:
+    process = start(str(folders / "characters"), state_pool_bytes="1")
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "raise SRUSERVE_STATE_POOL_BYTES above" in output
+    assert "Traceback" not in output

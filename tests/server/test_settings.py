@@ -55,7 +55,15 @@ def test_settings_come_from_the_environment_and_arguments_win(
         ("SRUSERVE_STATE_KEYS", "c2hvcnQ=", "32 bytes"),
         ("SRUSERVE_STATE_KEYS", "not base64 at all", "openssl rand"),
         ("SRUSERVE_STATE_KEYS", "A" * 20 + "!*" + "A" * 23 + "=", "openssl rand"),
-        ("SRUSERVE_MODEL_FOLDERS", "not json", "model_folders"),
+        ("SRUSERVE_MODEL_FOLDERS", "not json", "SRUSERVE_MODEL_FOLDERS"),
+        ("SRUSERVE_MODEL_FOLDERS", "[1", "SRUSERVE_MODEL_FOLDERS"),
+        ("SRUSERVE_MODEL_FOLDERS", '"x"', "SRUSERVE_MODEL_FOLDERS"),
+        ("SRUSERVE_STATE_TTL_SECONDS", str(10**10), "SRUSERVE_STATE_TTL_SECONDS"),
+        ("SRUSERVE_FLUSH_MS", "60001", "SRUSERVE_FLUSH_MS"),
+        ("SRUSERVE_FLUSH_MAX_MS", "60001", "SRUSERVE_FLUSH_MAX_MS"),
+        ("SRUSERVE_THREADS", "1025", "SRUSERVE_THREADS"),
+        ("SRUSERVE_BURST", "1000000", "SRUSERVE_BURST"),
+        ("SRUSERVE_WORKERS", "1000000", "SRUSERVE_WORKERS"),
     ],
 )
 def test_a_wrong_setting_is_named_and_explained(
@@ -130,3 +138,10 @@ def test_an_empty_variable_is_an_unset_one(monkeypatch: pytest.MonkeyPatch) -> N
     settings = load_settings()
     assert settings.models is None
     assert settings.port == 8000
+
+
+def test_more_threads_than_the_cores_can_run_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    assert load_settings(threads=8).threads == 8
+    with pytest.raises(SettingsError, match="SRUSERVE_THREADS=9: should be at most 8"):
+        load_settings(threads=9)

@@ -1,20 +1,22 @@
 """From a checkpoint and what the user says of it to a model folder."""
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import ValidationError
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor
 
-from sruserve.model.config import ARCHITECTURES, ModelConfig, SRUConfig, Task
+from sruserve.model.config import ARCHITECTURES, ModelConfig, SRUConfig, Task, explain
 from sruserve.model.errors import CheckpointError, OptionError
 from sruserve.model.folder import Model, save_model
 from sruserve.model.importers.checkpoint import read_checkpoint
-from sruserve.model.importers.sru import describe_sru, is_sru, rename_sru
+from sruserve.model.importers.sru import describe_sru, is_sru, matrix_of, rename_sru
 from sruserve.model.text import BYTES_FILE, WORDS_FILE, Words, is_byte_list
 
 Origin = Literal["auto", "sru"]
@@ -67,7 +69,7 @@ def _describe(
     task: Task, tensors: Mapping[str, Tensor], rnn: SRUConfig, labels: Path | None
 ) -> ModelConfig:
     """The config of a whole network, or an error that says which tensor or option is missing."""
-    head, embedding = tensors.get("output.weight"), tensors.get("embedding.weight")
+    head, embedding = (matrix_of(tensors, f"{part}.weight") for part in ("output", "embedding"))
     if task != "encode" and head is None:
         raise CheckpointError(
             f"no output layer (out.weight or output_layer.weight), which task {task} needs; "
@@ -90,14 +92,17 @@ def _describe(
         names = dict(enumerate(given))
     elif labels is not None:
         raise OptionError(f"--labels has no meaning for task {task}")
-    return ModelConfig(
-        architectures=(ARCHITECTURES[task],),
-        task=task,
-        dtype="float32",
-        vocab_size=None if embedding is None else len(embedding),
-        id2label=names,
-        rnn=rnn,
-    )
+    try:
+        return ModelConfig(
+            architectures=(ARCHITECTURES[task],),
+            task=task,
+            dtype="float32",
+            vocab_size=None if embedding is None else len(embedding),
+            id2label=names,
+            rnn=rnn,
+        )
+    except ValidationError as error:
+        raise CheckpointError(f"this makes no network for task {task}: {explain(error)}") from error
 
 
 def _vocabulary(path: Path, size: int | None) -> dict[str, bytes]:
@@ -131,8 +136,8 @@ def _read_json(path: Path) -> Any:
         return json.loads(path.read_bytes())
     except OSError as error:
         raise OptionError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise OptionError(f"{path} is no JSON: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise OptionError(f"{path} is no JSON of use: {error}") from error
 
 
 def _read_object(path: Path) -> dict[str, Any]:
@@ -150,4 +155,7 @@ def _read_strings(path: Path) -> list[str]:
 
 
 def _is_string_list(content: Any) -> bool:
-    return isinstance(content, list) and all(isinstance(entry, str) for entry in content)
+    """Whether a JSON value lists strings that UTF-8 can hold: JSON can spell half a character."""
+    return isinstance(content, list) and all(
+        isinstance(entry, str) and not re.search("[\ud800-\udfff]", entry) for entry in content
+    )

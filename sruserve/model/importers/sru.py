@@ -96,9 +96,10 @@ def _sizes(tensors: Mapping[str, Tensor], bidirectional: bool) -> dict[str, int 
     `projection_size` counts only where it is below a layer's widths, and
     `proj_input_to_hidden_first` only where input and output differ.
     """
-    layers = {int(m[1]) for name in tensors if (m := re.match(r"rnn\.rnn_lst\.(\d+)\.", name))}
+    numbers = (re.match(r"rnn\.rnn_lst\.([0-9]{1,9})\.", name) for name in tensors)
+    layers = {int(number[1]) for number in numbers if number}
     first = "rnn.rnn_lst.0."
-    bias, weight = tensors.get(f"{first}bias"), _matrix(tensors, f"{first}weight")
+    bias, weight = tensors.get(f"{first}bias"), matrix_of(tensors, f"{first}weight")
     if bias is None or weight is None or bias.dim() != 1:
         raise CheckpointError(
             f"{first}bias and {first}weight are missing or misshapen; weights of a custom module "
@@ -108,9 +109,9 @@ def _sizes(tensors: Mapping[str, Tensor], bidirectional: bool) -> dict[str, int 
     projections = {
         name: matrix
         for name in tensors
-        if name.endswith(".weight_proj") and (matrix := _matrix(tensors, name)) is not None
+        if name.endswith(".weight_proj") and (matrix := matrix_of(tensors, name)) is not None
     }
-    into = _matrix(tensors, "rnn.input_to_hidden.weight")
+    into = matrix_of(tensors, "rnn.input_to_hidden.weight")
     sizes: dict[str, int | bool] = {
         "num_layers": max(layers) + 1,
         "hidden_size": len(bias) // 2 // directions,
@@ -124,7 +125,7 @@ def _sizes(tensors: Mapping[str, Tensor], bidirectional: bool) -> dict[str, int 
     return sizes
 
 
-def _matrix(tensors: Mapping[str, Tensor], name: str) -> Tensor | None:
+def matrix_of(tensors: Mapping[str, Tensor], name: str) -> Tensor | None:
     """The tensor of that name, or None; `CheckpointError` if it is no matrix."""
     tensor = tensors.get(name)
     if tensor is not None and tensor.dim() != 2:

@@ -33,7 +33,8 @@ class ClassifyRoute(TextRoute[ClassifyRequest]):
         if not features and start is None:
             raise EmptyInput("'features' has no step; send at least one", param="features")
         long = sum(map(len, features)) > LONG_CHARACTERS
-        return [Item(await self.read(long, cost, encode_features, served, features), start)]
+        steps = await self.read(long, cost, encode_features, served, features)
+        return [Item(steps, start, more=request.more)]
 
     def result(self, served: Served, result: Classified) -> dict[str, Any]:
         state = served.seal_state(result.state)

@@ -98,7 +98,9 @@ class CompletionRoute(Route[CompletionRequest]):
             ids, word = encode_input(served, prompt, start, "prompt")
             prompt_tokens += len(ids)
             seed, choice = sampler_key(start, request.seed)
-            items += [Item(ids, start, word, seed, choice + i) for i in range(request.n or 1)]
+            items += [
+                Item(ids, start, word, False, seed, choice + i) for i in range(request.n or 1)
+            ]
         return items, prompt_tokens
 
 

@@ -18,6 +18,9 @@ from sruserve.server.errors import (
 
 log = logging.getLogger("sruserve.api")
 
+# Lists end at their first mistake, but each unknown field is one, and explaining takes time.
+_MOST_PROBLEMS = 1000
+
 # Fields that take several shapes: pydantic would explain each shape that the value does not have.
 _SHAPES = {
     "input": "a text, a list of texts, a list of token ids, or a list of such lists",
@@ -32,7 +35,10 @@ def as_serve_error(error: Exception, fields: type[BaseModel]) -> ServeError:
     if isinstance(error, ServeError):
         return error
     if isinstance(error, ValidationError):
-        return explain_validation(error.errors(include_url=False), fields.model_fields)
+        if (count := error.error_count()) > _MOST_PROBLEMS:
+            return InvalidRequest(f"the body has {count} mistakes, most likely unknown fields")
+        problems = error.errors(include_url=False, include_input=False)
+        return explain_validation(problems, fields.model_fields)
     if isinstance(error, ModelError):
         param = "prompt" if "prompt" in fields.model_fields else "input"
         return UnfitInput(str(error), code=error.code, param=param)

@@ -1,11 +1,21 @@
 """What clients send: the models that validate hot requests and describe them."""
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
-Input = str | list[str] | list[int] | list[list[int]]
-State = str | list[str | None]
+T = TypeVar("T")
+# The first mistake of a list is told and ends it: millions of them would stop the event loop.
+_List = Annotated[list[T], Field(fail_fast=True)]
+Input = str | _List[str] | _List[int] | _List[_List[int]]
+State = str | _List[str | None]
 StopText = Annotated[str, Field(min_length=1, max_length=256)]
 
 _MODEL = "Id of a served model; may be left out when only one of them fits."
@@ -60,7 +70,7 @@ class ClassifyRequest(ChunkRequest):
         }
     )
 
-    features: list[list[float]] | None = Field(
+    features: _List[_List[float]] | None = Field(
         None, description="Steps x features, instead of `input`, for models that take features."
     )
 
@@ -109,7 +119,7 @@ class CompletionRequest(Request):
     )
     repetition_penalty: float = Field(1.0, ge=0.1, le=10, description="Over 1 discourages repeats.")
     n: int | None = Field(1, ge=1, le=128, description="Completions for each prompt.")
-    stop: StopText | Annotated[list[StopText], Field(max_length=16)] | None = Field(
+    stop: StopText | Annotated[_List[StopText], Field(max_length=16)] | None = Field(
         None, description="Texts that end the completion; they are not part of it."
     )
     seed: int | None = Field(

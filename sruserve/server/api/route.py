@@ -1,6 +1,6 @@
 """What all hot routes share: validate, choose the model, count the outcome, tell every error."""
 
-from asyncio import to_thread
+from asyncio import CancelledError, to_thread
 from collections.abc import Callable
 from time import monotonic, perf_counter
 from typing import Any, ClassVar, Generic, TypeVar
@@ -11,7 +11,7 @@ from sruserve.server.api.call import Call, ClientGone
 from sruserve.server.api.problems import as_serve_error
 from sruserve.server.api.served import Catalogue, InputLimits, Served
 from sruserve.server.engine.jobs import Job
-from sruserve.server.errors import Overloaded
+from sruserve.server.errors import Draining, Overloaded
 from sruserve.server.metrics import UNKNOWN_MODEL, RouteMetrics
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -50,9 +50,11 @@ class Route(Generic[Body]):
             outcome, reason = problem.outcome, problem.code
             if not call.started:
                 await call.refuse(problem)
-        except BaseException:  # the server is stopping and cancelled this task
+        except CancelledError:  # the server is stopping, and no longer waits for this client
             outcome = "cancelled"
-            raise
+            if not call.started:
+                outcome, reason = Draining.outcome, Draining.code
+                await call.refuse(Draining("the server is stopping; send the request again"))
         finally:
             self.metrics[name].finish(outcome, perf_counter() - call.begin, reason)
 

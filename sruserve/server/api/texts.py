@@ -78,5 +78,5 @@ def _text_items(
     items = []
     for given, start in zip(inputs, starts, strict=True):
         ids, word = encode_input(served, given, start, "input", request.more)
-        items.append(Item(ids, start, word, *sampler_key(start)))
+        items.append(Item(ids, start, word, request.more, *sampler_key(start)))
     return items

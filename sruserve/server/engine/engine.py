@@ -210,7 +210,8 @@ class Engine:
         interval = self._flush_seconds()
         for advance in advances:
             stream = advance.stream
-            stream.answer = advance.answer
+            if advance.answer is not None:
+                stream.answer = advance.answer
             stream.scores += advance.scores
             if not advance.tokens:
                 self._swap(advance)

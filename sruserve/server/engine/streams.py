@@ -69,7 +69,8 @@ class Stream:
             if not sampled and len(self.known):
                 self.pending = int(self.known[-1])
             self.window = [*start.window, *item.inputs[-WINDOW:].tolist()][-WINDOW:]
-        self.answer: NDArray[np.float32] | None = None  # class probabilities after the last input
+        # Class probabilities after the last step, perhaps of an earlier request.
+        self.answer: NDArray[np.float32] | None = start.answer if len(start.answer) else None
         self.scores: list[NDArray[np.float32]] = []  # log-probabilities of the known tokens
         self.dropped = False  # its job ended early
         self.generated = 0
@@ -133,7 +134,8 @@ class Stream:
             self._text.append(self._writer.flush())
         state = self._snapshot(pool) if job.keep_state else None
         if job.kind is Kind.CLASSIFY:
-            return Classified(self.answer, len(self.inputs), state)
+            unanswered = job.items[self.index].more and not len(self.inputs)
+            return Classified(None if unanswered else self.answer, len(self.inputs), state)
         if job.kind is Kind.SCORE:
             # fsum rounds once, so the sum does not depend on how the engine cut the input.
             total = math.fsum(value for part in self.scores for value in part.tolist())
@@ -159,7 +161,8 @@ class Stream:
         else:
             row = np.zeros(pool.rows.shape[1], np.float32)
         if self.job.kind is Kind.CLASSIFY:
-            return Snapshot(row, self.steps, word=item.word)
+            answer = np.zeros(0, np.float32) if self.answer is None else self.answer
+            return Snapshot(row, self.steps, word=item.word, answer=answer)
         start = item.start
         writer = self._writer
         return Snapshot(

@@ -45,7 +45,7 @@ def lm(
 def same_state(left: Snapshot | None, right: Snapshot | None) -> bool:
     assert left is not None
     assert right is not None
-    rows = bool((left.row == right.row).all())
+    rows = bool((left.row == right.row).all() and np.array_equal(left.answer, right.answer))
     return rows and all(
         getattr(left, name) == getattr(right, name)
         for name in ("steps", "pending", "seed", "choice", "window", "word", "utf8", "held")
@@ -535,6 +535,10 @@ def test_a_classifier_gives_each_item_what_it_gets_alone(tmp_path: Path) -> None
             assert rest.probabilities is not None
             assert (rest.probabilities == alone.probabilities).all()
             assert same_state(rest.state, alone.state)
+            last = await driver.classify([], start=rest.state)
+            assert last.probabilities is not None
+            assert (last.probabilities == alone.probabilities).all()
+            assert same_state(last.state, alone.state)
 
     with Driver(model, Limits(max_batch_tokens=512)) as driver:
         asyncio.run(run(driver))
