@@ -1,11 +1,13 @@
 """Checkpoints of the reference's scripts, and everything that is refused."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
@@ -326,22 +328,22 @@ def test_an_output_layer_tied_to_the_embedding_is_imported(tmp_path: Path) -> No
     tensors |= {"rnn.rnn_lst.0.weight": torch.randn(12, 36)}
     result = run_import(tmp_path, tensors, "--task", "generate", options={})
     assert result.exit_code == 0, result.output
-    network = load_model(tmp_path / "out").network
-    torch.testing.assert_close(network.state_dict()["embedding.weight"], square)
-    torch.testing.assert_close(network.state_dict()["output.weight"], square)
+    saved = load_file(tmp_path / "out" / "model.safetensors")
+    assert torch.equal(saved["embedding.weight"], square)
+    assert torch.equal(saved["output.weight"], square)
 
 
 @pytest.mark.filterwarnings("ignore")  # torch warns of CSR and of quantized tensors
 @pytest.mark.parametrize("kind", ["sparse", "csr", "quantized", "meta"])
 def test_tensors_that_are_not_dense_numbers_are_refused(tmp_path: Path, kind: str) -> None:
     dense = torch.ones(4, 8)
-    odd = {
+    make: dict[str, Callable[[], Tensor]] = {
         "sparse": dense.to_sparse,
         "csr": dense.to_sparse_csr,
         "quantized": lambda: torch.quantize_per_tensor(dense, 0.1, 0, torch.qint8),
         "meta": lambda: dense.to("meta"),
-    }[kind]()
-    tensors = {**script_tensors("generate", ENWIK8), "embedding_layer.weight": odd}
+    }
+    tensors = {**script_tensors("generate", ENWIK8), "embedding_layer.weight": make[kind]()}
     message = refused(tmp_path, tensors, "--task", "generate", options={})
     assert "ordinary dense tensors" in message or "not unpickled" in message
 
@@ -377,7 +379,7 @@ def test_json_that_is_nested_too_deep_is_refused(tmp_path: Path, name: str) -> N
     deep = tmp_path / "deep"
     deep.write_text("[" * 200_000 + "]" * 200_000)
     tensors = script_tensors("classify", CLASSIFIER)
-    files = {} if name == "options" else {"options": {}}
+    files: dict[str, Any] = {} if name == "options" else {"options": {}}
     arguments = ("--task", "classify", f"--{name}", str(deep))
     assert "no JSON of use" in refused(tmp_path, tensors, *arguments, **files)
 
