@@ -123,18 +123,23 @@ def test_a_request_that_the_server_cancels_is_no_client_that_left(read: Read) ->
     class Stopped(Route[ClassifyRequest]):
         path, task, schema = "/v1/classify", "classify", ClassifyRequest
 
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
     async def cancelled() -> None:
         route = Stopped(Catalogue(()), InputLimits(1, 1, 1, 1, 1, 0.0))
-        call = Call(asyncio.Event().wait, None)  # type: ignore[arg-type]
+        call = Call(asyncio.Event().wait, send)  # type: ignore[arg-type]
         task = asyncio.create_task(route(call))
         await asyncio.sleep(0)
         task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        await task
 
     asyncio.run(cancelled())
+    assert sent[0]["status"] == 503
     labels = {"model": "unknown", "route": "/v1/classify"}
-    assert read("sru_requests_total", outcome="cancelled", **labels) == 1
+    assert read("sru_requests_total", outcome="refused", **labels) == 1
     assert read("sru_client_disconnects_total", model="unknown") == 0
 
 

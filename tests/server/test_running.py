@@ -161,9 +161,14 @@ def test_a_worker_that_dies_is_replaced(folders: Path) -> None:
     with serving(folders / "characters", workers="2") as (client, process):
 
         def workers() -> list[psutil.Process]:
-            children = psutil.Process(process.pid).children()
-            living = [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
-            return [child for child in living if "spawn_main" in " ".join(child.cmdline())]
+            return [child for child in psutil.Process(process.pid).children() if serves(child)]
+
+        def serves(child: psutil.Process) -> bool:
+            try:
+                living = child.status() != psutil.STATUS_ZOMBIE
+                return living and "spawn_main" in " ".join(child.cmdline())
+            except psutil.NoSuchProcess:  # it ended since it was listed
+                return False
 
         until(lambda: len(workers()) == 2)
         victim = workers()[0]
