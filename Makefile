@@ -4,6 +4,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# The GPU kernels have to compile under these, too; constraints.txt has the one that torch asks for.
+OLDEST_TRITON := $(VENV)/triton-3.6.0
+NEWEST_TRITON := $(VENV)/triton-3.9.0
 SOURCES := pyproject.toml setup.py constraints.txt sruserve/kernels/cpu.c
 
 .PHONY: help serve test lint bench clean
@@ -14,8 +17,9 @@ help:  ## List the targets
 serve: $(VENV)/.serve  ## Serve the bundled models on http://127.0.0.1:8000
 	$(BIN)/sruserve serve
 
-test: $(VENV)/.test lint  ## Run the linters and all tests
-	$(BIN)/python -m pytest
+test: $(VENV)/.test $(OLDEST_TRITON) $(NEWEST_TRITON) lint  ## Run the linters and all tests
+	OLDEST_TRITON=$(OLDEST_TRITON) NEWEST_TRITON=$(NEWEST_TRITON) $(BIN)/python -m pytest
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/interpreted
 
 lint: $(VENV)/.test  ## Run ruff and mypy
 	$(BIN)/ruff check
@@ -39,6 +43,9 @@ $(VENV)/.serve: $(SOURCES) | $(VENV)/bin/python
 $(VENV)/.test: $(SOURCES) | $(VENV)/bin/python
 	$(PIP) --editable '.[test]'
 	@touch $@ $(VENV)/.serve
+
+$(VENV)/triton-%: | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@ triton==$*
 
 # sru compiles its CPU kernel, with ninja and a C++ compiler, when it is first imported.
 $(VENV)/.bench: $(VENV)/.serve

@@ -1,14 +1,15 @@
 """Where the time of a stack goes: its products alone, its recurrence alone, and the rest."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 from unittest.mock import patch
 
 import torch
 
-import sruserve.model.cells.sru as sru_cell
+import sruserve.kernels.layer as layer_module
 from bench.report import Report
 from bench.samples import Samples, interleave
 from bench.twins import Shape, Twins
@@ -22,7 +23,7 @@ def products_alone(twins: Twins, network: Network) -> Callable[[], None]:
     rows = network._piece_rows
     pieces = [x[start : start + rows] for start in range(0, len(x), rows)]
     padded = [torch.cat((p, p.new_zeros(padded_rows(len(p)) - len(p), p.shape[1]))) for p in pieces]
-    products = [cell._product for cell in network._cells]
+    products = [layer.product for layer in network.layers]
 
     @torch.inference_mode()
     def run() -> None:
@@ -63,12 +64,11 @@ def _timed(network: Network) -> Iterator[dict[str, float]]:
 
         return run
 
-    with ExitStack() as replaced:
-        scan = timed("recurrence", sru_scan)
-        replaced.enter_context(patch.object(sru_cell, "sru_scan", scan))
-        for cell in network._cells:
-            product = timed("products", cell._product)
-            replaced.enter_context(patch.object(cell, "_product", product))
+    layers = [replace(each, product=timed("products", each.product)) for each in network.layers]
+    with (
+        patch.object(layer_module, "sru_scan", timed("recurrence", sru_scan)),
+        patch.object(network, "layers", layers),
+    ):
         yield spent
 
 

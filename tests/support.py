@@ -11,6 +11,7 @@ from sruserve.model.config import ARCHITECTURES, ModelConfig, SRUConfig, Task
 from sruserve.model.folder import Model, load_model, save_model
 from sruserve.model.network import network_shapes
 
+CPU = torch.device("cpu")
 PRINTABLE = list(range(32, 127))
 
 
@@ -59,10 +60,17 @@ def save_random_model(
     return folder
 
 
-def random_model(folder: Path, task: Task = "generate", dtype: str = "float32", **kw: Any) -> Model:
+def random_model(
+    folder: Path,
+    task: Task = "generate",
+    dtype: str = "float32",
+    device: torch.device = CPU,
+    fast: bool = False,
+    **kw: Any,
+) -> Model:
     """A loaded model with random weights; a language model of printable characters by default."""
     if task == "generate" and not {"vocabulary", "vocab_size"} & set(kw):
         kw["vocabulary"] = PRINTABLE
     if task == "classify":
         kw.setdefault("labels", ("yes", "no", "maybe"))
-    return load_model(save_random_model(folder, task, **kw), dtype)
+    return load_model(save_random_model(folder, task, **kw), dtype, device, fast)

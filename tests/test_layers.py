@@ -47,11 +47,23 @@ def test_the_engine_never_imports_the_http_edge(path: Path) -> None:
             assert name.split(".")[2] in ("engine", "errors"), f"{path} imports {name}"
 
 
-def test_kernels_import_nothing_but_torch_and_the_standard_library() -> None:
-    paths = sorted((PACKAGE / "kernels").glob("*.py"))
-    assert paths
-    for path in paths:
-        for name in imported(path):
-            outside = name.split(".")[0] in {"torch", *sys.stdlib_module_names}
-            assert outside or f"{name}.".startswith("sruserve.kernels."), f"{path} imports {name}"
-        assert "numpy" not in path.read_text()
+KERNELS = sorted((PACKAGE / "kernels").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", KERNELS, ids=lambda path: path.name)
+def test_kernels_import_nothing_but_torch_triton_and_the_standard_library(path: Path) -> None:
+    for name in imported(path):
+        outside = name.split(".")[0] in {"torch", "triton", *sys.stdlib_module_names}
+        assert outside or f"{name}.".startswith("sruserve.kernels."), f"{path} imports {name}"
+    assert "numpy" not in path.read_text()
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_only_the_triton_kernels_import_triton(path: Path) -> None:
+    """Nothing else needs it: a server without a GPU runs where Triton cannot be had."""
+    if path.parent.name == "kernels" and path.name.startswith("triton_"):
+        return
+    assert not any(name.split(".")[0] == "triton" for name in imported(path)), path
+    top = ast.parse(path.read_text()).body
+    names = {node.module for node in top if isinstance(node, ast.ImportFrom) and node.module}
+    assert not any(".triton_" in name for name in names), f"{path} imports a kernel at its top"

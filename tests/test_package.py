@@ -82,3 +82,11 @@ print(kernel_name(), f"{model.network.logits(hidden).double().sum():.3f}")
     assert results[0].stderr.count("without its compiled CPU kernel") == 1
     assert results[1].stdout.split()[0].startswith("c-")
     assert float(total) == pytest.approx(float(results[1].stdout.split()[1]), rel=1e-4)
+
+
+def test_the_pinned_triton_is_the_one_that_the_pinned_torch_asks_for() -> None:
+    """A CUDA build of torch requires exactly one Triton: another pin could not be installed."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = dict(line.split("==") for line in lines if "==" in line)
+    wanted = {"2.11.0": "3.6.0", "2.13.0": "3.7.1"}  # as their wheels' metadata say
+    assert pins["triton"] == wanted[pins["torch"]]

@@ -1,11 +1,57 @@
 """Matrix products whose rows do not depend on how many rows there are."""
 
+from typing import Protocol
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sruserve.kernels.dispatch import uses_triton
+from sruserve.kernels.tiles import decode_tile
+
+_CPU = torch.device("cpu")
 _PACK_ROWS = 1024  # the number of rows that oneDNN lays a weight out for
 _LONE_ROW_LIMIT = 1024  # up to this depth a lone row gives the bits that it gives in company
+
+
+class Multiply(Protocol):
+    """x @ weight.T + bias for a weight (outputs, inputs) that was laid out once."""
+
+    inputs: int
+    outputs: int
+    weight: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Multiply (rows, in) into (rows, out)."""
+        ...
+
+    def step(
+        self, x: Tensor, index: Tensor | None = None, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        """Multiply a row for each stream, in one step of decoding.
+
+        x: (streams, in), or a table of which `index`, (streams) int64, picks a row for each.
+        dtype: of the result; None is the dtype of x.
+        """
+        ...
+
+
+def make_product(
+    weight: Tensor,
+    bias: Tensor | None,
+    dtype: torch.dtype,
+    device: torch.device = _CPU,
+    fast: bool = False,
+) -> Multiply:
+    """The product for `device`.
+
+    weight: (out, in), any float dtype; bias: (out) or None; dtype: of inputs and outputs.
+    fast: on a GPU, kernels chosen by the number of rows, so that the bits of a row depend on it.
+    """
+    kind: type[Product] | type[TritonProduct] = Product
+    if uses_triton(device):
+        kind = FastProduct if fast else TritonProduct
+    return kind(weight.to(device), bias if bias is None else bias.to(device), dtype)
 
 
 def packed_products() -> bool:
@@ -13,28 +59,73 @@ def packed_products() -> bool:
     return torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
-class Product:
-    """x @ weight.T + bias, with the weight repacked once for oneDNN.
+class _Steps:
+    """`step` by way of the whole product."""
 
-    weight: (out, in), any float dtype; bias: (out) or None; dtype: of inputs and outputs.
-    """
+    def step(
+        self, x: Tensor, index: Tensor | None = None, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        """See `Multiply.step`."""
+        product: Tensor = self(x if index is None else x.index_select(0, index))  # type: ignore[operator]
+        return product if dtype is None else product.to(dtype)
+
+
+class Product(_Steps):
+    """The product on the CPU, with the weight repacked for oneDNN."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
         self.outputs, self.inputs = weight.shape
         self._bias = None if bias is None else bias.to(dtype).contiguous()
-        self._weight = weight.to(dtype).contiguous()
+        self.weight = weight.to(dtype).contiguous()
         self._packed = packed_products()
         if self._packed:
-            self._weight = torch.ops.mkldnn._reorder_linear_weight(self._weight, _PACK_ROWS)
+            self.weight = torch.ops.mkldnn._reorder_linear_weight(self.weight, _PACK_ROWS)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Multiply (rows, in) into (rows, out)."""
         if not self._packed:
-            return F.linear(x, self._weight, self._bias)
+            return F.linear(x, self.weight, self._bias)
         if len(x) == 1 and self.inputs > _LONE_ROW_LIMIT:
             # oneDNN switches to another kernel for a deep lone row; two rows cost the same.
             return self(torch.cat((x, x)))[:1]
         product: Tensor = torch.ops.mkldnn._linear_pointwise(
-            x, self._weight, self._bias, "none", [], ""
+            x, self.weight, self._bias, "none", [], ""
         )
         return product
+
+
+class TritonProduct:
+    """The product on a GPU, by kernels of ours: one tile for any number of rows."""
+
+    fast = False
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
+        self.outputs, self.inputs = weight.shape
+        self._bias = None if bias is None else bias.to(dtype).contiguous()
+        self.weight = weight.to(dtype).contiguous()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Multiply (rows, in) into (rows, out)."""
+        from sruserve.kernels.triton_product import triton_product
+
+        return triton_product(x, self.weight, self._bias)
+
+    def step(
+        self, x: Tensor, index: Tensor | None = None, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        """See `Multiply.step`."""
+        from sruserve.kernels.triton_product import capability, triton_product
+
+        rows = len(x) if index is None else len(index)
+        tile = decode_tile(rows, x.dtype, capability(x.device), self.fast)
+        return triton_product(x, self.weight, self._bias, index=index, dtype=dtype, tile=tile)
+
+
+class FastProduct(TritonProduct):
+    """The product on a GPU, by kernels that are chosen by the number of rows: its bits, too."""
+
+    fast = True
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Multiply (rows, in) into (rows, out), with torch's own library."""
+        return F.linear(x, self.weight, self._bias)

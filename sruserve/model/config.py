@@ -17,7 +17,7 @@ from pydantic import (
 from sruserve.model.errors import ConfigError
 
 Task = Literal["classify", "generate", "encode"]
-DType = Literal["float32", "bfloat16"]
+DType = Literal["float32", "bfloat16", "float16"]
 Width = Annotated[int, Field(ge=1, le=1 << 20)]
 
 ARCHITECTURES: dict[Task, str] = {

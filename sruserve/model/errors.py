@@ -5,6 +5,7 @@ ModelError
 ├── CheckpointError    weights that do not fit the description, or are no plain weights
 ├── FolderError        a model folder that is incomplete or was altered
 ├── OptionError        an import that would have to guess
+├── DTypeError         a compute dtype that the device does not have
 ├── CaseError          a file of saved inputs that `verify` cannot run
 └── TextError          a text that the vocabulary cannot express
 """
@@ -30,6 +31,10 @@ class FolderError(ModelError):
 
 class OptionError(ModelError):
     code = "missing_option"
+
+
+class DTypeError(ModelError):
+    code = "invalid_dtype"
 
 
 class CaseError(ModelError):

@@ -11,8 +11,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from sruserve.kernels.devices import CPU
 from sruserve.model.config import ModelConfig, read_config
-from sruserve.model.errors import CheckpointError, ConfigError, FolderError, ModelError
+from sruserve.model.errors import (
+    CheckpointError,
+    ConfigError,
+    DTypeError,
+    FolderError,
+    ModelError,
+)
 from sruserve.model.network import Network, network_shapes
 from sruserve.model.replacing import replacing
 from sruserve.model.text import BYTES_FILE, WORDS_FILE, Codec, read_codec
@@ -45,15 +52,21 @@ class Model:
         return str(self.network.dtype).removeprefix("torch.")
 
 
-def load_model(path: Path, dtype: str | None = None) -> Model:
-    """Load a model folder to compute in `dtype` ("float32", "bfloat16"; None: as its config says).
+def load_model(
+    path: Path, dtype: str | None = None, device: torch.device = CPU, fast: bool = False
+) -> Model:
+    """Load a model folder to compute in `dtype` on `device`.
 
-    Raises `FolderError`, `ConfigError` or `CheckpointError`. Nothing is unpickled.
+    dtype: "float32", "bfloat16" or, on a GPU, "float16"; None: as the model's config says.
+    fast: on a GPU, kernels chosen by the number of rows; the bits of a row then depend on it.
+
+    Raises `FolderError`, `ConfigError`, `CheckpointError` or `DTypeError`. Nothing is unpickled.
     """
     path = _resolved(path)
     if not path.is_dir():
         raise FolderError(f"{path} is no folder; `sruserve import` makes model folders")
     config = read_config(path / CONFIG_FILE)
+    compute = compute_dtype(config, dtype, device)
     tensors, stored = _read_weights(path / WEIGHTS_FILE)
     check_tensors(tensors, network_shapes(config), str(path / WEIGHTS_FILE))
     digest = model_digest(config, tensors, path)
@@ -68,10 +81,20 @@ def load_model(path: Path, dtype: str | None = None) -> Model:
             f"{path}: the vocabulary has {codec.size} entries and config.json says "
             f"vocab_size {config.vocab_size}"
         )
-    compute = torch.bfloat16 if (dtype or config.dtype) == "bfloat16" else torch.float32
     parameters = sum(t.numel() for name, t in tensors.items() if not name.endswith("scale_x"))
-    network = Network(config, tensors, compute)
+    network = Network(config, tensors, compute, device, fast)
     return Model(path.name, path, config, network, codec, digest, parameters)
+
+
+def compute_dtype(config: ModelConfig, dtype: str | None, device: torch.device) -> torch.dtype:
+    """What a network is to compute in: `dtype`, or what its config says.
+
+    Raises `DTypeError` for float16 on the CPU, whose products and recurrence have none.
+    """
+    name = dtype or config.dtype
+    if name == "float16" and device.type == "cpu":
+        raise DTypeError("float16 runs on a GPU only; on the CPU use bfloat16")
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[name]
 
 
 def save_model(
@@ -92,7 +115,9 @@ def save_model(
         with replacing(path) as new:
             _write(new, config, tensors, vocabulary or {})
             try:
-                return replace(load_model(new), path=path)
+                # checked on the CPU, which has no float16
+                dtype = "float32" if config.dtype == "float16" else None
+                return replace(load_model(new, dtype), path=path)
             except ModelError as error:  # it names a folder that nobody will find
                 raise type(error)(str(error).replace(str(new), str(path))) from error
     except (OSError, SafetensorError) as error:

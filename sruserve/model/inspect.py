@@ -1,6 +1,7 @@
 """What a model is, in words."""
 
 from sruserve.kernels import kernel_name, packed_products
+from sruserve.kernels.devices import describe_device
 from sruserve.model.folder import Model
 
 
@@ -19,10 +20,9 @@ def facts(model: Model) -> dict[str, str]:
         if model.network.streams
         else "none: it reads whole inputs",
         "dtype": model.dtype,
-        "kernel": kernel_name(),
-        "exactness": "bit for bit: any split, any batch"
-        if packed_products()
-        else "1e-5 (this build of torch has no packed products)",
+        "device": describe_device(model.network.device),
+        "kernel": kernel_name(model.network.device),
+        "exactness": _exactness(model),
         "digest": model.digest,
     }
     if model.config.vocab_size is not None:
@@ -31,6 +31,17 @@ def facts(model: Model) -> dict[str, str]:
     if model.labels:
         found["labels"] = ", ".join(model.labels)
     return found
+
+
+def _exactness(model: Model) -> str:
+    """How far results depend on how an input is split and on what else is in the batch."""
+    if model.network.device.type != "cpu":
+        if model.network.fast:
+            return "to rounding, not bit for bit: fast kernels depend on the number of rows"
+        return "bit for bit on this kind of device: any split, any batch"
+    if packed_products():
+        return "bit for bit: any split, any batch"
+    return "1e-5 (this build of torch has no packed products)"
 
 
 def _options(model: Model) -> list[str]:

@@ -7,6 +7,8 @@ from math import prod
 import torch
 from torch import Tensor
 
+_CPU = torch.device("cpu")
+
 
 @dataclass(frozen=True, slots=True)
 class StateEntry:
@@ -37,9 +39,9 @@ class StateLayout:
         """Bytes of one stream's row."""
         return self.width * 4
 
-    def allocate(self, rows: int) -> Tensor:
+    def allocate(self, rows: int, device: torch.device = _CPU) -> Tensor:
         """Zeroed states, (rows, width), float32."""
-        return torch.zeros(rows, self.width)
+        return torch.zeros(rows, self.width, device=device)
 
     def pack(self, states: Mapping[str, Tensor]) -> Tensor:
         """Join {name: (streams, *shape)} into rows (streams, width); every entry must be there."""

@@ -107,22 +107,23 @@ def _compare(model: Model, case: Case, ends: list[list[int]], run: str) -> Itera
         ]
         yield Difference(run, name, max((_largest(a, b) for a, b in found), default=0.0))
     if "c_n" in case.tensors:
-        ours = torch.stack(list(network.layout.unpack(states).values()))
+        ours = torch.stack(list(network.layout.unpack(states.cpu()).values()))
         yield Difference(run, "c_n", _largest(ours, case.tensors["c_n"]))
 
 
 def _output(model: Model, h: Tensor, name: str) -> Tensor:
     if name == "h":
-        return h.float()
-    logits = model.network.logits(h)
+        return h.float().cpu()
+    logits = model.network.logits(h).cpu()
     return logits.log_softmax(-1) if name == "log_probs" else logits
 
 
 def _start(model: Model, case: Case) -> Tensor:
-    layout = model.network.layout
+    layout, device = model.network.layout, model.network.device
     if "c_0" not in case.tensors:
-        return layout.allocate(case.batch)
-    return layout.pack({e.name: case.tensors["c_0"][i] for i, e in enumerate(layout.entries)})
+        return layout.allocate(case.batch, device)
+    given = {e.name: case.tensors["c_0"][i] for i, e in enumerate(layout.entries)}
+    return layout.pack(given).to(device)
 
 
 def _largest(ours: Tensor, theirs: Tensor) -> float:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sruserve.kernels import Product
+from sruserve.kernels.product import Product
 
 ROWS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 64, 100, 128, 255, 511, 1024, 2048)
 

@@ -7,8 +7,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from sruserve.model.errors import CheckpointError, ConfigError, FolderError, ModelError
-from sruserve.model.folder import load_model, model_digest, save_model
+from sruserve.model.errors import (
+    CheckpointError,
+    ConfigError,
+    DTypeError,
+    FolderError,
+    ModelError,
+)
+from sruserve.model.folder import compute_dtype, load_model, model_digest, save_model
 from tests.support import PRINTABLE, random_tensors, save_random_model
 
 
@@ -24,6 +30,23 @@ def test_a_model_is_loaded_as_it_was_saved(folder: Path) -> None:
     assert model.network.layout.nbytes == 2 * 24 * 4
     assert model.codec is not None
     assert load_model(folder, "bfloat16").dtype == "bfloat16"
+
+
+def test_float16_is_for_gpus_and_the_cpu_says_so(folder: Path) -> None:
+    with pytest.raises(DTypeError, match="runs on a GPU only; on the CPU use bfloat16"):
+        load_model(folder, "float16")
+    config = load_model(folder).config
+    assert compute_dtype(config, "float16", torch.device("cuda")) == torch.float16
+    assert compute_dtype(config, None, torch.device("cuda")) == torch.float32
+
+
+def test_a_model_for_float16_is_written_and_checked_where_there_is_no_gpu(folder: Path) -> None:
+    config = load_model(folder).config.model_copy(update={"dtype": "float16"})
+    out = folder.with_name("half")
+    assert save_model(out, config, random_tensors(config)).config.dtype == "float16"
+    with pytest.raises(DTypeError):
+        load_model(out)
+    assert load_model(out, "bfloat16").dtype == "bfloat16"
 
 
 def test_the_weights_may_be_read_by_whoever_may_read_the_config(folder: Path) -> None:

@@ -1,0 +1,88 @@
+"""Choose the recurrence's kernel: Triton's on a GPU, the compiled one on a CPU, or plain torch."""
+
+import os
+import warnings
+from functools import cache
+
+import torch
+from torch import Tensor
+
+import sruserve.kernels.cpu as cpu
+from sruserve.kernels.ragged import RaggedBatch
+from sruserve.kernels.reference import reference_sru_scan
+
+_CPU = torch.device("cpu")
+_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton's switch: kernels on CPU tensors
+
+
+def uses_triton(device: torch.device) -> bool:
+    """Whether work on `device` goes to the Triton kernels."""
+    return device.type == "cuda" or _INTERPRETED
+
+
+def kernel_name(device: torch.device = _CPU) -> str:
+    """What runs the recurrence: `triton`, `c-<instruction set>` or `reference` (told once)."""
+    return "triton" if uses_triton(device) else _cpu_kernel_name()
+
+
+@cache
+def _cpu_kernel_name() -> str:
+    if cpu.available():
+        return f"c-{cpu.instruction_set()}"
+    warnings.warn(
+        "sruserve was installed without its compiled CPU kernel, so the recurrence runs in plain "
+        "torch: right, but many times slower. Install a C compiler and reinstall sruserve.",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+    return "reference"
+
+
+def sru_scan(
+    u: Tensor,
+    residual: Tensor | None,
+    weight_c: Tensor,
+    bias: Tensor,
+    batch: RaggedBatch,
+    column: int,
+    *,
+    scale: float = 1.0,
+    tanh: bool = False,
+    updated_reset: bool = False,
+    backward_from: int | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """The SRU recurrence over a ragged batch, as `reference_sru_scan` defines it.
+
+    out: (rows, width), the dtype of `u`: takes h instead of new memory.
+    """
+    if uses_triton(u.device):
+        from sruserve.kernels.triton_scan import triton_sru_scan
+
+        return triton_sru_scan(
+            u,
+            residual,
+            weight_c,
+            bias,
+            batch,
+            column,
+            scale=scale,
+            tanh=tanh,
+            updated_reset=updated_reset,
+            backward_from=backward_from,
+            out=out,
+        )
+    scan = reference_sru_scan if _cpu_kernel_name() == "reference" else cpu.cpu_sru_scan
+    h = scan(
+        u,
+        residual,
+        weight_c,
+        bias,
+        batch,
+        column,
+        scale=scale,
+        tanh=tanh,
+        updated_reset=updated_reset,
+        backward_from=backward_from,
+    )
+    return h if out is None else out.copy_(h)

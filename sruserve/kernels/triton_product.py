@@ -1,0 +1,237 @@
+"""Matrix products on a GPU whose rows do not depend on how many rows there are."""
+
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from sruserve.kernels.tiles import ProductTile, loadable, product_tile
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_GROUP = 8  # blocks of rows that share a block of the weight while it is in the L2 cache
+
+
+def triton_product(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    index: Tensor | None = None,
+    out: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+    tile: ProductTile | None = None,
+) -> Tensor:
+    """Multiply: y = x[index] @ weight.T + bias, summed in float32 from the first input upward.
+
+    x: (rows, in), float32, bfloat16 or float16. weight: (out, in), the dtype of x.
+    bias: (out), any of those dtypes.
+    index: (picks), int64: which rows of x, unchecked; None takes them all in order.
+    out: (picks or rows, out): where y goes; None allocates it in `dtype`, by default that of x.
+    tile: how the work is cut; None takes the one for prefill.
+
+    Everything contiguous and on one device. The bits of a row depend on that row and the weight
+    alone, and are the same for every tile that is not `vector`. Raises ValueError, before
+    anything is written, for tensors that do not fit.
+    """
+    picks = x.shape[0] if index is None else index.shape[0]
+    outputs, inputs = check_product(x, weight, index)
+    if bias is not None and bias.shape != (outputs,):
+        raise ValueError(f"bias must have shape ({outputs},), not {tuple(bias.shape)}")
+    if out is None:
+        out = torch.empty(picks, outputs, dtype=dtype or x.dtype, device=x.device)
+    elif out.shape != (picks, outputs) or dtype not in (None, out.dtype):
+        raise ValueError(f"out must be {(picks, outputs)} of {dtype or out.dtype}")
+    check_memory(x.device, weight=weight, bias=bias, index=index, out=out)
+    if tile is None:
+        tile = product_tile(outputs, x.dtype, capability(x.device))
+    tile = loadable(tile, inputs, x.dtype)
+    blocks = -(-picks // tile.rows) * -(-outputs // tile.columns)
+    if not blocks:
+        return out
+    with torch.cuda.device_of(x):  # Triton launches on the current device
+        if tile.vector:
+            vector_product_kernel[(blocks,)](
+                x,
+                index,
+                weight,
+                bias,
+                out,
+                picks,
+                IN=inputs,
+                OUT=outputs,
+                ROWS=tile.rows,
+                COLUMNS=tile.columns,
+                DEPTH=min(tile.depth, triton.next_power_of_2(inputs)),
+                num_warps=tile.warps,
+            )
+        else:
+            product_kernel[(blocks,)](
+                x,
+                index,
+                weight,
+                bias,
+                out,
+                picks,
+                IN=inputs,
+                OUT=outputs,
+                ROWS=tile.rows,
+                COLUMNS=tile.columns,
+                DEPTH=tile.depth,
+                GROUP=_GROUP,
+                num_warps=tile.warps,
+                num_stages=tile.stages,
+                enable_fp_fusion=False,
+            )
+    return out
+
+
+def check_product(x: Tensor, weight: Tensor, index: Tensor | None) -> tuple[int, int]:
+    """The outputs and inputs of a weight that fits x; ValueError for one that does not."""
+    if x.dim() != 2 or weight.dim() != 2 or x.shape[1] != weight.shape[1]:
+        shapes = f"{tuple(x.shape)} and {tuple(weight.shape)}"
+        raise ValueError(f"x and weight must be (rows, in) and (out, in), not {shapes}")
+    if x.dtype is not weight.dtype or x.dtype not in _DTYPES:
+        raise ValueError(
+            f"x and weight must share float32, bfloat16 or float16, not {x.dtype}, {weight.dtype}"
+        )
+    if not x.is_contiguous():
+        raise ValueError("x must be contiguous")
+    if index is not None and (index.dim() != 1 or index.dtype is not torch.int64):
+        raise ValueError("an index must have one dimension and be int64")
+    return weight.shape[0], weight.shape[1]
+
+
+def check_memory(device: torch.device, **tensors: Tensor | None) -> None:
+    """Raise ValueError, with its name, for a tensor with gaps or on another device."""
+    for name, tensor in tensors.items():
+        if tensor is None:
+            continue
+        if not tensor.is_contiguous():
+            raise ValueError(f"{name} must be contiguous")
+        if tensor.device != device:
+            raise ValueError(f"{name} must be on {device}, not on {tensor.device}")
+
+
+@cache
+def capability(device: torch.device) -> tuple[int, int]:
+    """The compute capability of a GPU; (0, 0) for the CPU, where Triton interprets."""
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
+
+
+@triton.jit(do_not_specialize=["picks"])
+def product_kernel(
+    x,
+    index,
+    weight,
+    bias,
+    out,
+    picks,
+    IN: tl.constexpr,
+    OUT: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    GROUP: tl.constexpr,
+):
+    """One block of the output; GROUP blocks of rows go down before the columns move on."""
+    ACROSS: tl.constexpr = (OUT + COLUMNS - 1) // COLUMNS
+    down = tl.cdiv(picks, ROWS)
+    first = tl.program_id(0) // (GROUP * ACROSS) * GROUP
+    group = min(down - first, GROUP)
+    place = tl.program_id(0) % (GROUP * ACROSS)
+    rows = (first + place % group) * ROWS + tl.arange(0, ROWS)
+    columns = place // group * COLUMNS + tl.arange(0, COLUMNS)
+    row_mask = rows < picks
+    column_mask = within(columns, OUT, COLUMNS)
+    sources = picked(index, rows, row_mask)
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for k in range(0, IN, DEPTH):
+        left = load_tile(x, sources, row_mask, k, IN, DEPTH)
+        right = load_tile(weight, columns, column_mask, k, IN, DEPTH)
+        total = tl.dot(left, tl.trans(right), total, input_precision="ieee")
+    store_product(out, bias, total, rows, row_mask, columns, column_mask, OUT)
+
+
+@triton.jit(do_not_specialize=["picks"])
+def vector_product_kernel(
+    x,
+    index,
+    weight,
+    bias,
+    out,
+    picks,
+    IN: tl.constexpr,
+    OUT: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
+    """One block of the output for a few rows; the whole of a weight's row is in flight at once."""
+    ACROSS: tl.constexpr = (OUT + COLUMNS - 1) // COLUMNS
+    first = tl.program_id(0) // ACROSS * ROWS
+    rows = first + tl.arange(0, ROWS)
+    columns = tl.program_id(0) % ACROSS * COLUMNS + tl.arange(0, COLUMNS)
+    column_mask = within(columns, OUT, COLUMNS)
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for k in range(0, IN, DEPTH):
+        right = load_tile(weight, columns, column_mask, k, IN, DEPTH).to(tl.float32)
+        for row in tl.static_range(ROWS):
+            left = load_row(x, index, first + row, picks, k, IN, DEPTH)
+            total = add_dots(total, row, left, right)
+    store_product(out, bias, total, rows, rows < picks, columns, column_mask, OUT)
+
+
+@triton.jit
+def within(places, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+    """Which places are below SIZE: all of them, known when compiled, where blocks divide it."""
+    if SIZE % BLOCK == 0:
+        return tl.full([BLOCK], True, tl.int1)
+    else:
+        return places < SIZE
+
+
+@triton.jit
+def picked(index, rows, mask):
+    """The rows of a tensor that an index names, or the rows themselves; int64."""
+    if index is None:
+        return rows.to(tl.int64)
+    else:
+        return tl.load(index + rows, mask, 0)
+
+
+@triton.jit
+def load_tile(pointer, rows, mask, k, IN: tl.constexpr, DEPTH: tl.constexpr):
+    """Elements k to k + DEPTH of some rows of length IN; zeros past either end."""
+    depth = k + tl.arange(0, DEPTH)
+    place = pointer + rows.to(tl.int64)[:, None] * IN + depth[None, :]
+    if IN % DEPTH == 0:
+        return tl.load(place, mask[:, None], 0.0)
+    else:
+        return tl.load(place, mask[:, None] & (depth < IN)[None, :], 0.0)
+
+
+@triton.jit
+def load_row(pointer, index, row, rows, k, IN: tl.constexpr, DEPTH: tl.constexpr):
+    """Elements k to k + DEPTH of one row in float32, zeros past its end; past `rows`, the last."""
+    depth = k + tl.arange(0, DEPTH)
+    row = min(row, rows - 1)
+    source = row.to(tl.int64) if index is None else tl.load(index + row)
+    return tl.load(pointer + source * IN + depth, depth < IN, 0.0).to(tl.float32)
+
+
+@triton.jit
+def add_dots(total, row, left, right):
+    """Add to one row of `total` the products of a vector with every row of `right`."""
+    dots = tl.sum(left[None, :] * right, 1)
+    here = tl.arange(0, total.shape[0]) == row
+    return total + tl.where(here[:, None], dots[None, :], 0.0)
+
+
+@triton.jit
+def store_product(out, bias, total, rows, row_mask, columns, column_mask, OUT: tl.constexpr):
+    if bias is not None:
+        total += tl.load(bias + columns, column_mask, 0.0).to(tl.float32)[None, :]
+    place = out + rows.to(tl.int64)[:, None] * OUT + columns[None, :]
+    tl.store(place, total.to(out.dtype.element_ty), row_mask[:, None] & column_mask[None, :])

@@ -1,0 +1,107 @@
+"""Captured bursts: a replay gives what the same steps give one by one, in any company."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from sruserve.kernels.graphs import Bursts, Eager
+from sruserve.kernels.slots import WINDOW, Slots, Streams
+from sruserve.model.folder import Model
+from tests.gpu.exact import assert_same
+from tests.support import random_model
+
+DTYPES = ["float32", "bfloat16"]
+ROWS = 400
+
+
+@pytest.fixture(scope="module", params=DTYPES)
+def model(
+    request: pytest.FixtureRequest, device: torch.device, tmp_path_factory: pytest.TempPathFactory
+) -> Model:
+    if device.type == "cpu" and request.param != "float32":
+        pytest.skip("16-bit types need a GPU")
+    folder = tmp_path_factory.mktemp("model") / "m"
+    sizes: dict[str, Any] = {
+        "input_size": 64,
+        "hidden_size": 128,
+        "projection_size": 32,
+        "num_layers": 3,
+    }
+    return random_model(folder, dtype=request.param, device=device, **sizes)
+
+
+def some_streams(count: int, steps: int) -> Streams:
+    """Streams with every kind of sampling, half of them in place, some from zeros."""
+    g = torch.Generator().manual_seed(count)
+    order = torch.randperm(ROWS, generator=g)
+    source, target = order[:count].clone(), order[-count:].clone()
+    source[::2] = target[::2]
+    source[1::5] = -1
+    kind = torch.arange(count)
+    return Streams(
+        tokens=torch.randint(0, 95, (count,), generator=g),
+        source=source,
+        target=target,
+        uniforms=torch.rand(steps, count, dtype=torch.float64, generator=g),
+        temperature=torch.where(kind % 4 == 0, 0.0, 0.5 + torch.rand(count, generator=g)),
+        top_p=torch.where(kind % 3 == 0, 0.9, 1.0),
+        min_p=torch.where(kind % 5 == 0, 0.05, 0.0),
+        penalty=torch.where(kind % 7 == 0, 1.3, 1.0),
+        top_k=torch.where(kind % 6 == 0, 20, 0).int(),
+        window=torch.randint(-1, 95, (count, WINDOW), generator=g),
+    )
+
+
+def bursts(model: Model, states: torch.Tensor, most: int, eager: bool = False) -> Bursts:
+    decoder = model.network.decoder(states)
+    assert decoder is not None
+    return Bursts(decoder.step, states.device, most, 16, Eager() if eager else None)
+
+
+def fresh_states(model: Model) -> torch.Tensor:
+    states = torch.randn(
+        ROWS, model.network.layout.width, generator=torch.Generator().manual_seed(0)
+    )
+    return states.to(model.network.device)
+
+
+@pytest.mark.parametrize("count", [1, 3, 64, 150])
+def test_a_replay_equals_the_same_steps_without_a_graph(model: Model, count: int) -> None:
+    if model.network.device.type == "cpu":
+        count = min(count, 3)
+    steps = 13 if model.network.device.type == "cuda" else 2
+    streams = some_streams(count, steps)
+    found = []
+    for eager in (True, False):
+        states = fresh_states(model)
+        runs = bursts(model, states, count, eager)
+        states.copy_(fresh_states(model))
+        found.append((runs.run(streams, steps), states))
+    assert torch.equal(found[0][0], found[1][0])
+    assert_same(found[0][1], found[1][1])
+
+
+def test_a_stream_alone_gets_the_text_that_it_gets_in_company(model: Model) -> None:
+    cuda = model.network.device.type == "cuda"
+    count, steps = (150, 16) if cuda else (3, 2)
+    streams = some_streams(count, steps)
+    states = fresh_states(model)
+    together = bursts(model, states, count)
+    alone = bursts(model, states, 1)
+    states.copy_(fresh_states(model))
+    expected = together.run(streams, steps)
+    expected_states = states.clone()
+    for i, one in enumerate(streams.split(1)):
+        if i % 10 in (0, 1, 2):
+            states.copy_(fresh_states(model))
+            assert torch.equal(alone.run(one, steps)[:, 0], expected[:, i])
+            assert_same(states[one.target], expected_states[one.target])
+
+
+def test_empty_slots_write_no_state(model: Model) -> None:
+    states = fresh_states(model)
+    decoder = model.network.decoder(states)
+    assert decoder is not None
+    decoder.step(Slots(4, 1, states.device))
+    assert_same(states, fresh_states(model))

@@ -1,0 +1,101 @@
+"""Networks on the Triton kernels: what the CPU's own kernels compute, whole, split and stepped."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from sruserve.kernels import RaggedBatch, uses_triton
+from sruserve.model.folder import Model
+from tests.support import random_model
+
+FORMS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "same-width": {"input_size": 24, "rescale": True},
+    "norm-before": {"input_size": 24, "layer_norm": True},
+    "norm-after": {"layer_norm": True, "normalize_after": True},
+    "projection": {"input_size": 40, "hidden_size": 40, "projection_size": 8},
+    "no-skip-tanh": {"has_skip_term": False, "use_tanh": True},
+    "updated-reset": {"reset_gate": "updated"},
+    "input-first": {"proj_input_to_hidden_first": True},
+}
+LENGTHS = [5, 0, 9, 1]
+
+
+@pytest.fixture(scope="module", params=FORMS)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return random_model(tmp_path_factory.mktemp("model") / "m", **FORMS[request.param])
+
+
+def run(model: Model) -> tuple[Tensor, Tensor, Tensor]:
+    """Hidden outputs, scores and states of a ragged batch."""
+    network, g = model.network, torch.Generator().manual_seed(0)
+    tokens = torch.randint(0, 95, (sum(LENGTHS),), generator=g)
+    states = torch.randn(2 * len(LENGTHS), network.layout.width, generator=g)
+    source = torch.tensor([0, 2, -1, 4])
+    batch = RaggedBatch(
+        torch.tensor([0, *LENGTHS]).cumsum(0), states, source, torch.tensor([0, 3, 5, 7])
+    )
+    hidden = network.hidden(tokens, batch)
+    return hidden, network.logits(hidden), states
+
+
+def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sruserve.kernels.dispatch._INTERPRETED", False)
+
+
+def test_a_network_computes_what_it_does_on_the_cpu(
+    model: Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert uses_triton(torch.device("cpu"))
+    found = run(model)
+    on_the_cpu(monkeypatch)
+    options = model.config.rnn.model_dump(exclude_defaults=True, mode="json")
+    expected = run(random_model(tmp_path / "m", **options))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_chunks_of_time_change_nothing(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run(model)
+    monkeypatch.setattr(model.network, "_chunk_rows", 4)
+    # Not bit for bit: the rows of the interpreter's products depend on how many there are.
+    torch.testing.assert_close(run(model), whole, rtol=1e-5, atol=1e-5)
+
+
+def test_a_step_of_the_decoder_is_a_sequence_of_one_token(model: Model) -> None:
+    network, g = model.network, torch.Generator().manual_seed(1)
+    rows, count = torch.randn(8, network.layout.width, generator=g), 3
+    tokens = torch.randint(0, 95, (count,), generator=g)
+    source, target = torch.tensor([0, -1, 4]), torch.tensor([0, 3, 5])
+    states = rows.clone()
+    decoder = network.decoder(states)
+    assert decoder is not None
+    logits = decoder.logits(tokens, source, target)
+    expected_states = rows.clone()
+    batch = RaggedBatch(torch.arange(count + 1), expected_states, source, target)
+    expected = network.logits(network.hidden(tokens, batch))
+    torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(states, expected_states, rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_not_sampled_on_the_gpu_has_no_decoder(tmp_path: Path) -> None:
+    states = torch.zeros(1, 48)
+    kinds: dict[str, dict[str, Any]] = {
+        "words": {"vocab_size": 5000},
+        "classes": {"task": "classify", "vocab_size": 95},
+        "features": {"task": "encode"},
+    }
+    for name, options in kinds.items():
+        assert random_model(tmp_path / name, **options).network.decoder(states) is None
+
+
+def test_a_bidirectional_network_computes_what_it_does_on_the_cpu(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"task": "classify", "vocab_size": 95, "bidirectional": True}
+    found = run(random_model(tmp_path / "m", **options))
+    on_the_cpu(monkeypatch)
+    expected = run(random_model(tmp_path / "m", **options))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)

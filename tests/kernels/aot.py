@@ -1,0 +1,209 @@
+"""Compile every shipped Triton kernel ahead of time, on a machine without a GPU.
+
+`python -m tests.kernels.aot` compiles `configurations()` for both capabilities with whichever
+Triton it finds and prints one JSON object: {"triton": version, "kernels": {key: facts}}, the facts
+being what `Compiled` holds, without the PTX, and the wanted patterns that the PTX lacks.
+
+To add a kernel, write a function that yields a `Configuration` for every form its launcher can
+choose (a covering set where that is many), built from the tables in `sruserve.kernels.tiles`, and
+name it in `configurations`. `signature` and `constants` together name every parameter of the
+kernel; pointers count as 16-byte aligned, and a None in `constants` is an argument left out.
+"""
+
+import json
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from sruserve.kernels import tiles
+from sruserve.kernels.triton_scan import scan_kernel
+
+CAPABILITIES = (80, 90)
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One kernel as a launcher may compile it, and what has to come out.
+
+    signature: the type of each run-time parameter, such as "*bf16", "i32" or "fp32".
+    constants: the value of each compile-time parameter.
+    options: as for a launch: num_warps, num_stages, enable_fp_fusion.
+    async_copies: the fewest `cp.async` that the PTX must hold.
+    registers: the most that a thread may take.
+    barriers: the most `bar.sync` in the PTX; values that move between threads cost two each.
+    contains: capability -> a pattern that must occur in the PTX, such as an MMA instruction.
+    capabilities: what it is compiled for.
+    """
+
+    name: str
+    kernel: Any
+    signature: dict[str, str]
+    constants: dict[str, Any]
+    options: dict[str, Any]
+    async_copies: int = 0
+    registers: int = 255
+    barriers: int = 1000
+    contains: dict[int, str] = field(default_factory=dict)
+    capabilities: tuple[int, ...] = CAPABILITIES
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What the compiler made of a configuration; `spill_bytes` are stack and local memory."""
+
+    ptx: str
+    async_copies: int
+    registers: int
+    spill_bytes: int
+    shared_bytes: int
+    barriers: int
+
+
+def configurations() -> Iterator[Configuration]:
+    """Every kernel that ships, in every shape a launcher can choose."""
+    from tests.kernels import aot_products  # it describes them in this module's words
+
+    return chain(
+        scan_configurations(),
+        aot_products.product_configurations(),
+        aot_products.step_configurations(),
+        aot_products.sample_configurations(),
+    )
+
+
+def scan_configurations() -> Iterator[Configuration]:
+    """Every tile and dtype in every form; every direction and switch with each of them."""
+    kinds = [
+        ("fp32", tiles.SCAN_FLOAT32, CAPABILITIES),
+        ("bf16", tiles.SCAN_16_BIT, CAPABILITIES),
+        ("fp16", tiles.SCAN_16_BIT, (90,)),
+        ("bf16", tiles.SCAN_16_BIT_FEW, (90,)),
+        ("fp16", tiles.SCAN_16_BIT_FEW, (80,)),
+    ]
+    forms = {"residual": (3, True), "no-skip": (3, False), "highway-block": (4, False)}
+    for k, (dtype, tile, capabilities) in enumerate(kinds):
+        for f, (form, (blocks, residual)) in enumerate(forms.items()):
+            turn = k + f
+            split = (512, 256, 0)[turn % 3]
+            name = f"scan-{dtype}-{tile.channels}-{form}-{split}"
+            tanh, updated = turn % 2 == 1, turn // 2 % 2 == 1
+            wanted = _scan(name, dtype, tile, 512, split, blocks, residual, tanh, updated)
+            yield replace(wanted, capabilities=capabilities)
+    for width, split in ((500, 500), (504, 252), (4, 2)):  # blocks that the width does not fill
+        name = f"scan-bf16-of-{width}-{split}"
+        yield _scan(name, "bf16", tiles.SCAN_16_BIT, width, split, 3, True, False, False)
+    # Rows that no 4-byte copy can read: as correct, but not as fast.
+    odd = _scan("scan-bf16-of-501", "bf16", tiles.SCAN_16_BIT, 501, 501, 3, True, False, False)
+    yield replace(odd, async_copies=0)
+
+
+def _scan(
+    name: str,
+    dtype: str,
+    tile: tiles.ScanTile,
+    width: int,
+    split: int,
+    blocks: int,
+    residual: bool,
+    tanh: bool,
+    updated_reset: bool,
+) -> Configuration:
+    constants = {
+        "WIDTH": width,
+        "BLOCKS": blocks,
+        "SPLIT": split,
+        "TANH": tanh,
+        "UPDATED_RESET": updated_reset,
+        "CHANNELS": tile.channels,
+        "STEPS": tile.steps,
+        "STAGES": tile.stages,
+    }
+    row = tile.channels * (4 if dtype == "fp32" else 2)
+    return Configuration(
+        name,
+        scan_kernel,
+        dict.fromkeys(("u", "residual", "h"), f"*{dtype}")
+        | dict.fromkeys(("weight_c", "bias", "states"), "*fp32")
+        | dict.fromkeys(("offsets", "source", "target"), "*i64")
+        | {"state_width": "i32", "column": "i32", "scale": "fp32"},
+        constants if residual else constants | {"residual": None},
+        {"num_warps": tile.warps, "enable_fp_fusion": False},
+        # Each stage but the one worked on is asked for once ahead of the loop, and one in it.
+        async_copies=tile.stages * (4 * tile.steps * row // (16 * 32 * tile.warps)),
+        registers=128,
+        barriers=8,
+        capabilities=(90,),
+    )
+
+
+def key(configuration: Configuration, capability: int) -> str:
+    return f"{configuration.name}-sm{capability}"
+
+
+def compile_ahead(
+    kernel: Any,
+    signature: dict[str, str],
+    constants: dict[str, Any],
+    options: dict[str, Any],
+    capability: int,
+) -> Compiled:
+    """Compile for a GPU that need not be here; the parameters are those of `Configuration`."""
+    types = {
+        name: "constexpr" if name in constants else signature[name] for name in kernel.arg_names
+    }
+    aligned = {
+        (place,): [["tt.divisibility", 16]]
+        for place, kind in enumerate(types.values())
+        if kind.startswith("*")
+    }
+    source = ASTSource(kernel, types, constants, aligned)
+    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    ptx = compiled.asm["ptx"]
+    usage = _cuobjdump("--dump-resource-usage", compiled.asm["cubin"])
+    used = {name: int(value) for name, value in re.findall(r"(\w+):(\d+)", usage)}
+    return Compiled(
+        ptx,
+        len(re.findall(r"cp\.async\.c[ag]", ptx)),
+        used["REG"],
+        used["STACK"] + used["LOCAL"],
+        compiled.metadata.shared,
+        len(re.findall(r"bar\.(?:warp\.)?sync", ptx)),
+    )
+
+
+def _cuobjdump(what: str, cubin: bytes) -> str:
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        return subprocess.run(
+            [tool, what, file.name], capture_output=True, check=True, text=True
+        ).stdout
+
+
+def main() -> None:
+    kernels: dict[str, dict[str, Any]] = {}
+    for wanted in configurations():
+        for capability in wanted.capabilities:
+            made = compile_ahead(
+                wanted.kernel, wanted.signature, wanted.constants, wanted.options, capability
+            )
+            facts = asdict(made)
+            del facts["ptx"]
+            pattern = wanted.contains.get(capability, "")
+            facts["lacks"] = "" if re.search(pattern, made.ptx) else pattern
+            kernels[key(wanted, capability)] = facts
+    print(json.dumps({"triton": triton.__version__, "kernels": kernels}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""The products, steps and samplers that ship, for `tests.kernels.aot` to compile."""
+
+from collections.abc import Iterator
+from dataclasses import astuple
+from typing import Any
+
+import torch
+import triton
+
+from sruserve.kernels import tiles
+from sruserve.kernels.slots import WINDOW
+from sruserve.kernels.tiles import ProductTile
+from sruserve.kernels.triton_product import product_kernel, vector_product_kernel
+from sruserve.kernels.triton_sample import sample_kernel
+from sruserve.kernels.triton_step import step_kernel, vector_step_kernel
+from tests.kernels.aot import Configuration
+
+BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+DTYPES = {BF16: "bf16", FP16: "fp16", FP32: "fp32"}
+PLACES = {80: (8, 0), 90: (9, 0)}  # as torch names the capabilities
+# One kind of instruction in every kernel of a capability, so that all of them round alike.
+MMA = {
+    80: r"\A(?![\s\S]*wgmma)(?![\s\S]*mma\.sync(?!\.aligned\.m16n8k16))[\s\S]*mma\.sync",
+    90: r"\A(?![\s\S]*mma\.sync\.)(?![\s\S]*wgmma\.mma_async\S*n\d+k(?!16))[\s\S]*wgmma\.mma_async",
+}
+FMA = {80: r"fma\.rn\.f32", 90: r"fma\.rn\.f32"}
+_CROWD = 1024  # streams
+_WIDTH = 2048
+_PROJECTED = 512
+
+
+def product_configurations() -> Iterator[Configuration]:
+    """Prefill, one step and few rows; with tails and, last, inputs that 16 bytes do not divide."""
+    for capability, place in PLACES.items():
+        for dtype, outputs in ((BF16, 3 * _WIDTH), (FP32, 3 * _WIDTH), (FP16, 94)):
+            tile = tiles.product_tile(outputs, dtype, place)
+            yield _product(tile, dtype, _PROJECTED, outputs, capability)
+        for inputs, outputs in ((_WIDTH, _PROJECTED), (200, 94), (203, 3 * _WIDTH)):
+            tile = tiles.product_tile(outputs, BF16, place)
+            yield _product(tile, BF16, inputs, outputs, capability)
+        logits = tiles.decode_tile(1, BF16, place)
+        yield _product(logits, BF16, _WIDTH, 256, capability, head=True)
+        for dtype, rows in ((BF16, 1), (FP32, 1), (BF16, _CROWD)):
+            tile = tiles.decode_tile(rows, dtype, place, fast=rows > 1)
+            yield _product(tile, dtype, _WIDTH, _PROJECTED, capability, index=True)
+    for dtype, rows in ((BF16, 1), (BF16, 8), (FP32, 8)):
+        tile = tiles.decode_tile(rows, dtype, (9, 0), fast=True)
+        yield _product(tile, dtype, _WIDTH, _PROJECTED, 90, index=True)
+
+
+def step_configurations() -> Iterator[Configuration]:
+    """Every tile, in a layer with its own highway input and in one with the residual."""
+    for capability, place in PLACES.items():
+        for dtype, rows in ((BF16, 1), (BF16, _CROWD), (FP32, 1)):
+            for blocks in (3, 4):
+                tile = tiles.step_tile(rows, dtype, place, fast=rows > 1)
+                yield _step(tile, dtype, _PROJECTED, _WIDTH, blocks, capability)
+        yield _step(tiles.step_tile(1, FP16, place), FP16, _PROJECTED, _WIDTH, 3, capability)
+        for inputs, rows in ((200, 1), (203, 1), (203, _CROWD)):
+            tile = tiles.step_tile(rows, BF16, place, fast=rows > 1)
+            yield _step(tile, BF16, inputs, 94, 3, capability, index=True)
+    for dtype, rows, blocks in ((BF16, 1, 3), (BF16, 8, 4), (FP32, 8, 3)):
+        tile = tiles.step_tile(rows, dtype, (9, 0), fast=True)
+        yield _step(tile, dtype, _PROJECTED, _WIDTH, blocks, 90)
+
+
+def sample_configurations() -> Iterator[Configuration]:
+    """The least, a vocabulary of characters, one of bytes, and the most."""
+    for vocabulary in (5, 95, 256, tiles.SAMPLE_VOCABULARY):
+        block = max(32, triton.next_power_of_2(vocabulary))
+        yield Configuration(
+            name=f"sample-{vocabulary}",
+            kernel=sample_kernel,
+            signature={
+                "logits": "*fp32",
+                "uniforms": "*fp64",
+                **dict.fromkeys(["temperature", "top_p", "min_p", "penalty"], "*fp32"),
+                "top_k": "*i32",
+                **dict.fromkeys(["window", "position", "out", "history"], "*i64"),
+                **dict.fromkeys(["streams", "steps", "rows"], "i32"),
+            },
+            constants={
+                "VOCABULARY": vocabulary,
+                "WINDOW": WINDOW,
+                "PER_STEP": True,
+                "BLOCK": block,
+            },
+            options={"num_warps": tiles.sample_warps(block), "enable_fp_fusion": False},
+        )
+
+
+def _product(
+    tile: ProductTile,
+    dtype: torch.dtype,
+    inputs: int,
+    outputs: int,
+    capability: int,
+    *,
+    index: bool = False,
+    head: bool = False,
+) -> Configuration:
+    tile = tiles.loadable(tile, inputs, dtype)
+    kind = DTYPES[dtype]
+    constants: dict[str, Any] = {} if index else {"index": None}
+    if not head:
+        constants["bias"] = None
+    if not tile.vector:
+        constants["GROUP"] = 8
+    return Configuration(
+        name=f"product-{kind}-{inputs}-{outputs}-{_name(tile)}",
+        kernel=vector_product_kernel if tile.vector else product_kernel,
+        signature={
+            **dict.fromkeys(["x", "weight", "bias"], f"*{kind}"),
+            "out": "*fp32" if head else f"*{kind}",
+            "index": "*i64",
+            "picks": "i32",
+        },
+        constants=constants
+        | {"IN": inputs, "OUT": outputs, "ROWS": tile.rows, "COLUMNS": tile.columns}
+        | {"DEPTH": _depth(tile, inputs)},
+        options=_options(tile),
+        **_demands(tile, dtype, inputs, capability),
+    )
+
+
+def _step(
+    tile: ProductTile,
+    dtype: torch.dtype,
+    inputs: int,
+    width: int,
+    blocks: int,
+    capability: int,
+    *,
+    index: bool = False,
+) -> Configuration:
+    tile = tiles.loadable(tile, inputs, dtype)
+    kind = DTYPES[dtype]
+    absent = [] if index else ["x_index", "residual_index"]
+    if blocks == 4:
+        absent.append("residual")
+    return Configuration(
+        name=f"step{blocks}-{kind}-{inputs}-{width}-{_name(tile)}",
+        kernel=vector_step_kernel if tile.vector else step_kernel,
+        signature={
+            **dict.fromkeys(["x", "weight", "residual", "out"], f"*{kind}"),
+            **dict.fromkeys(["weight_c", "bias", "states"], "*fp32"),
+            **dict.fromkeys(["x_index", "residual_index", "source", "target"], "*i64"),
+            **dict.fromkeys(["rows", "state_width", "column"], "i32"),
+            "scale": "fp32",
+        },
+        constants=dict.fromkeys(absent)
+        | {"IN": inputs, "WIDTH": width, "BLOCKS": blocks, "TANH": True, "UPDATED_RESET": False}
+        | {"ROWS": tile.rows, "CHANNELS": tile.columns, "DEPTH": _depth(tile, inputs)},
+        options=_options(tile),
+        **_demands(tile, dtype, inputs, capability),
+    )
+
+
+def _name(tile: ProductTile) -> str:
+    return "x".join(map(str, astuple(tile)[:5]))
+
+
+def _depth(tile: ProductTile, inputs: int) -> int:
+    return min(tile.depth, triton.next_power_of_2(inputs)) if tile.vector else tile.depth
+
+
+def _options(tile: ProductTile) -> dict[str, Any]:
+    options = {"num_warps": tile.warps, "num_stages": tile.stages}
+    return options | {"enable_fp_fusion": tile.vector}
+
+
+def _demands(tile: ProductTile, dtype: torch.dtype, inputs: int, capability: int) -> dict[str, Any]:
+    """What has to come out: one instruction, and loads that run ahead where they can."""
+    copied = not tile.vector and inputs * dtype.itemsize % 16 == 0
+    contains = {} if tile.vector else FMA if dtype is FP32 else MMA
+    return {
+        "async_copies": 4 if copied else 0,
+        "contains": {capability: contains[capability]} if contains else {},
+        "capabilities": (capability,),
+    }

@@ -1,0 +1,150 @@
+"""Chunks of time: any plan computes what the whole batch does, in the order that its lane keeps."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from sruserve.kernels import RaggedBatch, SRULayer, make_product
+from sruserve.kernels.chunks import Inline, Lane, chunk_rows, plan, run_layers
+
+WIDTH = 24
+
+
+class Late:
+    """A lane that does nothing until somebody waits for it: who does not wait reads NaN."""
+
+    def __init__(self) -> None:
+        self._queue: list[Callable[[], object]] = []
+        self.most = 0
+
+    def run(self, work: Callable[[], object]) -> object:
+        self._queue.append(work)
+        self.most = max(self.most, len(self._queue))
+        return work
+
+    def wait(self, ticket: object) -> None:
+        while ticket in self._queue:
+            self._queue.pop(0)()
+
+
+@pytest.fixture(autouse=True)
+def _poisoned_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *size, **options: _poisoned(empty(*size, **options)))
+
+
+def _poisoned(tensor: Tensor) -> Tensor:
+    return tensor.fill_(float("nan")) if tensor.is_floating_point() else tensor
+
+
+def layers(norm_after: bool = False) -> list[SRULayer]:
+    g = torch.Generator().manual_seed(0)
+
+    def random(*size: int) -> Tensor:
+        return torch.randn(size, generator=g)
+
+    def layer(column: int, width_in: int) -> SRULayer:
+        blocks = 3 if width_in == WIDTH else 4
+        weight = random(blocks * WIDTH, width_in) / width_in**0.5
+        return SRULayer(
+            product=make_product(weight, None, torch.float32),
+            weight_c=random(2, WIDTH),
+            bias=random(2, WIDTH),
+            column=column,
+            highway_is_input=blocks == 3,
+            norm=(random(WIDTH), random(WIDTH)) if norm_after else None,
+            norm_after=norm_after,
+        )
+
+    return [layer(0, 16), layer(WIDTH, WIDTH), layer(2 * WIDTH, WIDTH)]
+
+
+def batch(lengths: list[int], dropped: bool = False) -> RaggedBatch:
+    n = len(lengths)
+    source = torch.arange(n) * 2
+    target = source + 1
+    source[1:2] = -1
+    target[:1] = source[:1]
+    if dropped:
+        target[-1] = -1
+    states = torch.randn(2 * n, 3 * WIDTH, generator=torch.Generator().manual_seed(1))
+    return RaggedBatch(torch.tensor([0, *lengths]).cumsum(0), states, source, target)
+
+
+def run(
+    x: Tensor, whole: RaggedBatch, rows: int, lane: Lane, norm_after: bool = False
+) -> tuple[Tensor, Tensor, int]:
+    """All outputs in packed order, the states after, and the number of chunks."""
+    fresh = replace(whole, states=whole.states.clone())
+    planned = plan(fresh, rows)
+    moved = x if planned.order is None else x[planned.order]
+    parts = [moved[first:end] for first, end, _ in planned.chunks]
+    batches = [batch for *_, batch in planned.chunks]
+    h = torch.cat(run_layers(layers(norm_after), parts, batches, lane))
+    return h[planned.places(torch.arange(len(x)))], fresh.states, len(parts)
+
+
+@given(
+    lengths=st.lists(st.integers(0, 30), min_size=1, max_size=6).filter(any),
+    rows=st.integers(1, 60),
+    norm_after=st.booleans(),
+    lane=st.sampled_from([Inline, Late]),
+)
+def test_any_cut_along_time_gives_the_same_bits(
+    lengths: list[int], rows: int, norm_after: bool, lane: type[Lane]
+) -> None:
+    whole = batch(lengths)
+    x = torch.randn(sum(lengths), 16, generator=torch.Generator().manual_seed(2))
+    expected_h, expected_states, _ = run(x, whole, 1 << 20, Inline(), norm_after)
+    h, states, _ = run(x, whole, rows, lane(), norm_after)
+    assert torch.equal(h, expected_h)
+    assert torch.equal(states, expected_states)
+
+
+def test_products_go_ahead_while_recurrences_are_still_to_run() -> None:
+    whole, lane = batch([64] * 4), Late()
+    x = torch.randn(256, 16)
+    *_, chunks = run(x, whole, 64, lane)
+    assert chunks == 4
+    assert lane.most >= 4
+
+
+def test_chunks_are_about_as_long_as_asked_and_as_wide_as_the_batch() -> None:
+    planned = plan(batch([512] * 32), 4096)
+    assert [end - first for first, end, _ in planned.chunks] == [4096] * 4
+    assert all(part.sequences == 32 for *_, part in planned.chunks)
+
+
+def test_a_sequence_that_has_ended_takes_no_part_in_later_chunks() -> None:
+    planned = plan(batch([3, 0, 40, 5]), 12)
+    first, *later = [part for *_, part in planned.chunks]
+    assert first.sequences == 4  # the empty one too: its state is carried over here
+    assert [part.sequences for part in later] == [1] * len(later)
+    assert all(part.source.tolist() == part.target.tolist() == [5] for part in later)
+
+
+def test_a_batch_is_not_cut_where_a_cut_sequence_has_nowhere_to_leave_its_state() -> None:
+    assert len(plan(batch([40, 40], dropped=True), 20).chunks) == 1
+    assert len(plan(batch([60, 4], dropped=True), 20).chunks) > 1
+
+
+def test_a_batch_that_runs_backwards_too_is_one_chunk() -> None:
+    planned = plan(batch([512] * 32), 4096, whole=True)
+    assert planned.order is None
+    assert len(planned.chunks) == 1
+
+
+def test_a_wide_stack_gets_chunks_of_fewer_rows() -> None:
+    def stack(width: int) -> list[SRULayer]:
+        weight, gates = torch.zeros(3 * width, 8), torch.zeros(2, width)
+        product = make_product(weight, None, torch.float32)
+        return [SRULayer(product=product, weight_c=gates, bias=gates, column=0)]
+
+    assert chunk_rows(stack(512)) == 8192
+    assert chunk_rows(stack(2048)) == 2048
+    assert chunk_rows([*stack(512), *stack(2048)]) == 2048

@@ -1,0 +1,38 @@
+"""What a model is told to be, on the CPU and on a GPU (a stand-in)."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from sruserve.model import inspect
+from sruserve.model.folder import Model
+from sruserve.model.inspect import facts
+from tests.support import random_model
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Model:
+    return random_model(tmp_path / "m", vocab_size=9)
+
+
+def test_on_the_cpu_the_device_the_kernel_and_exactness_are_told(model: Model) -> None:
+    found = facts(model)
+    assert found["device"] == "cpu"
+    assert found["kernel"].startswith("c-")
+    assert found["exactness"] == "bit for bit: any split, any batch"
+
+
+@pytest.mark.parametrize(
+    ("fast", "exactness"), [(False, "bit for bit on this kind of device"), (True, "to rounding")]
+)
+def test_on_a_gpu_fast_says_what_it_gives_up(
+    model: Model, monkeypatch: pytest.MonkeyPatch, fast: bool, exactness: str
+) -> None:
+    monkeypatch.setattr(model.network, "device", torch.device("cuda", 0))
+    monkeypatch.setattr(model.network, "fast", fast)
+    monkeypatch.setattr(inspect, "describe_device", lambda device: f"{device} (Example)")
+    found = facts(model)
+    assert found["device"] == "cuda:0 (Example)"
+    assert found["kernel"] == "triton"
+    assert found["exactness"].startswith(exactness)
