@@ -6,6 +6,7 @@ that a client can choose.
 """
 
 import os
+from collections.abc import Callable
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -95,8 +96,8 @@ class EngineMetrics:
         self._characters = _CHARACTERS.labels(model_name).inc
         self._waiting = _QUEUED.labels(model_name).set
         self._running = _RUNNING.labels(model_name).set
-        self._streams = _STREAMS.labels(model_name, "pool").set
-        self._state_bytes = _STATE_BYTES.labels(model_name, "pool").set
+        self._model_name = model_name
+        self._tiers: dict[str, tuple[Callable[[float], None], Callable[[float], None]]] = {}
 
     def step(self, sequences: int, tokens: int, seconds: float) -> None:
         """One forward pass over `tokens` tokens of `sequences` sequences."""
@@ -109,12 +110,19 @@ class EngineMetrics:
         self._tokens(tokens)
         self._characters(characters)
 
-    def occupancy(self, waiting: int, running: int, rows: int, state_bytes: int) -> None:
-        """Waiting requests, running sequences, rows in use and the memory of those rows."""
+    def occupancy(self, waiting: int, running: int) -> None:
+        """Waiting requests and running sequences."""
         self._waiting(waiting)
         self._running(running)
-        self._streams(rows)
-        self._state_bytes(state_bytes)
+
+    def states(self, tier: str, streams: int, state_bytes: int) -> None:
+        """Held states and their memory in a tier: "pool" on a CPU, "device" on a GPU, or "host"."""
+        if tier not in self._tiers:
+            labels = (self._model_name, tier)
+            self._tiers[tier] = _STREAMS.labels(*labels).set, _STATE_BYTES.labels(*labels).set
+        set_streams, set_bytes = self._tiers[tier]
+        set_streams(streams)
+        set_bytes(state_bytes)
 
 
 class RouteMetrics:

@@ -27,7 +27,7 @@ KEY_BYTES = 32
 _VERSION = 1
 _TAG_BYTES = 16
 _HEADER = struct.Struct("<B8s16s16sBQ")  # version, key id, salt, weights digest, dtype, expiry
-_DTYPES = {"float32": 0, "bfloat16": 1}
+_DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
 _TO_URL = bytes.maketrans(b"+/", b"-_")
 # '+', '/' and '=' become '!', which strict base64 refuses: one state has one spelling
 _FROM_URL = bytes.maketrans(b"-_+/=", b"+/!!!")

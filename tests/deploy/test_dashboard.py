@@ -46,7 +46,7 @@ def queries() -> Iterator[tuple[str, str, str]]:
 @pytest.fixture(scope="module")
 def exported() -> dict[str, set[str]]:
     """The labels of every sample on `/metrics`, of a server with one model."""
-    EngineMetrics("dashboard-test")
+    EngineMetrics("dashboard-test").states("pool", 0, 0)
     RouteMetrics("dashboard-test", "/v1/score").finish("refused", 0.001, "overloaded")
     StateMetrics("dashboard-test").rejected("state_expired")
     describe_build("0", "reference")

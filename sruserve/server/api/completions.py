@@ -11,7 +11,7 @@ from sruserve.server.api.inputs import encode_input, is_long, sampler_key, split
 from sruserve.server.api.requests import CompletionRequest
 from sruserve.server.api.route import Route, off_loop, run_job
 from sruserve.server.api.served import Catalogue, InputLimits, Served
-from sruserve.server.engine.jobs import Generated, Item, Job, Kind, Sampling
+from sruserve.server.engine.jobs import Generated, Item, Job, Keep, Kind, Sampling
 from sruserve.server.errors import InputTooLong, InvalidRequest
 
 
@@ -43,7 +43,7 @@ class CompletionRoute(Route[CompletionRequest]):
             loop=call.loop,
             deliver=completion.deliver,
             done=done,
-            keep_state=request.return_state,
+            keep=Keep.SNAPSHOT if request.return_state else Keep.NOTHING,
             stream=outbox is not None,
             sampling=sampling,
             cost=cost,

@@ -14,7 +14,7 @@ from sruserve.server.api.inputs import (
 from sruserve.server.api.requests import ChunkRequest
 from sruserve.server.api.route import Route, off_loop, run_job
 from sruserve.server.api.served import Served
-from sruserve.server.engine.jobs import Item, Job, Kind
+from sruserve.server.engine.jobs import Item, Job, Keep, Kind
 from sruserve.server.errors import InvalidRequest
 
 Body = TypeVar("Body", bound=ChunkRequest)
@@ -40,12 +40,12 @@ class TextRoute(Route[Body]):
             loop=call.loop,
             deliver=results.__setitem__,
             done=call.loop.create_future(),
-            keep_state=wanted_by is not None,
+            keep=Keep.NOTHING if wanted_by is None else Keep.SNAPSHOT,
             cost=cost,
             deadline=self.deadline(),
         )
         await run_job(call, served, job)
-        many_states = job.keep_state and len(items) > MANY_STATES
+        many_states = wanted_by is not None and len(items) > MANY_STATES
         await call.reply(await off_loop(many_states, self._encode, call.number, served, results))
 
     async def items(self, request: Body, served: Served, cost: int) -> list[Item]:

@@ -8,6 +8,10 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
+from sruserve.server.engine.residents import Resident
+
+Row = NDArray[np.float32]
+
 
 class Kind(Enum):
     """What a job asks of the model."""
@@ -17,11 +21,23 @@ class Kind(Enum):
     GENERATE = "generate"
 
 
+class Keep(Enum):
+    """What a job's results carry of the states that they end in.
+
+    NOTHING: no state. SNAPSHOT: a copy of it. RESIDENT: a handle of it; the engine keeps it, and
+    whoever was told of the result has to `Engine.drop` it one day, even if the job failed later.
+    """
+
+    NOTHING = "nothing"
+    SNAPSHOT = "snapshot"
+    RESIDENT = "resident"
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """All that continues a stream: what a state token holds.
 
-    row: (layout.width), float32: the packed recurrent state.
+    row: (layout.width), float32: the packed recurrent state; or where the engine keeps it.
     steps: tokens or feature rows that the recurrence has consumed.
     pending: the stream's last token when it is known but not yet consumed, else -1.
     seed, choice: the key of the stream's sampler.
@@ -32,7 +48,7 @@ class Snapshot:
     answer: (classes), float32: the probabilities after the last step; empty before the first.
     """
 
-    row: NDArray[np.float32]
+    row: Row | Resident
     steps: int = 0
     pending: int = -1
     seed: int = 0
@@ -130,7 +146,7 @@ class Job:
     SCORE, several times for GENERATE. `done` resolves after the last delivery, or with the error.
     Cancelling `done` withdraws the job: nothing is delivered any more and its rows are freed.
 
-    keep_state: results carry a Snapshot.
+    keep: whether results carry a Snapshot, and of what kind.
     stream: a GENERATE job tells its text as it comes; otherwise once, at the end.
     cost: bytes that the job's input counts for against the queue's bound.
     submitted: `time.monotonic()` of its admission; `begun`: a step has taken it up.
@@ -142,7 +158,7 @@ class Job:
     loop: asyncio.AbstractEventLoop
     deliver: Callable[[int, Result], None]
     done: asyncio.Future[None]
-    keep_state: bool = False
+    keep: Keep = Keep.NOTHING
     stream: bool = False
     sampling: Sampling = field(default_factory=Sampling)
     cost: int = 0

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 class Limits:
     """Bounds of one engine; sizes in tokens, requests, bytes and milliseconds as named.
 
+    state_pool_bytes: of the states on the device: of running streams and of kept ones.
+    state_host_bytes: of the kept states that there is no room for on the device.
     burst: most decode steps before the scheduler looks at its queue again.
     threads: of the matrix products and the recurrence in large steps; 0 is one per core.
     """
@@ -15,6 +17,7 @@ class Limits:
     max_queue_requests: int = 1024
     max_queue_bytes: int = 64 << 20
     state_pool_bytes: int = 256 << 20
+    state_host_bytes: int = 0
     burst: int = 16
     flush_ms: float = 10.0
     flush_max_ms: float = 50.0

@@ -1,15 +1,17 @@
 """Pick the next token of many streams at once. A row's result never depends on other rows."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sruserve.kernels.slots import WINDOW
 from sruserve.server.engine.jobs import Sampling
 
-WINDOW = 64  # tokens that the repetition penalty looks back on
+_CPU = torch.device("cpu")
 _COLDEST = 1e-30  # a temperature that float32 can still divide by
 _ALL = 1 << 30  # more tokens than any vocabulary has
 
@@ -19,6 +21,7 @@ class Sampler:
 
     windows: each stream's last tokens, at most `WINDOW`.
     uniforms: (steps, streams), float64: the random numbers of every step of the burst.
+    device: where the scores are.
     """
 
     def __init__(
@@ -26,23 +29,25 @@ class Sampler:
         sampling: Sequence[Sampling],
         windows: Sequence[Sequence[int]],
         uniforms: NDArray[np.float64],
+        device: torch.device = _CPU,
     ) -> None:
+        column = partial(_column, device)
         temperature = [s.temperature for s in sampling]
-        self._uniforms = torch.from_numpy(uniforms).unsqueeze(2)
-        self._greedy = _column([t == 0.0 for t in temperature]) if 0.0 in temperature else None
+        self._uniforms = torch.from_numpy(uniforms).to(device).unsqueeze(2)
+        self._greedy = column([t == 0.0 for t in temperature]) if 0.0 in temperature else None
         self._all_greedy = not any(temperature)
-        self._temperature = _column([max(t, _COLDEST) if t else 1.0 for t in temperature])
+        self._temperature = column([max(t, _COLDEST) if t else 1.0 for t in temperature])
         self._tempered = any(t not in (0.0, 1.0) for t in temperature)
         self._filters = None
         if any(s.top_k or s.top_p < 1 or s.min_p for s in sampling):
-            top_k = _column([min(s.top_k, _ALL) or _ALL for s in sampling])
-            top_p = _column([s.top_p if s.top_p < 1 else 2.0 for s in sampling])
-            self._filters = (top_k, top_p, _column([s.min_p for s in sampling]))
+            top_k = column([min(s.top_k, _ALL) or _ALL for s in sampling])
+            top_p = column([s.top_p if s.top_p < 1 else 2.0 for s in sampling])
+            self._filters = (top_k, top_p, column([s.min_p for s in sampling]))
         self._window: Tensor | None = None
         if any(s.repetition_penalty != 1 for s in sampling):
-            self._penalty = _column([s.repetition_penalty for s in sampling])
+            self._penalty = column([s.repetition_penalty for s in sampling])
             padded = [[-1] * (WINDOW - len(w)) + list(w) for w in windows]
-            self._window = torch.tensor(padded)
+            self._window = torch.tensor(padded, device=device)
 
     def __call__(self, logits: Tensor, step: int) -> Tensor:
         """Pick (streams) int64 tokens from logits (streams, vocabulary), float32.
@@ -74,7 +79,7 @@ class Sampler:
     def _penalised(self, logits: Tensor, window: Tensor) -> Tensor:
         """Make what the window holds less likely (Keskar et al. 2019, section 4.1)."""
         vocabulary = logits.shape[1]
-        seen = torch.zeros(len(logits), vocabulary + 1, dtype=torch.bool)
+        seen = logits.new_zeros(len(logits), vocabulary + 1, dtype=torch.bool)
         seen.scatter_(1, window.where(window >= 0, vocabulary), True)
         less = torch.where(logits > 0, logits / self._penalty, logits * self._penalty)
         return torch.where(seen[:, :vocabulary], less, logits)
@@ -83,7 +88,7 @@ class Sampler:
 def _filtered(probabilities: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
     """Zero what top-k, then top-p over what is left, then min-p exclude."""
     ordered, ids = torch.sort(probabilities, dim=1, descending=True, stable=True)
-    kept = ordered.where(torch.arange(ordered.shape[1]) < top_k, 0.0)
+    kept = ordered.where(torch.arange(ordered.shape[1], device=ordered.device) < top_k, 0.0)
     before = kept.cumsum(1, dtype=torch.float64) - kept
     inside = before < top_p * kept.sum(1, keepdim=True, dtype=torch.float64)
     inside[:, 0] = True  # however small top_p is
@@ -92,5 +97,5 @@ def _filtered(probabilities: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor
     return torch.zeros_like(probabilities).scatter_(1, ids, kept)
 
 
-def _column(values: Sequence[float | bool]) -> Tensor:
-    return torch.tensor(values).unsqueeze(1)
+def _column(device: torch.device, values: Sequence[float | bool]) -> Tensor:
+    return torch.tensor(values, device=device).unsqueeze(1)

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from sruserve.kernels import RaggedBatch
 from sruserve.model.folder import Model
+from sruserve.server.engine.batch import Batch
+from sruserve.server.engine.decoding import Decoding
 from sruserve.server.engine.jobs import Kind, Logprobs
-from sruserve.server.engine.pool import StatePool
+from sruserve.server.engine.pool import StatePool, indices
 from sruserve.server.engine.sampling import Sampler
-from sruserve.server.engine.scheduler import Batch
 from sruserve.server.engine.streams import Stream
 
 _LOGITS = 1 << 22  # numbers in one block of scores: 16 MiB
@@ -40,12 +41,19 @@ class Stepper:
 
     def __init__(self, model: Model, pool: StatePool) -> None:
         self._model, self._network, self._pool = model, model.network, pool
+        self._decoding: Decoding | None = None
+
+    def warm_up(self, most_streams: int, burst: int) -> None:
+        """On a GPU, capture the bursts of up to so many streams and steps."""
+        decoder = self._network.decoder(self._pool.rows)
+        if decoder is not None:
+            self._decoding = Decoding(decoder, self._network.device, most_streams, burst)
 
     def step(self, batch: Batch, burst: int, interrupted: Callable[[], bool]) -> list[Advance]:
         """One step for every stream of `batch`; decodes alone go on for up to `burst` tokens.
 
-        interrupted: asked between the tokens of a burst. A failure leaves pool and streams as
-        they were.
+        interrupted: asked between the tokens of a burst, or before one that runs on a GPU. A
+        failure leaves pool and streams as they were.
         """
         streams = [*batch.decodes, *(stream for stream, _ in batch.inputs)]
         counts = [1] * len(batch.decodes) + [count for _, count in batch.inputs]
@@ -84,6 +92,12 @@ class Stepper:
         interrupted: Callable[[], bool],
     ) -> None:
         source = [self._source(advance) for advance in advances]
+        logprobs = any(a.stream.job.sampling.logprobs is not None for a in advances)
+        if self._decoding is not None and not batch.inputs:
+            if not logprobs:
+                self._decode(self._decoding, advances, source, 1 if interrupted() else burst)
+                return
+            burst = 1  # scores come to the host after every step
         counts = [advance.consumed for advance in advances]
         offsets = np.zeros(len(counts) + 1, np.int64)
         np.cumsum(counts, out=offsets[1:])
@@ -94,7 +108,7 @@ class Stepper:
         wanted, sampled, answered, scored = _wanted(batch, advances, offsets)
         hidden = self._network.hidden(_inputs(batch), ragged, torch.from_numpy(wanted))
         if answered:
-            probabilities = self._network.logits(hidden).softmax(1).numpy()
+            probabilities = self._network.logits(hidden).softmax(1).cpu().numpy()
             for advance, row in answered:
                 advance.answer = probabilities[row]
         for advance, row in scored:
@@ -102,7 +116,7 @@ class Stepper:
         if not sampled:
             return
         if len(sampled) < len(hidden):
-            hidden = hidden.index_select(0, torch.tensor([row for _, row in sampled]))
+            hidden = hidden.index_select(0, indices([row for _, row in sampled], hidden.device))
         chosen = [advance for advance, _ in sampled]
         if batch.inputs:
             self._sample(chosen, hidden, 1, lambda _: None)
@@ -110,9 +124,18 @@ class Stepper:
         ragged = RaggedBatch(ragged.offsets, ragged.states, target, target)  # goes on in place
 
         def advance_all(tokens: Tensor) -> Tensor | None:
-            return None if interrupted() else self._network.hidden(tokens, ragged)
+            return None if interrupted() else self._network.hidden(tokens.cpu(), ragged)
 
         self._sample(chosen, hidden, burst, advance_all)
+
+    def _decode(
+        self, decoding: Decoding, advances: list[Advance], source: list[int], steps: int
+    ) -> None:
+        """A burst on the GPU, sampled there."""
+        streams, target = [a.stream for a in advances], [a.row for a in advances]
+        picked = decoding.run(streams, source, target, _uniforms(advances, steps))
+        for advance, tokens in zip(advances, picked, strict=True):
+            advance.tokens = tokens
 
     def _sample(
         self,
@@ -122,12 +145,8 @@ class Stepper:
         advance_all: Callable[[Tensor], Tensor | None],
     ) -> None:
         """Sample a token per stream, run them all, and so on; `advance_all` ends it with None."""
-        streams = [advance.stream for advance in advances]
-        uniforms = np.stack(
-            [a.stream.draws(a.stream.steps + a.consumed, burst) for a in advances], 1
-        )
-        sampling = [stream.job.sampling for stream in streams]
-        sampler = Sampler(sampling, [stream.window for stream in streams], uniforms)
+        sampling = [advance.stream.job.sampling for advance in advances]
+        sampler = self._sampler(advances, burst)
         told = [i for i, s in enumerate(sampling) if s.logprobs is not None]
         columns = []
         for step in range(burst):
@@ -144,24 +163,37 @@ class Stepper:
         for advance, row in zip(advances, torch.stack(columns, 1).tolist(), strict=True):
             advance.tokens = row
 
+    def _sampler(self, advances: list[Advance], burst: int) -> Callable[[Tensor, int], Tensor]:
+        """What picks tokens, (streams) int64, from scores at a step of the burst."""
+        streams, uniforms = [a.stream for a in advances], _uniforms(advances, burst)
+        decoding = self._decoding
+        if decoding is not None:  # the kernel of the bursts, so that company changes no token
+            return lambda logits, step: decoding.pick(streams, logits, uniforms[step : step + 1])
+        return Sampler(
+            [stream.job.sampling for stream in streams],
+            [stream.window for stream in streams],
+            uniforms,
+            self._network.device,
+        )
+
     def _source(self, advance: Advance) -> int:
-        """The row that a stream starts from; a state that came with the request is put in place."""
+        """The row that a stream starts from; on the CPU, a request's state is put in place here."""
         stream = advance.stream
-        if stream.row >= 0 or stream.start_row is None:
-            return stream.row
-        self._pool.rows[advance.row] = torch.from_numpy(stream.start_row)
+        if stream.row >= 0 or not isinstance(stream.start, np.ndarray):
+            return stream.source
+        self._pool.rows[advance.row] = torch.from_numpy(stream.start)
         return advance.row
 
     def _score(self, advance: Advance, hidden: Tensor) -> None:
         """Take down the log-probabilities of the tokens that follow the rows of `hidden`."""
         stream = advance.stream
         following = stream.known[stream.done + 1 : stream.done + 1 + advance.consumed]
-        targets = torch.from_numpy(following).unsqueeze(1)
+        targets = torch.from_numpy(following).to(hidden.device).unsqueeze(1)
         size = max(1, _LOGITS // (self._network.config.outputs or 1))
         for start in range(0, len(hidden), size):
             scores = self._network.logits(hidden[start : start + size]).log_softmax(1)
             picked = scores.gather(1, targets[start : start + size])
-            advance.scores.append(picked.squeeze(1).numpy())
+            advance.scores.append(picked.squeeze(1).cpu().numpy())
 
     def _logprobs(self, logits: Tensor, token: int, top: int) -> Logprobs:
         scores = logits.log_softmax(0)
@@ -178,6 +210,11 @@ class Stepper:
             return piece.decode()
         except UnicodeDecodeError:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
+
+
+def _uniforms(advances: list[Advance], steps: int) -> NDArray[np.float64]:
+    """The streams' random numbers for the next steps, (steps, streams)."""
+    return np.stack([a.stream.draws(a.stream.steps + a.consumed, steps) for a in advances], 1)
 
 
 def _inputs(batch: Batch) -> Tensor:

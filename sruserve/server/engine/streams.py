@@ -6,22 +6,26 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from sruserve.kernels.slots import WINDOW
 from sruserve.model.text import Codec
 from sruserve.server.engine.jobs import (
     Classified,
     Generated,
     Job,
+    Keep,
     Kind,
     Logprobs,
     Result,
+    Row,
     Scored,
     Snapshot,
 )
+from sruserve.server.engine.moves import Move
 from sruserve.server.engine.philox import uniforms
-from sruserve.server.engine.pool import StatePool
-from sruserve.server.engine.sampling import WINDOW
+from sruserve.server.engine.residents import Resident
 from sruserve.server.engine.writer import Writer
 
+_NEW = Snapshot(np.zeros(0, np.float32))
 _DRAWS = 128  # random numbers made ahead: one call costs as much as the first hundred
 
 
@@ -45,7 +49,8 @@ def streams_of(job: Job, codec: Codec | None) -> list["Stream"]:
 class Stream:
     """What is known of one sequence between two steps.
 
-    row: the pool row of its state after `steps` tokens; -1 stands for zeros.
+    row: the pool row of its state after `steps` tokens; -1: what it starts from, or zeros.
+    start: the state that it starts from. arrival: how that comes into `row`, if it has to.
     known: the tokens it begins with: the pending one of the state it continues, then the item's.
     inputs: what it has to consume; `done` of it is consumed.
     pending: its last token, known but not consumed; -1 is none.
@@ -53,10 +58,13 @@ class Stream:
 
     def __init__(self, job: Job, index: int, codec: Codec | None, known: Ids) -> None:
         item = job.items[index]
-        start = item.start or Snapshot(np.zeros(0, np.float32))
+        start = item.start or _NEW
         self.job, self.index, self.codec = job, index, codec
         self.row = -1
-        self.start_row: NDArray[np.float32] | None = start.row if item.start else None
+        self.start: Row | Resident | None = start.row if item.start else None
+        self.arrival: Move | None = None
+        # What `States` takes back in the end: a use of `start`, a hold on its row, a promise.
+        self.uses = self.reads = self.promised = False
         self.steps, self.done = start.steps, 0
         self.pending = -1
         self.known = known
@@ -85,6 +93,18 @@ class Stream:
         self._tokens: list[int] = []
         self._logprobs: list[Logprobs] = []
         self.told_at = 0.0
+
+    @property
+    def resident(self) -> Resident | None:
+        """The kept state that it starts from, if it does."""
+        return self.start if isinstance(self.start, Resident) else None
+
+    @property
+    def source(self) -> int:
+        """The pool row that its next step reads; -1 is none: zeros."""
+        if self.row >= 0 or self.resident is None:
+            return self.row
+        return self.resident.row
 
     @property
     def remaining(self) -> int:
@@ -127,12 +147,12 @@ class Stream:
         self._text, self._tokens, self._logprobs = [], [], []
         return told
 
-    def finish(self, pool: StatePool, stop: str | None = None) -> Result:
-        """The last result, with the state if the job asks for it."""
+    def finish(self, row: Row | Resident | None, stop: str | None = None) -> Result:
+        """The last result, with the state that it ends in if `row` holds it."""
         job = self.job
-        if self._writer is not None and not job.keep_state and stop is None:
+        if self._writer is not None and job.keep is Keep.NOTHING and stop is None:
             self._text.append(self._writer.flush())
-        state = self._snapshot(pool) if job.keep_state else None
+        state = None if row is None else self._snapshot(row)
         if job.kind is Kind.CLASSIFY:
             unanswered = job.items[self.index].more and not len(self.inputs)
             return Classified(None if unanswered else self.answer, len(self.inputs), state)
@@ -152,14 +172,8 @@ class Stream:
             state=state,
         )
 
-    def _snapshot(self, pool: StatePool) -> Snapshot:
+    def _snapshot(self, row: Row | Resident) -> Snapshot:
         item = self.job.items[self.index]
-        if self.row >= 0:
-            row = pool.rows[self.row].numpy().copy()
-        elif self.start_row is not None:
-            row = self.start_row
-        else:
-            row = np.zeros(pool.rows.shape[1], np.float32)
         if self.job.kind is Kind.CLASSIFY:
             answer = np.zeros(0, np.float32) if self.answer is None else self.answer
             return Snapshot(row, self.steps, word=item.word, answer=answer)

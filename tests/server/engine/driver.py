@@ -2,10 +2,11 @@
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sruserve.model.folder import Model
 from sruserve.server.engine.engine import Engine
@@ -14,13 +15,33 @@ from sruserve.server.engine.jobs import (
     Generated,
     Item,
     Job,
+    Keep,
     Kind,
     Result,
     Sampling,
     Scored,
     Snapshot,
 )
+from sruserve.server.engine.lanes import Lane
 from sruserve.server.engine.limits import Limits
+
+
+def same_state(left: Snapshot | None, right: Snapshot | None) -> bool:
+    assert left is not None
+    assert right is not None
+    rows = bool(
+        np.array_equal(row_of(left), row_of(right)) and np.array_equal(left.answer, right.answer)
+    )
+    return rows and all(
+        getattr(left, name) == getattr(right, name)
+        for name in ("steps", "pending", "seed", "choice", "window", "word", "utf8", "held")
+    )
+
+
+def row_of(snapshot: Snapshot) -> NDArray[np.float32]:
+    """A snapshot's row, which has to be a copy."""
+    assert isinstance(snapshot.row, np.ndarray)
+    return snapshot.row
 
 
 class Counts:
@@ -29,7 +50,8 @@ class Counts:
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
         self.tokens: list[int] = []
-        self.rows = self.state_bytes = 0
+        self.waiting = self.running = 0
+        self.tiers: dict[str, tuple[int, int]] = {}
 
     def step(self, sequences: int, tokens: int, seconds: float) -> None:
         assert sequences
@@ -49,16 +71,21 @@ class Counts:
     def replayed(self) -> None:
         self.calls["replayed"] += 1
 
-    def occupancy(self, waiting: int, running: int, rows: int, state_bytes: int) -> None:
-        self.rows, self.state_bytes = rows, state_bytes
+    def occupancy(self, waiting: int, running: int) -> None:
+        self.waiting, self.running = waiting, running
+
+    def states(self, tier: str, streams: int, state_bytes: int) -> None:
+        self.tiers[tier] = (streams, state_bytes)
 
 
 class Driver:
     """A started engine; use it as a context manager."""
 
-    def __init__(self, model: Model, limits: Limits | None = None) -> None:
+    def __init__(
+        self, model: Model, limits: Limits | None = None, lane: Lane | None = None
+    ) -> None:
         self.model, self.counts = model, Counts()
-        self.engine = Engine(model, limits or Limits(), self.counts)
+        self.engine = Engine(model, limits or Limits(), self.counts, lane)
 
     def __enter__(self) -> "Driver":
         self.engine.start()
@@ -66,6 +93,14 @@ class Driver:
 
     def __exit__(self, *error: object) -> None:
         self.engine.stop(5)
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        """Wait for what the engine's thread will bring about; it has to, soon."""
+        for _ in range(1000):
+            if true():
+                return
+            await asyncio.sleep(0.005)
+        raise AssertionError("it did not happen")
 
     def ids(self, text: str) -> Any:
         assert self.model.codec is not None
@@ -84,25 +119,28 @@ class Driver:
         seed: int = 7,
         start: Snapshot | None = None,
         choice: int = 0,
+        keep: Keep = Keep.SNAPSHOT,
         **sampling: Any,
     ) -> Generated:
         """One completion, told at once at the end, with its state."""
         item = Item(self.ids(prompt), start, seed=seed, choice=choice)
         wanted = Sampling(max_tokens=tokens, **sampling)
-        told = self.job(Kind.GENERATE, [item], sampling=wanted, keep_state=True)
+        told = self.job(Kind.GENERATE, [item], sampling=wanted, keep=keep)
         (result,) = (await told.results())[0]
         assert isinstance(result, Generated)
         return result
 
-    async def score(self, text: str, start: Snapshot | None = None) -> Scored:
-        told = self.job(Kind.SCORE, [Item(self.ids(text), start)], keep_state=True)
+    async def score(
+        self, text: str, start: Snapshot | None = None, keep: Keep = Keep.SNAPSHOT
+    ) -> Scored:
+        told = self.job(Kind.SCORE, [Item(self.ids(text), start)], keep=keep)
         (result,) = (await told.results())[0]
         assert isinstance(result, Scored)
         return result
 
     async def classify(self, ids: Sequence[int], start: Snapshot | None = None) -> Classified:
         item = Item(np.array(ids, np.int64), start)
-        (result,) = (await self.job(Kind.CLASSIFY, [item], keep_state=True).results())[0]
+        (result,) = (await self.job(Kind.CLASSIFY, [item], keep=Keep.SNAPSHOT).results())[0]
         assert isinstance(result, Classified)
         return result
 

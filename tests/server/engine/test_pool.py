@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from sruserve.model.state import StateLayout
-from sruserve.server.engine.pool import PoolFull, StatePool
+from sruserve.server.engine.pool import HostRows, PoolFull, StatePool
 
 
 @pytest.fixture
@@ -36,3 +36,43 @@ def test_a_row_is_released_once(pool: StatePool) -> None:
     pool.release(row)
     with pytest.raises(KeyError):
         pool.release(row)
+
+
+def test_rows_are_claimed_and_cleared_on_any_device_without_reading_from_it() -> None:
+    pool = StatePool(4, StateLayout([("c", (3,))]), torch.device("meta"))  # reading it raises
+    assert sorted(pool.acquire(3)) == [0, 1, 2]
+    assert pool.free == 1
+
+
+def test_rows_that_could_not_be_cleared_are_not_handed_out(
+    pool: StatePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise torch.OutOfMemoryError("none left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("sruserve.server.engine.pool.indices", broken)
+        with pytest.raises(torch.OutOfMemoryError):
+            pool.acquire(3)
+    assert len(pool) == 0
+    assert sorted(pool.acquire(4)) == [0, 1, 2, 3]
+
+
+def test_host_memory_grows_as_it_is_claimed_and_is_claimed_again() -> None:
+    taken: list[int] = []
+
+    def allocate(rows: int, width: int) -> torch.Tensor:
+        taken.append(rows)
+        return torch.zeros(rows, width)
+
+    host = HostRows(3 << 20, 1, allocate)
+    assert not taken
+    places = host.acquire(1 << 20)
+    assert taken == [1 << 20]
+    host.release(places[5:7])
+    assert host.acquire(2) == places[5:7]
+    assert host.free == 2 << 20
+    host.acquire(2 << 20)
+    assert len(taken) == 3
+    with pytest.raises(PoolFull):
+        host.acquire(1)

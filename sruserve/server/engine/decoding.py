@@ -1,0 +1,109 @@
+"""Decoding on a GPU: the engine's streams as slots of captured bursts, sampled where they are."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sruserve.kernels.decode import Decoder
+from sruserve.kernels.graphs import Bursts
+from sruserve.kernels.slots import WINDOW, Slots, Streams
+from sruserve.server.engine.streams import Stream
+
+
+@dataclass(frozen=True, slots=True)
+class _Parameters:
+    """The sampling parameters of some streams, as columns."""
+
+    temperature: Tensor
+    top_p: Tensor
+    min_p: Tensor
+    penalty: Tensor
+    top_k: Tensor
+
+
+class Decoding:
+    """One model's bursts.
+
+    most_streams, most_steps: of one burst; more streams go in turns.
+    """
+
+    def __init__(
+        self, decoder: Decoder, device: torch.device, most_streams: int, most_steps: int
+    ) -> None:
+        self._decoder, self._device = decoder, device
+        self._bursts = Bursts(decoder.step, device, most_streams, most_steps)
+        self.most_steps = self._bursts.most_steps
+        self._streams: list[Stream] = []
+        self._columns = _parameters([])
+
+    def run(
+        self,
+        streams: Sequence[Stream],
+        source: Sequence[int],
+        target: Sequence[int],
+        uniforms: NDArray[np.float64],
+    ) -> list[list[int]]:
+        """Decode as many tokens of every stream as `uniforms`, (steps, streams), has rows.
+
+        source, target: the rows that states are read from and written to; -1 starts from zeros.
+        """
+        tokens = [stream.pending for stream in streams]
+        given = self._describe(streams, tokens, source, target, uniforms)
+        picked: list[list[int]] = self._bursts.run(given, len(uniforms)).T.tolist()
+        return picked
+
+    def pick(
+        self, streams: Sequence[Stream], logits: Tensor, uniforms: NDArray[np.float64]
+    ) -> Tensor:
+        """One token for each stream, (streams) int64 on the device, from scores that are there.
+
+        The same kernel as in a burst: a token does not depend on which of the two picks it.
+        """
+        nowhere = [-1] * len(streams)
+        slots = Slots(len(streams), 1, self._device)
+        slots.load(self._describe(streams, nowhere, nowhere, nowhere, uniforms))
+        self._decoder.pick(logits, slots)
+        return slots.tokens
+
+    def _describe(
+        self,
+        streams: Sequence[Stream],
+        tokens: Sequence[int],
+        source: Sequence[int],
+        target: Sequence[int],
+        uniforms: NDArray[np.float64],
+    ) -> Streams:
+        if self._streams != streams:  # mostly the same ones as in the last burst
+            self._streams, self._columns = list(streams), _parameters(streams)
+        columns = self._columns
+        window = torch.full((len(streams), WINDOW), -1)
+        for i, stream in enumerate(streams):
+            if stream.job.sampling.repetition_penalty != 1 and stream.window:
+                window[i, WINDOW - len(stream.window) :] = torch.tensor(stream.window)
+        return Streams(
+            tokens=torch.tensor(tokens),
+            source=torch.tensor(source),
+            target=torch.tensor(target),
+            uniforms=torch.from_numpy(uniforms),
+            temperature=columns.temperature,
+            top_p=columns.top_p,
+            min_p=columns.min_p,
+            penalty=columns.penalty,
+            top_k=columns.top_k,
+            window=window,
+        )
+
+
+def _parameters(streams: Sequence[Stream]) -> _Parameters:
+    sampling = [stream.job.sampling for stream in streams]
+    return _Parameters(
+        temperature=torch.tensor([s.temperature for s in sampling], dtype=torch.float32),
+        top_p=torch.tensor([s.top_p for s in sampling], dtype=torch.float32),
+        min_p=torch.tensor([s.min_p for s in sampling], dtype=torch.float32),
+        penalty=torch.tensor([s.repetition_penalty for s in sampling], dtype=torch.float32),
+        top_k=torch.tensor([min(s.top_k, (1 << 31) - 1) for s in sampling], dtype=torch.int32),
+    )

@@ -1,0 +1,91 @@
+"""Streams that are done, while the state that their last result carries is on its way out."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+
+from sruserve.server.engine.jobs import Keep, Row
+from sruserve.server.engine.moves import Move
+from sruserve.server.engine.residents import Resident
+from sruserve.server.engine.states import States, trouble
+from sruserve.server.engine.streams import Stream
+from sruserve.server.errors import ServeError
+
+Stopped = tuple[Stream, str | None]  # a stream, and the stop string that ended it
+
+
+@dataclass(slots=True)
+class Departure:
+    """A stream that is done. row: its state as its job asks for it. error: why there is none."""
+
+    stream: Stream
+    stop: str | None
+    row: Row | Resident | None = None
+    error: ServeError | None = None
+    move: Move | None = None
+    index: int = 0  # among the move's states
+
+
+class Departures:
+    """Who waits for a state, in order."""
+
+    def __init__(self, states: States) -> None:
+        self._states = states
+        self._open: list[Departure] = []
+
+    def begin(self, stopped: Sequence[Stopped]) -> None:
+        """Streams are done: have their states kept or copied, if their jobs ask for it."""
+        for job, group in groupby(stopped, key=lambda one: one[0].job):
+            departures = [Departure(stream, stop) for stream, stop in group]
+            try:
+                if job.keep is Keep.RESIDENT:
+                    for departure in departures:
+                        departure.row = self._states.keep(departure.stream)
+                elif job.keep is Keep.SNAPSHOT:
+                    self._take(departures)
+            except Exception as error:
+                for departure in departures:
+                    departure.error = trouble(error)
+            self._open += departures
+
+    def ended(self) -> Iterator[Departure]:
+        """Those whose state is there, or will never be. Streams of jobs that ended are left out."""
+        going, self._open = self._open, []
+        for departure in going:
+            move = departure.move
+            if move is not None and not move.done():
+                self._open.append(departure)
+                continue
+            if departure.stream.dropped:
+                self.undo(departure)
+                continue
+            if move is not None and move.error is not None:
+                departure.error = trouble(move.error)
+            elif move is not None:
+                departure.row = move.states[departure.index].numpy()
+            yield departure
+
+    def undo(self, departure: Departure) -> None:
+        """Forget a state that was kept for a result of which nobody will be told."""
+        if isinstance(departure.row, Resident):
+            self._states.residents.drop(departure.row)
+
+    def _take(self, departures: Sequence[Departure]) -> None:
+        moving = {}
+        states = self._states
+        for departure in departures:
+            stream = departure.stream
+            if stream.source >= 0 and not states.moves.lane.staged:
+                departure.row = states.pool.rows[stream.source].numpy().copy()
+            elif stream.source >= 0:
+                moving[stream] = departure
+            elif isinstance(stream.start, np.ndarray):  # nothing was added to it
+                departure.row = stream.start
+            else:
+                departure.row = np.zeros(states.pool.width, np.float32)
+        for part in states.parts(list(moving)):
+            move = states.take(part)
+            for index, stream in enumerate(part):
+                moving[stream].move, moving[stream].index = move, index

@@ -1,0 +1,131 @@
+"""The engine on the Triton kernels: bursts, sampling and states, as on the CPU's own kernels."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sruserve.model.folder import Model
+from sruserve.server.engine.decoding import Decoding
+from sruserve.server.engine.jobs import Generated
+from sruserve.server.engine.limits import Limits
+from tests.server.engine.driver import Driver
+from tests.support import random_model
+
+# The interpreter computes in numpy, which warns in the engine's thread, too.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+LIMITS = Limits(max_batch_tokens=4, burst=4)
+SAMPLINGS: list[dict[str, Any]] = [
+    {"temperature": 0.0},
+    {"temperature": 1.0},
+    {"temperature": 0.8, "top_k": 20, "top_p": 0.9},
+    {"temperature": 1.2, "min_p": 0.02, "repetition_penalty": 1.4},
+]
+
+
+def awaited(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """An asynchronous test, run."""
+
+    @wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(test(*args, **kwargs))
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return random_model(tmp_path_factory.mktemp("model") / "m")
+
+
+@pytest.fixture(scope="module")
+def driver(model: Model) -> Iterator[Driver]:
+    with Driver(model, LIMITS) as driver:
+        yield driver
+
+
+@pytest.fixture
+def bursts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of streams of every burst that ran."""
+    seen: list[int] = []
+    run = Decoding.run
+
+    def counted(self: Decoding, streams: Any, *rest: Any) -> list[list[int]]:
+        seen.append(len(streams))
+        return run(self, streams, *rest)
+
+    monkeypatch.setattr(Decoding, "run", counted)
+    return seen
+
+
+async def complete(driver: Driver, seed: int, tokens: int = 9, **options: Any) -> Generated:
+    return await driver.generate("To be", tokens, seed=seed, **options)
+
+
+@awaited
+async def test_completions_are_those_of_the_cpu(
+    driver: Driver, bursts: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = [await complete(driver, seed, **s) for seed, s in enumerate(SAMPLINGS)]
+    assert bursts
+    bursts.clear()
+    monkeypatch.setattr("sruserve.kernels.dispatch._INTERPRETED", False)
+    with Driver(random_model(tmp_path / "m"), LIMITS) as on_cpu:
+        expected = [await complete(on_cpu, seed, **s) for seed, s in enumerate(SAMPLINGS)]
+    assert not bursts
+    assert [each.tokens for each in found] == [each.tokens for each in expected]
+
+
+@awaited
+async def test_company_changes_no_token(driver: Driver, bursts: list[int]) -> None:
+    alone = [await complete(driver, seed, **s) for seed, s in enumerate(SAMPLINGS)]
+    bursts.clear()
+    together = await asyncio.gather(
+        *(complete(driver, seed, **s) for seed, s in enumerate(SAMPLINGS))
+    )
+    assert max(bursts) > 1
+    assert [each.text for each in together] == [each.text for each in alone]
+
+
+@awaited
+async def test_asking_for_logprobs_changes_no_token(driver: Driver) -> None:
+    options = SAMPLINGS[3]
+    plain = await complete(driver, 5, **options)
+    told = await complete(driver, 5, logprobs=3, **options)
+    assert told.tokens == plain.tokens
+    assert len(told.logprobs) == len(plain.tokens)
+    assert all(len(each.top) == 3 for each in told.logprobs)
+
+
+@awaited
+async def test_a_completion_that_goes_on_is_one_that_never_stopped(driver: Driver) -> None:
+    whole = await complete(driver, 3, tokens=8)
+    first = await complete(driver, 3, tokens=3)
+    then = await driver.generate("", 5, seed=3, start=first.state)
+    assert first.text + then.text == whole.text
+
+
+@awaited
+async def test_a_stop_inside_a_burst_leaves_the_state_at_the_stop(driver: Driver) -> None:
+    whole = await complete(driver, 3, tokens=8)
+    stop = whole.text[4]
+    place = whole.text.index(stop)
+    stopped = await complete(driver, 3, tokens=8, stop=(stop,))
+    assert stopped.text == whole.text[:place]
+    then = await driver.generate("", 8 - place - 1, seed=3, start=stopped.state)
+    assert then.text == whole.text[place + 1 :]
+
+
+@awaited
+async def test_scores_are_those_of_the_cpu(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = await driver.score("To be, or not")
+    monkeypatch.setattr("sruserve.kernels.dispatch._INTERPRETED", False)
+    with Driver(random_model(tmp_path / "m"), LIMITS) as on_cpu:
+        expected = await on_cpu.score("To be, or not")
+    assert found.log_likelihood == pytest.approx(expected.log_likelihood, rel=1e-5)
