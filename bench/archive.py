@@ -39,7 +39,8 @@ def _section(whole: Mapping[str, Any]) -> str:
     """One bench on one kind of machine."""
     machine = whole["machine"]
     facts = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in machine.items())
-    parts = [f"## {whole['bench']} · {machine['processor']}, {machine['cores']} cores", facts]
+    where = machine.get("gpu") or f"{machine['processor']}, {machine['cores']} cores"
+    parts = [f"## {whole['bench']} · {where}", facts]
     if whole["checks"]:
         parts.append(markdown_table(CHECK_HEAD, [check_row(c) for c in whole["checks"]]))
     for case, candidates in whole["cases"].items():

@@ -1,5 +1,6 @@
 """What was measured on: hardware, versions, commit."""
 
+import importlib
 import os
 import platform
 import re
@@ -18,27 +19,52 @@ ROOT = Path(__file__).parent.parent
 
 
 def describe_machine(*packages: str) -> dict[str, str | int]:
-    """The facts that a figure means nothing without. packages: peers whose versions matter."""
+    """The facts that a figure means nothing without.
+
+    packages: peers whose versions matter. With "triton" among them it is a GPU that is measured.
+    """
+    on_gpu = "triton" in packages
+    device = torch.device("cuda" if on_gpu else "cpu")
     facts: dict[str, str | int] = {
         "processor": _processor(),
         "cores": os.cpu_count() or 1,
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
         "system": f"{platform.system()} {platform.release().split('-')[0]}",
         "sruserve": __version__,
-        "kernel": kernel_name(),
+        "kernel": kernel_name(device),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
     }
     facts |= {name: _version(name) for name in packages}
+    if on_gpu:
+        facts |= describe_gpu()
     facts["busy_before_percent"] = busy_percent()
     facts["commit"] = _commit()
     facts["date"] = datetime.now(UTC).date().isoformat()
     return facts
 
 
+def describe_gpu() -> dict[str, str | int]:
+    """The GPU's name, memory and driver, and the version of the Triton that is imported."""
+    facts: dict[str, str | int] = {"triton": importlib.import_module("triton").__version__}
+    if not torch.cuda.is_available():
+        return facts | {"gpu": "none: interpreted"}
+    gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return facts | {
+        "gpu": gpu.name,
+        "gpu_memory_gib": round(gpu.total_memory / 2**30),
+        "multiprocessors": gpu.multi_processor_count,
+        "capability": f"{gpu.major}.{gpu.minor}",
+        "cuda": torch.version.cuda or "none",
+        "driver": _driver(),
+    }
+
+
 def machine_class(facts: dict[str, str | int]) -> str:
     """A file name's part that is equal for machines of one kind."""
+    if "gpu" in facts:
+        return re.sub(r"[^a-z0-9]+", "-", str(facts["gpu"]).lower()).strip("-")
     kernel = str(facts["kernel"]).removeprefix("c-")
     name = f"{facts['processor']} {facts['cores']} cores {kernel}"
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
@@ -85,6 +111,15 @@ def _commit() -> str:
         return "unknown"
     changed = _git("status", "--porcelain", "--", ".", ":!bench/results")
     return f"{commit}-dirty" if changed else commit
+
+
+def _driver() -> str:
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return found.stdout.split("\n", 1)[0].strip()
 
 
 def _git(*arguments: str) -> str | None:

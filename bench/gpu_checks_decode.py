@@ -1,0 +1,185 @@
+"""What has to hold before any time is taken: steps, bursts, chunks and draws."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from bench.gpu_checks import EXACTLY, dtypes, name, unlike
+from bench.gpu_clock import synchronize
+from bench.gpu_context import Bench
+from bench.gpu_model import LANGUAGE_MODEL, SMALL, TINY, random_decoder, random_streams
+from bench.gpu_reference import allowed_tokens, relative_error
+from bench.targets import Check, Target
+from sruserve.kernels import RaggedBatch
+from sruserve.kernels.chunks import Inline, Lane, SideStream, plan, run_layers
+from sruserve.kernels.decode import Decoder
+from sruserve.kernels.graphs import Bursts, Eager
+from sruserve.kernels.slots import Slots
+
+_FAST = {torch.float32: 1e-5, torch.bfloat16: 3e-2, torch.float16: 5e-3}
+
+
+class Launched(Eager):
+    """No graphs, on a device that has to be waited for all the same."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def finish(self) -> None:
+        synchronize(self._device)
+
+
+def decode_checks(bench: Bench) -> Iterator[Check]:
+    """Steps against whole sequences, bursts against single steps, draws against float64."""
+    for dtype in dtypes(bench)[:2]:
+        yield from _steps(bench, dtype)
+        yield from _fast(bench, dtype)
+        yield from _bursts(bench, dtype)
+    yield from _chunks(bench)
+    yield from _draws(bench)
+    if not bench.quick:
+        yield from _real_size(bench)
+
+
+def lane(device: torch.device) -> Lane:
+    """Where recurrences run beside products."""
+    return SideStream(device) if device.type == "cuda" else Inline()
+
+
+def _small(bench: Bench, dtype: torch.dtype, rows: int, fast: bool = False) -> Decoder:
+    size = TINY if bench.quick else SMALL
+    return random_decoder(
+        size, dtype, bench.random(rows, size.state_width, dtype=torch.float32), fast
+    )
+
+
+def _steps(bench: Bench, dtype: torch.dtype) -> Iterator[Check]:
+    """One launch for product and gates, against a product and a scan of one step."""
+    counts = (1, 3) if bench.quick else (1, 7, 64, 131)
+    decoder = _small(bench, dtype, 2 * counts[-1])
+    changed = 0.0
+    for count in counts:
+        source = torch.randperm(2 * counts[-1], device=bench.device)[:count]
+        target = source.clone()
+        source[1::3] = -1
+        for number, layer in enumerate(decoder.layers):
+            inputs = decoder.embedding.shape[1] if number == 0 else layer.weight_c.shape[1]
+            x = bench.random(count, inputs, dtype=dtype)
+            stepped, scanned = decoder.states.clone(), decoder.states.clone()
+            h = layer.step(x, stepped, source, target)
+            batch = RaggedBatch(bench.arange(count + 1), scanned, source, target)
+            changed += unlike(bench, layer(x, batch), h) + unlike(bench, scanned, stepped)
+    what = f"step, {name(dtype)}: elements unlike product and scan"
+    yield Check(what, changed, "", EXACTLY)
+
+
+def _fast(bench: Bench, dtype: torch.dtype) -> Iterator[Check]:
+    for count in (1, 3) if bench.quick else (1, 5, 300):
+        rows = bench.arange(count)
+        tokens = rows % 7
+        found = []
+        for fast in (False, True):
+            torch.manual_seed(count)  # both begin with the same states
+            found.append(_small(bench, dtype, count, fast).logits(tokens, rows, rows))
+        error = relative_error(found[1], found[0].cpu().double())
+        what = f"fast, {count} streams, {name(dtype)}: error beside default"
+        yield Check(what, error, "", Target(most=_FAST[dtype]))
+
+
+def _bursts(bench: Bench, dtype: torch.dtype) -> Iterator[Check]:
+    """Replayed graphs, and streams alone, against the launches of all streams."""
+    most, steps, counts = (2, 2, (2,)) if bench.quick else (37, 23, (1, 5, 37))
+    decoder = _small(bench, dtype, 2 * most)
+    before = decoder.states.clone()
+    vocabulary = decoder.embedding.shape[0]
+    streams = random_streams(torch.randperm(2 * most)[:most], steps, vocabulary, filtered=True)
+    streams.source[1::4] = -1
+
+    def run(bursts: Bursts, count: int) -> tuple[Tensor, Tensor]:
+        decoder.states.copy_(before)
+        tokens = bursts.run(streams.split(count)[0], steps)
+        return tokens, decoder.states[streams.target[:count].to(bench.device)].clone()
+
+    launched = Bursts(decoder.step, bench.device, most, steps, Launched(bench.device))
+    expected, states = run(launched, most)
+    replayed = Bursts(decoder.step, bench.device, most, steps)
+    for count in counts:
+        tokens, found = run(replayed, count)
+        changed = unlike(bench, tokens, expected[:, :count]) + unlike(bench, found, states[:count])
+        what = f"burst of {count}, {name(dtype)}: tokens and states unlike launches of {most}"
+        yield Check(what, changed, "", EXACTLY)
+
+
+def _chunks(bench: Bench) -> Iterator[Check]:
+    """Recurrences beside products, several times, as a race would not show every time."""
+    decoder = _small(bench, bench.dtype, 8)
+    lengths = [4, 6] if bench.quick else [300, 10, 511, 512, 77]
+    offsets = torch.tensor([0, *lengths]).cumsum(0)
+    rows = torch.arange(len(lengths))
+    x = bench.random(sum(lengths), decoder.embedding.shape[1])
+    before = decoder.states.clone()
+
+    def run(chunk_rows: int) -> tuple[Tensor, Tensor]:
+        decoder.states.copy_(before)
+        planned = plan(RaggedBatch(offsets, decoder.states, rows, rows), chunk_rows)
+        moved = x if planned.order is None else x[planned.order.to(bench.device)]
+        parts = [moved[first:end] for first, end, _ in planned.chunks]
+        batches = [batch for *_, batch in planned.chunks]
+        found = torch.cat(run_layers(decoder.layers, parts, batches, lane(bench.device)))
+        places = planned.places(torch.arange(len(x))).to(bench.device)
+        return found[places], decoder.states.clone()
+
+    h, states = run(1 << 30)
+    changed = 0.0
+    for _ in range(1 if bench.quick else 5):
+        found, after = run(sum(lengths) // 4)
+        changed += unlike(bench, found, h) + unlike(bench, after, states)
+    yield Check("chunks of time: elements unlike the whole", changed, "", EXACTLY)
+
+
+def _draws(bench: Bench) -> Iterator[Check]:
+    """Three draws of streams with every mix of filters, and without any."""
+    decoder = _small(bench, bench.dtype, 1)
+    for vocabulary in (20,) if bench.quick else (256, 1000):
+        for filtered in (False, True):
+            count, wrong = (3 if bench.quick else 96), 0.0
+            streams = random_streams(torch.arange(count), 3, vocabulary, filtered, seed=vocabulary)
+            slots = Slots(count, 3, bench.device)
+            slots.load(streams)
+            for step in range(3):
+                logits = bench.random(count, vocabulary, dtype=torch.float32, spread=3.0)
+                allowed = allowed_tokens(logits, streams, step)
+                decoder.pick(logits, slots)
+                tokens = slots.tokens.cpu()
+                wrong += float((tokens != allowed).all(0).sum())
+                wrong += float((slots.history[step].cpu() != tokens).sum())
+                streams.window[:, step] = tokens
+            how = "every filter" if filtered else "no filter"
+            what = f"draws from {vocabulary}, {how}: tokens unlike float64's"
+            yield Check(what, wrong, "", EXACTLY)
+
+
+def _real_size(bench: Bench) -> Iterator[Check]:
+    """The model that decoding is measured on: few streams get the bits of many."""
+    size, most = LANGUAGE_MODEL, 300
+    states = bench.random(most, size.state_width, dtype=torch.float32)
+    decoder = random_decoder(size, bench.dtype, states)
+    before = states.clone()
+    tokens = torch.randint(0, size.vocabulary, (4, most), device=bench.device)
+
+    def run(count: int) -> tuple[Tensor, Tensor]:
+        states.copy_(before)
+        rows = bench.arange(count)
+        return decoder.logits(tokens[0, :count], rows, rows), states[:count].clone()
+
+    logits, after = run(most)
+    changed = 0.0
+    for count in (1, 8, 64, 129):
+        found, states_found = run(count)
+        changed += unlike(bench, found, logits[:count]) + unlike(bench, states_found, after[:count])
+    what = f"{size.layers} x {size.width}: elements of few streams unlike those of {most}"
+    yield Check(what, changed, "", EXACTLY)
+    yield Check(
+        f"{size.layers} x {size.width}: NaN scores", float(logits.isnan().sum()), "", EXACTLY
+    )

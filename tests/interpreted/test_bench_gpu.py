@@ -1,0 +1,49 @@
+"""The GPU bench from end to end on tiny shapes, with Triton's interpreter in place of a GPU."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from bench.machine import ROOT
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to run it on")
+def test_a_quick_run_checks_and_measures_everything_and_keeps_nothing(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.gpu", "--quick", "--results", str(tmp_path)],
+        cwd=ROOT,
+        env=os.environ | {"TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["bench"] == "gpu"
+    figures = [check["what"] for check in told["checks"]]
+    for part in (
+        "checks that hold",
+        "copy of",
+        "scan, L",
+        "1 layer, L",
+        "decode, S 1, default: us per character",
+        "decode, S 3, fast: characters/s",
+        "parts of a step",
+        "in place, float32, each continued once: states/s",
+        "kept by the engine, 0 on the host, float32, each continued once: states/s",
+        "kept by the engine, 5 on the host, float32, each continued once: states/s",
+        "GPU memory reserved that rounds after the first add",
+        "tiles of the scan",
+        "tiles of products",
+        "tiles of steps",
+        "the whole run: seconds",
+    ):
+        assert any(part in figure for figure in figures), part
+    assert all("floor" in "".join(case) for case in told["cases"].values() if "scan" in case)
+    assert "left out" not in done.stdout
+    assert not list(tmp_path.iterdir())
