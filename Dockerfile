@@ -1,18 +1,17 @@
-# The server in a container.
+# The server in a container: `cpu` (what is built unless another target is named) or `gpu`.
 #
 #   docker build --target cpu --tag sruserve .
 #   docker run --rm --publish 127.0.0.1:8000:8000 sruserve
 #
-# The first stage has a C compiler and fills a virtual environment; the second only runs it.
+#   docker build --target gpu --tag sruserve:gpu .
+#   docker run --rm --gpus 1 --publish 127.0.0.1:8000:8000 sruserve:gpu
+#
+# The first stages fill virtual environments; the last ones only run them.
 
-# Both stages must use one image: the environment links to its Python and its C library.
+# All stages must use one image: the environment links to its Python and its C library.
 ARG PYTHON_IMAGE=python:3.12-slim-bookworm
 
 FROM ${PYTHON_IMAGE} AS builder
-
-# The package index that PyTorch alone is taken from, to get its CPU build where pip's own index
-# has the CUDA one. Empty: pip's own. docs/deployment.md says which address to give.
-ARG TORCH_INDEX=""
 
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 
@@ -22,17 +21,30 @@ RUN apt-get update \
  && python -m venv --without-pip /opt/sruserve
 
 WORKDIR /src
+COPY constraints.txt ./
+
+
+FROM builder AS wheel
+
+COPY . .
+RUN --mount=type=cache,target=/root/.cache/pip \
+    pip wheel --no-deps --wheel-dir /wheels .
+
+
+FROM builder AS cpu-environment
+
+# The package index that PyTorch alone is taken from, to get its CPU build where pip's own index
+# has the CUDA one. Empty: pip's own. docs/deployment.md says which address to give.
+ARG TORCH_INDEX=""
 
 # PyTorch is most of the download. Alone in its layer, it stays when the code changes.
-COPY constraints.txt ./
 RUN --mount=type=cache,target=/root/.cache/pip \
     pip --python /opt/sruserve/bin/python install \
         ${TORCH_INDEX:+--index-url "${TORCH_INDEX}"} --no-deps --constraint constraints.txt torch
 
-COPY . .
+COPY --from=wheel /wheels /wheels
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip wheel --no-deps --wheel-dir /wheels . \
- && pip --python /opt/sruserve/bin/python install \
+    pip --python /opt/sruserve/bin/python install \
         --constraint constraints.txt /wheels/sruserve-*.whl
 
 # Without its compiled kernel the server runs too, many times slower, so such an image must not be.
@@ -41,10 +53,25 @@ RUN /opt/sruserve/bin/python -I -c \
     "import sys, sruserve.kernels.cpu as cpu; sys.exit(not cpu.available() and 'no compiled kernel')"
 
 
-FROM ${PYTHON_IMAGE} AS cpu
+FROM builder AS gpu-environment
+
+# The default index has the CUDA build, which brings the CUDA libraries and its own Triton.
+RUN --mount=type=cache,target=/root/.cache/pip \
+    pip --python /opt/sruserve/bin/python install --constraint constraints.txt torch triton
+
+COPY --from=wheel /wheels /wheels
+RUN --mount=type=cache,target=/root/.cache/pip \
+    pip --python /opt/sruserve/bin/python install \
+        --constraint constraints.txt /wheels/sruserve-*.whl
+
+# Nor without CUDA or Triton: it would find no GPU, and refuse to start.
+RUN /opt/sruserve/bin/python -I -c \
+    "import sys, torch, sruserve.kernels.cpu as cpu, sruserve.kernels.devices as devices; sys.exit(not cpu.available() and 'no compiled kernel' or not torch.version.cuda and 'no CUDA in torch' or devices.missing_triton() or None)"
+
+
+FROM ${PYTHON_IMAGE} AS runtime
 
 LABEL org.opencontainers.image.title="sruserve" \
-      org.opencontainers.image.description="Inference server for SRU recurrent models, on the CPU" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.vendor="The sruserve authors"
 
@@ -55,8 +82,6 @@ RUN groupadd --gid 10001 sruserve \
  && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /tmp \
         --shell /usr/sbin/nologin sruserve \
  && mkdir /models
-
-COPY --from=builder /opt/sruserve /opt/sruserve
 
 # All interfaces of the container; what of them is reachable from outside, `--publish` decides.
 ENV PATH=/opt/sruserve/bin:$PATH \
@@ -69,8 +94,38 @@ USER 10001:10001
 EXPOSE 8000
 STOPSIGNAL SIGTERM
 
-HEALTHCHECK --interval=5s --timeout=3s --start-period=60s --retries=3 \
+# A first start on a GPU compiles the kernels, so it may take its time.
+HEALTHCHECK --interval=5s --timeout=3s --start-period=300s --retries=3 \
     CMD ["python", "-I", "-c", "import http.client, os, sys; probe = http.client.HTTPConnection('127.0.0.1', int(os.environ.get('SRUSERVE_PORT') or 8000), timeout=2); probe.request('GET', '/readyz'); sys.exit(probe.getresponse().status != 200)"]
 
 ENTRYPOINT ["sruserve"]
 CMD ["serve"]
+
+
+FROM runtime AS gpu
+
+LABEL org.opencontainers.image.description="Inference server for SRU recurrent models, on a GPU"
+
+# Triton compiles the kernels with its own assembler, but what loads and launches them with a C
+# compiler, when the server first runs; no nvcc. The folder keeps both kinds for the next start.
+USER root
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends gcc libc6-dev \
+ && rm -rf /var/lib/apt/lists/* \
+ && install --directory --owner 10001 --group 10001 /var/cache/sruserve
+
+COPY --from=gpu-environment /opt/sruserve /opt/sruserve
+
+# `cuda`, not `auto`: a container that was given no GPU says so instead of being slow.
+ENV TRITON_CACHE_DIR=/var/cache/sruserve \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility \
+    SRUSERVE_DEVICE=cuda
+
+USER 10001:10001
+
+
+FROM runtime AS cpu
+
+LABEL org.opencontainers.image.description="Inference server for SRU recurrent models, on the CPU"
+
+COPY --from=cpu-environment /opt/sruserve /opt/sruserve

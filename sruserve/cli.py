@@ -64,16 +64,39 @@ def serve(
     workers: Annotated[
         int | None, typer.Option(help="Server processes (SRUSERVE_WORKERS).", show_default=False)
     ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            metavar="auto|cpu|cuda|cuda:N",
+            help="Where to compute (SRUSERVE_DEVICE); auto: the first GPU if the kernels can run "
+            "on it, else the CPU.",
+            show_default=False,
+        ),
+    ] = None,
     dtype: Annotated[
         DTypeName | None,
-        typer.Option(help="Compute dtype of all models (SRUSERVE_DTYPE).", show_default=False),
+        typer.Option(
+            help="Compute dtype of all models (SRUSERVE_DTYPE, which can also name one for each "
+            "model); float16 runs on a GPU only.",
+            show_default=False,
+        ),
+    ] = None,
+    fast: Annotated[
+        bool | None,
+        typer.Option(
+            "--fast/--exact",
+            help="On a GPU, kernels chosen by the number of rows: faster, but splits, batches, "
+            "restored states and seeds agree to rounding, not bit for bit (SRUSERVE_FAST).",
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
-    """Serve model folders over HTTP."""
+    """Serve model folders over HTTP, on the first GPU or, where there is none, on the CPU."""
     from sruserve.server import run
     from sruserve.server.settings import SettingsError, load_settings
 
     given: dict[str, Any] = {"host": host, "port": port, "workers": workers}
+    given |= {"device": device, "fast": fast}
     given["dtype"] = dtype.value if dtype else None
     given = {name: value for name, value in given.items() if value is not None}
     if folders:
@@ -87,14 +110,12 @@ def serve(
 
 @app.command()
 def settings() -> None:
-    """List every setting of the server: variable, default, meaning."""
-    from sruserve.server.settings import Settings, variable_name
+    """List every setting of the server: variable, default, what is allowed, meaning."""
+    from sruserve.server.setting_table import setting_rows
 
-    for name, field in Settings.model_fields.items():
-        typer.secho(
-            f"{variable_name(name)}={'' if field.default is None else field.default}", bold=True
-        )
-        typer.echo(f"    {field.description}")
+    for row in setting_rows():
+        typer.secho(f"{row.variable}={row.default}", bold=True)
+        typer.echo(f"    {row.meaning}{f' ({row.allowed})' if row.allowed else ''}")
 
 
 app.command(

@@ -2,11 +2,14 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sruserve.cli_shared import DTypeName, fail, progress_bar
+
+if TYPE_CHECKING:
+    from sruserve.model.folder import Model
 
 
 class TaskName(StrEnum):
@@ -22,6 +25,19 @@ class FormatName(StrEnum):
 
     AUTO = "auto"
     SRU = "sru"
+
+
+DeviceOption = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|cpu|cuda|cuda:N",
+        help="Where to compute; auto: the first GPU if the kernels can run on it, else the CPU.",
+    ),
+]
+DTypeOption = Annotated[
+    DTypeName | None,
+    typer.Option(help="Compute dtype; default: the model's own. float16 runs on a GPU only."),
+]
 
 
 def import_(
@@ -88,22 +104,21 @@ def verify(
     tolerance: Annotated[float, typer.Option(help="Largest difference that is allowed.")] = 1e-5,
     splits: Annotated[int, typer.Option(min=0, help="Random splits to try.")] = 4,
     seed: Annotated[int, typer.Option(help="Seed of the splits.")] = 0,
-    dtype: Annotated[
-        DTypeName | None, typer.Option(help="Compute dtype; default: the model's own.")
-    ] = None,
+    device: DeviceOption = "auto",
+    dtype: DTypeOption = None,
 ) -> None:
     """Compare a model with the library that trained it, whole and in random splits.
 
-    Prints the largest difference and exits with 1 if it is beyond the tolerance.
+    Prints the largest difference and exits with 1 if it is beyond the tolerance. A 16-bit dtype
+    needs a larger one, such as 0.05.
     """
     from sruserve.model.errors import ModelError
-    from sruserve.model.folder import load_model
     from sruserve.model.verify import Case, Difference, verify
 
     found: list[Difference] = []
     try:
         with progress_bar() as progress:
-            loaded = load_model(model, dtype.value if dtype else None)
+            loaded = _load(model, device, dtype)
             runs = 1 + (splits if loaded.network.streams else 0)
             bar = progress.add_task("verifying", total=runs)
             for difference in verify(loaded, Case(case), splits, seed):
@@ -128,17 +143,28 @@ def verify(
 
 def inspect(
     model: Annotated[Path, typer.Argument(help="A model folder.")],
-    dtype: Annotated[
-        DTypeName | None, typer.Option(help="Compute dtype; default: the model's own.")
-    ] = None,
+    device: DeviceOption = "auto",
+    dtype: DTypeOption = None,
 ) -> None:
-    """Print what a model is: sizes, parameters, bytes of state per stream, digest."""
+    """Print what a model is, bytes of state per stream, digest, where it runs and how exactly."""
     from sruserve.model.errors import ModelError
-    from sruserve.model.folder import load_model
     from sruserve.model.inspect import facts
 
     try:
-        for name, value in facts(load_model(model, dtype.value if dtype else None)).items():
+        for name, value in facts(_load(model, device, dtype)).items():
             typer.echo(f"{name:<12} {value}")
     except ModelError as error:
         fail(error)
+
+
+def _load(path: Path, device: str, dtype: DTypeName | None) -> "Model":
+    """A model on the device that was asked for, or the end of the command."""
+    from sruserve.kernels.devices import DeviceError, resolve_device, use_device
+    from sruserve.model.folder import load_model
+
+    try:
+        resolved = resolve_device(device)
+    except DeviceError as error:
+        fail(error)
+    use_device(resolved)
+    return load_model(path, dtype.value if dtype else None, resolved)

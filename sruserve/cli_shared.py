@@ -15,6 +15,7 @@ class DTypeName(StrEnum):
 
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
 
 
 def fail(error: Exception, code: int = 1) -> NoReturn:

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from sruserve import __version__
 from sruserve.cli import app
+from sruserve.server.settings import Settings
 from tests.support import save_random_model
 
 
@@ -51,6 +52,53 @@ def test_inspect_says_what_a_model_is(tmp_path: Path) -> None:
         assert fact in result.output
     parameters = 40 * 16 + (16 * 96 + 96 + 32) + (24 * 72 + 96 + 48) + 24 * 2 + 2
     assert f"{parameters:,}" in result.output
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:7", "tpu"])
+def test_a_device_that_is_not_there_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    model = str(save_random_model(tmp_path / "m", vocab_size=9))
+    for result in (
+        run("inspect", model, "--device", device),
+        run("verify", model, "case.safetensors", "--device", device),
+        run("serve", model, "--port", "0", "--device", device),
+    ):
+        assert result.returncode in (1, 2)
+        assert "cuda" in result.stderr + result.stdout
+        assert "Traceback" not in result.stderr + result.stdout
+
+
+def test_float16_is_refused_on_the_cpu(tmp_path: Path) -> None:
+    model = str(save_random_model(tmp_path / "m", vocab_size=9))
+    for command in (["inspect", model], ["serve", model, "--port", "0"]):
+        result = run(*command, "--device", "cpu", "--dtype", "float16")
+        assert result.returncode == 1
+        assert "on the CPU use bfloat16" in result.stderr + result.stdout
+
+
+def test_serve_passes_its_options_on_as_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[Settings] = []
+
+    def serve(settings: Settings) -> int:
+        served.append(settings)
+        return 0
+
+    monkeypatch.setattr("sruserve.server.run.serve", serve)
+    monkeypatch.setenv("SRUSERVE_FAST", "true")
+    for arguments in (["--device", "cuda:1", "--dtype", "float16"], ["--exact"]):
+        assert CliRunner().invoke(app, ["serve", *arguments]).exit_code == 0
+    told = [(s.device, s.dtype, s.fast) for s in served]
+    assert told == [("cuda:1", "float16", True), ("auto", None, False)]
+
+
+def test_settings_lists_every_variable_with_what_it_may_be() -> None:
+    output = CliRunner().invoke(app, ["settings"]).output
+    assert "SRUSERVE_DEVICE=auto\n" in output
+    assert (
+        "SRUSERVE_WORKERS=1\n    Server processes, each with its own engines. (1 to 256)" in output
+    )
 
 
 @pytest.mark.parametrize("command", ["inspect", "serve"])

@@ -22,6 +22,7 @@ ServeError
 ├── Refused
 │   ├── Overloaded              429  overloaded
 │   ├── Draining                503  draining
+│   ├── OutOfDeviceMemory       503  out_of_memory
 │   └── DeadlineExceeded        504  deadline_exceeded
 └── EngineFailure               500  engine_failure
 """
@@ -183,6 +184,10 @@ class Refused(ServeError):
     """Nothing is wrong with the request; the server does not take it now."""
 
     outcome = "refused"
+    usual: ClassVar[str] = "the server does not take this request now; retry"
+
+    def __init__(self, message: str = "", *, param: str | None = None) -> None:
+        super().__init__(message or self.usual, param=param)
 
 
 class Overloaded(Refused):
@@ -199,10 +204,25 @@ class Draining(Refused):
     retry_after_seconds = 5
 
 
+class OutOfDeviceMemory(Refused):
+    """The request was admitted, and the device has no memory for its step."""
+
+    status, code = 503, "out_of_memory"
+    retry_after_seconds = 1
+    usual = (
+        "the device has no memory for this request: send shorter inputs, or fewer at a time, or "
+        "retry"
+    )
+
+
 class DeadlineExceeded(Refused):
     """The request waited in the queue for longer than it may."""
 
     status, code = 504, "deadline_exceeded"
+    usual = (
+        "the request waited in the queue for longer than SRUSERVE_QUEUE_TIMEOUT_MS allows; retry "
+        "when the server is less busy"
+    )
 
 
 class EngineFailure(ServeError):

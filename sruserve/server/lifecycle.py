@@ -8,25 +8,31 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import torch
+
 from sruserve import __version__
 from sruserve.kernels import kernel_name
-from sruserve.model.folder import load_model
+from sruserve.model.config import DType
+from sruserve.model.folder import Model, load_model
 from sruserve.server.api.served import Catalogue, Served
+from sruserve.server.device import choose_device, fit_on_gpu, out_of_memory
 from sruserve.server.discovery import find_models
 from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.limits import Limits
+from sruserve.server.engine.memory import is_out_of_memory
 from sruserve.server.errors import StateTooLarge
 from sruserve.server.metrics import EngineMetrics, describe_build, forget_process
 from sruserve.server.settings import (
     Settings,
     SettingsError,
+    dtypes_by_model,
     master_keys,
     parse_keys,
     variable_name,
@@ -63,13 +69,16 @@ class Lifecycle:
         """Load all models and warm their engines; ready when this returns."""
         begin = time.perf_counter()
         paths = find_models(self._settings)
+        dtypes = dtypes_by_model(self._settings, [path.name for path in paths])
         sealer = StateSealer(
             parse_keys(master_keys(self._settings)),
             self._settings.state_ttl_seconds,
             self._settings.max_token_bytes,
         )
-        self.catalogue = Catalogue(await asyncio.to_thread(self._load_all, paths, sealer))
-        describe_build(__version__, kernel_name())
+        device = choose_device(self._settings.device)
+        loaded = await asyncio.to_thread(self._load_all, paths, dtypes, device, sealer)
+        self.catalogue = Catalogue(loaded)
+        describe_build(__version__, kernel_name(device))
         if threading.current_thread() is threading.main_thread():
             self._own_process(asyncio.get_running_loop())
         self.ready = True
@@ -82,19 +91,36 @@ class Lifecycle:
         await self._stop_engines(0)
         forget_process(os.getpid())
 
-    def _load_all(self, paths: Sequence[Path], sealer: StateSealer) -> list[Served]:
+    def _load_all(
+        self,
+        paths: Sequence[Path],
+        dtypes: Mapping[str, DType | None],
+        device: torch.device,
+        sealer: StateSealer,
+    ) -> list[Served]:
+        if device.type == "cuda":
+            fit_on_gpu(self._settings, paths, dtypes, device)
         served = []
         for path in paths:
-            model = load_model(path, self._settings.dtype)
             try:
-                engine = Engine(model, engine_limits(self._settings), EngineMetrics(model.name))
-            except StateTooLarge as error:
-                variable = variable_name("state_pool_bytes")
-                told = error.message.replace("state_pool_bytes", variable)
-                raise SettingsError(told) from None
-            engine.start()
+                model = load_model(path, dtypes[path.name], device, self._settings.fast)
+                engine = self._start_engine(model)
+            except Exception as error:
+                if device.type == "cpu" or not is_out_of_memory(error.__cause__ or error):
+                    raise
+                raise out_of_memory(path.name) from error
             served.append(Served(model, engine, sealer))
         return served
+
+    def _start_engine(self, model: Model) -> Engine:
+        try:
+            engine = Engine(model, engine_limits(self._settings), EngineMetrics(model.name))
+        except StateTooLarge as error:
+            variable = variable_name("state_pool_bytes")
+            told = error.message.replace("state_pool_bytes", variable)
+            raise SettingsError(told) from None
+        engine.start()
+        return engine
 
     async def _stop_engines(self, timeout_seconds: float) -> None:
         """Tell all engines to end, so that their times run together; then wait for each."""
@@ -189,6 +215,7 @@ def engine_limits(settings: Settings) -> Limits:
         max_queue_requests=settings.max_queue_requests,
         max_queue_bytes=settings.max_queue_bytes,
         state_pool_bytes=settings.state_pool_bytes,
+        state_host_bytes=settings.state_host_bytes,
         burst=settings.burst,
         flush_ms=settings.flush_ms,
         flush_max_ms=settings.flush_max_ms,

@@ -4,14 +4,19 @@ import base64
 import binascii
 import difflib
 import os
+import re
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import Field, NonNegativeInt, PositiveInt, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from sruserve.model.config import DType
+
 PREFIX = "SRUSERVE_"
 _TEN_YEARS = 10 * 366 * 24 * 3600
+_DEVICES = re.compile(r"auto|cpu|cuda(:\d{1,3})?", re.ASCII)
 
 
 class SettingsError(ValueError):
@@ -39,11 +44,31 @@ class Settings(BaseSettings):
     workers: PositiveInt = Field(
         1, le=256, description="Server processes, each with its own engines."
     )
-    dtype: Literal["float32", "bfloat16"] | None = Field(
-        None, description="Compute dtype of all models; unset: the one in each model's config.json."
+    device: str = Field(
+        "auto",
+        description="Where to compute: `cpu`, `cuda` (the first GPU), `cuda:1` and so on; `auto`: "
+        "the first GPU if the kernels can run on it, else the CPU.",
+    )
+    dtype: DType | dict[str, DType] | None = Field(
+        None,
+        description="Compute dtype of all models: `float32`, `bfloat16` or, on a GPU, `float16`; "
+        "or a JSON object of these by model name. Unset: the one in each model's config.json.",
+    )
+    fast: bool = Field(
+        False,
+        description="GPU kernels chosen by the number of rows: faster, but splits, batches, "
+        "restored states and seeds then agree to rounding, not bit for bit.",
+    )
+    gpu_memory_bytes: NonNegativeInt = Field(
+        0,
+        description="Most GPU memory of one worker, all its models together; 0: 90 % of what is "
+        "free when it starts, divided by the workers.",
     )
     threads: NonNegativeInt = Field(
-        0, le=1024, description="CPU threads of each worker; 0: the cores divided by the workers."
+        0,
+        le=1024,
+        description="CPU threads of each worker, at most four for each core; 0: the cores divided "
+        "by the workers.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Least severe log line that is written."
@@ -70,7 +95,13 @@ class Settings(BaseSettings):
         50, le=60_000, description="What that time grows to when many streams are open."
     )
     state_pool_bytes: PositiveInt = Field(
-        256 << 20, description="Memory for the states of running streams, per model and worker."
+        256 << 20,
+        description="Memory of the device for the states of running streams, per model and worker.",
+    )
+    state_host_bytes: NonNegativeInt = Field(
+        1 << 30,
+        description="Host memory for the states of idle streams that the pool has no room for, per "
+        "model and worker, pinned on a GPU; none is taken before it is needed.",
     )
 
     max_body_bytes: PositiveInt = Field(8 << 20, description="Longest request body, else 413.")
@@ -115,6 +146,23 @@ class Settings(BaseSettings):
             parse_keys(value)
         return value
 
+    @field_validator("device")
+    @classmethod
+    def _device_is_one(cls, value: str) -> str:
+        if not _DEVICES.fullmatch(value):
+            raise ValueError("should be auto, cpu, cuda or cuda:N")
+        return value
+
+    @field_validator("dtype", mode="before")
+    @classmethod
+    def _dtypes_are_dtypes(cls, value: Any) -> Any:
+        given = value.values() if isinstance(value, dict) else [value]
+        if value is not None and not all(dtype in get_args(DType) for dtype in given):
+            raise ValueError(
+                f"should be {' or '.join(get_args(DType))}, or a JSON object of these by model name"
+            )
+        return value
+
     @field_validator("threads")
     @classmethod
     def _cores_can_run_them(cls, value: int) -> int:
@@ -122,6 +170,22 @@ class Settings(BaseSettings):
         if value > most:
             raise ValueError(f"should be at most {most}, four for each core")
         return value
+
+
+def dtypes_by_model(settings: Settings, models: Iterable[str]) -> dict[str, DType | None]:
+    """The compute dtype of each of `models`; None is the one in its config.json.
+
+    Raises `SettingsError` if SRUSERVE_DTYPE names a model that is not among them.
+    """
+    names, asked = list(models), settings.dtype
+    if not isinstance(asked, dict):
+        return dict.fromkeys(names, asked)
+    unknown = [name for name in asked if name not in names]
+    if unknown:
+        raise SettingsError(
+            f"{variable_name('dtype')} names {', '.join(unknown)}; served are {', '.join(names)}"
+        )
+    return {name: asked.get(name) for name in names}
 
 
 def master_keys(settings: Settings) -> SecretStr:

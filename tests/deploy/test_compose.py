@@ -13,6 +13,8 @@ ROOT = Path(__file__).parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 SERVER = SERVICES["sruserve"]
+GPU: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.gpu.yml").read_text())
+GPU_SERVER: dict[str, Any] = GPU["services"]["sruserve"]
 
 each_service = pytest.mark.parametrize("name", SERVICES)
 each_pulled_service = pytest.mark.parametrize("name", ["prometheus", "grafana"])
@@ -132,3 +134,36 @@ def test_every_named_volume_is_declared() -> None:
         if mount[0].isalpha()
     }
     assert named | {"models"} == COMPOSE["volumes"].keys()
+
+
+def test_the_gpu_file_reserves_one_gpu_for_the_image_that_can_use_it() -> None:
+    (device,) = GPU_SERVER["deploy"]["resources"]["reservations"]["devices"]
+    assert device == {"driver": "nvidia", "count": 1, "capabilities": ["gpu"]}
+    assert GPU_SERVER["build"] == {"target": "gpu"}
+    assert GPU_SERVER["image"] != SERVER["image"], "one build would take the other's name"
+
+
+def test_the_gpu_file_changes_nothing_that_keeps_the_server_in() -> None:
+    assert GPU["services"].keys() == {"sruserve"}
+    assert GPU_SERVER.keys() == {"build", "image", "environment", "volumes", "deploy"}
+
+
+def test_the_settings_of_the_gpu_file_exist_and_are_left_unset_unless_named() -> None:
+    assert GPU_SERVER["environment"].keys() <= {variable_name(f) for f in Settings.model_fields}
+    assert set(GPU_SERVER["environment"].values()) == {None}
+
+
+def test_compiled_kernels_are_kept_in_a_volume_because_a_tmpfs_is_not_executable() -> None:
+    (mount,) = GPU_SERVER["volumes"]
+    name, folder = mount.split(":")
+    assert GPU["volumes"].keys() == {name}
+    assert f"TRITON_CACHE_DIR={folder} " in (ROOT / "Dockerfile").read_text()
+    assert not any(folder.startswith(place.split(":")[0]) for place in SERVER["tmpfs"])
+
+
+@pytest.mark.parametrize("name", ["docker-compose.yml", "docker-compose.gpu.yml"])
+def test_the_deployment_guide_tells_of_every_file_and_variable(name: str) -> None:
+    guide = (ROOT / "docs" / "deployment.md").read_text()
+    assert name in guide
+    for variable in load(name)["services"]["sruserve"]["environment"]:
+        assert f"`{variable}" in guide, variable

@@ -1,4 +1,4 @@
-"""The image has no compiler, does not run as root, and its health check tells the truth."""
+"""The images hold what they need, do not run as root, and their health check tells the truth."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from sruserve.server.settings import PREFIX, Settings, variable_name
+from sruserve.server.settings import PREFIX, Settings, load_settings, variable_name
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,61 +38,126 @@ def stages() -> dict[str, list[tuple[str, str]]]:
     return found
 
 
-def only(instruction: str, stage: str = "cpu") -> str:
-    (arguments,) = [a for name, a in stages()[stage] if name == instruction]
-    return arguments
+each_image = pytest.mark.parametrize("target", ["cpu", "gpu"])
 
 
-def test_the_compiler_stays_in_the_first_stage() -> None:
-    builder, final = stages().values()
-    assert any("gcc" in arguments for _, arguments in builder)
-    assert not any(re.search(r"gcc|apt-get|pip", arguments) for _, arguments in final)
-    assert only("COPY") == "--from=builder /opt/sruserve /opt/sruserve"
+def image(target: str) -> list[tuple[str, str]]:
+    """All instructions of an image, from its base on, in order."""
+    own = stages()[target]
+    base = own[0][1].split()[0]
+    return (image(base) if base in stages() else []) + own
 
 
-def test_both_stages_run_the_same_python() -> None:
-    assert only("FROM", "builder").split()[0] == only("FROM").split()[0] == "${PYTHON_IMAGE}"
-    image = next(a for name, a in instructions() if name == "ARG")
-    assert re.fullmatch(r"PYTHON_IMAGE=python:3\.1[1-9]-slim-[a-z]+", image)
+def last(instruction: str, target: str = "cpu") -> str:
+    """What holds in an image: the last of such instructions."""
+    return [arguments for name, arguments in image(target) if name == instruction][-1]
 
 
-def test_the_final_image_does_not_run_as_root() -> None:
-    names = [name for name, _ in stages()["cpu"]]
-    assert only("USER") == "10001:10001"
-    assert "RUN" not in names[names.index("USER") :]
-    assert "--uid 10001" in only("RUN")
+def variables(target: str) -> dict[str, str]:
+    """What an image sets in the environment."""
+    pairs = [a for name, a in image(target) if name == "ENV"]
+    return dict(pair.split("=", 1) for given in pairs for pair in given.split())
+
+
+def test_the_image_for_the_cpu_has_no_compiler() -> None:
+    assert any("gcc" in arguments for _, arguments in stages()["builder"])
+    assert not any(re.search(r"gcc|apt-get|pip", arguments) for _, arguments in image("cpu"))
+
+
+def test_the_image_for_a_gpu_has_the_compiler_that_triton_needs_and_no_toolkit() -> None:
+    (install,) = [a for name, a in image("gpu") if name == "RUN" and "apt-get" in a]
+    packages = install.split("--no-install-recommends ")[1].split(" &&")[0].split()
+    assert packages == ["gcc", "libc6-dev"]
+
+
+@each_image
+def test_an_image_holds_its_own_environment(target: str) -> None:
+    assert last("COPY", target) == f"--from={target}-environment /opt/sruserve /opt/sruserve"
+
+
+def test_the_image_that_is_built_without_a_target_is_the_one_for_the_cpu() -> None:
+    assert list(stages())[-1] == "cpu"
+
+
+def test_all_stages_run_the_same_python() -> None:
+    bases = {stage[0][1].split()[0] for stage in stages().values()}
+    assert bases - stages().keys() == {"${PYTHON_IMAGE}"}
+    argument = next(a for name, a in instructions() if name == "ARG")
+    assert re.fullmatch(r"PYTHON_IMAGE=python:3\.1[1-9]-slim-[a-z]+", argument)
+
+
+@each_image
+def test_an_image_does_not_run_as_root(target: str) -> None:
+    assert last("USER", target) == "10001:10001"
+    names = [name for name, _ in image(target)]
+    users = [i for i, name in enumerate(names) if name == "USER"]
+    assert "RUN" not in names[users[-1] :]
+    assert any("--uid 10001" in arguments for name, arguments in image(target) if name == "RUN")
+
+
+def test_the_compiled_kernels_lie_where_the_user_may_write() -> None:
+    folder = variables("gpu")["TRITON_CACHE_DIR"]
+    (made,) = [a for name, a in image("gpu") if name == "RUN" and folder in a]
+    assert f"install --directory --owner 10001 --group 10001 {folder}" in made
 
 
 def test_the_container_starts_the_server_and_stops_it_gently() -> None:
-    assert json.loads(only("ENTRYPOINT")) == ["sruserve"]
-    assert json.loads(only("CMD")) == ["serve"]
-    assert only("STOPSIGNAL") == "SIGTERM"
+    for target in ("cpu", "gpu"):
+        assert json.loads(last("ENTRYPOINT", target)) == ["sruserve"]
+        assert json.loads(last("CMD", target)) == ["serve"]
+        assert last("STOPSIGNAL", target) == "SIGTERM"
 
 
-def test_the_image_sets_only_settings_that_exist_and_leaves_the_models_unset() -> None:
-    given = {pair.split("=")[0] for pair in only("ENV").split() if pair.startswith(PREFIX)}
-    assert given == {"SRUSERVE_HOST"}
-    assert given <= {variable_name(field) for field in Settings.model_fields}
-    assert int(only("EXPOSE")) == Settings.model_fields["port"].default
+def test_the_images_set_only_settings_that_exist_and_leave_the_models_unset() -> None:
+    cpu, gpu = (
+        {name for name in variables(target) if name.startswith(PREFIX)} for target in ("cpu", "gpu")
+    )
+    assert cpu == {"SRUSERVE_HOST"}
+    assert gpu == {"SRUSERVE_HOST", "SRUSERVE_DEVICE"}
+    assert gpu <= {variable_name(field) for field in Settings.model_fields}
+    assert load_settings(device=variables("gpu")["SRUSERVE_DEVICE"]).device == "cuda"
+    assert int(last("EXPOSE")) == Settings.model_fields["port"].default
 
 
-def test_an_image_without_the_compiled_kernel_is_not_built() -> None:
+ALL_THERE = """
+import torch, sruserve.kernels.cpu as cpu, sruserve.kernels.devices as devices
+cpu.available = lambda: True
+torch.version.cuda = "13.0"
+devices.missing_triton = lambda: ""
+"""
+
+
+@pytest.mark.parametrize(
+    ("target", "missing"),
+    [
+        ("cpu", ""),
+        ("cpu", "cpu.available = lambda: False"),
+        ("gpu", ""),
+        ("gpu", "cpu.available = lambda: False"),
+        ("gpu", "torch.version.cuda = None"),
+        ("gpu", "devices.missing_triton = lambda: 'no Triton'"),
+    ],
+)
+def test_an_image_that_lacks_what_it_runs_with_is_not_built(target: str, missing: str) -> None:
     """Every line of Python that the build runs must itself be right, so this runs it."""
-    commands = [a for name, a in stages()["builder"] if name == "RUN" and "cpu.available()" in a]
-    code = commands[0].split('"')[1]
-    for available in (True, False):
-        stand_in = f"import sruserve.kernels.cpu as cpu; cpu.available = lambda: {available}; "
-        done = subprocess.run([sys.executable, "-c", stand_in + code], cwd=ROOT, check=False)
-        assert (done.returncode == 0) is available
+    stage = stages()[f"{target}-environment"]
+    (command,) = [a for name, a in stage if name == "RUN" and "cpu.available()" in a]
+    code = f"{ALL_THERE}{missing}\n{command.split(chr(34))[1]}"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode == 0) is (not missing), done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_torch_comes_from_the_chosen_index_and_everything_is_constrained() -> None:
-    builder = stages()["builder"]
-    installs = [a for name, a in builder if name == "RUN" and "/bin/python install" in a]
-    assert ("ARG", 'TORCH_INDEX=""') in builder
-    assert all("--constraint constraints.txt" in arguments for arguments in installs)
-    (torch,) = [arguments for arguments in installs if arguments.endswith(" torch")]
+    cpu, gpu = stages()["cpu-environment"], stages()["gpu-environment"]
+    for stage in (cpu, gpu):
+        installs = [a for name, a in stage if name == "RUN" and "/bin/python install" in a]
+        assert len(installs) == 2
+        assert all("--constraint constraints.txt" in arguments for arguments in installs)
+    assert ("ARG", 'TORCH_INDEX=""') in cpu
+    (torch,) = [arguments for _, arguments in cpu if arguments.endswith(" torch")]
     assert '${TORCH_INDEX:+--index-url "${TORCH_INDEX}"} --no-deps' in torch
+    assert any(arguments.endswith("constraints.txt torch triton") for _, arguments in gpu)
 
 
 def test_the_build_sees_the_sources_and_nothing_else() -> None:
@@ -119,7 +184,7 @@ def test_the_health_check_fails_when_nobody_listens() -> None:
 
 def health_check(port: int) -> bool:
     """Run the image's health check as the container would, through a proxy that does not exist."""
-    words = json.loads(only("HEALTHCHECK").split("CMD ", maxsplit=1)[1])
+    words = json.loads(last("HEALTHCHECK").split("CMD ", maxsplit=1)[1])
     assert words[0] == "python"
     environment = os.environ | {"SRUSERVE_PORT": str(port), "http_proxy": "http://127.0.0.1:1"}
     done = subprocess.run(

@@ -3,7 +3,14 @@
 import re
 
 from sruserve.server import errors
-from sruserve.server.errors import ServeError, UnfitInput
+from sruserve.server.errors import (
+    DeadlineExceeded,
+    OutOfDeviceMemory,
+    Overloaded,
+    Refused,
+    ServeError,
+    UnfitInput,
+)
 
 
 def drawn() -> list[tuple[int, str, str]]:
@@ -31,3 +38,10 @@ def test_the_tree_draws_every_error_below_its_own_parent_with_its_status_and_cod
 def test_the_tree_leaves_nothing_out() -> None:
     names = [name for _, name, _ in drawn()]
     assert sorted(names) == sorted(error.__name__ for error in subclasses(ServeError))
+
+
+def test_a_refusal_has_words_of_its_own_unless_others_are_given() -> None:
+    assert "SRUSERVE_QUEUE_TIMEOUT_MS" in DeadlineExceeded().message
+    assert "shorter inputs" in str(OutOfDeviceMemory())
+    assert Overloaded("the queue is full").message == "the queue is full"
+    assert all(refusal().message for refusal in Refused.__subclasses__())

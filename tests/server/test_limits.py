@@ -10,6 +10,8 @@ import httpx
 import pytest
 
 from sruserve.model.text import Bytes
+from sruserve.server.engine.jobs import Job
+from sruserve.server.errors import OutOfDeviceMemory
 from tests.server.conftest import Serve
 from tests.server.test_bad_input import CLASSIFY, COMPLETE, SCORE, post, refusal
 
@@ -129,6 +131,22 @@ def test_bodies_that_are_made_into_tokens_are_bounded_like_the_queue(
         for _ in range(3):  # one that fails gives its bytes back too
             refusal(post(client, SCORE, {"input": "\t" * 40_000}), 422, "invalid_text", "input")
         assert post(client, SCORE, long).status_code == 200
+
+
+def test_a_request_that_the_device_has_no_memory_for_is_503_with_retry_after(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(job: Job) -> None:
+        raise OutOfDeviceMemory
+
+    with serve("characters") as (client, application):
+        with monkeypatch.context() as patch:
+            engine = application.lifecycle.catalogue["characters"].engine
+            patch.setattr(engine, "submit", full)
+            reply = post(client, SCORE, {"input": "ab"})
+            assert "send shorter inputs, or fewer at a time" in refusal(reply, 503, "out_of_memory")
+            assert int(reply.headers["retry-after"]) >= 1
+        assert post(client, SCORE, {"input": "ab"}).status_code == 200
 
 
 def test_a_full_queue_is_429_with_retry_after_and_nobody_else_is_touched(serve: Serve) -> None:

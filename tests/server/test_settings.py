@@ -1,6 +1,7 @@
 """Settings: documented, checked, and explained when they are wrong."""
 
 import base64
+import re
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,11 @@ from pydantic import SecretStr
 
 from sruserve.server.discovery import find_models
 from sruserve.server.lifecycle import engine_limits
+from sruserve.server.setting_table import Row, setting_rows
 from sruserve.server.settings import (
     Settings,
     SettingsError,
+    dtypes_by_model,
     load_settings,
     master_keys,
     parse_keys,
@@ -20,12 +23,29 @@ from sruserve.server.settings import (
 DOCUMENT = Path(__file__).parents[2] / "docs" / "settings.md"
 
 
+@pytest.mark.parametrize("row", list(setting_rows()), ids=lambda row: row.variable)
+def test_every_setting_is_documented_with_its_default_bounds_and_description(row: Row) -> None:
+    default = f"`{row.default}`" if row.default else ""
+    line = f"| `{row.variable}` | {default} | {row.allowed} | {row.meaning} |"
+    assert line in DOCUMENT.read_text().splitlines(), f"docs/settings.md needs this row:\n{line}"
+
+
 @pytest.mark.parametrize("name", list(Settings.model_fields))
-def test_every_setting_is_documented_with_its_default_and_description(name: str) -> None:
-    field = Settings.model_fields[name]
-    default = "" if field.default in (None, ()) else f"`{field.default}`"
-    row = f"| `{variable_name(name)}` | {default} | {field.description} |"
-    assert row in DOCUMENT.read_text().splitlines(), f"docs/settings.md needs this row:\n{row}"
+def test_the_bounds_that_are_told_are_the_bounds_that_hold(name: str) -> None:
+    (allowed,) = [r.allowed for r in setting_rows() if r.variable == variable_name(name)]
+    if match := re.fullmatch(r"(?:(\d+) to (\d+)|from (\d+)|above (\d+))", allowed):
+        low, high, least, above = (int(n) if n else None for n in match.groups())
+        refused = {None if low is None else low - 1, None if high is None else high + 1, above}
+        refused |= {None if least is None else least - 1}
+        for value in refused - {None}:
+            with pytest.raises(SettingsError, match=variable_name(name)):
+                load_settings(**{name: value})
+        accepted: set[float | None] = {low, least, None if above is None else above + 0.001}
+        accepted |= {high} if name != "threads" else set()  # the machine's cores bound it too
+        for good in accepted - {None}:
+            assert getattr(load_settings(**{name: good}), name) == good
+    else:
+        assert Settings.model_fields[name].annotation not in (int, float), "it has no bounds"
 
 
 def test_every_documented_setting_exists() -> None:
@@ -49,7 +69,16 @@ def test_settings_come_from_the_environment_and_arguments_win(
         ("SRUSERVE_PORT", "http", "SRUSERVE_PORT=http"),
         ("SRUSERVE_PORT", "70000", "less than or equal to 65535"),
         ("SRUSERVE_MAX_BATCH_TOKENS", "0", "greater than 0"),
-        ("SRUSERVE_DTYPE", "float16", "'float32' or 'bfloat16'"),
+        ("SRUSERVE_DTYPE", "int8", "SRUSERVE_DTYPE=int8: should be float32 or bfloat16 or float16"),
+        ("SRUSERVE_DTYPE", '{"a": "int8"}', "or a JSON object of these by model name"),
+        ("SRUSERVE_DTYPE", '{"a": ', "or a JSON object of these by model name"),
+        ("SRUSERVE_DTYPE", '["float32"]', "or a JSON object of these by model name"),
+        ("SRUSERVE_DTYPE", "3", "or a JSON object of these by model name"),
+        ("SRUSERVE_DEVICE", "gpu", "SRUSERVE_DEVICE=gpu: should be auto, cpu, cuda or cuda:N"),
+        ("SRUSERVE_DEVICE", "cuda:-1", "should be auto, cpu, cuda or cuda:N"),
+        ("SRUSERVE_FAST", "very", "SRUSERVE_FAST=very"),
+        ("SRUSERVE_GPU_MEMORY_BYTES", "-1", "greater than or equal to 0"),
+        ("SRUSERVE_STATE_HOST_BYTES", "-1", "greater than or equal to 0"),
         ("SRUSERVE_WORKER", "2", "did you mean SRUSERVE_WORKERS?"),
         ("SRUSERVE_XYZZY", "2", "SRUSERVE_XYZZY is not a setting"),
         ("SRUSERVE_STATE_KEYS", "c2hvcnQ=", "32 bytes"),
@@ -130,6 +159,23 @@ def test_workers_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     assert engine_limits(load_settings(workers=3)).threads == 2
     assert engine_limits(load_settings(workers=20)).threads == 1
     assert engine_limits(load_settings(workers=3, threads=5)).threads == 5
+
+
+def test_a_dtype_holds_for_all_models_or_for_the_named_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert dtypes_by_model(load_settings(), "ab") == {"a": None, "b": None}
+    monkeypatch.setenv("SRUSERVE_DTYPE", "bfloat16")
+    assert dtypes_by_model(load_settings(), "ab") == {"a": "bfloat16", "b": "bfloat16"}
+    monkeypatch.setenv("SRUSERVE_DTYPE", '{"b": "float16"}')
+    assert dtypes_by_model(load_settings(), "ab") == {"a": None, "b": "float16"}
+    with pytest.raises(SettingsError, match="SRUSERVE_DTYPE names b; served are a, c"):
+        dtypes_by_model(load_settings(), "ac")
+
+
+def test_the_engine_is_told_the_memory_for_states() -> None:
+    limits = engine_limits(load_settings(state_pool_bytes=5, state_host_bytes=7))
+    assert (limits.state_pool_bytes, limits.state_host_bytes) == (5, 7)
 
 
 def test_an_empty_variable_is_an_unset_one(monkeypatch: pytest.MonkeyPatch) -> None:
