@@ -38,7 +38,7 @@ def _exactness(model: Model) -> str:
     if model.network.device.type != "cpu":
         if model.network.fast:
             return "to rounding, not bit for bit: fast kernels depend on the number of rows"
-        return "bit for bit on this kind of device: any split, any batch"
+        return "built to be bit for bit on this kind of device: any split, any batch"
     if packed_products():
         return "bit for bit: any split, any batch"
     return "1e-5 (this build of torch has no packed products)"

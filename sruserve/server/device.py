@@ -15,6 +15,7 @@ from sruserve.kernels.devices import (
     resolve_device,
     use_device,
 )
+from sruserve.kernels.self_check import KernelMismatch, check_kernels
 from sruserve.model.config import DType, ModelConfig, read_config
 from sruserve.model.folder import CONFIG_FILE, compute_dtype
 from sruserve.model.network import network_shapes
@@ -52,6 +53,33 @@ def choose_device(name: str) -> torch.device:
     log.info("computing on %s", describe_device(device))
     if name == "auto" and device.type == "cpu" and torch.cuda.is_available():
         log.warning("there is a GPU, and it is not used: %s", missing_for_gpu())
+    return device
+
+
+def prepare_gpu(
+    settings: Settings,
+    paths: Sequence[Path],
+    dtypes: Mapping[str, DType | None],
+    device: torch.device,
+) -> torch.device:
+    """See that the models fit on a GPU and that its kernels are right there; returns the device.
+
+    Where they are wrong, `auto` means the CPU, and a GPU that was asked for is a `SettingsError`.
+    """
+    fit_on_gpu(settings, paths, dtypes, device)
+    configs = {path.name: read_config(path / CONFIG_FILE) for path in paths}
+    wanted = {compute_dtype(config, dtypes[name], device) for name, config in configs.items()}
+    try:
+        for dtype in sorted(wanted, key=str):
+            check_kernels(device, dtype)
+    except KernelMismatch as error:
+        if settings.device != "auto":
+            raise SettingsError(
+                f"{variable_name('device')}={settings.device}: {error}, on "
+                f"{describe_device(device)}; set it to cpu, and please report this"
+            ) from error
+        log.error("%s; serving on the CPU, please report this", error)
+        return torch.device("cpu")
     return device
 
 

@@ -22,7 +22,7 @@ from sruserve.kernels import kernel_name
 from sruserve.model.config import DType
 from sruserve.model.folder import Model, load_model
 from sruserve.server.api.served import Catalogue, Served
-from sruserve.server.device import choose_device, fit_on_gpu, out_of_memory
+from sruserve.server.device import choose_device, out_of_memory, prepare_gpu
 from sruserve.server.discovery import find_models
 from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.limits import Limits
@@ -76,6 +76,8 @@ class Lifecycle:
             self._settings.max_token_bytes,
         )
         device = choose_device(self._settings.device)
+        if device.type == "cuda":
+            device = await asyncio.to_thread(prepare_gpu, self._settings, paths, dtypes, device)
         loaded = await asyncio.to_thread(self._load_all, paths, dtypes, device, sealer)
         self.catalogue = Catalogue(loaded)
         describe_build(__version__, kernel_name(device))
@@ -98,8 +100,6 @@ class Lifecycle:
         device: torch.device,
         sealer: StateSealer,
     ) -> list[Served]:
-        if device.type == "cuda":
-            fit_on_gpu(self._settings, paths, dtypes, device)
         served = []
         for path in paths:
             try:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from sruserve.kernels.devices import DeviceError
+from sruserve.kernels.self_check import KernelMismatch
 from sruserve.model.config import read_config
 from sruserve.model.errors import DTypeError
 from sruserve.server import device, lifecycle
@@ -20,6 +21,7 @@ from sruserve.server.device import (
     choose_device,
     fit_on_gpu,
     memory_need,
+    prepare_gpu,
     worker_limit,
 )
 from sruserve.server.errors import EngineFailure
@@ -132,8 +134,7 @@ def test_a_gpu_that_is_passed_over_is_told_with_the_reason(
 
 
 def load(monkeypatch: pytest.MonkeyPatch, folder: Path, **given: Any) -> None:
-    """Load one model as a worker on a GPU would, with a stand-in for the check before it."""
-    monkeypatch.setattr(lifecycle, "fit_on_gpu", lambda *_: None)
+    """Load one model as a worker on a GPU would."""
     monkeypatch.setattr(lifecycle, "load_model", lambda path, *_: given["load_model"](path))
     dtypes = {folder.name: None}
     Lifecycle(load_settings())._load_all([folder], dtypes, GPU, None)  # type: ignore[arg-type]
@@ -159,6 +160,47 @@ def test_a_gpu_that_is_full_while_a_model_is_loaded_is_told_like_one_that_is_too
             load(monkeypatch, tmp_path / "m", load_model=fails)
     with pytest.raises(EngineFailure, match="m does not run"):
         load(monkeypatch, tmp_path / "m", load_model=broken)
+
+
+@pytest.fixture
+def wrong_kernels(monkeypatch: pytest.MonkeyPatch) -> list[torch.dtype]:
+    """A GPU that has room, and kernels that are wrong there; the dtypes that were tried."""
+    tried: list[torch.dtype] = []
+
+    def check(on: torch.device, dtype: torch.dtype) -> None:
+        assert on == GPU
+        tried.append(dtype)
+        raise KernelMismatch("the scores of a step are 7 off")
+
+    monkeypatch.setattr(device, "fit_on_gpu", lambda *given: None)
+    monkeypatch.setattr(device, "check_kernels", check)
+    monkeypatch.setattr(device, "describe_device", lambda on: "cuda:0 (a GPU)")
+    return tried
+
+
+def test_a_gpu_whose_kernels_are_wrong_is_not_served_from(
+    folders: Path, wrong_kernels: list[torch.dtype], caplog: pytest.LogCaptureFixture
+) -> None:
+    paths = sorted(folders.iterdir())
+    dtypes: dict[str, Any] = dict.fromkeys([path.name for path in paths], "bfloat16")
+    assert prepare_gpu(load_settings(device="auto"), paths, dtypes, GPU) == torch.device("cpu")
+    assert "7 off; serving on the CPU" in caplog.text
+    with pytest.raises(SettingsError, match=r"SRUSERVE_DEVICE=cuda: .* 7 off, on cuda:0"):
+        prepare_gpu(load_settings(device="cuda"), paths, dtypes, GPU)
+    assert wrong_kernels == [torch.bfloat16] * 2
+
+
+def test_kernels_are_checked_in_every_dtype_that_is_served(
+    folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[torch.dtype] = []
+    monkeypatch.setattr(device, "fit_on_gpu", lambda *given: None)
+    monkeypatch.setattr(device, "check_kernels", lambda on, dtype: tried.append(dtype))
+    paths = sorted(folders.iterdir()) * 2
+    names = [path.name for path in paths]
+    dtypes: dict[str, Any] = dict.fromkeys(names)
+    assert prepare_gpu(load_settings(device="auto"), paths, dtypes, GPU) == GPU
+    assert tried == [torch.float32]
 
 
 def test_float16_on_the_cpu_stops_the_start_with_what_to_use(folders: Path) -> None:

@@ -1,0 +1,56 @@
+"""The check before serving: it passes right kernels, and tells which part of wrong ones is off."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from sruserve.kernels import triton_product, triton_sample, triton_scan, triton_step
+from sruserve.kernels.self_check import KernelMismatch, check_kernels
+
+CPU = torch.device("cpu")
+
+
+def test_right_kernels_pass() -> None:
+    check_kernels(CPU, torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "what"),
+    [
+        (triton_scan, "triton_sru_scan", "outputs of sequences"),
+        (triton_product, "triton_product", "outputs of sequences"),
+        (triton_step, "triton_sru_step", "scores of a step"),
+    ],
+    ids=["scan", "product", "step"],
+)
+@pytest.mark.parametrize("wrong", [1.01, float("nan")], ids=["off", "nan"])
+def test_a_kernel_that_computes_something_else_is_found(
+    module: Any, name: str, what: str, wrong: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = getattr(module, name)
+
+    def broken(*args: Any, **kwargs: Any) -> Tensor:
+        found: Tensor = right(*args, **kwargs)
+        return found * wrong
+
+    monkeypatch.setattr(module, name, broken)
+    with pytest.raises(KernelMismatch, match=f"{what} in float32"):
+        check_kernels(CPU, torch.float32)
+
+
+def test_a_sampler_that_picks_another_token_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = triton_sample.triton_sample
+    monkeypatch.setattr(triton_sample, "triton_sample", lambda s, slots: right(-s, slots))
+    with pytest.raises(KernelMismatch, match="picked"):
+        check_kernels(CPU, torch.float32)
+
+
+def test_a_kernel_that_does_not_run_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: Any, **kwargs: Any) -> Tensor:
+        raise RuntimeError("no kernel image is available")
+
+    monkeypatch.setattr(triton_scan, "triton_sru_scan", broken)
+    with pytest.raises(KernelMismatch, match="do not run in float32: no kernel image"):
+        check_kernels(CPU, torch.float32)
