@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 CPU = torch.device("cpu")
 OLDEST_CAPABILITY = (8, 0)  # Ampere: the first with bfloat16 products and asynchronous copies
@@ -79,6 +80,13 @@ def describe_device(device: torch.device) -> str:
         f"{device} ({properties.name}, {properties.total_memory / 2**30:.1f} GiB, "
         f"compute capability {properties.major}.{properties.minor})"
     )
+
+
+def send(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor from the CPU to `device`; the host does not wait for the copy."""
+    if device.type == "cuda":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
 
 
 def use_device(device: torch.device) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 from sruserve.kernels import RaggedBatch, make_product, single, uses_triton
 from sruserve.kernels.chunks import Inline, Lane, SideStream, chunk_rows, plan, run_layers
 from sruserve.kernels.decode import Decoder
+from sruserve.kernels.devices import send
 from sruserve.kernels.tiles import SAMPLE_VOCABULARY
 from sruserve.model.cells.sru import sru_layer, sru_shapes
 from sruserve.model.config import ModelConfig
@@ -190,15 +191,14 @@ class Network:
     ) -> Tensor:
         """`hidden` on a GPU: all rows at once, or long sequences in chunks of time."""
         planned = plan(batch, self._chunk_rows, whole=not self.streams)
+        places = None
         if planned.order is not None:
             inputs = inputs[planned.order]
-        if self.device.type == "cuda":
-            inputs = inputs.pin_memory()  # so that the host need not wait for the copy
-        inputs = inputs.to(self.device, non_blocking=True)
+        if wanted is not None or planned.order is not None:
+            rows = torch.arange(len(inputs)) if wanted is None else wanted
+            places = send(planned.places(rows), self.device)
+        inputs = send(inputs, self.device)
         parts = [self._embedded(inputs[first:end]) for first, end, _ in planned.chunks]
         found = run_layers(self.layers, parts, [batch for *_, batch in planned.chunks], self._lane)
         hidden = found[0] if len(found) == 1 else torch.cat(found)
-        if wanted is None and planned.order is None:
-            return hidden
-        rows = torch.arange(len(inputs)) if wanted is None else wanted
-        return hidden.index_select(0, planned.places(rows).to(self.device))
+        return hidden if places is None else hidden.index_select(0, places)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from sruserve.kernels.devices import send
 from sruserve.model.state import StateLayout
 
 _CPU = torch.device("cpu")
@@ -125,7 +126,4 @@ class HostRows:
 
 def indices(rows: Sequence[int], device: torch.device) -> Tensor:
     """Row numbers, int64, on `device`; the host does not wait until they are there."""
-    if device.type == "cpu":
-        return torch.tensor(rows)
-    found = torch.tensor(rows, pin_memory=device.type == "cuda")
-    return found.to(device, non_blocking=True)
+    return send(torch.tensor(rows), device)
