@@ -6,28 +6,17 @@ import torch
 from torch import Tensor
 
 from bench.gpu_checks import EXACTLY, dtypes, name, unlike
-from bench.gpu_clock import synchronize
 from bench.gpu_context import Bench
 from bench.gpu_model import LANGUAGE_MODEL, SMALL, TINY, random_decoder, random_streams
 from bench.gpu_reference import allowed_tokens, relative_error
 from bench.targets import Check, Target
 from sruserve.kernels import RaggedBatch
-from sruserve.kernels.chunks import Inline, Lane, SideStream, plan, run_layers
+from sruserve.kernels.chunks import Beside, Inline, SideStream, plan, run_layers
 from sruserve.kernels.decode import Decoder
 from sruserve.kernels.graphs import Bursts, Eager
 from sruserve.kernels.slots import Slots
 
 _FAST = {torch.float32: 1e-5, torch.bfloat16: 3e-2, torch.float16: 5e-3}
-
-
-class Launched(Eager):
-    """No graphs, on a device that has to be waited for all the same."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-
-    def finish(self) -> None:
-        synchronize(self._device)
 
 
 def decode_checks(bench: Bench) -> Iterator[Check]:
@@ -42,7 +31,7 @@ def decode_checks(bench: Bench) -> Iterator[Check]:
         yield from _real_size(bench)
 
 
-def lane(device: torch.device) -> Lane:
+def lane(device: torch.device) -> Beside:
     """Where recurrences run beside products."""
     return SideStream(device) if device.type == "cuda" else Inline()
 
@@ -101,7 +90,7 @@ def _bursts(bench: Bench, dtype: torch.dtype) -> Iterator[Check]:
         tokens = bursts.run(streams.split(count)[0], steps)
         return tokens, decoder.states[streams.target[:count].to(bench.device)].clone()
 
-    launched = Bursts(decoder.step, bench.device, most, steps, Launched(bench.device))
+    launched = Bursts(decoder.step, bench.device, most, steps, Eager(bench.device))
     expected, states = run(launched, most)
     replayed = Bursts(decoder.step, bench.device, most, steps)
     for count in counts:

@@ -166,5 +166,11 @@ def _load(path: Path, device: str, dtype: DTypeName | None) -> "Model":
         resolved = resolve_device(device)
     except DeviceError as error:
         fail(error)
-    use_device(resolved)
-    return load_model(path, dtype.value if dtype else None, resolved)
+    try:
+        use_device(resolved)
+        return load_model(path, dtype.value if dtype else None, resolved)
+    except RuntimeError as error:  # a GPU that is full, or that another process has alone
+        if resolved.type == "cpu":
+            raise
+        first = str(error).partition("\n")[0]
+        fail(RuntimeError(f"cannot load {path} on {resolved}: {first}"))

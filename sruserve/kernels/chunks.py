@@ -75,7 +75,7 @@ def plan(batch: RaggedBatch, rows: int, whole: bool = False) -> Plan:
     return Plan(torch.cat(order), list(zip(edges, edges[1:], batches, strict=False)))
 
 
-class Lane(Protocol):
+class Beside(Protocol):
     """Where recurrences run: beside the caller's own work, in the order in which they came."""
 
     def run(self, work: Callable[[], object]) -> object:
@@ -116,7 +116,10 @@ class SideStream:
 
 
 def run_layers(
-    layers: Sequence[SRULayer], inputs: Sequence[Tensor], batches: Sequence[RaggedBatch], lane: Lane
+    layers: Sequence[SRULayer],
+    inputs: Sequence[Tensor],
+    batches: Sequence[RaggedBatch],
+    lane: Beside,
 ) -> list[Tensor]:
     """Run a stack over chunks of time, and return the last layer's outputs, chunk by chunk.
 
@@ -128,8 +131,24 @@ def run_layers(
         for layer in layers:
             x = layer(x, batches[0])
         return [x]
-    xs = list(inputs)
-    tickets: list[object] = [None] * len(xs)
+    tickets: list[object] = [None] * len(inputs)
+    try:
+        return _run_chunks(layers, list(inputs), batches, lane, tickets)
+    except BaseException:
+        # What is still running reads and writes memory, and state rows, that others get next.
+        for ticket in tickets:
+            if ticket is not None:
+                lane.wait(ticket)
+        raise
+
+
+def _run_chunks(
+    layers: Sequence[SRULayer],
+    xs: list[Tensor],
+    batches: Sequence[RaggedBatch],
+    lane: Beside,
+    tickets: list[object],
+) -> list[Tensor]:
     below: SRULayer | None = None
     for layer in layers:
         for i, batch in enumerate(batches):

@@ -106,5 +106,34 @@ def use_own_stream(device: torch.device) -> None:
         torch.cuda.set_stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
 
 
+def is_dead(device: torch.device) -> bool:
+    """Whether a GPU answers this process no more: after a fault in a kernel every call fails."""
+    if device.type != "cuda":
+        return False
+    try:
+        torch.cuda.synchronize(device)
+    except RuntimeError:
+        return True
+    return False
+
+
+class Pace:
+    """Keeps the host at most one step ahead of a GPU where no result makes it wait."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._before: torch.cuda.Event | None = None
+
+    def step(self) -> None:
+        """A step was started: wait for the end of the one before it."""
+        if self._device.type != "cuda":
+            return
+        event: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record()
+        if self._before is not None:
+            self._before.synchronize()
+        self._before = event
+
+
 def _dotted(version: tuple[int, int]) -> str:
     return f"{version[0]}.{version[1]}"

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 import sruserve.kernels.cpu as cpu
+from sruserve.kernels.devices import CPU
 from sruserve.kernels.ragged import RaggedBatch
 from sruserve.kernels.reference import reference_sru_scan
 
-_CPU = torch.device("cpu")
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton's switch: kernels on CPU tensors
 
 
@@ -20,7 +20,7 @@ def uses_triton(device: torch.device) -> bool:
     return device.type == "cuda" or _INTERPRETED
 
 
-def kernel_name(device: torch.device = _CPU) -> str:
+def kernel_name(device: torch.device = CPU) -> str:
     """What runs the recurrence: `triton`, `c-<instruction set>` or `reference` (told once)."""
     return "triton" if uses_triton(device) else _cpu_kernel_name()
 

@@ -7,10 +7,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from sruserve.kernels.devices import CPU
 from sruserve.kernels.slots import Slots, Streams
 
 BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 LENGTHS = (16, 4, 1)  # steps of a graph, longest first; a burst is a row of graphs
+MOST_STEPS = 64  # of a burst: a few milliseconds, and what its slots have memory for
 
 Replay = Callable[[], object]
 
@@ -28,11 +30,15 @@ class Recorder(Protocol):
 class Eager:
     """No graph: a replay is the work itself."""
 
+    def __init__(self, device: torch.device = CPU) -> None:
+        self._device = device
+
     def record(self, work: Callable[[], None]) -> Replay:
         return work
 
     def finish(self) -> None:
-        pass
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
 
 
 class GraphRecorder:
@@ -41,6 +47,8 @@ class GraphRecorder:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._pool = torch.cuda.graph_pool_handle()
+        # torch's own is one for the whole process, on whatever device came first.
+        self._stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._ended: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def record(self, work: Callable[[], None]) -> Replay:
@@ -48,7 +56,9 @@ class GraphRecorder:
         work()  # compiles what is not compiled yet; a capture may not
         torch.cuda.synchronize(self._device)
         # thread_local: other models' engines go on allocating while this one captures.
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        with torch.cuda.graph(
+            graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+        ):
             work()
         return graph.replay
 
@@ -69,7 +79,8 @@ class Bursts:
     step: one step over `slots`: reads the tokens and the source rows, writes the target rows, and
         puts the next tokens and the picked ones in place (see `Slots`). It allocates nothing that
         has to outlive it, and never waits for the device.
-    most_streams, most_steps: of one burst; graphs are captured up to these.
+    most_streams, most_steps: of one burst, the steps at most `MOST_STEPS`; graphs are captured up
+        to these.
     """
 
     def __init__(
@@ -84,12 +95,12 @@ class Bursts:
             recorder = GraphRecorder(device) if device.type == "cuda" else Eager()
         self._recorder = recorder
         self._sizes = _sizes(most_streams)
-        self.most_steps = most_steps
+        self.most_steps = min(most_steps, MOST_STEPS)
         self._lengths = [n for n in LENGTHS if n <= most_steps]
         self._buckets: dict[int, _Bucket] = {}
         # Largest first: the smaller graphs fit into the memory that the larger ones have taken.
         for size in reversed(self._sizes):
-            slots, replays = Slots(size, most_steps, device), {}
+            slots, replays = Slots(size, self.most_steps, device), {}
             for length in self._lengths:
                 slots.reset()  # recording runs the steps, too
                 replays[length] = recorder.record(_burst(step, slots, length))
@@ -110,7 +121,7 @@ class Bursts:
         bucket.slots.load(streams)
         for length in _graphs(steps, self._lengths):
             bucket.replays[length]()
-        bucket.slots.fetch()
+        bucket.slots.fetch(steps)
         self._recorder.finish()
         return bucket.slots.picked(steps, len(streams))
 

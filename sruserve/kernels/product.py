@@ -6,10 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sruserve.kernels.devices import CPU
 from sruserve.kernels.dispatch import uses_triton
 from sruserve.kernels.tiles import decode_tile
 
-_CPU = torch.device("cpu")
 _PACK_ROWS = 1024  # the number of rows that oneDNN lays a weight out for
 _LONE_ROW_LIMIT = 1024  # up to this depth a lone row gives the bits that it gives in company
 
@@ -21,8 +21,8 @@ class Multiply(Protocol):
     outputs: int
     weight: Tensor
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Multiply (rows, in) into (rows, out)."""
+    def __call__(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """Multiply (rows, in) into (rows, out) of `dtype`; None is the dtype of x."""
         ...
 
     def step(
@@ -31,7 +31,6 @@ class Multiply(Protocol):
         """Multiply a row for each stream, in one step of decoding.
 
         x: (streams, in), or a table of which `index`, (streams) int64, picks a row for each.
-        dtype: of the result; None is the dtype of x.
         """
         ...
 
@@ -40,7 +39,7 @@ def make_product(
     weight: Tensor,
     bias: Tensor | None,
     dtype: torch.dtype,
-    device: torch.device = _CPU,
+    device: torch.device = CPU,
     fast: bool = False,
 ) -> Multiply:
     """The product for `device`.
@@ -66,8 +65,8 @@ class _Steps:
         self, x: Tensor, index: Tensor | None = None, dtype: torch.dtype | None = None
     ) -> Tensor:
         """See `Multiply.step`."""
-        product: Tensor = self(x if index is None else x.index_select(0, index))  # type: ignore[operator]
-        return product if dtype is None else product.to(dtype)
+        product: Tensor = self(x if index is None else x.index_select(0, index), dtype)  # type: ignore[operator]
+        return product
 
 
 class Product(_Steps):
@@ -81,17 +80,16 @@ class Product(_Steps):
         if self._packed:
             self.weight = torch.ops.mkldnn._reorder_linear_weight(self.weight, _PACK_ROWS)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """Multiply (rows, in) into (rows, out)."""
         if not self._packed:
-            return F.linear(x, self.weight, self._bias)
-        if len(x) == 1 and self.inputs > _LONE_ROW_LIMIT:
+            product = F.linear(x, self.weight, self._bias)
+        elif len(x) == 1 and self.inputs > _LONE_ROW_LIMIT:
             # oneDNN switches to another kernel for a deep lone row; two rows cost the same.
-            return self(torch.cat((x, x)))[:1]
-        product: Tensor = torch.ops.mkldnn._linear_pointwise(
-            x, self.weight, self._bias, "none", [], ""
-        )
-        return product
+            product = self(torch.cat((x, x)))[:1]
+        else:
+            product = torch.ops.mkldnn._linear_pointwise(x, self.weight, self._bias, "none", [], "")
+        return product if dtype is None else product.to(dtype)
 
 
 class TritonProduct:
@@ -104,11 +102,11 @@ class TritonProduct:
         self._bias = None if bias is None else bias.to(dtype).contiguous()
         self.weight = weight.to(dtype).contiguous()
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Multiply (rows, in) into (rows, out)."""
+    def __call__(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """Multiply (rows, in) into (rows, out), rounded to `dtype` once."""
         from sruserve.kernels.triton_product import triton_product
 
-        return triton_product(x, self.weight, self._bias)
+        return triton_product(x, self.weight, self._bias, dtype=dtype)
 
     def step(
         self, x: Tensor, index: Tensor | None = None, dtype: torch.dtype | None = None
@@ -126,6 +124,7 @@ class FastProduct(TritonProduct):
 
     fast = True
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """Multiply (rows, in) into (rows, out), with torch's own library."""
-        return F.linear(x, self.weight, self._bias)
+        product = F.linear(x, self.weight, self._bias)
+        return product if dtype is None else product.to(dtype)

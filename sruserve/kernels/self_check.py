@@ -6,6 +6,7 @@ from torch import Tensor
 
 from sruserve.kernels.decode import Decoder
 from sruserve.kernels.layer import SRULayer
+from sruserve.kernels.memory import is_out_of_memory
 from sruserve.kernels.product import make_product
 from sruserve.kernels.ragged import RaggedBatch
 from sruserve.kernels.reference import reference_sru_scan
@@ -35,9 +36,9 @@ def check_kernels(device: torch.device, dtype: torch.dtype) -> None:
     stack = _Stack()
     try:
         found = stack.computed(device, dtype)
-    except torch.OutOfMemoryError:
-        raise
     except Exception as error:
+        if is_out_of_memory(error):
+            raise torch.OutOfMemoryError(str(error)) from error
         raise KernelMismatch(f"the kernels do not run in {name}: {error}") from error
     for what, expected in stack.defined().items():
         apart = float((found[what].float().cpu() - expected).abs().max())

@@ -127,9 +127,9 @@ class Slots:
         """Put the slots at the beginning of the burst that was loaded last."""
         self._device.copy_(self._host, non_blocking=True)
 
-    def fetch(self) -> None:
-        """Begin to copy the picked tokens to the CPU."""
-        self._picked.copy_(self.history, non_blocking=True)
+    def fetch(self, steps: int) -> None:
+        """Begin to copy the tokens of the burst's first `steps` steps to the CPU."""
+        self._picked[:steps].copy_(self.history[:steps], non_blocking=True)
 
     def picked(self, steps: int, count: int) -> Tensor:
         """The tokens of the burst's first `steps` steps, (steps, count), once they are here."""

@@ -50,40 +50,26 @@ def triton_product(
     blocks = -(-picks // tile.rows) * -(-outputs // tile.columns)
     if not blocks:
         return out
+    depth = min(tile.depth, triton.next_power_of_2(inputs)) if tile.vector else tile.depth
     with torch.cuda.device_of(x):  # Triton launches on the current device
-        if tile.vector:
-            vector_product_kernel[(blocks,)](
-                x,
-                index,
-                weight,
-                bias,
-                out,
-                picks,
-                IN=inputs,
-                OUT=outputs,
-                ROWS=tile.rows,
-                COLUMNS=tile.columns,
-                DEPTH=min(tile.depth, triton.next_power_of_2(inputs)),
-                num_warps=tile.warps,
-            )
-        else:
-            product_kernel[(blocks,)](
-                x,
-                index,
-                weight,
-                bias,
-                out,
-                picks,
-                IN=inputs,
-                OUT=outputs,
-                ROWS=tile.rows,
-                COLUMNS=tile.columns,
-                DEPTH=tile.depth,
-                GROUP=_GROUP,
-                num_warps=tile.warps,
-                num_stages=tile.stages,
-                enable_fp_fusion=False,
-            )
+        product_kernel[(blocks,)](
+            x,
+            index,
+            weight,
+            bias,
+            out,
+            picks,
+            IN=inputs,
+            OUT=outputs,
+            ROWS=tile.rows,
+            COLUMNS=tile.columns,
+            DEPTH=depth,
+            GROUP=_GROUP,
+            VECTOR=tile.vector,
+            num_warps=tile.warps,
+            num_stages=tile.stages,
+            enable_fp_fusion=tile.vector,
+        )
     return out
 
 
@@ -134,53 +120,34 @@ def product_kernel(
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
     GROUP: tl.constexpr,
+    VECTOR: tl.constexpr,
 ):
-    """One block of the output; GROUP blocks of rows go down before the columns move on."""
+    """One block of the output; GROUP blocks of rows go down before the columns move on.
+
+    VECTOR: a few rows, one by one, while the whole of a weight's row is in flight at once.
+    """
     ACROSS: tl.constexpr = (OUT + COLUMNS - 1) // COLUMNS
     down = tl.cdiv(picks, ROWS)
     first = tl.program_id(0) // (GROUP * ACROSS) * GROUP
     group = min(down - first, GROUP)
     place = tl.program_id(0) % (GROUP * ACROSS)
-    rows = (first + place % group) * ROWS + tl.arange(0, ROWS)
+    begin = (first + place % group) * ROWS
+    rows = begin + tl.arange(0, ROWS)
     columns = place // group * COLUMNS + tl.arange(0, COLUMNS)
     row_mask = rows < picks
     column_mask = within(columns, OUT, COLUMNS)
     sources = picked(index, rows, row_mask)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     for k in range(0, IN, DEPTH):
-        left = load_tile(x, sources, row_mask, k, IN, DEPTH)
         right = load_tile(weight, columns, column_mask, k, IN, DEPTH)
-        total = tl.dot(left, tl.trans(right), total, input_precision="ieee")
+        if VECTOR:
+            for row in tl.static_range(ROWS):
+                left = load_row(x, index, begin + row, picks, k, IN, DEPTH)
+                total = add_dots(total, row, left, right.to(tl.float32))
+        else:
+            left = load_tile(x, sources, row_mask, k, IN, DEPTH)
+            total = add_product(total, left, right)
     store_product(out, bias, total, rows, row_mask, columns, column_mask, OUT)
-
-
-@triton.jit(do_not_specialize=["picks"])
-def vector_product_kernel(
-    x,
-    index,
-    weight,
-    bias,
-    out,
-    picks,
-    IN: tl.constexpr,
-    OUT: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    DEPTH: tl.constexpr,
-):
-    """One block of the output for a few rows; the whole of a weight's row is in flight at once."""
-    ACROSS: tl.constexpr = (OUT + COLUMNS - 1) // COLUMNS
-    first = tl.program_id(0) // ACROSS * ROWS
-    rows = first + tl.arange(0, ROWS)
-    columns = tl.program_id(0) % ACROSS * COLUMNS + tl.arange(0, COLUMNS)
-    column_mask = within(columns, OUT, COLUMNS)
-    total = tl.zeros([ROWS, COLUMNS], tl.float32)
-    for k in range(0, IN, DEPTH):
-        right = load_tile(weight, columns, column_mask, k, IN, DEPTH).to(tl.float32)
-        for row in tl.static_range(ROWS):
-            left = load_row(x, index, first + row, picks, k, IN, DEPTH)
-            total = add_dots(total, row, left, right)
-    store_product(out, bias, total, rows, rows < picks, columns, column_mask, OUT)
 
 
 @triton.jit
@@ -219,6 +186,12 @@ def load_row(pointer, index, row, rows, k, IN: tl.constexpr, DEPTH: tl.constexpr
     row = min(row, rows - 1)
     source = row.to(tl.int64) if index is None else tl.load(index + row)
     return tl.load(pointer + source * IN + depth, depth < IN, 0.0).to(tl.float32)
+
+
+@triton.jit
+def add_product(total, left, right):
+    """Add the products of rows with rows, in the one way that every tile of 16-bit types has."""
+    return tl.dot(left, tl.trans(right), total, input_precision="ieee")
 
 
 @triton.jit

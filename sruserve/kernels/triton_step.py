@@ -9,6 +9,7 @@ from sruserve.kernels.tiles import ProductTile, loadable, step_tile
 from sruserve.kernels.triton_cell import sru_cell
 from sruserve.kernels.triton_product import (
     add_dots,
+    add_product,
     capability,
     check_memory,
     check_product,
@@ -99,10 +100,9 @@ def triton_sru_step(
     tile = loadable(tile, inputs, x.dtype)
     if not rows:
         return out
-    kernel = vector_step_kernel if tile.vector else step_kernel
     depth = min(tile.depth, triton.next_power_of_2(inputs)) if tile.vector else tile.depth
     with torch.cuda.device_of(x):  # Triton launches on the current device
-        kernel[(-(-width // tile.columns), -(-rows // tile.rows))](
+        step_kernel[(-(-width // tile.columns), -(-rows // tile.rows))](
             x,
             x_index,
             weight,
@@ -126,6 +126,7 @@ def triton_sru_step(
             ROWS=tile.rows,
             CHANNELS=tile.columns,
             DEPTH=depth,
+            VECTOR=tile.vector,
             num_warps=tile.warps,
             num_stages=tile.stages,
             enable_fp_fusion=tile.vector,
@@ -176,75 +177,23 @@ def step_kernel(
     ROWS: tl.constexpr,
     CHANNELS: tl.constexpr,
     DEPTH: tl.constexpr,
+    VECTOR: tl.constexpr,
 ):
-    """ROWS streams by CHANNELS channels, with every gate of theirs."""
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    channel = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
-    row_mask = row < rows
-    mask = within(channel, WIDTH, CHANNELS)
-    # Asked for first, so that they are here when the product is; if registers can hold them.
-    EARLY: tl.constexpr = BLOCKS * ROWS * CHANNELS <= 3 * 128 * 64
-    if EARLY:
-        c = load_state(states, source, row, row_mask, channel, mask, state_width, column)
-        skip = load_skip(residual, residual_index, row, row_mask, channel, mask, WIDTH)
-    x_row = picked(x_index, row, row_mask)
-    z = tl.zeros([ROWS, CHANNELS], tl.float32)
-    u_f = tl.zeros([ROWS, CHANNELS], tl.float32)
-    u_r = tl.zeros([ROWS, CHANNELS], tl.float32)
-    u_x = tl.zeros([ROWS, CHANNELS], tl.float32)
-    for k in range(0, IN, DEPTH):
-        left = load_tile(x, x_row, row_mask, k, IN, DEPTH)
-        right = load_tile(weight, channel, mask, k, IN, DEPTH)
-        z = tl.dot(left, tl.trans(right), z, input_precision="ieee")
-        right = load_tile(weight, WIDTH + channel, mask, k, IN, DEPTH)
-        u_f = tl.dot(left, tl.trans(right), u_f, input_precision="ieee")
-        right = load_tile(weight, 2 * WIDTH + channel, mask, k, IN, DEPTH)
-        u_r = tl.dot(left, tl.trans(right), u_r, input_precision="ieee")
-        if BLOCKS == 4:
-            right = load_tile(weight, 3 * WIDTH + channel, mask, k, IN, DEPTH)
-            u_x = tl.dot(left, tl.trans(right), u_x, input_precision="ieee")
-    if not EARLY:
-        c = load_state(states, source, row, row_mask, channel, mask, state_width, column)
-        skip = load_skip(residual, residual_index, row, row_mask, channel, mask, WIDTH)
-    finish(
-        z, u_f, u_r, u_x, c, skip, residual, weight_c, bias, states, target, out,
-        row, row_mask, channel, mask, state_width, column, scale,
-        WIDTH, BLOCKS, TANH, UPDATED_RESET,
-    )  # fmt: skip
+    """ROWS streams by CHANNELS channels, with every gate of theirs.
 
-
-@triton.jit(do_not_specialize=["rows", "state_width", "column", "scale"])
-def vector_step_kernel(
-    x,
-    x_index,
-    weight,
-    residual,
-    residual_index,
-    weight_c,
-    bias,
-    states,
-    source,
-    target,
-    out,
-    rows,
-    state_width,
-    column,
-    scale,
-    IN: tl.constexpr,
-    WIDTH: tl.constexpr,
-    BLOCKS: tl.constexpr,
-    TANH: tl.constexpr,
-    UPDATED_RESET: tl.constexpr,
-    ROWS: tl.constexpr,
-    CHANNELS: tl.constexpr,
-    DEPTH: tl.constexpr,
-):
-    """A few streams by CHANNELS channels; every plane of the weight is in flight at once."""
+    VECTOR: a few rows, one by one, while every plane of the weight is in flight at once.
+    """
     first = tl.program_id(1) * ROWS
     row = first + tl.arange(0, ROWS)
     channel = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
     row_mask = row < rows
     mask = within(channel, WIDTH, CHANNELS)
+    # Asked for first, so that they are here when the product is; if registers can hold them.
+    EARLY: tl.constexpr = not VECTOR and BLOCKS * ROWS * CHANNELS <= 3 * 128 * 64
+    if EARLY:
+        c = load_state(states, source, row, row_mask, channel, mask, state_width, column)
+        skip = load_skip(residual, residual_index, row, row_mask, channel, mask, WIDTH)
+    x_row = picked(x_index, row, row_mask)
     z = tl.zeros([ROWS, CHANNELS], tl.float32)
     u_f = tl.zeros([ROWS, CHANNELS], tl.float32)
     u_r = tl.zeros([ROWS, CHANNELS], tl.float32)
@@ -256,15 +205,24 @@ def vector_step_kernel(
         right_x = right_z
         if BLOCKS == 4:
             right_x = load_tile(weight, 3 * WIDTH + channel, mask, k, IN, DEPTH)
-        for place in tl.static_range(ROWS):
-            left = load_row(x, x_index, first + place, rows, k, IN, DEPTH)
-            z = add_dots(z, place, left, right_z)
-            u_f = add_dots(u_f, place, left, right_f)
-            u_r = add_dots(u_r, place, left, right_r)
+        if VECTOR:
+            for place in tl.static_range(ROWS):
+                left = load_row(x, x_index, first + place, rows, k, IN, DEPTH)
+                z = add_dots(z, place, left, right_z)
+                u_f = add_dots(u_f, place, left, right_f)
+                u_r = add_dots(u_r, place, left, right_r)
+                if BLOCKS == 4:
+                    u_x = add_dots(u_x, place, left, right_x)
+        else:
+            left = load_tile(x, x_row, row_mask, k, IN, DEPTH)
+            z = add_product(z, left, right_z)
+            u_f = add_product(u_f, left, right_f)
+            u_r = add_product(u_r, left, right_r)
             if BLOCKS == 4:
-                u_x = add_dots(u_x, place, left, right_x)
-    c = load_state(states, source, row, row_mask, channel, mask, state_width, column)
-    skip = load_skip(residual, residual_index, row, row_mask, channel, mask, WIDTH)
+                u_x = add_product(u_x, left, right_x)
+    if not EARLY:
+        c = load_state(states, source, row, row_mask, channel, mask, state_width, column)
+        skip = load_skip(residual, residual_index, row, row_mask, channel, mask, WIDTH)
     finish(
         z, u_f, u_r, u_x, c, skip, residual, weight_c, bias, states, target, out,
         row, row_mask, channel, mask, state_width, column, scale,

@@ -7,15 +7,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sruserve.kernels import RaggedBatch, make_product, single, uses_triton
-from sruserve.kernels.chunks import Inline, Lane, SideStream, chunk_rows, plan, run_layers
+from sruserve.kernels.chunks import Beside, Inline, SideStream, chunk_rows, plan, run_layers
 from sruserve.kernels.decode import Decoder
-from sruserve.kernels.devices import send
+from sruserve.kernels.devices import CPU, send
 from sruserve.kernels.tiles import SAMPLE_VOCABULARY
 from sruserve.model.cells.sru import sru_layer, sru_shapes
 from sruserve.model.config import ModelConfig
 from sruserve.model.state import StateLayout
 
-_CPU = torch.device("cpu")
 PIECE_ROWS = 1024
 PIECE_BYTES = 8 << 20  # of one layer's product: small enough to be in cache when the scan reads it
 
@@ -60,7 +59,7 @@ class Network:
         config: ModelConfig,
         tensors: Mapping[str, Tensor],
         dtype: torch.dtype,
-        device: torch.device = _CPU,
+        device: torch.device = CPU,
         fast: bool = False,
     ) -> None:
         rnn = config.rnn
@@ -91,7 +90,7 @@ class Network:
         widest = 4 * rnn.output_size * dtype.itemsize
         self._piece_rows = max(64, min(PIECE_ROWS, PIECE_BYTES // widest))
         self._chunk_rows = chunk_rows(self.layers)
-        self._lane: Lane = SideStream(device) if device.type == "cuda" else Inline()
+        self._lane: Beside = SideStream(device) if device.type == "cuda" else Inline()
 
     @torch.inference_mode()
     def hidden(self, inputs: Tensor, batch: RaggedBatch, wanted: Tensor | None = None) -> Tensor:
@@ -123,8 +122,8 @@ class Network:
     def logits(self, hidden: Tensor) -> Tensor:
         """The head's scores, (rows, outputs), float32, of hidden outputs (rows, output_size)."""
         assert self._head is not None
-        if uses_triton(self.device):
-            return self._head(hidden).float()
+        if uses_triton(self.device):  # rounded once, as in a step of a burst
+            return self._head(hidden, torch.float32)
         rows = padded_rows(len(hidden))
         if rows != len(hidden):
             return self._head(F.pad(hidden, (0, 0, 0, rows - len(hidden))))[: len(hidden)].float()
@@ -155,8 +154,9 @@ class Network:
         before: called with each number of rows, to set what else the kernels depend on.
         """
         sizes = {padded_rows(rows) for rows in range(1, self._piece_rows + 1)}
-        if uses_triton(self.device):  # a kernel is compiled once, for any number of rows
-            sizes = {1, self._piece_rows}
+        if uses_triton(self.device):
+            self._warm_up_triton()
+            return
         states = self.layout.allocate(1, self.device)
         for rows in sorted(sizes):
             before(rows)
@@ -165,6 +165,19 @@ class Network:
             else:
                 inputs = torch.zeros(rows, dtype=torch.int64)
             hidden = self.hidden(inputs, single(states, rows))
+            if self._head is not None:
+                self.logits(hidden)
+
+    def _warm_up_triton(self) -> None:
+        """Have every kernel compiled: for one long sequence, and for many short ones."""
+        rows = self._piece_rows
+        for offsets in (torch.tensor([0, rows]), torch.arange(rows + 1)):
+            nowhere = torch.full((len(offsets) - 1,), -1)
+            states = self.layout.allocate(1, self.device)
+            inputs = torch.zeros(rows, dtype=torch.int64)
+            if self.config.vocab_size is None:
+                inputs = torch.zeros(rows, self.config.rnn.input_size)
+            hidden = self.hidden(inputs, RaggedBatch(offsets, states, nowhere, nowhere))
             if self._head is not None:
                 self.logits(hidden)
 

@@ -7,7 +7,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-_CPU = torch.device("cpu")
+from sruserve.kernels.devices import CPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class StateLayout:
         """Bytes of one stream's row."""
         return self.width * 4
 
-    def allocate(self, rows: int, device: torch.device = _CPU) -> Tensor:
+    def allocate(self, rows: int, device: torch.device = CPU) -> Tensor:
         """Zeroed states, (rows, width), float32."""
         return torch.zeros(rows, self.width, device=device)
 

@@ -72,6 +72,10 @@ def prepare_gpu(
     try:
         for dtype in sorted(wanted, key=str):
             check_kernels(device, dtype)
+    except torch.OutOfMemoryError as error:
+        raise SettingsError(
+            f"the GPU ran out of memory before a model was loaded; {_ADVICE}"
+        ) from error
     except KernelMismatch as error:
         if settings.device != "auto":
             raise SettingsError(
@@ -124,11 +128,12 @@ def memory_need(model: str, config: ModelConfig, dtype: torch.dtype, pool_bytes:
 def worker_limit(asked: int, free: int, total: int, workers: int) -> int:
     """The bytes that one of `workers` may use of a GPU with `free` of its `total` bytes left.
 
-    asked: the operator's SRUSERVE_GPU_MEMORY_BYTES; 0 is nine tenths of what is free, divided.
+    asked: the operator's SRUSERVE_GPU_MEMORY_BYTES; 0 is nine tenths of what is free, or for
+        several workers each its part of nine tenths of all, so that a new one gets the same.
     Raises `SettingsError` if the workers could ask for more than there is.
     """
     if not asked:
-        return int(free * _SHARE_OF_FREE) // workers
+        return int((free if workers == 1 else total) * _SHARE_OF_FREE) // workers
     if asked * workers > total:
         of = f" for each of {workers} workers" if workers > 1 else ""
         raise SettingsError(

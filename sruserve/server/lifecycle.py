@@ -19,6 +19,8 @@ import torch
 
 from sruserve import __version__
 from sruserve.kernels import kernel_name
+from sruserve.kernels.devices import use_device
+from sruserve.kernels.memory import is_out_of_memory
 from sruserve.model.config import DType
 from sruserve.model.folder import Model, load_model
 from sruserve.server.api.served import Catalogue, Served
@@ -26,7 +28,6 @@ from sruserve.server.device import choose_device, out_of_memory, prepare_gpu
 from sruserve.server.discovery import find_models
 from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.limits import Limits
-from sruserve.server.engine.memory import is_out_of_memory
 from sruserve.server.errors import StateTooLarge
 from sruserve.server.metrics import EngineMetrics, describe_build, forget_process
 from sruserve.server.settings import (
@@ -100,6 +101,7 @@ class Lifecycle:
         device: torch.device,
         sealer: StateSealer,
     ) -> list[Served]:
+        use_device(device)
         served = []
         for path in paths:
             try:

@@ -62,7 +62,7 @@ class Settings(BaseSettings):
     gpu_memory_bytes: NonNegativeInt = Field(
         0,
         description="Most GPU memory of one worker, all its models together; 0: 90 % of what is "
-        "free when it starts, divided by the workers.",
+        "free when it starts; of several workers each its part of 90 % of all.",
     )
     threads: NonNegativeInt = Field(
         0,
@@ -96,7 +96,8 @@ class Settings(BaseSettings):
     )
     state_pool_bytes: PositiveInt = Field(
         256 << 20,
-        description="Memory of the device for the states of running streams, per model and worker.",
+        description="Memory of the device for the states of streams, running or kept, per model "
+        "and worker.",
     )
     state_host_bytes: NonNegativeInt = Field(
         1 << 30,

@@ -56,7 +56,7 @@ def some_streams(count: int, steps: int) -> Streams:
 def bursts(model: Model, states: torch.Tensor, most: int, eager: bool = False) -> Bursts:
     decoder = model.network.decoder(states)
     assert decoder is not None
-    return Bursts(decoder.step, states.device, most, 16, Eager() if eager else None)
+    return Bursts(decoder.step, states.device, most, 16, Eager(states.device) if eager else None)
 
 
 def fresh_states(model: Model) -> torch.Tensor:

@@ -10,9 +10,9 @@ import triton
 from sruserve.kernels import tiles
 from sruserve.kernels.slots import WINDOW
 from sruserve.kernels.tiles import ProductTile
-from sruserve.kernels.triton_product import product_kernel, vector_product_kernel
+from sruserve.kernels.triton_product import product_kernel
 from sruserve.kernels.triton_sample import sample_kernel
-from sruserve.kernels.triton_step import step_kernel, vector_step_kernel
+from sruserve.kernels.triton_step import step_kernel
 from tests.kernels.aot import Configuration
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
@@ -104,11 +104,9 @@ def _product(
     constants: dict[str, Any] = {} if index else {"index": None}
     if not head:
         constants["bias"] = None
-    if not tile.vector:
-        constants["GROUP"] = 8
     return Configuration(
         name=f"product-{kind}-{inputs}-{outputs}-{_name(tile)}",
-        kernel=vector_product_kernel if tile.vector else product_kernel,
+        kernel=product_kernel,
         signature={
             **dict.fromkeys(["x", "weight", "bias"], f"*{kind}"),
             "out": "*fp32" if head else f"*{kind}",
@@ -117,7 +115,7 @@ def _product(
         },
         constants=constants
         | {"IN": inputs, "OUT": outputs, "ROWS": tile.rows, "COLUMNS": tile.columns}
-        | {"DEPTH": _depth(tile, inputs)},
+        | {"DEPTH": _depth(tile, inputs), "GROUP": 8, "VECTOR": tile.vector},
         options=_options(tile),
         **_demands(tile, dtype, inputs, capability),
     )
@@ -140,7 +138,7 @@ def _step(
         absent.append("residual")
     return Configuration(
         name=f"step{blocks}-{kind}-{inputs}-{width}-{_name(tile)}",
-        kernel=vector_step_kernel if tile.vector else step_kernel,
+        kernel=step_kernel,
         signature={
             **dict.fromkeys(["x", "weight", "residual", "out"], f"*{kind}"),
             **dict.fromkeys(["weight_c", "bias", "states"], "*fp32"),
@@ -150,7 +148,8 @@ def _step(
         },
         constants=dict.fromkeys(absent)
         | {"IN": inputs, "WIDTH": width, "BLOCKS": blocks, "TANH": True, "UPDATED_RESET": False}
-        | {"ROWS": tile.rows, "CHANNELS": tile.columns, "DEPTH": _depth(tile, inputs)},
+        | {"ROWS": tile.rows, "CHANNELS": tile.columns, "DEPTH": _depth(tile, inputs)}
+        | {"VECTOR": tile.vector},
         options=_options(tile),
         **_demands(tile, dtype, inputs, capability),
     )

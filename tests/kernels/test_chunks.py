@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sruserve.kernels import RaggedBatch, SRULayer, make_product
-from sruserve.kernels.chunks import Inline, Lane, chunk_rows, plan, run_layers
+from sruserve.kernels.chunks import Beside, Inline, chunk_rows, plan, run_layers
 
 WIDTH = 24
 
@@ -26,6 +26,10 @@ class Late:
         self._queue.append(work)
         self.most = max(self.most, len(self._queue))
         return work
+
+    @property
+    def idle(self) -> bool:
+        return not self._queue
 
     def wait(self, ticket: object) -> None:
         while ticket in self._queue:
@@ -77,7 +81,7 @@ def batch(lengths: list[int], dropped: bool = False) -> RaggedBatch:
 
 
 def run(
-    x: Tensor, whole: RaggedBatch, rows: int, lane: Lane, norm_after: bool = False
+    x: Tensor, whole: RaggedBatch, rows: int, lane: Beside, norm_after: bool = False
 ) -> tuple[Tensor, Tensor, int]:
     """All outputs in packed order, the states after, and the number of chunks."""
     fresh = replace(whole, states=whole.states.clone())
@@ -96,7 +100,7 @@ def run(
     lane=st.sampled_from([Inline, Late]),
 )
 def test_any_cut_along_time_gives_the_same_bits(
-    lengths: list[int], rows: int, norm_after: bool, lane: type[Lane]
+    lengths: list[int], rows: int, norm_after: bool, lane: type[Beside]
 ) -> None:
     whole = batch(lengths)
     x = torch.randn(sum(lengths), 16, generator=torch.Generator().manual_seed(2))
@@ -148,3 +152,24 @@ def test_a_wide_stack_gets_chunks_of_fewer_rows() -> None:
     assert chunk_rows(stack(512)) == 8192
     assert chunk_rows(stack(2048)) == 2048
     assert chunk_rows([*stack(512), *stack(2048)]) == 2048
+
+
+def test_a_failure_leaves_nothing_running_that_memory_is_taken_from() -> None:
+    """Out of memory in the third product: what was begun ends before anybody goes on."""
+    whole, lane = batch([64] * 4), Late()
+    planned = plan(whole, 64)
+    products = []
+
+    def product(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        products.append(len(x))
+        if len(products) == 3:
+            raise torch.OutOfMemoryError
+        return torch.zeros(len(x), 3 * WIDTH)
+
+    gates = torch.zeros(2, WIDTH)
+    layer = SRULayer(product=product, weight_c=gates, bias=gates, column=0)  # type: ignore[arg-type]
+    parts = [torch.zeros(end - first, WIDTH) for first, end, _ in planned.chunks]
+    with pytest.raises(torch.OutOfMemoryError):
+        run_layers([layer], parts, [each for *_, each in planned.chunks], lane)
+    assert lane.most == 2
+    assert lane.idle

@@ -24,7 +24,8 @@ def test_on_the_cpu_the_device_the_kernel_and_exactness_are_told(model: Model) -
 
 
 @pytest.mark.parametrize(
-    ("fast", "exactness"), [(False, "built to be bit for bit on this kind of device"), (True, "to rounding")]
+    ("fast", "exactness"),
+    [(False, "built to be bit for bit"), (True, "to rounding")],
 )
 def test_on_a_gpu_fast_says_what_it_gives_up(
     model: Model, monkeypatch: pytest.MonkeyPatch, fast: bool, exactness: str

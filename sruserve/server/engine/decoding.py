@@ -11,6 +11,7 @@ from torch import Tensor
 from sruserve.kernels.decode import Decoder
 from sruserve.kernels.graphs import Bursts
 from sruserve.kernels.slots import WINDOW, Slots, Streams
+from sruserve.server.engine.jobs import Sampling
 from sruserve.server.engine.streams import Stream
 
 
@@ -37,7 +38,7 @@ class Decoding:
         self._decoder, self._device = decoder, device
         self._bursts = Bursts(decoder.step, device, most_streams, most_steps)
         self.most_steps = self._bursts.most_steps
-        self._streams: list[Stream] = []
+        self._sampling: list[Sampling] = []
         self._columns = _parameters([])
 
     def run(
@@ -77,8 +78,9 @@ class Decoding:
         target: Sequence[int],
         uniforms: NDArray[np.float64],
     ) -> Streams:
-        if self._streams != streams:  # mostly the same ones as in the last burst
-            self._streams, self._columns = list(streams), _parameters(streams)
+        sampling = [stream.job.sampling for stream in streams]
+        if self._sampling != sampling:  # mostly those of the last burst
+            self._sampling, self._columns = sampling, _parameters(sampling)
         columns = self._columns
         window = torch.full((len(streams), WINDOW), -1)
         for i, stream in enumerate(streams):
@@ -98,8 +100,7 @@ class Decoding:
         )
 
 
-def _parameters(streams: Sequence[Stream]) -> _Parameters:
-    sampling = [stream.job.sampling for stream in streams]
+def _parameters(sampling: Sequence[Sampling]) -> _Parameters:
     return _Parameters(
         temperature=torch.tensor([s.temperature for s in sampling], dtype=torch.float32),
         top_p=torch.tensor([s.top_p for s in sampling], dtype=torch.float32),

@@ -6,7 +6,8 @@ import time
 
 import torch
 
-from sruserve.kernels.devices import use_own_stream
+from sruserve.kernels.devices import is_dead, use_own_stream
+from sruserve.kernels.memory import give_back, is_out_of_memory
 from sruserve.model.folder import Model
 from sruserve.server.engine.batch import Batch
 from sruserve.server.engine.departures import Departures
@@ -14,7 +15,6 @@ from sruserve.server.engine.inbox import Inbox
 from sruserve.server.engine.jobs import Item, Job, Kind
 from sruserve.server.engine.lanes import Lane, lane_of
 from sruserve.server.engine.limits import Limits
-from sruserve.server.engine.memory import give_back, is_out_of_memory
 from sruserve.server.engine.outbox import Outbox
 from sruserve.server.engine.residents import Resident
 from sruserve.server.engine.scheduler import Scheduler
@@ -154,7 +154,8 @@ class Engine:
         try:
             use_own_stream(self.model.network.device)
             self.model.network.warm_up(self._threads.use)
-            self._stepper.warm_up(self._limits.max_batch_tokens, self._limits.burst)
+            most_streams = min(self._limits.max_batch_tokens, self._states.room)
+            self._stepper.warm_up(most_streams, self._limits.burst)
             self._tell_occupancy()
         except Exception as error:
             _log.exception("%s failed to warm up", self.model.name)
@@ -165,6 +166,9 @@ class Engine:
         while not (self._draining.is_set() and not self._scheduler.busy):
             try:
                 self._turn()
+            except _DeadDevice:
+                self._give_up()
+                return
             except Exception:
                 _log.exception("the engine of %s failed", self.model.name)
                 self._end_all(EngineFailure("the engine failed; see the server's log"))
@@ -172,6 +176,18 @@ class Engine:
         self._inbox.close()
         self._end_all(Draining("the server is stopping; retry on another replica"))
         self._states.moves.finish()
+        self._outbox.send()
+
+    def _give_up(self) -> None:
+        """End without touching the device again, so that probes fail and somebody restarts this."""
+        _log.critical(
+            "%s answers no more: %s serves nothing until this process is started again",
+            self.model.network.device,
+            self.model.name,
+        )
+        self._inbox.close()
+        for job in self._scheduler.jobs():
+            self._outbox.end(job, EngineFailure("the device failed; retry on another replica"))
         self._outbox.send()
 
     def _turn(self) -> None:
@@ -247,6 +263,8 @@ class Engine:
             _log.warning("a step of %s ran out of memory: %s", self.model.name, error)
             return OutOfDeviceMemory()
         _log.error("a step of %s failed", self.model.name, exc_info=error)
+        if is_dead(self.model.network.device):
+            raise _DeadDevice from error
         return EngineFailure("the model failed on this batch; see the server's log")
 
     def _abandon(self, batch: Batch, advances: list[Advance], problem: ServeError) -> None:
@@ -269,6 +287,10 @@ class Engine:
     def _end_all(self, error: ServeError) -> None:
         for job in self._scheduler.jobs():
             self._end(job, error)
+
+
+class _DeadDevice(Exception):
+    """A fault on the device, after which it answers this process no more."""
 
 
 def _begins(item: Item) -> bool:

@@ -5,10 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from sruserve.kernels.devices import send
+from sruserve.kernels.devices import CPU, send
 from sruserve.model.state import StateLayout
 
-_CPU = torch.device("cpu")
 _CHUNK_BYTES = 4 << 20  # host memory is taken in pieces of this size, when it is needed
 
 
@@ -23,7 +22,7 @@ class StatePool:
     rows: (capacity, width), float32.
     """
 
-    def __init__(self, capacity: int, layout: StateLayout, device: torch.device = _CPU) -> None:
+    def __init__(self, capacity: int, layout: StateLayout, device: torch.device = CPU) -> None:
         self.rows = layout.allocate(capacity, device)
         self.width, self.row_bytes = layout.width, layout.nbytes
         self.capacity = capacity

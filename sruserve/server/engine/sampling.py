@@ -8,10 +8,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sruserve.kernels.devices import CPU
 from sruserve.kernels.slots import WINDOW
 from sruserve.server.engine.jobs import Sampling
 
-_CPU = torch.device("cpu")
 _COLDEST = 1e-30  # a temperature that float32 can still divide by
 _ALL = 1 << 30  # more tokens than any vocabulary has
 
@@ -29,7 +29,7 @@ class Sampler:
         sampling: Sequence[Sampling],
         windows: Sequence[Sequence[int]],
         uniforms: NDArray[np.float64],
-        device: torch.device = _CPU,
+        device: torch.device = CPU,
     ) -> None:
         column = partial(_column, device)
         temperature = [s.temperature for s in sampling]

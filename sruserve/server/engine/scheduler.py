@@ -5,12 +5,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from sruserve.kernels.memory import is_out_of_memory
 from sruserve.model.text import Codec
 from sruserve.server.engine.batch import Batch, shares
 from sruserve.server.engine.inbox import Inbox
 from sruserve.server.engine.jobs import Job
 from sruserve.server.engine.limits import Limits
-from sruserve.server.engine.memory import is_out_of_memory
 from sruserve.server.engine.states import States
 from sruserve.server.engine.streams import Stream, streams_of
 from sruserve.server.errors import (

@@ -6,11 +6,11 @@ from itertools import groupby
 import numpy as np
 import torch
 
+from sruserve.kernels.memory import is_out_of_memory
 from sruserve.model.state import StateLayout
 from sruserve.server.engine.jobs import Job, Keep
 from sruserve.server.engine.lanes import Lane
 from sruserve.server.engine.limits import Limits
-from sruserve.server.engine.memory import is_out_of_memory
 from sruserve.server.engine.moves import Move, Moves
 from sruserve.server.engine.pool import HostRows, StatePool
 from sruserve.server.engine.residents import Resident, Residents, ResidentsFull

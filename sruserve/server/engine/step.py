@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sruserve.kernels import RaggedBatch
+from sruserve.kernels.devices import Pace, send
 from sruserve.model.folder import Model
 from sruserve.server.engine.batch import Batch
 from sruserve.server.engine.decoding import Decoding
@@ -42,6 +43,7 @@ class Stepper:
     def __init__(self, model: Model, pool: StatePool) -> None:
         self._model, self._network, self._pool = model, model.network, pool
         self._decoding: Decoding | None = None
+        self._pace = Pace(self._network.device)
 
     def warm_up(self, most_streams: int, burst: int) -> None:
         """On a GPU, capture the bursts of up to so many streams and steps."""
@@ -95,7 +97,8 @@ class Stepper:
         logprobs = any(a.stream.job.sampling.logprobs is not None for a in advances)
         if self._decoding is not None and not batch.inputs:
             if not logprobs:
-                self._decode(self._decoding, advances, source, 1 if interrupted() else burst)
+                steps = 1 if interrupted() else min(burst, self._decoding.most_steps)
+                self._decode(self._decoding, advances, source, steps)
                 return
             burst = 1  # scores come to the host after every step
         counts = [advance.consumed for advance in advances]
@@ -113,6 +116,8 @@ class Stepper:
                 advance.answer = probabilities[row]
         for advance, row in scored:
             self._score(advance, hidden[row : row + advance.consumed])
+        if not (answered or scored or sampled):
+            self._pace.step()
         if not sampled:
             return
         if len(sampled) < len(hidden):
@@ -188,7 +193,7 @@ class Stepper:
         """Take down the log-probabilities of the tokens that follow the rows of `hidden`."""
         stream = advance.stream
         following = stream.known[stream.done + 1 : stream.done + 1 + advance.consumed]
-        targets = torch.from_numpy(following).to(hidden.device).unsqueeze(1)
+        targets = send(torch.from_numpy(following), hidden.device).unsqueeze(1)
         size = max(1, _LOGITS // (self._network.config.outputs or 1))
         for start in range(0, len(hidden), size):
             scores = self._network.logits(hidden[start : start + size]).log_softmax(1)

@@ -14,13 +14,14 @@ import pytest
 import torch
 
 from sruserve.model.folder import Model
-from sruserve.server.engine.jobs import Classified, Item, Keep, Kind, Scored, Snapshot
+from sruserve.server.engine.jobs import Item, Keep, Kind, Scored, Snapshot
 from sruserve.server.engine.limits import Limits
 from sruserve.server.engine.pool import HostRows, StatePool
 from sruserve.server.engine.residents import Resident
 from sruserve.server.errors import Overloaded, StateExpired, StateWrongModel
 from tests.server.engine.driver import Driver, same_state
 from tests.server.engine.hand_lane import HandLane
+from tests.server.engine.thousands import CLASSIFIER, continue_all
 from tests.support import random_model
 
 TEXT = "It was the best of times, it was the worst of times. " * 4
@@ -317,49 +318,8 @@ def test_where_the_host_has_less_memory_than_allowed_the_rest_is_refused(model: 
 def test_a_hundred_thousand_streams_are_kept_and_each_is_continued_as_if_never_stopped(
     tmp_path: Path,
 ) -> None:
-    count, at_once = 100_000, 1000
-    model = random_model(tmp_path / "c", "classify", vocab_size=50, input_size=8)
-    assert model.network.layout.width == 2 * 24
-    pick = np.random.default_rng(0)
-    first, second = pick.integers(0, 50, (2, count, 1))
-    sample = set(pick.choice(count, 1000, replace=False).tolist())
-    states: list[Any] = [None] * count
-    answers: dict[int, Any] = {}
-
-    async def advance(driver: Driver, order: Any, inputs: Any, check: bool = False) -> None:
-        """Continue the streams of `order` by a token each; their old states are dropped."""
-        for at in range(0, len(order), at_once):
-            ids = order[at : at + at_once].tolist()
-            items = [Item(inputs[i], states[i]) for i in ids]
-            results = await driver.job(Kind.CLASSIFY, items, keep=Keep.RESIDENT).results()
-            for index, i in enumerate(ids):
-                (result,) = results[index]
-                assert isinstance(result, Classified)
-                if states[i] is not None:
-                    driver.engine.drop(states[i].row)
-                states[i] = result.state
-                if check and i in sample:
-                    answers[i] = result.probabilities
-
     def memory() -> int:
         gc.collect()
         return int(psutil.Process(os.getpid()).memory_info().rss)
 
-    async def run(driver: Driver) -> None:
-        residents = driver.engine._states.residents
-        await advance(driver, np.arange(count), first)
-        assert residents.on_host > 95_000
-        await advance(driver, pick.permutation(count), second, check=True)
-        before = memory()
-        await advance(driver, pick.permutation(count)[: count // 4], first)
-        assert memory() < before + (4 << 20)
-        assert residents.on_device + residents.on_host == count
-        items = [Item(np.concatenate((first[i], second[i]))) for i in sample]
-        whole = await driver.job(Kind.CLASSIFY, items).results()
-        for index, i in enumerate(sample):
-            (result,) = whole[index]
-            assert isinstance(result, Classified)
-            assert np.array_equal(answers[i], result.probabilities)  # type: ignore[arg-type]
-
-    with Driver(model, limits(model, 4000, count)) as driver:
-        asyncio.run(run(driver))
+    continue_all(random_model(tmp_path / "c", **CLASSIFIER), 100_000, memory)

@@ -1,0 +1,67 @@
+"""Very many streams, kept by an engine in both tiers, each continued at random."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from sruserve.model.folder import Model
+from sruserve.server.engine.jobs import Classified, Item, Keep, Kind
+from sruserve.server.engine.limits import Limits
+from tests.server.engine.driver import Driver
+
+CLASSIFIER: dict[str, Any] = {"task": "classify", "vocab_size": 50, "input_size": 8}
+_AT_ONCE = 1000
+_DEVICE_ROWS = 4000
+_GROWTH = 4 << 20  # bytes that a round may leave behind by chance
+
+
+def continue_all(model: Model, count: int, memory: Callable[[], int]) -> None:
+    """Begin `count` streams, continue each once in random order, then a quarter once more.
+
+    A thousand answers have to be those of streams that never stopped, and `memory`, in bytes, may
+    not grow any more in the last round.
+    """
+    assert model.network.layout.width == 2 * 24
+    pick = np.random.default_rng(0)
+    first, second = pick.integers(0, 50, (2, count, 1))
+    sample = set(pick.choice(count, 1000, replace=False).tolist())
+    states: list[Any] = [None] * count
+    answers: dict[int, Any] = {}
+
+    async def advance(driver: Driver, order: Any, inputs: Any, check: bool = False) -> None:
+        """Continue the streams of `order` by a token each; their old states are dropped."""
+        for at in range(0, len(order), _AT_ONCE):
+            ids = order[at : at + _AT_ONCE].tolist()
+            items = [Item(inputs[i], states[i]) for i in ids]
+            results = await driver.job(Kind.CLASSIFY, items, keep=Keep.RESIDENT).results()
+            for index, i in enumerate(ids):
+                (result,) = results[index]
+                assert isinstance(result, Classified)
+                if states[i] is not None:
+                    driver.engine.drop(states[i].row)
+                states[i] = result.state
+                if check and i in sample:
+                    answers[i] = result.probabilities
+
+    async def run(driver: Driver) -> None:
+        residents = driver.engine._states.residents
+        await advance(driver, np.arange(count), first)
+        assert residents.on_host > count - _DEVICE_ROWS - _AT_ONCE
+        await advance(driver, pick.permutation(count), second, check=True)
+        before = memory()
+        await advance(driver, pick.permutation(count)[: count // 4], first)
+        assert memory() < before + _GROWTH
+        assert residents.on_device + residents.on_host == count
+        items = [Item(np.concatenate((first[i], second[i]))) for i in sample]
+        whole = await driver.job(Kind.CLASSIFY, items).results()
+        for index, i in enumerate(sample):
+            (result,) = whole[index]
+            assert isinstance(result, Classified)
+            assert np.array_equal(answers[i], result.probabilities)  # type: ignore[arg-type]
+
+    row = model.network.layout.nbytes
+    limits = Limits(state_pool_bytes=_DEVICE_ROWS * row, state_host_bytes=count * row)
+    with Driver(model, limits) as driver:
+        asyncio.run(run(driver))
