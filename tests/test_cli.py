@@ -75,7 +75,7 @@ def test_float16_is_refused_on_the_cpu(tmp_path: Path) -> None:
     for command in (["inspect", model], ["serve", model, "--port", "0"]):
         result = run(*command, "--device", "cpu", "--dtype", "float16")
         assert result.returncode == 1
-        assert "on the CPU use bfloat16" in result.stderr + result.stdout
+        assert "set its dtype to bfloat16" in result.stderr + result.stdout
 
 
 def test_serve_passes_its_options_on_as_settings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ def resolve_device(name: str) -> torch.device:
         return CPU
     missing = missing_for_gpu(index)
     if missing:
-        raise DeviceError(f"cannot compute on {name}: {missing}")
+        raise DeviceError(f"cannot compute on {name}: {missing}; or say auto, or cpu")
     return torch.device("cuda", index)
 
 

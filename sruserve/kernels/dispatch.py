@@ -12,7 +12,9 @@ from sruserve.kernels.devices import CPU
 from sruserve.kernels.ragged import RaggedBatch
 from sruserve.kernels.reference import reference_sru_scan
 
-_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton's switch: kernels on CPU tensors
+INTERPRETER = "triton-interpreter"
+# Triton's own switch, and what it takes for yes: its kernels then run on CPU tensors, in Python.
+_INTERPRETED = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y")
 
 
 def uses_triton(device: torch.device) -> bool:
@@ -21,8 +23,13 @@ def uses_triton(device: torch.device) -> bool:
 
 
 def kernel_name(device: torch.device = CPU) -> str:
-    """What runs the recurrence: `triton`, `c-<instruction set>` or `reference` (told once)."""
-    return "triton" if uses_triton(device) else _cpu_kernel_name()
+    """What runs the recurrence: `triton`, `c-<instruction set>` or `reference` (told once).
+
+    `triton-interpreter` is Triton without a GPU: for tests, thousands of times slower.
+    """
+    if device.type == "cuda":
+        return "triton"
+    return INTERPRETER if _INTERPRETED else _cpu_kernel_name()
 
 
 @cache

@@ -93,7 +93,7 @@ def compute_dtype(config: ModelConfig, dtype: str | None, device: torch.device) 
     """
     name = dtype or config.dtype
     if name == "float16" and device.type == "cpu":
-        raise DTypeError("float16 runs on a GPU only; on the CPU use bfloat16")
+        raise DTypeError("float16 runs on a GPU only: set its dtype to bfloat16 or float32")
     return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[name]
 
 

@@ -2,6 +2,7 @@
 
 from sruserve.kernels import kernel_name, packed_products
 from sruserve.kernels.devices import describe_device
+from sruserve.kernels.dispatch import INTERPRETER
 from sruserve.model.folder import Model
 
 
@@ -39,6 +40,8 @@ def _exactness(model: Model) -> str:
         if model.network.fast:
             return "to rounding, not bit for bit: fast kernels depend on the number of rows"
         return "built to be bit for bit on this kind of device: any split, any batch"
+    if kernel_name(model.network.device) == INTERPRETER:
+        return "1e-5 (Triton's interpreter, for tests)"
     if packed_products():
         return "bit for bit: any split, any batch"
     return "1e-5 (this build of torch has no packed products)"

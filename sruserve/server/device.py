@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from sruserve.kernels import kernel_name
 from sruserve.kernels.devices import (
     DeviceError,
     describe_device,
@@ -15,6 +16,7 @@ from sruserve.kernels.devices import (
     resolve_device,
     use_device,
 )
+from sruserve.kernels.dispatch import INTERPRETER
 from sruserve.kernels.self_check import KernelMismatch, check_kernels
 from sruserve.model.config import DType, ModelConfig, read_config
 from sruserve.model.folder import CONFIG_FILE, compute_dtype
@@ -51,6 +53,11 @@ def choose_device(name: str) -> torch.device:
     except DeviceError as error:
         raise SettingsError(f"{variable_name('device')}: {error}") from None
     log.info("computing on %s", describe_device(device))
+    if kernel_name(device) == INTERPRETER:
+        log.warning(
+            "TRITON_INTERPRET is set, so kernels run in Triton's interpreter, thousands of times "
+            "slower: unset it unless you test kernels"
+        )
     if name == "auto" and device.type == "cpu" and torch.cuda.is_available():
         log.warning("there is a GPU, and it is not used: %s", missing_for_gpu())
     return device

@@ -8,8 +8,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -77,9 +77,10 @@ class Lifecycle:
             self._settings.max_token_bytes,
         )
         device = choose_device(self._settings.device)
-        if device.type == "cuda":
-            device = await asyncio.to_thread(prepare_gpu, self._settings, paths, dtypes, device)
-        loaded = await asyncio.to_thread(self._load_all, paths, dtypes, device, sealer)
+        with _leaving_at_once():
+            if device.type == "cuda":
+                device = await asyncio.to_thread(prepare_gpu, self._settings, paths, dtypes, device)
+            loaded = await asyncio.to_thread(self._load_all, paths, dtypes, device, sealer)
         self.catalogue = Catalogue(loaded)
         describe_build(__version__, kernel_name(device))
         if threading.current_thread() is threading.main_thread():
@@ -178,6 +179,29 @@ class Lifecycle:
             log.exception("draining failed: stopping at once")
         finally:
             then()
+
+
+@contextmanager
+def _leaving_at_once() -> Iterator[None]:
+    """While nobody is served there is nothing to finish: a signal ends the process.
+
+    Loading may take long (a GPU's kernels are compiled at the first start), in threads that cannot
+    be interrupted.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(*_: object) -> None:
+        log.info("told to stop before anything was served")
+        os._exit(0)
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 async def _in_own_thread(work: Callable[[float], None], argument: float) -> None:

@@ -33,7 +33,7 @@ def test_a_model_is_loaded_as_it_was_saved(folder: Path) -> None:
 
 
 def test_float16_is_for_gpus_and_the_cpu_says_so(folder: Path) -> None:
-    with pytest.raises(DTypeError, match="runs on a GPU only; on the CPU use bfloat16"):
+    with pytest.raises(DTypeError, match="runs on a GPU only: set its dtype to bfloat16"):
         load_model(folder, "float16")
     config = load_model(folder).config
     assert compute_dtype(config, "float16", torch.device("cuda")) == torch.float16

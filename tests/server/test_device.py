@@ -207,7 +207,7 @@ def test_kernels_are_checked_in_every_dtype_that_is_served(
 def test_float16_on_the_cpu_stops_the_start_with_what_to_use(folders: Path) -> None:
     settings = load_settings(device="cpu", dtype="float16", model_folders=(folders / "ids",))
     loading = Lifecycle(settings)
-    with pytest.raises(DTypeError, match="on the CPU use bfloat16"):
+    with pytest.raises(DTypeError, match="set its dtype to bfloat16"):
         loading._load_all([folders / "ids"], {"ids": "float16"}, torch.device("cpu"), None)  # type: ignore[arg-type]
 
 

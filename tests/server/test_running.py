@@ -84,6 +84,28 @@ def test_a_signal_stops_an_idle_server_at_once_and_cleanly(folders: Path, number
         assert time.monotonic() - begin < 5
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_models_are_loaded_stops_at_once(
+    folders: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")  # what makes loading long
+    process = start(str(folders / "characters"))
+    try:
+        assert process.stdout is not None
+        told = ""
+        while "TRITON_INTERPRET is set" not in told:
+            told = process.stdout.readline()
+            assert told, "it ended by itself"
+        time.sleep(1)
+        process.send_signal(number)
+        rest = ended(process)
+    finally:
+        process.kill()
+    assert process.returncode == 0
+    assert "told to stop before anything was served" in rest
+    assert "Traceback" not in rest
+
+
 def test_sigterm_finishes_what_runs_and_refuses_what_is_new(folders: Path) -> None:
     body = {"prompt": "To be", "max_tokens": 30_000, "seed": 1, "stream": True}
     with serving(folders / "characters", drain_seconds="60") as (client, process):

@@ -124,6 +124,8 @@ class Engine:
     def submit(self, job: Job) -> None:
         """Admit a job, or raise at once."""
         self.check_admission(job.cost)
+        if not job.items:
+            raise EmptyInput("a request without inputs has no outcome: send at least one")
         if not self.model.network.streams:
             longest = max(len(item.inputs) for item in job.items)
             if longest > self._limits.max_batch_tokens:
@@ -198,6 +200,8 @@ class Engine:
         if self._states.busy:
             self._states.moves.poll()
             self._settler.tell_departed(self._end)
+            self._tell_occupancy()
+            self._outbox.send()  # before there may be nothing to do but to wait
         batch = self._scheduler.next_batch()
         if len(batch):
             self._take(batch)
@@ -240,7 +244,7 @@ class Engine:
                     tokens = sum(a.consumed + max(0, len(a.tokens) - 1) for a in advances)
                     self._metrics.step(len(advances), tokens, now - started)
                     self._metrics.consumed(sum(count for _, count in batch.inputs))
-                self._settler.settle(batch, advances, now)
+                self._settler.settle(batch, advances, now, self._fail)
             except Exception as error:
                 problem = self._explain(error)
         if problem is not None:
@@ -266,6 +270,9 @@ class Engine:
         if is_dead(self.model.network.device):
             raise _DeadDevice from error
         return EngineFailure("the model failed on this batch; see the server's log")
+
+    def _fail(self, job: Job, error: Exception) -> None:
+        self._end(job, self._explain(error))
 
     def _abandon(self, batch: Batch, advances: list[Advance], problem: ServeError) -> None:
         """End the jobs of a batch whose step or settling failed; none of its rows stays in use."""

@@ -1,5 +1,7 @@
 """Where states lie: fixed rows make a free list enough, on the device and in host memory."""
 
+import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -8,6 +10,8 @@ from torch import Tensor
 from sruserve.kernels.devices import CPU, send
 from sruserve.model.state import StateLayout
 
+_PATIENCE_SECONDS = 10.0  # until memory that could not be had is asked for again
+_log = logging.getLogger(__name__)
 _CHUNK_BYTES = 4 << 20  # host memory is taken in pieces of this size, when it is needed
 
 
@@ -63,12 +67,13 @@ class StatePool:
 class HostRows:
     """Rows of one packed state each in host memory, which grows as they are claimed.
 
-    most: rows that there may be.
+    most: rows that there may be at most.
     allocate: gives memory for (rows, width) float32; a GPU wants it pinned.
     """
 
     def __init__(self, most: int, width: int, allocate: Callable[[int, int], Tensor]) -> None:
-        self.most, self._width, self._allocate = most, width, allocate
+        self._allowed, self._width, self._allocate = most, width, allocate
+        self._try_again_at = 0.0
         self._per_chunk = max(1, min(most, _CHUNK_BYTES // max(1, 4 * width)))
         self._chunks: list[Tensor] = []
         self._used = 0
@@ -83,14 +88,21 @@ class HostRows:
         return self.most - len(self)
 
     @property
-    def grown(self) -> int:
-        """Rows that there is memory for already."""
-        return min(self.most, len(self._chunks) * self._per_chunk)
+    def most(self) -> int:
+        """Rows that there may be; for a while after an allocation has failed, those there are."""
+        if time.monotonic() < self._try_again_at:
+            return min(self._allowed, len(self._chunks) * self._per_chunk)
+        return self._allowed
 
     def grow(self, rows: int) -> None:
         """Have memory for `rows` rows. Raises what the allocation raises."""
         while len(self._chunks) * self._per_chunk < rows:
-            self._chunks.append(self._allocate(self._per_chunk, self._width))
+            try:
+                self._chunks.append(self._allocate(self._per_chunk, self._width))
+            except Exception as error:
+                self._try_again_at = time.monotonic() + _PATIENCE_SECONDS
+                _log.warning("no host memory for more than %d idle states: %s", self.most, error)
+                raise
 
     def acquire(self, count: int) -> list[int]:
         """Claim `count` rows, rising; what is in them is old. Raises what the allocation raises."""

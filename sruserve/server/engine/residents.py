@@ -1,6 +1,7 @@
 """States of idle streams that the engine keeps: on the device, and under pressure on the host."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import islice
 
 from sruserve.server.engine.moves import Move, Moves
@@ -57,10 +58,9 @@ class Residents:
         """Set room for `count` states aside, or raise `ResidentsFull`."""
         taken = len(self._device) + len(self._host) + self._promised
         spilled = min(taken + count - self._kept_at_most, self._host.most)
-        try:  # memory that is had now cannot be missing when running streams need the rows
+        with suppress(Exception):  # then there is less room, as it knows itself
+            # Memory that is had now cannot be missing when running streams need the rows.
             self._host.grow(spilled)
-        except Exception:
-            self._host.most = self._host.grown
         room = self._kept_at_most + self._host.most
         if taken + count > room:
             raise ResidentsFull(f"{taken} of {room} states are kept, and {count} more are wanted")
@@ -130,11 +130,11 @@ class Residents:
     def _spill(self, residents: list[Resident]) -> bool:
         try:
             places = self._host.acquire(len(residents))
-        except (
-            Exception
-        ):  # the machine has less memory than was allowed: make do with what is there
-            self._host.most = len(self._host)
-            return False
+        except Exception:  # the machine has less memory than was allowed: make do with it
+            residents = residents[: self._host.free]
+            if not residents:
+                return False
+            places = self._host.acquire(len(residents))
         for resident in residents:
             del self._device[resident]
         self._spilling += len(residents)

@@ -45,14 +45,24 @@ class Settler:
         self._states, self._departures = states, departures
         self._outbox, self._metrics = outbox, metrics
 
-    def settle(self, batch: Batch, advances: list[Advance], now: float) -> None:
-        """Swap rows, tell results, let go of the streams that are done."""
+    def settle(
+        self,
+        batch: Batch,
+        advances: list[Advance],
+        now: float,
+        fail: Callable[[Job, Exception], None],
+    ) -> None:
+        """Swap rows, tell results, let go of the streams that are done.
+
+        fail: called with a job whose text or state could not be made, and why.
+        """
         for stream, count in batch.inputs:
             stream.done += count
         self._scheduler.settle(batch)
         generated = characters = 0
         interval = self._flush_seconds()
         stopped: list[Stopped] = []
+        failed: dict[Job, Exception] = {}
         for advance in advances:
             stream = advance.stream
             if advance.answer is not None:
@@ -62,11 +72,14 @@ class Settler:
                 self._swap(advance)
                 stream.steps += advance.consumed
                 continue
-            used, stop, told = stream.write(advance.tokens, advance.logprobs)
+            try:
+                used, stop, told = self._write(advance)
+            except Exception as error:
+                failed[stream.job] = error
+                row, advance.row = advance.row, -1
+                self._states.pool.release(row)
+                continue
             generated, characters = generated + used, characters + told
-            if used < len(advance.tokens) and stream.job.keep is not Keep.NOTHING:
-                self._stepper.replay(stream, advance.tokens[: used - 1], advance.row)
-                self._metrics.replayed()
             self._swap(advance)
             stream.steps += advance.consumed + used - 1
             stream.pending = advance.tokens[used - 1]
@@ -80,11 +93,23 @@ class Settler:
             samples = stream.job.kind is Kind.GENERATE and stream.job.sampling.max_tokens
             if not stream.remaining and not samples:
                 stopped.append((stream, None))
+        for job, problem in failed.items():
+            fail(job, problem)
+        stopped = [(stream, stop) for stream, stop in stopped if stream.job not in failed]
         for stream, _ in stopped:
             self._scheduler.retire(stream)
         self._departures.begin(stopped)
         if generated:
             self._metrics.generated(generated, characters)
+
+    def _write(self, advance: Advance) -> tuple[int, str | None, int]:
+        """Assemble what was sampled; a stop inside it takes the state back to the stop."""
+        stream = advance.stream
+        used, stop, told = stream.write(advance.tokens, advance.logprobs)
+        if used < len(advance.tokens) and stream.job.keep is not Keep.NOTHING:
+            self._stepper.replay(stream, advance.tokens[: used - 1], advance.row)
+            self._metrics.replayed()
+        return used, stop, told
 
     def tell_departed(self, fail: Callable[[Job, ServeError], None]) -> None:
         """Tell the last results of the streams whose states are there.

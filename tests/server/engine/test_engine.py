@@ -551,3 +551,33 @@ def test_a_bidirectional_classifier_takes_whole_inputs_only(tmp_path: Path) -> N
 
     with Driver(model, Limits(max_batch_tokens=64)) as driver:
         asyncio.run(run(driver))
+
+
+def test_a_device_that_is_dead_ends_its_engine_so_that_probes_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fault(*_: Any) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    async def run(driver: Driver) -> None:
+        await driver.score("It was")
+        monkeypatch.setattr(Network, "hidden", fault)
+        monkeypatch.setattr("sruserve.server.engine.engine.is_dead", lambda device: True)
+        jobs = [driver.job(Kind.SCORE, [Item(driver.ids("It was"))]) for _ in range(3)]
+        found = await asyncio.gather(*(job.results() for job in jobs), return_exceptions=True)
+        assert all(isinstance(each, EngineFailure) for each in found), found
+        await driver.until(lambda: not driver.engine.alive)
+        with pytest.raises(Draining):
+            driver.job(Kind.SCORE, [Item(driver.ids("It was"))])
+
+    with Driver(random_model(tmp_path / "m")) as driver:
+        asyncio.run(run(driver))
+
+
+def test_a_request_without_inputs_is_refused(tmp_path: Path) -> None:
+    async def run(driver: Driver) -> None:
+        with pytest.raises(EmptyInput):
+            driver.job(Kind.SCORE, [])
+
+    with Driver(random_model(tmp_path / "m")) as driver:
+        asyncio.run(run(driver))

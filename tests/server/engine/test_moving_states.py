@@ -1,13 +1,17 @@
 """States come and go while the steps go on: nobody waits, nobody is mixed up, nothing leaks."""
 
 import asyncio
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor
 
 from sruserve.model.folder import Model
 from sruserve.server.engine.jobs import Generated, Item, Keep, Kind, Sampling, Snapshot
+from sruserve.server.engine.lanes import Mark
 from sruserve.server.engine.limits import Limits
 from sruserve.server.errors import EngineFailure
 from tests.server.engine.driver import Driver, Told, same_state
@@ -198,3 +202,41 @@ def test_more_states_than_rows_and_staging_come_and_go_in_turns(lm: Driver, lane
             assert same_state(together[index][0].state, scored.state)
 
     asyncio.run(run())
+
+
+class SlowLane:
+    """Copies that take a few milliseconds, as on a device."""
+
+    staged = True
+
+    def allocate(self, rows: int, width: int) -> Tensor:
+        return torch.empty(rows, width)
+
+    def run(self, copy: Callable[[], None]) -> "SlowMark":
+        copy()
+        return SlowMark(time.monotonic() + 0.005)
+
+    def join(self, mark: Mark) -> None:
+        pass
+
+
+class SlowMark:
+    def __init__(self, at: float) -> None:
+        self._at = at
+
+    def done(self) -> bool:
+        return time.monotonic() >= self._at
+
+    def wait(self) -> None:
+        time.sleep(max(0.0, self._at - time.monotonic()))
+
+
+def test_the_only_request_there_is_gets_its_answer_when_its_state_has_left(model: Model) -> None:
+    async def run(driver: Driver) -> None:
+        async with asyncio.timeout(5):  # nobody else comes to wake the engine
+            first = await driver.score(TEXT)
+            assert (await driver.score(TEXT, first.state)).state is not None
+        assert driver.counts.tiers["pool"][0] == 0  # told, though there is nothing more to do
+
+    with Driver(model, Limits(), SlowLane()) as driver:
+        asyncio.run(run(driver))

@@ -10,10 +10,11 @@ import torch
 from sruserve.model.folder import Model
 from sruserve.model.network import Network
 from sruserve.server.engine import scheduler, states
-from sruserve.server.engine.jobs import Item, Keep, Kind, Sampling
+from sruserve.server.engine.jobs import Generated, Item, Keep, Kind, Sampling
 from sruserve.server.engine.limits import Limits
 from sruserve.server.engine.pool import StatePool
 from sruserve.server.engine.residents import Residents
+from sruserve.server.engine.step import Stepper
 from sruserve.server.errors import OutOfDeviceMemory
 from tests.server.engine.driver import Driver, same_state
 from tests.server.engine.hand_lane import HandLane
@@ -150,4 +151,28 @@ def test_no_memory_for_clearing_rows_is_taken_as_no_memory_for_the_step(
             assert same_state(scored.state, expected.state)
 
     with Driver(model, Limits(max_batch_tokens=2048)) as driver:
+        asyncio.run(run(driver))
+
+
+def test_a_state_that_cannot_be_taken_back_to_a_stop_ends_its_request_alone(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def replay(*_: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Stepper, "replay", replay)
+
+    async def run(driver: Driver) -> None:
+        whole = await driver.generate("Hi", 30)
+        stop = whole.text[9]
+        rest = [driver.generate("Hi", 30, keep=Keep.NOTHING) for _ in range(4)]
+        stopped = driver.generate("Hi", 30, stop=(stop,))
+        found = await asyncio.gather(stopped, *rest, return_exceptions=True)
+        assert isinstance(found[0], OutOfDeviceMemory)
+        for each in found[1:]:
+            assert isinstance(each, Generated), each
+            assert each.text == whole.text
+        assert driver.engine.rows == 0
+
+    with Driver(model) as driver:
         asyncio.run(run(driver))

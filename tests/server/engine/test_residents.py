@@ -14,7 +14,9 @@ import pytest
 import torch
 
 from sruserve.model.folder import Model
+from sruserve.server.engine import pool
 from sruserve.server.engine.jobs import Item, Keep, Kind, Scored, Snapshot
+from sruserve.server.engine.lanes import HostLane
 from sruserve.server.engine.limits import Limits
 from sruserve.server.engine.pool import HostRows, StatePool
 from sruserve.server.engine.residents import Resident
@@ -312,6 +314,44 @@ def test_where_the_host_has_less_memory_than_allowed_the_rest_is_refused(model: 
         assert (await driver.score(TEXT)).tokens
 
     with Driver(model, limits(model, 8, 100)) as driver:
+        asyncio.run(run(driver))
+
+
+def test_host_memory_that_runs_out_leaves_what_there_is_and_is_asked_for_again(
+    model: Model, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Short(HostLane):
+        chunks = 1
+
+        def allocate(self, rows: int, width: int) -> torch.Tensor:
+            if not self.chunks:
+                raise MemoryError("no more")
+            self.chunks -= 1
+            return super().allocate(rows, width)
+
+    lane, row = Short(), model.network.layout.nbytes
+    monkeypatch.setattr(pool, "_CHUNK_BYTES", 8 * row)
+    monkeypatch.setattr(pool, "_PATIENCE_SECONDS", 0.3)
+
+    async def run(driver: Driver) -> None:
+        states = [await keep(driver, TEXT[:20]) for _ in range(12)]
+        jobs = [driver.score(TEXT, keep=Keep.RESIDENT) for _ in range(6)]
+        jobs += [driver.score(TEXT, keep=Keep.NOTHING) for _ in range(20)]
+        results = await asyncio.gather(*jobs)  # the chunk that is there is enough for all of them
+        states += [result.state for result in results if result.state is not None]
+        with contextlib.suppress(Overloaded):
+            while len(states) < 40:
+                states += [await keep(driver, TEXT[:20])]
+        assert len(states) < 40
+        assert "no host memory for more than 8 idle states: no more" in caplog.text
+        assert await driver.score(TEXT, keep=Keep.NOTHING)
+        lane.chunks = 100
+        await asyncio.sleep(0.4)
+        states += [await keep(driver, TEXT[:20]) for _ in range(20)]
+        drop(driver, *states)
+        await all_free(driver)
+
+    with Driver(model, limits(model, 16, 100), lane) as driver:
         asyncio.run(run(driver))
 
 
