@@ -97,6 +97,7 @@ class EngineMetrics:
         self._waiting = _QUEUED.labels(model_name).set
         self._running = _RUNNING.labels(model_name).set
         self._model_name = model_name
+        self._told: dict[str, int] = {}
         self._tiers: dict[str, tuple[Callable[[float], None], Callable[[float], None]]] = {}
 
     def step(self, sequences: int, tokens: int, seconds: float) -> None:
@@ -117,6 +118,9 @@ class EngineMetrics:
 
     def states(self, tier: str, streams: int, state_bytes: int) -> None:
         """Held states and their memory in a tier: "pool" on a CPU, "device" on a GPU, or "host"."""
+        if self._told.get(tier) == streams:  # told after every step, and mostly the same
+            return
+        self._told[tier] = streams
         if tier not in self._tiers:
             labels = (self._model_name, tier)
             self._tiers[tier] = _STREAMS.labels(*labels).set, _STATE_BYTES.labels(*labels).set

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -111,9 +112,9 @@ class Stepper:
         wanted, sampled, answered, scored = _wanted(batch, advances, offsets)
         hidden = self._network.hidden(_inputs(batch), ragged, torch.from_numpy(wanted))
         if answered:
-            probabilities = self._network.logits(hidden).softmax(1).cpu().numpy()
+            probabilities = _evenly(self._network.logits(hidden)).softmax(1).cpu().numpy()
             for advance, row in answered:
-                advance.answer = probabilities[row]
+                advance.answer = probabilities[row, : self._network.config.outputs]
         for advance, row in scored:
             self._score(advance, hidden[row : row + advance.consumed])
         if not (answered or scored or sampled):
@@ -196,12 +197,12 @@ class Stepper:
         targets = send(torch.from_numpy(following), hidden.device).unsqueeze(1)
         size = max(1, _LOGITS // (self._network.config.outputs or 1))
         for start in range(0, len(hidden), size):
-            scores = self._network.logits(hidden[start : start + size]).log_softmax(1)
+            scores = _evenly(self._network.logits(hidden[start : start + size])).log_softmax(1)
             picked = scores.gather(1, targets[start : start + size])
             advance.scores.append(picked.squeeze(1).cpu().numpy())
 
     def _logprobs(self, logits: Tensor, token: int, top: int) -> Logprobs:
-        scores = logits.log_softmax(0)
+        scores = _evenly(logits).log_softmax(0)[: len(logits)]
         values, ids = scores.topk(min(top, len(scores)))
         most = {self._piece(i): v for i, v in zip(ids.tolist(), values.tolist(), strict=True)}
         return Logprobs(self._piece(token), float(scores[token]), most)
@@ -215,6 +216,15 @@ class Stepper:
             return piece.decode()
         except UnicodeDecodeError:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
+
+
+def _evenly(scores: Tensor) -> Tensor:
+    """Scores whose rows a GPU all sums in one order, whatever row they are in.
+
+    torch sums a wide row from its first address that is a multiple of 16 bytes.
+    """
+    spare = -scores.shape[-1] % 4
+    return F.pad(scores, (0, spare), value=-torch.inf) if spare and scores.is_cuda else scores
 
 
 def _uniforms(advances: list[Advance], steps: int) -> NDArray[np.float64]:
