@@ -4,38 +4,44 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sruserve.kernels.chunks import Inline, SideStream, plan, run_layers
 from sruserve.kernels.decode import Decoder
+from sruserve.kernels.graphs import Bursts, Eager, Recorder
 from sruserve.kernels.layer import SRULayer
 from sruserve.kernels.memory import is_out_of_memory
 from sruserve.kernels.product import make_product
 from sruserve.kernels.ragged import RaggedBatch
 from sruserve.kernels.reference import reference_sru_scan
-from sruserve.kernels.slots import Slots
+from sruserve.kernels.slots import WINDOW, Slots, Streams
 
 # Some ten times what rounding to the dtype does to the stack below.
 _TOLERANCE = {torch.float32: 1e-4, torch.float16: 0.01, torch.bfloat16: 0.05}
-_INPUTS, _PROJECTION, _WIDTH, _VOCABULARY = 48, 32, 128, 40
-_LENGTHS = (5, 0, 1, 19)
-_STREAMS = torch.arange(len(_LENGTHS))
-_OFFSETS = torch.tensor([0, *_LENGTHS]).cumsum(0)
-_SOURCE = torch.where(_STREAMS == 2, -1, _STREAMS)
-_TOKENS = torch.arange(sum(_LENGTHS)) * 7 % _VOCABULARY
-_NEXT = _TOKENS[: len(_LENGTHS)]
+_INPUTS, _PROJECTION, _VOCABULARY = 48, 32, 40
+_CHUNK = 16  # rows: several chunks beside their products
+_STREAMS, _STEPS = 4, 5  # of the burst, which is made of two graphs
 
 
 class KernelMismatch(RuntimeError):
     """A GPU's kernels do not run there, or compute something else; says what."""
 
 
-def check_kernels(device: torch.device, dtype: torch.dtype) -> None:
-    """Run a small random stack over sequences, then one step, and pick tokens.
+def check_kernels(
+    device: torch.device, dtype: torch.dtype, width: int = 384, crowd: int = 44
+) -> None:
+    """Run a small random stack over sequences, in chunks and in steps, and pick tokens.
+
+    width: of the stack; by default the products need the widest tile.
+    crowd: sequences of one step, by default as many as the scan has another tile for.
 
     Raises `KernelMismatch`. Takes as long as the kernels take to compile.
     """
     name = str(dtype).removeprefix("torch.")
-    stack = _Stack()
+    stack = _Stack(width, (5, 0, 1, 19, *[1] * crowd))
     try:
-        found = stack.computed(device, dtype)
+        decoder = stack.on(device, dtype)
+        found = stack.computed(decoder)
+        launched = _burst(decoder, Eager(device))
+        replayed = _burst(decoder, None)
     except Exception as error:
         if is_out_of_memory(error):
             raise torch.OutOfMemoryError(str(error)) from error
@@ -46,22 +52,30 @@ def check_kernels(device: torch.device, dtype: torch.dtype) -> None:
             raise KernelMismatch(
                 f"the {what} in {name} are {apart:.3g} off, and {_TOLERANCE[dtype]:g} is rounding"
             )
+    if not torch.equal(launched, replayed):
+        raise KernelMismatch(f"a captured burst in {name} picks other tokens than its launches")
 
 
 class _Stack:
     """Two layers in float32: a projection into four planes, then three planes."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int, lengths: tuple[int, ...]) -> None:
         generator = torch.Generator().manual_seed(1)
 
         def random(*size: int) -> Tensor:
             return torch.randn(size, generator=generator).div_(size[-1] ** 0.5)
 
-        self.embedding, self.head = random(_VOCABULARY, _INPUTS) * 4, random(_VOCABULARY, _WIDTH)
+        self.width = width
+        self.embedding, self.head = random(_VOCABULARY, _INPUTS) * 4, random(_VOCABULARY, width)
         self.projection = random(_PROJECTION, _INPUTS)
-        self.weights = [random(4 * _WIDTH, _PROJECTION), random(3 * _WIDTH, _WIDTH)]
-        self.gates = [(random(2, _WIDTH), random(2, _WIDTH)) for _ in self.weights]
-        self.states = random(len(_LENGTHS), 2 * _WIDTH) * 4
+        self.weights = [random(4 * width, _PROJECTION), random(3 * width, width)]
+        self.gates = [(random(2, width), random(2, width)) for _ in self.weights]
+        self.states = random(len(lengths), 2 * width) * 4
+        self.offsets = torch.tensor([0, *lengths]).cumsum(0)
+        self.rows = torch.arange(len(lengths))
+        self.source = torch.where(self.rows == 2, -1, self.rows)
+        self.tokens = torch.arange(sum(lengths)) * 7 % _VOCABULARY
+        self.next = self.tokens[: len(lengths)]
 
     def defined(self) -> dict[str, Tensor]:
         """By the reference, on the CPU."""
@@ -71,18 +85,18 @@ class _Stack:
             x = self.embedding[tokens]
             u, residual = x @ self.projection.T @ self.weights[0].T, None
             for i, (weight_c, bias) in enumerate(self.gates):
-                x = reference_sru_scan(u, residual, weight_c, bias, batch, i * _WIDTH)
+                x = reference_sru_scan(u, residual, weight_c, bias, batch, i * self.width)
                 u, residual = x @ self.weights[-1].T, x
             return x
 
-        h = run(_TOKENS, RaggedBatch(_OFFSETS, states, _SOURCE, _STREAMS))
+        h = run(self.tokens, RaggedBatch(self.offsets, states, self.source, self.rows))
         after = states.clone()
-        each = RaggedBatch(torch.arange(len(_LENGTHS) + 1), states, _STREAMS, _STREAMS)
-        scores = F.linear(run(_NEXT, each), self.head)
+        each = RaggedBatch(torch.arange(len(self.rows) + 1), states, self.rows, self.rows)
+        scores = F.linear(run(self.next, each), self.head)
         return _named(h, after, scores, states, scores.amax(1))
 
-    def computed(self, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
-        """By the kernels of `device`."""
+    def on(self, device: torch.device, dtype: torch.dtype) -> Decoder:
+        """The stack on the device that is checked."""
 
         def layer(i: int) -> SRULayer:
             weight_c, bias = (gate.to(device) for gate in self.gates[i])
@@ -92,26 +106,56 @@ class _Stack:
                 projection=projection,
                 weight_c=weight_c,
                 bias=bias,
-                column=i * _WIDTH,
+                column=i * self.width,
                 highway_is_input=i > 0,
             )
 
-        decoder = Decoder(
+        return Decoder(
             embedding=self.embedding.to(device, dtype),
             layers=[layer(i) for i in range(len(self.weights))],
             head=make_product(self.head, None, dtype, device),
             states=self.states.to(device, copy=True),
         )
-        offsets, source, streams = (t.to(device) for t in (_OFFSETS, _SOURCE, _STREAMS))
-        h = decoder.embedding.index_select(0, _TOKENS.to(device))
-        for each in decoder.layers:
-            h = each(h, RaggedBatch(offsets, decoder.states, source, streams))
-        after = decoder.states.clone()
-        scores = decoder.logits(_NEXT.to(device), streams, streams)
-        slots = Slots(len(_LENGTHS), 1, device)  # empty ones take the most likely token
+
+    def computed(self, decoder: Decoder) -> dict[str, Tensor]:
+        """By the kernels."""
+        states = decoder.states
+        lane = SideStream(states.device) if states.is_cuda else Inline()
+        planned = plan(RaggedBatch(self.offsets, states, self.source, self.rows), _CHUNK)
+        tokens = self.tokens if planned.order is None else self.tokens[planned.order]
+        x = decoder.embedding.index_select(0, tokens.to(states.device))
+        parts = [x[first:end] for first, end, _ in planned.chunks]
+        batches = [batch for *_, batch in planned.chunks]
+        h = torch.cat(run_layers(decoder.layers, parts, batches, lane))
+        places = planned.places(torch.arange(len(tokens))).to(states.device)
+        after, rows = states.clone(), self.rows.to(states.device)
+        scores = decoder.logits(self.next.to(states.device), rows, rows)
+        slots = Slots(len(self.rows), 1, states.device)  # empty ones take the most likely token
         decoder.pick(scores, slots)
         picked = scores.gather(1, slots.tokens.unsqueeze(1)).squeeze(1)
-        return _named(h, after, scores, decoder.states, picked)
+        return _named(h[places], after, scores, states.clone(), picked)
+
+
+def _burst(decoder: Decoder, recorder: Recorder | None) -> Tensor:
+    """Tokens of a burst that uses every option of the sampler; the states stay as they are."""
+    before = decoder.states.clone()
+    bursts = Bursts(decoder.step, before.device, _STREAMS, _STEPS, recorder)
+    rows = torch.arange(_STREAMS)
+    streams = Streams(
+        tokens=rows,
+        source=rows,
+        target=rows,
+        uniforms=torch.linspace(0.01, 0.99, _STEPS * _STREAMS).double().view(_STEPS, _STREAMS),
+        temperature=0.5 + rows / 2,
+        top_p=torch.where(rows % 2 == 0, 0.9, 1.0),
+        min_p=torch.where(rows == 1, 0.01, 0.0),
+        penalty=torch.where(rows == 2, 1.3, 1.0),
+        top_k=torch.where(rows == 3, 20, 0).int(),
+        window=rows.unsqueeze(1).expand(_STREAMS, WINDOW),
+    )
+    tokens = bursts.run(streams, _STEPS)
+    decoder.states.copy_(before)
+    return tokens
 
 
 def _named(*outcomes: Tensor) -> dict[str, Tensor]:

@@ -6,14 +6,22 @@ import pytest
 import torch
 from torch import Tensor
 
+from sruserve.kernels import graphs as graphs_module
 from sruserve.kernels import triton_product, triton_sample, triton_scan, triton_step
+from sruserve.kernels.graphs import Bursts, Eager
 from sruserve.kernels.self_check import KernelMismatch, check_kernels
 
-CPU = torch.device("cpu")
+# The interpreter computes in numpy, which warns of NaN; a GPU does not.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+
+def check() -> None:
+    """Narrow and with few sequences: what is compared is the same."""
+    check_kernels(torch.device("cpu"), torch.float32, width=32, crowd=1)
 
 
 def test_right_kernels_pass() -> None:
-    check_kernels(CPU, torch.float32)
+    check()
 
 
 @pytest.mark.parametrize(
@@ -33,18 +41,18 @@ def test_a_kernel_that_computes_something_else_is_found(
 
     def broken(*args: Any, **kwargs: Any) -> Tensor:
         found: Tensor = right(*args, **kwargs)
-        return found * wrong
+        return found.mul_(wrong)  # in place: it may be the caller's
 
     monkeypatch.setattr(module, name, broken)
     with pytest.raises(KernelMismatch, match=f"{what} in float32"):
-        check_kernels(CPU, torch.float32)
+        check()
 
 
 def test_a_sampler_that_picks_another_token_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     right = triton_sample.triton_sample
     monkeypatch.setattr(triton_sample, "triton_sample", lambda s, slots: right(-s, slots))
     with pytest.raises(KernelMismatch, match="picked"):
-        check_kernels(CPU, torch.float32)
+        check()
 
 
 def test_a_kernel_that_does_not_run_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,4 +61,20 @@ def test_a_kernel_that_does_not_run_is_told(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(triton_scan, "triton_sru_scan", broken)
     with pytest.raises(KernelMismatch, match="do not run in float32: no kernel image"):
-        check_kernels(CPU, torch.float32)
+        check()
+
+
+def test_a_graph_that_is_not_what_was_captured_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Bursts.run
+
+    def skips(self: Bursts, streams: Any, steps: int) -> Tensor:
+        """Without a graph, right; with one, the last step twice."""
+        tokens = run(self, streams, steps)
+        graphs = not isinstance(self._recorder, Eager) or self._recorder is replayed
+        return torch.cat((tokens[1:], tokens[-1:])) if graphs else tokens
+
+    replayed = Eager()
+    monkeypatch.setattr(graphs_module, "Eager", lambda: replayed)
+    monkeypatch.setattr(Bursts, "run", skips)
+    with pytest.raises(KernelMismatch, match="captured burst"):
+        check()
