@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import sruserve.kernels.cpu as cpu
 from sruserve.kernels.ragged import RaggedBatch
 from sruserve.kernels.reference import reference_sru_scan
 
@@ -37,7 +38,7 @@ class Case:
     column: int
     options: dict[str, Any]
 
-    def run(self, scan: Scan) -> tuple[Tensor, Tensor]:
+    def run(self, scan: Scan = cpu.cpu_sru_scan) -> tuple[Tensor, Tensor]:
         """Returns h and the states after the call."""
         batch = replace(self.batch, states=self.batch.states.clone())
         arguments = (self.u, self.residual, self.weight_c, self.bias, batch, self.column)
@@ -65,6 +66,22 @@ class Case:
                 batch.source.to(device),
                 batch.target.to(device),
             ),
+        )
+
+    def channels(self, first: int, end: int) -> "Case":
+        """The same layer with these channels alone."""
+        blocks = self.u.view(len(self.u), -1, self.weight_c.shape[1])[:, :, first:end]
+        options = dict(self.options)
+        if (split := options.get("backward_from")) is not None:
+            options["backward_from"] = min(max(split - first, 0), end - first)
+        return Case(
+            blocks.flatten(1).contiguous(),
+            None if self.residual is None else self.residual[:, first:end].contiguous(),
+            self.weight_c[:, first:end].contiguous(),
+            self.bias[:, first:end].contiguous(),
+            self.batch,
+            self.column + first,
+            options,
         )
 
     def rows(self, first: int, end: int, batch: RaggedBatch) -> "Case":
@@ -95,7 +112,7 @@ def case(
 ) -> Case:
     """A random layer and batch: sequence 0 runs in place, 1 starts from zeros, 2 is dropped.
 
-    `backward_from` is a part of the width.
+    backward_from: a channel, or as a float a part of the width.
     """
     g = torch.Generator().manual_seed(seed)
     rows, n = sum(lengths), len(lengths)
@@ -104,8 +121,10 @@ def case(
     target[:1] = source[:1]
     source[1:2] = -1
     target[2:3] = -1
+    if isinstance(backward_from, float):
+        backward_from = int(width * backward_from)
     if backward_from is not None:
-        options["backward_from"] = int(width * backward_from)
+        options["backward_from"] = backward_from
     return Case(
         torch.randn(rows, blocks * width, generator=g).to(dtype),
         torch.randn(rows, width, generator=g).to(dtype) if skip and blocks == 3 else None,

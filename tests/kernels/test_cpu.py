@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch import Tensor
 import sruserve.kernels.cpu as cpu
 from sruserve.kernels.ragged import RaggedBatch, single
 from sruserve.kernels.reference import reference_sru_scan
+from tests.kernels.scans import Case, assert_same_bits, case
 
 DTYPES = [torch.float32, torch.bfloat16]
 INF, NAN = float("inf"), float("nan")
@@ -52,81 +53,6 @@ def threads() -> Iterator[None]:
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
-
-
-@dataclass(frozen=True)
-class Case:
-    """The arguments of one call; `run` leaves them as they are."""
-
-    u: Tensor
-    residual: Tensor | None
-    weight_c: Tensor
-    bias: Tensor
-    batch: RaggedBatch
-    column: int
-    options: dict[str, Any]
-
-    def run(self, scan: Any = cpu.cpu_sru_scan) -> tuple[Tensor, Tensor]:
-        """Returns h and the states after the call."""
-        batch = replace(self.batch, states=self.batch.states.clone())
-        arguments = (self.u, self.residual, self.weight_c, self.bias, batch, self.column)
-        return scan(*arguments, **self.options), batch.states
-
-    def channels(self, first: int, end: int) -> "Case":
-        """The same layer with these channels alone."""
-        blocks = self.u.view(len(self.u), -1, self.weight_c.shape[1])[:, :, first:end]
-        options = dict(self.options)
-        if (split := options.get("backward_from")) is not None:
-            options["backward_from"] = min(max(split - first, 0), end - first)
-        return Case(
-            blocks.flatten(1).contiguous(),
-            None if self.residual is None else self.residual[:, first:end].contiguous(),
-            self.weight_c[:, first:end].contiguous(),
-            self.bias[:, first:end].contiguous(),
-            self.batch,
-            self.column + first,
-            options,
-        )
-
-
-def case(
-    width: int,
-    lengths: list[int],
-    *,
-    blocks: int = 3,
-    skip: bool = True,
-    dtype: torch.dtype = torch.float32,
-    seed: int = 0,
-    **options: Any,
-) -> Case:
-    """A random layer and batch: sequence 0 runs in place, 1 starts from zeros, 2 is dropped."""
-    g = torch.Generator().manual_seed(seed)
-    rows, n = sum(lengths), len(lengths)
-    source = torch.arange(n) * 2
-    target = source + 1
-    target[:1] = source[:1]
-    source[1:2] = -1
-    target[2:3] = -1
-    return Case(
-        torch.randn(rows, blocks * width, generator=g).to(dtype),
-        torch.randn(rows, width, generator=g).to(dtype) if skip and blocks == 3 else None,
-        torch.randn(2, width, generator=g) * 0.5,
-        torch.randn(2, width, generator=g),
-        RaggedBatch(
-            torch.tensor([0, *lengths]).cumsum(0),
-            torch.randn(2 * n, width + 8, generator=g),
-            source,
-            target,
-        ),
-        5,
-        options,
-    )
-
-
-def assert_same_bits(ours: tuple[Tensor, ...], theirs: tuple[Tensor, ...]) -> None:
-    for a, b in zip(ours, theirs, strict=True):
-        assert a.dtype is b.dtype
-        assert torch.equal(a, b)
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
