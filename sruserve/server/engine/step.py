@@ -95,9 +95,8 @@ class Stepper:
         interrupted: Callable[[], bool],
     ) -> None:
         source = [self._source(advance) for advance in advances]
-        logprobs = any(a.stream.job.sampling.logprobs is not None for a in advances)
         if self._decoding is not None and not batch.inputs:
-            if not logprobs:
+            if not any(a.stream.job.sampling.logprobs is not None for a in advances):
                 steps = 1 if interrupted() else min(burst, self._decoding.most_steps)
                 self._decode(self._decoding, advances, source, steps)
                 return
