@@ -86,7 +86,9 @@ def send(tensor: Tensor, device: torch.device) -> Tensor:
     """Copy a tensor from the CPU to `device`; the host does not wait for the copy."""
     if device.type == "cpu":
         return tensor
-    return tensor.pin_memory().to(device, non_blocking=True)
+    if device.type == "cuda":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
 
 
 def use_device(device: torch.device) -> None:
