@@ -153,18 +153,14 @@ class Network:
 
         before: called with each number of rows, to set what else the kernels depend on.
         """
-        sizes = {padded_rows(rows) for rows in range(1, self._piece_rows + 1)}
         if uses_triton(self.device):
             self._warm_up_triton()
             return
+        sizes = {padded_rows(rows) for rows in range(1, self._piece_rows + 1)}
         states = self.layout.allocate(1, self.device)
         for rows in sorted(sizes):
             before(rows)
-            if self.config.vocab_size is None:
-                inputs = torch.zeros(rows, self.config.rnn.input_size)
-            else:
-                inputs = torch.zeros(rows, dtype=torch.int64)
-            hidden = self.hidden(inputs, single(states, rows))
+            hidden = self.hidden(self._zeros(rows), single(states, rows))
             if self._head is not None:
                 self.logits(hidden)
 
@@ -174,12 +170,16 @@ class Network:
         for offsets in (torch.tensor([0, rows]), torch.arange(rows + 1)):
             nowhere = torch.full((len(offsets) - 1,), -1)
             states = self.layout.allocate(1, self.device)
-            inputs = torch.zeros(rows, dtype=torch.int64)
-            if self.config.vocab_size is None:
-                inputs = torch.zeros(rows, self.config.rnn.input_size)
-            hidden = self.hidden(inputs, RaggedBatch(offsets, states, nowhere, nowhere))
+            batch = RaggedBatch(offsets, states, nowhere, nowhere)
+            hidden = self.hidden(self._zeros(rows), batch)
             if self._head is not None:
                 self.logits(hidden)
+
+    def _zeros(self, rows: int) -> Tensor:
+        """Inputs that mean nothing: ids or features."""
+        if self.config.vocab_size is None:
+            return torch.zeros(rows, self.config.rnn.input_size)
+        return torch.zeros(rows, dtype=torch.int64)
 
     def _run(self, inputs: Tensor, piece: RaggedBatch) -> Tensor:
         """One piece through all layers; rows past the piece's own are padding."""

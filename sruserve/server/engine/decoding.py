@@ -1,7 +1,6 @@
 """Decoding on a GPU: the engine's streams as slots of captured bursts, sampled where they are."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -13,17 +12,6 @@ from sruserve.kernels.graphs import Bursts
 from sruserve.kernels.slots import WINDOW, Slots, Streams
 from sruserve.server.engine.jobs import Sampling
 from sruserve.server.engine.streams import Stream
-
-
-@dataclass(frozen=True, slots=True)
-class _Parameters:
-    """The sampling parameters of some streams, as columns."""
-
-    temperature: Tensor
-    top_p: Tensor
-    min_p: Tensor
-    penalty: Tensor
-    top_k: Tensor
 
 
 class Decoding:
@@ -81,7 +69,6 @@ class Decoding:
         sampling = [stream.job.sampling for stream in streams]
         if self._sampling != sampling:  # mostly those of the last burst
             self._sampling, self._columns = sampling, _parameters(sampling)
-        columns = self._columns
         window = torch.full((len(streams), WINDOW), -1)
         for i, stream in enumerate(streams):
             if stream.job.sampling.repetition_penalty != 1 and stream.window:
@@ -91,20 +78,17 @@ class Decoding:
             source=torch.tensor(source),
             target=torch.tensor(target),
             uniforms=torch.from_numpy(uniforms),
-            temperature=columns.temperature,
-            top_p=columns.top_p,
-            min_p=columns.min_p,
-            penalty=columns.penalty,
-            top_k=columns.top_k,
             window=window,
+            **self._columns,
         )
 
 
-def _parameters(sampling: Sequence[Sampling]) -> _Parameters:
-    return _Parameters(
-        temperature=torch.tensor([s.temperature for s in sampling], dtype=torch.float32),
-        top_p=torch.tensor([s.top_p for s in sampling], dtype=torch.float32),
-        min_p=torch.tensor([s.min_p for s in sampling], dtype=torch.float32),
-        penalty=torch.tensor([s.repetition_penalty for s in sampling], dtype=torch.float32),
-        top_k=torch.tensor([min(s.top_k, (1 << 31) - 1) for s in sampling], dtype=torch.int32),
-    )
+def _parameters(sampling: Sequence[Sampling]) -> dict[str, Tensor]:
+    """The sampling parameters of some streams, as the fields of `Streams`."""
+    return {
+        "temperature": torch.tensor([s.temperature for s in sampling], dtype=torch.float32),
+        "top_p": torch.tensor([s.top_p for s in sampling], dtype=torch.float32),
+        "min_p": torch.tensor([s.min_p for s in sampling], dtype=torch.float32),
+        "penalty": torch.tensor([s.repetition_penalty for s in sampling], dtype=torch.float32),
+        "top_k": torch.tensor([min(s.top_k, (1 << 31) - 1) for s in sampling], dtype=torch.int32),
+    }
