@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # The GPU kernels have to compile under these, too; constraints.txt has the one that torch asks for.
 OLDEST_TRITON := $(VENV)/triton-3.6.0
 NEWEST_TRITON := $(VENV)/triton-3.9.0
-SOURCES := pyproject.toml setup.py constraints.txt sruserve/kernels/cpu.c
+SOURCES := pyproject.toml setup.py constraints.txt $(wildcard sruserve/kernels/cpu*.[ch])
 
 .PHONY: help serve test lint bench clean
 

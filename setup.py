@@ -1,5 +1,7 @@
 """Builds the CPU kernel at install; everything else about the package is in pyproject.toml."""
 
+from glob import glob
+
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
@@ -33,6 +35,13 @@ class BuildKernel(build_ext):  # type: ignore[misc]
 
 
 setup(
-    ext_modules=[Extension("sruserve.kernels._cpu", ["sruserve/kernels/cpu.c"], optional=True)],
+    ext_modules=[
+        Extension(
+            "sruserve.kernels._cpu",
+            ["sruserve/kernels/cpu.c"],
+            depends=glob("sruserve/kernels/cpu*.h"),
+            optional=True,
+        )
+    ],
     cmdclass={"build_ext": BuildKernel},
 )

@@ -1,14 +1,12 @@
 /* The SRU recurrence on the CPU, in the widest vectors the machine has; `reference.py` defines it.
  *
  * Plain C11 with GCC/Clang vector types: no Python, torch, libm or OpenMP to build against. The
- * file includes itself once per instruction set, and `current` picks one when it runs.
+ * headers beside it are included once per instruction set, and `current` picks one when it runs.
  *
  * Outputs are the same bits for a (sequence, channel) whatever else the call holds: every channel
  * goes through the same vector arithmetic with explicit FMAs (the compiler may contract nothing),
  * and a tail of channels is padded to a whole vector.
  */
-#ifndef LANES
-
 #include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
@@ -74,7 +72,7 @@ static const float LOG2_E = 1.44269504f;
 #define MAX(a, b) NAME(pick)((a) > (b), (a), (b))
 #define WIDEN(half) __builtin_convertvector(half, vu)
 #define TRUNCATE(bits) __builtin_convertvector(bits, vh)
-#include "cpu.c"
+#include "cpu_each.h"
 
 #if defined(__x86_64__)
 #define SET avx2
@@ -85,7 +83,7 @@ static const float LOG2_E = 1.44269504f;
 #define MAX(a, b) ((vf)_mm256_max_ps((__m256)(a), (__m256)(b)))
 #define WIDEN(half) ((vu)_mm256_cvtepu16_epi32((__m128i)(half)))
 #define TRUNCATE(bits) __builtin_convertvector(bits, vh)
-#include "cpu.c"
+#include "cpu_each.h"
 
 #define SET avx512
 #define LANES 16
@@ -95,7 +93,7 @@ static const float LOG2_E = 1.44269504f;
 #define MAX(a, b) ((vf)_mm512_max_ps((__m512)(a), (__m512)(b)))
 #define WIDEN(half) ((vu)_mm512_cvtepu16_epi32((__m256i)(half)))
 #define TRUNCATE(bits) ((vh)_mm512_cvtepi32_epi16((__m512i)(bits)))
-#include "cpu.c"
+#include "cpu_each.h"
 #endif
 
 struct instruction_set {
@@ -254,166 +252,3 @@ EXPORT int sru_scan(const struct scan *s) {
     run_parallel(take_shares, &share, (unsigned)s->threads, 0);
     return OK;
 }
-
-#else /* once per instruction set: SET, LANES, TARGET and the operations from FMA on are given */
-
-typedef float vf __attribute__((vector_size(4 * LANES)));
-typedef int32_t vi __attribute__((vector_size(4 * LANES)));
-typedef uint32_t vu __attribute__((vector_size(4 * LANES)));
-typedef uint16_t vh __attribute__((vector_size(2 * LANES)));
-typedef float loose __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef uint16_t loose_half __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
-
-TARGET INLINE vf NAME(all)(float value) { return value - (vf){0}; }
-
-TARGET INLINE vf NAME(pick)(vi mask, vf yes, vf no) {
-    return (vf)((mask & (vi)yes) | (~mask & (vi)no));
-}
-
-/* 2^y to 2 ulp for y in [-126.5, 127.5); beyond, 0 and +inf. NaN stays NaN. */
-TARGET INLINE vf NAME(exp2)(vf y) {
-    const vf round = NAME(all)(12582912.0f + 127.0f); /* 1.5 * 2^23; 127: the exponent's bias */
-    y = MIN(NAME(all)(128.0f), MAX(NAME(all)(-127.0f), y));
-    const vf shifted = y + round;
-    const vf r = y - (shifted - round);
-    vf p = NAME(all)(1.326472731e-3f);
-    p = FMA(p, r, NAME(all)(9.671512991e-3f));
-    p = FMA(p, r, NAME(all)(5.550733581e-2f));
-    p = FMA(p, r, NAME(all)(2.402224243e-1f));
-    p = FMA(p, r, NAME(all)(6.931470037e-1f));
-    p = FMA(p, r, NAME(all)(1.0f));
-    return p * (vf)((vu)shifted << 23);
-}
-
-/* The logistic function of x, given y = -log2(e) x. */
-TARGET INLINE vf NAME(sigmoid)(vf y) { return 1.0f / (1.0f + NAME(exp2)(y)); }
-
-/* Absolute error 1e-7; near 0 a polynomial keeps the relative error as small (Cephes, tanhf). */
-TARGET INLINE vf NAME(tanh)(vf x) {
-    const vi sign = (vi)x & INT32_MIN;
-    const vf a = (vf)((vi)x ^ sign), z = a * a;
-    const vf far = 1.0f - 2.0f / (1.0f + NAME(exp2)(a * (2.0f * LOG2_E)));
-    vf p = NAME(all)(-5.70498872745e-3f);
-    p = FMA(p, z, NAME(all)(2.06390887954e-2f));
-    p = FMA(p, z, NAME(all)(-5.37397155531e-2f));
-    p = FMA(p, z, NAME(all)(1.33314422036e-1f));
-    p = FMA(p, z, NAME(all)(-3.33332819422e-1f));
-    const vf near = FMA(p * z, a, a);
-    return (vf)((vi)NAME(pick)(a < 0.625f, near, far) | sign);
-}
-
-TARGET INLINE vf NAME(widen)(vh half) { return (vf)(WIDEN(half) << 16); }
-
-/* Round to the nearest bfloat16, ties to even. */
-TARGET INLINE vh NAME(narrow)(vf value) {
-    const vu bits = (vu)value;
-    const vu rounded = bits + 0x7fff + ((bits >> 16) & 1);
-    const vu kept = (vu)NAME(pick)(value == value, (vf)rounded, NAME(all)(__builtin_nanf("")));
-    return TRUNCATE(kept >> 16);
-}
-
-/* The first `count` channels at `from`; the lanes after them are 0. */
-TARGET INLINE vf NAME(load)(const char *from, int64_t count, int bfloat16) {
-    if (count >= LANES)
-        return bfloat16 ? NAME(widen)(*(const loose_half *)from) : (vf)*(const loose *)from;
-    vf whole = {0};
-    vh half = {0};
-    for (int64_t i = 0; i < count; ++i)
-        if (bfloat16) half[i] = ((const uint16_t *)from)[i];
-        else whole[i] = ((const float *)from)[i];
-    return bfloat16 ? NAME(widen)(half) : whole;
-}
-
-TARGET INLINE void NAME(store)(char *to, vf value, int64_t count, int bfloat16) {
-    const vh half = NAME(narrow)(value);
-    if (count >= LANES) {
-        if (bfloat16) *(loose_half *)to = half;
-        else *(loose *)to = value;
-        return;
-    }
-    for (int64_t i = 0; i < count; ++i)
-        if (bfloat16) ((uint16_t *)to)[i] = half[i];
-        else ((float *)to)[i] = value[i];
-}
-
-/* Neighbouring vectors over all steps, with c in registers; `last`: channels in the last one. */
-TARGET INLINE void NAME(steps)(const struct walk *w, int64_t channel, int vectors, int64_t last,
-                               int bfloat16) {
-    const int64_t size = bfloat16 ? 2 : 4, stride = LANES * size;
-    const vf fold = NAME(all)(-LOG2_E); /* into u, weights and biases: sigmoid(x) = 1 / (1 + 2^y) */
-    vf c[VECTORS], w_f[VECTORS], w_r[VECTORS], b_f[VECTORS], b_r[VECTORS];
-#pragma GCC unroll 4
-    for (int v = 0; v < vectors; ++v) {
-        const int64_t count = v + 1 < vectors ? LANES : last, at = channel + v * LANES;
-        w_f[v] = NAME(load)((const char *)(w->weight_c + at), count, 0) * fold;
-        w_r[v] = NAME(load)((const char *)(w->weight_c + w->width + at), count, 0) * fold;
-        b_f[v] = NAME(load)((const char *)(w->bias + at), count, 0) * fold;
-        b_r[v] = NAME(load)((const char *)(w->bias + w->width + at), count, 0) * fold;
-        c[v] = w->start ? NAME(load)((const char *)(w->start + at), count, 0) : (vf){0};
-    }
-    const char *u = w->u + channel * size, *x = w->x ? w->x + channel * size : 0;
-    char *h = w->h + channel * size;
-    for (int64_t t = 0; t < w->steps; ++t) {
-#pragma GCC unroll 4
-        for (int v = 0; v < vectors; ++v) {
-            const int64_t count = v + 1 < vectors ? LANES : last, at = v * stride;
-            const uintptr_t ahead = (uintptr_t)u + at + AHEAD * w->u_step;
-            __builtin_prefetch((const void *)ahead);
-            __builtin_prefetch((const void *)(ahead + w->plane));
-            __builtin_prefetch((const void *)(ahead + 2 * w->plane));
-            if (x) __builtin_prefetch((const void *)((uintptr_t)x + at + AHEAD * w->x_step));
-            const vf z = NAME(load)(u + at, count, bfloat16);
-            const vf u_f = NAME(load)(u + w->plane + at, count, bfloat16);
-            const vf u_r = NAME(load)(u + 2 * w->plane + at, count, bfloat16);
-            const vf f = NAME(sigmoid)(FMA(w_f[v], c[v], FMA(u_f, fold, b_f[v])));
-            const vf previous = c[v];
-            c[v] = FMA(previous - z, f, z);
-            const vf read = w->updated_reset ? c[v] : previous;
-            const vf r = NAME(sigmoid)(FMA(w_r[v], read, FMA(u_r, fold, b_r[v])));
-            const vf g = w->tanh ? NAME(tanh)(c[v]) : c[v];
-            vf out = g * r;
-            if (x) {
-                const vf skip = NAME(load)(x + at, count, bfloat16) * w->scale;
-                out = FMA(g - skip, r, skip);
-            }
-            NAME(store)(h + at, out, count, bfloat16);
-        }
-        u += w->u_step;
-        h += w->h_step;
-        if (x) x += w->x_step;
-    }
-    if (w->end)
-#pragma GCC unroll 4
-        for (int v = 0; v < vectors; ++v) {
-            const int64_t count = v + 1 < vectors ? LANES : last;
-            NAME(store)((char *)(w->end + channel + v * LANES), c[v], count, 0);
-        }
-}
-
-TARGET INLINE void NAME(run)(const struct walk *w, int bfloat16) {
-    int64_t channel = 0;
-    for (; channel + VECTORS * LANES <= w->channels; channel += VECTORS * LANES)
-        NAME(steps)(w, channel, VECTORS, LANES, bfloat16);
-    if (channel + 2 * LANES <= w->channels) {
-        NAME(steps)(w, channel, 2, LANES, bfloat16);
-        channel += 2 * LANES;
-    }
-    if (channel + LANES <= w->channels) {
-        NAME(steps)(w, channel, 1, LANES, bfloat16);
-        channel += LANES;
-    }
-    if (channel < w->channels) NAME(steps)(w, channel, 1, w->channels - channel, bfloat16);
-}
-
-TARGET static void NAME(float32)(struct walk walk) { NAME(run)(&walk, 0); }
-TARGET static void NAME(bfloat16)(struct walk walk) { NAME(run)(&walk, 1); }
-
-#undef SET
-#undef LANES
-#undef TARGET
-#undef FMA
-#undef MIN
-#undef MAX
-#undef WIDEN
-#undef TRUNCATE
-#endif

@@ -1,0 +1,13 @@
+/* All that is compiled once per instruction set. */
+#include "cpu_vector.h"
+
+#include "cpu_scan.h"
+
+#undef SET
+#undef LANES
+#undef TARGET
+#undef FMA
+#undef MIN
+#undef MAX
+#undef WIDEN
+#undef TRUNCATE

@@ -1,0 +1,83 @@
+/* Vectors of one instruction set: arithmetic in float32, memory in float32 or bfloat16.
+ *
+ * Given are SET, LANES, TARGET and the operations from FMA on; see cpu.c.
+ */
+
+typedef float vf __attribute__((vector_size(4 * LANES)));
+typedef int32_t vi __attribute__((vector_size(4 * LANES)));
+typedef uint32_t vu __attribute__((vector_size(4 * LANES)));
+typedef uint16_t vh __attribute__((vector_size(2 * LANES)));
+typedef float loose __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef uint16_t loose_half __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
+
+TARGET INLINE vf NAME(all)(float value) { return value - (vf){0}; }
+
+TARGET INLINE vf NAME(pick)(vi mask, vf yes, vf no) {
+    return (vf)((mask & (vi)yes) | (~mask & (vi)no));
+}
+
+/* 2^y to 2 ulp for y in [-126.5, 127.5); beyond, 0 and +inf. NaN stays NaN. */
+TARGET INLINE vf NAME(exp2)(vf y) {
+    const vf round = NAME(all)(12582912.0f + 127.0f); /* 1.5 * 2^23; 127: the exponent's bias */
+    y = MIN(NAME(all)(128.0f), MAX(NAME(all)(-127.0f), y));
+    const vf shifted = y + round;
+    const vf r = y - (shifted - round);
+    vf p = NAME(all)(1.326472731e-3f);
+    p = FMA(p, r, NAME(all)(9.671512991e-3f));
+    p = FMA(p, r, NAME(all)(5.550733581e-2f));
+    p = FMA(p, r, NAME(all)(2.402224243e-1f));
+    p = FMA(p, r, NAME(all)(6.931470037e-1f));
+    p = FMA(p, r, NAME(all)(1.0f));
+    return p * (vf)((vu)shifted << 23);
+}
+
+/* The logistic function of x, given y = -log2(e) x. */
+TARGET INLINE vf NAME(sigmoid)(vf y) { return 1.0f / (1.0f + NAME(exp2)(y)); }
+
+/* Absolute error 1e-7; near 0 a polynomial keeps the relative error as small (Cephes, tanhf). */
+TARGET INLINE vf NAME(tanh)(vf x) {
+    const vi sign = (vi)x & INT32_MIN;
+    const vf a = (vf)((vi)x ^ sign), z = a * a;
+    const vf far = 1.0f - 2.0f / (1.0f + NAME(exp2)(a * (2.0f * LOG2_E)));
+    vf p = NAME(all)(-5.70498872745e-3f);
+    p = FMA(p, z, NAME(all)(2.06390887954e-2f));
+    p = FMA(p, z, NAME(all)(-5.37397155531e-2f));
+    p = FMA(p, z, NAME(all)(1.33314422036e-1f));
+    p = FMA(p, z, NAME(all)(-3.33332819422e-1f));
+    const vf near = FMA(p * z, a, a);
+    return (vf)((vi)NAME(pick)(a < 0.625f, near, far) | sign);
+}
+
+TARGET INLINE vf NAME(widen)(vh half) { return (vf)(WIDEN(half) << 16); }
+
+/* Round to the nearest bfloat16, ties to even. */
+TARGET INLINE vh NAME(narrow)(vf value) {
+    const vu bits = (vu)value;
+    const vu rounded = bits + 0x7fff + ((bits >> 16) & 1);
+    const vu kept = (vu)NAME(pick)(value == value, (vf)rounded, NAME(all)(__builtin_nanf("")));
+    return TRUNCATE(kept >> 16);
+}
+
+/* The first `count` channels at `from`; the lanes after them are 0. */
+TARGET INLINE vf NAME(load)(const char *from, int64_t count, int bfloat16) {
+    if (count >= LANES)
+        return bfloat16 ? NAME(widen)(*(const loose_half *)from) : (vf)*(const loose *)from;
+    vf whole = {0};
+    vh half = {0};
+    for (int64_t i = 0; i < count; ++i)
+        if (bfloat16) half[i] = ((const uint16_t *)from)[i];
+        else whole[i] = ((const float *)from)[i];
+    return bfloat16 ? NAME(widen)(half) : whole;
+}
+
+TARGET INLINE void NAME(store)(char *to, vf value, int64_t count, int bfloat16) {
+    const vh half = NAME(narrow)(value);
+    if (count >= LANES) {
+        if (bfloat16) *(loose_half *)to = half;
+        else *(loose *)to = value;
+        return;
+    }
+    for (int64_t i = 0; i < count; ++i)
+        if (bfloat16) ((uint16_t *)to)[i] = half[i];
+        else ((float *)to)[i] = value[i];
+}
