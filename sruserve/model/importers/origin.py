@@ -1,16 +1,15 @@
 """What every file of this package gives: one library's checkpoints as networks of ours."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from sruserve.model.cells.stack import StackConfig
-    from sruserve.model.config import Task
-    from sruserve.model.embeddings import EmbeddingConfig
-    from sruserve.model.heads import HeadConfig
+from sruserve.model.cells.stack import StackConfig
+from sruserve.model.config import Task
+from sruserve.model.embeddings import EmbeddingConfig
+from sruserve.model.heads import HeadConfig
 
 Options = Mapping[str, Any]
 
@@ -19,15 +18,14 @@ Options = Mapping[str, Any]
 class Imported:
     """A checkpoint in the terms of a model folder.
 
-    tensors: float32, named as a folder names them; a tied head has no tensor of its own.
-    embedding, head: None is the plain one.
+    tensors: float32, named as a folder names them; a tied head has no matrix of its own.
     """
 
     tensors: dict[str, Tensor]
-    rnn: "StackConfig"
+    rnn: StackConfig
     vocab_size: int | None = None
-    embedding: "EmbeddingConfig | None" = None
-    head: "HeadConfig | None" = None
+    embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
+    head: HeadConfig = field(default_factory=HeadConfig)
 
 
 class Origin(Protocol):
@@ -37,9 +35,7 @@ class Origin(Protocol):
         """Whether tensors of these names can only be of this origin."""
         ...
 
-    def read(
-        self, tensors: Mapping[str, Tensor], options: Options | None, task: "Task"
-    ) -> Imported:
+    def read(self, tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> Imported:
         """Convert a state dict.
 
         options: the JSON object of `--options`, in the names of the origin's own constructors;
