@@ -70,7 +70,8 @@ def _undropped(layer: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _lstm(layers: Sequence[Mapping[str, Tensor]]) -> tuple[dict[str, Tensor], StackConfig]:
     """One-layer LSTMs as a stack."""
     names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
-    tensors, widths = {}, []
+    tensors: dict[str, Tensor] = {}
+    widths = []
     for i, layer in enumerate(layers):
         check_names(layer, names, f"rnns.{i}.")
         widths.append(need(layer, "weight_hh_l0", 2, f"rnns.{i}.").shape[1])
