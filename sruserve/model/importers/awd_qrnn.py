@@ -28,8 +28,9 @@ _TRAINING = {"dropout", "dropouth", "dropouti", "dropoute", "wdrop", "tie_weight
 
 
 def recognises(names: Collection[str]) -> bool:
-    """An `rnns` of one-layer modules, with or without dropped weights."""
-    return any(re.match(f"{_QRNN}weight|{_LSTM}weight", name) for name in names)
+    """A list `rnns` of one-layer modules, with or without dropped weights."""
+    own = rf"{_QRNN}weight|{_LSTM}weight_hh_l0_raw|rnns\.1\.weight_hh_l0"
+    return any(re.match(own, name) for name in names)
 
 
 def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> Imported:

@@ -64,7 +64,7 @@ def test_a_format_that_does_not_exist_is_a_usage_error(tmp_path: Path) -> None:
         (("layers.0.linear.weight", "layers.0.linear.bias"), "qrnn"),
         (("encoder.weight", "rnns.0.linear.module.weight_raw", "decoder.bias"), "awd-qrnn"),
         (("encoder.weight", "rnns.0.module.weight_hh_l0_raw", "decoder.bias"), "awd-qrnn"),
-        (("encoder.weight", "rnns.0.weight_hh_l0", "decoder.bias"), "awd-qrnn"),
+        (("encoder.weight", "rnns.0.weight_hh_l0", "rnns.1.weight_hh_l0"), "awd-qrnn"),
         (("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"), "torch"),
     ],
     ids=lambda value: value if isinstance(value, str) else value[0],
