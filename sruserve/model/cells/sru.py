@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from sruserve.kernels import SRULayer, make_product
+from sruserve.kernels import Activation, Cell, CellLayer, Norm, make_product
 from sruserve.model.config import ResetGate, SRUConfig
 
 
@@ -33,7 +33,7 @@ def sru_layer(
     dtype: torch.dtype,
     device: torch.device,
     fast: bool = False,
-) -> SRULayer:
+) -> CellLayer:
     """One layer, ready to run.
 
     tensors: the layer's state dict, as `sru_shapes` names it.
@@ -45,15 +45,22 @@ def sru_layer(
     if "weight_proj" in tensors:
         projection = make_product(tensors["weight_proj"].T, None, dtype, device, fast)
     if config.layer_norm:
-        norm = (
+        norm = Norm(
             tensors["layer_norm.weight"].to(device, dtype),
             tensors["layer_norm.bias"].to(device, dtype),
         )
     weight = tensors["weight"]
     # Columns run (direction, channel, block) with the block fastest; the kernels read planes.
     planes = weight.view(len(weight), outputs, -1).permute(2, 1, 0)
-    return SRULayer(
+    cell = Cell(
+        blocks=len(planes),
+        activation=Activation.TANH if config.use_tanh else Activation.IDENTITY,
+        updated_reset=config.reset_gate is ResetGate.UPDATED,
+        scale=float(tensors["scale_x"]) if config.rescale else 1.0,
+    )
+    return CellLayer(
         product=make_product(planes.reshape(-1, len(weight)), None, dtype, device, fast),
+        cell=cell,
         weight_c=tensors["weight_c"].float().view(2, outputs).contiguous().to(device),
         bias=tensors["bias"].float().view(2, outputs).contiguous().to(device),
         column=column,
@@ -61,9 +68,6 @@ def sru_layer(
         norm=norm,
         norm_after=config.normalize_after,
         highway_is_input=config.has_skip_term and len(planes) == 3,
-        scale=float(tensors["scale_x"]) if config.rescale else 1.0,
-        tanh=config.use_tanh,
-        updated_reset=config.reset_gate is ResetGate.UPDATED,
         backward_from=config.hidden_size if config.bidirectional else None,
         fast=fast,
     )
