@@ -15,7 +15,11 @@ TARGET INLINE vf NAME(activate)(vf c, int activation) {
 TARGET INLINE void NAME(steps)(const struct walk *w, int64_t channel, int vectors, int64_t last,
                                int bfloat16, enum kind kind) {
     const int64_t size = bfloat16 ? 2 : 4, stride = LANES * size;
-    const int planes = kind == SRU || kind == LRN ? 3 : kind == QRNN ? w->planes : kind == MAX_OF ? 2 : 1;
+    const int planes = kind == SRU || kind == LRN ? 3
+                       : kind == QRNN             ? w->planes
+                       : kind == MAX_OF           ? 2
+                                                  : 1;
+    const int activation = w->activation, updated_reset = w->updated_reset;
     const vf fold = NAME(all)(-LOG2_E); /* into u, weights and biases: sigmoid(x) = 1 / (1 + 2^y) */
     vf c[VECTORS], w_f[VECTORS], w_r[VECTORS], b_f[VECTORS], b_r[VECTORS];
 #pragma GCC unroll 4
@@ -49,13 +53,16 @@ TARGET INLINE void NAME(steps)(const struct walk *w, int64_t channel, int vector
             if (kind == SRU) {
                 const vf f = NAME(sigmoid)(FMA(w_f[v], previous, FMA(second, fold, b_f[v])));
                 c[v] = FMA(previous - first, f, first);
-                const vf read = w->updated_reset ? c[v] : previous;
+                const vf read = updated_reset ? c[v] : previous;
                 gate = NAME(sigmoid)(FMA(w_r[v], read, FMA(third, fold, b_r[v])));
-                out = NAME(activate)(c[v], w->activation);
+                out = NAME(activate)(c[v], activation);
             } else if (kind == LRN) {
-                const vf i = NAME(sigmoid)((first + previous) * fold);
-                const vf f = NAME(sigmoid)((second - previous) * fold);
-                c[v] = NAME(activate)(FMA(f, previous, i * third), w->activation);
+                /* One division for both gates; no gate is below 2^-63, so that nothing overflows. */
+                const vf most = NAME(all)(63.0f);
+                const vf i = 1.0f + NAME(exp2)(MIN(most, (first + previous) * fold));
+                const vf f = 1.0f + NAME(exp2)(MIN(most, (second - previous) * fold));
+                const vf value = FMA(previous, i, third * f) / (i * f);
+                c[v] = NAME(activate)(value, activation);
                 if (x) c[v] *= NAME(sigmoid)((more - c[v]) * fold);
                 out = c[v];
             } else if (kind == QRNN) {
