@@ -141,10 +141,6 @@ class HeadConfig(Clustered):
             return
         if self.adaptive or embedding.adaptive:
             if outputs is None or self.clusters(outputs) != embedding.clusters(outputs):
-                raise ValueError(
-                    "a tied head and its embedding need equal cutoffs, size and divide"
-                )
+                raise ValueError("a tied head needs its embedding's cutoffs, size and divide")
         elif (reads := (self.latent_size or width) if self.experts else width) != input_size:
-            raise ValueError(
-                f"a tied head reads {reads} numbers, an embedding's row is {input_size}"
-            )
+            raise ValueError(f"a tied head reads {reads} numbers, an embedding gives {input_size}")

@@ -80,7 +80,7 @@ class AdaptiveHead:
 
     def _scores(self, hidden: Tensor) -> Tensor:
         found = hidden.new_empty(len(hidden), self._clusters[-1].end, dtype=torch.float32)
-        own = self._projection(hidden).split([c.width for c in self._clusters], 1)
+        own = torch.split(self._projection(hidden), [c.width for c in self._clusters], 1)
         first = self._products[0](own[0].contiguous(), torch.float32).log_softmax(1)
         found[:, : self._clusters[0].end] = first[:, : self._clusters[0].end]
         for i, cluster in enumerate(self._clusters[1:], 1):
