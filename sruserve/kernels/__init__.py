@@ -1,14 +1,20 @@
 """The operations that models are made of. Each takes the fastest kernel for its tensors."""
 
 from sruserve.kernels.dispatch import kernel_name, sru_scan, uses_triton
+from sruserve.kernels.gated import GatedLayer
 from sruserve.kernels.layer import Layer, SRULayer, StepLayer
 from sruserve.kernels.product import Multiply, make_product, packed_products, padded_rows
 from sruserve.kernels.ragged import RaggedBatch, single
+from sruserve.kernels.recurrent import GatedCell, GatedKind, Recurrent
 
 __all__ = [
+    "GatedCell",
+    "GatedKind",
+    "GatedLayer",
     "Layer",
     "Multiply",
     "RaggedBatch",
+    "Recurrent",
     "SRULayer",
     "StepLayer",
     "kernel_name",

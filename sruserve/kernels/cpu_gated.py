@@ -16,10 +16,10 @@ _GROUP = 16
 
 def _entry() -> "ctypes._NamedFuncPointer | None":
     library = cpu._library
-    if library is None:
+    if library is None or library.sru_gated_bytes() != _CALL.size:
         return None
     library.sru_gated.argtypes = [ctypes.c_char_p]
-    return library.sru_gated if library.sru_gated_bytes() == _CALL.size else None
+    return library.sru_gated
 
 
 _gated = _entry()
@@ -47,7 +47,7 @@ def cpu_gated_scan(u: Tensor, cell: GatedCell, batch: RaggedBatch, out: Tensor) 
     if not (
         u.shape[1] == cell.kind.blocks * width
         and out.shape == (rows, outputs)
-        and out.dtype is dtype is first.weight.dtype
+        and out.dtype is dtype is first.panels.dtype
         and (dtype is torch.float32 or dtype is torch.bfloat16)
         and states.dtype is torch.float32
         and offsets.dtype is source.dtype is target.dtype is torch.int64
@@ -67,10 +67,10 @@ def cpu_gated_scan(u: Tensor, cell: GatedCell, batch: RaggedBatch, out: Tensor) 
         _CALL.pack(
             u.data_ptr(),
             out.data_ptr(),
-            _pointer(first.panels),
-            0 if second is None else _pointer(second.panels),
-            _pointer(first.panel_bias),
-            0 if second is None else _pointer(second.panel_bias),
+            first.panels.data_ptr(),
+            0 if second is None else second.panels.data_ptr(),
+            _pointer(first.bias),
+            0 if second is None else _pointer(second.bias),
             states.data_ptr(),
             offsets.data_ptr(),
             source.data_ptr(),

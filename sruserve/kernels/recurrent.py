@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from enum import IntEnum
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -29,48 +28,41 @@ class GatedKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Recurrent:
-    """One product of a step: a weight whose rows are `gates` blocks of `outputs` channels.
+    """One product of a step, laid out so that all gates of a few channels lie side by side.
 
-    weight: (gates, outputs, inputs), of the compute dtype; bias: (gates, outputs), float32, or
-    None. panels, panel_bias: the same for the C kernel, or None where it does not run.
+    panels: (panels, inputs, gates, channels), of the compute dtype.
+    bias: (panels, gates, channels), float32, or None.
+    outputs: channels of a gate; those of the last panel that are beyond are padding.
     """
 
-    weight: Tensor
+    panels: Tensor
     bias: Tensor | None
-    panels: Tensor | None = None
-    panel_bias: Tensor | None = None
+    outputs: int
 
     @classmethod
-    def of(
-        cls, weight: Tensor, bias: Tensor | None, gates: int, dtype: torch.dtype, packed: bool
-    ) -> "Recurrent":
+    def of(cls, weight: Tensor, bias: Tensor | None, gates: int) -> "Recurrent":
         """Lay out a weight (gates * outputs, inputs) and a bias (gates * outputs), once."""
-        blocks = weight.to(dtype).view(gates, -1, weight.shape[1]).contiguous()
-        biases = None if bias is None else bias.float().view(gates, -1).contiguous()
-        if not packed:
-            return cls(blocks, biases)
-        # A panel has all gates of the same few channels, and its columns lie side by side.
+        blocks = weight.reshape(gates, -1, weight.shape[1])
         channels = _GROUP * (3 if gates == 3 else 4) // gates
-        padding = -blocks.shape[1] % channels
-        panels = F.pad(blocks, (0, 0, 0, padding)).unflatten(1, (-1, channels))
-        panel_bias = None
-        if biases is not None:
-            panel_bias = F.pad(biases, (0, padding)).unflatten(1, (-1, channels))
-            panel_bias = panel_bias.transpose(0, 1).contiguous()
-        return cls(blocks, biases, panels.permute(1, 3, 0, 2).contiguous(), panel_bias)
-
-    @property
-    def outputs(self) -> int:
-        return self.weight.shape[1]
+        outputs = blocks.shape[1]
+        padding = -outputs % channels
+        panels = F.pad(blocks, (0, 0, 0, padding)).view(gates, -1, channels, weight.shape[1])
+        laid_out = None
+        if bias is not None:
+            biases = F.pad(bias.float().reshape(gates, -1), (0, padding))
+            laid_out = biases.view(gates, -1, channels).transpose(0, 1).contiguous()
+        return cls(panels.permute(1, 3, 0, 2).contiguous(), laid_out, outputs)
 
     @property
     def inputs(self) -> int:
-        return self.weight.shape[2]
+        return self.panels.shape[1]
 
-    def __call__(self, h: Tensor) -> Tensor:
-        """Multiply h (rows, inputs), float32, into (gates, rows, outputs), float32."""
-        products = h @ self.weight.float().transpose(1, 2)
-        return products if self.bias is None else products + self.bias.unsqueeze(1)
+    def plain(self) -> tuple[Tensor, Tensor]:
+        """The weight (gates, inputs, outputs) and the bias (gates, 1, outputs), float32."""
+        weight = self.panels.float().permute(2, 1, 0, 3).flatten(2)[..., : self.outputs]
+        if self.bias is None:
+            return weight, weight.new_zeros(len(weight), 1, self.outputs)
+        return weight, self.bias.transpose(0, 1).flatten(1)[:, None, : self.outputs]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
