@@ -47,11 +47,14 @@ class Stack:
 
     entry: a product before the first of them.
     concat: the output is that of all layers, side by side, instead of the last one's.
+    along_time: a large batch is cut along time, all sequences together, and not by sequence: a
+        step's product costs little more for many of them.
     """
 
     layers: Sequence[Layer]
     entry: Multiply | None = None
     concat: bool = False
+    along_time: bool = False
 
 
 class StackConfig(BaseModel):
