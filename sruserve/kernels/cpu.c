@@ -252,3 +252,5 @@ EXPORT int sru_scan(const struct scan *s) {
     run_parallel(take_shares, &share, (unsigned)s->threads, 0);
     return OK;
 }
+
+#include "cpu_attention_call.h"

@@ -3,6 +3,8 @@
 
 #include "cpu_scan.h"
 
+#include "cpu_attention.h"
+
 #undef SET
 #undef LANES
 #undef TARGET
