@@ -46,7 +46,7 @@ def reference_attention(
     Returns alpha * softmax(q @ k.T / sqrt(width / heads)) @ v + residual, (rows, width), the dtype
     of q; arithmetic and state are float32. The ring moves on from source to target rows.
     """
-    width, heads, window = q.shape[1], attention.heads, attention.window
+    heads, window = attention.heads, attention.window
     new = keys_values if memory is None else torch.cat((keys_values, memory), 1)
     out = torch.zeros_like(q)
     offsets = batch.offsets.tolist()

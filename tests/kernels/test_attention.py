@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -189,11 +190,12 @@ def test_any_split_of_time_gives_the_same_bits(
         target = source
     edges = [0, *sorted(cut for cut in cuts if cut < length), length]
     parts = []
-    for first, last in zip(edges, edges[1:], strict=False):
+    for first, last in pairwise(edges):
         batch = RaggedBatch(torch.tensor([0, last - first]), states, source, target)
         piece = work.part(first, last, batch)
-        parts.append(attend(piece.q, piece.keys_values, piece.residual, batch, work.attention,
-                            piece.memory))
+        parts.append(
+            attend(piece.q, piece.keys_values, piece.residual, batch, work.attention, piece.memory)
+        )
         source = target
     assert torch.equal(torch.cat(parts), whole)
     assert torch.equal(states[target, 3:-2], end[work.batch.target, 3:-2])
