@@ -55,7 +55,7 @@ class Network:
         self.layout = StateLayout([*rnn.states(), *pooled])
         own = {k.removeprefix("rnn."): v for k, v in tensors.items() if k.startswith("rnn.")}
         stack = rnn.stack(own, self.layout, builder)
-        self._entry, self._concat = stack.entry, stack.concat
+        self._entry, self._concat, self._along_time = stack.entry, stack.concat, stack.along_time
         self.layers = list(stack.layers)
         self._embedding: Embedding | None = None
         if config.vocab_size is not None:
@@ -99,6 +99,8 @@ class Network:
         """
         if uses_triton(self.device):
             return self._hidden_in_chunks(inputs, batch, wanted)
+        if self._along_time and len(inputs) > self._piece_rows and batch.sequences > 1:
+            return self._hidden_along_time(inputs, batch, wanted)
         rows = self._piece_rows if self.streams else max(1, len(inputs))
         found = []
         for start, end, piece in batch.pieces(rows):
@@ -222,6 +224,17 @@ class Network:
         """What the first layer reads, (rows, in)."""
         x = inputs.to(self.dtype) if self._embedding is None else self._embedding(inputs)
         return x if self._entry is None else self._entry(x)
+
+    def _hidden_along_time(
+        self, inputs: Tensor, batch: RaggedBatch, wanted: Tensor | None
+    ) -> Tensor:
+        """`hidden` on a CPU in pieces of time that hold some steps of every sequence."""
+        planned = plan(batch, self._piece_rows, whole=not self.streams)
+        inputs = inputs if planned.order is None else inputs[planned.order]
+        found = [self._run(inputs[a:b], piece)[: b - a] for a, b, piece in planned.chunks]
+        hidden = torch.cat(found)
+        rows = torch.arange(len(hidden)) if wanted is None else wanted
+        return hidden.index_select(0, planned.places(rows))
 
     def _hidden_in_chunks(
         self, inputs: Tensor, batch: RaggedBatch, wanted: Tensor | None
