@@ -28,8 +28,9 @@ _TRAINING = {"dropout", "dropouth", "dropouti", "dropoute", "wdrop", "tie_weight
 
 
 def recognises(names: Collection[str]) -> bool:
-    """An `rnns` of one-layer modules, with or without dropped weights."""
-    return any(re.match(f"{_QRNN}weight|{_LSTM}weight", name) for name in names)
+    """A list `rnns` of one-layer modules, with or without dropped weights."""
+    own = rf"{_QRNN}weight|{_LSTM}weight_hh_l0_raw|rnns\.1\.weight_hh_l0"
+    return any(re.match(own, name) for name in names)
 
 
 def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> Imported:
@@ -70,7 +71,8 @@ def _undropped(layer: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _lstm(layers: Sequence[Mapping[str, Tensor]]) -> tuple[dict[str, Tensor], StackConfig]:
     """One-layer LSTMs as a stack."""
     names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
-    tensors, widths = {}, []
+    tensors: dict[str, Tensor] = {}
+    widths = []
     for i, layer in enumerate(layers):
         check_names(layer, names, f"rnns.{i}.")
         widths.append(need(layer, "weight_hh_l0", 2, f"rnns.{i}.").shape[1])

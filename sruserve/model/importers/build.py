@@ -109,8 +109,8 @@ def _outputs(task: Task, found: Imported) -> int:
     if task == "encode":
         if has_head or found.vocab_size is not None:
             raise CheckpointError(
-                "the checkpoint has an embedding or output layer: import it with --task classify, "
-                "pair, tag or generate"
+                "the checkpoint has an embedding or output layer: import it with --task generate, "
+                "classify, pair or tag"
             )
         return 0
     if not has_head:

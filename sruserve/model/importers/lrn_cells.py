@@ -36,7 +36,7 @@ def kind_of(cell: Mapping[str, Tensor]) -> Kind:
 def _lrn(layers: Layers, activation: object) -> tuple[dict[str, Tensor], StackConfig]:
     """[p | q | r] = x W + b, as ours."""
     weights = [_parts(cell, i, ("_W", "_W_b"), 3) for i, cell in enumerate(layers)]
-    tensors = {}
+    tensors: dict[str, Tensor] = {}
     for i, (weight, bias) in enumerate(weights):
         tensors |= {f"rnn.layers.{i}.weight": weight, f"rnn.layers.{i}.bias": bias}
     fields = _sizes(weights, 3) | {"activation": activation}
@@ -49,7 +49,7 @@ def _sru(layers: Layers, activation: object) -> tuple[dict[str, Tensor], StackCo
     weights = [
         _parts(cell, i, ("_W", "_W_b", "_Vf", "_Vr"), 4)[:2] for i, cell in enumerate(layers)
     ]
-    tensors = {}
+    tensors: dict[str, Tensor] = {}
     for i, (weight, bias) in enumerate(weights):
         width = len(bias) // 4
         order = torch.tensor([1, 0, 2, 3])
@@ -71,7 +71,8 @@ def _lstm(layers: Layers, activation: object) -> tuple[dict[str, Tensor], StackC
     """Blocks i, f, o, g over [x, h]; torch has i, f, g, o."""
     del activation
     weights = [_parts(cell, i, ("_W", "_b"), 4) for i, cell in enumerate(layers)]
-    tensors, order = {}, torch.tensor([0, 1, 3, 2])
+    tensors: dict[str, Tensor] = {}
+    order = torch.tensor([0, 1, 3, 2])
     for i, (weight, bias) in enumerate(weights):
         width = len(bias) // 4
         turned = weight.T.reshape(4, width, -1)[order].flatten(0, 1)
@@ -90,7 +91,7 @@ def _gru(layers: Layers, activation: object) -> tuple[dict[str, Tensor], StackCo
         if candidate.shape != (len(gates), width):
             raise CheckpointError(f"cell {i}: _U is misshapen: {list(candidate.shape)}")
         weights.append((torch.cat([gates, candidate], 1), torch.cat([gate_bias, bias])))
-    tensors = {}
+    tensors: dict[str, Tensor] = {}
     for i, (weight, bias) in enumerate(weights):
         tensors |= _gated(i, weight.T, len(bias) // 3, bias)
     return tensors, make(GRUConfig, _sizes(weights, 3, recurrent=True) | {"reset_after": False})
@@ -98,7 +99,8 @@ def _gru(layers: Layers, activation: object) -> tuple[dict[str, Tensor], StackCo
 
 def _atr(layers: Layers, activation: object) -> tuple[dict[str, Tensor], StackConfig]:
     """p = x W + b and q = h U + b_u, each with a matrix of its own."""
-    weights, tensors = [], {}
+    tensors: dict[str, Tensor] = {}
+    weights = []
     for i, cell in enumerate(layers):
         weight, bias = _parts(cell, i, ("_W", "_W_b", "_U", "_U_b"), 1)
         square, width = need(cell, "_U", 2), len(bias)

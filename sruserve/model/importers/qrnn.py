@@ -70,7 +70,9 @@ def stack(
     zoneout: object,
 ) -> tuple[dict[str, Tensor], QRNNConfig]:
     """The tensors and config of layers that hold `weight` (blocks * h, window * in) and `bias`."""
-    tensors, widths, inputs = {}, [], []
+    tensors: dict[str, Tensor] = {}
+    widths: list[int] = []
+    inputs: list[int] = []
     blocks = 3 if output_gate else 2
     for i, (layer, window) in enumerate(zip(layers, windows, strict=True)):
         where = f"layers.{i}.linear."

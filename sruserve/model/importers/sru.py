@@ -20,7 +20,7 @@ def recognises(names: Collection[str]) -> bool:
     """A stack of `sru.SRU`, alone or in a model, or one `sru.SRUCell`; no SRU++."""
     own = any(re.fullmatch(rf"([^.]+\.)*{_OWN}", name) for name in names)
     attends = any(".transform_module.linear" in name for name in names)
-    return (own and not attends) or names >= _CELL
+    return (own and not attends) or set(names) >= _CELL
 
 
 def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> Imported:

@@ -96,16 +96,21 @@ def maths_of(era: Era, options: Options, stored: Sequence[float | None], cell: b
     return Maths(given[0] if given else "identity", scales)
 
 
+def told(possible: tuple[Era, ...], options: Options) -> tuple[Era, ...]:
+    """The one era that the options name, if they do; `CheckpointError` if it is not possible."""
+    if "release" not in options:
+        return possible
+    era = era_of(options["release"])
+    if era not in possible:
+        written = ", ".join(era.value for era in possible)
+        raise CheckpointError(f"release is of {era.value}; the weights are of {written}")
+    return (era,)
+
+
 def settle(
-    possible: tuple[Era, ...], options: Options, stored: Sequence[float | None], cell: bool = False
+    possible: tuple[Era, ...], options: Options, stored: Sequence[float | None], cell: bool
 ) -> Maths:
     """What was computed, or `OptionError` where it depends on a release that is not told."""
-    if "release" in options:
-        told = era_of(options["release"])
-        if told not in possible:
-            written = ", ".join(era.value for era in possible)
-            raise CheckpointError(f"release is {told.value}; the weights are of {written}")
-        possible = (told,)
     found = {era: maths_of(era, options, stored, cell) for era in possible}
     if len(set(found.values())) > 1:
         each = "; ".join(f"{era.value}: {maths}" for era, maths in found.items())

@@ -10,7 +10,7 @@ from sruserve.model.cells.sru import SRUConfig
 from sruserve.model.errors import CheckpointError, OptionError
 from sruserve.model.importers.options import agree, flag, known, make, shown
 from sruserve.model.importers.origin import Options
-from sruserve.model.importers.sru_release import Era, eras_of, settle
+from sruserve.model.importers.sru_release import Era, eras_of, settle, told
 from sruserve.model.importers.tensors import matrix_of, need
 
 # Arguments of the constructors of all releases that have no part in inference.
@@ -81,7 +81,7 @@ def read_stack(
     skips = flag(given, "has_skip_term", True)
     names = {name for layer in layers for name in layer}
     names |= ({"ln_lst"} if norms else set()) | ({"input_to_hidden"} if into is not None else set())
-    eras = eras_of(names)
+    eras = told(eras_of(names), given)
     stored = [
         _scale(layer, i) if skips and layer["weight"].shape[1] == 3 * outputs else 1.0
         for i, layer in enumerate(plain)
@@ -119,13 +119,12 @@ def _plain(layer: Mapping[str, Tensor], index: int) -> dict[str, Tensor]:
         if theirs in plain and ours not in plain:
             plain[ours] = need(plain, theirs, 2, where).T
             del plain[theirs]
-    odd = next((name for name in plain if name.split(".")[0] in CUSTOM), None)
-    if odd or "bias" not in plain or plain["bias"].dim() != 1 or "weight" not in plain:
+    if any(name.split(".")[0] in CUSTOM for name in plain):
         raise CheckpointError(
-            f"{where}bias and {where}weight are missing or misshapen; weights of a custom module "
-            "(custom_u, custom_v, custom_m, transform_module) cannot be imported"
+            f"{where}*: weights of a custom module ({', '.join(CUSTOM)}) cannot be imported"
         )
     weight = need(plain, "weight", 2, where)
+    need(plain, "bias", 1, where)
     if (gain := plain.pop("gain", None)) is not None:
         if gain.shape != weight.shape[1:]:
             raise CheckpointError(f"{where}gain is misshapen: {list(gain.shape)}")
@@ -198,8 +197,9 @@ def _projection(
     own: int | tuple[int, ...] = largest if found_is_rule or not largest else found
     if said is None:
         return own
-    sizes = tuple(said) if isinstance(said, list) else (said,) * len(found)
-    if len(sizes) != len(found) or not all(type(size) is int for size in sizes):
+    listed = said if isinstance(said, list) else [said] * len(found)
+    sizes = tuple(size for size in listed if type(size) is int)
+    if len(listed) != len(found) or len(sizes) != len(listed):
         raise OptionError(f"--options: projection_size is {shown(said)}, no width of a projection")
     if Era.FOURTH in eras or isinstance(said, list):
         expected = [sizes]

@@ -1,13 +1,18 @@
 """The cells step by step, as their papers and libraries define them; x: (steps, in)."""
 
 import math
-from typing import Any
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-ACTIVATIONS = {"identity": lambda c: c, "tanh": torch.tanh, "relu": F.relu, "selu": F.selu}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "identity": torch.clone,
+    "tanh": torch.tanh,
+    "relu": F.relu,
+    "selu": F.selu,
+}
 
 
 def random(*shape: int, seed: int, spread: float | None = None) -> Tensor:
@@ -30,7 +35,7 @@ def sru_layer(
     skip: bool = True,
     residual: Tensor | None = None,
 ) -> Tensor:
-    """One layer of `sru`: weight (in, D * h * k), the block fastest; residual: x before its norm."""
+    """A layer of `sru`: weight (in, D * h * k), the block fastest; residual: x before its norm."""
     width = len(bias) // 2
     u = (x @ weight).view(len(x), width, -1)
     highway = x if residual is None else residual
@@ -74,21 +79,21 @@ def lrn_repository_cell(kind: str, cell: dict[str, Tensor], x: Tensor) -> Tensor
     for step in x:
         joined = torch.cat([step, h])
         if kind == "lstm":
-            i, f, o, g = (joined @ cell["_W"] + cell["_b"]).split(width)
+            i, f, o, g = (joined @ cell["_W"] + cell["_b"]).chunk(4)
             c = i.sigmoid() * g.tanh() + f.sigmoid() * c
             h = o.sigmoid() * c.tanh()
         elif kind == "gru":
-            r, u = (joined @ cell["_W"] + cell["_W_b"]).sigmoid().split(width)
+            r, u = (joined @ cell["_W"] + cell["_W_b"]).sigmoid().chunk(2)
             n = torch.cat([step, r * h]) @ cell["_U"] + cell["_U_b"]
             h = u * h + (1 - u) * n.tanh()
         elif kind == "atr":
             p, q = step @ cell["_W"] + cell["_W_b"], h @ cell["_U"] + cell["_U_b"]
             h = ((p + q).sigmoid() * p + (p - q).sigmoid() * h).tanh()
         elif kind == "lrn":
-            p, q, r = (step @ cell["_W"] + cell["_W_b"]).split(width)
+            p, q, r = (step @ cell["_W"] + cell["_W_b"]).chunk(3)
             h = ((p + h).sigmoid() * r + (q - h).sigmoid() * h).tanh()
         else:
-            f, n, r, y = (step @ cell["_W"] + cell["_W_b"]).split(width)
+            f, n, r, y = (step @ cell["_W"] + cell["_W_b"]).chunk(4)
             f, r = (f + cell["_Vf"] * c).sigmoid(), (r + cell["_Vr"] * c).sigmoid()
             c = f * c + (1 - f) * n
             h = r * c + (1 - r) * y
@@ -109,8 +114,3 @@ def qrnn_layer(
         c = f[t] * z[t] + (1 - f[t]) * c
         found.append(o[0][t].sigmoid() * c if gate else c)
     return torch.stack(found)
-
-
-def layers(count: int, make: Any) -> dict[str, Tensor]:
-    """The tensors of `count` layers, whose names begin with the layer's number."""
-    return {f"{i}.{name}": tensor for i in range(count) for name, tensor in make(i).items()}

@@ -47,7 +47,7 @@ def cell(kind: str, inputs: int, width: int, seed: int) -> dict[str, Tensor]:
 def test_a_bare_stack_gives_the_cells_step_by_step(
     tmp_path: Path, kind: str, sizes: tuple[int, ...]
 ) -> None:
-    cells = [cell(kind, *sizes[i : i + 2], seed=10 * i) for i in range(len(sizes) - 1)]
+    cells = [cell(kind, sizes[i], sizes[i + 1], 10 * i) for i in range(len(sizes) - 1)]
     tensors = {f"cell_{i}.{name}": t for i, own in enumerate(cells) for name, t in own.items()}
     options = {"cell_type": kind, "input_size": sizes[0], "hidden_size": sizes[1]}
     model = imported(tmp_path, tensors, "encode", options=options)
@@ -66,7 +66,7 @@ def test_its_language_model_is_a_mixture_of_softmaxes(
     words, size, experts = 13, 6, 3
     widths = (size, 8, 8) if kind == "sru" else (size, 8, 5)  # nhidlast may differ from nhid
     last = widths[-1]
-    cells = [cell(kind, *widths[i : i + 2], seed=10 * i) for i in range(2)]
+    cells = [cell(kind, widths[i], widths[i + 1], 10 * i) for i in range(2)]
     table = random(words, size, seed=40)
     model_tensors = {
         "encoder.weight": table,
