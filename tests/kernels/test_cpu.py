@@ -14,7 +14,7 @@ from torch import Tensor
 
 import sruserve.kernels.cpu as cpu
 from sruserve.kernels.cell import Cell, Kind
-from sruserve.kernels.ragged import RaggedBatch, single
+from sruserve.kernels.ragged import single
 from sruserve.kernels.reference import reference_scan
 from tests.kernels.scans import (
     INF,
