@@ -13,8 +13,8 @@ import sruserve.kernels.layer as layer_module
 from bench.report import Report
 from bench.samples import Samples, interleave
 from bench.twins import Shape, Twins
-from sruserve.kernels import Cell, RaggedBatch, scan
-from sruserve.model.network import Network, padded_rows
+from sruserve.kernels import Cell, RaggedBatch, padded_rows, scan
+from sruserve.model.network import Network
 
 
 def products_alone(twins: Twins, network: Network) -> Callable[[], None]:

@@ -7,6 +7,7 @@
  * goes through the same vector arithmetic with explicit FMAs (the compiler may contract nothing),
  * and a tail of channels is padded to a whole vector.
  */
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
@@ -59,6 +60,8 @@ struct walk {
 
 static const float LOG2_E = 1.44269504f;
 static const float SELU_SCALE = 1.05070099f, SELU_ALPHA = 1.67326324f;
+
+#include "cpu_step.h"
 
 #define JOIN_(a, b) a##_##b
 #define JOIN(a, b) JOIN_(a, b)
@@ -265,3 +268,6 @@ EXPORT int sru_scan(const struct scan *s) {
     run_parallel(take_shares, &share, (unsigned)s->threads, 0);
     return OK;
 }
+
+#include "cpu_layer.h"
+#include "cpu_attention_call.h"

@@ -3,6 +3,12 @@
 
 #include "cpu_scan.h"
 
+#include "cpu_product.h"
+
+#include "cpu_gated.h"
+
+#include "cpu_attention.h"
+
 #undef SET
 #undef LANES
 #undef TARGET

@@ -1,1 +1,20 @@
-"""The cells: one file per family."""
+"""The families of recurrent layers: one file for each, and this list of them."""
+
+from sruserve.model.cells.gated import ATRConfig, GRUConfig, LSTMConfig, RNNConfig
+from sruserve.model.cells.lrn import LRNConfig
+from sruserve.model.cells.qrnn import QRNNConfig
+from sruserve.model.cells.sru import SRUConfig
+from sruserve.model.cells.srupp import SRUppConfig
+from sruserve.model.cells.stack import StackConfig
+
+_CONFIGS: tuple[type[StackConfig], ...] = (
+    SRUConfig,
+    SRUppConfig,
+    LRNConfig,
+    QRNNConfig,
+    LSTMConfig,
+    GRUConfig,
+    RNNConfig,
+    ATRConfig,
+)
+FAMILIES = {config.family: config for config in _CONFIGS}
