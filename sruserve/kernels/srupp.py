@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from sruserve.kernels.attention import Attention, attend
-from sruserve.kernels.layer import SRULayer
+from sruserve.kernels.layer import CellLayer
 from sruserve.kernels.product import Multiply
 from sruserve.kernels.ragged import RaggedBatch
 
@@ -29,7 +29,7 @@ class SRUppLayer:
     """
 
     narrow: Multiply
-    cell: SRULayer
+    cell: CellLayer
     keys_values: Multiply | None = None
     attention: Attention | None = None
     norm: Normed | None = None

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor
 
-from sruserve.kernels import Multiply, SRULayer
+from sruserve.kernels import Cell, CellLayer, Multiply, Norm
 from sruserve.kernels.attention import Attention
 from sruserve.kernels.srupp import Normed, SRUppLayer
 from sruserve.model.cells.stack import Builder, Shapes, Stack, StackConfig, Width
@@ -167,26 +167,26 @@ class SRUppConfig(StackConfig):
 
     def _cell(
         self, tensors: Mapping[str, Tensor], wide: Tensor, column: int, builder: Builder
-    ) -> SRULayer:
+    ) -> CellLayer:
         outputs = self.output_size
         # Rows run (direction, channel, block) with the block fastest; the kernels read planes.
         planes = wide.view(outputs, -1, self.proj_size).transpose(0, 1)
         product: Multiply = builder.product(planes.reshape(-1, self.proj_size))
         norm = None
         if self.layer_norm and self.normalize_after:
-            norm = (
+            norm = Norm(
                 builder.put(tensors["layer_norm.weight"]),
                 builder.put(tensors["layer_norm.bias"]),
             )
-        return SRULayer(
+        return CellLayer(
             product=product,
+            cell=Cell(blocks=len(planes), scale=float(tensors["scale_x"]) if self.rescale else 1.0),
             weight_c=builder.exact(tensors["weight_c"].view(2, outputs)),
             bias=builder.exact(tensors["bias"].view(2, outputs)),
             column=column,
             norm=norm,
             norm_after=True,
             highway_is_input=len(planes) == 3,
-            scale=float(tensors["scale_x"]) if self.rescale else 1.0,
             backward_from=self.hidden_size if self.bidirectional else None,
             fast=builder.fast,
         )
