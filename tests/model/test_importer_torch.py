@@ -7,11 +7,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.model.importers.running import agree, hidden, imported, log_probs, refused
 from torch import Tensor, nn
 
 from sruserve.model.errors import CheckpointError, OptionError
 from sruserve.model.importers.torch_rnn import read, recognises
-from tests.model.importers.running import agree, hidden, imported, log_probs, refused
 
 KINDS: dict[str, type[nn.RNNBase]] = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
 FORMAT = ("--format", "torch")
@@ -100,6 +100,8 @@ def test_a_language_model_may_have_any_names(
 
 def test_a_classifier_reads_features_or_ids(tmp_path: Path) -> None:
     theirs = Reader(NAMES[0], 30, 3, False)
+    for name in ("ids", "features"):
+        (tmp_path / name).mkdir()
     model = imported(tmp_path / "ids", dict(theirs.state_dict()), "classify", *FORMAT)
     assert (model.config.vocab_size, len(model.config.labels)) == (30, 3)
     features = {k: t for k, t in theirs.state_dict().items() if "embedding" not in k}
