@@ -13,7 +13,7 @@ from sruserve.kernels.devices import CPU, send
 from sruserve.kernels.tiles import SAMPLE_VOCABULARY
 from sruserve.model.cells.stack import Builder, Shapes
 from sruserve.model.config import ModelConfig
-from sruserve.model.interim import Embedding, Head, make_embedding, make_head
+from sruserve.model.embeddings import Embedding
 from sruserve.model.state import StateLayout
 
 PIECE_ROWS = 1024
@@ -59,15 +59,19 @@ class Network:
         self.layers = list(stack.layers)
         self._embedding: Embedding | None = None
         if config.vocab_size is not None:
-            self._embedding = make_embedding(tensors, builder)
-        self._head: Head | None = None
-        if config.outputs is not None:
-            self._head = make_head(tensors, builder)
+            self._embedding = config.embedding.make(
+                tensors, config.vocab_size, builder, head.tied
+            )
+        self._pool = head.pool(config.task, rnn.output_size, self.layout)
+        self._head = head.make(tensors, config.outputs, builder)
+        self._pairs = None
+        if config.task == "pair":
+            self._pairs = head.pairs(tensors, rnn.output_size, builder)
         # Weights that a row is multiplied with: what a step costs.
         self.weights = sum(
             tensor.numel()
             for name, tensor in tensors.items()
-            if tensor.dim() == 2 and not name.startswith("embedding.")
+            if tensor.dim() == 2 and (head.tied or not name.startswith("embedding."))
         )
         widest = max(layer.columns for layer in self.layers) * dtype.itemsize
         self._piece_rows = max(64, min(PIECE_ROWS, PIECE_BYTES // widest))
@@ -144,8 +148,8 @@ class Network:
         hidden: (rows, output_size), every step of first and second sequence of each pair in turn.
         lengths: (2 * pairs), the steps of each sequence.
         """
-        assert self._head is not None
-        return self._head.compare(hidden, lengths)
+        assert self._pairs is not None
+        return self.logits(self._pairs(hidden, lengths))
 
     def decoder(self, states: Tensor) -> Decoder | None:
         """The network as one step of a captured burst over the pool `states`.
@@ -214,7 +218,9 @@ class Network:
         for layer in self.layers:
             x = layer(x, batch)
             given.append(x)
-        return torch.cat(given, 1) if self._concat else x
+        if self._concat:
+            x = torch.cat(given, 1)
+        return x if self._pool is None else self._pool(x, batch)
 
     def _embedded(self, inputs: Tensor) -> Tensor:
         """What the first layer reads, (rows, in)."""
@@ -249,5 +255,6 @@ class Network:
             hidden = self._through(self._embedded(inputs), batches[0])
         else:
             parts = [self._embedded(inputs[first:end]) for first, end, _ in planned.chunks]
-            hidden = torch.cat(run_layers(self.layers, parts, batches, self._lane))
+            layers = self.layers if self._pool is None else [*self.layers, self._pool]
+            hidden = torch.cat(run_layers(layers, parts, batches, self._lane))
         return hidden if places is None else hidden.index_select(0, places)

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar, Self, TypeVar
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
@@ -14,6 +14,7 @@ from sruserve.model.state import StateLayout
 
 Width = Annotated[int, Field(ge=1, le=1 << 20)]
 Shapes = dict[str, tuple[int, ...]]
+StackConfigT = TypeVar("StackConfigT", bound="StackConfig")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,3 +130,13 @@ class StackConfig(BaseModel):
 
         tensors: as `shapes` names them. layout: says at which columns each of `states` lies.
         """
+
+
+class Unidirectional:
+    """Mixed into the config of a family that has no backward direction."""
+
+    @model_validator(mode="after")
+    def _runs_forward(self: StackConfigT) -> StackConfigT:
+        if self.bidirectional:
+            raise ValueError(f"{self.family} has no bidirectional layers")
+        return self
