@@ -62,7 +62,8 @@ def run(net: Network, xs: list[Tensor], states: Tensor) -> list[Tensor]:
     sizes, rows = [len(x) for x in xs], torch.arange(len(xs))
     offsets = torch.tensor([0, *sizes]).cumsum(0)
     h = net.hidden(torch.cat(xs), RaggedBatch(offsets, states, rows, rows))
-    return list(torch.split(h, sizes))
+    parts: list[Tensor] = list(torch.split(h, sizes))  # type: ignore[no-untyped-call]
+    return parts
 
 
 @st.composite
@@ -157,7 +158,12 @@ def test_the_gru_of_the_lrn_repository_gives_its_golden_numbers() -> None:
 def test_an_atr_takes_its_gates_starteda_sum_and_a_difference(
     hidden: int, steps: int, activation: str, bias: bool
 ) -> None:
-    options = {"hidden_size": hidden, "activation": activation, "bias": bias, "num_layers": 1}
+    options: dict[str, Any] = {
+        "hidden_size": hidden,
+        "activation": activation,
+        "bias": bias,
+        "num_layers": 1,
+    }
     net, tensors = random_network("atr", **options)
     x, h = some(steps, 9), some(1, hidden, seed=2)
     states = h.clone()

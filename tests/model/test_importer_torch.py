@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sruserve.model.errors import CheckpointError, OptionError
 from sruserve.model.importers.torch_rnn import read, recognises
 
-KINDS: dict[str, type[nn.RNNBase]] = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
+KINDS: dict[str, Any] = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
 FORMAT = ("--format", "torch")
 
 

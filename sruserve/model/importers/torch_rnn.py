@@ -65,8 +65,9 @@ def _describe(stack: Mapping[str, Tensor], options: Options | None) -> GatedConf
         "bias": "bias_ih_l0" in stack,
         "bidirectional": any(match[4] for match in matches),
     }
+    kinds: dict[int, type[GatedConfig]]
     kinds = {4 * hidden: LSTMConfig, 3 * hidden: GRUConfig, hidden: RNNConfig}
-    kind: type[GatedConfig] | None = kinds.get(rows)
+    kind = kinds.get(rows)
     if "weight_hr_l0" in stack:
         kind, found["hidden_size"] = LSTMConfig, need(stack, "weight_hr_l0", 2).shape[1]
     if kind is None:
