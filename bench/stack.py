@@ -1,4 +1,4 @@
-"""Our stack against `sru` 2.6.0 in one process, and what its time is made of. No server.
+"""Our stack against `sru` 2.6.0 and `torch.nn`, and what its time is made of. No server.
 
     python -m bench.stack            # a few minutes; wants an idle machine
     python -m bench.stack --quick    # does it run at all? Its figures mean nothing
@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 from bench.endurance import long_input, memory
+from bench.families import against_torch, beside_sru
 from bench.machine import ROOT
 from bench.parts import scan_alone
 from bench.report import Report
@@ -32,11 +33,13 @@ class Plan:
     """What is measured, and how often.
 
     stacks: shapes. steps: shapes, and how much faster our bfloat16 has to be. piece: what the
-    recurrence alone runs on, as large as a piece in a network.
+    recurrence alone runs on, as large as a piece in a network. gated: whole
+    inputs of LSTM and GRU.
     """
 
     stacks: tuple[Shape, ...]
     steps: tuple[tuple[Shape, float], ...]
+    gated: tuple[Shape, ...]
     piece: Shape
     long_steps: int
     memory_calls: int
@@ -48,6 +51,7 @@ class Plan:
 FULL = Plan(
     stacks=(Shape(128, 32, 512, 4), Shape(512, 32, 512, 4)),
     steps=((Shape(1, 1, 1024, 8), 3), (Shape(1, 32, 1024, 8), 6)),
+    gated=(Shape(256, 32, 512, 2), Shape(512, 1, 512, 2)),
     piece=Shape(128, 8, 512, 1),
     long_steps=10_000,
     memory_calls=1_000,
@@ -58,6 +62,7 @@ FULL = Plan(
 QUICK = Plan(
     stacks=(Shape(16, 4, 64, 2),),
     steps=((Shape(1, 2, 64, 2), 3),),
+    gated=(Shape(16, 4, 64, 2),),
     piece=Shape(16, 8, 64, 1),
     long_steps=1_000,
     memory_calls=10,
@@ -78,6 +83,11 @@ def main() -> int:
             against_sru(report, shape, plan.rounds, faster, {"float32": Target(most=1.25)})
         for shape, times in plan.steps:
             against_sru(report, shape, plan.rounds, {"bfloat16": Target(least=times)}, {})
+        for shape in plan.stacks:
+            beside_sru(report, shape, plan.rounds, Target(most=1.2))
+        for shape in plan.gated:
+            for family in ("lstm", "gru"):
+                against_torch(report, family, shape, plan.rounds, Target(most=1.1))
     except Disagreement as error:
         print(f"bench.stack: {error}", file=sys.stderr)
         return 1

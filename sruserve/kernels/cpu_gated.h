@@ -61,22 +61,21 @@ TARGET INLINE void NAME(point)(const struct NAME(places) *p, int64_t at, int64_t
 #undef WRITE
 }
 
+/* The arithmetic is beside the product's so little that dtype and tail are told at run time. */
 TARGET INLINE void NAME(points)(const struct NAME(places) *p, int64_t channels, int kind,
                                 int second, int bfloat16) {
-    int64_t at = 0;
-    for (; at + LANES <= channels; at += LANES)
-        NAME(point)(p, at, LANES, kind, second, bfloat16);
-    if (at < channels) NAME(point)(p, at, channels - at, kind, second, bfloat16);
+    for (int64_t at = 0; at < channels; at += LANES)
+        NAME(point)(p, at, channels - at, kind, second, bfloat16);
 }
 
 #define KIND(kind, second) \
     case 2 * kind + second: NAME(points)(&places, channels, kind, second, bfloat16); break
 
-TARGET INLINE void NAME(part)(const struct progress *now, const struct part *part, int bfloat16) {
+TARGET static void NAME(gated)(const struct progress *now, const struct part *part) {
     _Alignas(64) float sums[COMPANY * 4 * GROUP];
     const struct gated *call = now->call;
     const struct product *product = &now->products[part->product];
-    const int second = part->product == 1;
+    const int second = part->product == 1, bfloat16 = call->bfloat16 != 0;
     const int64_t size = bfloat16 ? 2 : 4, panel = product->groups * GROUP;
     const int64_t from = part->panel * product->channels, left = product->outputs - from;
     const int64_t channels = left < product->channels ? left : product->channels;
@@ -84,8 +83,9 @@ TARGET INLINE void NAME(part)(const struct progress *now, const struct part *par
     float *after = now->hidden[(part->step + 1) & 1];
     const float *in = second ? now->between : before;
     const int64_t stride = second ? now->cell_stride : now->hidden_stride;
-    NAME(multiply)(product, part->panel, in + part->first * stride, stride, part->count, sums,
-                   bfloat16);
+    in += part->first * stride;
+    if (bfloat16) NAME(multiply)(product, part->panel, in, stride, part->count, sums, 1);
+    else NAME(multiply)(product, part->panel, in, stride, part->count, sums, 0);
     for (int64_t i = 0; i < part->count; ++i) {
         const int64_t place = part->first + i, sequence = call->order[place];
         const int64_t row = call->backward ? call->offsets[sequence + 1] - 1 - part->step
@@ -111,8 +111,3 @@ TARGET INLINE void NAME(part)(const struct progress *now, const struct part *par
 }
 
 #undef KIND
-
-TARGET static void NAME(gated)(const struct progress *now, const struct part *part) {
-    if (now->call->bfloat16) NAME(part)(now, part, 1);
-    else NAME(part)(now, part, 0);
-}

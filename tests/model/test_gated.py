@@ -134,7 +134,7 @@ def test_the_gru_of_the_lrn_repository_gives_its_golden_numbers() -> None:
     tensors = {}
     for i, inputs in enumerate((20, 32)):
         both = torch.cat((weights[f"cell_{i}._W"], weights[f"cell_{i}._U"]), 1).T
-        tensors[f"weight_ih_l{i}"], tensors[f"weight_hh_l{i}"] = both.split((inputs, 32), 1)
+        tensors[f"weight_ih_l{i}"], tensors[f"weight_hh_l{i}"] = both[:, :inputs], both[:, inputs:]
         bias = torch.cat((weights[f"cell_{i}._W_b"], weights[f"cell_{i}._U_b"]))
         tensors[f"bias_ih_l{i}"], tensors[f"bias_hh_l{i}"] = bias, torch.zeros_like(bias)
     rnn = FAMILIES["gru"].model_validate(
@@ -157,7 +157,12 @@ def test_the_gru_of_the_lrn_repository_gives_its_golden_numbers() -> None:
 def test_an_atr_takes_its_gates_starteda_sum_and_a_difference(
     hidden: int, steps: int, activation: str, bias: bool
 ) -> None:
-    options = {"hidden_size": hidden, "activation": activation, "bias": bias, "num_layers": 1}
+    options: dict[str, Any] = {
+        "hidden_size": hidden,
+        "activation": activation,
+        "bias": bias,
+        "num_layers": 1,
+    }
     net, tensors = random_network("atr", **options)
     x, h = some(steps, 9), some(1, hidden, seed=2)
     states = h.clone()

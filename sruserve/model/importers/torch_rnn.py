@@ -1,183 +1,155 @@
-"""Checkpoints of `torch.nn.LSTM`, `GRU` and `RNN`, alone or between an embedding and a linear."""
+"""`torch.nn.LSTM`, `GRU` and `RNN`, alone or between an embedding and a linear layer."""
 
 import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from pydantic import ValidationError
+import torch
 from torch import Tensor
 
 from sruserve.model.cells.gated import GatedConfig, GRUConfig, LSTMConfig, RNNConfig
-from sruserve.model.config import Task, explain
+from sruserve.model.config import Task
 from sruserve.model.errors import CheckpointError, OptionError
 from sruserve.model.heads import HeadConfig
+from sruserve.model.importers.options import agree, flag, known, make
 from sruserve.model.importers.origin import Imported, Options
+from sruserve.model.importers.tensors import check_names, floats, need
 
-name = "torch"
-
-_PART = re.compile(r"(.*?)(weight_ih|weight_hh|weight_hr|bias_ih|bias_hh)_l(\d{1,4})(_reverse)?")
-_TRAINING_ONLY = {"batch_first", "dropout", "device", "dtype"}
-_KINDS: dict[int, type[GatedConfig]] = {4: LSTMConfig, 3: GRUConfig, 1: RNNConfig}
+_OF_STACK = re.compile(
+    r"((?:.+\.)?)((?:weight_ih|weight_hh|weight_hr|bias_ih|bias_hh)_l([0-9]{1,4})(_reverse)?)"
+)
+_NAMES = {"input_size", "hidden_size", "num_layers", "bias", "bidirectional"}
+_TRAINING = {"batch_first", "dropout", "device", "dtype"}
 
 
 def recognises(names: Collection[str]) -> bool:
-    """Whether tensors of these names hold one recurrent module of torch."""
-    return len(_prefixes(names)) == 1
+    """A module's `weight_hh_l0`."""
+    return bool(_prefixes(names))
 
 
 def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> Imported:
-    """Convert a state dict; see `Origin.read`.
+    """See `Origin`. Takes the options of the modules; only an RNN's `nonlinearity` is untold.
 
-    options: arguments of the module's constructor, and `pooling`. Only an RNN's `nonlinearity`
-    is not stored.
+    Embedding and linear layer may have any names: their widths, the linear layer's bias, and
+    "emb" in the embedding's name tell them apart.
     """
+    tensors = floats(tensors)
     prefixes = _prefixes(tensors)
     if len(prefixes) != 1:
-        found = ", ".join(sorted(prefixes)) or "none"
-        raise CheckpointError(
-            "a checkpoint of torch has one recurrent module, with weight_hh_l0 in its tensors' "
-            f"names; modules of this one: {found}"
-        )
-    (prefix,) = prefixes
-    stack = {
-        key.removeprefix(prefix): tensor.float()
-        for key, tensor in tensors.items()
-        if _PART.fullmatch(key)
-    }
-    given = {key: value for key, value in (options or {}).items() if key not in _TRAINING_ONLY}
-    pooling = given.pop("pooling", "last")
-    rnn = _describe(stack, given)
-    renamed = {f"rnn.{key}": tensor for key, tensor in stack.items()}
-    rest = {key: tensor for key, tensor in tensors.items() if not _PART.fullmatch(key)}
-    embedding, output, bias = _around(rest, rnn, task)
-    tied = embedding is not None and output is not None and _same(rest[embedding], rest[output])
-    if embedding is not None:
-        renamed["embedding.weight"] = rest[embedding].float()
-    if output is not None and not tied:
-        renamed["output.weight"] = rest[output].float()
-    if bias is not None:
-        renamed["output.bias"] = rest[bias].float()
-    try:
-        head = HeadConfig(pooling=pooling, tied=tied, bias=bias is not None or output is None)
-    except ValidationError as error:
-        raise OptionError(f"--options: {explain(error)}") from error
-    vocabulary = None if embedding is None else len(rest[embedding])
-    return Imported(renamed, rnn, vocabulary, head=head)
+        found = f"{len(prefixes)} modules" if prefixes else "no weight_hh_l0"
+        raise CheckpointError(f"a checkpoint of torch has one recurrent module; this has {found}")
+    stack = {match[2]: t for k, t in tensors.items() if (match := _OF_STACK.fullmatch(k))}
+    config = _describe(stack, options)
+    check_names(stack, config.shapes().keys(), prefixes.pop())
+    rest = {name: t for name, t in tensors.items() if not _OF_STACK.fullmatch(name)}
+    own, head = _around(rest, config, task)
+    table = own.get("embedding.weight")
+    own |= {f"rnn.{name}": tensor for name, tensor in stack.items()}
+    return Imported(own, config, None if table is None else len(table), head=head)
 
 
 def _prefixes(names: Collection[str]) -> set[str]:
     """What stands before the names of each recurrent module's tensors."""
-    return {part[1] for part in map(_PART.fullmatch, names) if part and part[2] == "weight_hh"}
+    matches = (_OF_STACK.fullmatch(name) for name in names)
+    return {match[1] for match in matches if match and match[2] == "weight_hh_l0"}
 
 
-def _describe(stack: Mapping[str, Tensor], given: dict[str, Any]) -> GatedConfig:
-    """The stack that the tensors belong to; their names and shapes tell all but the options."""
-    sizes = _sizes(stack)
-    rows, hidden = _matrix(stack, "weight_hh_l0").shape
-    projected = "weight_hr_l0" in stack
-    gates = 4 if projected else rows // hidden
-    config = _KINDS.get(gates)
-    if config is None or rows % gates or (not projected and rows != gates * hidden):
-        raise CheckpointError(
-            f"weight_hh_l0 is {rows} x {hidden}: an LSTM has 4 times as many rows as columns, a "
-            "GRU 3 times, an RNN as many"
-        )
-    if projected:
-        sizes |= {"hidden_size": rows // gates, "proj_size": hidden}
-    elif config is LSTMConfig:
-        sizes["proj_size"] = 0
-    if config is RNNConfig and "nonlinearity" not in given:
-        raise OptionError(
-            '"nonlinearity" is not stored in a state dict: pass it in --options, "tanh" (what '
-            'torch.nn.RNN takes unless told) or "relu"'
-        )
-    for key, found in sizes.items():
-        if given.setdefault(key, found) != found:
-            raise CheckpointError(f"option {key} is {given[key]}; the weights say {found}")
-    try:
-        return config.model_validate(given)
-    except ValidationError as error:
-        raise OptionError(f"--options: {explain(error)}") from error
-
-
-def _sizes(stack: Mapping[str, Tensor]) -> dict[str, Any]:
-    parts = [part for part in map(_PART.fullmatch, stack) if part]
-    if "weight_ih_l0" not in stack or "weight_hh_l0" not in stack:
-        raise CheckpointError("weight_ih_l0 and weight_hh_l0 are needed; one of them is missing")
-    return {
-        "input_size": _matrix(stack, "weight_ih_l0").shape[1],
-        "hidden_size": _matrix(stack, "weight_hh_l0").shape[1],
-        "num_layers": max(int(part[3]) for part in parts) + 1,
-        "bidirectional": any(part[4] for part in parts),
-        "bias": any(part[2] == "bias_ih" for part in parts),
+def _describe(stack: Mapping[str, Tensor], options: Options | None) -> GatedConfig:
+    """The config that names and shapes tell; a cell is told by its number of blocks."""
+    rows, hidden = need(stack, "weight_hh_l0", 2).shape
+    matches = [match for name in stack if (match := _OF_STACK.fullmatch(name))]
+    found: dict[str, Any] = {
+        "input_size": need(stack, "weight_ih_l0", 2).shape[1],
+        "hidden_size": hidden,
+        "num_layers": max(int(match[3]) for match in matches) + 1,
+        "bias": "bias_ih_l0" in stack,
+        "bidirectional": any(match[4] for match in matches),
     }
-
-
-def _matrix(stack: Mapping[str, Tensor], key: str) -> Tensor:
-    if stack[key].dim() != 2:
-        raise CheckpointError(f"{key} is misshapen: {list(stack[key].shape)} is no matrix")
-    return stack[key]
+    kinds: dict[int, type[GatedConfig]]
+    kinds = {4 * hidden: LSTMConfig, 3 * hidden: GRUConfig, hidden: RNNConfig}
+    kind = kinds.get(rows)
+    if "weight_hr_l0" in stack:
+        kind, found["hidden_size"] = LSTMConfig, need(stack, "weight_hr_l0", 2).shape[1]
+    if kind is None:
+        raise CheckpointError(
+            f"weight_hh_l0 is {[rows, hidden]}: an LSTM has 4 times as many rows as columns, a GRU "
+            "3 times, an RNN as many"
+        )
+    names = set(_NAMES)
+    if kind is LSTMConfig:
+        names.add("proj_size")
+        found["proj_size"] = hidden if "weight_hr_l0" in stack else 0
+    if kind is RNNConfig:
+        names.add("nonlinearity")
+    given = known(options, names, _TRAINING)
+    for name in {"bias", "bidirectional"} & given.keys():
+        given[name] = flag(given, name, True)
+    if kind is RNNConfig and "nonlinearity" not in given:
+        raise OptionError(
+            '"nonlinearity" is not stored in a state dict: pass it in --options, "tanh" (the '
+            'default of torch.nn.RNN) or "relu"'
+        )
+    return make(kind, agree(given, found))
 
 
 def _around(
-    rest: Mapping[str, Tensor], rnn: GatedConfig, task: Task
-) -> tuple[str | None, str | None, str | None]:
-    """The names of embedding, output matrix and output bias, told by shape and then by name."""
-    if task == "encode" and not rest:
-        return None, None, None
-    embedding = _one("embedding", _embeddings(rest, rnn), required=task == "generate")
-    if task == "encode":
-        left = sorted(set(rest) - {embedding})
-        if left:
-            raise CheckpointError(
-                f"{', '.join(left[:4])}: task encode has no output layer; import it with another "
-                "task, or leave them out"
-            )
-        return embedding, None, None
-    outputs = [
-        key
-        for key, tensor in rest.items()
-        if tensor.dim() == 2 and tensor.shape[1] == rnn.output_size and key != embedding
+    rest: Mapping[str, Tensor], config: GatedConfig, task: Task
+) -> tuple[dict[str, Tensor], HeadConfig]:
+    """Embedding and head by a folder's names."""
+    width = config.output_size
+    widths = (2 * width, 4 * width) if task == "pair" else (width,)
+    matrices = {name: t for name, t in rest.items() if t.dim() == 2 and task != "encode"}
+    biased = {name for name in matrices if _bias_of(name) in rest}
+    named = {name for name in matrices if "emb" in name.lower()}
+    fitting = [name for name, t in matrices.items() if t.shape[1] in widths]
+    output = _one("output layer", fitting, biased, set(fitting) - named, rest)
+    fitting = [
+        name
+        for name, t in matrices.items()
+        if t.shape[1] == config.input_size and name != output and name not in biased
     ]
-    output = _one("output layer", outputs, required=embedding is None or task != "generate")
-    if output is None:
-        output = embedding  # a tied matrix may be stored once
-    assert output is not None
-    beside = [
-        key
-        for key, tensor in rest.items()
-        if tensor.dim() == 1 and len(tensor) == len(rest[output]) and key.endswith("bias")
-    ]
-    bias = _one("output bias", beside, required=False)
-    unused = sorted(set(rest) - {embedding, output, bias})
+    embedding = _one("embedding", fitting, named, set(), rest)
+    own: dict[str, Tensor] = {}
+    tied, bias = False, None
+    if embedding is not None:
+        own["embedding.weight"] = rest[embedding]
+    if output is not None:
+        bias = rest.get(_bias_of(output))
+        tied = task == "generate" and embedding is not None
+        tied = tied and torch.equal(rest[output], own["embedding.weight"])
+        own |= {} if tied else {"output.weight": rest[output]}
+        own |= {} if bias is None else {"output.bias": bias}
+    used = {embedding, output, output and _bias_of(output)}
+    unused = [name for name in rest if name not in used]
     if unused:
         raise CheckpointError(
-            f"{', '.join(unused[:4])}: neither embedding, recurrent module nor output layer; such "
-            "a network cannot be imported"
+            f"{', '.join(name[:60] for name in unused[:4])}: no part of a network of embedding, "
+            f"one recurrent module and linear layer for task {task}"
         )
-    return embedding, output, bias
+    return own, HeadConfig(tied=tied, bias=output is None or bias is not None)
 
 
-def _embeddings(rest: Mapping[str, Tensor], rnn: GatedConfig) -> list[str]:
-    """Matrices as wide as the input that are no linear layer: their modules have no bias."""
-    wide = [k for k, t in rest.items() if t.dim() == 2 and t.shape[1] == rnn.input_size]
-    if len(wide) < 2 and any(k.removesuffix("weight") + "bias" in rest for k in wide):
-        return []
-    plain = [k for k in wide if k.removesuffix("weight") + "bias" not in rest]
-    named = [k for k in plain if "emb" in k.lower()]
-    return named or plain
+def _bias_of(name: str) -> str:
+    return name.removesuffix("weight") + "bias"
 
 
-def _one(what: str, names: list[str], required: bool) -> str | None:
-    if len(names) > 1:
+def _one(
+    what: str,
+    fitting: list[str],
+    first: set[str],
+    second: set[str],
+    tensors: Mapping[str, Tensor],
+) -> str | None:
+    """The only fitting name, in `first` or else in `second` if several fit; None without any."""
+    for preferred in (first, second):
+        kept = [name for name in fitting if name in preferred]
+        if len(fitting) > 1 and kept:
+            fitting = kept
+    if len(fitting) > 1 and not all(
+        torch.equal(tensors[fitting[0]], tensors[name]) for name in fitting
+    ):
         raise CheckpointError(
-            f"{', '.join(sorted(names)[:4])}: more than one could be the {what}; rename it to "
-            f"{'embedding' if what == 'embedding' else 'output'}.weight and leave the others out"
+            f"{', '.join(name[:60] for name in fitting[:4])}: each could be the {what}; keep one, "
+            'with "emb" in the name of the embedding'
         )
-    if not names and required:
-        raise CheckpointError(f"no tensor has the shape of the {what}, which this task needs")
-    return names[0] if names else None
-
-
-def _same(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and bool((a == b).all())
+    return fitting[-1] if fitting else None  # equal ones are one, tied: the head comes last

@@ -1,0 +1,148 @@
+"""Checkpoints of torch.nn.LSTM, GRU and RNN: what names and shapes tell, and what is asked for."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.model.importers.running import agree, hidden, imported, log_probs, refused
+from torch import Tensor, nn
+
+from sruserve.model.errors import CheckpointError, OptionError
+from sruserve.model.importers.torch_rnn import read, recognises
+
+KINDS: dict[str, Any] = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
+FORMAT = ("--format", "torch")
+
+
+class Reader(nn.Module):
+    """A network in the names that a user chose."""
+
+    def __init__(self, names: tuple[str, str, str], vocabulary: int, outputs: int, tied: bool):
+        super().__init__()
+        torch.manual_seed(3)
+        embedding, rnn, output = names
+        self.names = names
+        self.add_module(embedding, nn.Embedding(vocabulary, 12))
+        self.add_module(rnn, nn.GRU(12, 12, 2, batch_first=True))
+        self.add_module(output, nn.Linear(12, outputs, bias=not tied))
+        if tied:
+            self.get_submodule(output).weight = self.get_submodule(embedding).weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        embedding, rnn, output = map(self.get_submodule, self.names)
+        scores: Tensor = output(rnn(embedding(tokens)[None])[0][0])
+        return scores
+
+
+NAMES = [("embedding", "rnn", "fc"), ("encoder", "rnn", "decoder"), ("word_emb", "lstm", "proj")]
+
+
+@st.composite
+def modules(draw: st.DrawFn) -> tuple[nn.RNNBase, dict[str, Any]]:
+    """A module, and what has to be said of it."""
+    kind = draw(st.sampled_from(list(KINDS)))
+    width = draw(st.integers(2, 20))
+    options: dict[str, Any] = {
+        "num_layers": draw(st.integers(1, 3)),
+        "bidirectional": draw(st.booleans()),
+        "bias": draw(st.booleans()),
+    }
+    if kind == "lstm" and draw(st.booleans()):
+        options["proj_size"] = draw(st.integers(1, width - 1))
+    untold = {"nonlinearity": draw(st.sampled_from(["tanh", "relu"]))} if kind == "rnn" else {}
+    return KINDS[kind](draw(st.integers(1, 20)), width, **options, **untold), untold
+
+
+@settings(max_examples=50)
+@given(drawn=modules(), prefix=st.sampled_from(["", "lstm.", "encoder.rnn."]))
+def test_names_and_shapes_tell_all_but_a_nonlinearity(
+    drawn: tuple[nn.RNNBase, dict[str, Any]], prefix: str
+) -> None:
+    module, untold = drawn
+    tensors = {f"{prefix}{name}": t.detach() for name, t in module.state_dict().items()}
+    assert recognises(tensors.keys())
+    found = read(tensors, untold or None, "encode")
+    assert found.rnn.family == type(module).__name__.lower()
+    for name in ("input_size", "hidden_size", "num_layers", "bidirectional", "bias"):
+        assert getattr(found.rnn, name) == getattr(module, name)
+    assert getattr(found.rnn, "proj_size", 0) == module.proj_size
+    assert {k.removeprefix("rnn."): tuple(t.shape) for k, t in found.tensors.items()} == (
+        found.rnn.shapes()
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_bare_module_becomes_an_encoder(tmp_path: Path, kind: str) -> None:
+    torch.manual_seed(1)
+    module = KINDS[kind](7, 10, 2)
+    options = {"options": {"nonlinearity": "tanh", "dropout": 0.3}} if kind == "rnn" else {}
+    model = imported(tmp_path, dict(module.state_dict()), "encode", *FORMAT, **options)
+    x = torch.randn(9, 7)
+    with torch.inference_mode():
+        agree(hidden(model, x), module(x)[0])
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("names", NAMES, ids="-".join)
+def test_a_language_model_may_have_any_names(
+    tmp_path: Path, names: tuple[str, str, str], tied: bool
+) -> None:
+    theirs = Reader(names, 30, 30, tied)
+    model = imported(tmp_path, dict(theirs.state_dict()), "generate", *FORMAT)
+    assert model.config.head.tied is tied
+    tokens = torch.randint(0, 30, (8,))
+    with torch.inference_mode():
+        agree(log_probs(model, tokens), torch.log_softmax(theirs(tokens), -1))
+
+
+def test_a_classifier_reads_features_or_ids(tmp_path: Path) -> None:
+    theirs = Reader(NAMES[0], 30, 3, False)
+    for name in ("ids", "features"):
+        (tmp_path / name).mkdir()
+    model = imported(tmp_path / "ids", dict(theirs.state_dict()), "classify", *FORMAT)
+    assert (model.config.vocab_size, len(model.config.labels)) == (30, 3)
+    features = {k: t for k, t in theirs.state_dict().items() if "embedding" not in k}
+    model = imported(tmp_path / "features", features, "classify", *FORMAT)
+    assert (model.config.vocab_size, len(model.config.labels)) == (None, 3)
+
+
+LSTM = dict(nn.LSTM(3, 4).state_dict())
+RNN = dict(nn.RNN(3, 4).state_dict())
+
+
+def test_what_cannot_be_told_is_asked_for_by_name(tmp_path: Path) -> None:
+    assert '"nonlinearity" is not stored' in refused(tmp_path, RNN, "encode", *FORMAT)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "options", "message"),
+    [
+        (LSTM, {"hidden_size": 5}, "hidden_size is 5; the weights say 4"),
+        (LSTM, {"bidirectional": True}, "bidirectional is True; the weights say False"),
+        (LSTM, {"nonlinearity": "relu"}, "nonlinearity is not expected"),
+        (RNN, {"nonlinearity": "selu"}, "nonlinearity"),
+        ({**LSTM, "weight_hh_l0": torch.ones(10, 4)}, {}, "an LSTM has 4 times"),
+        ({k: t for k, t in LSTM.items() if k != "bias_hh_l0"}, {}, "bias_hh_l0 is missing"),
+        ({k: t for k, t in LSTM.items() if k != "weight_ih_l0"}, {}, "weight_ih_l0 is missing"),
+        ({**LSTM, "weight_ih_l2": torch.ones(16, 4)}, {}, "l1 is missing"),
+        ({**LSTM, **{f"b.{k}": t for k, t in LSTM.items()}}, {}, "2 modules"),
+        ({**LSTM, "fc.weight": torch.ones(2, 4)}, {}, "fc.weight: no part"),
+        ({"fc.weight": torch.ones(2, 4)}, {}, "no weight_hh_l0"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_does_not_fit_is_refused(
+    tensors: dict[str, Tensor], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((CheckpointError, OptionError), match=message):
+        read(tensors, options, "encode")
+
+
+def test_matrices_that_could_be_either_are_refused() -> None:
+    around = {"a.weight": torch.ones(5, 4), "b.weight": torch.zeros(5, 4)}
+    tensors = {**nn.GRU(4, 4).state_dict(), **around}
+    with pytest.raises(CheckpointError, match=r"a.weight, b.weight: each could be"):
+        read(tensors, None, "generate")
