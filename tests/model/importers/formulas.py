@@ -61,12 +61,12 @@ def sru_layer(
     return h
 
 
-def norm_2017(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+def norm_1(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """1.x: the biased deviation, and eps outside the root."""
     return (x - x.mean(-1, keepdim=True)) / (x.std(-1, correction=0, keepdim=True) + 1e-6) * a + b
 
 
-def norm_2019(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+def norm_2(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """2.0.0 to 2.1.7: the unbiased variance, and eps inside the root."""
     return (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True) + 1e-6).sqrt() * a + b
 

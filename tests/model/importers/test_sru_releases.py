@@ -14,7 +14,7 @@ from torch import Tensor
 from sruserve.model.cells.sru import SRUConfig
 from sruserve.model.errors import ModelError
 from sruserve.model.importers import sru
-from tests.model.importers.formulas import norm_2017, norm_2019, random, sru_layer
+from tests.model.importers.formulas import norm_1, norm_2, random, sru_layer
 from tests.model.importers.running import agree, hidden, imported, refused
 
 STEPS = 9
@@ -88,7 +88,7 @@ def test_norms_and_gains_of_old_releases_have_their_own_formulas(
         scale = math.sqrt(3) if release == "2018" else 1.5
         activation = "tanh" if release == "2018" else "identity"
         expected = run({**own, "weight": weight}, expected, scale=scale, activation=activation)
-        expected = (norm_2017 if release == "2018" else norm_2019)(expected, a, b)
+        expected = (norm_1 if release == "2018" else norm_2)(expected, a, b)
     agree(hidden(model, x), expected)
 
 
