@@ -37,7 +37,8 @@ def recognises(names: Collection[str]) -> bool:
 def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> Imported:
     """See `Origin`. Sizes and the kind of cell come from the tensors, so options may be left out.
 
-    `activation` is ours: "identity" for an LRN or ATR without the tanh of the repository's cells.
+    Ours are `activation`, "identity" for an LRN or ATR without the tanh of the repository's cells,
+    and `output_gate`, true for an LRN whose `_W` has a fourth block, the gate of oLRN.
     """
     tensors = floats(tensors)
     pattern = _MODEL if any(re.match(_MODEL, name) for name in tensors) else _BARE
@@ -49,8 +50,8 @@ def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> 
         raise CheckpointError(f"layers of {len(kinds)} kinds: {', '.join(sorted(kinds))}")
     kind = kinds.pop()
     names = {"cell_type", "rnn_type", "input_size", "hidden_size", "num_layers", *_SIZES}
-    given = known(options, names | ({"activation"} if kind in _ACTIVATED else set()), _TRAINING)
-    rnn, config = CELLS[kind](layers, given.pop("activation", "tanh"))
+    given = known(options, names | _OURS.get(kind, set()), _TRAINING)
+    rnn, config = CELLS[kind](layers, given)
     others = rest_of(tensors, pattern)
     head = HeadConfig()
     if "prior.weight" in others:
@@ -61,7 +62,7 @@ def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> 
     return Imported(own | rnn, config, vocab_size=size, head=head)
 
 
-_ACTIVATED: tuple[Kind, ...] = ("lrn", "atr")
+_OURS: dict[Kind, set[str]] = {"lrn": {"activation", "output_gate"}, "atr": {"activation"}}
 _SIZES = ("ntoken", "ninp", "nhid", "nhidlast", "nlayers", "n_experts")
 
 

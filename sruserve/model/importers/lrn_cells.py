@@ -14,12 +14,13 @@ from sruserve.model.cells.lrn import LRNConfig
 from sruserve.model.cells.sru import SRUConfig
 from sruserve.model.cells.stack import StackConfig
 from sruserve.model.errors import CheckpointError
-from sruserve.model.importers.options import make
+from sruserve.model.importers.options import flag, make
+from sruserve.model.importers.origin import Options
 from sruserve.model.importers.tensors import check_names, need
 
 Kind = Literal["lstm", "gru", "atr", "lrn", "sru"]
 Layers = Sequence[Mapping[str, Tensor]]
-Read = Callable[[Layers, object], tuple[dict[str, Tensor], StackConfig]]
+Read = Callable[[Layers, Options], tuple[dict[str, Tensor], StackConfig]]
 
 
 def kind_of(cell: Mapping[str, Tensor]) -> Kind:
@@ -33,19 +34,20 @@ def kind_of(cell: Mapping[str, Tensor]) -> Kind:
     return "gru" if need(cell, "_W", 2).shape[1] != need(cell, "_U", 2).shape[1] else "atr"
 
 
-def _lrn(layers: Layers, activation: object) -> tuple[dict[str, Tensor], StackConfig]:
-    """[p | q | r] = x W + b, as ours."""
-    weights = [_parts(cell, i, ("_W", "_W_b"), 3) for i, cell in enumerate(layers)]
+def _lrn(layers: Layers, options: Options) -> tuple[dict[str, Tensor], StackConfig]:
+    """[p | q | r] = x W + b, as ours; an oLRN has a fourth block, o."""
+    blocks = 4 if flag(options, "output_gate", False) else 3
+    weights = [_parts(cell, i, ("_W", "_W_b"), blocks) for i, cell in enumerate(layers)]
     tensors: dict[str, Tensor] = {}
     for i, (weight, bias) in enumerate(weights):
         tensors |= {f"rnn.layers.{i}.weight": weight, f"rnn.layers.{i}.bias": bias}
-    fields = _sizes(weights, 3) | {"activation": activation}
-    return tensors, make(LRNConfig, fields)
+    own = {"activation": options.get("activation", "tanh"), "output_gate": blocks == 4}
+    return tensors, make(LRNConfig, _sizes(weights, blocks) | own)
 
 
-def _sru(layers: Layers, activation: object) -> tuple[dict[str, Tensor], StackConfig]:
+def _sru(layers: Layers, options: Options) -> tuple[dict[str, Tensor], StackConfig]:
     """Blocks f, c, r, h, each with a bias; ours run c, f, r, h within a channel."""
-    del activation
+    del options
     weights = [
         _parts(cell, i, ("_W", "_W_b", "_Vf", "_Vr"), 4)[:2] for i, cell in enumerate(layers)
     ]
@@ -67,9 +69,9 @@ def _sru(layers: Layers, activation: object) -> tuple[dict[str, Tensor], StackCo
     return tensors, make(SRUConfig, fields | {"biased_blocks": True, "highway_block": True})
 
 
-def _lstm(layers: Layers, activation: object) -> tuple[dict[str, Tensor], StackConfig]:
+def _lstm(layers: Layers, options: Options) -> tuple[dict[str, Tensor], StackConfig]:
     """Blocks i, f, o, g over [x, h]; torch has i, f, g, o."""
-    del activation
+    del options
     weights = [_parts(cell, i, ("_W", "_b"), 4) for i, cell in enumerate(layers)]
     tensors: dict[str, Tensor] = {}
     order = torch.tensor([0, 1, 3, 2])
@@ -80,9 +82,9 @@ def _lstm(layers: Layers, activation: object) -> tuple[dict[str, Tensor], StackC
     return tensors, make(LSTMConfig, _sizes(weights, 4, recurrent=True))
 
 
-def _gru(layers: Layers, activation: object) -> tuple[dict[str, Tensor], StackConfig]:
+def _gru(layers: Layers, options: Options) -> tuple[dict[str, Tensor], StackConfig]:
     """Gates r, u over [x, h], candidate n over [x, r h]; h = u h' + (1 - u) n: u is torch's z."""
-    del activation
+    del options
     weights = []
     for i, cell in enumerate(layers):
         gates, gate_bias = _parts(cell, i, ("_W", "_W_b", "_U", "_U_b"), 2)
@@ -97,7 +99,7 @@ def _gru(layers: Layers, activation: object) -> tuple[dict[str, Tensor], StackCo
     return tensors, make(GRUConfig, _sizes(weights, 3, recurrent=True) | {"reset_after": False})
 
 
-def _atr(layers: Layers, activation: object) -> tuple[dict[str, Tensor], StackConfig]:
+def _atr(layers: Layers, options: Options) -> tuple[dict[str, Tensor], StackConfig]:
     """p = x W + b and q = h U + b_u, each with a matrix of its own."""
     tensors: dict[str, Tensor] = {}
     weights = []
@@ -109,7 +111,8 @@ def _atr(layers: Layers, activation: object) -> tuple[dict[str, Tensor], StackCo
         weights.append((weight, bias))
         both = torch.cat([weight, square]).T
         tensors |= _gated(i, both, width, bias, _vector(cell, "_U_b", width))
-    return tensors, make(ATRConfig, _sizes(weights, 1) | {"activation": activation})
+    own = {"activation": options.get("activation", "tanh")}
+    return tensors, make(ATRConfig, _sizes(weights, 1) | own)
 
 
 CELLS: dict[Kind, Read] = {"lstm": _lstm, "gru": _gru, "atr": _atr, "lrn": _lrn, "sru": _sru}

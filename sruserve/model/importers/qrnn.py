@@ -22,6 +22,15 @@ from sruserve.model.importers.tensors import (
 
 _LAYER = rf"(?:[^.]+\.)*layers\.{NUMBER}\.linear\."
 _TRAINING = {"bias", "batch_first", "dropout", "bidirectional", "save_prev_x", "use_cuda"}
+_KNOWN = {
+    "input_size",
+    "hidden_size",
+    "num_layers",
+    "window",
+    "output_gate",
+    "zoneout",
+    "highway",
+}
 _UNTOLD = "window, output_gate, zoneout"
 
 
@@ -32,6 +41,8 @@ def recognises(names: Collection[str]) -> bool:
 
 def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> Imported:
     """See `Origin`. Takes the options of `QRNN` and `QRNNLayer`; one `QRNNLayer` is a stack, too.
+
+    `highway` is ours: SRU's connection around each layer.
 
     Between calls, its own layers know the previous input only with `save_prev_x`; ours always do.
     """
@@ -46,15 +57,15 @@ def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> 
             f"{_UNTOLD} are not stored in a state dict: pass them in --options FILE, a JSON object "
             "of the arguments that QRNN was made with ({} where all were its defaults)"
         )
-    names = {"input_size", "hidden_size", "num_layers", "window", "output_gate", "zoneout"}
-    given = known(options, names, _TRAINING)
+    given = known(options, _KNOWN, _TRAINING)
     windows = given.pop("window", 1)
     if isinstance(windows, int):
         windows = [windows] * len(layers)
     if not isinstance(windows, list) or len(windows) != len(layers):
         raise OptionError(f"--options: window is {shown(windows)}, not 1 or 2, or a list of them")
     gate = flag(given, "output_gate", True)
-    rnn, config = stack(layers, windows, gate, given.pop("zoneout", 0))
+    highway = flag(given, "highway", False)
+    rnn, config = stack(layers, windows, gate, given.pop("zoneout", 0), highway)
     told = {"input_size": config.input_size, "num_layers": config.num_layers}
     if isinstance(config.hidden_size, int):
         told["hidden_size"] = config.hidden_size
@@ -68,18 +79,24 @@ def stack(
     windows: Sequence[object],
     output_gate: bool,
     zoneout: object,
+    highway: bool = False,
 ) -> tuple[dict[str, Tensor], QRNNConfig]:
-    """The tensors and config of layers that hold `weight` (blocks * h, window * in) and `bias`."""
+    """The tensors and config of layers that hold `weight` (blocks * h, window * in) and `bias`.
+
+    highway: the SRU paper's own baseline, with a fourth block of rows where widths differ.
+    """
     tensors: dict[str, Tensor] = {}
     widths: list[int] = []
     inputs: list[int] = []
-    blocks = 3 if output_gate else 2
     for i, (layer, window) in enumerate(zip(layers, windows, strict=True)):
         where = f"layers.{i}.linear."
         check_names(layer, ("weight", "bias"), where)
         weight, bias = need(layer, "weight", 2, where), need(layer, "bias", 1, where)
         if window not in (1, 2) or isinstance(window, bool):
             raise OptionError(f"--options: window is {shown(window)}; a QRNN has 1 or 2")
+        blocks = 3 if output_gate else 2
+        if highway and weight.shape[1] * 3 != len(weight) * int(str(window)):
+            blocks = 4
         if len(weight) != len(bias) or len(bias) % blocks or weight.shape[1] % int(str(window)):
             raise CheckpointError(
                 f"{where}weight is {list(weight.shape)}: with window {window} and output_gate "
@@ -100,5 +117,6 @@ def stack(
         "window": windows[0] if len(set(map(str, windows))) == 1 else tuple(windows),
         "output_gate": output_gate,
         "zoneout": zoneout,
+        "highway": highway,
     }
     return tensors, make(QRNNConfig, fields)

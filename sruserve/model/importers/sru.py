@@ -25,8 +25,8 @@ def recognises(names: Collection[str]) -> bool:
 
 def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> Imported:
     """See `Origin`. The stack may be an attribute of any name: `encoder.rnn_lst.0.weight`."""
-    tensors, cell = floats(tensors), tensors.keys() >= _CELL
-    if cell:
+    tensors = floats(tensors)
+    if tensors.keys() >= _CELL:
         tensors = {f"rnn_lst.0.{name}": tensor for name, tensor in tensors.items()}
     found = {m[1] for name in tensors if (m := re.match(r"((?:[^.]+\.)*)rnn_lst\.", name))}
     if len(found) != 1:
@@ -44,7 +44,6 @@ def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> 
         layers_of(tensors, rf"{stack}ln_lst\.{NUMBER}\."),
         into,
         options,
-        cell,
     )
     others = rest_of(tensors, rf"{stack}((rnn|ln)_lst\.{NUMBER}\.|input_to_hidden\.weight$)")
     rest, vocab_size, head = vocabulary_and_head(others, task)

@@ -67,11 +67,10 @@ def eras_of(names: Collection[str]) -> tuple[Era, ...]:
     return (Era.FIRST, Era.SECOND, Era.THIRD)
 
 
-def maths_of(era: Era, options: Options, stored: Sequence[float | None], cell: bool) -> Maths:
+def maths_of(era: Era, options: Options, stored: Sequence[float | None]) -> Maths:
     """What a release computes.
 
     stored: by layer, `scale_x` where the highway is the input (None: not saved), and 1 where not.
-    cell: the layers were made as `SRUCell`, whose `rescale` has another default.
     """
     early = era in (Era.Y2017, Era.Y2018)
     # A module that was made without scaling has stored 1; where it has not, it is the option's.
@@ -106,11 +105,9 @@ def told(possible: tuple[Era, ...], options: Options) -> tuple[Era, ...]:
     return (era,)
 
 
-def settle(
-    possible: tuple[Era, ...], options: Options, stored: Sequence[float | None], cell: bool
-) -> Maths:
+def settle(possible: tuple[Era, ...], options: Options, stored: Sequence[float | None]) -> Maths:
     """What was computed, or `OptionError` where it depends on a release that is not told."""
-    found = {era: maths_of(era, options, stored, cell) for era in possible}
+    found = {era: maths_of(era, options, stored) for era in possible}
     if len(set(found.values())) > 1:
         each = "; ".join(f"{era.value}: {maths}" for era, maths in found.items())
         raise OptionError(

@@ -53,12 +53,11 @@ def read_stack(
     norms: Sequence[Mapping[str, Tensor]],
     into: Tensor | None,
     options: Options | None,
-    cell: bool = False,
 ) -> tuple[dict[str, Tensor], SRUConfig]:
     """The stack's tensors and config; sizes come from tensors, the rest from `options`.
 
     layers: each layer's state dict. norms: those of `ln_lst`, which 2.1.7 is the last to have.
-    into: the weight of `input_to_hidden`. cell: see `maths_of`.
+    into: the weight of `input_to_hidden`.
     options: arguments of the constructor, with its defaults for what is left out; also
         `reset_gate` and `release`. None raises `OptionError`: a state dict cannot tell them.
     """
@@ -86,7 +85,7 @@ def read_stack(
         _scale(layer, i) if skips and layer["weight"].shape[1] == 3 * outputs else 1.0
         for i, layer in enumerate(plain)
     ]
-    maths = settle(eras, given, stored, cell)
+    maths = settle(eras, given, stored)
     tensors = {} if into is None else {"input_to_hidden.weight": into}
     unsaved = not {"weight_c", "scale_x"} & names
     for i, layer in enumerate(plain):

@@ -61,12 +61,12 @@ def sru_layer(
     return h
 
 
-def norm_2017(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+def norm_1(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """1.x: the biased deviation, and eps outside the root."""
     return (x - x.mean(-1, keepdim=True)) / (x.std(-1, correction=0, keepdim=True) + 1e-6) * a + b
 
 
-def norm_2019(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+def norm_2(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """2.0.0 to 2.1.7: the unbiased variance, and eps inside the root."""
     return (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True) + 1e-6).sqrt() * a + b
 
@@ -102,15 +102,26 @@ def lrn_repository_cell(kind: str, cell: dict[str, Tensor], x: Tensor) -> Tensor
 
 
 def qrnn_layer(
-    x: Tensor, weight: Tensor, bias: Tensor, window: int, gate: bool = True, zoneout: float = 0.0
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    window: int,
+    gate: bool = True,
+    zoneout: float = 0.0,
+    highway: bool = False,
 ) -> Tensor:
-    """A QRNN layer: rows of weight Z, F and O over [x_t, x_{t-1}]."""
+    """A QRNN layer: rows of weight Z, F and O over [x_t, x_{t-1}]; X, too, for a wide highway."""
+    residual = x
     if window == 2:
         x = torch.cat([x, torch.cat([torch.zeros_like(x[:1]), x[:-1]])], 1)
-    z, f, *o = (x @ weight.T + bias).chunk(3 if gate else 2, 1)
+    wide = highway and len(weight) != 3 * residual.shape[1]
+    z, f, *o = (x @ weight.T + bias).chunk(4 if wide else 3 if gate else 2, 1)
+    if wide:
+        residual = o[1]
     z, f = z.tanh(), f.sigmoid() * (1 - zoneout)
     c, found = torch.zeros(z.shape[1]), []
     for t in range(len(x)):
         c = f[t] * z[t] + (1 - f[t]) * c
-        found.append(o[0][t].sigmoid() * c if gate else c)
+        h = o[0][t].sigmoid() * c if gate else c
+        found.append(h + (1 - o[0][t].sigmoid()) * residual[t] if highway else h)
     return torch.stack(found)

@@ -107,6 +107,19 @@ def test_the_tanh_can_be_left_out(tmp_path: Path, kind: str) -> None:
     agree(hidden(model, x), expected)
 
 
+def test_an_output_gate_is_a_fourth_block(tmp_path: Path) -> None:
+    weight, bias = random(4, 16, seed=1), random(16, seed=2)
+    tensors = {"cell_0._W": weight, "cell_0._W_b": bias}
+    model = imported(tmp_path, tensors, "encode", options={"output_gate": True})
+    x, h, expected = random(5, 4, seed=7), torch.zeros(4), []
+    for step in x:
+        p, q, r, o = (step @ weight + bias).chunk(4)
+        c = ((p + h).sigmoid() * r + (q - h).sigmoid() * h).tanh()
+        h = (o - c).sigmoid() * c
+        expected.append(h)
+    agree(hidden(model, x), torch.stack(expected))
+
+
 def bare(kind: str) -> dict[str, Tensor]:
     return {f"cell_0.{name}": t for name, t in cell(kind, 4, 4, 0).items()}
 

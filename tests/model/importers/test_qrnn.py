@@ -52,6 +52,17 @@ def test_one_layer_alone_is_a_stack(tmp_path: Path) -> None:
     agree(hidden(model, x), qrnn_layer(x, own["weight"], own["bias"], 1))
 
 
+def test_a_highway_is_the_input_or_a_product_of_it(tmp_path: Path) -> None:
+    """The SRU paper's own baseline; its file has four blocks of rows where widths differ."""
+    wide = {"weight": random(32, 5, seed=1), "bias": random(32, seed=2)}
+    layers = [wide, linear(8, 8, 1, True, 10)]
+    model = imported(tmp_path, stack(*layers), "encode", options={"highway": True})
+    x = expected = random(7, 5, seed=30)
+    for own in layers:
+        expected = qrnn_layer(expected, own["weight"], own["bias"], 1, highway=True)
+    agree(hidden(model, x), expected)
+
+
 def test_windows_may_differ_by_layer_in_a_language_model(tmp_path: Path) -> None:
     layers = [linear(6, 9, 2, True, 0), linear(9, 6, 1, True, 10)]
     table, bias = random(11, 6, seed=20), random(11, seed=21)

@@ -14,7 +14,7 @@ from torch import Tensor
 from sruserve.model.cells.sru import SRUConfig
 from sruserve.model.errors import ModelError
 from sruserve.model.importers import sru
-from tests.model.importers.formulas import norm_2017, norm_2019, random, sru_layer
+from tests.model.importers.formulas import norm_1, norm_2, random, sru_layer
 from tests.model.importers.running import agree, hidden, imported, refused
 
 STEPS = 9
@@ -88,7 +88,7 @@ def test_norms_and_gains_of_old_releases_have_their_own_formulas(
         scale = math.sqrt(3) if release == "2018" else 1.5
         activation = "tanh" if release == "2018" else "identity"
         expected = run({**own, "weight": weight}, expected, scale=scale, activation=activation)
-        expected = (norm_2017 if release == "2018" else norm_2019)(expected, a, b)
+        expected = (norm_1 if release == "2018" else norm_2)(expected, a, b)
     agree(hidden(model, x), expected)
 
 
@@ -98,10 +98,11 @@ def test_norms_and_gains_of_old_releases_have_their_own_formulas(
         ({"release": "2.1.4"}, 1.5),
         ({"release": "2.1.4", "rescale": False}, 1.5),
         ({"release": "2.1.7", "rescale": False}, 1.0),
-        ({"release": "2.1.7"}, 1.0),
-        ({"release": "2.6.0"}, 1.0),
-        ({"release": "2.7.0-rc1"}, 1.0),
+        ({"release": "2.1.7"}, 1.5),
+        ({"release": "2.6.0", "rescale": False}, 1.0),
+        ({"release": "2.7.0-rc1", "rescale": False}, 1.0),
         ({"rescale": True}, 1.5),
+        ({}, 1.5),
     ],
     ids=str,
 )
@@ -116,7 +117,7 @@ def test_the_stored_scale_counts_by_release(
 
 @pytest.mark.parametrize(
     ("scale", "options"),
-    [(1.5, {}), (1.5, {"rescale": False}), (None, {}), (None, {"use_relu": 1})],
+    [(1.5, {"rescale": False}), (None, {}), (None, {"use_relu": 1})],
     ids=str,
 )
 def test_a_release_is_asked_for_where_two_compute_differently(
@@ -292,7 +293,6 @@ def test_weights_of_custom_modules_are_refused(
 
 
 def test_one_cell_alone_is_a_stack_of_one_layer(tmp_path: Path) -> None:
-    """An `SRUCell` rescales unless it is told not to, in all releases of 2.x."""
     own = layer(*SQUARE, 0, scale=1.5)
     model = imported(tmp_path, own, "encode", options={"use_tanh": True})
     x = random(STEPS, 12, seed=5)
