@@ -18,6 +18,7 @@ from typer.testing import CliRunner, Result
 
 import sruserve.kernels.srupp as srupp_layer
 from sruserve.cli import app
+from sruserve.kernels.attention import attend
 from sruserve.kernels.ragged import RaggedBatch, single
 from sruserve.kernels.reference_attention import reference_attention
 from sruserve.model.cells.srupp import SRUppConfig
@@ -157,9 +158,9 @@ def test_any_model_gives_the_outputs_and_states_of_its_release(
     attends = any(found.rnn.attends(layer) for layer in range(options["num_layers"]))
     windowed = options["window"] is not None or not attends
     assert model.streams == (windowed and not options["bidirectional"])
-    for attend in (srupp_layer.attend, reference_attention):
+    for run_attention in (attend, reference_attention):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(srupp_layer, "attend", attend)
+            patch.setattr(srupp_layer, "attend", run_attention)
             outputs, ends = run(model, answer, lengths, cuts)
         for b, h in enumerate(outputs):
             torch.testing.assert_close(h, answer["h"][: lengths[b], b], rtol=1e-5, atol=1e-5)
