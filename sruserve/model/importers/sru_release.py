@@ -74,9 +74,8 @@ def maths_of(era: Era, options: Options, stored: Sequence[float | None], cell: b
     cell: the layers were made as `SRUCell`, whose `rescale` has another default.
     """
     early = era in (Era.Y2017, Era.Y2018)
-    rescale = flag(
-        options, "rescale", era in (Era.Y2018, Era.FIRST) or (cell and era != Era.FOURTH)
-    )
+    # A module that was made without scaling has stored 1; where it has not, it is the option's.
+    rescale = flag(options, "rescale", True)
     if era is Era.Y2017:
         scales = tuple(1.0 for _ in stored)
     elif era is Era.Y2018:  # a Python float there, so never saved
