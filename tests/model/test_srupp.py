@@ -18,6 +18,7 @@ from typer.testing import CliRunner, Result
 
 import sruserve.kernels.srupp as srupp_layer
 from sruserve.cli import app
+from sruserve.kernels.attention import attend
 from sruserve.kernels.ragged import RaggedBatch, single
 from sruserve.kernels.reference_attention import reference_attention
 from sruserve.model.cells.srupp import SRUppConfig
@@ -79,9 +80,12 @@ def network(found: Imported, dtype: torch.dtype = torch.float32) -> Network:
 
 
 @st.composite
-def requests(draw: st.DrawFn, release: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def requests(
+    draw: st.DrawFn, release: str, windowed: bool
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """A request to the oracle, and what a user then writes into --options."""
-    bidirectional = draw(st.booleans())
+    bidirectional = not windowed and draw(st.booleans())
+    norm = draw(st.sampled_from(["before", "after", "none"]))
     heads = draw(st.integers(1, 3))
     layers = draw(st.integers(1, 4))
     options: dict[str, Any] = {
@@ -93,23 +97,21 @@ def requests(draw: st.DrawFn, release: str) -> tuple[dict[str, Any], dict[str, A
         "bidirectional": bidirectional,
         "rescale": draw(st.booleans()),
         "proj_input_to_hidden_first": draw(st.booleans()),
-        "layer_norm": draw(st.booleans()),
+        "layer_norm": norm != "none",
     }
     if draw(st.booleans()) and release != "dev2":
         options["attention_last_n_layers"] = draw(st.integers(0, layers))
     else:
         options["attention_every_n_layers"] = draw(st.integers(1, 3))
     if release == "dev3":
-        options["normalization_type"] = draw(st.integers(1, 3))
+        options["normalization_type"] = {"none": 1, "before": 2, "after": 3}[norm]
     else:
-        options["normalize_after"] = draw(st.booleans())
+        options["normalize_after"] = norm == "after"
     if release in ("dev5", "dev6"):
         options["attn_layer_norm"] = draw(st.booleans())
-    window = None
-    if not bidirectional and draw(st.integers(0, 3)):
-        window = draw(st.integers(1, 9))
+    window = draw(st.integers(1, 9)) if windowed else None
     count, steps = draw(st.integers(1, 3)), st.integers(1, 30)
-    lengths = [draw(steps)] * count if window else [draw(steps) for _ in range(count)]
+    lengths = [draw(steps)] * count if windowed else [draw(steps) for _ in range(count)]
     request = {
         "seed": draw(st.integers(0, 9)),
         "options": options,
@@ -141,12 +143,13 @@ def run(
     return [torch.cat(part) for part in parts], torch.stack(ends)
 
 
+@pytest.mark.parametrize("windowed", [True, False], ids=["window", "whole"])
 @settings(max_examples=60)
 @given(data=st.data())
 def test_any_model_gives_the_outputs_and_states_of_its_release(
-    ask: Ask, release: str, data: st.DataObject
+    ask: Ask, release: str, windowed: bool, data: st.DataObject
 ) -> None:
-    request, options = data.draw(requests(release))
+    request, options = data.draw(requests(release, windowed))
     answer, lengths = ask(request), request["lengths"]
     found = read(answer["state_dict"], options, "encode")
     assert isinstance(found.rnn, SRUppConfig)
@@ -155,11 +158,10 @@ def test_any_model_gives_the_outputs_and_states_of_its_release(
     if model.streams and max(lengths) > 1:
         cuts = data.draw(st.lists(st.integers(1, max(lengths) - 1), max_size=4, unique=True))
     attends = any(found.rnn.attends(layer) for layer in range(options["num_layers"]))
-    windowed = options["window"] is not None or not attends
-    assert model.streams == (windowed and not options["bidirectional"])
-    for attend in (srupp_layer.attend, reference_attention):
+    assert model.streams == ((windowed or not attends) and not options["bidirectional"])
+    for run_attention in (attend, reference_attention):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(srupp_layer, "attend", attend)
+            patch.setattr(srupp_layer, "attend", run_attention)
             outputs, ends = run(model, answer, lengths, cuts)
         for b, h in enumerate(outputs):
             torch.testing.assert_close(h, answer["h"][: lengths[b], b], rtol=1e-5, atol=1e-5)

@@ -6,15 +6,16 @@ Reads requests, a JSON object a line, and writes to the file `out` of each what 
 
 import json
 import sys
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 # The releases compile kernels on import, and their plain Python path needs none of them.
-torch.utils.cpp_extension = type(sys)("torch.utils.cpp_extension")
-torch.utils.cpp_extension.load = lambda **_: None  # type: ignore[attr-defined]
-sys.modules["torch.utils.cpp_extension"] = torch.utils.cpp_extension
+compiler = ModuleType("torch.utils.cpp_extension")
+compiler.load = lambda **_: None  # type: ignore[attr-defined]
+sys.modules[compiler.__name__] = compiler
 torch.jit.script = lambda function: function  # type: ignore[assignment]
 
 from sru import SRUpp  # noqa: E402

@@ -127,7 +127,7 @@ def _config(
     fields["alpha"] = any("transform_module.alpha" in layer for layer in layers)
     # The releases store 1 unless they rescale.
     fields["rescale"] = flag(given, "rescale", any((scale != 1).any() for scale in scales))
-    return make(SRUppConfig, fields | placement)
+    return make(SRUppConfig, {**fields, **placement})
 
 
 def _bidirectional(given: Mapping[str, Any], outputs: int, alone: bool) -> bool:

@@ -46,9 +46,9 @@ def norms(layers: Sequence[Mapping[str, Tensor]], given: Mapping[str, Any]) -> d
 
 def _after(layers: Sequence[Mapping[str, Tensor]], given: Mapping[str, Any]) -> bool:
     """Whether a layer's norm is one of its output: by the norm's size, or by what is given."""
-    said = None
+    said: bool | None = None
     if "normalization_type" in given:
-        said = given["normalization_type"] == 3
+        said = bool(given["normalization_type"] == 3)
     elif "normalize_after" in given:
         said = flag(given, "normalize_after", False)
     for i, layer in enumerate(layers):
