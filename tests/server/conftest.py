@@ -19,6 +19,8 @@ from tests.support import save_random_model
 
 LABELS = ("description", "entity", "abbreviation", "human", "location", "number")
 TEXT = "How far is it from Denver to Aspen?"
+TAGS = ("O", "B-PLACE", "I-PLACE", "B-WHO", "I-WHO")
+LETTERS = ("O", "vowel", "consonant")
 WORDS = ("<oov>", *TEXT.split(), "who", "what", "where", "when", "a", "b", "c")
 CHARACTERS = [10, *range(32, 127), *range(0x80, 0xC0), *range(0xC2, 0xF5)]  # all of UTF-8
 
@@ -85,6 +87,24 @@ def server(serve: Serve) -> Iterator[tuple[httpx.Client, Application]]:
     """One server with all models, for tests that need nothing special."""
     with serve(sse_ping_seconds=0.2, state_keys="a" * 64) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def tasks(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A server of models that tag (tagger, letters, motion, backwards), encode (encoder, reader,
+    both-ways) and compare (pairs)."""
+    parent = tmp_path_factory.mktemp("tasks")
+    words: dict[str, Any] = {"vocabulary": words_vocabulary(), "vocab_size": len(WORDS)}
+    save_random_model(parent / "tagger", "tag", labels=TAGS, **words)
+    save_random_model(parent / "letters", "tag", labels=LETTERS, vocabulary=CHARACTERS)
+    save_random_model(parent / "motion", "tag", labels=TAGS, input_size=8)
+    save_random_model(parent / "backwards", "tag", labels=TAGS, bidirectional=True, **words)
+    save_random_model(parent / "encoder", "encode", input_size=8)
+    save_random_model(parent / "reader", "encode", **words)
+    save_random_model(parent / "both-ways", "encode", input_size=8, bidirectional=True)
+    save_random_model(parent / "pairs", "pair", labels=("same", "other"), **words)
+    with serve(model_folders=tuple(sorted(parent.iterdir())), max_batch_tokens=64) as (client, _):
+        yield client
 
 
 @pytest.fixture(scope="session")
