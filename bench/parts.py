@@ -13,8 +13,8 @@ import sruserve.kernels.layer as layer_module
 from bench.report import Report
 from bench.samples import Samples, interleave
 from bench.twins import Shape, Twins
-from sruserve.kernels import RaggedBatch, sru_scan
-from sruserve.model.network import Network, padded_rows
+from sruserve.kernels import RaggedBatch, padded_rows, sru_scan
+from sruserve.model.network import Network
 
 
 def products_alone(twins: Twins, network: Network) -> Callable[[], None]:

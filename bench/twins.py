@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sruserve.kernels import RaggedBatch
-from sruserve.model.config import ARCHITECTURES, ModelConfig
+from sruserve.model.config import ModelConfig, architecture
 from sruserve.model.importers.sru import describe_sru, rename_sru
 from sruserve.model.network import Network
 
@@ -62,12 +62,13 @@ class Twins:
             if name.endswith(("weight_c", "bias")):  # zeros would hide a mistake
                 torch.nn.init.normal_(parameter, std=0.3)
         self._tensors = rename_sru(self.theirs.state_dict())
+        rnn = describe_sru(self._tensors, {})
         self._config = ModelConfig(
-            architectures=(ARCHITECTURES["encode"],),
+            architectures=(architecture(rnn, "encode"),),
             task="encode",
             dtype="float32",
             vocab_size=None,
-            rnn=describe_sru(self._tensors, {}),
+            rnn=rnn,
         )
         self.x = torch.randn(shape.steps, shape.batch, shape.width)
         self.packed = self.x.transpose(0, 1).reshape(-1, shape.width).contiguous()

@@ -98,7 +98,7 @@ def verify(
         typer.Argument(
             metavar="CASE.safetensors",
             help="Inputs x or tokens, and what the training library gave for them: h, logits or "
-            "log_probs, c_n; optionally lengths and c_0.",
+            "log_probs, c_n, h_n; optionally lengths and c_0, h_0.",
         ),
     ],
     tolerance: Annotated[float, typer.Option(help="Largest difference that is allowed.")] = 1e-5,
@@ -112,8 +112,9 @@ def verify(
     Prints the largest difference and exits with 1 if it is beyond the tolerance. A 16-bit dtype
     needs a larger one, such as 0.05.
     """
+    from sruserve.model.cases import Case
     from sruserve.model.errors import ModelError
-    from sruserve.model.verify import Case, Difference, verify
+    from sruserve.model.verify import Difference, verify
 
     found: list[Difference] = []
     try:

@@ -7,8 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sruserve.model.config import ARCHITECTURES, ModelConfig, SRUConfig, Task
+from sruserve.model.cells import FAMILIES
+from sruserve.model.config import ModelConfig, Task, architecture
+from sruserve.model.embeddings import EmbeddingConfig
 from sruserve.model.folder import Model, load_model, save_model
+from sruserve.model.heads import HeadConfig
 from sruserve.model.network import network_shapes
 
 CPU = torch.device("cpu")
@@ -27,36 +30,52 @@ def random_tensors(config: ModelConfig, seed: int = 0) -> dict[str, Tensor]:
     return tensors
 
 
+def random_config(
+    task: Task = "generate",
+    *,
+    model_type: str = "sru",
+    vocab_size: int | None = None,
+    labels: tuple[str, ...] = (),
+    head: HeadConfig | None = None,
+    embedding: EmbeddingConfig | None = None,
+    **rnn: Any,
+) -> ModelConfig:
+    """A network of a family; `rnn`: its options; two layers, 24 wide, unless told."""
+    stack = FAMILIES[model_type].model_validate({"input_size": 16, "hidden_size": 24, **rnn})
+    return ModelConfig(
+        architectures=(architecture(stack, task),),
+        model_type=model_type,
+        task=task,
+        dtype="float32",
+        vocab_size=vocab_size,
+        id2label=dict(enumerate(labels)),
+        rnn=stack,
+        embedding=embedding or EmbeddingConfig(),
+        head=head or HeadConfig(),
+    )
+
+
 def save_random_model(
     folder: Path,
     task: Task = "generate",
     *,
     vocabulary: list[int] | bytes | None = None,
     vocab_size: int | None = None,
-    labels: tuple[str, ...] = (),
     seed: int = 0,
-    **rnn: Any,
+    **config: Any,
 ) -> Path:
     """Write a model folder with random weights.
 
     vocabulary: byte values, or the content of a tokenizer.json; `vocab_size` alone: ids only.
-    rnn: fields of `SRUConfig`; two layers, 24 wide, unless told.
+    config: the other arguments of `random_config`.
     """
-    sizes = {"input_size": 16, "hidden_size": 24, **rnn}
     files = {}
     if isinstance(vocabulary, list):
         vocab_size, files = len(vocabulary), {"bytes.json": json.dumps(vocabulary).encode()}
     elif vocabulary is not None:
         files = {"tokenizer.json": vocabulary}
-    config = ModelConfig(
-        architectures=(ARCHITECTURES[task],),
-        task=task,
-        dtype="float32",
-        vocab_size=vocab_size,
-        id2label=dict(enumerate(labels)),
-        rnn=SRUConfig(**sizes),
-    )
-    save_model(folder, config, random_tensors(config, seed), files)
+    described = random_config(task, vocab_size=vocab_size, **config)
+    save_model(folder, described, random_tensors(described, seed), files)
     return folder
 
 
@@ -71,6 +90,8 @@ def random_model(
     """A loaded model with random weights; a language model of printable characters by default."""
     if task == "generate" and not {"vocabulary", "vocab_size"} & set(kw):
         kw["vocabulary"] = PRINTABLE
-    if task == "classify":
+    if task in ("classify", "pair"):
         kw.setdefault("labels", ("yes", "no", "maybe"))
+    if task == "tag":
+        kw.setdefault("labels", ("O", "B-PER", "I-PER", "B-LOC", "I-LOC"))
     return load_model(save_random_model(folder, task, **kw), dtype, device, fast)

@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from sruserve.kernels.layer import SRULayer
+from sruserve.kernels.layer import Layer
 from sruserve.kernels.ragged import RaggedBatch
 
 # Numbers in a chunk's product: some three waves of tiles over the largest GPUs, and in 16 bits half
@@ -37,9 +37,9 @@ class Plan:
         return inverse[rows]
 
 
-def chunk_rows(layers: Sequence[SRULayer]) -> int:
+def chunk_rows(layers: Sequence[Layer]) -> int:
     """How many rows a chunk should have for a stack."""
-    return max(1, _CHUNK_NUMBERS // max(layer.product.outputs for layer in layers))
+    return max(1, _CHUNK_NUMBERS // max(layer.columns for layer in layers))
 
 
 def plan(batch: RaggedBatch, rows: int, whole: bool = False) -> Plan:
@@ -116,7 +116,7 @@ class SideStream:
 
 
 def run_layers(
-    layers: Sequence[SRULayer],
+    layers: Sequence[Layer],
     inputs: Sequence[Tensor],
     batches: Sequence[RaggedBatch],
     lane: Beside,
@@ -143,21 +143,21 @@ def run_layers(
 
 
 def _run_chunks(
-    layers: Sequence[SRULayer],
+    layers: Sequence[Layer],
     xs: list[Tensor],
     batches: Sequence[RaggedBatch],
     lane: Beside,
     tickets: list[object],
 ) -> list[Tensor]:
-    below: SRULayer | None = None
+    below: Layer | None = None
     for layer in layers:
         for i, batch in enumerate(batches):
             if below is not None:
                 lane.wait(tickets[i])
                 xs[i] = below.finish(xs[i])
-            x, u = xs[i], layer.project(xs[i])
+            x, u = xs[i], layer.project(xs[i], batch)
             # Allocated here: memory belongs to the stream that is current when it is taken.
-            h = torch.empty(len(x), layer.weight_c.shape[1], dtype=x.dtype, device=x.device)
+            h = torch.empty(len(x), layer.width, dtype=x.dtype, device=x.device)
             tickets[i] = lane.run(_scan(layer, u, x, batch, h))
             xs[i] = h
         below = layer
@@ -168,7 +168,7 @@ def _run_chunks(
 
 
 def _scan(
-    layer: SRULayer, u: Tensor, x: Tensor, batch: RaggedBatch, h: Tensor
+    layer: Layer, u: Tensor, x: Tensor, batch: RaggedBatch, h: Tensor
 ) -> Callable[[], object]:
     return lambda: layer.scan(u, x, batch, out=h)
 

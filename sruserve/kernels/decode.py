@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sruserve.kernels.layer import SRULayer
+from sruserve.kernels.layer import StepLayer
 from sruserve.kernels.product import Multiply
 from sruserve.kernels.slots import Slots
 
@@ -20,7 +20,7 @@ class Decoder:
     """
 
     embedding: Tensor
-    layers: Sequence[SRULayer]
+    layers: Sequence[StepLayer]
     head: Multiply
     states: Tensor
     entry: Multiply | None = None

@@ -1,6 +1,7 @@
 """One SRU layer as tensors: norm, product, recurrence; over rows of sequences, or one step."""
 
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -10,6 +11,47 @@ from sruserve.kernels.dispatch import sru_scan, uses_triton
 from sruserve.kernels.product import Multiply
 from sruserve.kernels.ragged import RaggedBatch
 from sruserve.kernels.tiles import step_tile
+
+
+class Layer(Protocol):
+    """A recurrent layer, ready to run over rows of sequences."""
+
+    @property
+    def width(self) -> int:
+        """Of what the next layer reads."""
+        ...
+
+    @property
+    def columns(self) -> int:
+        """Numbers in a row of u: what bounds how many rows are run at once."""
+        ...
+
+    def __call__(self, x: Tensor, batch: RaggedBatch) -> Tensor:
+        """Compute h (rows, width) from x (rows, in); `batch.states` moves on."""
+        ...
+
+    def project(self, x: Tensor, batch: RaggedBatch) -> Tensor:
+        """All that needs no earlier h; it may move state of its own on."""
+        ...
+
+    def scan(self, u: Tensor, x: Tensor, batch: RaggedBatch, out: Tensor | None = None) -> Tensor:
+        """The recurrence over `u`, with the layer's input `x`."""
+        ...
+
+    def finish(self, h: Tensor) -> Tensor:
+        """What the next layer reads."""
+        ...
+
+
+@runtime_checkable
+class StepLayer(Layer, Protocol):
+    """A layer that a captured burst on a GPU can run."""
+
+    def step(
+        self, x: Tensor, states: Tensor, source: Tensor, target: Tensor, index: Tensor | None = None
+    ) -> Tensor:
+        """One step of many streams; see `SRULayer.step`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +81,19 @@ class SRULayer:
     backward_from: int | None = None
     fast: bool = False
 
+    @property
+    def width(self) -> int:
+        return self.weight_c.shape[1]
+
+    @property
+    def columns(self) -> int:
+        return self.product.outputs
+
     def __call__(self, x: Tensor, batch: RaggedBatch) -> Tensor:
         """Compute h (rows, width) from x (rows, in); `batch.states` moves on."""
-        return self.finish(self.scan(self.project(x), x, batch))
+        return self.finish(self.scan(self.project(x, batch), x, batch))
 
-    def project(self, x: Tensor) -> Tensor:
+    def project(self, x: Tensor, batch: RaggedBatch) -> Tensor:  # noqa: ARG002
         """All that needs no earlier step: u (rows, blocks * width)."""
         z = x if self.norm is None or self.norm_after else self._normed(x)
         if self.projection is not None:

@@ -1,69 +1,42 @@
 """The frozen description of a network, as `config.json` holds it."""
 
-from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    NonNegativeInt,
     PositiveInt,
+    SerializeAsAny,
     ValidationError,
+    ValidationInfo,
+    field_validator,
     model_validator,
 )
 
+from sruserve.model.cells import FAMILIES
+from sruserve.model.cells.stack import StackConfig
+from sruserve.model.embeddings import EmbeddingConfig
 from sruserve.model.errors import ConfigError
+from sruserve.model.heads import HeadConfig
 
-Task = Literal["classify", "generate", "encode"]
+Task = Literal["classify", "pair", "tag", "generate", "encode"]
 DType = Literal["float32", "bfloat16", "float16"]
-Width = Annotated[int, Field(ge=1, le=1 << 20)]
 
-ARCHITECTURES: dict[Task, str] = {
-    "classify": "SRUForSequenceClassification",
-    "generate": "SRUForCausalLM",
-    "encode": "SRUModel",
+_LABELLED = ("classify", "pair", "tag")
+_ARCHITECTURES: dict[Task, str] = {
+    "classify": "ForSequenceClassification",
+    "pair": "ForSequencePairClassification",
+    "tag": "ForTokenClassification",
+    "generate": "ForCausalLM",
+    "encode": "Model",
 }
 
 
-class ResetGate(Enum):
-    """Which c the reset gate reads: `previous` in every release, `updated` in Algorithm 1."""
-
-    PREVIOUS = "previous"
-    UPDATED = "updated"
-
-
-class SRUConfig(BaseModel):
-    """A stack of SRU layers, in the names of the constructor of `sru.SRU` 2.1.9-2.6.0."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    input_size: Width = Field(description="Features of the stack's input.")
-    hidden_size: Width = Field(description="Features of a layer's output, per direction.")
-    num_layers: PositiveInt = Field(2, le=1024)
-    bidirectional: bool = Field(False, description="Serves whole inputs only: it has no stream.")
-    projection_size: NonNegativeInt = Field(0, description="Inner width of a factorised weight.")
-    use_tanh: bool = Field(False, description="h takes tanh(c) instead of c.")
-    layer_norm: bool = False
-    normalize_after: bool = Field(False, description="Norm the output, not the input.")
-    has_skip_term: bool = True
-    rescale: bool = Field(False, description="Multiply the highway by the stored `scale_x`.")
-    proj_input_to_hidden_first: bool = False
-    reset_gate: ResetGate = ResetGate.PREVIOUS
-
-    @property
-    def output_size(self) -> int:
-        return self.hidden_size * (2 if self.bidirectional else 1)
-
-    @property
-    def projects_input(self) -> bool:
-        return self.proj_input_to_hidden_first and self.input_size != self.output_size
-
-    def layer_input(self, layer: int) -> int:
-        """The width of what layer `layer` reads."""
-        first = self.output_size if self.projects_input else self.input_size
-        return first if layer == 0 else self.output_size
+def architecture(rnn: StackConfig, task: Task) -> str:
+    """The name of a network in `architectures`, such as SRUForCausalLM."""
+    return type(rnn).__name__.removesuffix("Config") + _ARCHITECTURES[task]
 
 
 class ModelConfig(BaseModel):
@@ -72,29 +45,62 @@ class ModelConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     architectures: tuple[str, ...]
-    model_type: Literal["sru"] = "sru"
+    model_type: str = Field("sru", description="The family of its recurrent layers.")
     task: Task
     dtype: DType = Field("float32", description="What it computes in unless the operator says.")
     vocab_size: PositiveInt | None = Field(None, description="None: it takes features, not ids.")
     id2label: dict[int, str] = Field(default_factory=dict)
-    rnn: SRUConfig
+    rnn: SerializeAsAny[StackConfig]
+    embedding: EmbeddingConfig = EmbeddingConfig()
+    head: HeadConfig = HeadConfig()
+
+    @field_validator("model_type")
+    @classmethod
+    def _is_a_family(cls, model_type: str) -> str:
+        if model_type not in FAMILIES:
+            raise ValueError(f"must be one of {', '.join(FAMILIES)}")
+        return model_type
+
+    @field_validator("rnn", mode="before")
+    @classmethod
+    def _is_of_its_family(cls, rnn: Any, info: ValidationInfo) -> Any:
+        family = FAMILIES.get(info.data.get("model_type", ""))
+        if family is None:
+            raise ValueError("cannot be read without a model_type")
+        if isinstance(rnn, family):
+            return rnn
+        if isinstance(rnn, StackConfig):
+            raise ValueError(f"is of the family {rnn.family}, and model_type says another")
+        try:
+            return family.model_validate(rnn)
+        except ValidationError as error:
+            raise ValueError(explain(error)) from error
 
     @model_validator(mode="after")
     def _fits_its_task(self) -> Self:
-        if self.task == "classify" and sorted(self.id2label) != list(range(len(self.id2label))):
+        if self.task in _LABELLED and sorted(self.id2label) != list(range(len(self.id2label))):
             raise ValueError("id2label must name every class, with ids from 0 on")
-        if self.task == "classify" and not self.id2label:
-            raise ValueError("task classify needs id2label")
+        if self.task in _LABELLED and not self.id2label:
+            raise ValueError(f"task {self.task} needs id2label")
         if self.task == "generate" and self.vocab_size is None:
             raise ValueError("task generate needs vocab_size")
-        if self.task == "generate" and self.rnn.bidirectional:
-            raise ValueError("a bidirectional network cannot generate: it would have to see ahead")
+        if self.task == "generate" and self.rnn.whole:
+            raise ValueError(f"this network cannot generate: {self.rnn.whole}")
+        self.embedding.check_vocabulary(self.vocab_size)
+        self.head.check(
+            self.task, self.outputs, self.rnn.output_size, self.embedding, self.rnn.input_size
+        )
         return self
+
+    @property
+    def whole(self) -> str | None:
+        """Why it reads whole inputs only, as "it …"; None where it streams."""
+        return "it compares two whole inputs" if self.task == "pair" else self.rnn.whole
 
     @property
     def outputs(self) -> int | None:
         """How many numbers the head gives for a step; None where there is no head."""
-        if self.task == "classify":
+        if self.task in _LABELLED:
             return len(self.id2label)
         return self.vocab_size if self.task == "generate" else None
 
@@ -115,5 +121,16 @@ def read_config(path: Path) -> ModelConfig:
 
 def explain(error: ValidationError) -> str:
     """Pydantic's findings in one line: `field: what is wrong; …`."""
-    found: list[dict[str, Any]] = [dict(e) for e in error.errors(include_url=False)]
-    return "; ".join(f"{'.'.join(map(str, e['loc'])) or 'value'}: {e['msg']}" for e in found)
+    return "; ".join(f"{place or 'value'}: {what}" for place, what in _findings(error))
+
+
+def _findings(error: ValidationError, prefix: str = "") -> list[tuple[str, str]]:
+    found = []
+    for line in error.errors(include_url=False):
+        place = prefix + ".".join(map(str, line["loc"]))
+        cause = getattr(line.get("ctx", {}).get("error"), "__cause__", None)
+        if isinstance(cause, ValidationError):
+            found += _findings(cause, f"{place}.")
+        else:
+            found.append((place, line["msg"]))
+    return found

@@ -163,7 +163,7 @@ def check_tensors(
 
 def model_digest(config: ModelConfig, tensors: Mapping[str, Tensor], folder: Path) -> str:
     """SHA-256, in hex, of all that fixes what a model computes."""
-    maths = {"model_type", "task", "vocab_size", "rnn"}
+    maths = {"model_type", "task", "vocab_size", "rnn", "embedding", "head"}
     described = config.model_dump(mode="json", include=maths, exclude_defaults=True)
     digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
     for name in sorted(tensors):

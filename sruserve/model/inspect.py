@@ -10,6 +10,7 @@ def facts(model: Model) -> dict[str, str]:
     """What `sruserve inspect` prints, in order."""
     rnn, layout = model.config.rnn, model.network.layout
     arrows = "bidirectional" if rnn.bidirectional else "unidirectional"
+    whole = model.network.whole
     found = {
         "model": model.name,
         "task": model.config.task,
@@ -17,15 +18,15 @@ def facts(model: Model) -> dict[str, str]:
         "stack": f"{rnn.num_layers} layers, {rnn.input_size} → {rnn.output_size}, {arrows}",
         "options": ", ".join(_options(model)) or "defaults",
         "parameters": f"{model.parameters:,}",
-        "state": f"{layout.nbytes:,} bytes per stream"
-        if model.network.streams
-        else "none: it reads whole inputs",
+        "state": f"{layout.nbytes:,} bytes per stream" if whole is None else f"none: {whole}",
         "dtype": model.dtype,
         "device": describe_device(model.network.device),
         "kernel": kernel_name(model.network.device),
         "exactness": _exactness(model),
         "digest": model.digest,
     }
+    if rnn.note is not None:
+        found["note"] = rnn.note
     if model.config.vocab_size is not None:
         kind = type(model.codec).__name__.lower() if model.codec else "ids only"
         found["vocabulary"] = f"{model.config.vocab_size:,} ({kind})"

@@ -1,48 +1,33 @@
 """A whole network: embedding, cells, head, over a ragged batch."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sruserve.kernels import RaggedBatch, make_product, single, uses_triton
+from sruserve.kernels import RaggedBatch, StepLayer, padded_rows, single, uses_triton
 from sruserve.kernels.chunks import Beside, Inline, SideStream, chunk_rows, plan, run_layers
 from sruserve.kernels.decode import Decoder
 from sruserve.kernels.devices import CPU, send
 from sruserve.kernels.tiles import SAMPLE_VOCABULARY
-from sruserve.model.cells.sru import sru_layer, sru_shapes
+from sruserve.model.cells.stack import Builder, Shapes
 from sruserve.model.config import ModelConfig
+from sruserve.model.interim import Embedding, Head, make_embedding, make_head
 from sruserve.model.state import StateLayout
 
 PIECE_ROWS = 1024
 PIECE_BYTES = 8 << 20  # of one layer's product: small enough to be in cache when the scan reads it
 
 
-def padded_rows(rows: int) -> int:
-    """The number of rows that a product of `rows` rows is run with.
-
-    oneDNN compiles a kernel for every number of rows that it meets (a third of a millisecond each
-    time); products of a few sizes meet compiled ones. Rows do not depend on how many there are.
-    """
-    step = 1 if rows <= 8 else 8 if rows <= 64 else 16 if rows <= 256 else 64
-    return -(-rows // step) * step
-
-
-def network_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+def network_shapes(config: ModelConfig) -> Shapes:
     """Every tensor of a model folder's weights, with its shape."""
-    rnn = config.rnn
-    shapes: dict[str, tuple[int, ...]] = {}
+    rnn, head = config.rnn, config.head
+    shapes: Shapes = {}
     if config.vocab_size is not None:
-        shapes["embedding.weight"] = (config.vocab_size, rnn.input_size)
-    if rnn.projects_input:
-        shapes["rnn.input_to_hidden.weight"] = (rnn.output_size, rnn.input_size)
-    for layer in range(rnn.num_layers):
-        for name, shape in sru_shapes(rnn, layer).items():
-            shapes[f"rnn.rnn_lst.{layer}.{name}"] = shape
-    if config.outputs is not None:
-        shapes["output.weight"] = (config.outputs, rnn.output_size)
-        shapes["output.bias"] = (config.outputs,)
+        shapes |= config.embedding.shapes(config.vocab_size, rnn.input_size, head.tied)
+    shapes |= {f"rnn.{name}": shape for name, shape in rnn.shapes().items()}
+    shapes |= head.shapes(config.task, config.outputs, rnn.output_size)
     return shapes
 
 
@@ -62,35 +47,42 @@ class Network:
         device: torch.device = CPU,
         fast: bool = False,
     ) -> None:
-        rnn = config.rnn
+        rnn, head = config.rnn, config.head
         self.config = config
         self.dtype, self.device, self.fast = dtype, device, fast
-        self.layout = StateLayout((f"{i}.c", (rnn.output_size,)) for i in range(rnn.num_layers))
-        self.streams = not rnn.bidirectional
-        self._embedding = None
+        builder = Builder(dtype, device, fast)
+        pooled = head.states(config.task, rnn.output_size)
+        self.layout = StateLayout([*rnn.states(), *pooled])
+        own = {k.removeprefix("rnn."): v for k, v in tensors.items() if k.startswith("rnn.")}
+        stack = rnn.stack(own, self.layout, builder)
+        self._entry, self._concat = stack.entry, stack.concat
+        self.layers = list(stack.layers)
+        self._embedding: Embedding | None = None
         if config.vocab_size is not None:
-            self._embedding = tensors["embedding.weight"].to(device, dtype).contiguous()
-        self._input = None
-        if rnn.projects_input:
-            weight = tensors["rnn.input_to_hidden.weight"]
-            self._input = make_product(weight, None, dtype, device, fast)
-        self.layers = []
-        for layer, entry in enumerate(self.layout.entries):
-            prefix = f"rnn.rnn_lst.{layer}."
-            own = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-            self.layers.append(sru_layer(own, rnn, entry.offset, dtype, device, fast))
-        self._head = None
+            self._embedding = make_embedding(tensors, builder)
+        self._head: Head | None = None
         if config.outputs is not None:
-            weight, bias = tensors["output.weight"], tensors["output.bias"]
-            self._head = make_product(weight, bias, dtype, device, fast)
+            self._head = make_head(tensors, builder)
         # Weights that a row is multiplied with: what a step costs.
-        self.weights = sum(t.numel() for t in tensors.values() if t.dim() == 2)
-        if config.vocab_size is not None:
-            self.weights -= tensors["embedding.weight"].numel()
-        widest = 4 * rnn.output_size * dtype.itemsize
+        self.weights = sum(
+            tensor.numel()
+            for name, tensor in tensors.items()
+            if tensor.dim() == 2 and not name.startswith("embedding.")
+        )
+        widest = max(layer.columns for layer in self.layers) * dtype.itemsize
         self._piece_rows = max(64, min(PIECE_ROWS, PIECE_BYTES // widest))
         self._chunk_rows = chunk_rows(self.layers)
         self._lane: Beside = SideStream(device) if device.type == "cuda" else Inline()
+
+    @property
+    def whole(self) -> str | None:
+        """Why it reads whole inputs only, as "it …"; None where it streams."""
+        return self.config.whole
+
+    @property
+    def streams(self) -> bool:
+        """Whether a state can continue it."""
+        return self.whole is None
 
     @torch.inference_mode()
     def hidden(self, inputs: Tensor, batch: RaggedBatch, wanted: Tensor | None = None) -> Tensor:
@@ -119,34 +111,57 @@ class Network:
         return found[0] if len(found) == 1 else torch.cat(found)
 
     @torch.inference_mode()
+    def outputs_of_layers(self, inputs: Tensor, batch: RaggedBatch) -> list[Tensor]:
+        """What each layer gives for a batch in one piece, (rows, width) on the device each."""
+        ((*_, batch),) = plan(batch, self._chunk_rows, whole=True).chunks
+        x, given = self._embedded(send(inputs, self.device)), []
+        for layer in self.layers:
+            x = layer(x, batch)
+            given.append(x)
+        return given
+
+    @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
-        """The head's scores, (rows, outputs), float32, of hidden outputs (rows, output_size)."""
+        """The head's scores, (rows, outputs), float32, of hidden outputs (rows, output_size).
+
+        Their softmax is the distribution that tokens are sampled from.
+        """
         assert self._head is not None
-        if uses_triton(self.device):  # rounded once, as in a step of a burst
-            return self._head(hidden, torch.float32)
-        rows = padded_rows(len(hidden))
-        if rows != len(hidden):
-            return self._head(F.pad(hidden, (0, 0, 0, rows - len(hidden))))[: len(hidden)].float()
-        return self._head(hidden).float()
+        return self._head(hidden)
+
+    @torch.inference_mode()
+    def log_probs(self, scores: Tensor) -> Tensor:
+        """Log-probabilities, (rows, outputs), of scores that `logits` gave."""
+        assert self._head is not None
+        return self._head.log_probs(scores)
+
+    @torch.inference_mode()
+    def compare(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Scores of pairs, (pairs, outputs), float32, for task pair.
+
+        hidden: (rows, output_size), every step of first and second sequence of each pair in turn.
+        lengths: (2 * pairs), the steps of each sequence.
+        """
+        assert self._head is not None
+        return self._head.compare(hidden, lengths)
 
     def decoder(self, states: Tensor) -> Decoder | None:
         """The network as one step of a captured burst over the pool `states`.
 
         None where steps go through `hidden` and `logits`: on a CPU, or where nothing is generated,
-        or for a vocabulary that is too large for the GPU's sampler.
+        or for a vocabulary that is too large for the GPU's sampler, or for layers or heads that
+        have no kernel for one step.
         """
-        vocabulary = self.config.vocab_size or 0
         if not uses_triton(self.device) or self._embedding is None or self._head is None:
             return None
+        vocabulary = self.config.vocab_size or 0
         if self.config.task != "generate" or vocabulary > SAMPLE_VOCABULARY:
             return None
-        return Decoder(
-            embedding=self._embedding,
-            layers=self.layers,
-            head=self._head,
-            states=states,
-            entry=self._input,
-        )
+        table, head = self._embedding.table, self._head.product
+        layers = [layer for layer in self.layers if isinstance(layer, StepLayer)]
+        if table is None or head is None or self._concat or len(layers) < len(self.layers):
+            return None
+        return Decoder(embedding=table, layers=layers, head=head, states=states, entry=self._entry)
 
     def warm_up(self, before: Callable[[int], None] = lambda _: None) -> None:
         """Meet every size of product, so that no request waits for a kernel to be compiled.
@@ -160,9 +175,7 @@ class Network:
         states = self.layout.allocate(1, self.device)
         for rows in sorted(sizes):
             before(rows)
-            hidden = self.hidden(self._zeros(rows), single(states, rows))
-            if self._head is not None:
-                self.logits(hidden)
+            self._answer(self.hidden(self._zeros(rows), single(states, rows)))
 
     def _warm_up_triton(self) -> None:
         """Have every kernel compiled: for one long sequence, and for many short ones."""
@@ -171,9 +184,14 @@ class Network:
             nowhere = torch.full((len(offsets) - 1,), -1)
             states = self.layout.allocate(1, self.device)
             batch = RaggedBatch(offsets, states, nowhere, nowhere)
-            hidden = self.hidden(self._zeros(rows), batch)
-            if self._head is not None:
-                self.logits(hidden)
+            self._answer(self.hidden(self._zeros(rows), batch))
+
+    def _answer(self, hidden: Tensor) -> None:
+        """Run the head, if there is one."""
+        if self.config.task == "pair":
+            self.compare(hidden.repeat(2, 1), [len(hidden)] * 2)
+        elif self._head is not None:
+            self.logits(hidden)
 
     def _zeros(self, rows: int) -> Tensor:
         """Inputs that mean nothing: ids or features."""
@@ -186,24 +204,26 @@ class Network:
         padding = padded_rows(len(inputs)) - len(inputs)
         if padding:
             inputs = F.pad(inputs, (0, 0) * (inputs.dim() - 1) + (0, padding))
-        x = self._embedded(inputs)
+        return self._through(self._embedded(inputs), piece)
+
+    def _through(self, x: Tensor, batch: RaggedBatch) -> Tensor:
+        """All layers, one after another; a batch whose tensors are on the device."""
+        given = []
         for layer in self.layers:
-            x = layer(x, piece)
-        return x
+            x = layer(x, batch)
+            given.append(x)
+        return torch.cat(given, 1) if self._concat else x
 
     def _embedded(self, inputs: Tensor) -> Tensor:
         """What the first layer reads, (rows, in)."""
-        if self._embedding is not None:
-            x = self._embedding.index_select(0, inputs)
-        else:
-            x = inputs.to(self.dtype)
-        return x if self._input is None else self._input(x)
+        x = inputs.to(self.dtype) if self._embedding is None else self._embedding(inputs)
+        return x if self._entry is None else self._entry(x)
 
     def _hidden_in_chunks(
         self, inputs: Tensor, batch: RaggedBatch, wanted: Tensor | None
     ) -> Tensor:
         """`hidden` on a GPU: all rows at once, or long sequences in chunks of time."""
-        planned = plan(batch, self._chunk_rows, whole=not self.streams)
+        planned = plan(batch, self._chunk_rows, whole=not self.streams or self._concat)
         places = None
         if planned.order is not None:
             inputs = inputs[planned.order]
@@ -211,7 +231,10 @@ class Network:
             rows = torch.arange(len(inputs)) if wanted is None else wanted
             places = send(planned.places(rows), self.device)
         inputs = send(inputs, self.device)
-        parts = [self._embedded(inputs[first:end]) for first, end, _ in planned.chunks]
-        found = run_layers(self.layers, parts, [batch for *_, batch in planned.chunks], self._lane)
-        hidden = found[0] if len(found) == 1 else torch.cat(found)
+        batches = [batch for *_, batch in planned.chunks]
+        if len(batches) == 1:
+            hidden = self._through(self._embedded(inputs), batches[0])
+        else:
+            parts = [self._embedded(inputs[first:end]) for first, end, _ in planned.chunks]
+            hidden = torch.cat(run_layers(self.layers, parts, batches, self._lane))
         return hidden if places is None else hidden.index_select(0, places)

@@ -34,6 +34,10 @@ class StateLayout:
         self.entries: tuple[StateEntry, ...] = tuple(entries)
         self.width = offset
 
+    def column(self, name: str) -> int:
+        """The first column of an entry."""
+        return next(entry.offset for entry in self.entries if entry.name == name)
+
     @property
     def nbytes(self) -> int:
         """Bytes of one stream's row."""

@@ -3,21 +3,13 @@
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from sruserve.kernels import RaggedBatch
-from sruserve.model.errors import CaseError
+from sruserve.model.cases import Case
 from sruserve.model.folder import Model
-
-_INPUTS = {"x", "tokens", "lengths", "c_0", "h_0"}
-_OUTPUTS = {"h", "logits", "log_probs"}
-_STATES = {"c_n"}
-_WHOLE = {"tokens", "lengths"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,49 +21,9 @@ class Difference:
     largest: float
 
 
-class Case:
-    """Inputs and expected outputs, (steps, batch, …), and states, (layers, batch, width)."""
-
-    def __init__(self, path: Path) -> None:
-        try:
-            self.tensors = load_file(path)
-        except (OSError, SafetensorError) as error:
-            raise CaseError(f"cannot read {path}: {error}") from error
-        unknown = set(self.tensors) - _INPUTS - _OUTPUTS - _STATES - {"h_n"}
-        if unknown:
-            raise CaseError(f"{path}: unknown tensors {', '.join(sorted(unknown))}")
-        for name, tensor in self.tensors.items():
-            whole = not tensor.dtype.is_floating_point and tensor.dtype is not torch.bool
-            if tensor.is_complex() or (name in _WHOLE and not whole):
-                wants = "whole" if name in _WHOLE else "real"
-                raise CaseError(f"{path}: {name} must hold {wants} numbers, not {tensor.dtype}")
-        inputs = self.tensors.get("x", self.tensors.get("tokens"))
-        if (
-            inputs is None
-            or {"x", "tokens"} <= set(self.tensors)
-            or inputs.dim() != (3 if "x" in self.tensors else 2)
-            or 0 in inputs.shape
-        ):
-            raise CaseError(
-                f"{path} needs either x (steps, batch, features) or tokens (steps, batch)"
-            )
-        if not set(self.tensors) & (_OUTPUTS | _STATES):
-            raise CaseError(f"{path} holds nothing to compare: h, logits, log_probs or c_n")
-        self.inputs = inputs.long() if "tokens" in self.tensors else inputs.float()
-        steps, self.batch = inputs.shape[:2]
-        lengths = self.tensors.get("lengths", torch.full((self.batch,), steps))
-        if lengths.shape != (self.batch,):
-            raise CaseError(f"{path}: lengths is {list(lengths.shape)}, not [{self.batch}]")
-        self.lengths: list[int] = lengths.tolist()
-        if not all(0 <= n <= steps for n in self.lengths) or not any(self.lengths):
-            raise CaseError(
-                f"{path}: lengths must give each sequence 0 to {steps} steps, and one at least 1"
-            )
-
-
 def verify(model: Model, case: Case, splits: int = 4, seed: int = 0) -> Iterator[Difference]:
     """Compare whole, then, where the model streams, in `splits` random splits of every sequence."""
-    _check_fit(model, case)
+    case.check_fit(model)
     yield from _compare(model, case, [case.lengths], "whole")
     if not model.network.streams:
         return
@@ -86,6 +38,7 @@ def _compare(model: Model, case: Case, ends: list[list[int]], run: str) -> Itera
     """Run every sequence up to each of `ends` in turn and compare outputs and end state."""
     network = model.network
     states = _start(model, case)
+    last = _last_outputs(model, case, states) if _wants_layers(model, case) else {}
     rows = torch.arange(case.batch)
     hidden: list[list[Tensor]] = [[] for _ in rows]
     begins = [0] * case.batch
@@ -99,31 +52,51 @@ def _compare(model: Model, case: Case, ends: list[list[int]], run: str) -> Itera
                 hidden[b].append(part)
         begins = chunk
     whole = [torch.cat(parts) if parts else None for parts in hidden]
-    for name in sorted(_OUTPUTS & set(case.tensors)):
+    for name, kind in case.outputs():
         found = [
-            (_output(model, h, name), case.tensors[name][: len(h), b])
+            (_output(model, h, kind), case.tensors[name][: len(h), b])
             for b, h in enumerate(whole)
             if h is not None
         ]
         yield Difference(run, name, max((_largest(a, b) for a, b in found), default=0.0))
-    if "c_n" in case.tensors:
-        ours = torch.stack(list(network.layout.unpack(states.cpu()).values()))
-        yield Difference(run, "c_n", _largest(ours, case.tensors["c_n"]))
+    ours = last | network.layout.unpack(states.cpu())
+    for name, entries in case.ends(model):
+        largest = max(_largest(ours[entry], tensor) for entry, tensor in entries.items())
+        yield Difference(run, name, largest)
 
 
-def _output(model: Model, h: Tensor, name: str) -> Tensor:
-    if name == "h":
+def _output(model: Model, h: Tensor, kind: str) -> Tensor:
+    if kind == "h":
         return h.float().cpu()
-    logits = model.network.logits(h).cpu()
-    return logits.log_softmax(-1) if name == "log_probs" else logits
+    scores = model.network.logits(h)
+    return (model.network.log_probs(scores) if kind == "log_probs" else scores).cpu()
 
 
 def _start(model: Model, case: Case) -> Tensor:
+    """The states that the case starts from; zeros where it does not say, or the cell has none."""
     layout, device = model.network.layout, model.network.device
-    if "c_0" not in case.tensors:
-        return layout.allocate(case.batch, device)
-    given = {e.name: case.tensors["c_0"][i] for i, e in enumerate(layout.entries)}
+    given = layout.unpack(layout.allocate(case.batch)) | case.starts(model)
     return layout.pack(given).to(device)
+
+
+def _wants_layers(model: Model, case: Case) -> bool:
+    """Whether the case holds the last outputs of layers, as the h of cells that carry none."""
+    carried = {entry.name for entry in model.network.layout.entries}
+    return any(entry not in carried for _, entries in case.ends(model) for entry in entries)
+
+
+def _last_outputs(model: Model, case: Case, states: Tensor) -> dict[str, Tensor]:
+    """Every layer's output at the last step of each sequence, (batch, width), as "0.h", "1.h", …"""
+    rows = torch.arange(case.batch)
+    inputs = torch.cat([case.inputs[:n, b] for b, n in enumerate(case.lengths)])
+    offsets = torch.tensor([0, *case.lengths]).cumsum(0)
+    batch = RaggedBatch(offsets, states.clone(), rows, rows)
+    places = (offsets[1:] - 1).clamp(min=0)
+    some = (offsets.diff() > 0).unsqueeze(1)
+    return {
+        f"{i}.h": torch.where(some, h.float().cpu()[places], 0.0)
+        for i, h in enumerate(model.network.outputs_of_layers(inputs, batch))
+    }
 
 
 def _largest(ours: Tensor, theirs: Tensor) -> float:
@@ -131,29 +104,3 @@ def _largest(ours: Tensor, theirs: Tensor) -> float:
     same = (ours == theirs) | (ours.isnan() & theirs.isnan())
     apart = (ours - theirs).abs().nan_to_num(torch.inf, torch.inf)
     return float(torch.where(same, 0.0, apart).max()) if len(apart) else 0.0  # a length of 0
-
-
-def _check_fit(model: Model, case: Case) -> None:
-    config, tensors = model.config, case.tensors
-    if (config.vocab_size is None) != ("x" in tensors):
-        wants = "tokens" if config.vocab_size else "x, features"
-        raise CaseError(f"{model.name} takes {wants}; the case holds something else")
-    if (
-        config.vocab_size
-        and not 0 <= int(case.inputs.min()) <= int(case.inputs.max()) < config.vocab_size
-    ):
-        raise CaseError(f"the case holds tokens outside the vocabulary of {config.vocab_size}")
-    width, layers = config.rnn.output_size, config.rnn.num_layers
-    shapes = {"c_0": (layers, case.batch, width), "c_n": (layers, case.batch, width)}
-    shapes["h"] = (*case.inputs.shape[:2], width)
-    if config.outputs is not None:
-        shapes["logits"] = shapes["log_probs"] = (*case.inputs.shape[:2], config.outputs)
-    if config.vocab_size is None:
-        shapes["x"] = (*case.inputs.shape[:2], config.rnn.input_size)
-    for name, tensor in tensors.items():
-        if name in {"logits", "log_probs"} and config.outputs is None:
-            raise CaseError(f"the case holds {name}, and {model.name} has no head")
-        if name in shapes and tuple(tensor.shape) != shapes[name]:
-            raise CaseError(
-                f"{name} is {list(tensor.shape)}; {model.name} needs {list(shapes[name])}"
-            )

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from sruserve.kernels import single
-from sruserve.model.cells.sru import sru_shapes
-from sruserve.model.config import ResetGate, SRUConfig
+from sruserve.model.cells.sru import ResetGate, SRUConfig
 from sruserve.model.folder import load_model
 from tests.support import random_tensors, save_random_model
 
@@ -50,7 +49,8 @@ def test_a_network_computes_the_equations(form: dict[str, Any], tmp_path: Path) 
     inputs = torch.randn(20, rnn.input_size, generator=torch.Generator().manual_seed(1))
     expected = inputs.double()
     for i in range(rnn.num_layers):
-        names = sru_shapes(rnn, i)
+        assert isinstance(rnn, SRUConfig)
+        names = rnn.layer_shapes(i)
         own = {name: tensors[f"rnn.rnn_lst.{i}.{name}"] for name in names}
         expected = layer(expected, own, rnn)
     found = model.network.hidden(inputs, single(model.network.layout.allocate(1), 20))

@@ -15,7 +15,8 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from sruserve.cli import app
-from sruserve.model.config import ModelConfig, SRUConfig
+from sruserve.model.cells.sru import SRUConfig
+from sruserve.model.config import ModelConfig
 from sruserve.model.folder import load_model
 from tests.support import random_tensors
 

@@ -9,9 +9,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from sruserve.kernels import RaggedBatch
+from sruserve.model.cases import Case
 from sruserve.model.errors import CaseError
 from sruserve.model.folder import Model
-from sruserve.model.verify import Case, verify
+from sruserve.model.verify import verify
 from tests.support import random_model
 
 STEPS, BATCH = 6, 3

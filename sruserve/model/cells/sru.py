@@ -1,69 +1,161 @@
-"""The SRU layer of releases 2.1.9-2.6.0 (Lei et al. 2018), weights repacked once."""
+"""The SRU (Lei et al. 2018) as `sru` 1.x to 3.0.0.dev have it, weights repacked once."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Annotated, ClassVar, Literal, Self
 
-import torch
+from pydantic import Field, NonNegativeInt, model_validator
 from torch import Tensor
 
-from sruserve.kernels import SRULayer, make_product
-from sruserve.model.config import ResetGate, SRUConfig
+from sruserve.kernels import SRULayer
+from sruserve.model.cells.stack import Builder, Shapes, Stack, StackConfig, Width
+from sruserve.model.state import StateLayout
+
+Projection = Annotated[int, Field(ge=0, le=1 << 20)]
 
 
-def sru_shapes(config: SRUConfig, layer: int) -> dict[str, tuple[int, ...]]:
-    """The tensors of one layer's state dict, in the releases' names and shapes."""
-    inputs, outputs = config.layer_input(layer), config.output_size
-    blocks = 4 if config.has_skip_term and inputs != outputs else 3
-    projected = 0 < config.projection_size < min(inputs, outputs)
-    shapes: dict[str, tuple[int, ...]] = {}
-    if projected:
-        shapes["weight_proj"] = (inputs, config.projection_size)
-    shapes["weight"] = (config.projection_size if projected else inputs, outputs * blocks)
-    shapes["weight_c"] = shapes["bias"] = (2 * outputs,)
-    shapes["scale_x"] = (1,)
-    if config.layer_norm:
-        normed = outputs if config.normalize_after else inputs
-        shapes["layer_norm.weight"] = shapes["layer_norm.bias"] = (normed,)
-    return shapes
+class ResetGate(Enum):
+    """Which c the reset gate reads: `previous` in every release, `updated` in Algorithm 1."""
+
+    PREVIOUS = "previous"
+    UPDATED = "updated"
 
 
-def sru_layer(
-    tensors: Mapping[str, Tensor],
-    config: SRUConfig,
-    column: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    fast: bool = False,
-) -> SRULayer:
-    """One layer, ready to run.
+class SRUConfig(StackConfig):
+    """A stack of SRU layers, in the names of the constructors of `sru.SRU`, all releases."""
 
-    tensors: the layer's state dict, as `sru_shapes` names it.
-    column: where its `c` begins in a state row.
-    fast: see `make_product`.
-    """
-    outputs = config.output_size
-    projection = norm = None
-    if "weight_proj" in tensors:
-        projection = make_product(tensors["weight_proj"].T, None, dtype, device, fast)
-    if config.layer_norm:
-        norm = (
-            tensors["layer_norm.weight"].to(device, dtype),
-            tensors["layer_norm.bias"].to(device, dtype),
-        )
-    weight = tensors["weight"]
-    # Columns run (direction, channel, block) with the block fastest; the kernels read planes.
-    planes = weight.view(len(weight), outputs, -1).permute(2, 1, 0)
-    return SRULayer(
-        product=make_product(planes.reshape(-1, len(weight)), None, dtype, device, fast),
-        weight_c=tensors["weight_c"].float().view(2, outputs).contiguous().to(device),
-        bias=tensors["bias"].float().view(2, outputs).contiguous().to(device),
-        column=column,
-        projection=projection,
-        norm=norm,
-        norm_after=config.normalize_after,
-        highway_is_input=config.has_skip_term and len(planes) == 3,
-        scale=float(tensors["scale_x"]) if config.rescale else 1.0,
-        tanh=config.use_tanh,
-        updated_reset=config.reset_gate is ResetGate.UPDATED,
-        backward_from=config.hidden_size if config.bidirectional else None,
-        fast=fast,
+    family: ClassVar[str] = "sru"
+
+    hidden_size: Width = Field(description="Features of a layer's output, per direction.")
+    projection_size: NonNegativeInt | tuple[Projection, ...] = Field(
+        0,
+        description="Inner width of a factorised weight, ignored by layers that are no wider on "
+        "both sides (2.x); or a list of one for each layer, 0 for none (3.0).",
     )
+    use_tanh: bool = Field(False, description="h takes tanh(c) instead of c.")
+    use_relu: bool = Field(False, description="h takes relu(c).")
+    use_selu: bool = Field(False, description="h takes selu(c).")
+    layer_norm: bool = False
+    normalize_after: bool = Field(False, description="Norm the output, not the input.")
+    norm: Literal["layer", "unbiased", "std"] = Field(
+        "layer", description="Formula of the norm: 2.1.9 and later, 2.0.0-2.1.7, 1.x."
+    )
+    has_skip_term: bool = True
+    rescale: bool = Field(False, description="Multiply the highway by the stored `scale_x`.")
+    proj_input_to_hidden_first: bool = False
+    reset_gate: ResetGate = ResetGate.PREVIOUS
+    highway_block: bool = Field(
+        False, description="The highway input is a product, even where input and output are alike."
+    )
+    biased_blocks: bool = Field(False, description="Candidate and highway have biases, too.")
+    concat_layers: bool = Field(False, description="The output is that of all layers side by side.")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.use_tanh + self.use_relu + self.use_selu > 1:
+            raise ValueError("one of use_tanh, use_relu and use_selu at most")
+        if isinstance(self.projection_size, tuple) and (
+            len(self.projection_size) != self.num_layers
+        ):
+            raise ValueError(
+                f"projection_size lists {len(self.projection_size)} for {self.num_layers} layers"
+            )
+        if self.highway_block and not self.has_skip_term:
+            raise ValueError("highway_block without has_skip_term")
+        return self
+
+    @property
+    def projects_input(self) -> bool:
+        return self.proj_input_to_hidden_first and self.input_size != self.layer_output(0)
+
+    @property
+    def output_size(self) -> int:
+        last = self.layer_output(self.num_layers - 1)
+        return last * self.num_layers if self.concat_layers else last
+
+    def layer_input(self, layer: int) -> int:
+        if layer == 0 and self.projects_input:
+            return self.layer_output(0)
+        return super().layer_input(layer)
+
+    def blocks(self, layer: int) -> int:
+        """Planes of layer `layer`'s product: candidate, forget, reset, and 4: the highway input."""
+        differ = self.layer_input(layer) != self.layer_output(layer)
+        return 4 if self.has_skip_term and (differ or self.highway_block) else 3
+
+    def projection(self, layer: int) -> int:
+        """The inner width of layer `layer`'s weight; 0 where it is not factorised."""
+        if isinstance(self.projection_size, tuple):
+            return self.projection_size[layer]
+        narrow = min(self.layer_input(layer), self.layer_output(layer))
+        return self.projection_size if self.projection_size < narrow else 0
+
+    def shapes(self) -> Shapes:
+        shapes: Shapes = {}
+        if self.projects_input:
+            shapes["input_to_hidden.weight"] = (self.layer_output(0), self.input_size)
+        for layer in range(self.num_layers):
+            for name, shape in self.layer_shapes(layer).items():
+                shapes[f"rnn_lst.{layer}.{name}"] = shape
+        return shapes
+
+    def layer_shapes(self, layer: int) -> Shapes:
+        """The tensors of one layer, in the names and shapes of 2.1.9-2.6.0."""
+        inputs, outputs = self.layer_input(layer), self.layer_output(layer)
+        projection, columns = self.projection(layer), outputs * self.blocks(layer)
+        shapes: Shapes = {}
+        if projection:
+            shapes["weight_proj"] = (inputs, projection)
+        shapes["weight"] = (projection or inputs, columns)
+        shapes["weight_c"] = shapes["bias"] = (2 * outputs,)
+        if self.biased_blocks:
+            shapes["block_bias"] = (columns,)
+        shapes["scale_x"] = (1,)
+        if self.layer_norm:
+            normed = outputs if self.normalize_after else inputs
+            shapes["layer_norm.weight"] = shapes["layer_norm.bias"] = (normed,)
+        return shapes
+
+    def states(self) -> Sequence[tuple[str, tuple[int, ...]]]:
+        return [(f"{i}.c", (self.layer_output(i),)) for i in range(self.num_layers)]
+
+    def stack(self, tensors: Mapping[str, Tensor], layout: StateLayout, builder: Builder) -> Stack:
+        layers = []
+        for layer in range(self.num_layers):
+            own = {name: tensors[f"rnn_lst.{layer}.{name}"] for name in self.layer_shapes(layer)}
+            layers.append(self._layer(own, layout.column(f"{layer}.c"), builder))
+        entry = None
+        if self.projects_input:
+            entry = builder.product(tensors["input_to_hidden.weight"])
+        return Stack(layers, entry, self.concat_layers)
+
+    def _layer(self, tensors: Mapping[str, Tensor], column: int, builder: Builder) -> SRULayer:
+        weight, outputs = tensors["weight"], len(tensors["bias"]) // 2
+        # Columns run (direction, channel, block) with the block fastest; the kernels read planes.
+        planes = weight.view(len(weight), outputs, -1).permute(2, 1, 0)
+        bias = tensors.get("block_bias")
+        if bias is not None:
+            bias = bias.view(outputs, -1).T.reshape(-1)
+        projection = norm = None
+        if "weight_proj" in tensors:
+            projection = builder.product(tensors["weight_proj"].T)
+        if self.layer_norm:
+            norm = (
+                builder.put(tensors["layer_norm.weight"]),
+                builder.put(tensors["layer_norm.bias"]),
+            )
+        return SRULayer(
+            product=builder.product(planes.reshape(-1, len(weight)), bias),
+            weight_c=builder.exact(tensors["weight_c"].view(2, outputs)),
+            bias=builder.exact(tensors["bias"].view(2, outputs)),
+            column=column,
+            projection=projection,
+            norm=norm,
+            norm_after=self.normalize_after,
+            highway_is_input=self.has_skip_term and len(planes) == 3,
+            scale=float(tensors["scale_x"]) if self.rescale else 1.0,
+            tanh=self.use_tanh,
+            updated_reset=self.reset_gate is ResetGate.UPDATED,
+            backward_from=self.hidden_size if self.bidirectional else None,
+            fast=builder.fast,
+        )

@@ -12,7 +12,8 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor
 
-from sruserve.model.config import ARCHITECTURES, ModelConfig, SRUConfig, Task, explain
+from sruserve.model.cells.sru import SRUConfig
+from sruserve.model.config import ModelConfig, Task, architecture, explain
 from sruserve.model.errors import CheckpointError, OptionError
 from sruserve.model.folder import Model, save_model
 from sruserve.model.importers.checkpoint import read_checkpoint
@@ -94,7 +95,7 @@ def _describe(
         raise OptionError(f"--labels has no meaning for task {task}")
     try:
         return ModelConfig(
-            architectures=(ARCHITECTURES[task],),
+            architectures=(architecture(rnn, task),),
             task=task,
             dtype="float32",
             vocab_size=None if embedding is None else len(embedding),

@@ -7,7 +7,8 @@ from typing import Any
 from pydantic import ValidationError
 from torch import Tensor
 
-from sruserve.model.config import SRUConfig, explain
+from sruserve.model.cells.sru import SRUConfig
+from sruserve.model.config import explain
 from sruserve.model.errors import CheckpointError, OptionError
 
 # The scripts' names, and ours. A bare stack has none of the others.

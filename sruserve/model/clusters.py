@@ -1,0 +1,62 @@
+"""A vocabulary in clusters: frequent words in wide rows, rare ones in narrow rows."""
+
+from typing import Annotated, NamedTuple, Self
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+
+Width = Annotated[int, Field(ge=1, le=1 << 20)]
+
+
+class Cluster(NamedTuple):
+    """The ids from `first` to `end`, whose rows are `width` numbers wide."""
+
+    first: int
+    end: int
+    width: int
+
+    @property
+    def words(self) -> int:
+        return self.end - self.first
+
+
+class Clustered(BaseModel):
+    """What an adaptive embedding and an adaptive softmax have in common (Baevski and Auli 2019).
+
+    Cluster `i` holds the ids from one cutoff to the next, in rows of `size // divide**i`, and a
+    projection between those and the network's own width. Without `size` there are no clusters.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    cutoffs: tuple[PositiveInt, ...] = Field((), description="First id of each cluster but one.")
+    size: Width | None = Field(None, description="Width of the first cluster's rows.")
+    divide: PositiveInt = Field(4, description="How much narrower each cluster is than the last.")
+
+    @model_validator(mode="after")
+    def _describes_clusters(self) -> Self:
+        if self.cutoffs and self.size is None:
+            raise ValueError("cutoffs need size, the width of the first cluster's rows")
+        if any(a >= b for a, b in zip(self.cutoffs, self.cutoffs[1:], strict=False)):
+            raise ValueError("cutoffs must rise")
+        if self.size is not None and self.size < self.divide ** len(self.cutoffs):
+            raise ValueError("the last cluster's rows would be empty: lower divide, or raise size")
+        return self
+
+    @property
+    def adaptive(self) -> bool:
+        return self.size is not None
+
+    def clusters(self, vocab_size: int) -> list[Cluster]:
+        """The clusters of ids 0 to `vocab_size`; none where rows are plain."""
+        if self.size is None:
+            return []
+        ends = (*self.cutoffs, vocab_size)
+        return [
+            Cluster(first, end, self.size // self.divide**i)
+            for i, (first, end) in enumerate(zip((0, *self.cutoffs), ends, strict=True))
+        ]
+
+    def check_vocabulary(self, vocab_size: int | None) -> None:
+        """Raise ValueError where the clusters are not those of such a vocabulary."""
+        if self.cutoffs and (vocab_size is None or self.cutoffs[-1] >= vocab_size):
+            raise ValueError(f"cutoffs must lie below vocab_size, {vocab_size}")
