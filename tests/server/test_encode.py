@@ -1,5 +1,6 @@
 """Outputs over HTTP: of features and texts, whole and in chunks."""
 
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -59,9 +60,8 @@ def test_a_bidirectional_encoder_takes_whole_inputs(tasks: httpx.Client) -> None
     assert "bidirectional" in message
 
 
-def test_a_reply_is_bounded_and_says_what_to_change(serve: Serve, tasks: httpx.Client) -> None:
-    folder = ("tagger", "encoder", "reader")
-    paths = tuple(TASKS_FOLDER / name for name in folder)
+def test_a_reply_is_bounded_and_says_what_to_change(serve: Serve, task_folders: Path) -> None:
+    paths = (task_folders / "tagger", task_folders / "reader")
     with serve(model_folders=paths, max_body_bytes=8 * 24 * 10) as (client, _):
         ids = [1] * 10
         assert len(encode(client, model="reader", input=ids)[0]["outputs"]) == 10
@@ -118,7 +118,7 @@ def test_the_list_of_models_says_the_task_of_each(tasks: httpx.Client) -> None:
     found = {each["id"]: each for each in tasks.get("/v1/models").json()["data"]}
     assert {name: each["task"] for name, each in found.items()} == {
         "backwards": "tag", "both-ways": "encode", "encoder": "encode", "letters": "tag",
-        "motion": "tag", "pairs": "pair", "reader": "encode", "tagger": "tag",
+        "motion": "tag", "pairs": "pair", "reader": "encode", "small": "encode", "tagger": "tag",
     }  # fmt: skip
     assert [name for name, each in found.items() if not each["streams"]] == [
         "backwards", "both-ways", "pairs",

@@ -28,12 +28,14 @@ def moved(part: dict[str, Any], by: int) -> dict[str, Any]:
 
 def joined(chunks: list[tuple[str, dict[str, Any]]]) -> tuple[list[Any], list[Any]]:
     """The tokens of all chunks of a text, and their spans without texts and scores."""
-    tokens, spans, begin = [], [], 0
+    tokens: list[Any] = []
+    spans: list[Any] = []
+    begin = 0
     for text, result in chunks:
         tokens += [moved(token, begin) for token in result["tokens"]]
         for span in (moved(span, begin) for span in result["spans"]):
             if span["continued"]:
-                spans[-1] = spans[-1][:2] + (span["end"],)
+                spans[-1] = (*spans[-1][:2], span["end"])
             else:
                 spans.append((span["label"], span["start"], span["end"]))
         begin += len(text)
@@ -148,7 +150,8 @@ def test_ids_and_features_have_indices_instead_of_texts(tasks: httpx.Client) -> 
 def test_a_chunk_without_a_finished_word_has_no_tokens(tasks: httpx.Client) -> None:
     (first,) = tag(tasks, input="Ho", more=True)
     assert (first["tokens"], first["spans"]) == ([], [])
-    (rest,) = tag(tasks, input="", state=tag(tasks, input="", state=first["state"], more=True)[0]["state"])
+    (empty,) = tag(tasks, input="", state=first["state"], more=True)
+    (rest,) = tag(tasks, input="", state=empty["state"])
     assert [token["label"] for token in rest["tokens"]] == [
         token["label"] for token in tag(tasks, input="Ho")[0]["tokens"]
     ]
