@@ -1,4 +1,4 @@
-/* The SRU recurrence on the CPU, in the widest vectors the machine has; `reference.py` defines it.
+/* The recurrences on the CPU, in the widest vectors the machine has; `reference.py` defines them.
  *
  * Plain C11 with GCC/Clang vector types: no Python, torch, libm or OpenMP to build against. The
  * headers beside it are included once per instruction set, and `current` picks one when it runs.
@@ -7,6 +7,7 @@
  * goes through the same vector arithmetic with explicit FMAs (the compiler may contract nothing),
  * and a tail of channels is padded to a whole vector.
  */
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
@@ -22,7 +23,13 @@ enum { AHEAD = 8 };        /* steps between a prefetch and its use */
 enum { SERIAL = 32768 };   /* fewest step x channels (10 us) worth waking other threads for */
 enum { GRAIN = 4096 };     /* fewest step x channels worth one visit to the shared counter */
 
-/* The arguments of `reference_sru_scan`, as `cpu.py` packs them. */
+/* As in `cell.py`. MAX is the vectors' maximum. */
+enum kind { SRU, LRN, QRNN, SUM, MAX_OF, SHIFT };
+enum activation { IDENTITY, TANH, RELU, SELU };
+#define EACH_KIND(make) make(SRU) make(LRN) make(QRNN) make(SUM) make(MAX_OF) make(SHIFT)
+enum { KINDS = SHIFT + 1 };
+
+/* The arguments of `reference_scan`, as `cpu.py` packs them. */
 struct scan {
     const char *u, *residual;
     char *h;
@@ -30,28 +37,31 @@ struct scan {
     float *states;
     const int64_t *offsets, *source, *target;
     int64_t rows, blocks, width, sequences, state_rows, state_width, column, backward_from;
-    int64_t bfloat16, tanh, updated_reset, threads;
-    double scale;
+    int64_t bfloat16, kind, activation, updated_reset, threads;
+    double scale, keep;
 };
 
-_Static_assert(sizeof(struct scan) == 22 * 8, "Python packs 22 fields of 8 bytes");
+_Static_assert(sizeof(struct scan) == 24 * 8, "Python packs 24 fields of 8 bytes");
 
 enum { OK = 0, BAD_OFFSETS = 1, BAD_ROW = 2, BAD_COLUMN = 3 };
 
 /* One sequence and one run of channels, from its first step in its own direction of time. */
 struct walk {
-    const char *u, *x; /* x: the highway input, or NULL */
+    const char *u, *x; /* x: the highway input or LRN's output gate, or NULL */
     char *h;
-    const float *weight_c, *bias; /* forget; reset is `width` further */
+    const float *weight_c, *bias; /* SRU's forget; reset is `width` further */
     const float *start;           /* or NULL: zeros */
     float *end;                   /* or NULL: dropped */
     int64_t u_step, x_step, h_step, plane; /* bytes; plane: from one block of u to the next */
     int64_t width, channels, steps;
-    float scale;
-    int tanh, updated_reset;
+    float scale, keep;
+    int planes, activation, updated_reset; /* planes: without the one that x is in */
 };
 
 static const float LOG2_E = 1.44269504f;
+static const float SELU_SCALE = 1.05070099f, SELU_ALPHA = 1.67326324f;
+
+#include "cpu_step.h"
 
 #define JOIN_(a, b) a##_##b
 #define JOIN(a, b) JOIN_(a, b)
@@ -99,15 +109,19 @@ static const float LOG2_E = 1.44269504f;
 struct instruction_set {
     const char *name;
     int64_t block; /* channels of one full block */
-    void (*float32)(struct walk);
-    void (*bfloat16)(struct walk);
+    void (*run[KINDS][2])(struct walk); /* in float32 and bfloat16 */
 };
 
+#define RUN_(kind, set) {kind##_float32_##set, kind##_bfloat16_##set},
+#define BASELINE(kind) RUN_(kind, baseline)
+#define AVX2(kind) RUN_(kind, avx2)
+#define AVX512(kind) RUN_(kind, avx512)
+
 static const struct instruction_set SETS[] = {
-    {"baseline", 4 * VECTORS, float32_baseline, bfloat16_baseline},
+    {"baseline", 4 * VECTORS, {EACH_KIND(BASELINE)}},
 #if defined(__x86_64__)
-    {"avx2", 8 * VECTORS, float32_avx2, bfloat16_avx2},
-    {"avx512", 16 * VECTORS, float32_avx512, bfloat16_avx512},
+    {"avx2", 8 * VECTORS, {EACH_KIND(AVX2)}},
+    {"avx512", 16 * VECTORS, {EACH_KIND(AVX512)}},
 #endif
 };
 
@@ -177,8 +191,8 @@ static void run_blocks(const struct share *share, int64_t sequence, int64_t firs
     struct walk walk = {
         .u = s->u + (row * s->blocks * s->width + channel) * size,
         .h = s->h + (row * s->width + channel) * size,
-        .weight_c = s->weight_c + channel,
-        .bias = s->bias + channel,
+        .weight_c = s->weight_c ? s->weight_c + channel : NULL,
+        .bias = s->bias ? s->bias + channel : NULL,
         .start = source >= 0 ? s->states + source * s->state_width + place : NULL,
         .end = target >= 0 ? s->states + target * s->state_width + place : NULL,
         .u_step = sign * s->blocks * s->width * size,
@@ -188,7 +202,9 @@ static void run_blocks(const struct share *share, int64_t sequence, int64_t firs
         .channels = rest < most ? rest : most,
         .steps = end - begin,
         .scale = 1.0f,
-        .tanh = s->tanh != 0,
+        .keep = (float)s->keep,
+        .planes = s->blocks < 3 ? (int)s->blocks : 3,
+        .activation = (int)s->activation,
         .updated_reset = s->updated_reset != 0,
     };
     if (s->blocks == 4) {
@@ -199,7 +215,7 @@ static void run_blocks(const struct share *share, int64_t sequence, int64_t firs
         walk.x_step = walk.h_step;
         walk.scale = (float)s->scale;
     }
-    (s->bfloat16 ? share->set->bfloat16 : share->set->float32)(walk);
+    share->set->run[s->kind][s->bfloat16](walk);
 }
 
 static void take_shares(void *data) {
@@ -252,3 +268,5 @@ EXPORT int sru_scan(const struct scan *s) {
     run_parallel(take_shares, &share, (unsigned)s->threads, 0);
     return OK;
 }
+
+#include "cpu_layer.h"

@@ -9,9 +9,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from sruserve.kernels.cell import Cell
 from sruserve.kernels.ragged import RaggedBatch
 
-_CALL = struct.Struct("=21qd")  # `struct scan` in cpu.c
+_CALL = struct.Struct("=22q2d")  # `struct scan` in cpu.c
 _ERRORS: dict[int, tuple[type[Exception], str]] = {
     1: (ValueError, "offsets must start at 0, never fall, and end within the rows of u"),
     2: (IndexError, "source and target must be rows of states, or -1"),
@@ -66,20 +67,18 @@ def instruction_set() -> str:
     return _library.sru_instruction_set().decode() if _library else "none"
 
 
-def cpu_sru_scan(
+def cpu_scan(
     u: Tensor,
     residual: Tensor | None,
-    weight_c: Tensor,
-    bias: Tensor,
+    weight_c: Tensor | None,
+    bias: Tensor | None,
     batch: RaggedBatch,
     column: int,
+    cell: Cell,
     *,
-    scale: float = 1.0,
-    tanh: bool = False,
-    updated_reset: bool = False,
     backward_from: int | None = None,
 ) -> Tensor:
-    """`reference_sru_scan` in vectors and threads; every tensor contiguous.
+    """`reference_scan` in vectors and threads; every tensor contiguous.
 
     The bits of a (sequence, channel) depend on its own inputs and the instruction set alone: not
     on the batch, the width, the split of time into calls, or the number of threads.
@@ -87,30 +86,37 @@ def cpu_sru_scan(
     Raises ValueError or IndexError, before anything is written, for tensors that do not fit.
     """
     if _scan is None:
-        raise RuntimeError("the CPU kernel was not compiled; use reference_sru_scan")
+        raise RuntimeError("the CPU kernel was not compiled; use reference_scan")
     states, offsets, source, target = batch.states, batch.offsets, batch.source, batch.target
     rows, columns = u.shape
-    width = weight_c.shape[1]
+    width = columns // cell.blocks
     dtype = u.dtype
-    blocks = 4 if columns == 4 * width else 3
     if backward_from is None:
         backward_from = width
     sequences = source.shape[0]
     state_rows, state_width = states.shape
     if not (
         width
-        and columns == blocks * width
+        and columns == cell.blocks * width
         and (dtype is torch.float32 or dtype is torch.bfloat16)
-        and weight_c.shape == bias.shape == (2, width)
-        and weight_c.dtype is bias.dtype is states.dtype is torch.float32
+        and states.dtype is torch.float32
         and offsets.dtype is source.dtype is target.dtype is torch.int64
         and offsets.shape == (sequences + 1,)
         and target.shape == (sequences,)
         and 0 <= backward_from <= width
     ):
-        raise ValueError("a tensor has the wrong shape or dtype; see reference_sru_scan")
-    tensors = [u, weight_c, bias, states, offsets, source, target]
-    if residual is not None and blocks == 3:
+        raise ValueError("a tensor has the wrong shape or dtype; see reference_scan")
+    tensors = [u, states, offsets, source, target]
+    for name, gate in (("weight_c", weight_c), ("bias", bias)):
+        if (gate is not None) != cell.gated_by_state:
+            raise ValueError(f"{name} is for SRU, and for nothing else")
+        if gate is not None:
+            if gate.shape != (2, width) or gate.dtype is not torch.float32:
+                raise ValueError(f"{name} must be {(2, width)} of float32")
+            tensors.append(gate)
+    if residual is not None:
+        if not cell.takes_residual:
+            raise ValueError("a residual is for SRU and QRNN of 3 blocks")
         if residual.shape != (rows, width) or residual.dtype is not dtype:
             raise ValueError(f"residual must be {(rows, width)} of {dtype}")
         tensors.append(residual)
@@ -123,14 +129,14 @@ def cpu_sru_scan(
             u.data_ptr(),
             0 if residual is None else residual.data_ptr(),
             h.data_ptr(),
-            weight_c.data_ptr(),
-            bias.data_ptr(),
+            0 if weight_c is None else weight_c.data_ptr(),
+            0 if bias is None else bias.data_ptr(),
             states.data_ptr(),
             offsets.data_ptr(),
             source.data_ptr(),
             target.data_ptr(),
             rows,
-            blocks,
+            cell.blocks,
             width,
             sequences,
             state_rows,
@@ -138,10 +144,12 @@ def cpu_sru_scan(
             column,
             backward_from,
             dtype is torch.bfloat16,
-            tanh,
-            updated_reset,
+            cell.kind,
+            cell.activation,
+            cell.updated_reset,
             torch.get_num_threads(),
-            scale,
+            cell.scale,
+            cell.keep,
         )
     )
     if error:

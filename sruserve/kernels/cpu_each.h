@@ -3,6 +3,10 @@
 
 #include "cpu_scan.h"
 
+#include "cpu_product.h"
+
+#include "cpu_gated.h"
+
 #undef SET
 #undef LANES
 #undef TARGET

@@ -1,18 +1,36 @@
 /* The element-wise recurrences over time, in the vectors of one instruction set. */
-/* Neighbouring vectors over all steps, with c in registers; `last`: channels in the last one. */
+
+TARGET INLINE vf NAME(activate)(vf c, int activation) {
+    if (activation == TANH) return NAME(tanh)(c);
+    if (activation == RELU) return NAME(pick)(c < 0.0f, (vf){0}, c);
+    if (activation == SELU) {
+        const vf below = SELU_ALPHA * (NAME(exp2)(c * LOG2_E) - 1.0f);
+        return SELU_SCALE * NAME(pick)(c > 0.0f, c, below);
+    }
+    return c;
+}
+
+/* Neighbouring vectors over all steps, with the state c in registers; `last`: channels in the last
+ * one; `kind`: known when this is compiled. */
 TARGET INLINE void NAME(steps)(const struct walk *w, int64_t channel, int vectors, int64_t last,
-                               int bfloat16) {
+                               int bfloat16, enum kind kind) {
     const int64_t size = bfloat16 ? 2 : 4, stride = LANES * size;
+    const int planes = kind == SRU || kind == LRN ? 3
+                       : kind == QRNN             ? w->planes
+                       : kind == MAX_OF           ? 2
+                                                  : 1;
+    const int activation = w->activation, updated_reset = w->updated_reset;
     const vf fold = NAME(all)(-LOG2_E); /* into u, weights and biases: sigmoid(x) = 1 / (1 + 2^y) */
     vf c[VECTORS], w_f[VECTORS], w_r[VECTORS], b_f[VECTORS], b_r[VECTORS];
 #pragma GCC unroll 4
     for (int v = 0; v < vectors; ++v) {
         const int64_t count = v + 1 < vectors ? LANES : last, at = channel + v * LANES;
+        c[v] = w->start ? NAME(load)((const char *)(w->start + at), count, 0) : (vf){0};
+        if (kind != SRU) continue;
         w_f[v] = NAME(load)((const char *)(w->weight_c + at), count, 0) * fold;
         w_r[v] = NAME(load)((const char *)(w->weight_c + w->width + at), count, 0) * fold;
         b_f[v] = NAME(load)((const char *)(w->bias + at), count, 0) * fold;
         b_r[v] = NAME(load)((const char *)(w->bias + w->width + at), count, 0) * fold;
-        c[v] = w->start ? NAME(load)((const char *)(w->start + at), count, 0) : (vf){0};
     }
     const char *u = w->u + channel * size, *x = w->x ? w->x + channel * size : 0;
     char *h = w->h + channel * size;
@@ -22,23 +40,47 @@ TARGET INLINE void NAME(steps)(const struct walk *w, int64_t channel, int vector
             const int64_t count = v + 1 < vectors ? LANES : last, at = v * stride;
             const uintptr_t ahead = (uintptr_t)u + at + AHEAD * w->u_step;
             __builtin_prefetch((const void *)ahead);
-            __builtin_prefetch((const void *)(ahead + w->plane));
-            __builtin_prefetch((const void *)(ahead + 2 * w->plane));
+            if (planes > 1) __builtin_prefetch((const void *)(ahead + w->plane));
+            if (planes > 2) __builtin_prefetch((const void *)(ahead + 2 * w->plane));
             if (x) __builtin_prefetch((const void *)((uintptr_t)x + at + AHEAD * w->x_step));
-            const vf z = NAME(load)(u + at, count, bfloat16);
-            const vf u_f = NAME(load)(u + w->plane + at, count, bfloat16);
-            const vf u_r = NAME(load)(u + 2 * w->plane + at, count, bfloat16);
-            const vf f = NAME(sigmoid)(FMA(w_f[v], c[v], FMA(u_f, fold, b_f[v])));
+            const vf first = NAME(load)(u + at, count, bfloat16);
+            const vf second = planes > 1 ? NAME(load)(u + w->plane + at, count, bfloat16) : first;
+            const vf third =
+                planes > 2 ? NAME(load)(u + 2 * w->plane + at, count, bfloat16) : second;
+            const vf more = x ? NAME(load)(x + at, count, bfloat16) * w->scale : first;
             const vf previous = c[v];
-            c[v] = FMA(previous - z, f, z);
-            const vf read = w->updated_reset ? c[v] : previous;
-            const vf r = NAME(sigmoid)(FMA(w_r[v], read, FMA(u_r, fold, b_r[v])));
-            const vf g = w->tanh ? NAME(tanh)(c[v]) : c[v];
-            vf out = g * r;
-            if (x) {
-                const vf skip = NAME(load)(x + at, count, bfloat16) * w->scale;
-                out = FMA(g - skip, r, skip);
+            vf out, gate = first; /* the gate of a highway between `out` and `more` */
+            if (kind == SRU) {
+                const vf f = NAME(sigmoid)(FMA(w_f[v], previous, FMA(second, fold, b_f[v])));
+                c[v] = FMA(previous - first, f, first);
+                const vf read = updated_reset ? c[v] : previous;
+                gate = NAME(sigmoid)(FMA(w_r[v], read, FMA(third, fold, b_r[v])));
+                out = NAME(activate)(c[v], activation);
+            } else if (kind == LRN) {
+                /* One division for both gates; no gate is below 2^-63, so that nothing overflows. */
+                const vf most = NAME(all)(63.0f);
+                const vf i = 1.0f + NAME(exp2)(MIN(most, (first + previous) * fold));
+                const vf f = 1.0f + NAME(exp2)(MIN(most, (second - previous) * fold));
+                const vf value = FMA(previous, i, third * f) / (i * f);
+                c[v] = NAME(activate)(value, activation);
+                if (x) c[v] *= NAME(sigmoid)((more - c[v]) * fold);
+                out = c[v];
+            } else if (kind == QRNN) {
+                const vf f = NAME(sigmoid)(second * fold) * w->keep;
+                c[v] = FMA(f, NAME(tanh)(first) - previous, previous);
+                if (planes > 2) gate = NAME(sigmoid)(third * fold);
+                out = c[v];
+            } else if (kind == SUM) {
+                out = c[v] = previous + first;
+            } else if (kind == MAX_OF) {
+                const vi stays = (second != 0.0f) & ((previous > first) | (previous != previous));
+                out = c[v] = NAME(pick)(stays, previous, first);
+            } else {
+                out = previous;
+                c[v] = first;
             }
+            if (kind == SRU || (kind == QRNN && planes > 2))
+                out = x ? FMA(out - more, gate, more) : out * gate;
             NAME(store)(h + at, out, count, bfloat16);
         }
         u += w->u_step;
@@ -53,20 +95,23 @@ TARGET INLINE void NAME(steps)(const struct walk *w, int64_t channel, int vector
         }
 }
 
-TARGET INLINE void NAME(run)(const struct walk *w, int bfloat16) {
+TARGET INLINE void NAME(run)(const struct walk *w, int bfloat16, enum kind kind) {
     int64_t channel = 0;
     for (; channel + VECTORS * LANES <= w->channels; channel += VECTORS * LANES)
-        NAME(steps)(w, channel, VECTORS, LANES, bfloat16);
+        NAME(steps)(w, channel, VECTORS, LANES, bfloat16, kind);
     if (channel + 2 * LANES <= w->channels) {
-        NAME(steps)(w, channel, 2, LANES, bfloat16);
+        NAME(steps)(w, channel, 2, LANES, bfloat16, kind);
         channel += 2 * LANES;
     }
     if (channel + LANES <= w->channels) {
-        NAME(steps)(w, channel, 1, LANES, bfloat16);
+        NAME(steps)(w, channel, 1, LANES, bfloat16, kind);
         channel += LANES;
     }
-    if (channel < w->channels) NAME(steps)(w, channel, 1, w->channels - channel, bfloat16);
+    if (channel < w->channels) NAME(steps)(w, channel, 1, w->channels - channel, bfloat16, kind);
 }
 
-TARGET static void NAME(float32)(struct walk walk) { NAME(run)(&walk, 0); }
-TARGET static void NAME(bfloat16)(struct walk walk) { NAME(run)(&walk, 1); }
+#define EACH_DTYPE(kind)                                                                     \
+    TARGET static void NAME(kind##_float32)(struct walk walk) { NAME(run)(&walk, 0, kind); } \
+    TARGET static void NAME(kind##_bfloat16)(struct walk walk) { NAME(run)(&walk, 1, kind); }
+EACH_KIND(EACH_DTYPE)
+#undef EACH_DTYPE

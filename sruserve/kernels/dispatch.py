@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 import sruserve.kernels.cpu as cpu
+from sruserve.kernels.cell import Cell
 from sruserve.kernels.devices import CPU
 from sruserve.kernels.ragged import RaggedBatch
-from sruserve.kernels.reference import reference_sru_scan
+from sruserve.kernels.reference import reference_scan
 
 INTERPRETER = "triton-interpreter"
 # Triton's own switch, and what it takes for yes: its kernels then run on CPU tensors, in Python.
@@ -45,51 +46,27 @@ def _cpu_kernel_name() -> str:
     return "reference"
 
 
-def sru_scan(
+def scan(
     u: Tensor,
     residual: Tensor | None,
-    weight_c: Tensor,
-    bias: Tensor,
+    weight_c: Tensor | None,
+    bias: Tensor | None,
     batch: RaggedBatch,
     column: int,
+    cell: Cell,
     *,
-    scale: float = 1.0,
-    tanh: bool = False,
-    updated_reset: bool = False,
     backward_from: int | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """The SRU recurrence over a ragged batch, as `reference_sru_scan` defines it.
+    """An element-wise recurrence over a ragged batch, as `reference_scan` defines it.
 
     out: (rows, width), the dtype of `u`: takes h instead of new memory.
     """
+    given = (u, residual, weight_c, bias, batch, column, cell)
     if uses_triton(u.device):
-        from sruserve.kernels.triton_scan import triton_sru_scan
+        from sruserve.kernels.triton_scan import triton_scan
 
-        return triton_sru_scan(
-            u,
-            residual,
-            weight_c,
-            bias,
-            batch,
-            column,
-            scale=scale,
-            tanh=tanh,
-            updated_reset=updated_reset,
-            backward_from=backward_from,
-            out=out,
-        )
-    scan = reference_sru_scan if _cpu_kernel_name() == "reference" else cpu.cpu_sru_scan
-    h = scan(
-        u,
-        residual,
-        weight_c,
-        bias,
-        batch,
-        column,
-        scale=scale,
-        tanh=tanh,
-        updated_reset=updated_reset,
-        backward_from=backward_from,
-    )
+        return triton_scan(*given, backward_from=backward_from, out=out)
+    run = reference_scan if _cpu_kernel_name() == "reference" else cpu.cpu_scan
+    h = run(*given, backward_from=backward_from)
     return h if out is None else out.copy_(h)

@@ -20,6 +20,7 @@ class Multiply(Protocol):
     inputs: int
     outputs: int
     weight: Tensor
+    bias: Tensor | None
 
     def __call__(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """Multiply (rows, in) into (rows, out) of `dtype`; None is the dtype of x."""
@@ -84,7 +85,7 @@ class Product(_Steps):
 
     def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
         self.outputs, self.inputs = weight.shape
-        self._bias = None if bias is None else bias.to(dtype).contiguous()
+        self.bias = None if bias is None else bias.to(dtype).contiguous()
         self.weight = weight.to(dtype).contiguous()
         self._packed = packed_products()
         if self._packed:
@@ -93,12 +94,12 @@ class Product(_Steps):
     def __call__(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """Multiply (rows, in) into (rows, out)."""
         if not self._packed:
-            product = F.linear(x, self.weight, self._bias)
+            product = F.linear(x, self.weight, self.bias)
         elif len(x) == 1 and self.inputs > _LONE_ROW_LIMIT:
             # oneDNN switches to another kernel for a deep lone row; two rows cost the same.
             product = self(torch.cat((x, x)))[:1]
         else:
-            product = torch.ops.mkldnn._linear_pointwise(x, self.weight, self._bias, "none", [], "")
+            product = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
         return product if dtype is None else product.to(dtype)
 
 
@@ -109,14 +110,14 @@ class TritonProduct:
 
     def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
         self.outputs, self.inputs = weight.shape
-        self._bias = None if bias is None else bias.to(dtype).contiguous()
+        self.bias = None if bias is None else bias.to(dtype).contiguous()
         self.weight = weight.to(dtype).contiguous()
 
     def __call__(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """Multiply (rows, in) into (rows, out), rounded to `dtype` once."""
         from sruserve.kernels.triton_product import triton_product
 
-        return triton_product(x, self.weight, self._bias, dtype=dtype)
+        return triton_product(x, self.weight, self.bias, dtype=dtype)
 
     def step(
         self, x: Tensor, index: Tensor | None = None, dtype: torch.dtype | None = None
@@ -126,7 +127,7 @@ class TritonProduct:
 
         rows = len(x) if index is None else len(index)
         tile = decode_tile(rows, x.dtype, capability(x.device), self.fast)
-        return triton_product(x, self.weight, self._bias, index=index, dtype=dtype, tile=tile)
+        return triton_product(x, self.weight, self.bias, index=index, dtype=dtype, tile=tile)
 
 
 class FastProduct(TritonProduct):
@@ -136,5 +137,5 @@ class FastProduct(TritonProduct):
 
     def __call__(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """Multiply (rows, in) into (rows, out), with torch's own library."""
-        product = F.linear(x, self.weight, self._bias)
+        product = F.linear(x, self.weight, self.bias)
         return product if dtype is None else product.to(dtype)

@@ -4,20 +4,28 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sruserve.kernels.cell import Activation, Cell, Kind
 from sruserve.kernels.chunks import Inline, SideStream, plan, run_layers
 from sruserve.kernels.decode import Decoder
 from sruserve.kernels.graphs import Bursts, Eager, Recorder
-from sruserve.kernels.layer import SRULayer
+from sruserve.kernels.layer import CellLayer
 from sruserve.kernels.memory import is_out_of_memory
 from sruserve.kernels.product import make_product
 from sruserve.kernels.ragged import RaggedBatch
-from sruserve.kernels.reference import reference_sru_scan
+from sruserve.kernels.reference import reference_scan
 from sruserve.kernels.slots import WINDOW, Slots, Streams
 
 # Some ten times what rounding to the dtype does to the stack below.
 _TOLERANCE = {torch.float32: 1e-4, torch.float16: 0.01, torch.bfloat16: 0.05}
 _INPUTS, _PROJECTION, _VOCABULARY = 48, 32, 40
 _CHUNK = 16  # rows: several chunks beside their products
+# Of each kind one, whose input is as wide as it is; the first layer has a projection.
+_CELLS = (
+    Cell(blocks=4),
+    Cell(),
+    Cell(kind=Kind.LRN, activation=Activation.TANH),
+    Cell(kind=Kind.QRNN),
+)
 _STREAMS, _STEPS = 4, 5  # of the burst, which is made of two graphs
 
 
@@ -57,7 +65,7 @@ def check_kernels(
 
 
 class _Stack:
-    """Two layers in float32: a projection into four planes, then three planes."""
+    """A layer of each of `_CELLS` in float32, with a projection before the first."""
 
     def __init__(self, width: int, lengths: tuple[int, ...]) -> None:
         generator = torch.Generator().manual_seed(1)
@@ -68,9 +76,15 @@ class _Stack:
         self.width = width
         self.embedding, self.head = random(_VOCABULARY, _INPUTS) * 4, random(_VOCABULARY, width)
         self.projection = random(_PROJECTION, _INPUTS)
-        self.weights = [random(4 * width, _PROJECTION), random(3 * width, width)]
-        self.gates = [(random(2, width), random(2, width)) for _ in self.weights]
-        self.states = random(len(lengths), 2 * width) * 4
+        self.weights = [
+            random(cell.blocks * width, width if i else _PROJECTION)
+            for i, cell in enumerate(_CELLS)
+        ]
+        self.gates = [
+            (random(2, width), random(2, width)) if cell.gated_by_state else (None, None)
+            for cell in _CELLS
+        ]
+        self.states = random(len(lengths), len(_CELLS) * width) * 4
         self.offsets = torch.tensor([0, *lengths]).cumsum(0)
         self.rows = torch.arange(len(lengths))
         self.source = torch.where(self.rows == 2, -1, self.rows)
@@ -83,10 +97,13 @@ class _Stack:
 
         def run(tokens: Tensor, batch: RaggedBatch) -> Tensor:
             x = self.embedding[tokens]
-            u, residual = x @ self.projection.T @ self.weights[0].T, None
-            for i, (weight_c, bias) in enumerate(self.gates):
-                x = reference_sru_scan(u, residual, weight_c, bias, batch, i * self.width)
-                u, residual = x @ self.weights[-1].T, x
+            z = x @ self.projection.T
+            for i, (cell, weight) in enumerate(zip(_CELLS, self.weights, strict=True)):
+                residual = x if cell.takes_residual else None
+                x = reference_scan(
+                    z @ weight.T, residual, *self.gates[i], batch, i * self.width, cell
+                )
+                z = x
             return x
 
         h = run(self.tokens, RaggedBatch(self.offsets, states, self.source, self.rows))
@@ -98,16 +115,17 @@ class _Stack:
     def on(self, device: torch.device, dtype: torch.dtype) -> Decoder:
         """The stack on the device that is checked."""
 
-        def layer(i: int) -> SRULayer:
-            weight_c, bias = (gate.to(device) for gate in self.gates[i])
+        def layer(i: int) -> CellLayer:
+            weight_c, bias = (gate if gate is None else gate.to(device) for gate in self.gates[i])
             projection = None if i else make_product(self.projection, None, dtype, device)
-            return SRULayer(
+            return CellLayer(
+                cell=_CELLS[i],
                 product=make_product(self.weights[i], None, dtype, device),
                 projection=projection,
                 weight_c=weight_c,
                 bias=bias,
                 column=i * self.width,
-                highway_is_input=i > 0,
+                highway_is_input=_CELLS[i].takes_residual,
             )
 
         return Decoder(

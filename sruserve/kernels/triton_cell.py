@@ -8,44 +8,98 @@ import triton
 import triton.language as tl
 from triton.knobs import runtime
 
+from sruserve.kernels.cell import Activation, Kind
+
+SRU = tl.constexpr(int(Kind.SRU))
+LRN = tl.constexpr(int(Kind.LRN))
+QRNN = tl.constexpr(int(Kind.QRNN))
+SUM = tl.constexpr(int(Kind.SUM))
+MAX = tl.constexpr(int(Kind.MAX))
+TANH = tl.constexpr(int(Activation.TANH))
+RELU = tl.constexpr(int(Activation.RELU))
+SELU = tl.constexpr(int(Activation.SELU))
 LOG2_E = tl.constexpr(1.4426950408889634)
 # The interpreter knows no inline assembly.
 _INTERPRETED = tl.constexpr(runtime.interpret)
 
 
 @triton.jit
-def sru_cell(
-    z,
-    u_f,
-    u_r,
+def cell_step(
+    first,
+    second,
+    third,
     x,
     c,
     w_f,
     w_r,
     b_f,
     b_r,
-    HAS_SKIP: tl.constexpr,
-    TANH: tl.constexpr,
+    keep,
+    KIND: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    HAS_X: tl.constexpr,
+    ACTIVATION: tl.constexpr,
     UPDATED_RESET: tl.constexpr,
 ):
-    """Returns h and the new c; float32 in and out, all of one shape; see `reference_sru_scan`.
+    """Returns h and the new state; float32 in and out, all of one shape; see `reference_scan`.
 
-    From c to the new c are five instructions: the rest of the step runs beside them.
+    first, second, third: the planes of u that BLOCKS counts. x: where HAS_X, the highway's input,
+    or LRN's output gate. w_f to b_r are SRU's; keep is QRNN's.
     """
-    f = sigmoid_of_sum(u_f, w_f, c, b_f)
-    new = tl.fma(c - z, f, z)
-    if UPDATED_RESET:
-        r = sigmoid_of_sum(u_r, w_r, new, b_r)
+    if KIND == SRU:
+        # From c to the new c are five instructions: the rest of the step runs beside them.
+        f = sigmoid_of_sum(second, w_f, c, b_f)
+        new = tl.fma(c - first, f, first)
+        if UPDATED_RESET:
+            r = sigmoid_of_sum(third, w_r, new, b_r)
+        else:
+            r = sigmoid_of_sum(third, w_r, c, b_r)
+        return highway(activate(new, ACTIVATION), r, x, HAS_X), new
+    elif KIND == LRN:
+        new = tl.fma(sigmoid(second - c), c, sigmoid(first + c) * third)
+        new = activate(new, ACTIVATION)
+        if HAS_X:
+            new *= sigmoid(x - new)
+        return new, new
+    elif KIND == QRNN:
+        new = tl.fma(sigmoid(second) * keep, tanh(first) - c, c)
+        if BLOCKS == 2:
+            return new, new
+        else:
+            return highway(new, sigmoid(third), x, HAS_X), new
+    elif KIND == SUM:
+        return c + first, c + first
+    elif KIND == MAX:
+        new = tl.where((second != 0) & ((c > first) | (c != c)), c, first)
+        return new, new
     else:
-        r = sigmoid_of_sum(u_r, w_r, c, b_r)
-    g = new
-    if TANH:
-        g = tanh(new)
-    if HAS_SKIP:
-        h = tl.fma(g - x, r, x)
+        return c, first
+
+
+@triton.jit
+def highway(value, gate, x, HAS_X: tl.constexpr):
+    if HAS_X:
+        return tl.fma(value - x, gate, x)
     else:
-        h = g * r
-    return h, new
+        return value * gate
+
+
+@triton.jit
+def activate(c, ACTIVATION: tl.constexpr):
+    if ACTIVATION == TANH:
+        return tanh(c)
+    elif ACTIVATION == RELU:
+        return tl.where(c < 0, 0.0, c)
+    elif ACTIVATION == SELU:
+        below = 1.6732632423543773 * (exp2(c * LOG2_E) - 1.0)
+        return 1.0507009873554805 * tl.where(c > 0, c, below)
+    else:
+        return c
+
+
+@triton.jit
+def sigmoid(x):
+    return reciprocal(1.0 + exp2(x * -LOG2_E))
 
 
 @triton.jit

@@ -1,30 +1,29 @@
-"""The recurrence on a GPU: one Triton kernel that loads far ahead of the step it works on."""
+"""The recurrences on a GPU: one Triton kernel that loads far ahead of the step it works on."""
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from sruserve.kernels.cell import Cell
 from sruserve.kernels.ragged import RaggedBatch
 from sruserve.kernels.tiles import scan_tile
-from sruserve.kernels.triton_cell import sru_cell
+from sruserve.kernels.triton_cell import SRU, cell_step
 
 
-def triton_sru_scan(
+def triton_scan(
     u: Tensor,
     residual: Tensor | None,
-    weight_c: Tensor,
-    bias: Tensor,
+    weight_c: Tensor | None,
+    bias: Tensor | None,
     batch: RaggedBatch,
     column: int,
+    cell: Cell,
     *,
-    scale: float = 1.0,
-    tanh: bool = False,
-    updated_reset: bool = False,
     backward_from: int | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """`reference_sru_scan` on one GPU, for float32, bfloat16 and float16; `out` receives h.
+    """`reference_scan` on one GPU, for float32, bfloat16 and float16; `out` receives h.
 
     The bits of a (sequence, channel) depend on its own inputs and the GPU alone: not on the
     batch, the width, or the split of time into calls. Rows past the last offset are not written.
@@ -34,13 +33,10 @@ def triton_sru_scan(
     to ensure, as is a sequence shorter than 2**31.
     """
     rows, columns = u.shape
-    width = weight_c.shape[1]
-    blocks = 4 if columns == 4 * width else 3
+    width = columns // cell.blocks
     split = width if backward_from is None else backward_from
-    if blocks == 4:
-        residual = None
     h = torch.empty((rows, width), dtype=u.dtype, device=u.device) if out is None else out
-    _check(u, residual, h, weight_c, bias, batch, blocks, column, split)
+    _check(u, residual, h, weight_c, bias, batch, column, cell, split)
     tile = scan_tile(u.element_size(), batch.sequences * width)
     programs = -(-split // tile.channels) - (split - width) // tile.channels
     if batch.sequences:
@@ -57,12 +53,14 @@ def triton_sru_scan(
                 batch.target,
                 batch.states.shape[1],
                 column,
-                scale,
+                float(cell.scale),
+                cell.keep,
                 WIDTH=width,
-                BLOCKS=blocks,
                 SPLIT=split,
-                TANH=tanh,
-                UPDATED_RESET=updated_reset,
+                KIND=int(cell.kind),
+                BLOCKS=cell.blocks,
+                ACTIVATION=int(cell.activation),
+                UPDATED_RESET=cell.updated_reset,
                 CHANNELS=tile.channels,
                 STEPS=tile.steps,
                 STAGES=tile.stages,
@@ -76,20 +74,24 @@ def _check(
     u: Tensor,
     residual: Tensor | None,
     h: Tensor,
-    weight_c: Tensor,
-    bias: Tensor,
+    weight_c: Tensor | None,
+    bias: Tensor | None,
     batch: RaggedBatch,
-    blocks: int,
     column: int,
+    cell: Cell,
     split: int,
 ) -> None:
-    rows, width, dtype, device = u.shape[0], weight_c.shape[1], u.dtype, u.device
+    rows, width, dtype, device = u.shape[0], u.shape[1] // cell.blocks, u.dtype, u.device
     state_rows, state_width = batch.states.shape
     sequences = (batch.sequences,)
     if dtype not in (torch.float32, torch.bfloat16, torch.float16):
         raise ValueError(f"u must be float32, bfloat16 or float16, not {dtype}")
+    if residual is not None and not cell.takes_residual:
+        raise ValueError("a residual is for SRU and QRNN of 3 blocks")
+    if {weight_c is not None, bias is not None} != {cell.gated_by_state}:
+        raise ValueError("weight_c and bias are for SRU, and for nothing else")
     for name, tensor, shape, kind in (
-        ("u", u, (rows, blocks * width), dtype),
+        ("u", u, (rows, cell.blocks * width), dtype),
         ("residual", residual, (rows, width), dtype),
         ("out", h, (rows, width), dtype),
         ("weight_c", weight_c, (2, width), torch.float32),
@@ -113,7 +115,7 @@ def _check(
         )
 
 
-@triton.jit(do_not_specialize=["state_width", "column", "scale"])
+@triton.jit(do_not_specialize=["state_width", "column", "scale", "keep"])
 def scan_kernel(
     u,
     residual,
@@ -127,17 +129,19 @@ def scan_kernel(
     state_width,
     column,
     scale,
+    keep,
     WIDTH: tl.constexpr,
-    BLOCKS: tl.constexpr,
     SPLIT: tl.constexpr,
-    TANH: tl.constexpr,
+    KIND: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    ACTIVATION: tl.constexpr,
     UPDATED_RESET: tl.constexpr,
     CHANNELS: tl.constexpr,
     STEPS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """One sequence and one block of channels; those from SPLIT on run backward."""
-    HAS_SKIP: tl.constexpr = BLOCKS == 4 or residual is not None
+    HAS_X: tl.constexpr = BLOCKS == 4 or residual is not None
     FORWARD: tl.constexpr = (SPLIT + CHANNELS - 1) // CHANNELS
     BACKWARD: tl.constexpr = (WIDTH - SPLIT + CHANNELS - 1) // CHANNELS
     sequence = tl.program_id(0) // (FORWARD + BACKWARD)
@@ -158,17 +162,19 @@ def scan_kernel(
     inside = channel < limit
     if SPLIT % CHANNELS == 0 and WIDTH % CHANNELS == 0:
         inside = tl.full([CHANNELS], True, tl.int1)
-    w_f = tl.load(weight_c + channel, inside, 0.0)
-    w_r = tl.load(weight_c + WIDTH + channel, inside, 0.0)
-    b_f = tl.load(bias + channel, inside, 0.0)
-    b_r = tl.load(bias + WIDTH + channel, inside, 0.0)
+    w_f, w_r, b_f, b_r = 0.0, 0.0, 0.0, 0.0
+    if KIND == SRU:
+        w_f = tl.load(weight_c + channel, inside, 0.0)
+        w_r = tl.load(weight_c + WIDTH + channel, inside, 0.0)
+        b_f = tl.load(bias + channel, inside, 0.0)
+        b_r = tl.load(bias + WIDTH + channel, inside, 0.0)
     state = states + column + channel
     state_row = tl.load(source + sequence)
     c = tl.zeros([CHANNELS], tl.float32)
     if state_row >= 0:
         c = tl.load(state + state_row * state_width, inside, 0.0)
 
-    # A tile is STEPS rows of time, each z, u_f, u_r and x: one load, so one wait.
+    # A tile is STEPS rows of time, each the planes of u and x: one load, so one wait.
     line = tl.arange(0, 4 * STEPS)[:, None]
     part = line % 4
     time = row + line // 4 * sign
@@ -177,7 +183,7 @@ def scan_kernel(
     if residual is not None:
         place = tl.where(part == 3, residual + time * WIDTH + channel[None, :], place)
         stride = tl.where(part == 3, WIDTH, stride)
-    PARTS: tl.constexpr = 4 if HAS_SKIP else 3
+    PARTS: tl.constexpr = 4 if HAS_X else BLOCKS
     wanted = inside[None, :] & (part < PARTS)
     h_place = h + row * WIDTH + channel
     steps = (end - first).to(tl.int32)
@@ -185,17 +191,18 @@ def scan_kernel(
     for done in tl.range(0, steps, STEPS, num_stages=STAGES):
         left = steps - done
         even, odd = alternate_rows(tl.load(place, wanted & (line // 4 < left), 0.0))
-        zs, u_rs = alternate_rows(even)
-        u_fs, xs = alternate_rows(odd)
-        zs, u_fs, u_rs, xs = rows(zs), rows(u_fs), rows(u_rs), rows(xs)
+        firsts, thirds = alternate_rows(even)
+        seconds, xs = alternate_rows(odd)
+        firsts, seconds, thirds, xs = rows(firsts), rows(seconds), rows(thirds), rows(xs)
         for step in tl.static_range(STEPS):
-            z = zs[step].to(tl.float32)
-            u_f = u_fs[step].to(tl.float32)
-            u_r = u_rs[step].to(tl.float32)
             x = xs[step].to(tl.float32)
             if BLOCKS == 3:
                 x *= scale
-            out, c = sru_cell(z, u_f, u_r, x, c, w_f, w_r, b_f, b_r, HAS_SKIP, TANH, UPDATED_RESET)
+            out, c = cell_step(
+                firsts[step].to(tl.float32), seconds[step].to(tl.float32),
+                thirds[step].to(tl.float32), x, c, w_f, w_r, b_f, b_r, keep,
+                KIND, BLOCKS, HAS_X, ACTIVATION, UPDATED_RESET,
+            )  # fmt: skip
             # A vector: the interpreter garbles a vector mask & a scalar one.
             there = tl.full([CHANNELS], step, tl.int32) < left
             h_row = h_place + step * sign * WIDTH

@@ -1,12 +1,13 @@
-"""One step of an SRU layer for many streams on a GPU: product and gates in one launch."""
+"""One step of an element-wise layer for many streams on a GPU: product and gates in one launch."""
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from sruserve.kernels.cell import Cell
 from sruserve.kernels.tiles import ProductTile, loadable, step_tile
-from sruserve.kernels.triton_cell import sru_cell
+from sruserve.kernels.triton_cell import SRU, cell_step
 from sruserve.kernels.triton_product import (
     add_dots,
     add_product,
@@ -20,62 +21,64 @@ from sruserve.kernels.triton_product import (
 )
 
 
-def triton_sru_step(
+def triton_step(
     x: Tensor,
     weight: Tensor,
+    weight_bias: Tensor | None,
     residual: Tensor | None,
-    weight_c: Tensor,
-    bias: Tensor,
+    weight_c: Tensor | None,
+    bias: Tensor | None,
     states: Tensor,
     source: Tensor,
     target: Tensor,
     column: int,
+    cell: Cell,
     *,
     x_index: Tensor | None = None,
     residual_index: Tensor | None = None,
-    scale: float = 1.0,
-    tanh: bool = False,
-    updated_reset: bool = False,
     out: Tensor | None = None,
     tile: ProductTile | None = None,
 ) -> Tensor:
-    """One step of `rows` streams: u = x[x_index] @ weight.T, then the recurrence on it.
+    """One step of `rows` streams: u = x[x_index] @ weight.T + weight_bias, then the recurrence.
 
     x: (rows, in), or any number of rows with an `x_index`; float32, bfloat16 or float16.
-    weight: (3 * width, in) or (4 * width, in), the dtype of x, in the planes of
-        `reference_sru_scan`: candidate, forget, reset, and with 4 the highway input.
-    residual: (rows, width), or any number of rows with a `residual_index`, the dtype of x: the
-        highway input with 3 planes; None with 4, or where the layer has no skip term.
-    weight_c, bias: (2, width), float32: forget, reset.
-    states: (pool, state width), float32: c is in columns `column` to `column + width`.
-    source, target: (rows), int64: the rows of `states` that c is read from (-1: zeros) and
+    weight: (blocks * width, in), the dtype of x, in the planes of `cell`.
+    weight_bias: (blocks * width), any of those dtypes, or None.
+    residual: (rows, width), or any number of rows with a `residual_index`, the dtype of x; see
+        `reference_scan`.
+    weight_c, bias: see `reference_scan`.
+    states: (pool, state width), float32: the state is in columns `column` to `column + width`.
+    source, target: (rows), int64: the rows of `states` that it is read from (-1: zeros) and
         written to (-1: dropped); they may be equal, but no two streams may share one.
     x_index, residual_index: (rows), int64: which rows of x and of residual, unchecked.
-    scale, tanh, updated_reset: as for `reference_sru_scan`.
     out: (rows, width), the dtype of x: where h goes; None allocates it.
     tile: how the work is cut; None takes the one whose bits are those of `triton_product`
-        followed by `triton_sru_scan`.
+        followed by `triton_scan`.
 
     Returns h, (rows, width), the dtype of x. Everything contiguous and on one device. Raises
     ValueError, before anything is written, for tensors that do not fit.
     """
     rows = x.shape[0] if x_index is None else x_index.shape[0]
-    width = weight_c.shape[-1]
     outputs, inputs = check_product(x, weight, x_index)
-    blocks = 4 if outputs == 4 * width else 3
-    if not width or outputs != blocks * width:
-        raise ValueError(f"weight must have 3 or 4 times {width} rows, not {outputs}")
-    if not (weight_c.shape == bias.shape == (2, width)):
-        raise ValueError(f"weight_c and bias must have shape (2, {width})")
-    if not (weight_c.dtype is bias.dtype is states.dtype is torch.float32):
-        raise ValueError("weight_c, bias and states must be float32")
+    width = outputs // cell.blocks
+    if not width or outputs != cell.blocks * width:
+        raise ValueError(f"weight must have a multiple of {cell.blocks} rows, not {outputs}")
+    if weight_bias is not None and weight_bias.shape != (outputs,):
+        raise ValueError(f"weight_bias must have shape ({outputs},)")
+    if {weight_c is not None, bias is not None} != {cell.gated_by_state}:
+        raise ValueError("weight_c and bias are for SRU, and for nothing else")
+    for name, gate in (("weight_c", weight_c), ("bias", bias)):
+        if gate is not None and (gate.shape != (2, width) or gate.dtype is not torch.float32):
+            raise ValueError(f"{name} must be {(2, width)} of float32")
+    if states.dtype is not torch.float32:
+        raise ValueError("states must be float32")
     if states.dim() != 2 or not 0 <= column <= states.shape[1] - width:
         raise ValueError(f"column {column} and {width} more are not in states' rows")
     for name, rows_of in (("source", source), ("target", target)):
         if rows_of.shape != (rows,) or rows_of.dtype is not torch.int64:
             raise ValueError(f"{name} must be ({rows},) of int64")
     if residual is not None:
-        _check_residual(residual, residual_index, blocks, rows, width, x.dtype)
+        _check_residual(residual, residual_index, cell, rows, width, x.dtype)
     elif residual_index is not None:
         raise ValueError("a residual_index without a residual")
     if out is None:
@@ -85,6 +88,7 @@ def triton_sru_step(
     check_memory(
         x.device,
         weight=weight,
+        weight_bias=weight_bias,
         residual=residual,
         weight_c=weight_c,
         bias=bias,
@@ -106,6 +110,7 @@ def triton_sru_step(
             x,
             x_index,
             weight,
+            weight_bias,
             residual,
             residual_index,
             weight_c,
@@ -117,12 +122,14 @@ def triton_sru_step(
             rows,
             states.shape[1],
             column,
-            float(scale),
+            float(cell.scale),
+            cell.keep,
             IN=inputs,
             WIDTH=width,
-            BLOCKS=blocks,
-            TANH=tanh,
-            UPDATED_RESET=updated_reset,
+            KIND=int(cell.kind),
+            BLOCKS=cell.blocks,
+            ACTIVATION=int(cell.activation),
+            UPDATED_RESET=cell.updated_reset,
             ROWS=tile.rows,
             CHANNELS=tile.columns,
             DEPTH=depth,
@@ -137,13 +144,13 @@ def triton_sru_step(
 def _check_residual(
     residual: Tensor,
     index: Tensor | None,
-    blocks: int,
+    cell: Cell,
     rows: int,
     width: int,
     dtype: torch.dtype,
 ) -> None:
-    if blocks == 4:
-        raise ValueError("a weight of 4 planes computes its own highway input; pass no residual")
+    if not cell.takes_residual:
+        raise ValueError("a residual is for SRU and QRNN of 3 blocks; pass no residual")
     if residual.dim() != 2 or residual.shape[1] != width or residual.dtype is not dtype:
         raise ValueError(f"residual must be {(rows, width)} of {dtype}")
     if index is None and residual.shape[0] != rows:
@@ -152,11 +159,12 @@ def _check_residual(
         raise ValueError(f"residual_index must be ({rows},) of int64")
 
 
-@triton.jit(do_not_specialize=["rows", "state_width", "column", "scale"])
+@triton.jit(do_not_specialize=["rows", "state_width", "column", "scale", "keep"])
 def step_kernel(
     x,
     x_index,
     weight,
+    weight_bias,
     residual,
     residual_index,
     weight_c,
@@ -169,10 +177,12 @@ def step_kernel(
     state_width,
     column,
     scale,
+    keep,
     IN: tl.constexpr,
     WIDTH: tl.constexpr,
+    KIND: tl.constexpr,
     BLOCKS: tl.constexpr,
-    TANH: tl.constexpr,
+    ACTIVATION: tl.constexpr,
     UPDATED_RESET: tl.constexpr,
     ROWS: tl.constexpr,
     CHANNELS: tl.constexpr,
@@ -194,40 +204,70 @@ def step_kernel(
         c = load_state(states, source, row, row_mask, channel, mask, state_width, column)
         skip = load_skip(residual, residual_index, row, row_mask, channel, mask, WIDTH)
     x_row = picked(x_index, row, row_mask)
-    z = tl.zeros([ROWS, CHANNELS], tl.float32)
-    u_f = tl.zeros([ROWS, CHANNELS], tl.float32)
-    u_r = tl.zeros([ROWS, CHANNELS], tl.float32)
-    u_x = tl.zeros([ROWS, CHANNELS], tl.float32)
+    first_u = tl.zeros([ROWS, CHANNELS], tl.float32)
+    second_u = tl.zeros([ROWS, CHANNELS], tl.float32)
+    third_u = tl.zeros([ROWS, CHANNELS], tl.float32)
+    fourth_u = tl.zeros([ROWS, CHANNELS], tl.float32)
     for k in range(0, IN, DEPTH):
-        right_z = load_tile(weight, channel, mask, k, IN, DEPTH)
-        right_f = load_tile(weight, WIDTH + channel, mask, k, IN, DEPTH)
-        right_r = load_tile(weight, 2 * WIDTH + channel, mask, k, IN, DEPTH)
-        right_x = right_z
-        if BLOCKS == 4:
-            right_x = load_tile(weight, 3 * WIDTH + channel, mask, k, IN, DEPTH)
+        right_1 = load_tile(weight, channel, mask, k, IN, DEPTH)
+        right_2, right_3, right_4 = right_1, right_1, right_1
+        if BLOCKS > 1:
+            right_2 = load_tile(weight, WIDTH + channel, mask, k, IN, DEPTH)
+        if BLOCKS > 2:
+            right_3 = load_tile(weight, 2 * WIDTH + channel, mask, k, IN, DEPTH)
+        if BLOCKS > 3:
+            right_4 = load_tile(weight, 3 * WIDTH + channel, mask, k, IN, DEPTH)
         if VECTOR:
             for place in tl.static_range(ROWS):
                 left = load_row(x, x_index, first + place, rows, k, IN, DEPTH)
-                z = add_dots(z, place, left, right_z)
-                u_f = add_dots(u_f, place, left, right_f)
-                u_r = add_dots(u_r, place, left, right_r)
-                if BLOCKS == 4:
-                    u_x = add_dots(u_x, place, left, right_x)
+                first_u = add_dots(first_u, place, left, right_1)
+                if BLOCKS > 1:
+                    second_u = add_dots(second_u, place, left, right_2)
+                if BLOCKS > 2:
+                    third_u = add_dots(third_u, place, left, right_3)
+                if BLOCKS > 3:
+                    fourth_u = add_dots(fourth_u, place, left, right_4)
         else:
             left = load_tile(x, x_row, row_mask, k, IN, DEPTH)
-            z = add_product(z, left, right_z)
-            u_f = add_product(u_f, left, right_f)
-            u_r = add_product(u_r, left, right_r)
-            if BLOCKS == 4:
-                u_x = add_product(u_x, left, right_x)
+            first_u = add_product(first_u, left, right_1)
+            if BLOCKS > 1:
+                second_u = add_product(second_u, left, right_2)
+            if BLOCKS > 2:
+                third_u = add_product(third_u, left, right_3)
+            if BLOCKS > 3:
+                fourth_u = add_product(fourth_u, left, right_4)
     if not EARLY:
         c = load_state(states, source, row, row_mask, channel, mask, state_width, column)
         skip = load_skip(residual, residual_index, row, row_mask, channel, mask, WIDTH)
-    finish(
-        z, u_f, u_r, u_x, c, skip, residual, weight_c, bias, states, target, out,
-        row, row_mask, channel, mask, state_width, column, scale,
-        WIDTH, BLOCKS, TANH, UPDATED_RESET,
+    # Products are rounded as the scan finds them.
+    dtype: tl.constexpr = out.dtype.element_ty
+    first_u = rounded(first_u, weight_bias, channel, mask, dtype)
+    if BLOCKS > 1:
+        second_u = rounded(second_u, weight_bias, WIDTH + channel, mask, dtype)
+    if BLOCKS > 2:
+        third_u = rounded(third_u, weight_bias, 2 * WIDTH + channel, mask, dtype)
+    if BLOCKS > 3:
+        skip = rounded(fourth_u, weight_bias, 3 * WIDTH + channel, mask, dtype)
+    else:
+        skip = skip.to(tl.float32) * scale
+    w_f, w_r, b_f, b_r = 0.0, 0.0, 0.0, 0.0
+    if KIND == SRU:
+        w_f = tl.load(weight_c + channel, mask, 0.0)[None, :]
+        w_r = tl.load(weight_c + WIDTH + channel, mask, 0.0)[None, :]
+        b_f = tl.load(bias + channel, mask, 0.0)[None, :]
+        b_r = tl.load(bias + WIDTH + channel, mask, 0.0)[None, :]
+    h, c = cell_step(
+        first_u, second_u, third_u, skip, c, w_f, w_r, b_f, b_r, keep,
+        KIND, BLOCKS, BLOCKS == 4 or residual is not None, ACTIVATION, UPDATED_RESET,
     )  # fmt: skip
+    tl.store(
+        out + row.to(tl.int64)[:, None] * WIDTH + channel[None, :],
+        h.to(dtype),
+        row_mask[:, None] & mask[None, :],
+    )
+    end = tl.load(target + row, row_mask, -1)
+    place = states + end[:, None] * state_width + column + channel[None, :]
+    tl.store(place, c, (end >= 0)[:, None] & mask[None, :])
 
 
 @triton.jit
@@ -248,60 +288,8 @@ def load_skip(residual, index, row, row_mask, channel, mask, WIDTH: tl.constexpr
 
 
 @triton.jit
-def finish(
-    z,
-    u_f,
-    u_r,
-    u_x,
-    c,
-    skip,
-    residual,
-    weight_c,
-    bias,
-    states,
-    target,
-    out,
-    row,
-    row_mask,
-    channel,
-    mask,
-    state_width,
-    column,
-    scale,
-    WIDTH: tl.constexpr,
-    BLOCKS: tl.constexpr,
-    TANH: tl.constexpr,
-    UPDATED_RESET: tl.constexpr,
-):
-    """The gates, from products rounded as the scan finds them; c and h go to memory."""
-    w_f = tl.load(weight_c + channel, mask, 0.0)[None, :]
-    w_r = tl.load(weight_c + WIDTH + channel, mask, 0.0)[None, :]
-    b_f = tl.load(bias + channel, mask, 0.0)[None, :]
-    b_r = tl.load(bias + WIDTH + channel, mask, 0.0)[None, :]
-    dtype: tl.constexpr = out.dtype.element_ty
-    if BLOCKS == 4:
-        skip = u_x.to(dtype).to(tl.float32)
-    else:
-        skip = skip.to(tl.float32) * scale
-    h, c = sru_cell(
-        z.to(dtype).to(tl.float32),
-        u_f.to(dtype).to(tl.float32),
-        u_r.to(dtype).to(tl.float32),
-        skip,
-        c,
-        w_f,
-        w_r,
-        b_f,
-        b_r,
-        BLOCKS == 4 or residual is not None,
-        TANH,
-        UPDATED_RESET,
-    )
-    tl.store(
-        out + row.to(tl.int64)[:, None] * WIDTH + channel[None, :],
-        h.to(dtype),
-        row_mask[:, None] & mask[None, :],
-    )
-    end = tl.load(target + row, row_mask, -1)
-    place = states + end[:, None] * state_width + column + channel[None, :]
-    tl.store(place, c, (end >= 0)[:, None] & mask[None, :])
+def rounded(product, bias, column, mask, DTYPE: tl.constexpr):
+    """A plane of the product with its bias, rounded to the dtype, in float32."""
+    if bias is not None:
+        product += tl.load(bias + column, mask, 0.0).to(tl.float32)[None, :]
+    return product.to(DTYPE).to(tl.float32)

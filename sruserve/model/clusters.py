@@ -1,10 +1,10 @@
 """A vocabulary in clusters: frequent words in wide rows, rare ones in narrow rows."""
 
-from typing import Annotated, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
-Width = Annotated[int, Field(ge=1, le=1 << 20)]
+from sruserve.model.cells.stack import Width
 
 
 class Cluster(NamedTuple):

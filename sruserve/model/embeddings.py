@@ -1,8 +1,29 @@
 """Embeddings: what turns ids into the rows that the first layer reads."""
 
-from pydantic import Field
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
-from sruserve.model.clusters import Clustered
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from sruserve.kernels import Multiply
+from sruserve.model.cells.stack import Builder, Shapes
+from sruserve.model.clusters import Cluster, Clustered
+
+
+class Embedding(Protocol):
+    """Rows for ids.
+
+    table: (vocab_size, input_size), the compute dtype, where a row is simply looked up.
+    """
+
+    @property
+    def table(self) -> Tensor | None: ...
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """Look up ids (rows), int64 and in range: (rows, input_size), the compute dtype."""
+        ...
 
 
 class EmbeddingConfig(Clustered):
@@ -12,13 +33,70 @@ class EmbeddingConfig(Clustered):
         1.0, gt=0, allow_inf_nan=False, description="Multiplies every row, as √n_d in Transformers."
     )
 
-    def shapes(self, vocab_size: int, input_size: int, tied: bool) -> dict[str, tuple[int, ...]]:
+    def shapes(self, vocab_size: int, input_size: int, tied: bool) -> Shapes:
         """Its tensors. Tied, an adaptive embedding's rows are the first of `output.{i}.weight`."""
         if not self.adaptive:
             return {"embedding.weight": (vocab_size, input_size)}
-        shapes: dict[str, tuple[int, ...]] = {}
+        shapes: Shapes = {}
         for i, cluster in enumerate(self.clusters(vocab_size)):
             if not tied:
                 shapes[f"embedding.{i}.weight"] = (cluster.words, cluster.width)
             shapes[f"embedding.{i}.proj"] = (input_size, cluster.width)
         return shapes
+
+    def make(
+        self, tensors: Mapping[str, Tensor], vocab_size: int, builder: Builder, tied: bool
+    ) -> Embedding:
+        """The embedding, ready to run; `tensors` as `shapes` names them, and a tied head's."""
+        if not self.adaptive:
+            return PlainEmbedding(builder.put(tensors["embedding.weight"].float() * self.scale))
+        clusters = self.clusters(vocab_size)
+        owner = "output" if tied else "embedding"
+        # A tied head's first cluster has rows for the other clusters after its words.
+        weights = [tensors[f"{owner}.{i}.weight"][: c.words] for i, c in enumerate(clusters)]
+        projections = [tensors[f"embedding.{i}.proj"] for i in range(len(clusters))]
+        return AdaptiveEmbedding(
+            clusters,
+            [builder.put(torch.cat((w, w.new_zeros(1, w.shape[1])))) for w in weights],
+            builder.product(torch.cat(projections, 1).float() * self.scale),
+        )
+
+
+class PlainEmbedding:
+    """A row of the table for each id."""
+
+    def __init__(self, table: Tensor) -> None:
+        self.table: Tensor | None = table
+        self._rows = table
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """See `Embedding`."""
+        return self._rows.index_select(0, ids)
+
+
+class AdaptiveEmbedding:
+    """Rows whose width depends on the cluster, projected to one width (Baevski and Auli 2019).
+
+    All clusters' rows stand side by side, zeros but for the id's own, before one product: a row
+    goes the same way whatever the others are, and a GPU's host need not know which are where.
+
+    weights: (words + 1, width) for each cluster, the last row zeros.
+    projection: (sum of widths) -> (input_size).
+    """
+
+    table: Tensor | None = None
+
+    def __init__(
+        self, clusters: Sequence[Cluster], weights: Sequence[Tensor], projection: Multiply
+    ) -> None:
+        self._clusters, self._weights = clusters, weights
+        self._projection = projection
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """See `Embedding`."""
+        parts = []
+        for cluster, weight in zip(self._clusters, self._weights, strict=True):
+            inside = (ids >= cluster.first) & (ids < cluster.end)
+            rows = torch.where(inside, ids - cluster.first, cluster.words)
+            parts.append(weight.index_select(0, rows))
+        return self._projection(torch.cat(parts, 1))

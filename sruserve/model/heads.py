@@ -1,11 +1,19 @@
-"""Heads: what turns the stack's outputs into scores."""
+"""What follows the stack, as `config.json` says it: pooling, features of pairs, scores."""
 
+from collections.abc import Mapping
 from typing import Literal
 
+import torch
 from pydantic import Field, NonNegativeInt
+from torch import Tensor
 
-from sruserve.model.clusters import Clustered, Width
+from sruserve.model.cells.stack import Builder, Shapes, Width
+from sruserve.model.clusters import Clustered
 from sruserve.model.embeddings import EmbeddingConfig
+from sruserve.model.pairs import Attention, PairFeatures
+from sruserve.model.pooling import PoolLayer
+from sruserve.model.softmaxes import AdaptiveHead, Head, LinearHead, MixtureHead
+from sruserve.model.state import StateLayout
 
 Pooling = Literal["last", "mean", "max", "attention"]
 Combine = Literal["concat", "difference"]
@@ -25,7 +33,7 @@ class HeadConfig(Clustered):
         "concat", description="A pair's features: [a; b], or [a; b; |a - b|; a * b]."
     )
 
-    def shapes(self, task: str, outputs: int | None, width: int) -> dict[str, tuple[int, ...]]:
+    def shapes(self, task: str, outputs: int | None, width: int) -> Shapes:
         """Its tensors over a stack of `width`; none without `outputs`.
 
         A plain or mixed head that is tied reads `embedding.weight` for `output.weight`; a tied
@@ -33,7 +41,7 @@ class HeadConfig(Clustered):
         """
         if outputs is None:
             return {}
-        shapes: dict[str, tuple[int, ...]] = {}
+        shapes: Shapes = {}
         latent = self.latent_size or width
         if self.adaptive:
             clusters = self.clusters(outputs)
@@ -64,6 +72,47 @@ class HeadConfig(Clustered):
         """How many numbers a pair is described by, over a stack of `width`."""
         return width * (2 if self.combine == "concat" else 4)
 
+    def make(
+        self, tensors: Mapping[str, Tensor], outputs: int | None, builder: Builder
+    ) -> Head | None:
+        """The head, ready to run; `tensors` as `shapes` names them, and a plain embedding's."""
+        if outputs is None:
+            return None
+        if self.adaptive:
+            clusters = self.clusters(outputs)
+            projections = [tensors[f"output.{i}.proj"] for i in range(len(clusters))]
+            products = [
+                builder.product(tensors[f"output.{i}.weight"], tensors[f"output.{i}.bias"])
+                for i in range(len(clusters))
+            ]
+            return AdaptiveHead(clusters, builder.product(torch.cat(projections, 1).T), products)
+        weight = tensors["embedding.weight" if self.tied else "output.weight"]
+        product = builder.product(weight, tensors["output.bias"] if self.bias else None)
+        if not self.experts:
+            return LinearHead(product)
+        return MixtureHead(
+            prior=builder.product(tensors["output.prior.weight"]),
+            latent=builder.product(tensors["output.latent.weight"], tensors["output.latent.bias"]),
+            decoder=product,
+        )
+
+    def pairs(self, tensors: Mapping[str, Tensor], width: int, builder: Builder) -> PairFeatures:
+        """For task pair: what comes between a stack of `width` and the head."""
+        attention = []
+        if self.pooling == "attention":
+            for side in range(2):
+                own = f"output.pool.{side}"
+                inner = builder.product(tensors[f"{own}.weight"], tensors[f"{own}.bias"])
+                attention.append(Attention(inner, builder.product(tensors[f"{own}.score"][None])))
+        return PairFeatures(self.pooling, width, self.combine == "difference", attention)
+
+    def pool(self, task: str, width: int, layout: StateLayout) -> PoolLayer | None:
+        """The layer that pools streams, the last one after a stack of `width`; None: none does."""
+        if not self.states(task, width):
+            return None
+        column, steps = layout.column("pool"), layout.column("pool.steps")
+        return PoolLayer(self.pooling == "mean", width, column, steps)
+
     def states(self, task: str, width: int) -> list[tuple[str, tuple[int, ...]]]:
         """What pooling of a stream remembers: the last entries of its state."""
         if task == "pair" or self.pooling not in ("mean", "max"):
@@ -92,10 +141,6 @@ class HeadConfig(Clustered):
             return
         if self.adaptive or embedding.adaptive:
             if outputs is None or self.clusters(outputs) != embedding.clusters(outputs):
-                raise ValueError(
-                    "a tied head and its embedding need equal cutoffs, size and divide"
-                )
+                raise ValueError("a tied head needs its embedding's cutoffs, size and divide")
         elif (reads := (self.latent_size or width) if self.experts else width) != input_size:
-            raise ValueError(
-                f"a tied head reads {reads} numbers, an embedding's row is {input_size}"
-            )
+            raise ValueError(f"a tied head reads {reads} numbers, an embedding gives {input_size}")

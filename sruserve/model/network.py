@@ -13,7 +13,7 @@ from sruserve.kernels.devices import CPU, send
 from sruserve.kernels.tiles import SAMPLE_VOCABULARY
 from sruserve.model.cells.stack import Builder, Shapes
 from sruserve.model.config import ModelConfig
-from sruserve.model.interim import Embedding, Head, make_embedding, make_head
+from sruserve.model.embeddings import Embedding
 from sruserve.model.state import StateLayout
 
 PIECE_ROWS = 1024
@@ -55,19 +55,23 @@ class Network:
         self.layout = StateLayout([*rnn.states(), *pooled])
         own = {k.removeprefix("rnn."): v for k, v in tensors.items() if k.startswith("rnn.")}
         stack = rnn.stack(own, self.layout, builder)
-        self._entry, self._concat = stack.entry, stack.concat
+        self._entry, self._concat, self._along_time = stack.entry, stack.concat, stack.along_time
         self.layers = list(stack.layers)
         self._embedding: Embedding | None = None
         if config.vocab_size is not None:
-            self._embedding = make_embedding(tensors, builder)
-        self._head: Head | None = None
-        if config.outputs is not None:
-            self._head = make_head(tensors, builder)
+            self._embedding = config.embedding.make(
+                tensors, config.vocab_size, builder, head.tied
+            )
+        self._pool = head.pool(config.task, rnn.output_size, self.layout)
+        self._head = head.make(tensors, config.outputs, builder)
+        self._pairs = None
+        if config.task == "pair":
+            self._pairs = head.pairs(tensors, rnn.output_size, builder)
         # Weights that a row is multiplied with: what a step costs.
         self.weights = sum(
             tensor.numel()
             for name, tensor in tensors.items()
-            if tensor.dim() == 2 and not name.startswith("embedding.")
+            if tensor.dim() == 2 and (head.tied or not name.startswith("embedding."))
         )
         widest = max(layer.columns for layer in self.layers) * dtype.itemsize
         self._piece_rows = max(64, min(PIECE_ROWS, PIECE_BYTES // widest))
@@ -97,6 +101,8 @@ class Network:
         """
         if uses_triton(self.device):
             return self._hidden_in_chunks(inputs, batch, wanted)
+        if self._along_time and len(inputs) > self._piece_rows and batch.sequences > 1:
+            return self._hidden_along_time(inputs, batch, wanted)
         rows = self._piece_rows if self.streams else max(1, len(inputs))
         found = []
         for start, end, piece in batch.pieces(rows):
@@ -142,8 +148,8 @@ class Network:
         hidden: (rows, output_size), every step of first and second sequence of each pair in turn.
         lengths: (2 * pairs), the steps of each sequence.
         """
-        assert self._head is not None
-        return self._head.compare(hidden, lengths)
+        assert self._pairs is not None
+        return self.logits(self._pairs(hidden, lengths))
 
     def decoder(self, states: Tensor) -> Decoder | None:
         """The network as one step of a captured burst over the pool `states`.
@@ -212,12 +218,25 @@ class Network:
         for layer in self.layers:
             x = layer(x, batch)
             given.append(x)
-        return torch.cat(given, 1) if self._concat else x
+        if self._concat:
+            x = torch.cat(given, 1)
+        return x if self._pool is None else self._pool(x, batch)
 
     def _embedded(self, inputs: Tensor) -> Tensor:
         """What the first layer reads, (rows, in)."""
         x = inputs.to(self.dtype) if self._embedding is None else self._embedding(inputs)
         return x if self._entry is None else self._entry(x)
+
+    def _hidden_along_time(
+        self, inputs: Tensor, batch: RaggedBatch, wanted: Tensor | None
+    ) -> Tensor:
+        """`hidden` on a CPU in pieces of time that hold some steps of every sequence."""
+        planned = plan(batch, self._piece_rows, whole=not self.streams)
+        inputs = inputs if planned.order is None else inputs[planned.order]
+        found = [self._run(inputs[a:b], piece)[: b - a] for a, b, piece in planned.chunks]
+        hidden = torch.cat(found)
+        rows = torch.arange(len(hidden)) if wanted is None else wanted
+        return hidden.index_select(0, planned.places(rows))
 
     def _hidden_in_chunks(
         self, inputs: Tensor, batch: RaggedBatch, wanted: Tensor | None
@@ -236,5 +255,6 @@ class Network:
             hidden = self._through(self._embedded(inputs), batches[0])
         else:
             parts = [self._embedded(inputs[first:end]) for first, end, _ in planned.chunks]
-            hidden = torch.cat(run_layers(self.layers, parts, batches, self._lane))
+            layers = self.layers if self._pool is None else [*self.layers, self._pool]
+            hidden = torch.cat(run_layers(layers, parts, batches, self._lane))
         return hidden if places is None else hidden.index_select(0, places)

@@ -8,22 +8,39 @@ import torch
 from torch import Tensor
 
 import sruserve.kernels.cpu as cpu
+from sruserve.kernels.cell import Activation, Cell, Kind
 from sruserve.kernels.ragged import RaggedBatch
-from sruserve.kernels.reference import reference_sru_scan
+from sruserve.kernels.reference import reference_scan
 
 INF, NAN = float("inf"), float("nan")
 Scan = Callable[..., Tensor]
 
-VARIANTS: dict[str, dict[str, Any]] = {
+TANH, RELU, SELU = Activation.TANH, Activation.RELU, Activation.SELU
+SRU_VARIANTS: dict[str, dict[str, Any]] = {
     "residual": {"scale": 1.3},
     "highway-block": {"blocks": 4},
     "no-skip": {"skip": False},
-    "tanh": {"tanh": True},
+    "tanh": {"activation": TANH},
     "updated-reset": {"updated_reset": True},
     "bidirectional": {"backward_from": 0.5},
     "backward": {"backward_from": 0, "blocks": 4},
-    "everything": {"scale": 0.7, "tanh": True, "updated_reset": True, "backward_from": 0.25},
+    "everything": {"scale": 0.7, "activation": TANH, "updated_reset": True, "backward_from": 0.25},
 }
+KIND_VARIANTS: dict[str, dict[str, Any]] = {
+    "relu": {"activation": RELU},
+    "selu": {"activation": SELU},
+    "lrn": {"kind": Kind.LRN, "activation": TANH},
+    "lrn-identity-both-ways": {"kind": Kind.LRN, "backward_from": 0.5},
+    "olrn": {"kind": Kind.LRN, "blocks": 4, "activation": TANH},
+    "qrnn": {"kind": Kind.QRNN, "blocks": 2, "zoneout": 0.3},
+    "qrnn-output-gate": {"kind": Kind.QRNN, "skip": False},
+    "qrnn-residual": {"kind": Kind.QRNN, "scale": 1.3, "zoneout": 0.1},
+    "qrnn-highway-block": {"kind": Kind.QRNN, "blocks": 4, "backward_from": 0},
+    "sum": {"kind": Kind.SUM, "blocks": 1},
+    "max": {"kind": Kind.MAX, "blocks": 2},
+    "shift": {"kind": Kind.SHIFT, "blocks": 1},
+}
+VARIANTS = SRU_VARIANTS | KIND_VARIANTS
 
 
 @dataclass(frozen=True)
@@ -32,24 +49,31 @@ class Case:
 
     u: Tensor
     residual: Tensor | None
-    weight_c: Tensor
-    bias: Tensor
+    weight_c: Tensor | None
+    bias: Tensor | None
     batch: RaggedBatch
     column: int
+    cell: Cell
     options: dict[str, Any]
 
-    def run(self, scan: Scan = cpu.cpu_sru_scan) -> tuple[Tensor, Tensor]:
+    @property
+    def width(self) -> int:
+        return self.u.shape[1] // self.cell.blocks
+
+    def arguments(self) -> tuple[Any, ...]:
+        """Of a scan, by position."""
+        gates = (self.weight_c, self.bias)
+        return (self.u, self.residual, *gates, self.batch, self.column, self.cell)
+
+    def run(self, scan: Scan = cpu.cpu_scan) -> tuple[Tensor, Tensor]:
         """Returns h and the states after the call."""
         batch = replace(self.batch, states=self.batch.states.clone())
-        arguments = (self.u, self.residual, self.weight_c, self.bias, batch, self.column)
-        return scan(*arguments, **self.options), batch.states
+        return scan(*replace(self, batch=batch).arguments(), **self.options), batch.states
 
     def expected(self) -> tuple[Tensor, Tensor]:
         """What the definition makes of it, computed in float32 on the CPU."""
         residual = None if self.residual is None else self.residual.float()
-        h, states = (
-            replace(self, u=self.u.float(), residual=residual).to("cpu").run(reference_sru_scan)
-        )
+        h, states = replace(self, u=self.u.float(), residual=residual).to("cpu").run(reference_scan)
         return h.to(self.u), states.to(self.u.device)
 
     def to(self, device: torch.device | str) -> "Case":
@@ -58,8 +82,8 @@ class Case:
             self,
             u=self.u.to(device),
             residual=None if self.residual is None else self.residual.to(device),
-            weight_c=self.weight_c.to(device),
-            bias=self.bias.to(device),
+            weight_c=None if self.weight_c is None else self.weight_c.to(device),
+            bias=None if self.bias is None else self.bias.to(device),
             batch=RaggedBatch(
                 batch.offsets.to(device),
                 batch.states.to(device),
@@ -70,17 +94,18 @@ class Case:
 
     def channels(self, first: int, end: int) -> "Case":
         """The same layer with these channels alone."""
-        blocks = self.u.view(len(self.u), -1, self.weight_c.shape[1])[:, :, first:end]
+        blocks = self.u.view(len(self.u), -1, self.width)[:, :, first:end]
         options = dict(self.options)
         if (split := options.get("backward_from")) is not None:
             options["backward_from"] = min(max(split - first, 0), end - first)
         return Case(
             blocks.flatten(1).contiguous(),
             None if self.residual is None else self.residual[:, first:end].contiguous(),
-            self.weight_c[:, first:end].contiguous(),
-            self.bias[:, first:end].contiguous(),
+            None if self.weight_c is None else self.weight_c[:, first:end].contiguous(),
+            None if self.bias is None else self.bias[:, first:end].contiguous(),
             self.batch,
             self.column + first,
+            self.cell,
             options,
         )
 
@@ -112,10 +137,12 @@ def case(
 ) -> Case:
     """A random layer and batch: sequence 0 runs in place, 1 starts from zeros, 2 is dropped.
 
+    options: of the cell. skip: with a residual where the cell takes one.
     backward_from: a channel, or as a float a part of the width.
     """
     g = torch.Generator().manual_seed(seed)
     rows, n = sum(lengths), len(lengths)
+    direction: dict[str, Any] = {}
     source = torch.arange(n) * 2
     target = source + 1
     target[:1] = source[:1]
@@ -124,12 +151,17 @@ def case(
     if isinstance(backward_from, float):
         backward_from = int(width * backward_from)
     if backward_from is not None:
-        options["backward_from"] = backward_from
+        direction["backward_from"] = backward_from
+    cell = Cell(blocks=blocks, **options)
+    u = torch.randn(rows, blocks * width, generator=g).to(dtype)
+    if cell.kind is Kind.MAX:
+        u[:, width:] = (u[:, width:] > -1).to(dtype)  # begin anew here and there
+    residual = torch.randn(rows, width, generator=g).to(dtype)
+    gates = torch.randn(2, width, generator=g) * 0.5, torch.randn(2, width, generator=g)
     return Case(
-        torch.randn(rows, blocks * width, generator=g).to(dtype),
-        torch.randn(rows, width, generator=g).to(dtype) if skip and blocks == 3 else None,
-        torch.randn(2, width, generator=g) * 0.5,
-        torch.randn(2, width, generator=g),
+        u,
+        residual if skip and cell.takes_residual else None,
+        *(gates if cell.gated_by_state else (None, None)),
         RaggedBatch(
             torch.tensor([0, *lengths]).cumsum(0),
             torch.randn(2 * n, width + 8, generator=g),
@@ -137,7 +169,8 @@ def case(
             target,
         ),
         5,
-        options,
+        cell,
+        direction,
     ).to(device)
 
 
@@ -146,7 +179,8 @@ def one_step(scan: Scan, u: Tensor, c: Tensor, *, tanh: bool) -> tuple[Tensor, T
     zeros, row = c.new_zeros(2, len(c)), torch.zeros(1, dtype=torch.int64, device=c.device)
     states, offsets = c[None].clone(), torch.tensor([0, 1], device=c.device)
     batch = RaggedBatch(offsets, states, row, row)
-    return scan(u[None], None, zeros, zeros, batch, 0, tanh=tanh)[0], states[0]
+    cell = Cell(activation=TANH) if tanh else Cell()
+    return scan(u[None], None, zeros, zeros, batch, 0, cell)[0], states[0]
 
 
 def assert_exact_gates(scan: Scan, points: int, device: torch.device | str) -> None:
@@ -164,10 +198,15 @@ def assert_exact_gates(scan: Scan, points: int, device: torch.device | str) -> N
     assert (h / torch.tanh(c.double()) - 1).nan_to_num().abs().max() < 1e-6
 
 
-def spoil(tensor: Tensor) -> None:
-    """Put NaN and both infinities in a tenth of the places."""
+def spoil(tensor: Tensor, kind: Kind = Kind.SRU) -> None:
+    """Put NaN and both infinities in a tenth of the places; for LRN, NaN alone.
+
+    LRN's gates meet in one division, where 0 and infinity of the definition are a tiny number
+    and infinity.
+    """
     hit = torch.rand(tensor.shape, generator=torch.Generator().manual_seed(1)) < 0.1
-    values = torch.tensor([NAN, INF, -INF], dtype=tensor.dtype).repeat(tensor.numel())
+    put = [NAN] if kind is Kind.LRN else [NAN, INF, -INF]
+    values = torch.tensor(put, dtype=tensor.dtype).repeat(tensor.numel())
     tensor[hit] = values[: int(hit.sum())]
 
 

@@ -13,12 +13,22 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import sruserve.kernels.cpu as cpu
-from sruserve.kernels.ragged import RaggedBatch, single
-from sruserve.kernels.reference import reference_sru_scan
-from tests.kernels.scans import Case, assert_same_bits, case
+from sruserve.kernels.cell import Cell, Kind
+from sruserve.kernels.ragged import single
+from sruserve.kernels.reference import reference_scan
+from tests.kernels.scans import (
+    INF,
+    NAN,
+    TANH,
+    VARIANTS,
+    Case,
+    assert_same_bits,
+    assert_same_pattern,
+    case,
+    spoil,
+)
 
 DTYPES = [torch.float32, torch.bfloat16]
-INF, NAN = float("inf"), float("nan")
 
 
 def use(name: str) -> bool:
@@ -55,16 +65,6 @@ def threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-VARIANTS: dict[str, dict[str, Any]] = {
-    "residual": {"scale": 1.3},
-    "highway-block": {"blocks": 4},
-    "no-skip": {"skip": False},
-    "tanh": {"tanh": True},
-    "updated-reset": {"updated_reset": True},
-    "bidirectional": {"backward_from": 41},
-    "backward": {"backward_from": 0, "blocks": 4},
-    "everything": {"scale": 0.7, "tanh": True, "updated_reset": True, "backward_from": 16},
-}
 EACH_SET = pytest.mark.usefixtures("instruction_set")
 EACH_VARIANT = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
 EACH_DTYPE = pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "bfloat16"])
@@ -76,7 +76,7 @@ LENGTHS = [3, 7, 1, 0, 40, 2]
 @pytest.mark.parametrize("width", [41, 70, 128, 150])
 def test_it_agrees_with_the_definition(variant: dict[str, Any], width: int) -> None:
     work = case(width, LENGTHS, **variant)
-    torch.testing.assert_close(work.run(), work.run(reference_sru_scan), rtol=1e-5, atol=2e-6)
+    torch.testing.assert_close(work.run(), work.run(reference_scan), rtol=1e-5, atol=2e-6)
 
 
 @EACH_SET
@@ -119,10 +119,8 @@ def test_any_split_of_time_gives_the_same_bits(
     edges = [0, *sorted(cuts), 60]
     parts = []
     for first, end in pairwise(edges):
-        residual = None if work.residual is None else work.residual[first:end]
-        arguments = (work.u[first:end], residual, work.weight_c, work.bias)
-        batch = single(states, end - first)
-        parts.append(cpu.cpu_sru_scan(*arguments, batch, work.column, **work.options))
+        part = work.rows(first, end, single(states, end - first))
+        parts.append(cpu.cpu_scan(*part.arguments(), **part.options))
     assert_same_bits((torch.cat(parts), states), work.run())
 
 
@@ -134,19 +132,10 @@ def test_a_sequence_has_the_same_bits_in_any_company(
 ) -> None:
     work = case(70, LENGTHS, dtype=dtype, **variant)
     h, states = work.run()
-    offsets = work.batch.offsets
-    for i in range(len(LENGTHS)):
-        rows = slice(int(offsets[i]), int(offsets[i + 1]))
-        batch = RaggedBatch(
-            offsets[i : i + 2] - offsets[i],
-            work.batch.states,
-            work.batch.source[i : i + 1],
-            work.batch.target[i : i + 1],
-        )
-        residual = None if work.residual is None else work.residual[rows]
-        alone, after = replace(work, u=work.u[rows], residual=residual, batch=batch).run()
-        assert torch.equal(alone, h[rows])
-        if (target := int(batch.target)) >= 0:
+    for i, (first, end) in enumerate(pairwise(work.batch.offsets.tolist())):
+        alone, after = work.alone(i).run()
+        assert torch.equal(alone, h[first:end])
+        if (target := int(work.batch.target[i])) >= 0:
             assert torch.equal(after[target], states[target])
 
 
@@ -209,41 +198,32 @@ def test_nan_and_infinity_spread_as_in_the_definition(
 ) -> None:
     work = case(67, [6, 3, 0, 9], dtype=dtype, **variant)
     tensors = {"u": work.u, "state": work.batch.states, "weight": work.weight_c, "bias": work.bias}
-    spoil(tensors[place])
-    assert_same_pattern(work.run(), work.run(reference_sru_scan))
+    tensor = tensors[place]
+    spoil(work.u if tensor is None else tensor, work.cell.kind)
+    assert_same_pattern(work.run(), work.run(reference_scan))
 
 
 @EACH_SET
 @EACH_DTYPE
-@pytest.mark.parametrize("options", [{}, {"scale": 1.3, "tanh": True}, {"backward_from": 30}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"scale": 1.3, "activation": TANH}, {"backward_from": 30}, {"kind": Kind.QRNN}],
+    ids=str,
+)
 def test_nan_and_infinity_in_the_residual_spread_as_in_the_definition(
     dtype: torch.dtype, options: dict[str, Any]
 ) -> None:
     work = case(67, [6, 3, 0, 9], dtype=dtype, **options)
     assert work.residual is not None
     spoil(work.residual)
-    assert_same_pattern(work.run(), work.run(reference_sru_scan))
-
-
-def spoil(tensor: Tensor) -> None:
-    """Put NaN and both infinities in a tenth of the places."""
-    hit = torch.rand(tensor.shape, generator=torch.Generator().manual_seed(1)) < 0.1
-    tensor[hit] = torch.tensor([NAN, INF, -INF], dtype=tensor.dtype).repeat(tensor.numel())[
-        : int(hit.sum())
-    ]
-
-
-def assert_same_pattern(ours: tuple[Tensor, ...], theirs: tuple[Tensor, ...]) -> None:
-    for a, b in zip(ours, theirs, strict=True):
-        for same in (torch.isnan, torch.isposinf, torch.isneginf):
-            assert torch.equal(same(a.float()), same(b.float()))
+    assert_same_pattern(work.run(), work.run(reference_scan))
 
 
 def forget_gate(x: Tensor) -> Tensor:
     """sigmoid(x) alone: with z = 0 and c = 1, the new c is the forget gate."""
     u = torch.cat([torch.zeros_like(x), x, x])[None]
     states, zeros = torch.ones(1, len(x)), torch.zeros(2, len(x))
-    cpu.cpu_sru_scan(u, None, zeros, zeros, single(states, 1), 0)
+    cpu.cpu_scan(u, None, zeros, zeros, single(states, 1), 0, Cell())
     return states[0]
 
 
@@ -252,9 +232,8 @@ def output(c: Tensor, dtype: torch.dtype, *, tanh: bool) -> Tensor:
     u = torch.cat([torch.zeros_like(c), *[torch.full_like(c, INF)] * 2])[None].to(dtype)
     weight = torch.full_like(c, 1e-30).copysign(c).expand(2, -1).contiguous()  # 0 * inf is NaN
     states = c[None].clone()
-    return cpu.cpu_sru_scan(
-        u, None, weight, torch.zeros_like(weight), single(states, 1), 0, tanh=tanh
-    )[0]
+    cell = Cell(activation=TANH) if tanh else Cell()
+    return cpu.cpu_scan(u, None, weight, torch.zeros_like(weight), single(states, 1), 0, cell)[0]
 
 
 @EACH_SET
@@ -303,7 +282,13 @@ def bad(work: Case, **batch: Tensor) -> Case:
 def wrong_cases() -> dict[str, Case]:
     work = case(20, [4, 5])
     assert work.residual is not None
+    assert work.weight_c is not None
+    lrn, wide = case(20, [4, 5], kind=Kind.LRN), case(20, [4, 5], blocks=4)
     return {
+        "residual-of-lrn": replace(lrn, residual=work.residual),
+        "residual-beside-a-block": replace(wide, residual=work.residual),
+        "weight-of-lrn": replace(lrn, weight_c=work.weight_c),
+        "no-bias": replace(work, bias=None),
         "u-strided": replace(work, u=work.u.T.contiguous().T),
         "u-float64": replace(work, u=work.u.double()),
         "u-two-blocks": replace(work, u=work.u[:, :40].contiguous()),
@@ -337,7 +322,5 @@ def test_arguments_that_do_not_fit_are_refused_before_anything_is_written(name: 
     work = wrong_cases()[name]
     before = work.batch.states.clone()
     with pytest.raises((ValueError, IndexError)):
-        cpu.cpu_sru_scan(
-            work.u, work.residual, work.weight_c, work.bias, work.batch, work.column, **work.options
-        )
+        cpu.cpu_scan(*work.arguments(), **work.options)
     assert before.is_meta or torch.equal(work.batch.states, before)

@@ -1,6 +1,18 @@
 """The families of recurrent layers: one file for each, and this list of them."""
 
+from sruserve.model.cells.gated import ATRConfig, GRUConfig, LSTMConfig, RNNConfig
+from sruserve.model.cells.lrn import LRNConfig
+from sruserve.model.cells.qrnn import QRNNConfig
 from sruserve.model.cells.sru import SRUConfig
 from sruserve.model.cells.stack import StackConfig
 
-FAMILIES: dict[str, type[StackConfig]] = {config.family: config for config in (SRUConfig,)}
+_CONFIGS: tuple[type[StackConfig], ...] = (
+    SRUConfig,
+    LRNConfig,
+    QRNNConfig,
+    LSTMConfig,
+    GRUConfig,
+    RNNConfig,
+    ATRConfig,
+)
+FAMILIES = {config.family: config for config in _CONFIGS}

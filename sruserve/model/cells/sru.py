@@ -7,11 +7,14 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, NonNegativeInt, model_validator
 from torch import Tensor
 
-from sruserve.kernels import SRULayer
+from sruserve.kernels import Activation, Cell, CellLayer, Norm, NormKind
 from sruserve.model.cells.stack import Builder, Shapes, Stack, StackConfig, Width
 from sruserve.model.state import StateLayout
 
 Projection = Annotated[int, Field(ge=0, le=1 << 20)]
+
+
+_NORMS = {"layer": NormKind.LAYER, "unbiased": NormKind.UNBIASED, "std": NormKind.STD}
 
 
 class ResetGate(Enum):
@@ -129,7 +132,15 @@ class SRUConfig(StackConfig):
             entry = builder.product(tensors["input_to_hidden.weight"])
         return Stack(layers, entry, self.concat_layers)
 
-    def _layer(self, tensors: Mapping[str, Tensor], column: int, builder: Builder) -> SRULayer:
+    @property
+    def _activation(self) -> Activation:
+        if self.use_tanh:
+            return Activation.TANH
+        if self.use_relu:
+            return Activation.RELU
+        return Activation.SELU if self.use_selu else Activation.IDENTITY
+
+    def _layer(self, tensors: Mapping[str, Tensor], column: int, builder: Builder) -> CellLayer:
         weight, outputs = tensors["weight"], len(tensors["bias"]) // 2
         # Columns run (direction, channel, block) with the block fastest; the kernels read planes.
         planes = weight.view(len(weight), outputs, -1).permute(2, 1, 0)
@@ -140,12 +151,17 @@ class SRUConfig(StackConfig):
         if "weight_proj" in tensors:
             projection = builder.product(tensors["weight_proj"].T)
         if self.layer_norm:
-            norm = (
-                builder.put(tensors["layer_norm.weight"]),
-                builder.put(tensors["layer_norm.bias"]),
-            )
-        return SRULayer(
+            scale, shift = (builder.put(tensors[f"layer_norm.{n}"]) for n in ("weight", "bias"))
+            norm = Norm(scale, shift, _NORMS[self.norm])
+        cell = Cell(
+            blocks=len(planes),
+            activation=self._activation,
+            updated_reset=self.reset_gate is ResetGate.UPDATED,
+            scale=float(tensors["scale_x"]) if self.rescale else 1.0,
+        )
+        return CellLayer(
             product=builder.product(planes.reshape(-1, len(weight)), bias),
+            cell=cell,
             weight_c=builder.exact(tensors["weight_c"].view(2, outputs)),
             bias=builder.exact(tensors["bias"].view(2, outputs)),
             column=column,
@@ -153,9 +169,6 @@ class SRUConfig(StackConfig):
             norm=norm,
             norm_after=self.normalize_after,
             highway_is_input=self.has_skip_term and len(planes) == 3,
-            scale=float(tensors["scale_x"]) if self.rescale else 1.0,
-            tanh=self.use_tanh,
-            updated_reset=self.reset_gate is ResetGate.UPDATED,
             backward_from=self.hidden_size if self.bidirectional else None,
             fast=builder.fast,
         )

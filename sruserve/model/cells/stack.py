@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar, Self, TypeVar
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
@@ -14,6 +14,7 @@ from sruserve.model.state import StateLayout
 
 Width = Annotated[int, Field(ge=1, le=1 << 20)]
 Shapes = dict[str, tuple[int, ...]]
+StackConfigT = TypeVar("StackConfigT", bound="StackConfig")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +47,14 @@ class Stack:
 
     entry: a product before the first of them.
     concat: the output is that of all layers, side by side, instead of the last one's.
+    along_time: a large batch is cut along time, all sequences together, and not by sequence: a
+        step's product costs little more for many of them.
     """
 
     layers: Sequence[Layer]
     entry: Multiply | None = None
     concat: bool = False
+    along_time: bool = False
 
 
 class StackConfig(BaseModel):
@@ -126,3 +130,13 @@ class StackConfig(BaseModel):
 
         tensors: as `shapes` names them. layout: says at which columns each of `states` lies.
         """
+
+
+class Unidirectional:
+    """Mixed into the config of a family that has no backward direction."""
+
+    @model_validator(mode="after")
+    def _runs_forward(self: StackConfigT) -> StackConfigT:
+        if self.bidirectional:
+            raise ValueError(f"{self.family} has no bidirectional layers")
+        return self

@@ -1,0 +1,61 @@
+"""One layer of LSTM, GRU, RNN or ATR: a product for all rows, then a product in every step."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+import sruserve.kernels.cpu_gated as cpu_gated
+from sruserve.kernels.product import Multiply
+from sruserve.kernels.ragged import RaggedBatch
+from sruserve.kernels.recurrent import GatedCell
+from sruserve.kernels.reference_gated import reference_gated_scan
+
+
+def gated_scan(u: Tensor, cell: GatedCell, batch: RaggedBatch, out: Tensor) -> None:
+    """`reference_gated_scan`, by the compiled kernel where there is one."""
+    if u.is_cpu and cpu_gated.available():
+        cpu_gated.cpu_gated_scan(u, cell, batch, out)
+    else:
+        reference_gated_scan(u, cell, batch, out)
+
+
+@dataclass(frozen=True, slots=True)
+class GatedLayer:
+    """The tensors of one layer, one cell for each direction.
+
+    product: (in) -> (directions * blocks * cell width), with the input's biases.
+    """
+
+    product: Multiply
+    cells: tuple[GatedCell, ...]
+
+    @property
+    def width(self) -> int:
+        return sum(cell.outputs for cell in self.cells)
+
+    @property
+    def columns(self) -> int:
+        return self.product.outputs
+
+    def __call__(self, x: Tensor, batch: RaggedBatch) -> Tensor:
+        """Compute h (rows, width), forward then backward, from x (rows, in)."""
+        return self.finish(self.scan(self.project(x, batch), x, batch))
+
+    def project(self, x: Tensor, batch: RaggedBatch) -> Tensor:  # noqa: ARG002
+        """The input's part of the gates: u (rows, columns)."""
+        return self.product(x)
+
+    def scan(self, u: Tensor, x: Tensor, batch: RaggedBatch, out: Tensor | None = None) -> Tensor:
+        """The recurrence over `u`, each direction in its own columns."""
+        if out is None:
+            out = torch.empty(len(u), self.width, dtype=x.dtype, device=x.device)
+        inputs = u.chunk(len(self.cells), 1)
+        outputs = out.chunk(len(self.cells), 1)
+        for cell, part, h in zip(self.cells, inputs, outputs, strict=True):
+            gated_scan(part, cell, batch, h)
+        return out
+
+    def finish(self, h: Tensor) -> Tensor:
+        """What the next layer reads."""
+        return h

@@ -1,0 +1,178 @@
+"""LSTM, GRU and RNN as `torch.nn` has them, and the ATR (Zhang et al. 2018)."""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field, NonNegativeInt, model_validator
+from torch import Tensor
+
+from sruserve.kernels import GatedCell, GatedKind, GatedLayer, Recurrent
+from sruserve.model.cells.stack import Builder, Shapes, Stack, StackConfig
+from sruserve.model.state import StateLayout
+
+
+class GatedConfig(StackConfig):
+    """A stack whose step needs a matrix product; tensors have the names of `torch.nn`."""
+
+    bias: bool = True
+
+    @property
+    @abstractmethod
+    def kind(self) -> GatedKind:
+        """The recurrence of its layers."""
+
+    def layer_hidden(self, layer: int) -> int:
+        """The features of layer `layer`'s h, per direction."""
+        return self.layer_width(layer)
+
+    def layer_width(self, layer: int) -> int:
+        """The channels of layer `layer`'s gates, per direction."""
+        return super().layer_hidden(layer)
+
+    def shapes(self) -> Shapes:
+        shapes: Shapes = {}
+        for layer in range(self.num_layers):
+            for suffix in self._suffixes(layer):
+                shapes |= self._direction_shapes(layer, suffix)
+        return shapes
+
+    def states(self) -> Sequence[tuple[str, tuple[int, ...]]]:
+        return [(f"{i}.h", (self.layer_output(i),)) for i in range(self.num_layers)]
+
+    def stack(self, tensors: Mapping[str, Tensor], layout: StateLayout, builder: Builder) -> Stack:
+        layers = [self._layer(i, tensors, layout, builder) for i in range(self.num_layers)]
+        return Stack(layers, along_time=True)
+
+    def _suffixes(self, layer: int) -> list[str]:
+        """The ends of the names of a layer's directions."""
+        return [f"_l{layer}", f"_l{layer}_reverse"][: self.directions]
+
+    def _direction_shapes(self, layer: int, suffix: str) -> Shapes:
+        hidden, rows = self.layer_hidden(layer), self.kind.blocks * self.layer_width(layer)
+        shapes: Shapes = {
+            f"weight_ih{suffix}": (rows, self.layer_input(layer)),
+            f"weight_hh{suffix}": (rows, hidden),
+        }
+        if self.bias:
+            shapes[f"bias_ih{suffix}"] = shapes[f"bias_hh{suffix}"] = (rows,)
+        if hidden != self.layer_width(layer):
+            shapes[f"weight_hr{suffix}"] = (hidden, self.layer_width(layer))
+        return shapes
+
+    def _layer(
+        self, layer: int, tensors: Mapping[str, Tensor], layout: StateLayout, builder: Builder
+    ) -> GatedLayer:
+        ends, cells = self._suffixes(layer), []
+        for direction, end in enumerate(ends):
+            cell_column = 0
+            if self.kind is GatedKind.LSTM:
+                cell_column = layout.column(f"{layer}.c") + direction * self.layer_width(layer)
+            first, second = self._recurrent(tensors, end, builder)
+            cells.append(
+                GatedCell(
+                    kind=self.kind,
+                    first=first,
+                    second=second,
+                    column=layout.column(f"{layer}.h") + direction * self.layer_hidden(layer),
+                    cell_column=cell_column,
+                    backward=direction == 1,
+                )
+            )
+        weight = torch.cat([tensors[f"weight_ih{end}"] for end in ends])
+        bias = torch.cat([tensors[f"bias_ih{end}"] for end in ends]) if self.bias else None
+        return GatedLayer(builder.product(weight, bias), tuple(cells))
+
+    def _recurrent(
+        self, tensors: Mapping[str, Tensor], end: str, builder: Builder
+    ) -> tuple[Recurrent, Recurrent | None]:
+        """The products of a step."""
+
+        def product(weight: Tensor, bias: Tensor | None, gates: int) -> Recurrent:
+            return Recurrent.of(
+                builder.put(weight), None if bias is None else builder.exact(bias), gates
+            )
+
+        weight, bias = tensors[f"weight_hh{end}"], tensors.get(f"bias_hh{end}")
+        if self.kind is GatedKind.GRU_RESET_BEFORE:
+            gates = 2 * len(weight) // 3
+            late = None if bias is None else bias[gates:]
+            return (
+                product(weight[:gates], None if bias is None else bias[:gates], 2),
+                product(weight[gates:], late, 1),
+            )
+        projection = tensors.get(f"weight_hr{end}")
+        return (
+            product(weight, bias, self.kind.blocks),
+            None if projection is None else product(projection, None, 1),
+        )
+
+
+class LSTMConfig(GatedConfig):
+    """Layers of `torch.nn.LSTM`; row blocks i, f, g, o."""
+
+    family: ClassVar[str] = "lstm"
+
+    proj_size: NonNegativeInt = Field(
+        0, le=1 << 20, description="Features of a projected h, per direction; 0: not projected."
+    )
+
+    @property
+    def kind(self) -> GatedKind:
+        return GatedKind.LSTM
+
+    @model_validator(mode="after")
+    def _projects_to_fewer(self) -> "LSTMConfig":
+        narrowest = min(self.layer_width(i) for i in range(self.num_layers))
+        if self.proj_size >= narrowest:
+            raise ValueError(f"proj_size must be smaller than hidden_size, {narrowest}")
+        return self
+
+    def layer_hidden(self, layer: int) -> int:
+        return self.proj_size or self.layer_width(layer)
+
+    def states(self) -> Sequence[tuple[str, tuple[int, ...]]]:
+        entries: list[tuple[str, tuple[int, ...]]] = []
+        for i in range(self.num_layers):
+            entries.append((f"{i}.h", (self.layer_output(i),)))
+            entries.append((f"{i}.c", (self.layer_width(i) * self.directions,)))
+        return entries
+
+
+class GRUConfig(GatedConfig):
+    """Layers of `torch.nn.GRU`, or of Cho et al. 2014; row blocks r, z, n."""
+
+    family: ClassVar[str] = "gru"
+
+    reset_after: bool = Field(
+        True, description="The reset gate acts on the candidate's product with h, not on h itself."
+    )
+
+    @property
+    def kind(self) -> GatedKind:
+        return GatedKind.GRU if self.reset_after else GatedKind.GRU_RESET_BEFORE
+
+
+class RNNConfig(GatedConfig):
+    """Layers of `torch.nn.RNN`."""
+
+    family: ClassVar[str] = "rnn"
+
+    nonlinearity: Literal["tanh", "relu"] = "tanh"
+
+    @property
+    def kind(self) -> GatedKind:
+        return GatedKind.RNN_RELU if self.nonlinearity == "relu" else GatedKind.RNN_TANH
+
+
+class ATRConfig(GatedConfig):
+    """Layers of additions and subtractions: p = W_ih x + b_ih, q = W_hh h + b_hh."""
+
+    family: ClassVar[str] = "atr"
+
+    activation: Literal["tanh", "identity"] = "tanh"
+
+    @property
+    def kind(self) -> GatedKind:
+        return GatedKind.ATR_TANH if self.activation == "tanh" else GatedKind.ATR_IDENTITY

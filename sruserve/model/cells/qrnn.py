@@ -1,0 +1,85 @@
+"""The quasi-recurrent network, QRNN (Bradbury et al. 2017), as salesforce/pytorch-qrnn has it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from sruserve.kernels import Cell, CellLayer, Kind
+from sruserve.model.cells.stack import Builder, Shapes, Stack, StackConfig, Unidirectional
+from sruserve.model.state import StateLayout
+
+Window = Literal[1, 2]
+
+
+class QRNNConfig(Unidirectional, StackConfig):
+    """A stack of QRNN layers: z = tanh Z, c = σ(F) ⊙ z + (1 - σ(F)) ⊙ c′, h = σ(O) ⊙ c.
+
+    With `highway`, the baseline of the SRU paper: h = σ(O) ⊙ c + (1 - σ(O)) ⊙ x′, where x′ is the
+    layer's input, or a fourth product X of it where input and output differ in width.
+    """
+
+    family: ClassVar[str] = "qrnn"
+
+    window: Window | tuple[Window, ...] = Field(
+        1, description="Inputs that a step reads: its own, and with 2 the one before; or a list."
+    )
+    output_gate: bool = Field(True, description="Without it, h is c.")
+    zoneout: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="The forget gate is multiplied by 1 - zoneout at inference."
+    )
+    highway: bool = Field(False, description="SRU's highway connection around the layer.")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if isinstance(self.window, tuple) and len(self.window) != self.num_layers:
+            raise ValueError(f"window lists {len(self.window)} for {self.num_layers} layers")
+        if self.highway and not self.output_gate:
+            raise ValueError("a highway needs the output gate")
+        return self
+
+    def layer_window(self, layer: int) -> int:
+        """How many inputs a step of layer `layer` reads."""
+        return self.window if isinstance(self.window, int) else self.window[layer]
+
+    def blocks(self, layer: int) -> int:
+        """Row blocks of layer `layer`: Z and F, with an output gate O, with a wide highway X."""
+        if not self.output_gate:
+            return 2
+        wide = self.layer_input(layer) != self.layer_output(layer)
+        return 4 if self.highway and wide else 3
+
+    def shapes(self) -> Shapes:
+        shapes: Shapes = {}
+        for i in range(self.num_layers):
+            rows = self.blocks(i) * self.layer_output(i)
+            columns = self.layer_window(i) * self.layer_input(i)
+            shapes[f"layers.{i}.linear.weight"] = (rows, columns)
+            shapes[f"layers.{i}.linear.bias"] = (rows,)
+        return shapes
+
+    def states(self) -> Sequence[tuple[str, tuple[int, ...]]]:
+        states = []
+        for i in range(self.num_layers):
+            states.append((f"{i}.c", (self.layer_output(i),)))
+            if self.layer_window(i) == 2:
+                states.append((f"{i}.x", (self.layer_input(i),)))
+        return states
+
+    def stack(self, tensors: Mapping[str, Tensor], layout: StateLayout, builder: Builder) -> Stack:
+        layers = []
+        for i in range(self.num_layers):
+            weight, bias = (tensors[f"layers.{i}.linear.{name}"] for name in ("weight", "bias"))
+            blocks = self.blocks(i)
+            layers.append(
+                CellLayer(
+                    product=builder.product(weight, bias),
+                    cell=Cell(kind=Kind.QRNN, blocks=blocks, zoneout=self.zoneout),
+                    column=layout.column(f"{i}.c"),
+                    previous=layout.column(f"{i}.x") if self.layer_window(i) == 2 else None,
+                    highway_is_input=self.highway and blocks == 3,
+                    fast=builder.fast,
+                )
+            )
+        return Stack(layers)

@@ -1,0 +1,69 @@
+"""The released library itself, each release in a process of its own."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from tests.oracles import worker
+
+# `make test` makes the folder: one folder in it for each release.
+FOLDER = os.environ.get("SRU_RELEASES", "")
+
+
+class Oracle:
+    """One release of `sru`, running."""
+
+    def __init__(self, release: str) -> None:
+        folder = Path(FOLDER) / f"sru-{release}"
+        self._process = subprocess.Popen(
+            [sys.executable, worker.__file__, release],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(folder.absolute()), "OMP_NUM_THREADS": "1"},
+        )
+        assert self._process.stdin
+        assert self._process.stdout
+        self._to, self._from = self._process.stdin, self._process.stdout
+        assert worker.read(self._from) == {"ready": True}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._to.close()
+        self._process.wait(10)
+        self._from.close()
+
+    def run(
+        self, calls: Sequence[dict[str, Any]], options: dict[str, Any], seed: int, name: str = "SRU"
+    ) -> dict[str, Any]:
+        """Make a module of class `name`, call it, and return what `worker.run` does."""
+        asked = {"class": name, "options": options, "seed": seed, "calls": list(calls)}
+        worker.write(self._to, asked)
+        answer: dict[str, Any] = worker.read(self._from)
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        return answer
+
+
+def call(*arguments: Any, **keywords: Any) -> dict[str, Any]:
+    """One call of a module."""
+    return {"arguments": arguments, "keywords": keywords}
+
+
+@cache
+def missing(release: str) -> bool:
+    return not (Path(FOLDER) / f"sru-{release}" / "sru").is_dir()
+
+
+def needs(release: str) -> pytest.MarkDecorator:
+    """Skips where a release is not here; `make test` brings all of them."""
+    return pytest.mark.skipif(
+        not FOLDER or missing(release), reason=f"needs sru {release} in SRU_RELEASES: `make test`"
+    )
