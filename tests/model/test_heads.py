@@ -239,7 +239,8 @@ def test_a_pair_is_scored_by_its_pooled_sides(
     config = HeadConfig.model_validate(options)
     weights, x = random_pairs(config, lengths)
     sides = [
-        pooled(config, weights, part.double(), i % 2) for i, part in enumerate(torch.split(x, lengths))
+        pooled(config, weights, part.double(), i % 2)
+        for i, part in enumerate(torch.split(x, lengths))
     ]
     rows = []
     for a, b in zip(sides[::2], sides[1::2], strict=True):

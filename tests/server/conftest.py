@@ -12,6 +12,7 @@ import pytest
 import uvicorn
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from sruserve.model.heads import HeadConfig
 from sruserve.server.app import Application
 from sruserve.server.protocol import Protocol
 from sruserve.server.settings import load_settings
@@ -92,7 +93,7 @@ def server(serve: Serve) -> Iterator[tuple[httpx.Client, Application]]:
 @pytest.fixture(scope="session")
 def task_folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Models that tag (tagger, letters, motion, backwards), encode (encoder, small,
-    reader, both-ways) and compare (pairs)."""
+    reader, both-ways) and compare (pairs, pairs-mean, pairs-attention)."""
     parent = tmp_path_factory.mktemp("tasks")
     words: dict[str, Any] = {"vocabulary": words_vocabulary(), "vocab_size": len(WORDS)}
     save_random_model(parent / "tagger", "tag", labels=TAGS, **words)
@@ -103,7 +104,13 @@ def task_folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_random_model(parent / "small", "encode", input_size=2)
     save_random_model(parent / "reader", "encode", **words)
     save_random_model(parent / "both-ways", "encode", input_size=8, bidirectional=True)
-    # P save_random_model(parent / "pairs", "pair", labels=("same", "other"), **words)
+    pair: dict[str, Any] = {"labels": ("same", "other"), **words}
+    save_random_model(parent / "pairs", "pair", **pair)
+    for pooling in ("mean", "attention"):
+        head = HeadConfig(pooling=pooling, combine="difference")
+        save_random_model(
+            parent / f"pairs-{pooling}", "pair", head=head, bidirectional=True, **pair
+        )
     return parent
 
 

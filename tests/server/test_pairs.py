@@ -1,11 +1,13 @@
 """Pairs over HTTP: two inputs through one encoder, in any company."""
 
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from sruserve.server.api.replies import ClassifyReply
+from tests.server.conftest import Serve
 from tests.server.test_bad_input import refusal
 
 ONE, OTHER = "How far is it from Denver to Aspen?", "who is it"
@@ -36,18 +38,20 @@ def test_both_inputs_count_and_their_order_does(tasks: httpx.Client) -> None:
     assert compare(tasks, input=OTHER, pair=ONE)[0]["scores"] != result["scores"]
 
 
-def test_a_list_of_pairs_gives_what_each_pair_gives_alone(tasks: httpx.Client) -> None:
+@pytest.mark.parametrize("model", ["pairs", "pairs-mean", "pairs-attention"])
+def test_a_list_of_pairs_gives_what_each_pair_gives_alone(tasks: httpx.Client, model: str) -> None:
     firsts = [ONE, "who", "a b c " * 15, "Denver how", ONE]
     seconds = [OTHER, "a", "to", "who what where when a b c", OTHER]
-    together = compare(tasks, input=firsts, pair=seconds)
+    together = compare(tasks, model=model, input=firsts, pair=seconds)
     assert together[0] == together[4]
     for one, other, result in zip(firsts, seconds, together, strict=True):
-        assert compare(tasks, input=one, pair=other) == [result]
+        assert compare(tasks, model=model, input=one, pair=other) == [result]
 
 
-def test_the_only_model_for_pairs_need_not_be_named(tasks: httpx.Client) -> None:
-    reply = tasks.post("/v1/classify", json={"input": ONE, "pair": OTHER})
-    assert reply.json()["model"] == "pairs"
+def test_the_only_model_for_pairs_need_not_be_named(serve: Serve, task_folders: Path) -> None:
+    with serve(model_folders=(task_folders / "pairs", task_folders / "tagger")) as (client, _):
+        reply = client.post("/v1/classify", json={"input": ONE, "pair": OTHER})
+        assert reply.json()["model"] == "pairs"
 
 
 def test_ids_give_what_their_text_gives(tasks: httpx.Client) -> None:
