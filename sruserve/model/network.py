@@ -59,9 +59,7 @@ class Network:
         self.layers = list(stack.layers)
         self._embedding: Embedding | None = None
         if config.vocab_size is not None:
-            self._embedding = config.embedding.make(
-                tensors, config.vocab_size, builder, head.tied
-            )
+            self._embedding = config.embedding.make(tensors, config.vocab_size, builder, head.tied)
         self._pool = head.pool(config.task, rnn.output_size, self.layout)
         self._head = head.make(tensors, config.outputs, builder)
         self._pairs = None

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -11,6 +12,7 @@ from sruserve.kernels.devices import send
 from sruserve.model.folder import Model
 from sruserve.server.engine.found import Floats, Found
 from sruserve.server.engine.jobs import Kind, Logprobs
+from sruserve.server.engine.pool import indices
 from sruserve.server.engine.streams import Stream
 
 _LOGITS = 1 << 22  # numbers in one block of scores: 16 MiB
@@ -83,28 +85,31 @@ class Readout:
 
     def _tag(self, reads: Sequence[Read], hidden: Tensor) -> None:
         """The likeliest label of each step, with its probability, and all of the last step."""
-        for advance, rows in reads:
-            found = advance.found
-            for start, end in self._blocks(rows):
-                probabilities = self._probabilities(self._network.logits(hidden[start:end]))
-                found.labels.append(probabilities.argmax(1))
-                found.values.append(probabilities.max(1))
-                found.answer = probabilities[-1].copy()
+        labels = np.empty(len(hidden), np.int64)
+        values = np.empty(len(hidden), np.float32)
+        for start, end in self._blocks(len(hidden)):
+            probabilities = self._probabilities(self._network.logits(hidden[start:end]))
+            labels[start:end] = probabilities.argmax(1)
+            values[start:end] = probabilities.max(1)
+        last = hidden.index_select(0, indices([rows.stop - 1 for _, rows in reads], hidden.device))
+        answers = self._probabilities(self._network.logits(last))
+        for (advance, rows), answer in zip(reads, answers, strict=True):
+            advance.found = Found(answer, [values[rows]], [labels[rows]])
 
     def _score(self, advance: Advance, hidden: Tensor) -> None:
         """The log-probabilities of the tokens that follow the rows of `hidden`."""
         stream = advance.stream
         following = stream.known[stream.done + 1 : stream.done + 1 + advance.consumed]
         targets = send(torch.from_numpy(following), hidden.device).unsqueeze(1)
-        for start, end in self._blocks(slice(0, len(hidden))):
+        for start, end in self._blocks(len(hidden)):
             scores = self._log_probs(self._network.logits(hidden[start:end]))
             advance.found.values.append(_numpy(scores.gather(1, targets[start:end]).squeeze(1)))
 
-    def _blocks(self, rows: slice) -> Iterator[tuple[int, int]]:
+    def _blocks(self, rows: int) -> Iterator[tuple[int, int]]:
         """Runs of rows whose scores fit into one block."""
         size = max(1, _LOGITS // self._outputs)
-        for start in range(rows.start, rows.stop, size):
-            yield start, min(start + size, rows.stop)
+        for start in range(0, rows, size):
+            yield start, min(start + size, rows)
 
     def _probabilities(self, scores: Tensor) -> Floats:
         return _numpy(_evenly(scores).softmax(1))[:, : self._outputs]
