@@ -7,6 +7,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # The GPU kernels have to compile under these, too; constraints.txt has the one that torch asks for.
 OLDEST_TRITON := $(VENV)/triton-3.6.0
 NEWEST_TRITON := $(VENV)/triton-3.9.0
+# What the tests compare with: releases of the library whose checkpoints are served.
+SRU_RELEASES := $(VENV)/releases
+RELEASES := 2.0.0 2.1.4 2.1.7 2.1.9 2.3.5 2.6.0 3.0.0.dev2 3.0.0.dev3 3.0.0.dev5 3.0.0.dev6
+ORACLES := $(RELEASES:%=$(SRU_RELEASES)/sru-%)
 SOURCES := pyproject.toml setup.py constraints.txt $(wildcard sruserve/kernels/cpu*.[ch])
 
 .PHONY: help serve test lint bench clean
@@ -17,8 +21,9 @@ help:  ## List the targets
 serve: $(VENV)/.serve  ## Serve the bundled models on http://127.0.0.1:8000
 	$(BIN)/sruserve serve
 
-test: $(VENV)/.test $(OLDEST_TRITON) $(NEWEST_TRITON) lint  ## Run the linters and all tests
-	OLDEST_TRITON=$(OLDEST_TRITON) NEWEST_TRITON=$(NEWEST_TRITON) $(BIN)/python -m pytest
+test: $(VENV)/.test $(OLDEST_TRITON) $(NEWEST_TRITON) $(ORACLES) lint  ## Run the linters and all tests
+	OLDEST_TRITON=$(OLDEST_TRITON) NEWEST_TRITON=$(NEWEST_TRITON) SRU_RELEASES=$(SRU_RELEASES) \
+		$(BIN)/python -m pytest
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/interpreted tests/gpu/test_engine.py
 
 lint: $(VENV)/.test  ## Run ruff and mypy
@@ -46,6 +51,9 @@ $(VENV)/.test: $(SOURCES) | $(VENV)/bin/python
 
 $(VENV)/triton-%: | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@ triton==$*
+
+$(SRU_RELEASES)/sru-%: | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@ sru==$*
 
 # sru compiles its CPU kernel, with ninja and a C++ compiler, when it is first imported.
 $(VENV)/.bench: $(VENV)/.serve

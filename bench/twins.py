@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sruserve.kernels import RaggedBatch
 from sruserve.model.config import ModelConfig, architecture
-from sruserve.model.importers.sru import describe_sru, rename_sru
+from sruserve.model.importers.sru import read
 from sruserve.model.network import Network
 
 TOLERANCE = 1e-5
@@ -61,8 +61,8 @@ class Twins:
         for name, parameter in self.theirs.named_parameters():
             if name.endswith(("weight_c", "bias")):  # zeros would hide a mistake
                 torch.nn.init.normal_(parameter, std=0.3)
-        self._tensors = rename_sru(self.theirs.state_dict())
-        rnn = describe_sru(self._tensors, {})
+        found = read(self.theirs.state_dict(), {}, "encode")
+        self._tensors, rnn = found.tensors, found.rnn
         self._config = ModelConfig(
             architectures=(architecture(rnn, "encode"),),
             task="encode",

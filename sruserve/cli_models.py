@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sruserve.cli_shared import DTypeName, fail, progress_bar
+from sruserve.model.importers.origins import ORIGINS
 
 if TYPE_CHECKING:
     from sruserve.model.folder import Model
@@ -16,15 +17,19 @@ class TaskName(StrEnum):
     """What a model is for."""
 
     CLASSIFY = "classify"
+    PAIR = "pair"
+    TAG = "tag"
     GENERATE = "generate"
     ENCODE = "encode"
 
 
-class FormatName(StrEnum):
-    """Whose checkpoint it is."""
+FORMATS = ("auto", *ORIGINS)
 
-    AUTO = "auto"
-    SRU = "sru"
+
+def _a_format(name: str) -> str:
+    if name not in FORMATS:
+        raise typer.BadParameter(f"{name!r} is none of {', '.join(FORMATS)}")
+    return name
 
 
 DeviceOption = Annotated[
@@ -47,15 +52,20 @@ def import_(
     ],
     task: Annotated[TaskName, typer.Option(help="What the model is for.")],
     format: Annotated[  # noqa: A002
-        FormatName,
+        str,
         typer.Option(
-            help="Whose checkpoint it is: auto wants to know it by the names of its tensors; sru "
-            "takes it as one of the sru library, and says what is missing."
+            metavar="|".join(FORMATS),
+            callback=_a_format,
+            help="Whose checkpoint it is: auto wants to know it by the names of its tensors; any "
+            "other is taken at its word, and what is missing is said.",
         ),
-    ] = FormatName.AUTO,
+    ] = "auto",
     options: Annotated[
         Path | None,
-        typer.Option(help="JSON object of the arguments that sru.SRU was made with."),
+        typer.Option(
+            help="JSON object of the arguments that the network was made with, for what its "
+            "weights do not tell."
+        ),
     ] = None,
     vocab: Annotated[
         Path | None,
@@ -68,7 +78,7 @@ def import_(
         Path | None, typer.Option(help="JSON list of the classes' names in id order.")
     ] = None,
 ) -> None:
-    """Turn a checkpoint of the `sru` library (2.1.9 to 2.6.0) into a model folder.
+    """Turn a checkpoint of the library that trained it into a model folder.
 
     Nothing in the checkpoint is executed: a pickle of more than tensors is refused.
     """
@@ -83,7 +93,7 @@ def import_(
                 progress.update(bar, description=name, advance=1)
 
             model = import_checkpoint(
-                weights, out, task.value, options, vocab, labels, format.value, step
+                weights, out, task.value, options, vocab, labels, format, step
             )
     except ModelError as error:
         fail(error)

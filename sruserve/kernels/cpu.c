@@ -270,3 +270,4 @@ EXPORT int sru_scan(const struct scan *s) {
 }
 
 #include "cpu_layer.h"
+#include "cpu_attention_call.h"

@@ -7,6 +7,8 @@
 
 #include "cpu_gated.h"
 
+#include "cpu_attention.h"
+
 #undef SET
 #undef LANES
 #undef TARGET

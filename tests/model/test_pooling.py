@@ -1,6 +1,8 @@
 """Pooling a stream gives torch's mean and maximum of all so far, however it is cut."""
 
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -8,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sruserve.kernels import RaggedBatch
+from sruserve.kernels import RaggedBatch, single
 from sruserve.model.heads import HeadConfig
+from sruserve.model.network import Network
 from sruserve.model.pooling import PoolLayer
 from sruserve.model.state import StateLayout
+from tests.support import random_model
 
 WIDTH = 5
 POOLINGS = pytest.mark.parametrize("pooling", ["mean", "max"])
@@ -105,3 +109,23 @@ def test_only_pooled_streams_remember_for_it(task: str, pooling: str) -> None:
     config = HeadConfig.model_validate({"pooling": pooling})
     assert config.states(task, WIDTH) == []
     assert config.pool(task, WIDTH, StateLayout([])) is None
+
+
+@POOLINGS
+@pytest.mark.parametrize("options", [{}, {"concat_layers": True}, {"bidirectional": True}], ids=str)
+def test_a_network_pools_what_its_stack_gives(
+    pooling: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    def last_layers(folder: str, head: HeadConfig) -> tuple[Network, Tensor]:
+        model = random_model(tmp_path / folder, "classify", vocab_size=30, head=head, **options)
+        states = model.network.layout.allocate(1)
+        return model.network, model.network.hidden(ids, single(states, len(ids)))
+
+    ids = torch.arange(25)
+    network, pooled = last_layers("pooled", HeadConfig.model_validate({"pooling": pooling}))
+    _, plain = last_layers("plain", HeadConfig())
+    expected = so_far(pooling, plain).float()
+    torch.testing.assert_close(pooled, expected, atol=1e-5, rtol=1e-5)
+    names = [entry.name for entry in network.layout.entries]
+    assert names == ["0.c", "1.c", "pool", "pool.steps"]
+    assert network.logits(pooled).shape == (25, 3)

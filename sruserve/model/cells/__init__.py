@@ -4,10 +4,12 @@ from sruserve.model.cells.gated import ATRConfig, GRUConfig, LSTMConfig, RNNConf
 from sruserve.model.cells.lrn import LRNConfig
 from sruserve.model.cells.qrnn import QRNNConfig
 from sruserve.model.cells.sru import SRUConfig
+from sruserve.model.cells.srupp import SRUppConfig
 from sruserve.model.cells.stack import StackConfig
 
 _CONFIGS: tuple[type[StackConfig], ...] = (
     SRUConfig,
+    SRUppConfig,
     LRNConfig,
     QRNNConfig,
     LSTMConfig,

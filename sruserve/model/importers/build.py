@@ -1,28 +1,23 @@
 """From a checkpoint and what the user says of it to a model folder."""
 
-import json
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import ValidationError
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
-from torch import Tensor
 
-from sruserve.model.cells.sru import SRUConfig
 from sruserve.model.config import ModelConfig, Task, architecture, explain
 from sruserve.model.errors import CheckpointError, OptionError
 from sruserve.model.folder import Model, save_model
+from sruserve.model.heads import HeadConfig
 from sruserve.model.importers.checkpoint import read_checkpoint
-from sruserve.model.importers.sru import describe_sru, is_sru, matrix_of, rename_sru
-from sruserve.model.text import BYTES_FILE, WORDS_FILE, Words, is_byte_list
+from sruserve.model.importers.origin import Imported
+from sruserve.model.importers.origins import ORIGINS, origin
+from sruserve.model.importers.tensors import matrix_of
+from sruserve.model.importers.vocabulary import is_string_list, read_json, vocabulary
 
-Origin = Literal["auto", "sru"]
-
-UNKNOWN_WORD = "<oov>"
+LABELLED = ("classify", "pair", "tag")
+_HEAD_OPTIONS = ("pooling", "combine")  # ours: no library's constructor knows them
 
 
 def import_checkpoint(
@@ -32,131 +27,117 @@ def import_checkpoint(
     options: Path | None = None,
     vocab: Path | None = None,
     labels: Path | None = None,
-    origin: Origin = "auto",
+    format: str = "auto",  # noqa: A002
     progress: Callable[[str], None] = lambda _: None,
 ) -> Model:
-    """Write the model folder `out` from a checkpoint of `sru`, load it back and return it.
+    """Write the model folder `out` from a checkpoint, load it back and return it.
 
-    options: JSON object of `sru.SRU`'s constructor arguments. vocab: JSON list of words or byte
-    values in id order, or a tokenizer.json. labels: JSON list in id order.
-    origin: the library that the weights come from; "auto" wants to know it by their names.
+    options: JSON object of the constructor's arguments, and `pooling` and `combine` of a head.
+    vocab: JSON list of words or byte values in id order, or a tokenizer.json. labels: JSON list
+    in id order.
+    format: the origin of the weights; "auto" wants to know it by their names.
     progress: called with each step's name.
     """
     progress("reading the checkpoint")
-    found = read_checkpoint(weights)
-    if origin == "auto":
-        _recognise(found)
-    tensors = rename_sru(found)
-    config = describe_sru(tensors, None if options is None else _read_object(options))
+    tensors = read_checkpoint(weights)
+    name = recognise(tensors) if format == "auto" else format
+    given = None if options is None else _read_object(options)
+    head = {key: given.pop(key) for key in _HEAD_OPTIONS if given and key in given}
+    found = origin(name).read(tensors, given, task)
     progress("checking tensors and vocabulary")
-    described = _describe(task, tensors, config, labels)
-    vocabulary = {} if vocab is None else _vocabulary(vocab, described.vocab_size)
+    config = describe(task, found, head, labels)
+    words = {} if vocab is None else vocabulary(vocab, config.vocab_size)
     progress("writing the model folder")
-    return save_model(out, described, tensors, vocabulary)
+    return save_model(out, config, found.tensors, words)
 
 
-def _recognise(tensors: Mapping[str, Tensor]) -> None:
-    """Raise `CheckpointError` if the names are of no library whose checkpoints can be read."""
-    if not is_sru(tensors):
-        some = ", ".join(list(tensors)[:4])
-        raise CheckpointError(
-            f"the names of the tensors ({some}, …) are of no known origin: a checkpoint of sru has "
-            "rnn_lst.0.weight_c, alone or after encoder. or rnn.; rename them, or say --format sru "
-            "to see what is missing"
-        )
+def recognise(names: Collection[str]) -> str:
+    """The one origin that tensors of these names can be of, or `CheckpointError`."""
+    fitting = [name for name in ORIGINS if origin(name).recognises(names)]
+    if len(fitting) == 1:
+        return fitting[0]
+    some = ", ".join(name if len(name) <= 60 else name[:59] + "…" for name in list(names)[:4])
+    known = "of no known origin" if not fitting else f"those of {' and of '.join(fitting)}"
+    raise CheckpointError(
+        f"the names of the tensors ({some}, …) are {known}: say --format {', '.join(ORIGINS)} to "
+        "see what is missing"
+    )
 
 
-def _describe(
-    task: Task, tensors: Mapping[str, Tensor], rnn: SRUConfig, labels: Path | None
+def describe(
+    task: Task, found: Imported, head: Mapping[str, Any], labels: Path | None
 ) -> ModelConfig:
-    """The config of a whole network, or an error that says which tensor or option is missing."""
-    head, embedding = (matrix_of(tensors, f"{part}.weight") for part in ("output", "embedding"))
-    if task != "encode" and head is None:
-        raise CheckpointError(
-            f"no output layer (out.weight or output_layer.weight), which task {task} needs; "
-            "a bare stack is imported with --task encode"
-        )
-    if task == "encode" and (head is not None or embedding is not None):
-        raise CheckpointError(
-            "the checkpoint has an embedding or output layer: import it with --task classify "
-            "or --task generate"
-        )
-    if task == "generate" and embedding is None:
-        raise CheckpointError("no embedding (embedding_layer.weight), which task generate needs")
+    """The config of a whole network, or an error that says which tensor or option is missing.
+
+    head: what the options say of it.
+    """
+    outputs = _outputs(task, found)
+    if task == "pair" and "combine" not in head:
+        features = found.tensors["output.weight"].shape[-1]
+        head = {
+            **head,
+            "combine": "concat" if features == 2 * found.rnn.output_size else "difference",
+        }
     names: dict[int, str] = {}
-    if task == "classify" and head is not None:
-        given = [str(i) for i in range(len(head))] if labels is None else _read_strings(labels)
-        if len(given) != len(head) or len(set(given)) != len(given):
-            raise OptionError(
-                f"--labels: {len(set(given))} different labels for {len(head)} classes"
-            )
+    if task in LABELLED:
+        given = [str(i) for i in range(outputs)] if labels is None else _read_labels(labels)
+        if len(given) != outputs or len(set(given)) != len(given):
+            raise OptionError(f"--labels: {len(set(given))} different labels for {outputs} classes")
         names = dict(enumerate(given))
     elif labels is not None:
         raise OptionError(f"--labels has no meaning for task {task}")
     try:
         return ModelConfig(
-            architectures=(architecture(rnn, task),),
+            architectures=(architecture(found.rnn, task),),
+            model_type=found.rnn.family,
             task=task,
             dtype="float32",
-            vocab_size=None if embedding is None else len(embedding),
+            vocab_size=found.vocab_size,
             id2label=names,
-            rnn=rnn,
+            rnn=found.rnn,
+            embedding=found.embedding,
+            head=HeadConfig.model_validate(found.head.model_dump() | dict(head)),
         )
     except ValidationError as error:
         raise CheckpointError(f"this makes no network for task {task}: {explain(error)}") from error
 
 
-def _vocabulary(path: Path, size: int | None) -> dict[str, bytes]:
-    """The file that a model folder gets from `--vocab`."""
-    if size is None:
-        raise OptionError("--vocab: the checkpoint has no embedding, so it takes features, not ids")
-    content = _read_json(path)
-    entries = Words(path).size if isinstance(content, dict) else size
-    if isinstance(content, list):
-        entries = len(content)
-    if entries != size:
-        raise OptionError(f"--vocab has {entries} entries; the embedding has {size} rows")
-    if isinstance(content, dict):
-        return {WORDS_FILE: path.read_bytes()}
-    if is_byte_list(content):
-        return {BYTES_FILE: json.dumps(content).encode()}
-    if not _is_string_list(content) or len(set(content)) != len(content):
-        raise OptionError(
-            "--vocab must be a tokenizer.json, or a JSON list of different words or byte values"
+def _outputs(task: Task, found: Imported) -> int:
+    """How many scores the head gives; `CheckpointError` where task and tensors do not fit."""
+    weight = matrix_of(found.tensors, "output.weight")
+    has_head = any(name.startswith("output.") for name in found.tensors) or found.head.tied
+    if task == "encode":
+        if has_head or found.vocab_size is not None:
+            raise CheckpointError(
+                "the checkpoint has an embedding or output layer: import it with --task generate, "
+                "classify, pair or tag"
+            )
+        return 0
+    if not has_head:
+        raise CheckpointError(
+            f"no output layer (out.weight, output_layer.weight or decoder.weight), which task "
+            f"{task} needs; a bare stack is imported with --task encode"
         )
-    words = {word: i for i, word in enumerate(content)}
-    if UNKNOWN_WORD not in words:
-        raise OptionError(f"--vocab has no {UNKNOWN_WORD}, the entry for unknown words")
-    tokenizer = Tokenizer(WordLevel(words, unk_token=UNKNOWN_WORD))
-    tokenizer.pre_tokenizer = WhitespaceSplit()
-    return {WORDS_FILE: tokenizer.to_str(pretty=False).encode()}
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_bytes())
-    except OSError as error:
-        raise OptionError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise OptionError(f"{path} is no JSON of use: {error}") from error
+    if task == "generate":
+        if found.vocab_size is None:
+            raise CheckpointError(
+                "no embedding (embedding_layer.weight or encoder.weight), which task generate needs"
+            )
+        return found.vocab_size
+    if weight is None:
+        raise CheckpointError(f"no output.weight with a row for each class, as task {task} needs")
+    return len(weight)
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    content = _read_json(path)
+    content = read_json(path)
     if not isinstance(content, dict):
         raise OptionError(f"{path} must hold a JSON object of constructor arguments")
     return content
 
 
-def _read_strings(path: Path) -> list[str]:
-    content = _read_json(path)
-    if not _is_string_list(content):
+def _read_labels(path: Path) -> list[str]:
+    content = read_json(path)
+    if not is_string_list(content):
         raise OptionError(f"{path} must hold a JSON list of strings in id order")
     return list(content)
-
-
-def _is_string_list(content: Any) -> bool:
-    """Whether a JSON value lists strings that UTF-8 can hold: JSON can spell half a character."""
-    return isinstance(content, list) and all(
-        isinstance(entry, str) and not re.search("[\ud800-\udfff]", entry) for entry in content
-    )

@@ -10,14 +10,22 @@ from torch import Tensor
 
 from sruserve.model.errors import CheckpointError
 
-_WRAPPERS = ("state_dict", "model_state_dict", "model")
+_WRAPPERS = ("state_dict", "model_state_dict", "model", "network")
+_DEPTH = 4  # DrQA has two: {"state_dict": {"network": …}}
+
+_HOW_TO_SAVE = (
+    "Where you trust it, two lines of Python make a state dict of it beside the code that wrote "
+    "it: saved = torch.load({path!r}, map_location='cpu', weights_only=False); "
+    "torch.save(saved.state_dict(), 'weights.pt') - or saved[0].state_dict() of a list that begins "
+    "with the model, as awd-lstm-lm writes; then import weights.pt"
+)
 
 
 def read_checkpoint(path: Path) -> dict[str, Tensor]:
     """The state dict in a `.pt` or `.safetensors` file.
 
-    A dict that wraps it (`{"state_dict": …}`) and the `module.` of DataParallel are taken off.
-    Raises `CheckpointError` for anything that is not plain tensors.
+    What wraps it (`{"state_dict": …}`, DrQA's `{"state_dict": {"network": …}}`) and the `module.`
+    of DataParallel are taken off. Raises `CheckpointError` for anything that is not plain tensors.
     """
     if path.suffix == ".safetensors":
         try:
@@ -31,26 +39,39 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
     except Exception as error:  # a damaged pickle can raise anything
         raise CheckpointError(
             f"{path} holds more than plain tensors, or is no checkpoint, and is not unpickled: "
-            "that could run code. Save model.state_dict() where you trust the file, then import it"
+            f"that could run code. {_HOW_TO_SAVE.format(path=str(path))}"
         ) from error
-    for key in _WRAPPERS:
-        if isinstance(loaded, dict) and isinstance(loaded.get(key), dict):
-            loaded = loaded[key]
+    for _ in range(_DEPTH):
+        inner = _wrapped(loaded)
+        if inner is None:
+            break
+        loaded = inner
     if not isinstance(loaded, dict) or not loaded:
         raise CheckpointError(f"{path} holds {type(loaded).__name__}, not a state dict")
-    odd = [str(name) for name, value in loaded.items() if not isinstance(value, Tensor)]
+    odd = [name for name, value in loaded.items() if not isinstance(value, Tensor)]
     if odd:
-        raise CheckpointError(f"{path}: {', '.join(odd[:5])}: not a tensor, so no state dict")
-    odd = [str(name) for name, tensor in loaded.items() if not _is_plain(tensor)]
+        raise CheckpointError(f"{path}: {_some(odd)}: not a tensor, so no state dict")
+    odd = [name for name, tensor in loaded.items() if not _is_plain(tensor)]
     if odd:
         raise CheckpointError(
-            f"{path}: {', '.join(odd[:5])}: sparse, quantized, nested or without data; save "
-            "ordinary dense tensors"
+            f"{path}: {_some(odd)}: sparse, quantized, nested or without data; save ordinary "
+            "dense tensors"
         )
     tensors = {str(name): tensor.detach() for name, tensor in loaded.items()}
     if all(name.startswith("module.") for name in tensors):
         tensors = {name.removeprefix("module."): t for name, t in tensors.items()}
     return tensors
+
+
+def _wrapped(loaded: Any) -> Any:
+    """What a dict around the state dict holds, or None where it is the state dict."""
+    if not isinstance(loaded, dict):
+        return None
+    return next((loaded[key] for key in _WRAPPERS if isinstance(loaded.get(key), dict)), None)
+
+
+def _some(names: list[Any]) -> str:
+    return ", ".join(name[:79] + "…" if len(name) > 80 else name for name in map(str, names[:5]))
 
 
 def _is_plain(tensor: Tensor) -> bool:

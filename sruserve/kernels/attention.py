@@ -1,0 +1,123 @@
+"""Windowed attention: the compiled kernel on a CPU, plain torch elsewhere."""
+
+import ctypes
+import struct
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import sruserve.kernels.cpu as cpu
+from sruserve.kernels.ragged import RaggedBatch
+from sruserve.kernels.reference_attention import Attention, reference_attention
+
+__all__ = ["Attention", "attend", "cpu_attention"]
+
+_CALL = struct.Struct("=20qd")  # `struct attention` in cpu_attention.h
+_ERRORS: dict[int, tuple[type[Exception], str]] = {
+    1: (ValueError, "offsets must start at 0, never fall, and end within the rows of q"),
+    2: (IndexError, "source and target must be rows of states, or -1"),
+    3: (IndexError, "the ring must lie within the columns of states"),
+    4: (ValueError, "a state row holds no count of positions behind its ring"),
+    5: (MemoryError, "no memory for the scores of a window"),
+}
+
+
+def _load() -> Any:
+    """The kernel, from the library that `cpu.py` has loaded; None where it lacks it."""
+    try:
+        library: Any = cpu._library
+        library.sru_attention_bytes.restype = ctypes.c_int64
+        if library.sru_attention_bytes() != _CALL.size:
+            return None
+        library.sru_attention.argtypes = [ctypes.c_char_p]
+        return library.sru_attention
+    except AttributeError:
+        return None
+
+
+_attention = _load()
+
+
+def attend(
+    q: Tensor,
+    keys_values: Tensor,
+    residual: Tensor,
+    batch: RaggedBatch,
+    attention: Attention,
+    memory: Tensor | None = None,
+) -> Tensor:
+    """Attention over a ragged batch, as `reference_attention` defines it."""
+    run = cpu_attention if _attention is not None and q.is_cpu else reference_attention
+    return run(q, keys_values, residual, batch, attention, memory)
+
+
+def cpu_attention(
+    q: Tensor,
+    keys_values: Tensor,
+    residual: Tensor,
+    batch: RaggedBatch,
+    attention: Attention,
+    memory: Tensor | None = None,
+) -> Tensor:
+    """`reference_attention` in vectors and threads; every tensor contiguous.
+
+    The bits of a query depend on what it sees, in the order of time, and the instruction set
+    alone: not on the batch, the split of time into calls, or the number of threads.
+
+    Raises ValueError, IndexError or MemoryError, before anything is written.
+    """
+    if _attention is None:
+        raise RuntimeError("the CPU kernel was not compiled; use reference_attention")
+    states, offsets, source, target = batch.states, batch.offsets, batch.source, batch.target
+    rows, width = q.shape
+    dtype, window = q.dtype, attention.window
+    tensors = [q, keys_values, residual, *([] if memory is None else [memory])]
+    if not (
+        all(tensor.dtype is dtype for tensor in tensors)
+        and (dtype is torch.float32 or dtype is torch.bfloat16)
+        and keys_values.shape == (rows, 2 * width)
+        and residual.shape == q.shape
+        and (memory is None or memory.shape == keys_values.shape)
+        and width > 0
+        and attention.heads > 0
+        and width % attention.heads == 0
+        and (window is None or window > 0)
+        and states.dtype is torch.float32
+        and offsets.dtype is source.dtype is target.dtype is torch.int64
+        and offsets.shape == (len(source) + 1,)
+        and target.shape == source.shape
+    ):
+        raise ValueError("a tensor has the wrong shape or dtype; see reference_attention")
+    for tensor in (*tensors, states, offsets, source, target):
+        if not (tensor.is_cpu and tensor.is_contiguous()):
+            raise ValueError("every tensor must be contiguous and on the CPU")
+    out = torch.empty(rows, width, dtype=dtype)
+    error = _attention(
+        _CALL.pack(
+            q.data_ptr(),
+            keys_values.data_ptr(),
+            0 if memory is None else memory.data_ptr(),
+            residual.data_ptr(),
+            out.data_ptr(),
+            states.data_ptr(),
+            offsets.data_ptr(),
+            source.data_ptr(),
+            target.data_ptr(),
+            rows,
+            width,
+            attention.heads,
+            -1 if window is None else window,
+            len(source),
+            *states.shape,
+            attention.column,
+            dtype is torch.bfloat16,
+            memory is not None and window is not None,
+            torch.get_num_threads(),
+            attention.alpha,
+        )
+    )
+    if error:
+        kind, message = _ERRORS[error]
+        raise kind(message)
+    return out

@@ -1,0 +1,242 @@
+/* Windowed attention over rings of keys and values, in the vectors of one instruction set.
+ *
+ * A score is one chain of FMAs over a head's features, a mixed value one chain over time, so the
+ * bits of a query are its own, whatever is computed beside it.
+ */
+#ifndef ATTENTION_TYPES
+#define ATTENTION_TYPES
+
+enum { QUERIES = 4 };       /* that share the loads of a key or value */
+enum { SIDE_BY_SIDE = 16 }; /* queries of one look, which share a tile of keys in cache */
+enum { TILE = 32 };         /* keys */
+enum { AT_ONCE = 8 };       /* chains of FMAs: enough to hide their latency */
+enum { PAD = 16 };          /* floats of the widest vector; rows of scratch are multiples */
+
+/* The arguments of `reference_attention`, as `attention.py` packs them. */
+struct attention {
+    const char *q, *keys_values, *memory, *residual; /* memory: where it is `chunked` */
+    char *out;
+    float *states;
+    const int64_t *offsets, *source, *target;
+    int64_t rows, width, heads, window; /* window: or -1, where every query sees every row */
+    int64_t sequences, state_rows, state_width, column, bfloat16, chunked, threads;
+    double alpha;
+};
+
+/* Neighbouring queries of one sequence and one head, and what they see. */
+struct look {
+    const struct attention *call;
+    const float *ring;                /* or NULL: an empty one */
+    int64_t begin, steps, seen, head; /* seen: positions before this call */
+    int64_t first, count;             /* queries, counted from the call's first step */
+    int64_t size, row, keys;          /* features of a head; floats of a row of q and of scores */
+    int64_t from[SIDE_BY_SIDE], end[SIDE_BY_SIDE]; /* positions that each query sees */
+    int64_t recent[SIDE_BY_SIDE];                  /* positions before come from `memory` */
+    float *q, *mixed, *score;
+};
+
+/* Keys one `stride` of bytes apart; the values lie `values` bytes behind them. */
+struct run {
+    const char *keys;
+    int64_t stride, values, count;
+    int bfloat16;
+};
+
+/* The keys from position `from` on, as far as they lie evenly, up to `end`. */
+static inline struct run run_from(const struct look *l, int64_t query, int64_t from, int64_t end) {
+    const struct attention *c = l->call;
+    const int memory = c->chunked && from < l->recent[query];
+    if (memory && end > l->recent[query]) end = l->recent[query];
+    struct run run = {.bfloat16 = from >= l->seen && c->bfloat16};
+    const int64_t size = run.bfloat16 ? 2 : 4;
+    run.values = c->width * size;
+    if (from < l->seen) {
+        const int64_t slot = from % c->window, depth = (c->chunked ? 4 : 2) * c->width;
+        if (end > l->seen) end = l->seen;
+        if (end > from + c->window - slot) end = from + c->window - slot;
+        run.keys = (const char *)(l->ring + slot * depth + (memory ? 2 * c->width : 0));
+        run.stride = depth * size;
+    } else {
+        run.stride = 2 * c->width * size;
+        run.keys = memory ? c->memory : c->keys_values;
+        run.keys += (l->begin + from - l->seen) * run.stride;
+    }
+    run.keys += l->head * l->size * size;
+    run.count = end - from;
+    return run;
+}
+#endif
+
+/* The sum of the lanes, by halves. */
+TARGET INLINE float NAME(total)(vf value) {
+    float lane[LANES];
+    memcpy(lane, &value, sizeof lane);
+#pragma GCC unroll 4
+    for (int half = LANES / 2; half; half /= 2)
+#pragma GCC unroll 8
+        for (int i = 0; i < half; ++i) lane[i] += lane[i + half];
+    return lane[0];
+}
+
+/* Features from `i` on, `left` of them, of the scores of `queries` x `keys`. */
+TARGET INLINE void NAME(dot)(vf *sum, const struct look *l, const float *q, const char *at,
+                             int64_t stride, int64_t i, int64_t left, int queries, int keys,
+                             int bfloat16) {
+    vf x[QUERIES];
+#pragma GCC unroll 4
+    for (int n = 0; n < queries; ++n)
+        x[n] = NAME(load)((const char *)(q + n * l->row + i), LANES, 0);
+#pragma GCC unroll 8
+    for (int k = 0; k < keys; ++k) {
+        const vf y = NAME(load)(at + k * stride + i * (bfloat16 ? 2 : 4), left, bfloat16);
+#pragma GCC unroll 4
+        for (int n = 0; n < queries; ++n) sum[n * keys + k] = FMA(x[n], y, sum[n * keys + k]);
+    }
+}
+
+TARGET INLINE void NAME(dots)(const struct look *l, const float *q, float *const *score,
+                              const struct run *run, int64_t key, int queries, int keys,
+                              int bfloat16) {
+    const char *at = run->keys + key * run->stride;
+    vf sum[AT_ONCE];
+    for (int n = 0; n < queries * keys; ++n) sum[n] = (vf){0};
+    int64_t i = 0;
+    for (; i + LANES <= l->size; i += LANES)
+        NAME(dot)(sum, l, q, at, run->stride, i, LANES, queries, keys, bfloat16);
+    if (i < l->size)
+        NAME(dot)(sum, l, q, at, run->stride, i, l->size - i, queries, keys, bfloat16);
+#pragma GCC unroll 4
+    for (int n = 0; n < queries; ++n)
+#pragma GCC unroll 8
+        for (int k = 0; k < keys; ++k) score[n][key + k] = NAME(total)(sum[n * keys + k]);
+}
+
+/* Features from `i` on: add `keys` values, weighted by the scores, to what is mixed so far. */
+TARGET INLINE void NAME(add)(const struct look *l, float *mixed, float *const *score,
+                             const char *at, int64_t stride, int64_t key, int64_t i, int64_t left,
+                             int queries, int keys, int bfloat16) {
+    vf sum[QUERIES];
+#pragma GCC unroll 4
+    for (int n = 0; n < queries; ++n)
+        sum[n] = NAME(load)((const char *)(mixed + n * l->row + i), LANES, 0);
+#pragma GCC unroll 8
+    for (int k = 0; k < keys; ++k) {
+        const vf y = NAME(load)(at + k * stride + i * (bfloat16 ? 2 : 4), left, bfloat16);
+#pragma GCC unroll 4
+        for (int n = 0; n < queries; ++n) sum[n] = FMA(NAME(all)(score[n][key + k]), y, sum[n]);
+    }
+#pragma GCC unroll 4
+    for (int n = 0; n < queries; ++n)
+        NAME(store)((char *)(mixed + n * l->row + i), sum[n], LANES, 0);
+}
+
+TARGET INLINE void NAME(mix)(const struct look *l, float *mixed, float *const *score,
+                             const struct run *run, int64_t key, int queries, int keys,
+                             int bfloat16) {
+    const char *at = run->keys + run->values + key * run->stride;
+    int64_t i = 0;
+    for (; i + LANES <= l->size; i += LANES)
+        NAME(add)(l, mixed, score, at, run->stride, key, i, LANES, queries, keys, bfloat16);
+    if (i < l->size)
+        NAME(add)(l, mixed, score, at, run->stride, key, i, l->size - i, queries, keys, bfloat16);
+}
+
+/* `queries` neighbours, from `query` on, and the positions from `from` to `end` that all see. */
+TARGET INLINE void NAME(over)(const struct look *l, int64_t query, int queries, int64_t from,
+                              int64_t end, int mixing) {
+    const float *q = l->q + query * l->row;
+    float *mixed = l->mixed + query * l->row, *score[QUERIES];
+    while (from < end) {
+        const struct run run = run_from(l, query, from, end);
+        for (int n = 0; n < queries; ++n)
+            score[n] = l->score + (query + n) * l->keys + from - l->from[query + n];
+        const int keys = mixing ? AT_ONCE : AT_ONCE / queries;
+        int64_t key = 0;
+#define EACH(bfloat16)                                                                   \
+    for (; key < run.count; key += key + keys <= run.count ? keys : 1) {                 \
+        if (mixing && key + keys <= run.count)                                           \
+            NAME(mix)(l, mixed, score, &run, key, queries, AT_ONCE, bfloat16);           \
+        else if (mixing) NAME(mix)(l, mixed, score, &run, key, queries, 1, bfloat16);    \
+        else if (key + keys <= run.count)                                                \
+            NAME(dots)(l, q, score, &run, key, queries, AT_ONCE / queries, bfloat16);    \
+        else NAME(dots)(l, q, score, &run, key, queries, 1, bfloat16);                   \
+    }
+        if (run.bfloat16) EACH(1) else EACH(0)
+#undef EACH
+        from += run.count;
+    }
+}
+
+/* One group of QUERIES, or fewer, and the positions of one tile. */
+TARGET INLINE void NAME(group)(const struct look *l, int64_t first, int64_t from, int64_t end,
+                               int mixing) {
+    const int64_t count = l->count - first < QUERIES ? l->count - first : QUERIES;
+    const int64_t last = first + count - 1;
+    int64_t low = l->from[last], high = l->end[first]; /* what all of them see */
+    if (count < QUERIES || low >= high || l->recent[first] != l->recent[last])
+        low = high = INT64_MAX;
+    for (int64_t n = first; n <= last; ++n) {
+        const int64_t stop = l->end[n] < low ? l->end[n] : low;
+        NAME(over)(l, n, 1, from > l->from[n] ? from : l->from[n], end < stop ? end : stop, mixing);
+    }
+    if (low == INT64_MAX) return;
+    NAME(over)(l, first, QUERIES, from > low ? from : low, end < high ? end : high, mixing);
+    for (int64_t n = first; n <= last; ++n)
+        NAME(over)(l, n, 1, from > high ? from : high, end < l->end[n] ? end : l->end[n], mixing);
+}
+
+/* Scores into weights 2^(factor (score - largest)); returns their sum. */
+TARGET INLINE float NAME(soften)(float *score, int64_t count, float factor) {
+    const float none = -__builtin_inff();
+    for (int64_t k = count; k % LANES; ++k) score[k] = none;
+    vf top = NAME(all)(none), sum = {0};
+    for (int64_t k = 0; k < count; k += LANES) {
+        const vf s = NAME(load)((const char *)(score + k), LANES, 0);
+        top = NAME(pick)(s > top, s, top);
+    }
+    float lane[LANES], largest = none;
+    memcpy(lane, &top, sizeof lane);
+    for (int i = 0; i < LANES; ++i) largest = lane[i] > largest ? lane[i] : largest;
+    for (int64_t k = 0; k < count; k += LANES) {
+        const vf s = NAME(load)((const char *)(score + k), LANES, 0);
+        const vf weight = NAME(exp2)((s - largest) * factor);
+        NAME(store)((char *)(score + k), weight, LANES, 0);
+        sum += weight;
+    }
+    return NAME(total)(sum);
+}
+
+TARGET static void NAME(attend)(const struct look *l) {
+    const struct attention *c = l->call;
+    const int64_t last = l->count - 1, size = c->bfloat16 ? 2 : 4;
+    const int64_t row = l->begin + l->first, place = l->head * l->size;
+    for (int64_t n = 0; n < l->count; ++n)
+        for (int64_t i = 0; i < l->row; i += LANES) {
+            const int64_t left = l->size - i > 0 ? l->size - i : 0;
+            const char *q = c->q + ((row + n) * c->width + place + i) * size;
+            const vf x = c->bfloat16 ? NAME(load)(q, left, 1) : NAME(load)(q, left, 0);
+            NAME(store)((char *)(l->q + n * l->row + i), x, LANES, 0);
+            NAME(store)((char *)(l->mixed + n * l->row + i), (vf){0}, LANES, 0);
+        }
+    for (int64_t from = l->from[0]; from < l->end[last]; from += TILE)
+        for (int64_t first = 0; first < l->count; first += QUERIES)
+            NAME(group)(l, first, from, from + TILE, 0);
+    const float factor = LOG2_E / __builtin_sqrtf((float)l->size);
+    float share[SIDE_BY_SIDE];
+    for (int64_t n = 0; n < l->count; ++n)
+        share[n] = (float)c->alpha /
+                   NAME(soften)(l->score + n * l->keys, l->end[n] - l->from[n], factor);
+    for (int64_t from = l->from[0]; from < l->end[last]; from += TILE)
+        for (int64_t first = 0; first < l->count; first += QUERIES)
+            NAME(group)(l, first, from, from + TILE, 1);
+    for (int64_t n = 0; n < l->count; ++n)
+        for (int64_t i = 0; i < l->size; i += LANES) {
+            const int64_t left = l->size - i, at = ((row + n) * c->width + place + i) * size;
+            const vf mixed = NAME(load)((const char *)(l->mixed + n * l->row + i), LANES, 0);
+            const vf x = c->bfloat16 ? NAME(load)(c->residual + at, left, 1)
+                                     : NAME(load)(c->residual + at, left, 0);
+            const vf out = FMA(mixed, NAME(all)(share[n]), x);
+            if (c->bfloat16) NAME(store)(c->out + at, out, left, 1);
+            else NAME(store)(c->out + at, out, left, 0);
+        }
+}

@@ -1,0 +1,77 @@
+"""One SRU++ layer as tensors: a narrow product, attention, a wide product, and the SRU's scan."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from sruserve.kernels.attention import Attention, attend
+from sruserve.kernels.layer import SRULayer
+from sruserve.kernels.product import Multiply
+from sruserve.kernels.ragged import RaggedBatch
+
+Normed = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SRUppLayer:
+    """The tensors and switches of one layer (Lei 2021, section 3; sru 3.0.0.dev1-dev6).
+
+    narrow: (in) -> (inner): linear1.
+    cell: the recurrence; its product reads inner numbers: linear3, or the linear2 of a layer
+        without attention. Its highway, with 3 blocks, is the layer's raw input.
+    keys_values: (inner) -> (2 * inner): the linear2 of a layer with attention.
+    attention: what a query sees, and where the ring lies in a state row.
+    norm: of the layer's input. The input of earlier chunks of `attention.window` positions is
+        remembered without it, as the released code's memory of its last call is.
+    inner_norm: of what attention gives (or `narrow`, without attention); with `norm_before`, of
+        what attention reads, apart from its residual.
+    """
+
+    narrow: Multiply
+    cell: SRULayer
+    keys_values: Multiply | None = None
+    attention: Attention | None = None
+    norm: Normed | None = None
+    inner_norm: Normed | None = None
+    norm_before: bool = False
+
+    @property
+    def width(self) -> int:
+        return self.cell.width
+
+    @property
+    def columns(self) -> int:
+        return self.cell.columns
+
+    def __call__(self, x: Tensor, batch: RaggedBatch) -> Tensor:
+        """Compute h (rows, width) from x (rows, in); `batch.states` moves on."""
+        return self.finish(self.scan(self.project(x, batch), x, batch))
+
+    def project(self, x: Tensor, batch: RaggedBatch) -> Tensor:
+        """All that needs no earlier h: u (rows, blocks * width). The ring moves on."""
+        z = self.narrow(x if self.norm is None else self.norm(x))
+        if self.attention is not None:
+            z = self._attend(z, x, batch, self.attention)
+        if self.inner_norm is not None and not (self.attention and self.norm_before):
+            z = self.inner_norm(z)
+        return self.cell.product(z)
+
+    def scan(self, u: Tensor, x: Tensor, batch: RaggedBatch, out: Tensor | None = None) -> Tensor:
+        """The recurrence over `u`, with the layer's raw input `x`."""
+        return self.cell.scan(u, x, batch, out)
+
+    def finish(self, h: Tensor) -> Tensor:
+        """What the next layer reads."""
+        return self.cell.finish(h)
+
+    def _attend(self, z: Tensor, x: Tensor, batch: RaggedBatch, attention: Attention) -> Tensor:
+        """z with what its queries see added to it."""
+        assert self.keys_values is not None
+        before = self.inner_norm if self.norm_before else None
+        q = z if before is None else before(z)
+        memory = None
+        if self.norm is not None and attention.window is not None:
+            raw = self.narrow(x)
+            memory = self.keys_values(raw if before is None else before(raw))
+        return attend(q, self.keys_values(q), z, batch, attention, memory)

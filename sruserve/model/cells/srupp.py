@@ -1,0 +1,198 @@
+"""SRU++ (Lei 2021) as `sru` 3.0.0.dev1 to dev6 have it: SRU layers that may attend to the past."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import ClassVar, Self
+
+import torch.nn.functional as F
+from pydantic import Field, PositiveInt, model_validator
+from torch import Tensor
+
+from sruserve.kernels import Multiply, SRULayer
+from sruserve.kernels.attention import Attention
+from sruserve.kernels.srupp import Normed, SRUppLayer
+from sruserve.model.cells.stack import Builder, Shapes, Stack, StackConfig, Width
+from sruserve.model.state import StateLayout
+
+
+class SRUppConfig(StackConfig):
+    """A stack of SRU++ layers, in the names of `sru.SRUpp` 3.0.0.dev6 where it has one."""
+
+    family: ClassVar[str] = "srupp"
+
+    hidden_size: Width = Field(description="Features of a layer's output, per direction.")
+    proj_size: Width = Field(description="Features that attention works on.")
+    window: int | None = Field(
+        ge=1,
+        le=1 << 20,
+        description="How many positions before its own a step attends to: the reference's "
+        "eval_unroll_size. null: all of the input, also what comes after it.",
+    )
+    num_heads: PositiveInt = 1
+    attention_every_n_layers: PositiveInt = 1
+    attention_last_n_layers: int = Field(-1, ge=-1, description="-1: every n layers instead.")
+    alpha: bool = Field(True, description="A trained factor on attention (not in dev4 and dev5).")
+    attn_layer_norm: bool = Field(True, description="A norm beside the attention.")
+    attn_normalize_after: bool = Field(
+        True, description="That norm is after the attention, not before (dev1 and dev2 have both)."
+    )
+    layer_norm: bool = Field(False, description="A norm of each layer's input or output.")
+    normalize_after: bool = Field(False, description="Norm the output, not the input.")
+    rescale: bool = Field(False, description="Multiply the highway by the stored `scale_x`.")
+    proj_input_to_hidden_first: bool = False
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.proj_size % self.num_heads:
+            raise ValueError(f"proj_size {self.proj_size} is no multiple of num_heads")
+        if self.attention_every_n_layers != 1 and self.attention_last_n_layers != -1:
+            raise ValueError("either attention_every_n_layers or attention_last_n_layers")
+        if self.bidirectional and self.window is not None:
+            raise ValueError(
+                "a bidirectional network attends to its whole input: window must be null"
+            )
+        return self
+
+    @property
+    def projects_input(self) -> bool:
+        return self.proj_input_to_hidden_first and self.input_size != self.output_size
+
+    @property
+    def whole(self) -> str | None:
+        attends = any(self.attends(layer) for layer in range(self.num_layers))
+        if super().whole is None and attends and self.window is None:
+            return "its attention has no window, so its outputs depend on the whole input"
+        return super().whole
+
+    @property
+    def note(self) -> str | None:
+        if not any(self.chunked(layer) for layer in range(self.num_layers)):
+            return None
+        return (
+            f"results are those of the reference reading chunks of {self.window} positions, "
+            "counted from the start of a stream: its memory of the chunk before is not normed"
+        )
+
+    def attends(self, layer: int) -> bool:
+        """Whether layer `layer` has attention."""
+        if self.attention_last_n_layers != -1:
+            return self.num_layers - layer <= self.attention_last_n_layers
+        return (layer + 1) % self.attention_every_n_layers == 0
+
+    def chunked(self, layer: int) -> bool:
+        """Whether what layer `layer` gives depends on where the reference would cut its input."""
+        normed = self.layer_norm and not self.normalize_after
+        return self.attends(layer) and normed and self.window is not None
+
+    def layer_input(self, layer: int) -> int:
+        if layer == 0 and self.projects_input:
+            return self.output_size
+        return super().layer_input(layer)
+
+    def shapes(self) -> Shapes:
+        shapes: Shapes = {}
+        if self.projects_input:
+            shapes["input_to_hidden.weight"] = (self.output_size, self.input_size)
+        for layer in range(self.num_layers):
+            for name, shape in self.layer_shapes(layer).items():
+                shapes[f"rnn_lst.{layer}.{name}"] = shape
+        return shapes
+
+    def layer_shapes(self, layer: int) -> Shapes:
+        """The tensors of one layer, in the releases' names and shapes."""
+        inputs, outputs, inner = self.layer_input(layer), self.output_size, self.proj_size
+        wide = (outputs * (3 if inputs == outputs else 4), inner)
+        module: Shapes = {"linear1.weight": (inner, inputs)}
+        if self.attends(layer):
+            module |= {"linear2.weight": (2 * inner, inner), "linear3.weight": wide}
+            if self.alpha:
+                module["alpha"] = (1,)
+        else:
+            module["linear2.weight"] = wide
+        if self.attn_layer_norm:
+            module["layer_norm.weight"] = module["layer_norm.bias"] = (inner,)
+        shapes: Shapes = {f"transform_module.{name}": shape for name, shape in module.items()}
+        shapes["weight_c"] = shapes["bias"] = (2 * outputs,)
+        shapes["scale_x"] = (1,)
+        if self.layer_norm:
+            normed = outputs if self.normalize_after else inputs
+            shapes["layer_norm.weight"] = shapes["layer_norm.bias"] = (normed,)
+        return shapes
+
+    def states(self) -> Sequence[tuple[str, tuple[int, ...]]]:
+        states: list[tuple[str, tuple[int, ...]]] = []
+        for i in range(self.num_layers):
+            states.append((f"{i}.c", (self.output_size,)))
+            if self.attends(i) and self.window is not None:
+                depth = (4 if self.chunked(i) else 2) * self.proj_size
+                states += [(f"{i}.ring", (self.window, depth)), (f"{i}.at", (1,))]
+        return states
+
+    def stack(self, tensors: Mapping[str, Tensor], layout: StateLayout, builder: Builder) -> Stack:
+        layers = []
+        for layer in range(self.num_layers):
+            own = {name: tensors[f"rnn_lst.{layer}.{name}"] for name in self.layer_shapes(layer)}
+            layers.append(self._layer(layer, own, layout, builder))
+        entry = None
+        if self.projects_input:
+            entry = builder.product(tensors["input_to_hidden.weight"])
+        return Stack(layers, entry)
+
+    def _layer(
+        self, layer: int, tensors: Mapping[str, Tensor], layout: StateLayout, builder: Builder
+    ) -> SRUppLayer:
+        module = "transform_module."
+        attention = keys_values = None
+        if self.attends(layer):
+            streams = self.window is not None
+            attention = Attention(
+                window=self.window,
+                heads=self.num_heads,
+                alpha=float(tensors[f"{module}alpha"]) if self.alpha else 1.0,
+                column=layout.column(f"{layer}.ring") if streams else 0,
+            )
+            keys_values = builder.product(tensors[f"{module}linear2.weight"])
+        wide = tensors[f"{module}linear{2 if attention is None else 3}.weight"]
+        norm = self._norm(tensors, "layer_norm.", builder) if self.layer_norm else None
+        inner = self._norm(tensors, f"{module}layer_norm.", builder)
+        return SRUppLayer(
+            narrow=builder.product(tensors[f"{module}linear1.weight"]),
+            cell=self._cell(tensors, wide, layout.column(f"{layer}.c"), builder),
+            keys_values=keys_values,
+            attention=attention,
+            norm=None if self.normalize_after else norm,
+            inner_norm=inner if self.attn_layer_norm else None,
+            norm_before=not self.attn_normalize_after,
+        )
+
+    def _cell(
+        self, tensors: Mapping[str, Tensor], wide: Tensor, column: int, builder: Builder
+    ) -> SRULayer:
+        outputs = self.output_size
+        # Rows run (direction, channel, block) with the block fastest; the kernels read planes.
+        planes = wide.view(outputs, -1, self.proj_size).transpose(0, 1)
+        product: Multiply = builder.product(planes.reshape(-1, self.proj_size))
+        norm = None
+        if self.layer_norm and self.normalize_after:
+            norm = (
+                builder.put(tensors["layer_norm.weight"]),
+                builder.put(tensors["layer_norm.bias"]),
+            )
+        return SRULayer(
+            product=product,
+            weight_c=builder.exact(tensors["weight_c"].view(2, outputs)),
+            bias=builder.exact(tensors["bias"].view(2, outputs)),
+            column=column,
+            norm=norm,
+            norm_after=True,
+            highway_is_input=len(planes) == 3,
+            scale=float(tensors["scale_x"]) if self.rescale else 1.0,
+            backward_from=self.hidden_size if self.bidirectional else None,
+            fast=builder.fast,
+        )
+
+    def _norm(self, tensors: Mapping[str, Tensor], name: str, builder: Builder) -> Normed | None:
+        if f"{name}weight" not in tensors:
+            return None
+        weight, bias = builder.put(tensors[f"{name}weight"]), builder.put(tensors[f"{name}bias"])
+        return partial(F.layer_norm, normalized_shape=weight.shape, weight=weight, bias=bias)

@@ -1,0 +1,108 @@
+"""The LRN repository's PyTorch cells (Zhang & Sennrich 2019), bare or in its language model."""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+
+from torch import Tensor
+
+from sruserve.model.config import Task
+from sruserve.model.errors import CheckpointError
+from sruserve.model.heads import HeadConfig
+from sruserve.model.importers.lrn_cells import CELLS, Kind, kind_of
+from sruserve.model.importers.network import vocabulary_and_head
+from sruserve.model.importers.options import agree, known
+from sruserve.model.importers.origin import Imported, Options
+from sruserve.model.importers.tensors import NUMBER, floats, layers_of, need, rest_of
+
+# An `RNN` of several cells, alone or in a model; or the language model, an `RNN` for each layer.
+_BARE = rf"(?:[^.]+\.)*cell_{NUMBER}\."
+_MODEL = rf"rnns\.{NUMBER}\.(?:module\.)?cell_0\."
+_TRAINING = {
+    "batch_first",
+    "dropout",
+    "dropouth",
+    "dropouti",
+    "dropoute",
+    "wdrop",
+    "ldropout",
+    "tie_weights",
+}
+
+
+def recognises(names: Collection[str]) -> bool:
+    """Cells whose weights are called `_W`."""
+    return any(re.fullmatch(r"([^.]+\.)*cell_[0-9]{1,4}\._W", name) for name in names)
+
+
+def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> Imported:
+    """See `Origin`. Sizes and the kind of cell come from the tensors, so options may be left out.
+
+    `activation` is ours: "identity" for an LRN or ATR without the tanh of the repository's cells.
+    """
+    tensors = floats(tensors)
+    pattern = _MODEL if any(re.match(_MODEL, name) for name in tensors) else _BARE
+    layers = layers_of(tensors, pattern)
+    if not layers:
+        raise CheckpointError("no cell_0.* tensors: this is no checkpoint of the LRN repository")
+    kinds = {kind_of(layer) for layer in layers}
+    if len(kinds) > 1:
+        raise CheckpointError(f"layers of {len(kinds)} kinds: {', '.join(sorted(kinds))}")
+    kind = kinds.pop()
+    names = {"cell_type", "rnn_type", "input_size", "hidden_size", "num_layers", *_SIZES}
+    given = known(options, names | ({"activation"} if kind in _ACTIVATED else set()), _TRAINING)
+    rnn, config = CELLS[kind](layers, given.pop("activation", "tanh"))
+    others = rest_of(tensors, pattern)
+    head = HeadConfig()
+    if "prior.weight" in others:
+        own, size, head = _mixture(others, task)
+    else:
+        own, size, head = vocabulary_and_head(others, task)
+    _check(given, kind, config.input_size, config.hidden_size, head.experts, size)
+    return Imported(own | rnn, config, vocab_size=size, head=head)
+
+
+_ACTIVATED: tuple[Kind, ...] = ("lrn", "atr")
+_SIZES = ("ntoken", "ninp", "nhid", "nhidlast", "nlayers", "n_experts")
+
+
+def _mixture(
+    tensors: Mapping[str, Tensor], task: Task
+) -> tuple[dict[str, Tensor], int | None, HeadConfig]:
+    """The language model around the cells: a mixture of softmaxes (Yang et al. 2018)."""
+    renamed = {
+        "prior.weight": "output.prior.weight",
+        "latent.0.weight": "output.latent.weight",
+        "latent.0.bias": "output.latent.bias",
+    }
+    own, size, head = vocabulary_and_head(
+        {renamed.get(name, name): tensor for name, tensor in tensors.items()}, task
+    )
+    experts = len(need(own, "output.prior.weight", 2))
+    latent, extra = divmod(len(need(own, "output.latent.weight", 2)), experts)
+    if extra or not latent:
+        raise CheckpointError(f"latent.0.weight has no equal share for each of {experts} experts")
+    return own, size, head.model_copy(update={"experts": experts, "latent_size": latent})
+
+
+def _check(
+    given: Options,
+    kind: Kind,
+    input_size: int,
+    hidden_size: int | Sequence[int],
+    experts: int,
+    size: int | None,
+) -> None:
+    """Raise `CheckpointError` where an option contradicts the weights."""
+    widths = (hidden_size,) if isinstance(hidden_size, int) else tuple(hidden_size)
+    found = {
+        "cell_type": kind,
+        "rnn_type": kind,
+        "input_size": input_size,
+        "hidden_size": hidden_size,
+        "ninp": input_size,
+        "nhid": widths[0],
+        "nhidlast": widths[-1],
+        "n_experts": experts,
+        "ntoken": size,
+    }
+    agree(given, {name: value for name, value in found.items() if name in given})

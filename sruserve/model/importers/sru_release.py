@@ -1,0 +1,127 @@
+"""What the releases of `sru` make of the same tensors and constructor arguments."""
+
+import math
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from sruserve.model.errors import CheckpointError, OptionError
+from sruserve.model.importers.options import flag, shown
+from sruserve.model.importers.origin import Options
+
+
+class Era(Enum):
+    """Releases that compute alike."""
+
+    Y2017 = "2017"
+    Y2018 = "2018"
+    FIRST = "2.0.0 to 2.1.4"
+    SECOND = "2.1.5 to 2.1.7"
+    THIRD = "2.1.8 to 2.7"
+    FOURTH = "3.0.0.dev"
+
+
+@dataclass(frozen=True)
+class Maths:
+    """All that neither shapes nor names tell.
+
+    scales: by layer, what the input is multiplied with as highway; 1 where it is none.
+    """
+
+    activation: str
+    scales: tuple[float, ...]
+
+    def __str__(self) -> str:
+        scale = next((scale for scale in self.scales if scale != 1), 1)
+        return f"{self.activation}, highway times {scale:.6g}"
+
+
+def era_of(release: object) -> Era:
+    """The era of a release such as "2.1.4"; "2017" and "2018" are the code before 2.0."""
+    numbers = re.fullmatch(r"([23])\.(\d{1,3})(?:\.(\d{1,3}))?([.-]?\w{1,12})?", str(release))
+    if str(release) in ("2017", "2018"):
+        return Era(str(release))
+    if not isinstance(release, str) or numbers is None:
+        raise OptionError(
+            f'--options: release is {shown(release)}, not one such as "2.6.0", "3.0.0.dev6", or '
+            '"2017" or "2018" for code from before 2.0'
+        )
+    if numbers[1] == "3":
+        return Era.FOURTH
+    version = (int(numbers[2]), int(numbers[3] or 0))
+    return Era.FIRST if version < (1, 5) else Era.SECOND if version < (1, 8) else Era.THIRD
+
+
+def eras_of(names: Collection[str]) -> tuple[Era, ...]:
+    """The eras that write such names of a layer's tensors (and `ln_lst`, `input_to_hidden`)."""
+    if any(name.startswith("transform_module.") for name in names):
+        return (Era.FOURTH,)
+    old = bool({"gain", "ln_lst"} & set(names))
+    if "weight_c" not in names:
+        return (Era.Y2018,) if old else (Era.Y2017, Era.Y2018)
+    if old:
+        return (Era.FIRST, Era.SECOND)
+    if "input_to_hidden" in names or any(name.startswith("layer_norm.") for name in names):
+        return (Era.THIRD,)
+    return (Era.FIRST, Era.SECOND, Era.THIRD)
+
+
+def maths_of(era: Era, options: Options, stored: Sequence[float | None], cell: bool) -> Maths:
+    """What a release computes.
+
+    stored: by layer, `scale_x` where the highway is the input (None: not saved), and 1 where not.
+    cell: the layers were made as `SRUCell`, whose `rescale` has another default.
+    """
+    early = era in (Era.Y2017, Era.Y2018)
+    # A module that was made without scaling has stored 1; where it has not, it is the option's.
+    rescale = flag(options, "rescale", True)
+    if era is Era.Y2017:
+        scales = tuple(1.0 for _ in stored)
+    elif era is Era.Y2018:  # a Python float there, so never saved
+        scale = math.sqrt(1 + 2 * math.exp(_bias(options))) if rescale else 1.0
+        scales = tuple(scale if kept is None else 1.0 for kept in stored)
+    elif era is Era.FIRST:
+        scales = tuple(1.0 if kept is None else kept for kept in stored)
+    else:
+        scales = tuple(kept if rescale and kept is not None else 1.0 for kept in stored)
+    given = [name for name in ("tanh", "relu", "selu") if flag(options, f"use_{name}", False)]
+    if early and flag(options, "use_tanh", True):
+        given.insert(0, "tanh")
+    if era is Era.Y2017 and "relu" in given:
+        given = ["relu"]
+    if len(set(given)) > 1 and not early:
+        raise OptionError("--options: use_tanh, use_relu and use_selu exclude each other")
+    return Maths(given[0] if given else "identity", scales)
+
+
+def told(possible: tuple[Era, ...], options: Options) -> tuple[Era, ...]:
+    """The one era that the options name, if they do; `CheckpointError` if it is not possible."""
+    if "release" not in options:
+        return possible
+    era = era_of(options["release"])
+    if era not in possible:
+        written = ", ".join(era.value for era in possible)
+        raise CheckpointError(f"release is of {era.value}; the weights are of {written}")
+    return (era,)
+
+
+def settle(
+    possible: tuple[Era, ...], options: Options, stored: Sequence[float | None], cell: bool
+) -> Maths:
+    """What was computed, or `OptionError` where it depends on a release that is not told."""
+    found = {era: maths_of(era, options, stored, cell) for era in possible}
+    if len(set(found.values())) > 1:
+        each = "; ".join(f"{era.value}: {maths}" for era, maths in found.items())
+        raise OptionError(
+            f'"release" of sru is not stored in a state dict: pass it in --options, since the '
+            f"releases make different numbers of these weights and options ({each})"
+        )
+    return found[possible[0]]
+
+
+def _bias(options: Options) -> float:
+    value = options.get("highway_bias", 0)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 80:
+        raise OptionError("--options: highway_bias must be a number between -80 and 80")
+    return value

@@ -1,0 +1,78 @@
+"""The adaptive embedding and softmax of the SRU++ experiments on wikitext-103 and lm1b."""
+
+from collections.abc import Collection, Mapping
+from itertools import accumulate
+from typing import Any
+
+from torch import Tensor
+
+from sruserve.model.cells.srupp import SRUppConfig
+from sruserve.model.embeddings import EmbeddingConfig
+from sruserve.model.errors import CheckpointError, OptionError
+from sruserve.model.heads import HeadConfig
+from sruserve.model.importers.options import flag
+from sruserve.model.importers.tensors import layers_of, need, rest_of
+
+_LAYERS = r"output_layer\.out_layers\.([0-9]{1,2})\."
+_LISTS = {
+    "output.{}.proj": r"output_layer\.out_projs\.([0-9]{1,2})$",
+    "embedding.{}.proj": r"embedding_layer\.emb_projs\.([0-9]{1,2})$",
+    "embedding.{}.weight": r"embedding_layer\.emb_weights\.([0-9]{1,2})$",
+}
+
+
+def is_adaptive(names: Collection[str]) -> bool:
+    """Whether tensors of these names hold an adaptive softmax."""
+    return any(name.startswith("output_layer.out_layers.") for name in names)
+
+
+def adaptive(
+    tensors: Mapping[str, Tensor], given: Mapping[str, Any], rnn: SRUppConfig
+) -> tuple[dict[str, Tensor], int, EmbeddingConfig, HeadConfig]:
+    """All but the stack: tensors by a folder's names, rows of the vocabulary, and both configs.
+
+    The words' rows belong to both; wikitext-103's model shares the projections, too, which its
+    state dict then holds twice.
+    """
+    clusters = layers_of(tensors, _LAYERS)
+    own = {
+        f"output.{i}.{name}": tensor
+        for i, cluster in enumerate(clusters)
+        for name, tensor in cluster.items()
+    }
+    rest = rest_of(tensors, _LAYERS)
+    for ours, theirs in _LISTS.items():
+        own |= {ours.format(i): one[""] for i, one in enumerate(layers_of(rest, theirs))}
+        rest = rest_of(rest, theirs)
+    own |= rest  # to be refused by their names
+    shapes = [need(own, f"output.{i}.weight", 2).shape for i in range(len(clusters))]
+    words = [rows for rows, _ in shapes]
+    words[0] -= len(clusters) - 1  # the rows that stand for the other clusters
+    ends = list(accumulate(words))
+    widths = [width for _, width in shapes]
+    divide = widths[0] // widths[1] if len(widths) > 1 else 1
+    if min(words) < 1 or widths != [widths[0] // divide**i for i in range(len(widths))]:
+        raise CheckpointError(f"output_layer.out_layers are misshapen: {shapes}")
+    shared: dict[str, Any] = {"cutoffs": tuple(ends[:-1]), "size": widths[0], "divide": divide}
+    embedding = EmbeddingConfig(scale=_scale(given, rnn), **shared)
+    return own, ends[-1], embedding, HeadConfig(tied="embedding.0.weight" not in own, **shared)
+
+
+def _scale(given: Mapping[str, Any], rnn: SRUppConfig) -> float:
+    """The factor on an embedding's rows: sqrt(n_d) in models trained without --layer_norm.
+
+    The script hands --layer_norm to SRUpp, which makes of it what its release does: a norm of
+    each layer's input (dev5, dev6), the norm beside the attention (dev1, dev2), or nothing.
+    """
+    if "scale_emb" in given:
+        scaled = flag(given, "scale_emb", True)
+    elif rnn.layer_norm or not rnn.attn_layer_norm:
+        scaled = not rnn.layer_norm
+    elif "layer_norm" in given:
+        scaled = not flag(given, "layer_norm", False)
+    else:
+        raise OptionError(
+            "layer_norm is not stored in a state dict, and it scales the embedding where it is "
+            "false: pass in --options whether the model was trained with --layer_norm"
+        )
+    return float(rnn.input_size**0.5) if scaled else 1.0

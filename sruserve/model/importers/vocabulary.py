@@ -1,0 +1,61 @@
+"""The vocabulary file that `--vocab` names, as the one that a model folder gets."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+
+from sruserve.model.errors import OptionError
+from sruserve.model.text import BYTES_FILE, WORDS_FILE, Words, is_byte_list
+
+UNKNOWN_WORDS = ("<oov>", "<unk>", "<UNK>")
+
+
+def vocabulary(path: Path, size: int | None) -> dict[str, bytes]:
+    """File name and content for a vocabulary of `size` entries, or `OptionError`.
+
+    A list of words without an entry for unknown ones makes a model that refuses them.
+    """
+    if size is None:
+        raise OptionError("--vocab: the checkpoint has no embedding, so it takes features, not ids")
+    content = read_json(path)
+    entries = Words(path).size if isinstance(content, dict) else size
+    if isinstance(content, list):
+        entries = len(content)
+    if entries != size:
+        raise OptionError(f"--vocab has {entries} entries; the embedding has {size} rows")
+    if isinstance(content, dict):
+        return {WORDS_FILE: path.read_bytes()}
+    if is_byte_list(content):
+        return {BYTES_FILE: json.dumps(content).encode()}
+    if not is_string_list(content) or len(set(content)) != len(content):
+        raise OptionError(
+            "--vocab must be a tokenizer.json, or a JSON list of different words or byte values"
+        )
+    words = {word: i for i, word in enumerate(content)}
+    unknown = next((word for word in UNKNOWN_WORDS if word in words), None)
+    model = WordLevel(words) if unknown is None else WordLevel(words, unk_token=unknown)
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    return {WORDS_FILE: tokenizer.to_str(pretty=False).encode()}
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file, or `OptionError`."""
+    try:
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise OptionError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise OptionError(f"{path} is no JSON of use: {error}") from error
+
+
+def is_string_list(content: Any) -> bool:
+    """Whether a JSON value lists strings that UTF-8 can hold: JSON can spell half a character."""
+    return isinstance(content, list) and all(
+        isinstance(entry, str) and not re.search("[\ud800-\udfff]", entry) for entry in content
+    )

@@ -1,0 +1,185 @@
+"""What holds for checkpoints of every origin: formats, tasks, labels, vocabularies."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from torch import Tensor
+
+from sruserve.model.folder import load_model
+from sruserve.model.importers.build import recognise
+from sruserve.model.importers.origins import ORIGINS
+from tests.model.importers.running import imported, refused, run_import
+from tests.model.importers.scripts import CLASSIFIER, ENWIK8, WORDS, script_tensors
+
+STACK = {
+    "rnn_lst.0.weight": torch.ones(12, 36),
+    "rnn_lst.0.bias": torch.ones(24),
+    "rnn_lst.0.scale_x": torch.ones(1),
+}
+OTHER = {"conv.weight": torch.zeros(4, 4), "conv.bias": torch.zeros(4)}
+
+
+def test_names_of_no_known_origin_are_refused_unless_the_origin_is_said(tmp_path: Path) -> None:
+    message = refused(tmp_path, OTHER, "encode", options={})
+    assert "conv.weight, conv.bias" in message
+    assert "of no known origin" in message
+    assert all(name in message for name in ORIGINS)
+    said = ("--format", "sru")
+    assert "no rnn_lst.* tensors" in refused(tmp_path, OTHER, "encode", *said, options={})
+    assert "weight_c is missing" in refused(tmp_path, STACK, "encode", *said, options={})
+
+
+@pytest.mark.parametrize("name", ORIGINS)
+def test_every_format_says_what_is_missing(tmp_path: Path, name: str) -> None:
+    options = {"encoder": "doc_rnn", "window": 1}
+    message = refused(tmp_path, OTHER, "encode", "--format", name, options=options)
+    assert len(message) < 400
+
+
+def test_a_format_that_does_not_exist_is_a_usage_error(tmp_path: Path) -> None:
+    result = run_import(tmp_path, OTHER, "--task", "encode", "--format", "keras")
+    assert result.exit_code == 2
+    assert "'keras' is none of" in " ".join(result.output.replace("\u2502", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("names", "origin"),
+    [
+        (("rnn_lst.0.weight", "rnn_lst.0.bias"), "sru"),
+        (("encoder.rnn_lst.0.weight_c", "out.weight"), "sru"),
+        (("rnn_lst.0.transform_module.weight", "rnn_lst.0.weight_c"), "sru"),
+        (("rnn.rnn_lst.0.transform_module.1.weight", "rnn.rnn_lst.0.weight_c"), "sru"),
+        (("rnn_lst.0.custom_m.weight", "rnn_lst.0.weight_c"), "sru"),
+        (("weight", "weight_c", "bias", "scale_x"), "sru"),
+        (("rnn_lst.0.transform_module.linear1.weight", "rnn_lst.0.weight_c"), "srupp"),
+        (("doc_rnn.rnns.0.weight", "question_rnn.rnns.0.weight"), "drqa"),
+        (("cell_0._W", "cell_0._W_b"), "lrn"),
+        (("encoder.weight", "rnns.0.module.cell_0._W", "prior.weight"), "lrn"),
+        (("layers.0.linear.weight", "layers.0.linear.bias"), "qrnn"),
+        (("encoder.weight", "rnns.0.linear.module.weight_raw", "decoder.bias"), "awd-qrnn"),
+        (("encoder.weight", "rnns.0.module.weight_hh_l0_raw", "decoder.bias"), "awd-qrnn"),
+        (("encoder.weight", "rnns.0.weight_hh_l0", "rnns.1.weight_hh_l0"), "awd-qrnn"),
+        (("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"), "torch"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[0],
+)
+def test_auto_knows_an_origin_by_its_names(names: tuple[str, ...], origin: str) -> None:
+    assert recognise(names) == origin
+
+
+def test_a_task_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    tensors = script_tensors("generate", ENWIK8)
+    assert "--task generate" in refused(tmp_path, tensors, "encode", options={})
+    bare = {k.removeprefix("rnn."): v for k, v in tensors.items() if k.startswith("rnn.")}
+    assert "--task encode" in refused(tmp_path, bare, "classify", options={})
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"labels": ["a", "b"]}, "2 different labels for 3 classes"),
+        ({"labels": "a"}, "list of strings"),
+        ({"vocab": ["a", "b"]}, "2 entries; the embedding has 4"),
+        ({"vocab": ["a", "b", "c", "c"]}, "different words"),
+    ],
+)
+def test_labels_and_vocabularies_that_do_not_fit_are_refused(
+    tmp_path: Path, files: dict[str, Any], message: str
+) -> None:
+    tensors = script_tensors("classify", CLASSIFIER)
+    assert message in refused(tmp_path, tensors, "classify", options={}, **files)
+
+
+@pytest.mark.parametrize("unknown", ["<oov>", "<unk>", "<UNK>"])
+def test_the_entry_for_unknown_words_has_one_of_three_names(tmp_path: Path, unknown: str) -> None:
+    tensors = script_tensors("classify", CLASSIFIER)
+    model = imported(tmp_path, tensors, "classify", options={}, vocab=["a", "b", unknown, "c"])
+    assert model.codec is not None
+    assert model.codec.encode("b never c")[0].tolist() == [1, 2, 3]
+
+
+def test_a_pooling_can_be_said(tmp_path: Path) -> None:
+    tensors = script_tensors("classify", CLASSIFIER)
+    model = imported(tmp_path, tensors, "classify", options={"pooling": "mean"})
+    assert model.config.head.pooling == "mean"
+    other = tmp_path / "other"
+    other.mkdir()
+    assert "pooling" in refused(other, tensors, "classify", options={"pooling": "median"})
+
+
+def tokenizer_json(**words: int) -> Any:
+    tokenizer = Tokenizer(WordLevel(words, unk_token="<oov>"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    return json.loads(tokenizer.to_str())
+
+
+@pytest.mark.parametrize(
+    ("vocab", "message"),
+    [
+        (tokenizer_json(**{"<oov>": 0, "a": 1}), "2 entries; the embedding has 4"),
+        (tokenizer_json(**{"<oov>": 0, "a": 1, "b": 2, "c": 9}), "without gaps"),
+        (tokenizer_json(a=0, b=1, c=2, d=3), "no tokenizer.json of use"),
+        ({"model": "none"}, "no tokenizer.json of use"),
+    ],
+    ids=["too-small", "gap", "no-unknown-word", "other-json"],
+)
+def test_a_tokenizer_that_does_not_fit_is_refused_and_leaves_the_old_folder(
+    tmp_path: Path, vocab: Any, message: str
+) -> None:
+    tensors = script_tensors("classify", CLASSIFIER)
+    assert message in refused(tmp_path, tensors, "classify", options={}, vocab=vocab)
+    digest = imported(tmp_path, tensors, "classify", options={}, vocab=WORDS).digest
+    result = run_import(tmp_path, tensors, "--task", "classify", options={}, vocab=vocab)
+    assert result.exit_code == 1
+    assert load_model(tmp_path / "out").digest == digest
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"embedding_layer.weight": torch.tensor(1.0)}, "embedding.weight is misshapen"),
+        ({"output_layer.weight": torch.tensor(1.0)}, "output.weight is misshapen"),
+        ({"embedding_layer.weight": torch.zeros(0, 8)}, "vocab_size"),
+        ({f"rnn.rnn_lst.{'9' * 4301}.bias": torch.zeros(24)}, "… is not expected"),
+        ({"two\nlines \ud800": torch.zeros(2)}, r"two lines \ud800 is not expected"),
+    ],
+    ids=["embedding-0d", "output-0d", "no-rows", "layer-number", "odd-name"],
+)
+def test_odd_names_and_shapes_are_one_short_line(
+    tmp_path: Path, change: dict[str, Tensor], message: str
+) -> None:
+    tensors = {**script_tensors("generate", ENWIK8), **change}
+    found = refused(tmp_path, tensors, "generate", options={})
+    assert message in found
+    assert len(found) < 400
+
+
+def test_a_bidirectional_network_is_refused_as_a_generator(tmp_path: Path) -> None:
+    tensors = script_tensors("generate", ENWIK8)
+    options = {"bidirectional": True}
+    assert "cannot generate" in refused(tmp_path, tensors, "generate", options=options)
+
+
+@pytest.mark.parametrize("name", ["options", "vocab", "labels"])
+def test_json_that_is_nested_too_deep_is_refused(tmp_path: Path, name: str) -> None:
+    deep = tmp_path / "deep"
+    deep.write_text("[" * 200_000 + "]" * 200_000)
+    tensors = script_tensors("classify", CLASSIFIER)
+    files: dict[str, Any] = {} if name == "options" else {"options": {}}
+    assert "no JSON of use" in refused(
+        tmp_path, tensors, "classify", f"--{name}", str(deep), **files
+    )
+
+
+@pytest.mark.parametrize("name", ["vocab", "labels"])
+def test_words_that_utf_8_cannot_hold_are_refused(tmp_path: Path, name: str) -> None:
+    words = ["<oov>", "a", "\ud800", "b"] if name == "vocab" else ["a", "b", "\ud800"]
+    tensors = script_tensors("classify", CLASSIFIER)
+    message = refused(tmp_path, tensors, "classify", options={}, **{name: words})
+    assert "JSON list of" in message
