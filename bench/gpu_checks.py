@@ -9,7 +9,7 @@ from torch import Tensor
 from bench.gpu_context import Bench
 from bench.gpu_reference import Form, exact_scan, relative_error
 from bench.targets import Check, Target
-from sruserve.kernels import RaggedBatch, make_product, sru_scan
+from sruserve.kernels import Cell, RaggedBatch, make_product, scan
 
 FORMS = (
     Form(name="plain", scale=1.25),
@@ -79,9 +79,8 @@ def _scan(bench: Bench, form: Form, dtype: torch.dtype) -> Iterator[Check]:
     skip = residual if form.skip and form.blocks == 3 else None
     h, after = exact_scan(form, u, skip, weight_c, bias, batch, column)
     out = torch.full((rows + 3, width), float("nan"), dtype=dtype, device=bench.device)
-    sru_scan(
-        u, skip, weight_c, bias, batch, column,
-        scale=form.scale, tanh=form.tanh, updated_reset=form.updated_reset,
+    scan(
+        u, skip, weight_c, bias, batch, column, form.cell,
         backward_from=width // 2 if form.bidirectional else None, out=out,
     )  # fmt: skip
     what = f"scan, {form.name}, {name(dtype)}"
@@ -114,7 +113,7 @@ def _scan_bits(bench: Bench, dtype: torch.dtype) -> Iterator[Check]:
             torch.full_like(source, -1) if start < 0 else source,
             each,
         )
-        return sru_scan(u[rows], x[rows], weight_c, bias, batch, 0)
+        return scan(u[rows], x[rows], weight_c, bias, batch, 0, Cell())
 
     states = bench.random(count, width, dtype=torch.float32)
     h = run(states, slice(0, count * steps), 0, count, -1)

@@ -53,7 +53,7 @@ def _steps(bench: Bench, dtype: torch.dtype) -> Iterator[Check]:
         target = source.clone()
         source[1::3] = -1
         for number, layer in enumerate(decoder.layers):
-            inputs = decoder.embedding.shape[1] if number == 0 else layer.weight_c.shape[1]
+            inputs = decoder.embedding.shape[1] if number == 0 else layer.width
             x = bench.random(count, inputs, dtype=dtype)
             stepped, scanned = decoder.states.clone(), decoder.states.clone()
             h = layer.step(x, stepped, source, target)

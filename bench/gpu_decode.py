@@ -15,6 +15,7 @@ from bench.gpu_model import (
     LANGUAGE_MODEL,
     TINY,
     Size,
+    cell_layers,
     random_decoder,
     random_streams,
     weight_bytes,
@@ -146,7 +147,7 @@ def _part_work(bench: Bench, decoder: Decoder, slots: Slots) -> dict[str, Callab
     count, width = slots.size, decoder.head.inputs
     x = bench.random(count, width)
     logits = decoder.head.step(x, dtype=torch.float32)
-    first, *others = decoder.layers
+    first, *others = cell_layers(decoder)
 
     def whole() -> None:
         decoder.step(slots)
@@ -162,13 +163,13 @@ def _part_work(bench: Bench, decoder: Decoder, slots: Slots) -> dict[str, Callab
     def gates() -> None:
         from sruserve.kernels.tiles import step_tile
         from sruserve.kernels.triton_product import capability
-        from sruserve.kernels.triton_step import triton_sru_step
+        from sruserve.kernels.triton_step import triton_step
 
         tile = step_tile(count, x.dtype, capability(x.device), first.fast)
         for layer in others:
-            triton_sru_step(
-                z, layer.product.weight, x, layer.weight_c, layer.bias, decoder.states,
-                slots.source, slots.target, layer.column, tile=tile,
+            triton_step(
+                z, layer.product.weight, None, x, layer.weight_c, layer.bias, decoder.states,
+                slots.source, slots.target, layer.column, layer.cell, tile=tile,
             )  # fmt: skip
 
     def head() -> None:

@@ -11,7 +11,7 @@ from bench.gpu_clock import captured, sets_beyond_cache
 from bench.gpu_context import Bench, Ceilings
 from bench.gpu_scan import ScanShape
 from bench.targets import TOLD, Target
-from sruserve.kernels import RaggedBatch, SRULayer, make_product
+from sruserve.kernels import Cell, CellLayer, RaggedBatch, make_product
 from sruserve.kernels.chunks import chunk_rows, plan, run_layers
 
 _CHUNKS = (2048, 4096, 8192)  # rows; `chunk_rows` is what a network takes
@@ -41,7 +41,9 @@ class Stack:
         self.states = bench.random(shape.batch, layers * shape.width, dtype=torch.float32)
         self.default, self.fast = (
             [
-                SRULayer(
+                CellLayer(
+                    cell=Cell(),
+                    highway_is_input=True,
                     product=make_product(weight, None, bench.dtype, bench.device, fast),
                     weight_c=weight_c,
                     bias=bias,
@@ -63,7 +65,7 @@ class Stack:
     def input(self, bench: Bench) -> Tensor:
         return bench.random(self.shape.rows, self.shape.width)
 
-    def run(self, layers: Sequence[SRULayer], x: Tensor, rows: int) -> Callable[[], list[Tensor]]:
+    def run(self, layers: Sequence[CellLayer], x: Tensor, rows: int) -> Callable[[], list[Tensor]]:
         """The stack over chunks of about `rows` rows; 0 is one chunk."""
         each = torch.arange(self.shape.batch)
         offsets = torch.arange(self.shape.batch + 1) * self.shape.steps
@@ -95,13 +97,13 @@ def _beside_products(bench: Bench, ceilings: Ceilings, shape: ScanShape, layers:
 
         return captured(run, bench.device)
 
-    def products(layers: Sequence[SRULayer]) -> Callable[[], object]:
+    def products(layers: Sequence[CellLayer]) -> Callable[[], object]:
         def each_layer(x: Tensor) -> Callable[[], object]:
             return lambda: [layer.product(x) for layer in layers]
 
         return in_turn([each_layer(x) for x in inputs])
 
-    def whole(layers: Sequence[SRULayer], rows: int) -> Callable[[], object]:
+    def whole(layers: Sequence[CellLayer], rows: int) -> Callable[[], object]:
         return in_turn([stack.run(layers, x, rows) for x in inputs])
 
     served = 4 if bench.quick else chunk_rows(stack.default)

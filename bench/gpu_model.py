@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sruserve.kernels import SRULayer, make_product
+from sruserve.kernels import Cell, CellLayer, make_product
 from sruserve.kernels.decode import Decoder
 from sruserve.kernels.slots import WINDOW, Streams
 
@@ -61,7 +61,8 @@ def random_decoder(
         planes = weight((4 if first else 3) * size.width, inputs)
         projection = None if first else weight(size.projection, size.width)
         layers.append(
-            SRULayer(
+            CellLayer(
+                cell=Cell(blocks=4 if first else 3),
                 product=make_product(planes, None, dtype, device, fast),
                 projection=None
                 if projection is None
@@ -83,10 +84,16 @@ def random_decoder(
     )
 
 
+def cell_layers(decoder: Decoder) -> list[CellLayer]:
+    """The layers of a `random_decoder`."""
+    return [each for each in decoder.layers if isinstance(each, CellLayer)]
+
+
 def weight_bytes(decoder: Decoder) -> int:
     """The weights that one token is multiplied with."""
-    products = [each.product for each in decoder.layers] + [decoder.head]
-    products += [each.projection for each in decoder.layers if each.projection is not None]
+    layers = cell_layers(decoder)
+    products = [each.product for each in layers] + [decoder.head]
+    products += [each.projection for each in layers if each.projection is not None]
     return sum(each.weight.nbytes for each in products)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sruserve.kernels import RaggedBatch
+from sruserve.kernels import Activation, Cell, RaggedBatch
 from sruserve.kernels.slots import Streams
 
 _NEAR = 1e-5  # a draw this close to a border may fall on either side of it in float32
@@ -13,7 +13,7 @@ _NEAR = 1e-5  # a draw this close to a border may fall on either side of it in f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """Which SRU: the switches of `reference_sru_scan`; `skip` is for a highway at all."""
+    """Which SRU: the switches of its `Cell`; `skip` is for a highway at all."""
 
     name: str
     blocks: int = 3
@@ -22,6 +22,15 @@ class Form:
     tanh: bool = False
     updated_reset: bool = False
     bidirectional: bool = False
+
+    @property
+    def cell(self) -> Cell:
+        return Cell(
+            blocks=self.blocks,
+            activation=Activation.TANH if self.tanh else Activation.IDENTITY,
+            updated_reset=self.updated_reset,
+            scale=self.scale,
+        )
 
 
 def exact_scan(
@@ -33,7 +42,7 @@ def exact_scan(
     batch: RaggedBatch,
     column: int,
 ) -> tuple[Tensor, Tensor]:
-    """`reference_sru_scan` in float64, on copies: h, and the states after."""
+    """`reference_scan` in float64, on copies: h, and the states after."""
     width = weight_c.shape[1]
     blocks = u.cpu().double().view(len(u), -1, width)
     x = torch.zeros(len(u), width, dtype=torch.float64)

@@ -11,7 +11,7 @@ from bench.gpu_clock import captured, sets_beyond_cache
 from bench.gpu_context import Bench, Ceilings
 from bench.samples import Samples
 from bench.targets import TOLD, Target
-from sruserve.kernels import RaggedBatch, sru_scan
+from sruserve.kernels import Cell, RaggedBatch, scan
 
 _LATENCY = Target(most=60)
 _BANDWIDTH = Target(least=0.85)
@@ -52,9 +52,8 @@ class ScanInput:
         self.batch = RaggedBatch(offsets, states, each, each)
 
     def run(self) -> Tensor:
-        return sru_scan(
-            self.u, self.x, self.weight_c, self.bias, self.batch, 0, scale=1.25, out=self.out
-        )
+        gates = (self.weight_c, self.bias)
+        return scan(self.u, self.x, *gates, self.batch, 0, Cell(scale=1.25), out=self.out)
 
 
 def scan_inputs(bench: Bench, shape: ScanShape, dtype: torch.dtype) -> list[ScanInput]:

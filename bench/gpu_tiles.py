@@ -13,6 +13,7 @@ from bench.gpu_checks import name
 from bench.gpu_clock import captured
 from bench.gpu_context import Bench, Ceilings
 from bench.gpu_scan import ScanShape, scan_in_turn, scan_inputs
+from sruserve.kernels import Cell
 from sruserve.kernels import tiles as shipped
 from sruserve.kernels.tiles import ProductTile, ScanTile
 
@@ -140,7 +141,7 @@ def _products(
 
 def _step_sweep(bench: Bench, ceilings: Ceilings) -> None:
     """Product and gates of one step: each with its own weight and states, as in a model."""
-    from sruserve.kernels.triton_step import triton_sru_step
+    from sruserve.kernels.triton_step import triton_step
 
     width, inputs = (32, 16) if bench.quick else (_WIDTH, _PROJECTION)
     for rows in (2,) if bench.quick else (1, 256, 1024):
@@ -150,9 +151,9 @@ def _step_sweep(bench: Bench, ceilings: Ceilings) -> None:
         bias = bench.random(2, width, dtype=torch.float32)
         states = bench.random(2 * rows, _LAYERS * width, dtype=torch.float32)
         order = torch.randperm(2 * rows, device=bench.device)
-        rest = (residual, weight_c, bias, states, order[:rows], order[rows:].clone())
+        rest = (None, residual, weight_c, bias, states, order[:rows], order[rows:].clone())
         work = {
-            _tile_name(tile): partial(_each_step, triton_sru_step, x, weights, rest, tile)
+            _tile_name(tile): partial(_each_step, triton_step, x, weights, rest, tile)
             for tile in (STEP_SWEEP[:1] if bench.quick else STEP_SWEEP)
         }
         nbytes = weights[0].nbytes + rows * (2 * width * 4 + (inputs + 2 * width) * x.itemsize)
@@ -164,12 +165,13 @@ def _each_step(
     step: Callable[..., Tensor],
     x: Tensor,
     weights: Sequence[Tensor],
-    rest: tuple[Tensor, ...],
+    rest: tuple[Tensor | None, ...],
     tile: ProductTile,
 ) -> Tensor:
     width = len(weights[0]) // 3
     return [
-        step(x, weight, *rest, number * width, tile=tile) for number, weight in enumerate(weights)
+        step(x, weight, *rest, number * width, Cell(), tile=tile)
+        for number, weight in enumerate(weights)
     ][-1]
 
 

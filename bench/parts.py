@@ -13,7 +13,7 @@ import sruserve.kernels.layer as layer_module
 from bench.report import Report
 from bench.samples import Samples, interleave
 from bench.twins import Shape, Twins
-from sruserve.kernels import RaggedBatch, padded_rows, sru_scan
+from sruserve.kernels import Cell, RaggedBatch, padded_rows, scan
 from sruserve.model.network import Network
 
 
@@ -66,7 +66,7 @@ def _timed(network: Network) -> Iterator[dict[str, float]]:
 
     layers = [replace(each, product=timed("products", each.product)) for each in network.layers]
     with (
-        patch.object(layer_module, "sru_scan", timed("recurrence", sru_scan)),
+        patch.object(layer_module, "scan", timed("recurrence", scan)),
         patch.object(network, "layers", layers),
     ):
         yield spent
@@ -81,7 +81,7 @@ def scan_alone(report: Report, shape: Shape, dtype: torch.dtype, rounds: int) ->
     rows, width = shape.steps * shape.batch, shape.width
     u = torch.randn(rows, 3 * width).to(dtype)
     x = torch.randn(rows, width).to(dtype)
-    weight_c, bias = torch.randn(2, width), torch.randn(2, width)
+    weight_c, bias, cell = torch.randn(2, width), torch.randn(2, width), Cell()
     states = torch.zeros(shape.batch, width)
     sequences = torch.arange(shape.batch)
     batch = RaggedBatch(torch.arange(shape.batch + 1) * shape.steps, states, sequences, sequences)
@@ -90,7 +90,7 @@ def scan_alone(report: Report, shape: Shape, dtype: torch.dtype, rounds: int) ->
     copied = torch.empty_like(source)
     found = interleave(
         {
-            "recurrence": lambda: sru_scan(u, x, weight_c, bias, batch, 0),
+            "recurrence": lambda: scan(u, x, weight_c, bias, batch, 0, cell),
             "copy of as many bytes": lambda: copied.copy_(source),
         },
         rounds,

@@ -270,4 +270,5 @@ EXPORT int sru_scan(const struct scan *s) {
 }
 
 #include "cpu_layer.h"
+
 #include "cpu_attention_call.h"

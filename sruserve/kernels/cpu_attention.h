@@ -12,6 +12,8 @@ enum { TILE = 32 };         /* keys */
 enum { AT_ONCE = 8 };       /* chains of FMAs: enough to hide their latency */
 enum { PAD = 16 };          /* floats of the widest vector; rows of scratch are multiples */
 
+typedef float quarter __attribute__((vector_size(16))); /* of the widest vector */
+
 /* The arguments of `reference_attention`, as `attention.py` packs them. */
 struct attention {
     const char *q, *keys_values, *memory, *residual; /* memory: where it is `chunked` */
@@ -67,15 +69,13 @@ static inline struct run run_from(const struct look *l, int64_t query, int64_t f
 }
 #endif
 
-/* The sum of the lanes, by halves. */
+/* The sum of the lanes. */
 TARGET INLINE float NAME(total)(vf value) {
-    float lane[LANES];
-    memcpy(lane, &value, sizeof lane);
+    union { vf whole; quarter part[LANES / 4]; } lanes = {value};
+    quarter sum = lanes.part[0];
 #pragma GCC unroll 4
-    for (int half = LANES / 2; half; half /= 2)
-#pragma GCC unroll 8
-        for (int i = 0; i < half; ++i) lane[i] += lane[i + half];
-    return lane[0];
+    for (int i = 1; i < LANES / 4; ++i) sum += lanes.part[i];
+    return (sum[0] + sum[2]) + (sum[1] + sum[3]);
 }
 
 /* Features from `i` on, `left` of them, of the scores of `queries` x `keys`. */

@@ -58,9 +58,8 @@ TARGET INLINE void NAME(steps)(const struct walk *w, int64_t channel, int vector
                 out = NAME(activate)(c[v], activation);
             } else if (kind == LRN) {
                 /* One division for both gates; no gate is below 2^-63, so that nothing overflows. */
-                const vf most = NAME(all)(63.0f);
-                const vf i = 1.0f + NAME(exp2)(MIN(most, (first + previous) * fold));
-                const vf f = 1.0f + NAME(exp2)(MIN(most, (second - previous) * fold));
+                const vf i = 1.0f + NAME(exp2_up_to)(63.0f, (first + previous) * fold);
+                const vf f = 1.0f + NAME(exp2_up_to)(63.0f, (second - previous) * fold);
                 const vf value = FMA(previous, i, third * f) / (i * f);
                 c[v] = NAME(activate)(value, activation);
                 if (x) c[v] *= NAME(sigmoid)((more - c[v]) * fold);

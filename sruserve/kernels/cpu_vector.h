@@ -16,10 +16,11 @@ TARGET INLINE vf NAME(pick)(vi mask, vf yes, vf no) {
     return (vf)((mask & (vi)yes) | (~mask & (vi)no));
 }
 
-/* 2^y to 2 ulp for y in [-126.5, 127.5); beyond, 0 and +inf. NaN stays NaN. */
-TARGET INLINE vf NAME(exp2)(vf y) {
+/* 2^y to 2 ulp for y in [-126.5, 127.5); below, 0; from `most` on, which is up to 128, 2^most:
+ * with 128, +inf. NaN stays NaN. */
+TARGET INLINE vf NAME(exp2_up_to)(float most, vf y) {
     const vf round = NAME(all)(12582912.0f + 127.0f); /* 1.5 * 2^23; 127: the exponent's bias */
-    y = MIN(NAME(all)(128.0f), MAX(NAME(all)(-127.0f), y));
+    y = MIN(NAME(all)(most), MAX(NAME(all)(-127.0f), y));
     const vf shifted = y + round;
     const vf r = y - (shifted - round);
     vf p = NAME(all)(1.326472731e-3f);
@@ -30,6 +31,8 @@ TARGET INLINE vf NAME(exp2)(vf y) {
     p = FMA(p, r, NAME(all)(1.0f));
     return p * (vf)((vu)shifted << 23);
 }
+
+TARGET INLINE vf NAME(exp2)(vf y) { return NAME(exp2_up_to)(128.0f, y); }
 
 /* The logistic function of x, given y = -log2(e) x. */
 TARGET INLINE vf NAME(sigmoid)(vf y) { return 1.0f / (1.0f + NAME(exp2)(y)); }

@@ -42,7 +42,7 @@ class Layer(Protocol):
         ...
 
     def scan(self, u: Tensor, x: Tensor, batch: RaggedBatch, out: Tensor | None = None) -> Tensor:
-        """The recurrence over `u`, with the layer's input `x`; h (rows, width), in `out` if given."""
+        """The recurrence over `u`, with the layer's input `x`: h (rows, width), `out` if given."""
         ...
 
     def finish(self, h: Tensor) -> Tensor:

@@ -10,11 +10,11 @@ from torch import Tensor
 
 
 class NormKind(IntEnum):
-    """Which formula; μ, σ and var are those of a row, biased unless said otherwise."""
+    """Which formula; mean, std and var are those of a row, biased unless said otherwise."""
 
-    LAYER = 0  # (x - μ) / sqrt(var + 1e-5): torch.nn.LayerNorm, and sru from 2.1.9 on
-    UNBIASED = 1  # (x - μ) / sqrt(unbiased var + 1e-6), and x where it is one number: sru 2.0-2.1.7
-    STD = 2  # (x - μ) / (σ + 1e-6): sru 1.x
+    LAYER = 0  # (x - mean) / sqrt(var + 1e-5): torch.nn.LayerNorm, and sru from 2.1.9 on
+    UNBIASED = 1  # (x - mean) / sqrt(unbiased var + 1e-6), or x of one number: sru 2.0-2.1.7
+    STD = 2  # (x - mean) / (std + 1e-6): sru 1.x
     RMS = 3  # x / sqrt(mean of x² + 1e-8), no bias: LRN's document and inference models
 
 
@@ -45,8 +45,8 @@ class Norm:
         return F.layer_norm(x, (n,), self.weight * sqrt(biased), self.bias, 1e-6 * biased)
 
     def _by_deviation(self, x: Tensor) -> Tensor:
-        """1 / σ comes with the normed row: 1 / (σ + eps) = 1 / σ / (1 + eps / σ)."""
-        # The least that keeps 1 / σ finite: it stands under a square root.
+        """1 / std comes with the normed row: 1 / (std + eps) = 1 / std / (1 + eps / std)."""
+        # The least that keeps 1 / std finite: it stands under a square root.
         normed, _, inverse = torch.native_layer_norm(x.float(), (x.shape[1],), None, None, 1e-30)
         normed = normed / (1 + 1e-6 * inverse) * self.weight
         return (normed if self.bias is None else normed + self.bias).to(x.dtype)

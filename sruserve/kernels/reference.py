@@ -1,4 +1,4 @@
-"""The element-wise recurrences in plain torch: the definition every faster kernel must agree with."""
+"""The element-wise recurrences in plain torch: what every faster kernel must agree with."""
 
 from collections.abc import Callable
 
@@ -38,7 +38,6 @@ def reference_scan(
     gates = torch.zeros(4, width)
     if weight_c is not None and bias is not None:
         gates = torch.cat((weight_c, bias))
-    step = _STEPS[cell.kind]
     h = torch.empty(len(u), width)
     split = width if backward_from is None else backward_from
     offsets = batch.offsets.tolist()
@@ -52,80 +51,53 @@ def reference_scan(
                 state = batch.states[source, place]
             for t in order:
                 x = None if skip is None else skip[t, channels]
-                out, state = step(cell, planes[t, :, channels], x, state, gates[:, channels])
+                out, state = _step(cell, planes[t, :, channels], x, state, gates[:, channels])
                 h[t, channels] = out
             if target >= 0:
                 batch.states[target, place] = state
     return h.to(u.dtype)
 
 
-def _sru(
+def _step(
     cell: Cell, u: Tensor, x: Tensor | None, c: Tensor, gates: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Lei et al. 2018, eq. 1-4; sru 2.1.9-2.6.0."""
-    (z, u_f, u_r), (w_f, w_r, b_f, b_r) = u[:3], gates
-    f = torch.sigmoid(u_f + w_f * c + b_f)
-    new = z + (c - z) * f  # the released code's rounding order
-    r = torch.sigmoid(u_r + w_r * (new if cell.updated_reset else c) + b_r)
-    return _highway(_ACTIVATIONS[cell.activation](new), r, u[3] if cell.blocks == 4 else x), new
+    """h and the new state of one step, from the planes of u and the state before.
 
-
-def _lrn(
-    cell: Cell, u: Tensor, x: Tensor | None, h: Tensor, gates: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Zhang and Sennrich 2019, eq. 5-7; with 4 blocks oLRN, whose output gate reads the new c."""
-    p, q, r = u[:3]
-    i = torch.sigmoid(p + h)
-    f = torch.sigmoid(q - h)
-    c = _ACTIVATIONS[cell.activation](i * r + f * h)
-    h = c if cell.blocks == 3 else torch.sigmoid(u[3] - c) * c
-    return h, h
-
-
-def _qrnn(
-    cell: Cell, u: Tensor, x: Tensor | None, c: Tensor, gates: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Bradbury et al. 2016 as released: f gates the new value; a highway as SRU's where asked."""
-    z, f = torch.tanh(u[0]), torch.sigmoid(u[1]) * cell.keep
-    c = c + f * (z - c)
-    if cell.blocks == 2:
-        return c, c
-    return _highway(c, torch.sigmoid(u[2]), u[3] if cell.blocks == 4 else x), c
-
-
-def _sum(
-    cell: Cell, u: Tensor, x: Tensor | None, c: Tensor, gates: Tensor
-) -> tuple[Tensor, Tensor]:
-    c = c + u[0]
-    return c, c
-
-
-def _max(
-    cell: Cell, u: Tensor, x: Tensor | None, c: Tensor, gates: Tensor
-) -> tuple[Tensor, Tensor]:
-    c = torch.where(u[1] == 0, u[0], torch.maximum(c, u[0]))
-    return c, c
-
-
-def _shift(
-    cell: Cell, u: Tensor, x: Tensor | None, c: Tensor, gates: Tensor
-) -> tuple[Tensor, Tensor]:
-    return c, u[0]
+    SRU: Lei et al. 2018, eq. 1-4; sru 2.1.9-2.6.0. LRN: Zhang and Sennrich 2019; with 4 blocks
+    its oLRN, whose output gate reads the new c. QRNN: Bradbury et al. 2016 as released, where f
+    gates the new value; a highway is that of SRU.
+    """
+    g = _ACTIVATIONS[cell.activation]
+    x = u[3] if cell.blocks == 4 else x
+    match cell.kind:
+        case Kind.SRU:
+            (z, u_f, u_r), (w_f, w_r, b_f, b_r) = u[:3], gates
+            f = torch.sigmoid(u_f + w_f * c + b_f)
+            new = z + (c - z) * f  # the released code's rounding order
+            r = torch.sigmoid(u_r + w_r * (new if cell.updated_reset else c) + b_r)
+            return _highway(g(new), r, x), new
+        case Kind.LRN:
+            i, f = torch.sigmoid(u[0] + c), torch.sigmoid(u[1] - c)
+            new = g(i * u[2] + f * c)
+            h = new if x is None else torch.sigmoid(x - new) * new
+            return h, h
+        case Kind.QRNN:
+            z, f = torch.tanh(u[0]), torch.sigmoid(u[1]) * cell.keep
+            new = c + f * (z - c)
+            return (new if cell.blocks == 2 else _highway(new, torch.sigmoid(u[2]), x)), new
+        case Kind.SUM:
+            return c + u[0], c + u[0]
+        case Kind.MAX:
+            new = torch.where(u[1] == 0, u[0], torch.maximum(c, u[0]))
+            return new, new
+        case Kind.SHIFT:
+            return c, u[0]
 
 
 def _highway(value: Tensor, gate: Tensor, x: Tensor | None) -> Tensor:
     return value * gate if x is None else x + (value - x) * gate
 
 
-_Step = Callable[[Cell, Tensor, Tensor | None, Tensor, Tensor], tuple[Tensor, Tensor]]
-_STEPS: dict[Kind, _Step] = {
-    Kind.SRU: _sru,
-    Kind.LRN: _lrn,
-    Kind.QRNN: _qrnn,
-    Kind.SUM: _sum,
-    Kind.MAX: _max,
-    Kind.SHIFT: _shift,
-}
 _ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     Activation.IDENTITY: lambda c: c,
     Activation.TANH: torch.tanh,

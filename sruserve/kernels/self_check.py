@@ -100,9 +100,8 @@ class _Stack:
             z = x @ self.projection.T
             for i, (cell, weight) in enumerate(zip(_CELLS, self.weights, strict=True)):
                 residual = x if cell.takes_residual else None
-                x = reference_scan(
-                    z @ weight.T, residual, *self.gates[i], batch, i * self.width, cell
-                )
+                u, (weight_c, bias) = z @ weight.T, self.gates[i]
+                x = reference_scan(u, residual, weight_c, bias, batch, i * self.width, cell)
                 z = x
             return x
 

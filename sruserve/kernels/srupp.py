@@ -1,16 +1,14 @@
 """One SRU++ layer as tensors: a narrow product, attention, a wide product, and the SRU's scan."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from sruserve.kernels.attention import Attention, attend
-from sruserve.kernels.layer import SRULayer
+from sruserve.kernels.layer import CellLayer
+from sruserve.kernels.norm import Norm
 from sruserve.kernels.product import Multiply
 from sruserve.kernels.ragged import RaggedBatch
-
-Normed = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,11 +27,11 @@ class SRUppLayer:
     """
 
     narrow: Multiply
-    cell: SRULayer
+    cell: CellLayer
     keys_values: Multiply | None = None
     attention: Attention | None = None
-    norm: Normed | None = None
-    inner_norm: Normed | None = None
+    norm: Norm | None = None
+    inner_norm: Norm | None = None
     norm_before: bool = False
 
     @property

@@ -23,7 +23,7 @@ from bench.machine import ROOT, machine_class
 from bench.report import Report
 from bench.targets import Check, Target
 from sruserve.kernels import RaggedBatch
-from sruserve.kernels.reference import reference_sru_scan
+from sruserve.kernels.reference import reference_scan
 from sruserve.server.engine.jobs import Sampling
 from sruserve.server.engine.sampling import Sampler
 
@@ -97,9 +97,8 @@ def test_the_float64_scan_is_the_definition(form: Form) -> None:
     source, target = torch.tensor([0, -1, 2, 3]), torch.tensor([4, 5, 2, -1])
     batch = RaggedBatch(torch.tensor([0, *accumulate(lengths)]), states, source, target)
     h, after = exact_scan(form, u, x, weight_c, bias, batch, column)
-    expected = reference_sru_scan(
-        u, x, weight_c, bias, batch, column,
-        scale=form.scale, tanh=form.tanh, updated_reset=form.updated_reset,
+    expected = reference_scan(
+        u, x, weight_c, bias, batch, column, form.cell,
         backward_from=width // 2 if form.bidirectional else None,
     )  # fmt: skip
     torch.testing.assert_close(h[:rows], expected[:rows].double(), rtol=1e-5, atol=1e-6)

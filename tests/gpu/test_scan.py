@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from sruserve.kernels.ragged import RaggedBatch
-from sruserve.kernels.triton_scan import triton_sru_scan
+from sruserve.kernels.triton_scan import triton_scan
 from tests.gpu.conftest import INTERPRETED
 from tests.kernels.scans import (
+    TANH,
     VARIANTS,
     assert_exact_gates,
     assert_same_bits,
@@ -43,7 +44,7 @@ def test_it_agrees_with_the_definition(
     width: int, variant: dict[str, Any], dtype: torch.dtype, device: torch.device
 ) -> None:
     work = case(width, LENGTHS, dtype=dtype, device=device, **variant)
-    assert_close(work.run(triton_sru_scan), work.expected())
+    assert_close(work.run(triton_scan), work.expected())
 
 
 @EACH_DTYPE
@@ -58,15 +59,16 @@ def test_nan_and_infinity_spread_as_in_the_definition(
         "state": work.batch.states,
         "weight": work.weight_c,
         "bias": work.bias,
-        "residual": work.u if work.residual is None else work.residual,
+        "residual": work.residual,
     }
-    spoil(tensors[place])
+    tensor = tensors[place]
+    spoil(work.u if tensor is None else tensor)
     work = work.to(device)
-    assert_same_pattern(work.run(triton_sru_scan), work.expected())
+    assert_same_pattern(work.run(triton_scan), work.expected())
 
 
 def test_the_gates_are_exact_to_rounding(device: torch.device) -> None:
-    assert_exact_gates(triton_sru_scan, 101 if INTERPRETED else 50_001, device)
+    assert_exact_gates(triton_scan, 101 if INTERPRETED else 50_001, device)
 
 
 @EACH_DTYPE
@@ -84,9 +86,8 @@ def test_any_split_of_time_gives_the_same_bits(
     for first, end in pairwise([0, *cuts, length]):
         offsets = torch.tensor([0, end - first], device=device)
         part = work.rows(first, end, RaggedBatch(offsets, states, row, row))
-        arguments = (part.u, part.residual, part.weight_c, part.bias, part.batch, part.column)
-        parts.append(triton_sru_scan(*arguments, **part.options))
-    assert_same_bits((torch.cat(parts), states), work.run(triton_sru_scan))
+        parts.append(triton_scan(*part.arguments(), **part.options))
+    assert_same_bits((torch.cat(parts), states), work.run(triton_scan))
 
 
 @EACH_DTYPE
@@ -97,10 +98,10 @@ def test_a_sequence_has_the_same_bits_in_any_company(
 ) -> None:
     lengths = [i * 7 % 30 for i in range(sequences)]
     work = case(80, lengths, dtype=dtype, device=device, **variant)
-    h, states = work.run(triton_sru_scan)
+    h, states = work.run(triton_scan)
     offsets = work.batch.offsets.tolist()
     for i in {0, 1, 2, 3, sequences // 2, sequences - 1}:
-        alone, after = work.alone(i).run(triton_sru_scan)
+        alone, after = work.alone(i).run(triton_scan)
         assert torch.equal(alone, h[offsets[i] : offsets[i + 1]])
         if (target := int(work.batch.target[i])) >= 0:
             assert torch.equal(after[target], states[target])
@@ -109,28 +110,18 @@ def test_a_sequence_has_the_same_bits_in_any_company(
 @EACH_DTYPE
 def test_a_channel_has_the_same_bits_in_any_width(dtype: torch.dtype, device: torch.device) -> None:
     work = case(136, [5, 0, 12, 3], dtype=dtype, device=device, backward_from=0.5)
-    assert work.residual is not None
-    h, _ = work.run(triton_sru_scan)
+    h, _ = work.run(triton_scan)
     for first, end in [(0, 1), (3, 68), (5, 100), (69, 133)]:
-        part = replace(
-            work,
-            u=work.u.view(-1, 3, 136)[:, :, first:end].flatten(1).contiguous(),
-            residual=work.residual[:, first:end].contiguous(),
-            weight_c=work.weight_c[:, first:end].contiguous(),
-            bias=work.bias[:, first:end].contiguous(),
-            column=work.column + first,
-            options={"backward_from": min(max(68 - first, 0), end - first)},
-        )
-        assert torch.equal(part.run(triton_sru_scan)[0], h[:, first:end])
+        assert torch.equal(work.channels(first, end).run(triton_scan)[0], h[:, first:end])
 
 
 @EACH_DTYPE
 def test_a_repeat_gives_the_same_bits(dtype: torch.dtype, device: torch.device) -> None:
     lengths = [9, 0, 4] if INTERPRETED else [i * 13 % 90 for i in range(200)]
     work = case(72 if INTERPRETED else 512, lengths, dtype=dtype, device=device, backward_from=0.5)
-    first = work.run(triton_sru_scan)
+    first = work.run(triton_scan)
     for _ in range(2 if INTERPRETED else 20):
-        assert_same_bits(work.run(triton_sru_scan), first)
+        assert_same_bits(work.run(triton_scan), first)
 
 
 @pytest.mark.skipif(INTERPRETED, reason="large")
@@ -139,8 +130,8 @@ def test_a_large_ragged_batch_agrees_with_the_definition(
     dtype: torch.dtype, device: torch.device
 ) -> None:
     lengths = [i * 31 % 60 for i in range(300)]
-    work = case(512, lengths, dtype=dtype, device=device, tanh=True, backward_from=0.5)
-    assert_close(work.run(triton_sru_scan), work.expected())
+    work = case(512, lengths, dtype=dtype, device=device, activation=TANH, backward_from=0.5)
+    assert_close(work.run(triton_scan), work.expected())
 
 
 @pytest.mark.skipif(INTERPRETED, reason="large")
@@ -156,8 +147,8 @@ def test_more_sequences_than_a_short_grid_axis_holds(device: torch.device) -> No
         rows,
     )
     many = replace(one, u=one.u.repeat(count, 1), residual=one.residual.repeat(count, 1))
-    h, states = replace(many, batch=batch).run(triton_sru_scan)
-    expected, end = one.run(triton_sru_scan)
+    h, states = replace(many, batch=batch).run(triton_scan)
+    expected, end = one.run(triton_scan)
     assert torch.equal(h, expected.repeat(count, 1))
     assert torch.equal(states, end[:1].repeat(count, 1))
 
@@ -179,6 +170,6 @@ def test_rows_past_the_reach_of_32_bits(device: torch.device) -> None:
         residual=torch.cat([work.residual.new_zeros(far, width), work.residual]),
         batch=batch,
     )
-    (h, states), (expected, end) = long.run(triton_sru_scan), work.run(triton_sru_scan)
+    (h, states), (expected, end) = long.run(triton_scan), work.run(triton_scan)
     assert torch.equal(h[far:], expected)
     assert torch.equal(states[0], end[0])

@@ -1,5 +1,6 @@
 """One step on a GPU: the same bits as the product and the scan, whoever else is in the batch."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,11 +8,12 @@ import torch
 from torch import Tensor
 
 from sruserve.kernels import tiles
+from sruserve.kernels.cell import Cell
 from sruserve.kernels.ragged import RaggedBatch
 from sruserve.kernels.tiles import ProductTile
 from sruserve.kernels.triton_product import capability, triton_product
-from sruserve.kernels.triton_scan import triton_sru_scan
-from sruserve.kernels.triton_step import step_kernel, triton_sru_step
+from sruserve.kernels.triton_scan import triton_scan
+from sruserve.kernels.triton_step import step_kernel, triton_step
 from tests.gpu.conftest import INTERPRETED
 from tests.gpu.exact import assert_same
 from tests.kernels.scans import VARIANTS, Case, case
@@ -44,6 +46,10 @@ class Step:
         self.x = torch.randn(streams, inputs, generator=g).to(device, dtype)
         weight = torch.randn(self.case.u.shape[1], inputs, generator=g) / inputs**0.5
         self.weight = weight.to(device, dtype)
+        # Only SRU's products have none.
+        self.weight_bias = None
+        if not self.case.cell.gated_by_state:
+            self.weight_bias = torch.randn(len(weight), generator=g).to(device, dtype)
 
     def run(
         self, tile: ProductTile | None = None, streams: slice = slice(None), **options: Any
@@ -51,9 +57,10 @@ class Step:
         """Returns h and the states after the step."""
         batch, residual = self.case.batch, self.case.residual
         states = batch.states.clone()
-        h = triton_sru_step(
+        h = triton_step(
             self.x[streams].clone(),
             self.weight,
+            self.weight_bias,
             None if residual is None else residual[streams].clone(),
             self.case.weight_c,
             self.case.bias,
@@ -61,8 +68,8 @@ class Step:
             batch.source[streams].clone(),
             batch.target[streams].clone(),
             self.case.column,
+            self.case.cell,
             tile=tile,
-            **self.case.options,
             **options,
         )
         return h, states
@@ -71,9 +78,8 @@ class Step:
         """The same by the kernels that prefill uses."""
         batch, states = self.case.batch, self.case.batch.states.clone()
         batch = RaggedBatch(batch.offsets, states, batch.source, batch.target)
-        u = triton_product(self.x, self.weight)
-        layer = (self.case.residual, self.case.weight_c, self.case.bias)
-        return triton_sru_scan(u, *layer, batch, self.case.column, **self.case.options), states
+        u = triton_product(self.x, self.weight, self.weight_bias)
+        return triton_scan(*replace(self.case, u=u, batch=batch).arguments()), states
 
 
 def crowd_tile(dtype: torch.dtype, device: torch.device) -> ProductTile:
@@ -183,7 +189,8 @@ def test_a_captured_step_moves_the_states_at_every_replay(
     rows = torch.arange(streams, device=device)
 
     def step(states: Tensor, out: Tensor) -> None:
-        triton_sru_step(x, weight, residual, weight_c, bias, states, rows, rows, 0, out=out)
+        gates = (weight_c, bias)
+        triton_step(x, weight, None, residual, *gates, states, rows, rows, 0, Cell(), out=out)
 
     states, out = torch.zeros(streams, width, device=device), torch.empty_like(x)
     step(states, out)

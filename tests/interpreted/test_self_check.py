@@ -27,9 +27,9 @@ def test_right_kernels_pass() -> None:
 @pytest.mark.parametrize(
     ("module", "name", "what"),
     [
-        (triton_scan, "triton_sru_scan", "outputs of sequences"),
+        (triton_scan, "triton_scan", "outputs of sequences"),
         (triton_product, "triton_product", "outputs of sequences"),
-        (triton_step, "triton_sru_step", "scores of a step"),
+        (triton_step, "triton_step", "scores of a step"),
     ],
     ids=["scan", "product", "step"],
 )
@@ -59,7 +59,7 @@ def test_a_kernel_that_does_not_run_is_told(monkeypatch: pytest.MonkeyPatch) -> 
     def broken(*args: Any, **kwargs: Any) -> Tensor:
         raise RuntimeError("no kernel image is available")
 
-    monkeypatch.setattr(triton_scan, "triton_sru_scan", broken)
+    monkeypatch.setattr(triton_scan, "triton_scan", broken)
     with pytest.raises(KernelMismatch, match="do not run in float32: no kernel image"):
         check()
 

@@ -4,12 +4,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from sruserve.kernels.cell import Activation, Cell, Kind
 from sruserve.kernels.ragged import RaggedBatch
-from sruserve.kernels.reference import reference_sru_scan
+from sruserve.kernels.reference import reference_scan
 from sruserve.kernels.tiles import ProductTile
 from sruserve.kernels.triton_product import triton_product
-from sruserve.kernels.triton_scan import triton_sru_scan
-from sruserve.kernels.triton_step import triton_sru_step
+from sruserve.kernels.triton_scan import triton_scan
+from sruserve.kernels.triton_step import triton_step
 
 DOTS = ProductTile(rows=16, columns=16, depth=32, stages=2, warps=4)
 VECTOR = ProductTile(rows=4, columns=4, depth=64, stages=1, warps=4, vector=True)
@@ -24,28 +25,38 @@ def _seed() -> None:
     torch.manual_seed(0)
 
 
-def layer(blocks: int, skip: bool = True, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
-    rows = len(SOURCE)
+TANH = Activation.TANH
+
+
+def layer(
+    blocks: int = 3, skip: bool = True, dtype: torch.dtype = torch.float32, **options: Any
+) -> dict[str, Any]:
+    rows, cell = len(SOURCE), Cell(blocks=blocks, **options)
+    gated = cell.gated_by_state
     return {
         "x": torch.randn(rows, INPUTS).to(dtype),
         "weight": (torch.randn(blocks * WIDTH, INPUTS) * 0.3).to(dtype),
-        "residual": torch.randn(rows, WIDTH).to(dtype) if skip and blocks == 3 else None,
-        "weight_c": torch.randn(2, WIDTH),
-        "bias": torch.randn(2, WIDTH),
+        "weight_bias": None if gated else torch.randn(blocks * WIDTH).to(dtype),
+        "residual": torch.randn(rows, WIDTH).to(dtype) if skip and cell.takes_residual else None,
+        "weight_c": torch.randn(2, WIDTH) if gated else None,
+        "bias": torch.randn(2, WIDTH) if gated else None,
         "states": torch.randn(9, STATE_WIDTH),
         "source": SOURCE,
         "target": TARGET,
         "column": COLUMN,
+        "cell": cell,
     }
 
 
-def expected(layer: dict[str, Any], **options: Any) -> tuple[Tensor, Tensor]:
+def expected(layer: dict[str, Any]) -> tuple[Tensor, Tensor]:
     """h and the states of the same step by the reference."""
     states = layer["states"].clone()
     batch = RaggedBatch(torch.arange(len(SOURCE) + 1), states, layer["source"], layer["target"])
-    u = (layer["x"].float() @ layer["weight"].float().T).to(layer["x"].dtype)
-    named = (layer["weight_c"], layer["bias"], batch, layer["column"])
-    return reference_sru_scan(u, layer["residual"], *named, **options), states
+    u = layer["x"].float() @ layer["weight"].float().T
+    if layer["weight_bias"] is not None:
+        u += layer["weight_bias"]
+    named = (layer["weight_c"], layer["bias"], batch, layer["column"], layer["cell"])
+    return reference_scan(u.to(layer["x"].dtype), layer["residual"], *named), states
 
 
 @FORMS
@@ -53,20 +64,28 @@ def expected(layer: dict[str, Any], **options: Any) -> tuple[Tensor, Tensor]:
     ("blocks", "skip", "options"),
     [
         (3, True, {}),
-        (3, True, {"scale": 1.7, "tanh": True}),
+        (3, True, {"scale": 1.7, "activation": TANH}),
         (3, False, {"updated_reset": True}),
         (4, False, {}),
-        (4, False, {"tanh": True, "updated_reset": True}),
+        (4, False, {"activation": TANH, "updated_reset": True}),
+        (3, False, {"kind": Kind.LRN, "activation": TANH}),
+        (4, False, {"kind": Kind.LRN, "activation": Activation.SELU}),
+        (2, False, {"kind": Kind.QRNN, "zoneout": 0.3}),
+        (3, True, {"kind": Kind.QRNN, "scale": 1.3}),
+        (1, False, {"kind": Kind.SHIFT}),
     ],
-    ids=["plain", "scaled tanh", "no skip", "wide highway", "every option"],
+    ids=[
+        *("plain", "scaled tanh", "no skip", "wide highway", "every option"),
+        *("lrn", "olrn", "qrnn", "qrnn with a residual", "shift"),
+    ],
 )
 def test_a_step_is_the_reference_after_a_product(
     tile: ProductTile, blocks: int, skip: bool, options: dict[str, Any]
 ) -> None:
-    given = layer(blocks, skip)
-    h, states = expected(given, **options)
+    given = layer(blocks, skip, **options)
+    h, states = expected(given)
     out = torch.full((len(SOURCE), WIDTH), torch.nan)
-    assert triton_sru_step(**given, **options, out=out, tile=tile) is out
+    assert triton_step(**given, out=out, tile=tile) is out
     torch.testing.assert_close(out, h, atol=3e-6, rtol=1e-6)
     torch.testing.assert_close(given["states"], states, atol=3e-6, rtol=1e-6)
 
@@ -75,7 +94,7 @@ def test_a_step_is_the_reference_after_a_product(
 def test_a_step_touches_no_other_column_and_no_other_row(tile: ProductTile) -> None:
     given = layer(3)
     before = given["states"].clone()
-    triton_sru_step(**given, tile=tile)
+    triton_step(**given, tile=tile)
     changed = given["states"] != before
     assert changed[TARGET[TARGET >= 0], COLUMN : COLUMN + WIDTH].all()
     assert changed.sum() == (TARGET >= 0).sum() * WIDTH
@@ -86,7 +105,7 @@ def test_a_row_that_starts_from_zeros_reads_no_state(tile: ProductTile) -> None:
     given = layer(3)
     given["states"].fill_(torch.nan)
     given["source"] = torch.full_like(SOURCE, -1)
-    assert triton_sru_step(**given, tile=tile).isfinite().all()
+    assert triton_step(**given, tile=tile).isfinite().all()
     assert given["states"][TARGET[TARGET >= 0], COLUMN : COLUMN + WIDTH].isfinite().all()
 
 
@@ -97,8 +116,8 @@ def test_indices_gather_the_input_and_the_residual_each_for_itself(tile: Product
     x_index, residual_index = torch.tensor([3, 3, 0, 5, 2, 1]), torch.tensor([1, 0, 5, 5, 2, 4])
     again = dict(given, x=x[x_index], residual=residual[residual_index])
     again["states"] = given["states"].clone()
-    indexed = triton_sru_step(**given, x_index=x_index, residual_index=residual_index, tile=tile)
-    assert torch.equal(indexed, triton_sru_step(**again, tile=tile))
+    indexed = triton_step(**given, x_index=x_index, residual_index=residual_index, tile=tile)
+    assert torch.equal(indexed, triton_step(**again, tile=tile))
     assert torch.equal(given["states"], again["states"])
 
 
@@ -107,40 +126,47 @@ def test_a_stream_has_the_same_bits_alone_and_in_company(tile: ProductTile) -> N
     given = layer(4)
     alone = {name: value for name, value in given.items() if name != "states"}
     states = given["states"].clone()
-    together = triton_sru_step(**given, tile=tile)
+    together = triton_step(**given, tile=tile)
     for row in range(len(SOURCE)):
         alone |= {name: given[name][row : row + 1] for name in ("x", "source", "target")}
-        h = triton_sru_step(**alone, states=states, tile=tile)
+        h = triton_step(**alone, states=states, tile=tile)
         assert torch.equal(h[0], together[row])
     assert torch.equal(states, given["states"])
 
 
-@pytest.mark.parametrize("blocks", [3, 4])
-def test_a_step_in_half_precision_is_the_product_and_the_scan(blocks: int) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [{"scale": 1.3}, {"blocks": 4}, {"kind": Kind.LRN}, {"kind": Kind.QRNN, "scale": 1.3}],
+    ids=str,
+)
+def test_a_step_in_half_precision_is_the_product_and_the_scan(options: dict[str, Any]) -> None:
     """Bit for bit: both round the product to the dtype before the gates."""
-    given = layer(blocks, dtype=torch.float16)
+    given = layer(dtype=torch.float16, **options)
     states = given["states"].clone()
     batch = RaggedBatch(torch.arange(len(SOURCE) + 1), states, SOURCE, TARGET)
-    u = triton_product(given["x"], given["weight"], tile=DOTS)
-    named = (given["weight_c"], given["bias"], batch, COLUMN)
-    h = triton_sru_scan(u, given["residual"], *named, scale=1.3)
-    assert torch.equal(triton_sru_step(**given, scale=1.3, tile=DOTS), h)
+    u = triton_product(given["x"], given["weight"], given["weight_bias"], tile=DOTS)
+    named = (given["weight_c"], given["bias"], batch, COLUMN, given["cell"])
+    h = triton_scan(u, given["residual"], *named)
+    assert torch.equal(triton_step(**given, tile=DOTS), h)
     assert torch.equal(given["states"], states)
 
 
 def test_no_streams_are_no_work() -> None:
     given = layer(3)
     given |= {name: given[name][:0] for name in ("x", "residual", "source", "target")}
-    assert triton_sru_step(**given).shape == (0, WIDTH)
+    assert triton_step(**given).shape == (0, WIDTH)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"weight": torch.zeros(5 * WIDTH, INPUTS)}, "weight must have 3 or 4 times 20 rows"),
+        ({"weight": torch.zeros(50, INPUTS)}, "weight must have a multiple of 3 rows, not 50"),
+        ({"weight_bias": torch.zeros(7)}, r"weight_bias must have shape \(60,\)"),
+        ({"bias": None}, "weight_c and bias are for SRU"),
+        ({"cell": Cell(kind=Kind.LRN)}, "weight_c and bias are for SRU"),
         ({"weight": torch.zeros(3 * WIDTH, 7)}, "x and weight must be"),
-        ({"bias": torch.zeros(2, 3)}, "weight_c and bias must have shape"),
-        ({"weight_c": torch.zeros(2, WIDTH).half()}, "must be float32"),
+        ({"bias": torch.zeros(2, 3)}, "bias must be"),
+        ({"weight_c": torch.zeros(2, WIDTH).half()}, "weight_c must be"),
         ({"column": 11}, "column 11"),
         ({"column": -1}, "column -1"),
         ({"source": SOURCE[:3]}, r"source must be \(6,\) of int64"),
@@ -156,9 +182,9 @@ def test_no_streams_are_no_work() -> None:
 )
 def test_tensors_that_do_not_fit_are_refused_by_name(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        triton_sru_step(**(layer(3) | change))
+        triton_step(**(layer(3) | change))
 
 
 def test_a_residual_beside_a_wide_highway_is_refused() -> None:
     with pytest.raises(ValueError, match="pass no residual"):
-        triton_sru_step(**(layer(4) | {"residual": torch.zeros(6, WIDTH)}))
+        triton_step(**(layer(4) | {"residual": torch.zeros(6, WIDTH)}))

@@ -25,6 +25,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from sruserve.kernels import tiles
+from sruserve.kernels.cell import Activation, Cell, Kind
 from sruserve.kernels.triton_scan import scan_kernel
 
 CAPABILITIES = (80, 90)
@@ -95,14 +96,30 @@ def scan_configurations() -> Iterator[Configuration]:
             turn = k + f
             split = (512, 256, 0)[turn % 3]
             name = f"scan-{dtype}-{tile.channels}-{form}-{split}"
-            tanh, updated = turn % 2 == 1, turn // 2 % 2 == 1
-            wanted = _scan(name, dtype, tile, 512, split, blocks, residual, tanh, updated)
+            activation = Activation(turn % 4)
+            cell = Cell(blocks=blocks, activation=activation, updated_reset=turn // 2 % 2 == 1)
+            wanted = _scan(name, dtype, tile, 512, split, cell, residual)
             yield replace(wanted, capabilities=capabilities)
+    others = {
+        "lrn": Cell(kind=Kind.LRN, activation=Activation.TANH),
+        "olrn": Cell(kind=Kind.LRN, blocks=4),
+        "qrnn": Cell(kind=Kind.QRNN, blocks=2),
+        "qrnn-gated": Cell(kind=Kind.QRNN),
+        "qrnn-residual": Cell(kind=Kind.QRNN),
+        "qrnn-highway": Cell(kind=Kind.QRNN, blocks=4),
+        "sum": Cell(kind=Kind.SUM, blocks=1),
+        "max": Cell(kind=Kind.MAX, blocks=2),
+        "shift": Cell(kind=Kind.SHIFT, blocks=1),
+    }
+    for k, (kind, cell) in enumerate(others.items()):
+        dtype, tile, _ = kinds[k % 3]
+        name = f"scan-{kind}-{dtype}"
+        yield _scan(name, dtype, tile, 512, (512, 256)[k % 2], cell, kind.endswith("residual"))
     for width, split in ((500, 500), (504, 252), (4, 2)):  # blocks that the width does not fill
         name = f"scan-bf16-of-{width}-{split}"
-        yield _scan(name, "bf16", tiles.SCAN_16_BIT, width, split, 3, True, False, False)
+        yield _scan(name, "bf16", tiles.SCAN_16_BIT, width, split, Cell(), True)
     # Rows that no 4-byte copy can read: as correct, but not as fast.
-    odd = _scan("scan-bf16-of-501", "bf16", tiles.SCAN_16_BIT, 501, 501, 3, True, False, False)
+    odd = _scan("scan-bf16-of-501", "bf16", tiles.SCAN_16_BIT, 501, 501, Cell(), True)
     yield replace(odd, async_copies=0)
 
 
@@ -112,21 +129,24 @@ def _scan(
     tile: tiles.ScanTile,
     width: int,
     split: int,
-    blocks: int,
+    cell: Cell,
     residual: bool,
-    tanh: bool,
-    updated_reset: bool,
 ) -> Configuration:
-    constants = {
+    constants: dict[str, Any] = {
         "WIDTH": width,
-        "BLOCKS": blocks,
         "SPLIT": split,
-        "TANH": tanh,
-        "UPDATED_RESET": updated_reset,
+        "KIND": int(cell.kind),
+        "BLOCKS": cell.blocks,
+        "ACTIVATION": int(cell.activation),
+        "UPDATED_RESET": cell.updated_reset,
         "CHANNELS": tile.channels,
         "STEPS": tile.steps,
         "STAGES": tile.stages,
     }
+    if not residual:
+        constants["residual"] = None
+    if not cell.gated_by_state:
+        constants |= {"weight_c": None, "bias": None}
     row = tile.channels * (4 if dtype == "fp32" else 2)
     return Configuration(
         name,
@@ -134,8 +154,8 @@ def _scan(
         dict.fromkeys(("u", "residual", "h"), f"*{dtype}")
         | dict.fromkeys(("weight_c", "bias", "states"), "*fp32")
         | dict.fromkeys(("offsets", "source", "target"), "*i64")
-        | {"state_width": "i32", "column": "i32", "scale": "fp32"},
-        constants if residual else constants | {"residual": None},
+        | {"state_width": "i32", "column": "i32", "scale": "fp32", "keep": "fp32"},
+        constants,
         {"num_warps": tile.warps, "enable_fp_fusion": False},
         # Each stage but the one worked on is asked for once ahead of the loop, and one in it.
         async_copies=tile.stages * (4 * tile.steps * row // (16 * 32 * tile.warps)),

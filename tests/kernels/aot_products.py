@@ -8,6 +8,7 @@ import torch
 import triton
 
 from sruserve.kernels import tiles
+from sruserve.kernels.cell import Activation, Cell, Kind
 from sruserve.kernels.slots import WINDOW
 from sruserve.kernels.tiles import ProductTile
 from sruserve.kernels.triton_product import product_kernel
@@ -27,6 +28,10 @@ FMA = {80: r"fma\.rn\.f32", 90: r"fma\.rn\.f32"}
 _CROWD = 1024  # streams
 _WIDTH = 2048
 _PROJECTED = 512
+_SRU = Cell(activation=Activation.TANH)
+_SRU_OF_4 = Cell(blocks=4, activation=Activation.TANH)
+_LRN = Cell(kind=Kind.LRN, activation=Activation.TANH)
+_QRNN = Cell(kind=Kind.QRNN)
 
 
 def product_configurations() -> Iterator[Configuration]:
@@ -49,19 +54,22 @@ def product_configurations() -> Iterator[Configuration]:
 
 
 def step_configurations() -> Iterator[Configuration]:
-    """Every tile, in a layer with its own highway input and in one with the residual."""
+    """Every tile, in layers with their own highway input, with the residual, and gated alone."""
     for capability, place in PLACES.items():
         for dtype, rows in ((BF16, 1), (BF16, _CROWD), (FP32, 1)):
-            for blocks in (3, 4):
+            for cell in (_SRU, _SRU_OF_4):
                 tile = tiles.step_tile(rows, dtype, place, fast=rows > 1)
-                yield _step(tile, dtype, _PROJECTED, _WIDTH, blocks, capability)
-        yield _step(tiles.step_tile(1, FP16, place), FP16, _PROJECTED, _WIDTH, 3, capability)
+                yield _step(tile, dtype, _PROJECTED, _WIDTH, cell, capability)
+        yield _step(tiles.step_tile(1, FP16, place), FP16, _PROJECTED, _WIDTH, _SRU, capability)
+        for cell, rows in ((_LRN, 1), (_QRNN, _CROWD)):
+            tile = tiles.step_tile(rows, BF16, place, fast=rows > 1)
+            yield _step(tile, BF16, _PROJECTED, _WIDTH, cell, capability)
         for inputs, rows in ((200, 1), (203, 1), (203, _CROWD)):
             tile = tiles.step_tile(rows, BF16, place, fast=rows > 1)
-            yield _step(tile, BF16, inputs, 94, 3, capability, index=True)
-    for dtype, rows, blocks in ((BF16, 1, 3), (BF16, 8, 4), (FP32, 8, 3)):
+            yield _step(tile, BF16, inputs, 94, _SRU, capability, index=True)
+    for dtype, rows, cell in ((BF16, 1, _SRU), (BF16, 8, _SRU_OF_4), (FP32, 8, _SRU)):
         tile = tiles.step_tile(rows, dtype, (9, 0), fast=True)
-        yield _step(tile, dtype, _PROJECTED, _WIDTH, blocks, 90)
+        yield _step(tile, dtype, _PROJECTED, _WIDTH, cell, 90)
 
 
 def sample_configurations() -> Iterator[Configuration]:
@@ -126,7 +134,7 @@ def _step(
     dtype: torch.dtype,
     inputs: int,
     width: int,
-    blocks: int,
+    cell: Cell,
     capability: int,
     *,
     index: bool = False,
@@ -134,20 +142,23 @@ def _step(
     tile = tiles.loadable(tile, inputs, dtype)
     kind = DTYPES[dtype]
     absent = [] if index else ["x_index", "residual_index"]
-    if blocks == 4:
-        absent.append("residual")
+    if not cell.takes_residual:
+        absent += ["residual", "residual_index"]
+    # As products have them: SRU no bias, the others one.
+    absent += ["weight_bias"] if cell.gated_by_state else ["weight_c", "bias"]
     return Configuration(
-        name=f"step{blocks}-{kind}-{inputs}-{width}-{_name(tile)}",
+        name=f"step-{cell.kind.name.lower()}{cell.blocks}-{kind}-{inputs}-{width}-{_name(tile)}",
         kernel=step_kernel,
         signature={
-            **dict.fromkeys(["x", "weight", "residual", "out"], f"*{kind}"),
+            **dict.fromkeys(["x", "weight", "weight_bias", "residual", "out"], f"*{kind}"),
             **dict.fromkeys(["weight_c", "bias", "states"], "*fp32"),
             **dict.fromkeys(["x_index", "residual_index", "source", "target"], "*i64"),
             **dict.fromkeys(["rows", "state_width", "column"], "i32"),
-            "scale": "fp32",
+            **dict.fromkeys(["scale", "keep"], "fp32"),
         },
         constants=dict.fromkeys(absent)
-        | {"IN": inputs, "WIDTH": width, "BLOCKS": blocks, "TANH": True, "UPDATED_RESET": False}
+        | {"IN": inputs, "WIDTH": width, "KIND": int(cell.kind), "BLOCKS": cell.blocks}
+        | {"ACTIVATION": int(cell.activation), "UPDATED_RESET": cell.updated_reset}
         | {"ROWS": tile.rows, "CHANNELS": tile.columns, "DEPTH": _depth(tile, inputs)}
         | {"VECTOR": tile.vector},
         options=_options(tile),

@@ -157,11 +157,12 @@ def case(
     if cell.kind is Kind.MAX:
         u[:, width:] = (u[:, width:] > -1).to(dtype)  # begin anew here and there
     residual = torch.randn(rows, width, generator=g).to(dtype)
-    gates = torch.randn(2, width, generator=g) * 0.5, torch.randn(2, width, generator=g)
+    weight_c, bias = torch.randn(2, width, generator=g) * 0.5, torch.randn(2, width, generator=g)
     return Case(
         u,
         residual if skip and cell.takes_residual else None,
-        *(gates if cell.gated_by_state else (None, None)),
+        weight_c if cell.gated_by_state else None,
+        bias if cell.gated_by_state else None,
         RaggedBatch(
             torch.tensor([0, *lengths]).cumsum(0),
             torch.randn(2 * n, width + 8, generator=g),

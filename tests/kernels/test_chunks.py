@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sruserve.kernels import RaggedBatch, SRULayer, make_product
+from sruserve.kernels import Cell, CellLayer, Kind, Norm, RaggedBatch, make_product
 from sruserve.kernels.chunks import Beside, Inline, chunk_rows, plan, run_layers
 
 WIDTH = 24
@@ -46,26 +46,39 @@ def _poisoned(tensor: Tensor) -> Tensor:
     return tensor.fill_(float("nan")) if tensor.is_floating_point() else tensor
 
 
-def layers(norm_after: bool = False) -> list[SRULayer]:
+def layers(norm_after: bool = False) -> list[CellLayer]:
     g = torch.Generator().manual_seed(0)
 
     def random(*size: int) -> Tensor:
         return torch.randn(size, generator=g)
 
-    def layer(column: int, width_in: int) -> SRULayer:
+    def layer(column: int, width_in: int) -> CellLayer:
         blocks = 3 if width_in == WIDTH else 4
         weight = random(blocks * WIDTH, width_in) / width_in**0.5
-        return SRULayer(
+        return CellLayer(
             product=make_product(weight, None, torch.float32),
+            cell=Cell(blocks=blocks),
             weight_c=random(2, WIDTH),
             bias=random(2, WIDTH),
             column=column,
             highway_is_input=blocks == 3,
-            norm=(random(WIDTH), random(WIDTH)) if norm_after else None,
+            norm=Norm(random(WIDTH), random(WIDTH)) if norm_after else None,
             norm_after=norm_after,
         )
 
-    return [layer(0, 16), layer(WIDTH, WIDTH), layer(2 * WIDTH, WIDTH)]
+    window = make_product(random(2 * WIDTH, 2 * WIDTH), random(2 * WIDTH), torch.float32)
+    return [
+        layer(0, 16),
+        layer(WIDTH, WIDTH),
+        # Its `project` has state, too.
+        CellLayer(
+            product=window,
+            cell=Cell(kind=Kind.QRNN, blocks=2),
+            column=2 * WIDTH,
+            previous=3 * WIDTH,
+        ),
+        layer(4 * WIDTH, WIDTH),
+    ]
 
 
 def batch(lengths: list[int], dropped: bool = False) -> RaggedBatch:
@@ -76,7 +89,7 @@ def batch(lengths: list[int], dropped: bool = False) -> RaggedBatch:
     target[:1] = source[:1]
     if dropped:
         target[-1] = -1
-    states = torch.randn(2 * n, 3 * WIDTH, generator=torch.Generator().manual_seed(1))
+    states = torch.randn(2 * n, 5 * WIDTH, generator=torch.Generator().manual_seed(1))
     return RaggedBatch(torch.tensor([0, *lengths]).cumsum(0), states, source, target)
 
 
@@ -144,10 +157,10 @@ def test_a_batch_that_runs_backwards_too_is_one_chunk() -> None:
 
 
 def test_a_wide_stack_gets_chunks_of_fewer_rows() -> None:
-    def stack(width: int) -> list[SRULayer]:
+    def stack(width: int) -> list[CellLayer]:
         weight, gates = torch.zeros(3 * width, 8), torch.zeros(2, width)
         product = make_product(weight, None, torch.float32)
-        return [SRULayer(product=product, weight_c=gates, bias=gates, column=0)]
+        return [CellLayer(product=product, cell=Cell(), weight_c=gates, bias=gates, column=0)]
 
     assert chunk_rows(stack(512)) == 8192
     assert chunk_rows(stack(2048)) == 2048
@@ -166,8 +179,9 @@ def test_a_failure_leaves_nothing_running_that_memory_is_taken_from() -> None:
             raise torch.OutOfMemoryError
         return torch.zeros(len(x), 3 * WIDTH)
 
+    product.outputs = 3 * WIDTH  # type: ignore[attr-defined]
     gates = torch.zeros(2, WIDTH)
-    layer = SRULayer(product=product, weight_c=gates, bias=gates, column=0)  # type: ignore[arg-type]
+    layer = CellLayer(product=product, cell=Cell(), weight_c=gates, bias=gates, column=0)  # type: ignore[arg-type]
     parts = [torch.zeros(end - first, WIDTH) for first, end, _ in planned.chunks]
     with pytest.raises(torch.OutOfMemoryError):
         run_layers([layer], parts, [each for *_, each in planned.chunks], lane)

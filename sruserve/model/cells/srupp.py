@@ -1,16 +1,14 @@
 """SRU++ (Lei 2021) as `sru` 3.0.0.dev1 to dev6 have it: SRU layers that may attend to the past."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import ClassVar, Self
 
-import torch.nn.functional as F
 from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor
 
-from sruserve.kernels import Multiply, SRULayer
+from sruserve.kernels import Cell, CellLayer, Norm
 from sruserve.kernels.attention import Attention
-from sruserve.kernels.srupp import Normed, SRUppLayer
+from sruserve.kernels.srupp import SRUppLayer
 from sruserve.model.cells.stack import Builder, Shapes, Stack, StackConfig, Width
 from sruserve.model.state import StateLayout
 
@@ -144,55 +142,49 @@ class SRUppConfig(StackConfig):
         module = "transform_module."
         attention = keys_values = None
         if self.attends(layer):
-            streams = self.window is not None
             attention = Attention(
                 window=self.window,
                 heads=self.num_heads,
                 alpha=float(tensors[f"{module}alpha"]) if self.alpha else 1.0,
-                column=layout.column(f"{layer}.ring") if streams else 0,
+                column=0 if self.window is None else layout.column(f"{layer}.ring"),
             )
             keys_values = builder.product(tensors[f"{module}linear2.weight"])
         wide = tensors[f"{module}linear{2 if attention is None else 3}.weight"]
-        norm = self._norm(tensors, "layer_norm.", builder) if self.layer_norm else None
-        inner = self._norm(tensors, f"{module}layer_norm.", builder)
+        norm = _norm(tensors, "", builder)
         return SRUppLayer(
             narrow=builder.product(tensors[f"{module}linear1.weight"]),
             cell=self._cell(tensors, wide, layout.column(f"{layer}.c"), builder),
             keys_values=keys_values,
             attention=attention,
             norm=None if self.normalize_after else norm,
-            inner_norm=inner if self.attn_layer_norm else None,
+            inner_norm=_norm(tensors, module, builder),
             norm_before=not self.attn_normalize_after,
         )
 
     def _cell(
         self, tensors: Mapping[str, Tensor], wide: Tensor, column: int, builder: Builder
-    ) -> SRULayer:
+    ) -> CellLayer:
         outputs = self.output_size
         # Rows run (direction, channel, block) with the block fastest; the kernels read planes.
         planes = wide.view(outputs, -1, self.proj_size).transpose(0, 1)
-        product: Multiply = builder.product(planes.reshape(-1, self.proj_size))
-        norm = None
-        if self.layer_norm and self.normalize_after:
-            norm = (
-                builder.put(tensors["layer_norm.weight"]),
-                builder.put(tensors["layer_norm.bias"]),
-            )
-        return SRULayer(
-            product=product,
+        scale = float(tensors["scale_x"]) if self.rescale else 1.0
+        return CellLayer(
+            product=builder.product(planes.reshape(-1, self.proj_size)),
+            cell=Cell(blocks=len(planes), scale=scale),
+            column=column,
             weight_c=builder.exact(tensors["weight_c"].view(2, outputs)),
             bias=builder.exact(tensors["bias"].view(2, outputs)),
-            column=column,
-            norm=norm,
+            norm=_norm(tensors, "", builder) if self.normalize_after else None,
             norm_after=True,
             highway_is_input=len(planes) == 3,
-            scale=float(tensors["scale_x"]) if self.rescale else 1.0,
             backward_from=self.hidden_size if self.bidirectional else None,
             fast=builder.fast,
         )
 
-    def _norm(self, tensors: Mapping[str, Tensor], name: str, builder: Builder) -> Normed | None:
-        if f"{name}weight" not in tensors:
-            return None
-        weight, bias = builder.put(tensors[f"{name}weight"]), builder.put(tensors[f"{name}bias"])
-        return partial(F.layer_norm, normalized_shape=weight.shape, weight=weight, bias=bias)
+
+def _norm(tensors: Mapping[str, Tensor], module: str, builder: Builder) -> Norm | None:
+    """The norm of a layer, or of its module; None where there is none."""
+    if f"{module}layer_norm.weight" not in tensors:
+        return None
+    weight, bias = (tensors[f"{module}layer_norm.{name}"] for name in ("weight", "bias"))
+    return Norm(builder.put(weight), builder.put(bias))

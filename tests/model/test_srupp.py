@@ -1,0 +1,390 @@
+"""SRU++ against its releases: any options, sizes, windows, lengths and splits; and its importer."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from typer.testing import CliRunner, Result
+
+import sruserve.kernels.srupp as srupp_layer
+from sruserve.cli import app
+from sruserve.kernels.ragged import RaggedBatch, single
+from sruserve.kernels.reference_attention import reference_attention
+from sruserve.model.cells.srupp import SRUppConfig
+from sruserve.model.config import ModelConfig, architecture
+from sruserve.model.errors import CheckpointError, OptionError
+from sruserve.model.folder import load_model
+from sruserve.model.importers.origin import Imported
+from sruserve.model.importers.srupp import read
+from sruserve.model.network import Network, network_shapes
+
+# Folders of wheels, NAME-3.0.0.devN each, as `pip install --target` makes them.
+WHEELS = {Path(p).name[-4:]: p for p in os.environ.get("SRU3_ORACLE", "").split(os.pathsep) if p}
+SCRIPT = Path(__file__).parent.parent / "oracles" / "srupp_oracle.py"
+Ask = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+@pytest.fixture(scope="module", params=["dev2", "dev3", "dev5", "dev6"])
+def release(request: pytest.FixtureRequest) -> str:
+    if request.param not in WHEELS:
+        pytest.skip(f"SRU3_ORACLE names no folder with sru 3.0.0.{request.param}")
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def ask(release: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
+    """Runs a request in the release's own process; see `srupp_oracle.py`."""
+    out = tmp_path_factory.mktemp("oracle") / "answer.pt"
+    environment = {**os.environ, "PYTHONPATH": WHEELS[release], "PYTHONWARNINGS": "ignore"}
+    with subprocess.Popen(
+        [sys.executable, SCRIPT],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as oracle:
+        assert oracle.stdin is not None
+        assert oracle.stdout is not None
+        streams = oracle.stdin, oracle.stdout
+
+        def run(request: dict[str, Any]) -> dict[str, Any]:
+            print(json.dumps({**request, "out": str(out)}), file=streams[0], flush=True)
+            assert streams[1].readline() == "done\n"
+            return dict(torch.load(out, weights_only=True))
+
+        yield run
+        oracle.stdin.close()
+
+
+def network(found: Imported, dtype: torch.dtype = torch.float32) -> Network:
+    config = ModelConfig(
+        architectures=(architecture(found.rnn, "encode"),),
+        model_type="srupp",
+        task="encode",
+        rnn=found.rnn,
+    )
+    shapes = {name: tuple(tensor.shape) for name, tensor in found.tensors.items()}
+    assert shapes == network_shapes(config)
+    return Network(config, found.tensors, dtype)
+
+
+@st.composite
+def requests(draw: st.DrawFn, release: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A request to the oracle, and what a user then writes into --options."""
+    bidirectional = draw(st.booleans())
+    heads = draw(st.integers(1, 3))
+    layers = draw(st.integers(1, 4))
+    options: dict[str, Any] = {
+        "input_size": draw(st.sampled_from([5, 8])),
+        "hidden_size": 4 if bidirectional else 8,
+        "proj_size": heads * draw(st.integers(1, 9)),
+        "num_layers": layers,
+        "num_heads": heads,
+        "bidirectional": bidirectional,
+        "rescale": draw(st.booleans()),
+        "proj_input_to_hidden_first": draw(st.booleans()),
+        "layer_norm": draw(st.booleans()),
+    }
+    if draw(st.booleans()) and release != "dev2":
+        options["attention_last_n_layers"] = draw(st.integers(0, layers))
+    else:
+        options["attention_every_n_layers"] = draw(st.integers(1, 3))
+    if release == "dev3":
+        options["normalization_type"] = draw(st.integers(1, 3))
+    else:
+        options["normalize_after"] = draw(st.booleans())
+    if release in ("dev5", "dev6"):
+        options["attn_layer_norm"] = draw(st.booleans())
+    window = None
+    if not bidirectional and draw(st.integers(0, 3)):
+        window = draw(st.integers(1, 9))
+    count, steps = draw(st.integers(1, 3)), st.integers(1, 30)
+    lengths = [draw(steps)] * count if window else [draw(steps) for _ in range(count)]
+    request = {
+        "seed": draw(st.integers(0, 9)),
+        "options": options,
+        "window": window,
+        "lengths": lengths,
+    }
+    return request, {**options, "window": window}
+
+
+def run(
+    model: Network, answer: dict[str, Any], lengths: list[int], cuts: list[int]
+) -> tuple[list[Tensor], Tensor]:
+    """Outputs of each sequence and end states, the input cut at `cuts`."""
+    x, rows = answer["x"], torch.arange(len(lengths))
+    start = model.layout.unpack(model.layout.allocate(len(lengths)))
+    start |= {f"{layer}.c": c for layer, c in enumerate(answer["c_0"])}
+    states = model.layout.pack(start)
+    parts: list[list[Tensor]] = [[] for _ in lengths]
+    begin = 0
+    for end in [*sorted(cuts), max(lengths)]:
+        chunks = [x[begin : min(end, n), b] for b, n in enumerate(lengths)]
+        offsets = torch.tensor([0, *map(len, chunks)]).cumsum(0)
+        h = model.hidden(torch.cat(chunks), RaggedBatch(offsets, states, rows, rows))
+        for b, part in enumerate(torch.split(h, list(map(len, chunks)))):
+            parts[b].append(part)
+        begin = end
+    entries = model.layout.unpack(states)
+    ends = [entries[f"{layer}.c"] for layer in range(len(answer["c_0"]))]
+    return [torch.cat(part) for part in parts], torch.stack(ends)
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_any_model_gives_the_outputs_and_states_of_its_release(
+    ask: Ask, release: str, data: st.DataObject
+) -> None:
+    request, options = data.draw(requests(release))
+    answer, lengths = ask(request), request["lengths"]
+    found = read(answer["state_dict"], options, "encode")
+    assert isinstance(found.rnn, SRUppConfig)
+    model = network(found)
+    cuts: list[int] = []
+    if model.streams and max(lengths) > 1:
+        cuts = data.draw(st.lists(st.integers(1, max(lengths) - 1), max_size=4, unique=True))
+    attends = any(found.rnn.attends(layer) for layer in range(options["num_layers"]))
+    windowed = options["window"] is not None or not attends
+    assert model.streams == (windowed and not options["bidirectional"])
+    for attend in (srupp_layer.attend, reference_attention):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(srupp_layer, "attend", attend)
+            outputs, ends = run(model, answer, lengths, cuts)
+        for b, h in enumerate(outputs):
+            torch.testing.assert_close(h, answer["h"][: lengths[b], b], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(ends, answer["c_n"], rtol=1e-5, atol=1e-5)
+
+
+GOLDEN = sorted((Path(__file__).parent.parent / "golden").glob("srupp-*"))
+
+
+def stack(**options: Any) -> SRUppConfig:
+    plain = {"input_size": 6, "hidden_size": 8, "proj_size": 4, "num_layers": 3, "window": 5}
+    return SRUppConfig.model_validate({**plain, **options})
+
+
+def state_dict(rnn: SRUppConfig, prefix: str = "") -> dict[str, Tensor]:
+    """Random tensors, as the library saves them."""
+    generator = torch.Generator().manual_seed(3)
+    return {
+        prefix + name: torch.ones(1)
+        if name.endswith("scale_x")
+        else torch.randn(shape, generator=generator) / shape[-1] ** 0.5
+        for name, shape in rnn.shapes().items()
+    }
+
+
+def command(tmp_path: Path, tensors: dict[str, Tensor], task: str, **options: Any) -> Result:
+    torch.save(tensors, tmp_path / "weights.pt")
+    (tmp_path / "options.json").write_text(json.dumps(options))
+    files = [str(tmp_path / "weights.pt"), str(tmp_path / "model")]
+    told = ["--task", task, "--options", str(tmp_path / "options.json")]
+    return CliRunner().invoke(app, ["import", *files, "--format", "srupp", *told])
+
+
+def test_the_golden_cases_are_here() -> None:
+    assert len(GOLDEN) == 2
+
+
+@pytest.mark.parametrize("case", GOLDEN, ids=lambda case: case.name)
+def test_a_golden_case_agrees_whole_and_in_splits(case: Path, tmp_path: Path) -> None:
+    told = json.loads((case / "case.json").read_text())
+    tensors = torch.load(case / "weights.pt", weights_only=True)
+    result = command(tmp_path, tensors, "encode", **told["options"], window=told["window"])
+    assert result.exit_code == 0, result.output
+    arguments = ["verify", str(tmp_path / "model"), str(case / "io.safetensors")]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert "5 runs" in result.output
+
+
+@settings(max_examples=40)
+@given(
+    cuts=st.sets(st.integers(1, 39), max_size=5),
+    window=st.integers(1, 12),
+    normed=st.booleans(),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+)
+def test_any_split_gives_the_same_bits(
+    cuts: set[int], window: int, normed: bool, dtype: torch.dtype
+) -> None:
+    rnn = stack(window=window, layer_norm=normed, num_heads=2)
+    tensors = {f"rnn.{name}": tensor for name, tensor in state_dict(rnn).items()}
+    model = network(Imported(tensors, rnn), dtype)
+    x = torch.randn(40, 6, generator=torch.Generator().manual_seed(5))
+    whole, split = model.layout.allocate(1), model.layout.allocate(1)
+    h = model.hidden(x, single(whole, 40))
+    parts = [
+        model.hidden(x[first:last], single(split, last - first))
+        for first, last in pairwise([0, *sorted(cuts), 40])
+    ]
+    assert torch.equal(torch.cat(parts), h)
+    assert torch.equal(split, whole)
+
+
+def test_a_model_that_depends_on_chunks_says_so(tmp_path: Path) -> None:
+    tensors = state_dict(stack(layer_norm=True))
+    result = command(
+        tmp_path,
+        tensors,
+        "encode",
+        num_heads=1,
+        window=5,
+        bidirectional=False,
+        layer_norm=True,
+        normalize_after=False,
+    )
+    assert result.exit_code == 0, result.output
+    shown = CliRunner().invoke(app, ["inspect", str(tmp_path / "model")]).output
+    assert "chunks of 5 positions" in " ".join(shown.split())
+    assert stack().note is None
+    assert stack(layer_norm=True, normalize_after=True).note is None
+
+
+def test_a_model_without_a_window_reads_whole_inputs() -> None:
+    assert stack().whole is None
+    assert "whole input" in str(stack(window=None).whole)
+    assert stack(window=None, attention_every_n_layers=4).whole is None
+    assert [name for name, _ in stack(window=None).states()] == ["0.c", "1.c", "2.c"]
+
+
+PLAIN = {"num_heads": 2, "window": 5, "bidirectional": False}
+
+
+@pytest.mark.parametrize("missing", ["num_heads", "window", "bidirectional"])
+def test_what_a_state_dict_does_not_tell_is_asked_for_by_name(missing: str) -> None:
+    given = {name: value for name, value in PLAIN.items() if name != missing}
+    with pytest.raises(OptionError, match=rf"^{missing} is not stored in a state dict"):
+        read(state_dict(stack()), given, "encode")
+
+
+def test_without_options_all_that_is_missing_is_named() -> None:
+    with pytest.raises(OptionError, match="num_heads, window and bidirectional"):
+        read(state_dict(stack()), None, "encode")
+
+
+def test_the_place_of_a_norm_is_asked_for_where_sizes_do_not_tell_it() -> None:
+    square = state_dict(stack(input_size=8, layer_norm=True))
+    with pytest.raises(OptionError, match=r"^normalize_after is not stored"):
+        read(square, PLAIN, "encode")
+    for after in (True, False):
+        found = read(square, {**PLAIN, "normalize_after": after}, "encode").rnn
+        assert isinstance(found, SRUppConfig)
+        assert found.normalize_after is after
+        told = read(state_dict(stack(layer_norm=True, normalize_after=after)), PLAIN, "encode").rnn
+        assert isinstance(told, SRUppConfig)
+        assert told.normalize_after is after
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"hidden_size": 9},
+        {"proj_size": 5},
+        {"num_layers": 2},
+        {"attention_every_n_layers": 2},
+        {"attn_layer_norm": False},
+        {"layer_norm": True, "normalization_type": 2},
+        {"proj_input_to_hidden_first": 3},
+        {"num_heads": 3},
+        {"window": 0},
+        {"window": 5, "bidirectional": True},
+        {"scale_emb": True},
+        {"use_tanh": True},
+    ],
+    ids=str,
+)
+def test_an_option_that_contradicts_the_weights_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises((CheckpointError, OptionError)):
+        read(state_dict(stack()), {**PLAIN, **wrong}, "encode")
+
+
+def experiment(rnn: SRUppConfig, shared: bool) -> dict[str, Tensor]:
+    """The state dict of a language model on 23 words with cutoffs 5 and 12."""
+    generator = torch.Generator().manual_seed(7)
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator)
+
+    tensors = state_dict(rnn, "rnn.")
+    for i, (rows, width) in enumerate([(5 + 2, 8), (7, 4), (11, 2)]):
+        tensors[f"output_layer.out_layers.{i}.weight"] = random(rows, width)
+        tensors[f"output_layer.out_layers.{i}.bias"] = random(rows)
+        projection = tensors[f"output_layer.out_projs.{i}"] = random(8, width)
+        own = projection if shared else random(8, width)
+        tensors[f"embedding_layer.emb_projs.{i}"] = own
+    return tensors
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["wikitext-103", "lm1b"])
+def test_an_adaptive_language_model_of_the_experiments_is_read(shared: bool) -> None:
+    rnn = stack(input_size=8)
+    tensors = experiment(rnn, shared)
+    options = {"num_heads": 1, "window": 5, "layer_norm": True}
+    found = read(tensors, options, "generate")
+    assert found.rnn == rnn
+    assert found.vocab_size == 23
+    for config in (found.embedding, found.head):
+        assert (config.cutoffs, config.size, config.divide) == ((5, 12), 8, 2)
+    assert found.head.tied
+    assert found.embedding.scale == 1
+    for i in range(3):
+        assert found.tensors[f"embedding.{i}.proj"] is tensors[f"embedding_layer.emb_projs.{i}"]
+    model = ModelConfig(
+        architectures=(architecture(rnn, "generate"),),
+        model_type="srupp",
+        task="generate",
+        vocab_size=23,
+        rnn=rnn,
+        embedding=found.embedding,
+        head=found.head,
+    )
+    shapes = {name: tuple(tensor.shape) for name, tensor in found.tensors.items()}
+    assert shapes == network_shapes(model)
+
+
+@pytest.mark.parametrize(
+    ("norms", "options", "scaled"),
+    [
+        ({}, {"layer_norm": True}, False),  # dev1 to dev3, with --layer_norm
+        ({}, {"layer_norm": False}, True),  # dev5, dev6
+        ({"attn_layer_norm": False}, {}, True),  # dev1, dev2
+        ({"layer_norm": True}, {"normalize_after": False}, False),  # dev5, dev6, with it
+        ({}, {"scale_emb": True}, True),
+    ],
+)
+def test_a_language_model_trained_without_layer_norm_scales_its_embedding(
+    norms: dict[str, bool], options: dict[str, bool], scaled: bool
+) -> None:
+    tensors = experiment(stack(input_size=8, **norms), shared=True)
+    found = read(tensors, {"num_heads": 1, "window": 5, **options}, "generate")
+    assert found.embedding.scale == (8**0.5 if scaled else 1)
+
+
+def test_whether_an_embedding_is_scaled_is_asked_for() -> None:
+    tensors = experiment(stack(input_size=8), shared=True)
+    with pytest.raises(OptionError, match=r"^layer_norm is not stored"):
+        read(tensors, {"num_heads": 1, "window": 5}, "generate")
+
+
+def test_an_enwik8_model_is_read_whole(tmp_path: Path) -> None:
+    tensors = state_dict(stack(input_size=8), "rnn.")
+    tensors["embedding_layer.weight"] = torch.randn(9, 8)
+    tensors["output_layer.weight"] = torch.randn(9, 8)
+    tensors["output_layer.bias"] = torch.randn(9)
+    result = command(tmp_path, tensors, "generate", num_heads=1, window=5)
+    assert result.exit_code == 0, result.output
+    model = load_model(tmp_path / "model")
+    assert model.config.vocab_size == 9
+    assert model.network.streams
