@@ -14,7 +14,7 @@ from tests.support import save_random_model
 
 TEXT = "To be, or nöt to be — that is the question"
 ROWS = [[0.3 * ((i * 7 + j) % 5) - 0.5 for j in range(8)] for i in range(90)]
-NEEDED: dict[str, dict[str, Any]] = {"srupp": {"num_heads": 2, "window": 8}}
+NEEDED: dict[str, dict[str, Any]] = {"srupp": {"proj_size": 12, "num_heads": 2, "window": 8}}
 
 
 @pytest.fixture(scope="module")
