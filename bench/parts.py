@@ -13,7 +13,7 @@ import sruserve.kernels.layer as layer_module
 from bench.report import Report
 from bench.samples import Samples, interleave
 from bench.twins import Shape, Twins
-from sruserve.kernels import Cell, RaggedBatch, padded_rows, scan
+from sruserve.kernels import Cell, CellLayer, RaggedBatch, padded_rows, scan
 from sruserve.model.network import Network
 
 
@@ -23,7 +23,7 @@ def products_alone(twins: Twins, network: Network) -> Callable[[], None]:
     rows = network._piece_rows
     pieces = [x[start : start + rows] for start in range(0, len(x), rows)]
     padded = [torch.cat((p, p.new_zeros(padded_rows(len(p)) - len(p), p.shape[1]))) for p in pieces]
-    products = [layer.product for layer in network.layers]
+    products = [layer.product for layer in network.layers if isinstance(layer, CellLayer)]
 
     @torch.inference_mode()
     def run() -> None:
@@ -64,7 +64,11 @@ def _timed(network: Network) -> Iterator[dict[str, float]]:
 
         return run
 
-    layers = [replace(each, product=timed("products", each.product)) for each in network.layers]
+    layers = [
+        replace(each, product=timed("products", each.product))
+        for each in network.layers
+        if isinstance(each, CellLayer)
+    ]
     with (
         patch.object(layer_module, "scan", timed("recurrence", scan)),
         patch.object(network, "layers", layers),

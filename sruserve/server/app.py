@@ -7,10 +7,12 @@ from sruserve.model.errors import ModelError
 from sruserve.server.api.call import Call, Message, Receive, Send
 from sruserve.server.api.classify import ClassifyRoute
 from sruserve.server.api.completions import CompletionRoute
+from sruserve.server.api.encode import EncodeRoute
 from sruserve.server.api.pages import create_pages
 from sruserve.server.api.route import Route
 from sruserve.server.api.score import ScoreRoute
 from sruserve.server.api.served import InputLimits
+from sruserve.server.api.tag import TagRoute
 from sruserve.server.errors import ServeError
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.settings import Settings, SettingsError
@@ -63,12 +65,15 @@ class Application:
             input_bytes=settings.max_input_bytes,
             inputs=settings.max_inputs,
             new_tokens=settings.max_new_tokens,
+            reply_numbers=settings.max_body_bytes // 8,  # about as long as a request may be
             queue_bytes=settings.max_queue_bytes,
             queue_seconds=settings.queue_timeout_ms / 1000,
         )
         catalogue = self.lifecycle.catalogue
         routes: tuple[Route[Any], ...] = (
             ClassifyRoute(catalogue, limits),
+            TagRoute(catalogue, limits),
+            EncodeRoute(catalogue, limits),
             ScoreRoute(catalogue, limits),
             CompletionRoute(catalogue, limits, settings.sse_ping_seconds),
         )

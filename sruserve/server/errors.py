@@ -103,7 +103,7 @@ class WrongTask(InvalidRequest):
 
 
 class CannotStream(InvalidRequest):
-    """A bidirectional model was asked to continue, or for a state that continues it."""
+    """A model that reads whole inputs was asked to continue, or for a state to continue from."""
 
     code = "cannot_stream"
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.model.importers.running import agree, hidden, imported, log_probs, refused
 from torch import Tensor, nn
 
 from sruserve.model.errors import CheckpointError, OptionError
 from sruserve.model.importers.torch_rnn import read, recognises
+from tests.model.importers.running import agree, hidden, imported, log_probs, refused
 
 KINDS: dict[str, Any] = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
 FORMAT = ("--format", "torch")

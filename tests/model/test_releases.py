@@ -127,7 +127,7 @@ def run(
         if len(inputs):
             offsets = torch.tensor([0, *sizes]).cumsum(0)
             h = network.hidden(inputs, RaggedBatch(offsets, states, rows, rows))
-            for part, found in zip(parts, h.split(sizes), strict=True):
+            for part, found in zip(parts, torch.split(h, sizes), strict=True):
                 part.append(found)
         begins = chunk
     end = torch.stack([network.layout.unpack(states)[f"{i}.c"] for i in range(len(c_0))])

@@ -28,17 +28,17 @@ from sruserve.model.folder import load_model
 from sruserve.model.importers.origin import Imported
 from sruserve.model.importers.srupp import read
 from sruserve.model.network import Network, network_shapes
+from tests.oracles.releases import folder_of, needs
 
-# Folders of wheels, NAME-3.0.0.devN each, as `pip install --target` makes them.
-WHEELS = {Path(p).name[-4:]: p for p in os.environ.get("SRU3_ORACLE", "").split(os.pathsep) if p}
 SCRIPT = Path(__file__).parent.parent / "oracles" / "srupp_oracle.py"
 Ask = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-@pytest.fixture(scope="module", params=["dev2", "dev3", "dev5", "dev6"])
+RELEASES = ("3.0.0.dev2", "3.0.0.dev3", "3.0.0.dev5", "3.0.0.dev6")
+
+
+@pytest.fixture(scope="module", params=[pytest.param(r, marks=needs(r)) for r in RELEASES])
 def release(request: pytest.FixtureRequest) -> str:
-    if request.param not in WHEELS:
-        pytest.skip(f"SRU3_ORACLE names no folder with sru 3.0.0.{request.param}")
     return str(request.param)
 
 
@@ -46,7 +46,7 @@ def release(request: pytest.FixtureRequest) -> str:
 def ask(release: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
     """Runs a request in the release's own process; see `srupp_oracle.py`."""
     out = tmp_path_factory.mktemp("oracle") / "answer.pt"
-    environment = {**os.environ, "PYTHONPATH": WHEELS[release], "PYTHONWARNINGS": "ignore"}
+    environment = {**os.environ, "PYTHONPATH": folder_of(release), "PYTHONWARNINGS": "ignore"}
     with subprocess.Popen(
         [sys.executable, SCRIPT],
         env=environment,

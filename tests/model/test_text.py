@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import ByteLevel, Whitespace
+from tokenizers.pre_tokenizers import ByteLevel, PreTokenizer, Whitespace
 
 from sruserve.model.errors import FolderError, TextError
 from sruserve.model.text import Bytes, Words, read_codec
@@ -45,6 +45,58 @@ def test_any_chunks_of_a_text_give_the_ids_of_the_whole(
         ids += found.tolist()
     assert ids == whole.tolist()
     assert word == ""
+
+
+@given(
+    text=st.text("howfarist? .'\t\n\u3000é", max_size=40),
+    cuts=st.lists(st.integers(0, 40), max_size=5),
+)
+def test_places_are_those_of_the_whole_text_and_ids_those_of_encode(
+    words: Words, text: str, cuts: list[int]
+) -> None:
+    every_byte = Bytes(list(range(256)))
+    for codec in (words, every_byte):
+        ids, places, rest = codec.locate(text)
+        assert (ids.tolist(), rest) == (codec.encode(text)[0].tolist(), "")
+        edges = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+        found: list[list[int]] = []
+        word = ""
+        for begin, end in pairwise(edges):
+            _, part, word = codec.locate(text[begin:end], word, more=end < len(text))
+            found += (part + begin).tolist()
+        assert found == places.tolist()
+
+
+def test_a_place_is_that_of_a_word_or_of_a_bytes_character(words: Words) -> None:
+    text = "how  far, Denver?"
+    found = [text[begin:end] for begin, end in words.locate(text)[1].tolist()]
+    assert found == ["how", "far", ",", "Denver", "?"]
+    assert words.locate("r", "fa")[1].tolist() == [[-2, 1]]
+    codec = Bytes([98, 97, 0xC3, 0xA9])
+    assert codec.locate("aéb")[1].tolist() == [[0, 1], [1, 2], [1, 2], [2, 3]]
+
+
+def without_unknown(path: Path, pre_tokenizer: PreTokenizer | None) -> Path:
+    tokenizer = Tokenizer(WordLevel({"how": 0, "far": 1, "is": 2}))
+    if pre_tokenizer is not None:
+        tokenizer.pre_tokenizer = pre_tokenizer
+    tokenizer.save(str(path / "tokenizer.json"))
+    return path
+
+
+@pytest.mark.parametrize("times", [1, 1000], ids=["short", "long"])
+def test_a_word_that_has_no_entry_is_named(tmp_path: Path, times: int) -> None:
+    codec = read_codec(without_unknown(tmp_path, Whitespace()))
+    assert codec is not None
+    assert codec.encode("how far " * times)[0].tolist() == [0, 1] * times
+    for read in (codec.encode, codec.locate):
+        with pytest.raises(TextError, match=r"'Denver'.*unknown words"):
+            read("how far " * times + "Denver")
+
+
+def test_a_vocabulary_without_an_entry_for_unknown_words_must_split_too(tmp_path: Path) -> None:
+    with pytest.raises(FolderError):
+        read_codec(without_unknown(tmp_path, None))
 
 
 def test_an_unfinished_word_is_held_back(words: Words) -> None:

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,12 +19,11 @@ class Oracle:
     """One release of `sru`, running."""
 
     def __init__(self, release: str) -> None:
-        folder = Path(FOLDER) / f"sru-{release}"
         self._process = subprocess.Popen(
             [sys.executable, worker.__file__, release],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": str(folder.absolute()), "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "PYTHONPATH": folder_of(release), "OMP_NUM_THREADS": "1"},
         )
         assert self._process.stdin
         assert self._process.stdout
@@ -57,13 +55,14 @@ def call(*arguments: Any, **keywords: Any) -> dict[str, Any]:
     return {"arguments": arguments, "keywords": keywords}
 
 
-@cache
-def missing(release: str) -> bool:
-    return not (Path(FOLDER) / f"sru-{release}" / "sru").is_dir()
+def folder_of(release: str) -> str:
+    """Where a release is installed."""
+    return str((Path(FOLDER) / f"sru-{release}").absolute())
 
 
 def needs(release: str) -> pytest.MarkDecorator:
     """Skips where a release is not here; `make test` brings all of them."""
     return pytest.mark.skipif(
-        not FOLDER or missing(release), reason=f"needs sru {release} in SRU_RELEASES: `make test`"
+        not FOLDER or not (Path(folder_of(release)) / "sru").is_dir(),
+        reason=f"needs sru {release} in SRU_RELEASES: `make test`",
     )

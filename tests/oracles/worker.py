@@ -8,7 +8,7 @@ import io
 import struct
 import sys
 import warnings
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import torch
 import torch.utils.cpp_extension
@@ -16,7 +16,7 @@ import torch.utils.cpp_extension
 _LENGTH = struct.Struct("<Q")
 
 
-def read(pipe: BinaryIO) -> Any:
+def read(pipe: IO[bytes]) -> Any:
     """The next message, or None at the end."""
     head = pipe.read(_LENGTH.size)
     if len(head) < _LENGTH.size:
@@ -25,7 +25,7 @@ def read(pipe: BinaryIO) -> Any:
     return torch.load(data, weights_only=True)
 
 
-def write(pipe: BinaryIO, message: Any) -> None:
+def write(pipe: IO[bytes], message: Any) -> None:
     data = io.BytesIO()
     torch.save(message, data)
     pipe.write(_LENGTH.pack(data.tell()) + data.getvalue())
@@ -39,7 +39,7 @@ def without_compiling(release: str) -> None:
         if release < "2.4":
             raise RuntimeError("nothing is compiled here")
 
-    torch.utils.cpp_extension.load = load
+    torch.utils.cpp_extension.load = load  # type: ignore[assignment]
     torch.jit.script = lambda function: function  # type: ignore[assignment]
 
 

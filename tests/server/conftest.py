@@ -12,6 +12,7 @@ import pytest
 import uvicorn
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from sruserve.model.heads import HeadConfig
 from sruserve.server.app import Application
 from sruserve.server.protocol import Protocol
 from sruserve.server.settings import load_settings
@@ -19,6 +20,8 @@ from tests.support import save_random_model
 
 LABELS = ("description", "entity", "abbreviation", "human", "location", "number")
 TEXT = "How far is it from Denver to Aspen?"
+TAGS = ("O", "B-PLACE", "I-PLACE", "B-WHO", "I-WHO")
+LETTERS = ("O", "vowel", "consonant")
 WORDS = ("<oov>", *TEXT.split(), "who", "what", "where", "when", "a", "b", "c")
 CHARACTERS = [10, *range(32, 127), *range(0x80, 0xC0), *range(0xC2, 0xF5)]  # all of UTF-8
 
@@ -85,6 +88,37 @@ def server(serve: Serve) -> Iterator[tuple[httpx.Client, Application]]:
     """One server with all models, for tests that need nothing special."""
     with serve(sse_ping_seconds=0.2, state_keys="a" * 64) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def task_folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Models that tag (tagger, letters, motion, backwards), encode (encoder, small,
+    reader, both-ways) and compare (pairs, pairs-mean, pairs-attention)."""
+    parent = tmp_path_factory.mktemp("tasks")
+    words: dict[str, Any] = {"vocabulary": words_vocabulary(), "vocab_size": len(WORDS)}
+    save_random_model(parent / "tagger", "tag", labels=TAGS, **words)
+    save_random_model(parent / "letters", "tag", labels=LETTERS, vocabulary=CHARACTERS)
+    save_random_model(parent / "motion", "tag", labels=TAGS, input_size=8)
+    save_random_model(parent / "backwards", "tag", labels=TAGS, bidirectional=True, **words)
+    save_random_model(parent / "encoder", "encode", input_size=8)
+    save_random_model(parent / "small", "encode", input_size=2)
+    save_random_model(parent / "reader", "encode", **words)
+    save_random_model(parent / "both-ways", "encode", input_size=8, bidirectional=True)
+    pair: dict[str, Any] = {"labels": ("same", "other"), **words}
+    save_random_model(parent / "pairs", "pair", **pair)
+    for pooling in ("mean", "attention"):
+        head = HeadConfig(pooling=pooling, combine="difference")
+        save_random_model(
+            parent / f"pairs-{pooling}", "pair", head=head, bidirectional=True, **pair
+        )
+    return parent
+
+
+@pytest.fixture(scope="session")
+def tasks(serve: Serve, task_folders: Path) -> Iterator[httpx.Client]:
+    """A server of all `task_folders`, whose steps are short."""
+    with serve(models=task_folders, model_folders=(), max_batch_tokens=64) as (client, _):
+        yield client
 
 
 @pytest.fixture(scope="session")

@@ -71,7 +71,10 @@ def document(client: httpx.Client) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("path", ["/v1/classify", "/v1/completions", "/v1/score"])
+HOT = ["/v1/classify", "/v1/tag", "/v1/encode", "/v1/completions", "/v1/score"]
+
+
+@pytest.mark.parametrize("path", HOT)
 def test_hot_routes_are_documented_with_schemas_and_examples(
     document: dict[str, Any], path: str
 ) -> None:
@@ -87,13 +90,17 @@ def test_hot_routes_are_documented_with_schemas_and_examples(
     assert document["components"]["schemas"][request.rsplit("/", 1)[1]]["examples"]
 
 
-def test_documented_examples_work(client: httpx.Client, document: dict[str, Any]) -> None:
-    for path in ("/v1/classify", "/v1/completions", "/v1/score"):
-        model = "question" if path == "/v1/classify" else "characters"
+def test_documented_examples_work(
+    client: httpx.Client, tasks: httpx.Client, document: dict[str, Any]
+) -> None:
+    models = {"/v1/classify": "question", "/v1/tag": "tagger", "/v1/encode": "small"}
+    for path in HOT:
         reference = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]
         name = reference["schema"]["$ref"].rsplit("/", 1)[1]
         for example in document["components"]["schemas"][name]["examples"]:
-            reply = client.post(path, json={"model": model} | example)
+            model = "pairs" if "pair" in example else models.get(path, "characters")
+            asked = tasks if model in ("pairs", "tagger", "small") else client
+            reply = asked.post(path, json={"model": model} | example)
             assert reply.status_code == 200, reply.text
 
 

@@ -1,42 +1,66 @@
-"""`POST /v1/classify`: label texts or features, or the next chunks of them."""
+"""`POST /v1/classify`: label texts or features, or the next chunks of them, or pairs of texts."""
 
+from collections.abc import Sequence
 from typing import Any
 
-from sruserve.server.api.inputs import LONG_CHARACTERS, encode_features
+import numpy as np
+
+from sruserve.server.api.inputs import encode_input, is_long, split_inputs
 from sruserve.server.api.requests import ClassifyRequest
+from sruserve.server.api.sequences import SequenceRoute
 from sruserve.server.api.served import Served
-from sruserve.server.api.texts import TextRoute
 from sruserve.server.engine.jobs import Classified, Item, Kind
-from sruserve.server.errors import EmptyInput, InputTooLong, InvalidRequest
+from sruserve.server.errors import InvalidRequest
+
+_PAIR = "pair"
 
 
-class ClassifyRoute(TextRoute[ClassifyRequest]):
+class ClassifyRoute(SequenceRoute[ClassifyRequest]):
     """A label with its score, and the scores of all labels."""
 
     path, task, schema = "/v1/classify", "classify", ClassifyRequest
-    kind, prefix = Kind.CLASSIFY, "cls"
+    prefix = "cls"
+
+    def choose(self, request: ClassifyRequest) -> Served:
+        """A model of task `pair` for a pair, and no other."""
+        if request.model is None:
+            return self.catalogue.choose(None, self.task if request.pair is None else _PAIR)
+        served = self.catalogue.choose(request.model, self.task, _PAIR)
+        compares = served.model.config.task == _PAIR
+        if compares and request.pair is None:
+            raise InvalidRequest(
+                f"{served.name} compares two inputs: send the second one as `pair`", param=_PAIR
+            )
+        if request.pair is not None and not compares:
+            raise InvalidRequest(
+                f"{served.name} reads one input and compares nothing: leave out `pair`",
+                param=_PAIR,
+            )
+        return served
+
+    def kind(self, request: ClassifyRequest) -> Kind:
+        return Kind.CLASSIFY if request.pair is None else Kind.COMPARE
 
     async def items(self, request: ClassifyRequest, served: Served, cost: int) -> list[Item]:
-        features = request.features
-        if features is None:
+        if request.pair is None:
             return await super().items(request, served, cost)
-        if request.input is not None:
-            raise InvalidRequest("send either 'input' or 'features'", param="features")
-        if len(features) > self.limits.input_bytes:
-            raise InputTooLong(
-                f"'features' has {len(features)} steps and may have {self.limits.input_bytes}; "
-                "send them in chunks with `state`, or ask the operator to raise "
-                "SRUSERVE_MAX_INPUT_BYTES",
-                param="features",
+        if request.features is not None:
+            raise InvalidRequest("'pair' goes with 'input'; leave out 'features'", param="features")
+        if request.input is None:
+            raise InvalidRequest("'input' is missing: send what 'pair' goes with", param="input")
+        firsts = split_inputs(request.input, self.limits, "input")
+        seconds = split_inputs(request.pair, self.limits, _PAIR)
+        if len(firsts) != len(seconds):
+            raise InvalidRequest(
+                f"there are {len(firsts)} inputs and {len(seconds)} pairs to them; send one for "
+                "each",
+                param=_PAIR,
             )
-        (start,) = served.open_states(request.state, 1)
-        if not features and start is None:
-            raise EmptyInput("'features' has no step; send at least one", param="features")
-        long = sum(map(len, features)) > LONG_CHARACTERS
-        steps = await self.read(long, cost, encode_features, served, features)
-        return [Item(steps, start, more=request.more)]
+        long = is_long([*firsts, *seconds], None)
+        return await self.read(long, cost, _pairs, served, firsts, seconds)
 
-    def result(self, served: Served, result: Classified) -> dict[str, Any]:
+    def result(self, served: Served, item: Item, result: Classified) -> dict[str, Any]:
+        del item
         state = served.seal_state(result.state)
         if result.probabilities is None:
             return {"label": None, "score": None, "scores": None, "state": state}
@@ -48,3 +72,14 @@ class ClassifyRoute(TextRoute[ClassifyRequest]):
             "scores": dict(zip(served.labels, scores, strict=True)),
             "state": state,
         }
+
+
+def _pairs(
+    served: Served, firsts: Sequence[str | list[int]], seconds: Sequence[str | list[int]]
+) -> list[Item]:
+    items = []
+    for one, other in zip(firsts, seconds, strict=True):
+        first, _ = encode_input(served, one, None, "input")
+        second, _ = encode_input(served, other, None, _PAIR)
+        items.append(Item(np.concatenate([first, second]), first=len(first)))
+    return items

@@ -1,17 +1,26 @@
 """From the `input` or `prompt` of a request to the arrays that a job holds."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from secrets import randbits
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sruserve.model.errors import TextError
 from sruserve.model.folder import Model
+from sruserve.model.text import Codec
 from sruserve.server.api.requests import Input, State
 from sruserve.server.api.served import InputLimits, Served
 from sruserve.server.engine.jobs import Snapshot
-from sruserve.server.errors import EmptyInput, InputTooLong, InvalidRequest, NotFinite
+from sruserve.server.errors import (
+    EmptyInput,
+    InputTooLong,
+    InvalidRequest,
+    NotFinite,
+    UnfitInput,
+)
 
 Ids = NDArray[np.int64]
 
@@ -56,24 +65,56 @@ def encode_input(
 ) -> tuple[Ids, str]:
     """The ids of one input, and the word that it leaves unfinished."""
     model, held = served.model, start.word if start is not None else ""
-    if isinstance(given, str):
-        if model.codec is None:
-            raise InvalidRequest(
-                f"{served.name} has no vocabulary: send "
-                + ("`features`" if model.config.vocab_size is None else "token ids"),
-                param=field,
-            )
-        ids, word = model.codec.encode(given, held, more)
-    else:
-        ids, word = _check_ids(given, model, field), ""
-        if held and model.codec is not None:  # ids begin a new word
-            ids = np.concatenate([model.codec.encode("", held)[0], ids])
+    with _explained(field):
+        if isinstance(given, str):
+            ids, word = _codec(served, field).encode(given, held, more)
+        else:
+            ids, word = _check_ids(given, model, field), ""
+            if held and model.codec is not None:  # ids begin a new word
+                ids = np.concatenate([model.codec.encode("", held)[0], ids])
+    _check_not_empty(ids, given, start, field, more)
+    return ids, word
+
+
+def locate_input(
+    served: Served, given: str, start: Snapshot | None, field: str, more: bool
+) -> tuple[Ids, Ids, str]:
+    """As `encode_input` of a text, with each id's place in it, (ids, 2)."""
+    held = start.word if start is not None else ""
+    with _explained(field):
+        ids, places, word = _codec(served, field).locate(given, held, more)
+    _check_not_empty(ids, given, start, field, more)
+    return ids, places, word
+
+
+@contextmanager
+def _explained(field: str) -> Iterator[None]:
+    """What the vocabulary refuses is the fault of a field."""
+    try:
+        yield
+    except TextError as error:
+        raise UnfitInput(str(error), code=error.code, param=field) from error
+
+
+def _codec(served: Served, field: str) -> Codec:
+    model = served.model
+    if model.codec is None:
+        raise InvalidRequest(
+            f"{served.name} has no vocabulary: send "
+            + ("`features`" if model.config.vocab_size is None else "token ids"),
+            param=field,
+        )
+    return model.codec
+
+
+def _check_not_empty(
+    ids: Ids, given: str | list[int], start: Snapshot | None, field: str, more: bool
+) -> None:
     if start is None and not len(ids) and not (given and more):
         raise EmptyInput(
             f"'{field}' holds nothing to read; send some text, or a `state` to continue",
             param=field,
         )
-    return ids, word
 
 
 def sampler_key(start: Snapshot | None, seed: int | None = None) -> tuple[int, int]:

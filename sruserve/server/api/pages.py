@@ -68,7 +68,20 @@ def _describe_hot_routes(app: FastAPI) -> None:
 
     @app.post("/v1/classify", responses=errors, tags=["inference"], summary="Classify texts")
     async def classify(body: requests.ClassifyRequest) -> replies.ClassifyReply:
-        """Label texts or features, or the next chunk of a stream."""
+        """Label texts or features, or the next chunk of a stream, or pairs of texts."""
+        raise NotImplementedError
+
+    @app.post("/v1/tag", responses=errors, tags=["inference"], summary="Label every step")
+    async def tag(body: requests.TagRequest) -> replies.TagReply:
+        """Label each token of texts, or each step of ids or features, and merge labels to spans.
+
+        A span that goes on from the chunk before is `continued`.
+        """
+        raise NotImplementedError
+
+    @app.post("/v1/encode", responses=errors, tags=["inference"], summary="Compute outputs")
+    async def encode(body: requests.EncodeRequest) -> replies.EncodeReply:
+        """The outputs of a network without a head, for each step."""
         raise NotImplementedError
 
     @app.post("/v1/score", responses=errors, tags=["inference"], summary="Score texts")

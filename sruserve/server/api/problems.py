@@ -7,13 +7,11 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from sruserve.model.errors import ModelError
 from sruserve.server.errors import (
     InvalidRequest,
     MalformedBody,
     NotFinite,
     ServeError,
-    UnfitInput,
 )
 
 log = logging.getLogger("sruserve.api")
@@ -24,6 +22,7 @@ _MOST_PROBLEMS = 1000
 # Fields that take several shapes: pydantic would explain each shape that the value does not have.
 _SHAPES = {
     "input": "a text, a list of texts, a list of token ids, or a list of such lists",
+    "pair": "a text, a list of texts, a list of token ids, or a list of such lists",
     "prompt": "a text, a list of texts, a list of token ids, or a list of such lists",
     "state": "a state as it was returned, or a list of them (null for a new stream)",
     "stop": "a text or a list of at most 16 texts, each of 1 to 256 characters",
@@ -39,9 +38,6 @@ def as_serve_error(error: Exception, fields: type[BaseModel]) -> ServeError:
             return InvalidRequest(f"the body has {count} mistakes, most likely unknown fields")
         problems = error.errors(include_url=False, include_input=False)
         return explain_validation(problems, fields.model_fields)
-    if isinstance(error, ModelError):
-        param = "prompt" if "prompt" in fields.model_fields else "input"
-        return UnfitInput(str(error), code=error.code, param=param)
     log.error("a request failed in an unforeseen way", exc_info=error)
     return ServeError("the server failed on this request; its log says why")
 

@@ -23,6 +23,63 @@ class ClassifyReply(BaseModel):
     usage: Steps
 
 
+class Tag(BaseModel):
+    """One step: a token of a text, or the step at `index` of ids or features."""
+
+    text: str | None = None
+    index: int | None = Field(None, description="Of ids and features, instead of a text.")
+    label: str
+    score: float = Field(description="Probability of `label`.")
+    start: int | None = Field(
+        None,
+        description="Characters of this request's `input`; negative for a word that was held back "
+        "from the last chunk.",
+    )
+    end: int | None = None
+
+
+class Span(BaseModel):
+    """Steps that belong together."""
+
+    label: str = Field(description="Without B- or I-.")
+    text: str | None = Field(None, description="As much of it as lies in this request.")
+    start: int = Field(description="As of the tokens: a character, or the index of a step.")
+    end: int
+    score: float = Field(description="Mean of its tokens' scores.")
+    continued: bool = Field(description="It goes on with the last span of the chunk before.")
+
+
+class Tagging(BaseModel):
+    """The labels of one input."""
+
+    tokens: list[Tag]
+    spans: list[Span]
+    state: str | None
+
+
+class TagReply(BaseModel):
+    id: str
+    model: str
+    results: list[Tagging]
+    usage: Steps
+
+
+class Encoding(BaseModel):
+    """What a network gives for one input."""
+
+    outputs: list[list[float | None]] = Field(
+        description="Steps x features; null for what is not finite."
+    )
+    state: str | None
+
+
+class EncodeReply(BaseModel):
+    id: str
+    model: str
+    results: list[Encoding]
+    usage: Steps
+
+
 class Score(BaseModel):
     """How likely one input is; nulls where nothing had anything before it."""
 

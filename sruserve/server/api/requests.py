@@ -58,20 +58,54 @@ class ChunkRequest(Request):
         return super().state_wanted_by or ("more" if self.more else None)
 
 
-class ClassifyRequest(ChunkRequest):
-    """A text, or the next chunk of a stream, to label."""
+class SequenceRequest(ChunkRequest):
+    """Texts or features, or the next chunks of them."""
+
+    features: _List[_List[float]] | None = Field(
+        None, description="Steps x features, instead of `input`, for models that take features."
+    )
+
+
+class ClassifyRequest(SequenceRequest):
+    """A text, or the next chunk of a stream, or a pair of texts, to label."""
 
     model_config = ConfigDict(
         json_schema_extra={
             "examples": [
                 {"input": "How far is it from Denver to Aspen?"},
                 {"input": "How far is it ", "more": True},
+                {"input": "A man plays a guitar.", "pair": "Someone makes music."},
             ]
         }
     )
 
-    features: _List[_List[float]] | None = Field(
-        None, description="Steps x features, instead of `input`, for models that take features."
+    pair: Input | None = Field(
+        None,
+        description="For models of task `pair`: what each `input` is compared with, in the same "
+        "shape and number.",
+    )
+
+
+class TagRequest(SequenceRequest):
+    """A text, or the next chunk of a stream, whose every step is labelled."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"input": "Ada Lovelace lived in London"},
+                {"input": "Ada Love", "more": True},
+            ]
+        }
+    )
+
+
+class EncodeRequest(SequenceRequest):
+    """Features or a text, or the next chunk of a stream, whose outputs are asked for."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"features": [[0.1, 0.2], [0.3, 0.4]], "return_state": True}]
+        }
     )
 
 

@@ -38,7 +38,7 @@ class Route(Generic[Body]):
         try:
             body = await call.body(self.limits.body_bytes)
             request = self._validate(body)
-            served = self.catalogue.choose(request.model, self.task)  # type: ignore[attr-defined]
+            served = self.choose(request)
             name = served.name
             served.engine.check_admission(len(body))
             await self.answer(call, request, served, len(body))
@@ -57,6 +57,10 @@ class Route(Generic[Body]):
                 await call.refuse(Draining("the server is stopping; send the request again"))
         finally:
             self.metrics[name].finish(outcome, perf_counter() - call.begin, reason)
+
+    def choose(self, request: Any) -> Served:
+        """The model that is to answer, or an error that says why there is none."""
+        return self.catalogue.choose(request.model, self.task)
 
     async def answer(self, call: Call, request: Body, served: Served, cost: int) -> None:
         """Send the reply to a valid request, or raise."""

@@ -6,7 +6,7 @@ from typing import Any
 from sruserve.server.api.requests import ScoreRequest
 from sruserve.server.api.served import Served
 from sruserve.server.api.texts import TextRoute
-from sruserve.server.engine.jobs import Kind, Scored
+from sruserve.server.engine.jobs import Item, Kind, Scored
 
 _LN_2 = log(2)
 
@@ -15,9 +15,14 @@ class ScoreRoute(TextRoute[ScoreRequest]):
     """The log-likelihood of what had something before it, and what that is in bits."""
 
     path, task, schema = "/v1/score", "generate", ScoreRequest
-    kind, prefix = Kind.SCORE, "score"
+    prefix = "score"
 
-    def result(self, served: Served, result: Scored) -> dict[str, Any]:
+    def kind(self, request: ScoreRequest) -> Kind:
+        del request
+        return Kind.SCORE
+
+    def result(self, served: Served, item: Item, result: Scored) -> dict[str, Any]:
+        del item
         bits = -result.log_likelihood / _LN_2
         return {
             "log_likelihood": result.log_likelihood,

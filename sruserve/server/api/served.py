@@ -25,6 +25,7 @@ class InputLimits:
 
     input_bytes: of one text; also its token ids, or steps of features.
     new_tokens: of all completions of the request together.
+    reply_numbers: of all that a reply says of single steps.
     queue_bytes: of the bodies that wait.
     queue_seconds: 0 is no limit.
     """
@@ -33,6 +34,7 @@ class InputLimits:
     input_bytes: int
     inputs: int
     new_tokens: int
+    reply_numbers: int
     queue_bytes: int
     queue_seconds: float
 
@@ -56,7 +58,7 @@ class Served:
         """
         if (given or wanted_by) and not self.model.network.streams:
             raise CannotStream(
-                f"{self.name} reads every text backwards too, so it cannot continue one: send "
+                f"{self.name} cannot continue an input, because {self.model.network.whole}: send "
                 "whole inputs, without `state`, `return_state` and `more`",
                 param="state" if given else wanted_by,
             )
@@ -127,27 +129,26 @@ class Catalogue(Mapping[str, Served]):
     def __len__(self) -> int:
         return len(self._by_name)
 
-    def choose(self, name: str | None, task: str) -> Served:
-        """The named model, or the only one for the task; raises if there is no such model."""
+    def choose(self, name: str | None, *tasks: str) -> Served:
+        """The named model, or the only one for the tasks; raises if there is no such model."""
+        needed = " or ".join(f"'{task}'" for task in tasks)
+        fitting = self._fitting(tasks)
         if name is not None:
             served = self[name]
-            if served.model.config.task != task:
-                fitting = ", ".join(self._fitting(task)) or "none"
+            if name not in fitting:
                 raise WrongTask(
                     f"{name} is a model for '{served.model.config.task}' and this route needs one "
-                    f"for '{task}'; served here: {fitting}",
+                    f"for {needed}; served here: {', '.join(fitting) or 'none'}",
                     param="model",
                 )
             return served
-        fitting_names = self._fitting(task)
-        if len(fitting_names) != 1:
+        if len(fitting) != 1:
             raise InvalidRequest(
-                f"'model' is missing, and {len(fitting_names)} of the served models are for "
-                f"'{task}'"
-                + (f": choose among {', '.join(fitting_names)}" if fitting_names else ""),
+                f"'model' is missing, and {len(fitting)} of the served models are for {needed}"
+                + (f": choose among {', '.join(fitting)}" if fitting else ""),
                 param="model",
             )
-        return self._by_name[fitting_names[0]]
+        return self._by_name[fitting[0]]
 
-    def _fitting(self, task: str) -> list[str]:
-        return [name for name, each in self._by_name.items() if each.model.config.task == task]
+    def _fitting(self, tasks: Sequence[str]) -> list[str]:
+        return [name for name, each in self._by_name.items() if each.model.config.task in tasks]

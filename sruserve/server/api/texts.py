@@ -1,10 +1,11 @@
-"""What `/v1/classify` and `/v1/score` share: texts, or chunks of them, and a result for each."""
+"""What all routes but completions share: inputs, or chunks of them, and a result for each."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, TypeVar
 
 from sruserve.server.api.call import Call, json_bytes
 from sruserve.server.api.inputs import (
+    LONG_CHARACTERS,
     MANY_STATES,
     encode_input,
     is_long,
@@ -15,7 +16,7 @@ from sruserve.server.api.requests import ChunkRequest
 from sruserve.server.api.route import Route, off_loop, run_job
 from sruserve.server.api.served import Served
 from sruserve.server.engine.jobs import Item, Job, Keep, Kind
-from sruserve.server.errors import InvalidRequest
+from sruserve.server.errors import InputTooLong, InvalidRequest
 
 Body = TypeVar("Body", bound=ChunkRequest)
 
@@ -23,19 +24,19 @@ Body = TypeVar("Body", bound=ChunkRequest)
 class TextRoute(Route[Body]):
     """One result for each input, in their order. Subclasses say what a result looks like.
 
-    kind: of the job. prefix: what the ids of replies begin with.
+    prefix: what the ids of replies begin with.
     """
 
-    kind: ClassVar[Kind]
     prefix: ClassVar[str]
 
     async def answer(self, call: Call, request: Body, served: Served, cost: int) -> None:
         wanted_by = request.state_wanted_by
         served.check_states(given=request.state is not None, wanted_by=wanted_by)
         items = await self.items(request, served, cost)
+        numbers = self._check_reply(served, items)
         results: list[Any] = [None] * len(items)
         job = Job(
-            kind=self.kind,
+            kind=self.kind(request),
             items=items,
             loop=call.loop,
             deliver=results.__setitem__,
@@ -45,8 +46,12 @@ class TextRoute(Route[Body]):
             deadline=self.deadline(),
         )
         await run_job(call, served, job)
-        many_states = wanted_by is not None and len(items) > MANY_STATES
-        await call.reply(await off_loop(many_states, self._encode, call.number, served, results))
+        much = numbers > LONG_CHARACTERS or (wanted_by is not None and len(items) > MANY_STATES)
+        await call.reply(
+            await off_loop(
+                much, self._encode, call.number, served, list(zip(items, results, strict=True))
+            )
+        )
 
     async def items(self, request: Body, served: Served, cost: int) -> list[Item]:
         """What the request asks to be read."""
@@ -54,29 +59,50 @@ class TextRoute(Route[Body]):
             raise InvalidRequest("'input' is missing: send a text", param="input")
         inputs = split_inputs(request.input, self.limits, "input")
         long = is_long(inputs, request.state)
-        return await self.read(long, cost, _text_items, request, served, inputs)
+        return await self.read(long, cost, self.text_items, request, served, inputs)
 
-    def result(self, served: Served, result: Any) -> dict[str, Any]:
+    def text_items(
+        self, request: Body, served: Served, inputs: Sequence[str | list[int]]
+    ) -> list[Item]:
+        """The items of texts or lists of ids."""
+        starts = served.open_states(request.state, len(inputs))
+        items = []
+        for given, start in zip(inputs, starts, strict=True):
+            ids, word = encode_input(served, given, start, "input", request.more)
+            items.append(Item(ids, start, word, request.more, *sampler_key(start)))
+        return items
+
+    def kind(self, request: Body) -> Kind:
+        """What the job asks of the model."""
+        raise NotImplementedError
+
+    def numbers(self, served: Served) -> int:
+        """How many numbers, about, a reply says of each step; 0 where it says nothing of steps."""
+        del served
+        return 0
+
+    def result(self, served: Served, item: Any, result: Any) -> dict[str, Any]:
         """What the reply says of one item."""
         raise NotImplementedError
 
-    def _encode(self, number: str, served: Served, results: Sequence[Any]) -> bytes:
+    def _check_reply(self, served: Served, items: Sequence[Item]) -> int:
+        """How many numbers the reply will say of steps; raises where they are too many."""
+        per_step, most = self.numbers(served), self.limits.reply_numbers
+        steps = sum(len(item.inputs) for item in items)
+        if steps * per_step > most:
+            raise InputTooLong(
+                f"the reply would tell of {steps} steps, and one of {served.name} may tell of "
+                f"{most // per_step}: send chunks with `state`, or fewer inputs, or ask the "
+                "operator to raise SRUSERVE_MAX_BODY_BYTES"
+            )
+        return steps * per_step
+
+    def _encode(self, number: str, served: Served, results: Sequence[tuple[Item, Any]]) -> bytes:
         return json_bytes(
             {
                 "id": f"{self.prefix}-{number}",
                 "model": served.name,
-                "results": [self.result(served, result) for result in results],
-                "usage": {"steps": sum(result.steps for result in results)},
+                "results": [self.result(served, item, result) for item, result in results],
+                "usage": {"steps": sum(result.steps for _, result in results)},
             }
         )
-
-
-def _text_items(
-    request: ChunkRequest, served: Served, inputs: Sequence[str | list[int]]
-) -> list[Item]:
-    starts = served.open_states(request.state, len(inputs))
-    items = []
-    for given, start in zip(inputs, starts, strict=True):
-        ids, word = encode_input(served, given, start, "input", request.more)
-        items.append(Item(ids, start, word, request.more, *sampler_key(start)))
-    return items

@@ -16,11 +16,12 @@ from sruserve.server.engine.jobs import Item, Job, Kind
 from sruserve.server.engine.lanes import Lane, lane_of
 from sruserve.server.engine.limits import Limits
 from sruserve.server.engine.outbox import Outbox
+from sruserve.server.engine.readout import Advance
 from sruserve.server.engine.residents import Resident
 from sruserve.server.engine.scheduler import Scheduler
 from sruserve.server.engine.settle import Metrics, Settler
 from sruserve.server.engine.states import States
-from sruserve.server.engine.step import Advance, Stepper
+from sruserve.server.engine.step import Stepper
 from sruserve.server.engine.threads import Threads
 from sruserve.server.errors import (
     Draining,
@@ -130,9 +131,9 @@ class Engine:
             longest = max(len(item.inputs) for item in job.items)
             if longest > self._limits.max_batch_tokens:
                 raise InputTooLong(
-                    f"{self.model.name} is bidirectional and reads whole inputs of at most "
-                    f"{self._limits.max_batch_tokens} steps (SRUSERVE_MAX_BATCH_TOKENS); this one "
-                    f"has {longest}"
+                    f"{self.model.name} reads whole inputs, because {self.model.network.whole}: of "
+                    f"at most {self._limits.max_batch_tokens} steps (SRUSERVE_MAX_BATCH_TOKENS), "
+                    f"and this one has {longest}"
                 )
         if job.kind is Kind.GENERATE and not all(map(_begins, job.items)):
             raise EmptyInput("nothing to go on from: send a prompt, or a state that has one")

@@ -37,7 +37,7 @@ class Scheduler:
     """The streams that wait, and those that run.
 
     states: says how many streams may hold a state at a time, and brings what they start from.
-    whole: inputs cannot be cut (a bidirectional network).
+    whole: inputs cannot be cut.
     fail: called with a job that ends early, and why (None: its client left); it must `drop` it.
     """
 

@@ -8,9 +8,10 @@ from sruserve.server.engine.departures import Departure, Departures, Stopped
 from sruserve.server.engine.jobs import Job, Keep, Kind
 from sruserve.server.engine.limits import Limits
 from sruserve.server.engine.outbox import Outbox
+from sruserve.server.engine.readout import Advance
 from sruserve.server.engine.scheduler import Scheduler
 from sruserve.server.engine.states import States, trouble
-from sruserve.server.engine.step import Advance, Stepper
+from sruserve.server.engine.step import Stepper
 from sruserve.server.errors import ServeError
 
 _CROWD = 64  # open completions at which text is flushed as rarely as it may be
@@ -65,9 +66,7 @@ class Settler:
         failed: dict[Job, Exception] = {}
         for advance in advances:
             stream = advance.stream
-            if advance.answer is not None:
-                stream.answer = advance.answer
-            stream.scores += advance.scores
+            stream.found.add(advance.found)
             if not advance.tokens:
                 self._swap(advance)
                 stream.steps += advance.consumed

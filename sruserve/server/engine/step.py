@@ -1,48 +1,30 @@
 """Compute one step: read the streams' rows, write fresh ones, sample. Nothing is settled here."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
 from sruserve.kernels import RaggedBatch
-from sruserve.kernels.devices import Pace, send
+from sruserve.kernels.devices import Pace
 from sruserve.model.folder import Model
 from sruserve.server.engine.batch import Batch
 from sruserve.server.engine.decoding import Decoding
-from sruserve.server.engine.jobs import Kind, Logprobs
+from sruserve.server.engine.jobs import Kind
 from sruserve.server.engine.pool import StatePool, indices
+from sruserve.server.engine.readout import Advance, Read, Readout
 from sruserve.server.engine.sampling import Sampler
 from sruserve.server.engine.streams import Stream
-
-_LOGITS = 1 << 22  # numbers in one block of scores: 16 MiB
-
-
-@dataclass(slots=True)
-class Advance:
-    """What a step did for one stream; not true of the stream until it is settled.
-
-    row: the fresh state row. consumed: inputs taken, or 1 in a decode.
-    """
-
-    stream: Stream
-    row: int
-    consumed: int
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[Logprobs] = field(default_factory=list)
-    answer: NDArray[np.float32] | None = None
-    scores: list[NDArray[np.float32]] = field(default_factory=list)
 
 
 class Stepper:
     """Runs batches on a model over the rows of a pool."""
 
     def __init__(self, model: Model, pool: StatePool) -> None:
-        self._model, self._network, self._pool = model, model.network, pool
+        self._network, self._pool = model.network, pool
+        self._readout = Readout(model)
         self._decoding: Decoding | None = None
         self._pace = Pace(self._network.device)
 
@@ -101,22 +83,18 @@ class Stepper:
                 self._decode(self._decoding, advances, source, steps)
                 return
             burst = 1  # scores come to the host after every step
-        counts = [advance.consumed for advance in advances]
-        offsets = np.zeros(len(counts) + 1, np.int64)
-        np.cumsum(counts, out=offsets[1:])
-        target = torch.tensor([advance.row for advance in advances])
+        lengths, sources, targets = _sequences(advances, source)
+        offsets = np.zeros(len(lengths) + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        target = torch.tensor(targets)
         ragged = RaggedBatch(
-            torch.from_numpy(offsets), self._pool.rows, torch.tensor(source), target
+            torch.from_numpy(offsets), self._pool.rows, torch.tensor(sources), target
         )
-        wanted, sampled, answered, scored = _wanted(batch, advances, offsets)
+        decodes = len(batch.decodes)
+        wanted, sampled, reads = _wanted(advances[:decodes], advances[decodes:])
         hidden = self._network.hidden(_inputs(batch), ragged, torch.from_numpy(wanted))
-        if answered:
-            probabilities = _evenly(self._network.logits(hidden)).softmax(1).cpu().numpy()
-            for advance, row in answered:
-                advance.answer = probabilities[row, : self._network.config.outputs]
-        for advance, row in scored:
-            self._score(advance, hidden[row : row + advance.consumed])
-        if not (answered or scored or sampled):
+        self._readout.read(reads, hidden)
+        if not (reads or sampled):
             self._pace.step()
         if not sampled:
             return
@@ -159,7 +137,9 @@ class Stepper:
             tokens = sampler(logits, step)
             columns.append(tokens)
             for i in told:
-                logprobs = self._logprobs(logits[i], int(tokens[i]), sampling[i].logprobs or 0)
+                logprobs = self._readout.logprobs(
+                    logits[i], int(tokens[i]), sampling[i].logprobs or 0
+                )
                 advances[i].logprobs.append(logprobs)
             following = advance_all(tokens) if step + 1 < burst else None
             if following is None:
@@ -189,42 +169,6 @@ class Stepper:
         self._pool.rows[advance.row] = torch.from_numpy(stream.start)
         return advance.row
 
-    def _score(self, advance: Advance, hidden: Tensor) -> None:
-        """Take down the log-probabilities of the tokens that follow the rows of `hidden`."""
-        stream = advance.stream
-        following = stream.known[stream.done + 1 : stream.done + 1 + advance.consumed]
-        targets = send(torch.from_numpy(following), hidden.device).unsqueeze(1)
-        size = max(1, _LOGITS // (self._network.config.outputs or 1))
-        for start in range(0, len(hidden), size):
-            scores = _evenly(self._network.logits(hidden[start : start + size])).log_softmax(1)
-            picked = scores.gather(1, targets[start : start + size])
-            advance.scores.append(picked.squeeze(1).cpu().numpy())
-
-    def _logprobs(self, logits: Tensor, token: int, top: int) -> Logprobs:
-        scores = _evenly(logits).log_softmax(0)[: len(logits)]
-        values, ids = scores.topk(min(top, len(scores)))
-        most = {self._piece(i): v for i, v in zip(ids.tolist(), values.tolist(), strict=True)}
-        return Logprobs(self._piece(token), float(scores[token]), most)
-
-    def _piece(self, token: int) -> str:
-        """A token as text; one that is no text alone as its bytes, in OpenAI's way."""
-        if self._model.codec is None:
-            return str(token)
-        piece = self._model.codec.pieces[token]
-        try:
-            return piece.decode()
-        except UnicodeDecodeError:
-            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
-
-
-def _evenly(scores: Tensor) -> Tensor:
-    """Scores whose rows a GPU all sums in one order, whatever row they are in.
-
-    torch sums a wide row from its first address that is a multiple of 16 bytes.
-    """
-    spare = -scores.shape[-1] % 4
-    return F.pad(scores, (0, spare), value=-torch.inf) if spare and scores.is_cuda else scores
-
 
 def _uniforms(advances: list[Advance], steps: int) -> NDArray[np.float64]:
     """The streams' random numbers for the next steps, (steps, streams)."""
@@ -241,31 +185,46 @@ def _inputs(batch: Batch) -> Tensor:
     return torch.from_numpy(parts[0] if len(parts) == 1 else np.concatenate(parts))
 
 
-_Rows = list[tuple[Advance, int]]
+def _sequences(
+    advances: Sequence[Advance], source: Sequence[int]
+) -> tuple[list[int], list[int], list[int]]:
+    """Lengths, source and target rows of the sequences of a step; a pair has two of them."""
+    lengths: list[int] = []
+    sources: list[int] = []
+    targets: list[int] = []
+    for advance, row in zip(advances, source, strict=True):
+        parts = advance.stream.parts if advance.stream.job.kind is Kind.COMPARE else ()
+        for other in parts[:-1]:
+            lengths.append(other)
+            sources.append(-1)
+            targets.append(-1)
+        lengths.append(parts[-1] if parts else advance.consumed)
+        sources.append(row)
+        targets.append(advance.row)
+    return lengths, sources, targets
 
 
 def _wanted(
-    batch: Batch, advances: list[Advance], offsets: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], _Rows, _Rows, _Rows]:
-    """The rows whose outputs are needed, and who samples, answers or scores from which of them."""
-    parts = [np.arange(len(batch.decodes), dtype=np.int64)]
-    sampled: _Rows = [(advance, i) for i, advance in enumerate(advances[: len(batch.decodes)])]
-    answered: _Rows = []
-    scored: _Rows = []
-    rows = len(batch.decodes)
-    for advance, end in zip(
-        advances[rows:], offsets[len(batch.decodes) + 1 :].tolist(), strict=True
-    ):
+    decodes: Sequence[Advance], inputs: Sequence[Advance]
+) -> tuple[NDArray[np.int64], list[tuple[Advance, int]], list[Read]]:
+    """The rows whose outputs are needed, who samples from which of them, and who reads which."""
+    parts = [np.arange(len(decodes), dtype=np.int64)]
+    sampled = [(advance, i) for i, advance in enumerate(decodes)]
+    reads: list[Read] = []
+    end = rows = len(decodes)
+    for advance in inputs:
         stream, kind = advance.stream, advance.stream.job.kind
-        if kind is Kind.SCORE:
-            scored.append((advance, rows))
-            parts.append(np.arange(end - advance.consumed, end, dtype=np.int64))
-        elif advance.consumed == stream.remaining and not (
-            kind is Kind.GENERATE and not stream.tokens_left
-        ):
-            (sampled if kind is Kind.GENERATE else answered).append((advance, rows))
-            parts.append(np.array([end - 1], np.int64))
+        begin, end = end, end + advance.consumed
+        if kind in (Kind.CLASSIFY, Kind.GENERATE):
+            if advance.consumed < stream.remaining:
+                continue
+            begin = end - 1
+        if kind is not Kind.GENERATE:
+            reads.append((advance, slice(rows, rows + end - begin)))
+        elif stream.tokens_left:
+            sampled.append((advance, rows))
         else:
             continue
-        rows += len(parts[-1])
-    return np.concatenate(parts), sampled, answered, scored
+        parts.append(np.arange(begin, end, dtype=np.int64))
+        rows += end - begin
+    return np.concatenate(parts), sampled, reads

@@ -8,8 +8,10 @@ from numpy.typing import NDArray
 
 from sruserve.kernels.slots import WINDOW
 from sruserve.model.text import Codec
+from sruserve.server.engine.found import Found
 from sruserve.server.engine.jobs import (
     Classified,
+    Encoded,
     Generated,
     Job,
     Keep,
@@ -19,6 +21,7 @@ from sruserve.server.engine.jobs import (
     Row,
     Scored,
     Snapshot,
+    Tagged,
 )
 from sruserve.server.engine.moves import Move
 from sruserve.server.engine.philox import uniforms
@@ -26,6 +29,7 @@ from sruserve.server.engine.residents import Resident
 from sruserve.server.engine.writer import Writer
 
 _NEW = Snapshot(np.zeros(0, np.float32))
+_NONE = np.zeros(0, np.int64)
 _DRAWS = 128  # random numbers made ahead: one call costs as much as the first hundred
 
 
@@ -34,10 +38,12 @@ Ids = NDArray[np.int64]
 
 def streams_of(job: Job, codec: Codec | None) -> list["Stream"]:
     """A stream for every item of a job. Choices of one prompt share its tokens."""
+    if not job.kind.predicts:
+        return [Stream(job, index, codec, _NONE) for index in range(len(job.items))]
     known: dict[tuple[int, int], Ids] = {}
     streams = []
     for index, item in enumerate(job.items):
-        pending = item.start.pending if item.start and job.kind is not Kind.CLASSIFY else -1
+        pending = item.start.pending if item.start else -1
         key = (id(item.inputs), pending)
         if key not in known:
             tokens: Ids = item.inputs.astype(np.int64, copy=False)
@@ -51,9 +57,11 @@ class Stream:
 
     row: the pool row of its state after `steps` tokens; -1: what it starts from, or zeros.
     start: the state that it starts from. arrival: how that comes into `row`, if it has to.
-    known: the tokens it begins with: the pending one of the state it continues, then the item's.
+    known: the tokens it begins with, where its job predicts: the pending one of the state it
+        continues, then the item's.
     inputs: what it has to consume; `done` of it is consumed.
     pending: its last token, known but not consumed; -1 is none.
+    found: what steps read out of the network for it.
     """
 
     def __init__(self, job: Job, index: int, codec: Codec | None, known: Ids) -> None:
@@ -70,16 +78,14 @@ class Stream:
         self.known = known
         self.window: list[int] = []
         self.inputs: NDArray[np.int64] | NDArray[np.float32] = item.inputs
-        if job.kind is not Kind.CLASSIFY:
+        if job.kind.predicts:
             # The last token is consumed only where something is to be sampled after it.
             sampled = job.kind is Kind.GENERATE and job.sampling.max_tokens > 0
             self.inputs = self.known if sampled else self.known[:-1]
             if not sampled and len(self.known):
                 self.pending = int(self.known[-1])
             self.window = [*start.window, *item.inputs[-WINDOW:].tolist()][-WINDOW:]
-        # Class probabilities after the last step, perhaps of an earlier request.
-        self.answer: NDArray[np.float32] | None = start.answer if len(start.answer) else None
-        self.scores: list[NDArray[np.float32]] = []  # log-probabilities of the known tokens
+        self.found = Found(start.answer if len(start.answer) else None)
         self.dropped = False  # its job ended early
         self.generated = 0
         self._writer = None
@@ -110,6 +116,12 @@ class Stream:
     def remaining(self) -> int:
         """Inputs that are not consumed yet."""
         return len(self.inputs) - self.done
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """The lengths of the sequences that it consists of: one, or the two of a pair."""
+        first = self.job.items[self.index].first
+        return (len(self.inputs),) if first is None else (first, len(self.inputs) - first)
 
     @property
     def tokens_left(self) -> int:
@@ -153,15 +165,8 @@ class Stream:
         if self._writer is not None and job.keep is Keep.NOTHING and stop is None:
             self._text.append(self._writer.flush())
         state = None if row is None else self._snapshot(row)
-        if job.kind is Kind.CLASSIFY:
-            unanswered = job.items[self.index].more and not len(self.inputs)
-            return Classified(None if unanswered else self.answer, len(self.inputs), state)
-        if job.kind is Kind.SCORE:
-            # fsum rounds once, so the sum does not depend on how the engine cut the input.
-            total = math.fsum(value for part in self.scores for value in part.tolist())
-            targets = self.known[1:]
-            characters = 0 if self.codec is None else int(self.codec.characters[targets].sum())
-            return Scored(total, len(targets), characters, len(self.inputs), state)
+        if job.kind is not Kind.GENERATE:
+            return self._reading(state)
         last = self.tell(0.0)
         return Generated(
             last.text,
@@ -172,10 +177,32 @@ class Stream:
             state=state,
         )
 
+    def _reading(self, state: Snapshot | None) -> Result:
+        """What its steps found, all together."""
+        item, found, steps = self.job.items[self.index], self.found, len(self.inputs)
+        match self.job.kind:
+            case Kind.TAG:
+                start = item.start or _NEW
+                before = int(start.answer.argmax()) if len(start.answer) else None
+                labels = np.concatenate([_NONE, *found.labels])
+                scores = np.concatenate([_NEW.answer, *found.values])
+                return Tagged(labels, scores, before, steps, state)
+            case Kind.ENCODE:
+                outputs = np.concatenate(found.values) if steps else np.zeros((0, 0), np.float32)
+                return Encoded(outputs, steps, state)
+            case Kind.SCORE:
+                # fsum rounds once, so the sum does not depend on how the engine cut the input.
+                total = math.fsum(value for part in found.values for value in part.tolist())
+                targets = self.known[1:]
+                characters = 0 if self.codec is None else int(self.codec.characters[targets].sum())
+                return Scored(total, len(targets), characters, steps, state)
+        unanswered = item.more and not steps
+        return Classified(None if unanswered else found.answer, steps, state)
+
     def _snapshot(self, row: Row | Resident) -> Snapshot:
         item = self.job.items[self.index]
-        if self.job.kind is Kind.CLASSIFY:
-            answer = np.zeros(0, np.float32) if self.answer is None else self.answer
+        if not self.job.kind.predicts:
+            answer = _NEW.answer if self.found.answer is None else self.found.answer
             return Snapshot(row, self.steps, word=item.word, answer=answer)
         start = item.start
         writer = self._writer

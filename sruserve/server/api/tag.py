@@ -1,0 +1,99 @@
+"""`POST /v1/tag`: a label for each step of texts, ids or features, and the spans that they mark."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sruserve.server.api.inputs import Ids, encode_input, locate_input
+from sruserve.server.api.requests import TagRequest
+from sruserve.server.api.sequences import SequenceRoute
+from sruserve.server.api.served import Served
+from sruserve.server.api.spans import Scheme
+from sruserve.server.engine.jobs import Item, Kind, Tagged
+
+_NUMBERS = 8  # a token's entry is about as long as so many numbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps(Item):
+    """Features, or ids behind the `held` ones of a word that the last chunk left unfinished."""
+
+    held: int = 0
+
+    def token(self, step: int) -> dict[str, Any]:
+        """Where a reply says that a step lies."""
+        return {"index": step - self.held}
+
+    def stretch(self, first: int, end: int) -> dict[str, Any]:
+        """Where a reply says that the steps from `first` to `end` lie."""
+        return {"start": first - self.held, "end": end - self.held}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text(Steps):
+    """A text, behind the `held` characters of the word that the last chunk left unfinished.
+
+    places: (steps, 2), int64: where each id begins and ends; before 0 lies the unfinished word.
+    """
+
+    text: str
+    places: Ids
+
+    def token(self, step: int) -> dict[str, Any]:
+        return self.stretch(step, step + 1)
+
+    def stretch(self, first: int, end: int) -> dict[str, Any]:
+        start, stop = int(self.places[first, 0]), int(self.places[end - 1, 1])
+        text = self.text[self.held + start : self.held + stop]
+        return {"text": text, "start": start, "end": stop}
+
+
+class TagRoute(SequenceRoute[TagRequest]):
+    """The label of each step with its score, and spans."""
+
+    path, task, schema = "/v1/tag", "tag", TagRequest
+    prefix, features_item = "tag", Steps
+
+    def kind(self, request: TagRequest) -> Kind:
+        del request
+        return Kind.TAG
+
+    def numbers(self, served: Served) -> int:
+        del served
+        return _NUMBERS
+
+    def text_items(
+        self, request: TagRequest, served: Served, inputs: Sequence[str | list[int]]
+    ) -> list[Item]:
+        items: list[Item] = []
+        starts = served.open_states(request.state, len(inputs))
+        for given, start in zip(inputs, starts, strict=True):
+            if not isinstance(given, str):
+                ids, _ = encode_input(served, given, start, "input")
+                items.append(Steps(ids, start, more=request.more, held=len(ids) - len(given)))
+                continue
+            ids, places, word = locate_input(served, given, start, "input", request.more)
+            text = (start.word if start is not None else "") + given
+            held = len(text) - len(given)
+            items.append(Text(ids, start, word, request.more, text=text, held=held, places=places))
+        return items
+
+    def result(self, served: Served, item: Steps, result: Tagged) -> dict[str, Any]:
+        names, scores = served.labels, result.scores.tolist()
+        labels: list[int] = result.labels.tolist()
+        return {
+            "tokens": [
+                {**item.token(step), "label": names[label], "score": score}
+                for step, (label, score) in enumerate(zip(labels, scores, strict=True))
+            ],
+            "spans": [
+                {
+                    "label": span.label,
+                    **item.stretch(span.first, span.end),
+                    "score": span.score,
+                    "continued": span.continued,
+                }
+                for span in Scheme(names).spans(labels, scores, result.before)
+            ],
+            "state": served.seal_state(result.state),
+        }
