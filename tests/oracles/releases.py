@@ -62,7 +62,6 @@ def folder_of(release: str) -> str:
 
 def needs(release: str) -> pytest.MarkDecorator:
     """Skips where a release is not here; `make test` brings all of them."""
-    return pytest.mark.skipif(
-        not FOLDER or not (Path(folder_of(release)) / "sru").is_dir(),
-        reason=f"needs sru {release} in SRU_RELEASES: `make test`",
-    )
+    here = bool(FOLDER) and (Path(folder_of(release)) / "sru").is_dir()
+    reason = f"needs sru {release} in SRU_RELEASES: `make test`"
+    return pytest.mark.skipif(not here, reason=reason)
