@@ -12,7 +12,7 @@ from sruserve.cli_shared import DTypeName, fail
 
 app = typer.Typer(
     name="sruserve",
-    help="Serve trained recurrent models of the SRU family: streaming, stateful, exact.",
+    help="Serve trained recurrent models: streaming, stateful, exact.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -1,10 +1,13 @@
 """Who may import whom."""
 
 import ast
+import re
 import sys
 from pathlib import Path
 
 import pytest
+
+from sruserve.model.cells import FAMILIES
 
 PACKAGE = Path(__file__).parent.parent / "sruserve"
 LAYERS = ("kernels", "model", "export", "server")
@@ -45,6 +48,17 @@ def test_the_engine_never_imports_the_http_edge(path: Path) -> None:
     for name in imported(path):
         if name.startswith("sruserve.server."):
             assert name.split(".")[2] in ("engine", "errors"), f"{path} imports {name}"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in FILES if "server" in path.parts or path.name.startswith("cli")],
+    ids=lambda path: str(path.relative_to(PACKAGE)),
+)
+def test_neither_the_server_nor_the_command_line_knows_a_family(path: Path) -> None:
+    names = FAMILIES.keys() - {"rnn"}  # what a config calls any stack
+    families = "|".join([*names, "sru\\+\\+", "olrn", "sru[a-z]*layer"])
+    assert not re.search(rf"(?<![\w-])({families})(?![\w-])", path.read_text(), re.IGNORECASE)
 
 
 KERNELS = sorted((PACKAGE / "kernels").glob("*.py"))

@@ -9,12 +9,15 @@ from typer.testing import CliRunner
 
 from sruserve.cli import app
 
-CASES = sorted((Path(__file__).parent.parent / "golden").glob("sru2*"))
+CASES = sorted((Path(__file__).parent.parent / "golden").glob("*/case.json"))
+CASES = [case.parent for case in CASES]
 
 
 def imported(case: Path, folder: Path) -> Path:
+    told = json.loads((case / "case.json").read_text())
     options = folder / "options.json"
-    options.write_text(json.dumps(json.loads((case / "case.json").read_text())["options"]))
+    asked = told["options"] | ({"window": told["window"]} if "window" in told else {})
+    options.write_text(json.dumps(asked))
     arguments = ["import", str(case / "weights.pt"), str(folder / "model"), "--task", "encode"]
     result = CliRunner().invoke(app, [*arguments, "--options", str(options)])
     assert result.exit_code == 0, result.output
@@ -22,7 +25,7 @@ def imported(case: Path, folder: Path) -> Path:
 
 
 def test_the_golden_cases_are_here() -> None:
-    assert len(CASES) == 7
+    assert len(CASES) == 14
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -67,9 +70,8 @@ def test_verify_fails_where_the_library_gave_a_number_and_we_do_not(tmp_path: Pa
 def test_an_option_that_is_wrong_is_seen_in_the_figures(tmp_path: Path) -> None:
     case = next(case for case in CASES if case.name == "sru26-tanh")
     model = imported(case, tmp_path)
-    config = json.loads((model / "config.json").read_text())
-    options = {k: v for k, v in config["rnn"].items() if k != "use_tanh"}
-    (tmp_path / "options.json").write_text(json.dumps(options))
+    options = json.loads((case / "case.json").read_text())["options"]
+    (tmp_path / "options.json").write_text(json.dumps(options | {"use_tanh": False}))
     arguments = ["import", str(case / "weights.pt"), str(model), "--task", "encode"]
     result = CliRunner().invoke(app, [*arguments, "--options", str(tmp_path / "options.json")])
     assert result.exit_code == 0, result.output
