@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from sruserve.model.cells import FAMILIES
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 COMMANDS = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
@@ -66,6 +68,16 @@ def test_a_command_of_the_readme_gets_an_answer(command: str, port: int) -> None
     output = run(command, port)
     assert '"error"' not in output
     assert '"results"' in output or '"choices"' in output
+
+
+def test_every_family_is_in_the_table_with_a_test_that_is_there() -> None:
+    rows = re.findall(r"^\| .*tests/.*\|$", README, re.MULTILINE)
+    words = re.findall(r"[A-Za-z]+(?:\+\+)?", " ".join(row.split("|")[1] for row in rows))
+    known = {word.lower().replace("++", "pp") for word in words}
+    assert known >= set(FAMILIES)
+    linked = re.findall(r"\]\((tests/[^)]*)\)", README)
+    assert len(linked) > len(rows)
+    assert [path for path in linked if not (ROOT / path).is_file()] == []
 
 
 def test_the_readme_starts_with_the_two_commands() -> None:

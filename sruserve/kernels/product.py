@@ -88,6 +88,9 @@ class Product(_Steps):
         self.bias = None if bias is None else bias.to(dtype).contiguous()
         self.weight = weight.to(dtype).contiguous()
         self._packed = packed_products()
+        # A processor without 16-bit instructions takes apart even shallow rows, by its threads.
+        emulated = dtype is torch.bfloat16 and not torch.cpu._is_avx512_bf16_supported()
+        self._in_pairs = emulated or self.inputs > _LONE_ROW_LIMIT
         if self._packed:
             self.weight = torch.ops.mkldnn._reorder_linear_weight(self.weight, _PACK_ROWS)
 
@@ -95,8 +98,8 @@ class Product(_Steps):
         """Multiply (rows, in) into (rows, out)."""
         if not self._packed:
             product = F.linear(x, self.weight, self.bias)
-        elif len(x) == 1 and self.inputs > _LONE_ROW_LIMIT:
-            # oneDNN switches to another kernel for a deep lone row; two rows cost the same.
+        elif len(x) == 1 and self._in_pairs:
+            # oneDNN switches to another kernel for such a lone row; two cost mostly the same.
             product = self(torch.cat((x, x)))[:1]
         else:
             product = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")

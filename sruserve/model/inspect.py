@@ -1,6 +1,6 @@
 """What a model is, in words."""
 
-from sruserve.kernels import kernel_name, packed_products
+from sruserve.kernels import StepLayer, kernel_name, packed_products
 from sruserve.kernels.devices import describe_device
 from sruserve.kernels.dispatch import INTERPRETER
 from sruserve.model.folder import Model
@@ -40,6 +40,8 @@ def _exactness(model: Model) -> str:
     if model.network.device.type != "cpu":
         if model.network.fast:
             return "to rounding, not bit for bit: fast kernels depend on the number of rows"
+        if not all(isinstance(layer, StepLayer) for layer in model.network.layers):
+            return "to rounding, not bit for bit: these layers run in plain torch on a GPU"
         return "built to be bit for bit on this kind of device: any split, any batch"
     if kernel_name(model.network.device) == INTERPRETER:
         return "1e-5 (Triton's interpreter, for tests)"

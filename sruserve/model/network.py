@@ -215,7 +215,8 @@ class Network:
         given = []
         for layer in self.layers:
             x = layer(x, batch)
-            given.append(x)
+            if self._concat:
+                given.append(x)
         if self._concat:
             x = torch.cat(given, 1)
         return x if self._pool is None else self._pool(x, batch)

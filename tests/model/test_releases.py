@@ -37,12 +37,15 @@ def constructor_arguments(draw: st.DrawFn, release: str) -> Options:
     width = options["hidden_size"] * (2 if options["bidirectional"] else 1)
     if draw(st.booleans()):
         options["input_size"] = width
+    if min(options["input_size"], width) < 4:  # the norm of so few numbers is close to a step
+        options["layer_norm"] = False
     if draw(st.booleans()):
         options["rescale"] = draw(st.booleans())
     if release < "2.1.9":
         options[draw(st.sampled_from(["use_tanh", "use_relu", "v1"]))] = True
         options["n_proj"] = draw(st.integers(0, 10))
-        if release < "2.1.7" and not options["n_proj"]:  # later ones cannot make such a module
+        # Later ones, and those that do not rescale, cannot make such a module.
+        if release < "2.1.7" and not options["n_proj"] and options.get("rescale", True):
             options["weight_norm"] = draw(st.booleans())
         return options
     options["use_tanh"] = draw(st.booleans())

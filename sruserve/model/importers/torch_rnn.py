@@ -23,8 +23,8 @@ _TRAINING = {"batch_first", "dropout", "device", "dtype"}
 
 
 def recognises(names: Collection[str]) -> bool:
-    """A module's `weight_hh_l0`."""
-    return bool(_prefixes(names))
+    """One module's `weight_hh_l0`."""
+    return len(_prefixes(names)) == 1
 
 
 def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> Imported:
