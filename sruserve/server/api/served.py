@@ -25,7 +25,8 @@ class InputLimits:
 
     input_bytes: of one text; also its token ids, or steps of features.
     new_tokens: of all completions of the request together.
-    reply_numbers: of all that a reply says of single steps.
+    reply_numbers: of what one reply says of steps, labels and states.
+    unsent_numbers: of the same in all replies of a route that are not yet sent.
     queue_bytes: of the bodies that wait.
     queue_seconds: 0 is no limit.
     """
@@ -35,6 +36,7 @@ class InputLimits:
     inputs: int
     new_tokens: int
     reply_numbers: int
+    unsent_numbers: int
     queue_bytes: int
     queue_seconds: float
 
@@ -69,6 +71,10 @@ class Served:
                 "SRUSERVE_MAX_TOKEN_BYTES",
                 param=wanted_by,
             )
+
+    def state_numbers(self, wanted: bool) -> int:
+        """How many numbers a reply holds for the state of one stream, if it is wanted."""
+        return self.model.network.layout.width if wanted else 0
 
     def open_state(self, token: str) -> Snapshot:
         """The snapshot in a token; raises `StateRefused`."""
