@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
+from sruserve.kernels.slots import WINDOW
 from sruserve.model.folder import Model
 from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.jobs import Snapshot
@@ -16,6 +17,7 @@ from sruserve.server.errors import (
     WrongTask,
 )
 from sruserve.server.metrics import StateMetrics
+from sruserve.server.snapshot_bytes import numbers_size
 from sruserve.server.state_token import Binding, StateSealer
 
 
@@ -51,6 +53,10 @@ class Served:
         self.engine = engine
         self._sealer = sealer
         self._binding = Binding.of(model.digest, model.dtype, model.network.layout.width)
+        # a stream's last tokens fill up as it goes on, so they count from the start
+        window = WINDOW if model.config.task == "generate" else 0
+        layout = model.network.layout
+        self._states_fit = sealer.fits(numbers_size(layout.width, len(model.labels), window))
         self._metrics = StateMetrics(model.name)
 
     def check_states(self, given: bool, wanted_by: str | None) -> None:
@@ -64,7 +70,7 @@ class Served:
                 "whole inputs, without `state`, `return_state` and `more`",
                 param="state" if given else wanted_by,
             )
-        if wanted_by and not self._sealer.fits(self.model.network.layout.nbytes):
+        if wanted_by and not self._states_fit:
             raise StateTooLarge(
                 f"a state of {self.name} has {self.model.network.layout.nbytes} bytes, too many "
                 f"for a token; leave out `{wanted_by}`, or ask the operator to raise "
