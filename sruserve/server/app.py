@@ -19,6 +19,8 @@ from sruserve.server.settings import Settings, SettingsError
 
 log = logging.getLogger("sruserve.server")
 
+_NUMBER_BYTES = 8  # a reply may be about as long as a request, and all that wait as a queue
+
 
 class Application:
     """Serves once its lifespan has started; any ASGI server can run it."""
@@ -65,7 +67,8 @@ class Application:
             input_bytes=settings.max_input_bytes,
             inputs=settings.max_inputs,
             new_tokens=settings.max_new_tokens,
-            reply_numbers=settings.max_body_bytes // 8,  # about as long as a request may be
+            reply_numbers=settings.max_body_bytes // _NUMBER_BYTES,
+            unsent_numbers=settings.max_queue_bytes // _NUMBER_BYTES,
             queue_bytes=settings.max_queue_bytes,
             queue_seconds=settings.queue_timeout_ms / 1000,
         )

@@ -10,6 +10,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 # Requests that wait behind one of the same connection before reading pauses. While it does not,
 # a client that leaves is seen.
 _PIPELINED = 16
+_LONG_BYTES = 64 << 10  # what a transport is to know of at once, so that it can ask us to wait
 
 
 class JoinedWrites:
@@ -26,6 +27,8 @@ class JoinedWrites:
         if not self._parts:
             self._loop.call_soon(self._flush)
         self._parts.append(data)
+        if len(data) >= _LONG_BYTES:
+            self._flush()
 
     def close(self) -> None:
         """Write what is left, then close."""
@@ -42,9 +45,13 @@ class JoinedWrites:
 
 
 class Protocol(HttpToolsProtocol):
-    """HTTP/1.1 by httptools, over joined writes; offers to upgrade to anything else are ignored."""
+    """HTTP/1.1 by httptools, over joined writes; offers to upgrade to anything else are ignored.
+
+    A client that takes nothing of its reply is hung up on after the time of an idle connection.
+    """
 
     _running: RequestResponseCycle | None = None
+    _patience: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client has connected."""
@@ -57,7 +64,18 @@ class Protocol(HttpToolsProtocol):
             self._running.disconnected = True
             self._running.message_event.set()
         self.pipeline.clear()
+        self._stop_waiting()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """The client does not keep up: replies wait for it."""
+        super().pause_writing()
+        self._patience = self.loop.call_later(self.timeout_keep_alive, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """The client has taken what was written."""
+        self._stop_waiting()
+        super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
         """Parse what has come. Nothing is logged that a client could write at will."""
@@ -84,6 +102,11 @@ class Protocol(HttpToolsProtocol):
         super().on_headers_complete()
         if 0 < len(self.pipeline) < _PIPELINED:
             self.flow.resume_reading()
+
+    def _stop_waiting(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
 
     def _head_without_upgrade(self) -> bytes:
         version = self.parser.get_http_version().encode()

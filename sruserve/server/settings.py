@@ -134,7 +134,8 @@ class Settings(BaseSettings):
         15.0, gt=0, description="A silent event stream gets a comment line after this time."
     )
     keep_alive_seconds: PositiveInt = Field(
-        75, description="How long an idle connection stays open."
+        75,
+        description="How long a connection stays open that is idle, or takes nothing of its reply.",
     )
     drain_seconds: NonNegativeInt = Field(
         20, description="After SIGTERM, how long running requests may take to finish."

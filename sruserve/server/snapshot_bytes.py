@@ -14,6 +14,11 @@ _HEAD = struct.Struct("<QqQQIIIIII")
 _MOST_WINDOW = 1 << 16
 
 
+def numbers_size(width: int, classes: int, window: int) -> int:
+    """Bytes of a packed snapshot of so many numbers, without its texts."""
+    return _HEAD.size + 4 * (width + classes) + 8 * window
+
+
 def pack_snapshot(snapshot: Snapshot) -> bytes:
     """Header, row and answer (float32), window (int64), word, utf8, held; little-endian, packed."""
     row = np.ascontiguousarray(snapshot.row, dtype="<f4")

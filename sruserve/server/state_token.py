@@ -75,9 +75,9 @@ class StateSealer:
         self._max_token_bytes = max_token_bytes
         self._clock = clock
 
-    def fits(self, row_bytes: int) -> bool:
-        """Whether a state with a row of that size can be in a token at all."""
-        return (row_bytes + _HEADER.size + _TAG_BYTES) * 4 <= 3 * self._max_token_bytes
+    def fits(self, packed_bytes: int) -> bool:
+        """Whether a packed snapshot of that size can be in a token."""
+        return (packed_bytes + _HEADER.size + _TAG_BYTES) * 4 <= 3 * self._max_token_bytes
 
     def seal(self, snapshot: Snapshot, binding: Binding) -> str:
         """The token that continues `snapshot`; raises `StateTooLarge`."""

@@ -64,7 +64,7 @@ def serve(folders: Path) -> Serve:
         application = Application(load_settings(**given))
         config = uvicorn.Config(
             application, port=0, ws="none", loop="uvloop", http=Protocol, log_config=None,
-            timeout_graceful_shutdown=2,
+            timeout_graceful_shutdown=2, timeout_keep_alive=application.settings.keep_alive_seconds,
         )  # fmt: skip
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run)

@@ -1,9 +1,12 @@
 """What is too long or too much gets an error that names the limit, and nobody else is touched."""
 
+import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,6 +17,9 @@ from sruserve.server.engine.jobs import Job
 from sruserve.server.errors import OutOfDeviceMemory
 from tests.server.conftest import Serve
 from tests.server.test_bad_input import CLASSIFY, COMPLETE, SCORE, post, refusal
+from tests.server.test_clients_that_leave import connect, until
+
+ENCODE = "/v1/encode"
 
 
 @pytest.fixture(scope="module")
@@ -92,19 +98,29 @@ def test_a_body_over_the_limit_is_413_even_in_chunks(small: httpx.Client, size: 
     assert post(small, CLASSIFY, {"input": "a"}).status_code == 200
 
 
-def test_a_state_that_no_token_can_hold_is_refused_before_any_work(serve: Serve) -> None:
-    with serve("characters", max_token_bytes=150) as (client, _):
+@pytest.mark.parametrize("most", [150, 500, 1100], ids="holds {}".format)
+def test_a_state_that_no_token_can_hold_is_refused_before_any_work(serve: Serve, most: int) -> None:
+    """500 holds the recurrent state, and 1100 that of a short text, without its last 64 tokens."""
+    with serve("characters", max_token_bytes=most) as (client, _):
         body = {"prompt": "a", "return_state": True}
         message = refusal(post(client, COMPLETE, body), 422, "state_too_large", "return_state")
         assert "SRUSERVE_MAX_TOKEN_BYTES" in message
         more = {"model": "characters", "input": "a", "more": True}
         refusal(post(client, SCORE, more), 422, "state_too_large", "more")
         message = refusal(
-            post(client, COMPLETE, {"prompt": "a", "state": "A" * 152}),
+            post(client, COMPLETE, {"prompt": "a", "state": "A" * (most + 4)}),
             422, "state_invalid", "state",
         )  # fmt: skip
         assert "SRUSERVE_MAX_TOKEN_BYTES" in message
         assert post(client, COMPLETE, {"prompt": "a"}).status_code == 200
+
+
+def test_a_state_that_a_token_can_just_hold_fits_when_its_stream_is_long(serve: Serve) -> None:
+    with serve("characters", max_token_bytes=1120) as (client, _):
+        body = {"prompt": "a" * 100, "return_state": True, "max_tokens": 1, "seed": 1}
+        state = post(client, COMPLETE, body).json()["choices"][0]["state"]
+        assert len(state) > 1100
+        assert post(client, COMPLETE, {"prompt": "a", "state": state}).status_code == 200
 
 
 def test_bodies_that_are_made_into_tokens_are_bounded_like_the_queue(
@@ -162,3 +178,81 @@ def test_a_full_queue_is_429_with_retry_after_and_nobody_else_is_touched(serve: 
             assert int(reply.headers["retry-after"]) >= 1
             assert first.result().status_code == 200
         assert first.result().json()["choices"] == post(client, COMPLETE, body).json()["choices"]
+
+
+@pytest.fixture
+def unread(serve: Serve, task_folders: Path) -> Iterator[tuple[socket.socket, httpx.Client]]:
+    """A client that has asked for a million numbers and reads none, and another one."""
+    given: dict[str, Any] = {"max_queue_bytes": 8 << 20, "keep_alive_seconds": 3}
+    with serve(model_folders=(task_folders / "reader",), **given) as (client, application):
+        begin = time.monotonic()
+        connection = connect(client, ENCODE, {"input": [1] * 40_000})
+        until(lambda: application.lifecycle.active == 1)
+        with connection:
+            yield connection, client
+        until(lambda: application.lifecycle.active == 0)
+        assert client.post(ENCODE, json={"input": [1] * 40_000}).status_code == 200
+        assert time.monotonic() - begin < 20
+
+
+def test_replies_that_nobody_reads_are_bounded_and_given_up_when_their_client_leaves(
+    unread: tuple[socket.socket, httpx.Client],
+) -> None:
+    _, client = unread
+    time.sleep(1)  # it is computed, and more than sockets hold
+    message = refusal(client.post(ENCODE, json={"input": [1] * 10_000}), 429, "overloaded")
+    assert "SRUSERVE_MAX_QUEUE_BYTES" in message
+    assert client.post(ENCODE, json={"input": [1] * 100}).status_code == 200
+
+
+def test_a_client_that_takes_nothing_of_its_reply_is_hung_up_on(
+    unread: tuple[socket.socket, httpx.Client],
+) -> None:
+    connection, client = unread
+    until(lambda: client.post(ENCODE, json={"input": [1] * 10_000}).status_code == 200)
+    received = bytearray(b" ")
+    try:
+        while piece := connection.recv(1 << 20):
+            received += piece
+    except ConnectionResetError:
+        pass
+    assert b"\r\n\r\n" in received
+    assert len(received) < body_end(received)
+
+
+def test_a_client_that_reads_slowly_gets_all_of_its_reply(
+    unread: tuple[socket.socket, httpx.Client],
+) -> None:
+    connection, client = unread
+    whole = client.post(ENCODE, json={"input": [1] * 4}).json()["results"][0]["outputs"]
+    received = bytearray()
+    while b"\r\n\r\n" not in received or len(received) < body_end(received):
+        received += connection.recv(1 << 20)
+        time.sleep(0.15)
+    outputs = json.loads(received.partition(b"\r\n\r\n")[2])["results"][0]["outputs"]
+    assert len(outputs) == 40_000
+    assert outputs[:4] == whole
+
+
+def body_end(received: bytearray) -> int:
+    head, _, _ = received.partition(b"\r\n\r\n")
+    (length,) = (line for line in head.split(b"\r\n") if line.startswith(b"content-length:"))
+    return len(head) + 4 + int(length.split()[1])
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "most"),
+    [(CLASSIFY, {"input": ["a"], "return_state": True}, 18),
+     (CLASSIFY, {"input": ["a"]}, 166),
+     (SCORE, {"input": ["a"], "more": True}, 20),
+     (COMPLETE, {"prompt": ["a"], "max_tokens": 1, "return_state": True}, 20)],
+)  # fmt: skip
+def test_states_and_labels_count_in_what_a_reply_may_hold(
+    serve: Serve, path: str, body: Any, most: int
+) -> None:
+    with serve("question", "characters", max_body_bytes=8000) as (client, _):
+        field = "prompt" if path == COMPLETE else "input"
+        within, beyond = (body | {field: body[field] * n} for n in (most, most + 1))
+        assert post(client, path, within).status_code == 200
+        message = refusal(post(client, path, beyond), 422, "input_too_long")
+        assert "SRUSERVE_MAX_BODY_BYTES" in message

@@ -129,7 +129,7 @@ def test_a_request_that_the_server_cancels_is_no_client_that_left(read: Read) ->
         sent.append(message)
 
     async def cancelled() -> None:
-        route = Stopped(Catalogue(()), InputLimits(1, 1, 1, 1, 1, 1, 0.0))
+        route = Stopped(Catalogue(()), InputLimits(1, 1, 1, 1, 1, 1, 1, 0.0))
         call = Call(asyncio.Event().wait, send)  # type: ignore[arg-type]
         task = asyncio.create_task(route(call))
         await asyncio.sleep(0)

@@ -12,6 +12,9 @@ BIO = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 BIOES = (*BIO, "E-PER", "S-PER", "E-LOC", "S-LOC")
 BILOU = (*BIO, "L-PER", "U-PER")
 MIXED = (*BIO, "MISC", "x-y")
+BARE = ("O", "B", "I")
+BARE_ENDS = (*BARE, "E", "S")
+LETTERS = ("O", "B", "I", "A")
 PLAIN = ("O", "vowel", "consonant", "B2-x")
 
 
@@ -35,6 +38,10 @@ def found(labels: tuple[str, ...], text: str) -> list[tuple[str, int, int]]:
         (BIOES, "B-PER S-PER I-PER", [("PER", 0, 1), ("PER", 1, 2), ("PER", 2, 3)]),
         (BILOU, "B-PER L-PER U-PER", [("PER", 0, 2), ("PER", 2, 3)]),
         (MIXED, "MISC MISC B-PER x-y", [("MISC", 0, 2), ("PER", 2, 3), ("x-y", 3, 4)]),
+        (BARE, "B I I O I", [("", 0, 3), ("", 4, 5)]),
+        (BARE, "B B I", [("", 0, 1), ("", 1, 3)]),
+        (BARE_ENDS, "B I E I S", [("", 0, 3), ("", 3, 4), ("", 4, 5)]),
+        (LETTERS, "B I I A", [("B", 0, 1), ("I", 1, 3), ("A", 3, 4)]),
         (PLAIN, "vowel vowel O consonant B2-x", [("vowel", 0, 2), ("consonant", 3, 4),
                                                  ("B2-x", 4, 5)]),
         (("O", "S-x"), "S-x S-x O", [("S-x", 0, 2)]),
@@ -69,7 +76,7 @@ def test_a_span_continues_the_one_before(before: str, after: str, continued: boo
 
 
 @given(
-    labels=st.sampled_from([BIO, BIOES, BILOU, MIXED, PLAIN]),
+    labels=st.sampled_from([BIO, BIOES, BILOU, MIXED, BARE, BARE_ENDS, LETTERS, PLAIN]),
     steps=st.lists(st.integers(0, 99), max_size=12),
     cut=st.integers(0, 12),
 )

@@ -18,6 +18,7 @@ Send = Callable[[Message], Awaitable[None]]
 JSON_TYPE = (b"content-type", b"application/json")
 # Most jobs are done before anyone could leave; a task that watches the client costs more than they.
 WATCH_AFTER_SECONDS = 0.02
+_PIECE_BYTES = 64 << 10  # as much as a transport takes before it asks its writer to wait
 
 # Every process has its own prefix, so that ids differ between workers and restarts.
 _prefix = urandom(6).hex()
@@ -84,8 +85,12 @@ class Call:
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def send(self, body: bytes, *, more: bool = False) -> None:
-        """Send a part of the reply's body, when the client has taken enough of the last ones."""
-        await self._send({"type": "http.response.body", "body": body, "more_body": more})
+        """Send a part of the reply's body, piece by piece, as fast as the client takes them."""
+        last = max(0, len(body) - 1) // _PIECE_BYTES * _PIECE_BYTES
+        for begin in range(0, last, _PIECE_BYTES):
+            piece = body[begin : begin + _PIECE_BYTES]
+            await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+        await self._send({"type": "http.response.body", "body": body[last:], "more_body": more})
 
     async def reply(self, body: bytes) -> None:
         """Answer 200 with JSON."""

@@ -41,6 +41,10 @@ class ClassifyRoute(SequenceRoute[ClassifyRequest]):
     def kind(self, request: ClassifyRequest) -> Kind:
         return Kind.CLASSIFY if request.pair is None else Kind.COMPARE
 
+    def numbers(self, served: Served, item: Item) -> int:
+        del item
+        return len(served.labels)
+
     async def items(self, request: ClassifyRequest, served: Served, cost: int) -> list[Item]:
         if request.pair is None:
             return await super().items(request, served, cost)

@@ -49,14 +49,15 @@ class CompletionRoute(Route[CompletionRequest]):
             cost=cost,
             deadline=self.deadline(),
         )
-        if outbox is None:
-            await run_job(call, served, job)
-            await call.reply(await off_loop(completion.is_much(), completion.whole))
-            return
-        served.engine.submit(job)
-        await send_events(
-            call, done, outbox, completion.events, completion.last_event, self._ping_seconds
-        )
+        with self.promise(len(items) * served.state_numbers(request.return_state)):
+            if outbox is None:
+                await run_job(call, served, job)
+                await call.reply(await off_loop(completion.is_much(), completion.whole))
+                return
+            served.engine.submit(job)
+            await send_events(
+                call, done, outbox, completion.events, completion.last_event, self._ping_seconds
+            )
 
     def _sampling(self, request: CompletionRequest, completions: int) -> Sampling:
         """How to pick tokens, for so many completions; what is too many of either is refused."""

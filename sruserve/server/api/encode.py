@@ -18,8 +18,8 @@ class EncodeRoute(SequenceRoute[EncodeRequest]):
         del request
         return Kind.ENCODE
 
-    def numbers(self, served: Served) -> int:
-        return served.model.config.rnn.output_size
+    def numbers(self, served: Served, item: Item) -> int:
+        return served.model.config.rnn.output_size * len(item.inputs)
 
     def result(self, served: Served, item: Item, result: Encoded) -> dict[str, Any]:
         del item

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from sruserve.server.api.requests import INPUT_SHAPES
 from sruserve.server.errors import (
     InvalidRequest,
     MalformedBody,
@@ -21,9 +22,7 @@ _MOST_PROBLEMS = 1000
 
 # Fields that take several shapes: pydantic would explain each shape that the value does not have.
 _SHAPES = {
-    "input": "a text, a list of texts, a list of token ids, or a list of such lists",
-    "pair": "a text, a list of texts, a list of token ids, or a list of such lists",
-    "prompt": "a text, a list of texts, a list of token ids, or a list of such lists",
+    **dict.fromkeys(("input", "pair", "prompt"), INPUT_SHAPES),
     "state": "a state as it was returned, or a list of them (null for a new stream)",
     "stop": "a text or a list of at most 16 texts, each of 1 to 256 characters",
 }

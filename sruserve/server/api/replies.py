@@ -41,7 +41,7 @@ class Tag(BaseModel):
 class Span(BaseModel):
     """Steps that belong together."""
 
-    label: str = Field(description="Without B- or I-.")
+    label: str = Field(description="Without B- or I-; empty where the labels are bare B and I.")
     text: str | None = Field(None, description="As much of it as lies in this request.")
     start: int = Field(description="As of the tokens: a character, or the index of a step.")
     end: int

@@ -18,8 +18,10 @@ Input = str | _List[str] | _List[int] | _List[_List[int]]
 State = str | _List[str | None]
 StopText = Annotated[str, Field(min_length=1, max_length=256)]
 
+INPUT_SHAPES = "a text, a list of texts, a list of token ids, or a list of such lists"
+
 _MODEL = "Id of a served model; may be left out when only one of them fits."
-_INPUT = "A text, a list of texts, a list of token ids, or a list of such lists."
+_INPUT = f"{INPUT_SHAPES.capitalize()}."
 _STATE = "The state that a reply returned. One state with several inputs forks the stream."
 _RETURN = "Return the state that continues each stream."
 _MORE = (

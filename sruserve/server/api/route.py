@@ -1,7 +1,8 @@
 """What all hot routes share: validate, choose the model, count the outcome, tell every error."""
 
 from asyncio import CancelledError, to_thread
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from time import monotonic, perf_counter
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -11,7 +12,7 @@ from sruserve.server.api.call import Call, ClientGone
 from sruserve.server.api.problems import as_serve_error
 from sruserve.server.api.served import Catalogue, InputLimits, Served
 from sruserve.server.engine.jobs import Job
-from sruserve.server.errors import Draining, Overloaded
+from sruserve.server.errors import Draining, InputTooLong, Overloaded
 from sruserve.server.metrics import UNKNOWN_MODEL, RouteMetrics
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -29,6 +30,7 @@ class Route(Generic[Body]):
         self.catalogue = catalogue
         self.limits = limits
         self._reading_bytes = 0  # of the bodies that other threads read, or that wait for one
+        self._unsent_numbers = 0  # of the replies that are made, or that wait for their clients
         self._validate: Callable[[bytes], Body] = self.schema.__pydantic_validator__.validate_json
         self.metrics = {name: RouteMetrics(name, self.path) for name in (*catalogue, UNKNOWN_MODEL)}
 
@@ -83,6 +85,29 @@ class Route(Generic[Body]):
             return await to_thread(work, *given)
         finally:
             self._reading_bytes -= cost
+
+    @contextmanager
+    def promise(self, numbers: int) -> Iterator[None]:
+        """Make and send a reply of about so many numbers, if neither it nor all are too many.
+
+        Results are in memory until their client has taken them, however short its request was.
+        """
+        most = self.limits.reply_numbers
+        if numbers > most:
+            raise InputTooLong(
+                f"the reply would hold {numbers} numbers and may hold {most}: send chunks with "
+                "`state`, or fewer inputs, or ask the operator to raise SRUSERVE_MAX_BODY_BYTES"
+            )
+        if self._unsent_numbers and self._unsent_numbers + numbers > self.limits.unsent_numbers:
+            raise Overloaded(
+                "the replies that are not yet sent are as long as SRUSERVE_MAX_QUEUE_BYTES allows; "
+                "retry after a moment, or ask for less at a time"
+            )
+        self._unsent_numbers += numbers
+        try:
+            yield
+        finally:
+            self._unsent_numbers -= numbers
 
     def deadline(self) -> float:
         """When a job that has not begun is given up, on `time.monotonic()`; 0 is never."""

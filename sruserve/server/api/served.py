@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
+from sruserve.kernels.slots import WINDOW
 from sruserve.model.folder import Model
 from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.jobs import Snapshot
@@ -16,6 +17,7 @@ from sruserve.server.errors import (
     WrongTask,
 )
 from sruserve.server.metrics import StateMetrics
+from sruserve.server.snapshot_bytes import numbers_size
 from sruserve.server.state_token import Binding, StateSealer
 
 
@@ -25,7 +27,8 @@ class InputLimits:
 
     input_bytes: of one text; also its token ids, or steps of features.
     new_tokens: of all completions of the request together.
-    reply_numbers: of all that a reply says of single steps.
+    reply_numbers: of what one reply says of steps, labels and states.
+    unsent_numbers: of the same in all replies of a route that are not yet sent.
     queue_bytes: of the bodies that wait.
     queue_seconds: 0 is no limit.
     """
@@ -35,6 +38,7 @@ class InputLimits:
     inputs: int
     new_tokens: int
     reply_numbers: int
+    unsent_numbers: int
     queue_bytes: int
     queue_seconds: float
 
@@ -49,6 +53,10 @@ class Served:
         self.engine = engine
         self._sealer = sealer
         self._binding = Binding.of(model.digest, model.dtype, model.network.layout.width)
+        # a stream's last tokens fill up as it goes on, so they count from the start
+        window = WINDOW if model.config.task == "generate" else 0
+        layout = model.network.layout
+        self._states_fit = sealer.fits(numbers_size(layout.width, len(model.labels), window))
         self._metrics = StateMetrics(model.name)
 
     def check_states(self, given: bool, wanted_by: str | None) -> None:
@@ -62,13 +70,17 @@ class Served:
                 "whole inputs, without `state`, `return_state` and `more`",
                 param="state" if given else wanted_by,
             )
-        if wanted_by and not self._sealer.fits(self.model.network.layout.nbytes):
+        if wanted_by and not self._states_fit:
             raise StateTooLarge(
                 f"a state of {self.name} has {self.model.network.layout.nbytes} bytes, too many "
                 f"for a token; leave out `{wanted_by}`, or ask the operator to raise "
                 "SRUSERVE_MAX_TOKEN_BYTES",
                 param=wanted_by,
             )
+
+    def state_numbers(self, wanted: bool) -> int:
+        """How many numbers a reply holds for the state of one stream, if it is wanted."""
+        return self.model.network.layout.width if wanted else 0
 
     def open_state(self, token: str) -> Snapshot:
         """The snapshot in a token; raises `StateRefused`."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import fsum
 
 _BEGINS, _GOES_ON, _ENDS, _ALONE = "B", "I", ("E", "L"), ("S", "U")
+_MARKS = (_BEGINS, _GOES_ON, *_ENDS, *_ALONE)
 _OUTSIDE = "O"
 
 
@@ -26,13 +27,19 @@ class Scheme:
     """How the labels of a model mark spans.
 
     Where one of them begins with `B-` or `I-`, a span of X is `B-X` or `I-X` and every `I-X`
-    behind it; `E-X` or `L-X` is its last step, `S-X` or `U-X` its only one. A label without such a
-    prefix, and every label of other models, makes a span of each run of equal ones. `O` makes none.
+    behind it; `E-X` or `L-X` is its last step, `S-X` or `U-X` its only one. Where there
+    is but one kind of span, the labels may be `B`, `I` and such marks alone: its spans have an
+    empty label. A label without such a prefix, and every label of other models, makes a span of
+    each run of equal ones. `O` makes none.
     """
 
     def __init__(self, labels: Sequence[str]) -> None:
         prefixed = any(label.startswith((f"{_BEGINS}-", f"{_GOES_ON}-")) for label in labels)
-        self._marks = [_mark(label) if prefixed else ("", label) for label in labels]
+        bare = {_BEGINS, _GOES_ON} <= set(labels) <= {_OUTSIDE, *_MARKS}
+        if bare:
+            self._marks = [(label, "") if label in _MARKS else ("", label) for label in labels]
+        else:
+            self._marks = [_mark(label) if prefixed else ("", label) for label in labels]
 
     def spans(
         self, labels: Iterable[int], scores: Sequence[float], before: int | None
@@ -72,6 +79,6 @@ class Scheme:
 def _mark(label: str) -> tuple[str, str]:
     """`B-PER` as ("B", "PER"); a label without a prefix as ("", label)."""
     mark, dash, kind = label.partition("-")
-    if dash and kind and mark in (_BEGINS, _GOES_ON, *_ENDS, *_ALONE):
+    if dash and kind and mark in _MARKS:
         return mark, kind
     return "", label

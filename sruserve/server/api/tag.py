@@ -58,9 +58,9 @@ class TagRoute(SequenceRoute[TagRequest]):
         del request
         return Kind.TAG
 
-    def numbers(self, served: Served) -> int:
+    def numbers(self, served: Served, item: Item) -> int:
         del served
-        return _NUMBERS
+        return _NUMBERS * len(item.inputs)
 
     def text_items(
         self, request: TagRequest, served: Served, inputs: Sequence[str | list[int]]

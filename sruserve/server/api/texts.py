@@ -16,7 +16,7 @@ from sruserve.server.api.requests import ChunkRequest
 from sruserve.server.api.route import Route, off_loop, run_job
 from sruserve.server.api.served import Served
 from sruserve.server.engine.jobs import Item, Job, Keep, Kind
-from sruserve.server.errors import InputTooLong, InvalidRequest
+from sruserve.server.errors import InvalidRequest
 
 Body = TypeVar("Body", bound=ChunkRequest)
 
@@ -33,7 +33,6 @@ class TextRoute(Route[Body]):
         wanted_by = request.state_wanted_by
         served.check_states(given=request.state is not None, wanted_by=wanted_by)
         items = await self.items(request, served, cost)
-        numbers = self._check_reply(served, items)
         results: list[Any] = [None] * len(items)
         job = Job(
             kind=self.kind(request),
@@ -45,13 +44,14 @@ class TextRoute(Route[Body]):
             cost=cost,
             deadline=self.deadline(),
         )
-        await run_job(call, served, job)
-        much = numbers > LONG_CHARACTERS or (wanted_by is not None and len(items) > MANY_STATES)
-        await call.reply(
-            await off_loop(
-                much, self._encode, call.number, served, list(zip(items, results, strict=True))
-            )
-        )
+        numbers = sum(self.numbers(served, item) for item in items)
+        numbers += len(items) * served.state_numbers(wanted_by is not None)
+        many = wanted_by is not None and len(items) > MANY_STATES
+        with self.promise(numbers):
+            await run_job(call, served, job)
+            told = list(zip(items, results, strict=True))
+            much = many or numbers > LONG_CHARACTERS
+            await call.reply(await off_loop(much, self._encode, call.number, served, told))
 
     async def items(self, request: Body, served: Served, cost: int) -> list[Item]:
         """What the request asks to be read."""
@@ -76,26 +76,14 @@ class TextRoute(Route[Body]):
         """What the job asks of the model."""
         raise NotImplementedError
 
-    def numbers(self, served: Served) -> int:
-        """How many numbers, about, a reply says of each step; 0 where it says nothing of steps."""
-        del served
+    def numbers(self, served: Served, item: Item) -> int:
+        """How many numbers, about, a reply says of one item, where they can be many."""
+        del served, item
         return 0
 
     def result(self, served: Served, item: Any, result: Any) -> dict[str, Any]:
         """What the reply says of one item."""
         raise NotImplementedError
-
-    def _check_reply(self, served: Served, items: Sequence[Item]) -> int:
-        """How many numbers the reply will say of steps; raises where they are too many."""
-        per_step, most = self.numbers(served), self.limits.reply_numbers
-        steps = sum(len(item.inputs) for item in items)
-        if steps * per_step > most:
-            raise InputTooLong(
-                f"the reply would tell of {steps} steps, and one of {served.name} may tell of "
-                f"{most // per_step}: send chunks with `state`, or fewer inputs, or ask the "
-                "operator to raise SRUSERVE_MAX_BODY_BYTES"
-            )
-        return steps * per_step
 
     def _encode(self, number: str, served: Served, results: Sequence[tuple[Item, Any]]) -> bytes:
         return json_bytes(

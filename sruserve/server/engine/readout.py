@@ -9,13 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sruserve.kernels.devices import send
+from sruserve.model import softmaxes
 from sruserve.model.folder import Model
 from sruserve.server.engine.found import Floats, Found
 from sruserve.server.engine.jobs import Kind, Logprobs
 from sruserve.server.engine.pool import indices
 from sruserve.server.engine.streams import Stream
-
-_LOGITS = 1 << 22  # numbers in one block of scores: 16 MiB
 
 
 @dataclass(slots=True)
@@ -107,7 +106,7 @@ class Readout:
 
     def _blocks(self, rows: int) -> Iterator[tuple[int, int]]:
         """Runs of rows whose scores fit into one block."""
-        size = max(1, _LOGITS // self._outputs)
+        size = max(1, softmaxes.LOGITS // self._outputs)
         for start in range(0, rows, size):
             yield start, min(start + size, rows)
 

@@ -4,6 +4,7 @@ import asyncio
 
 import numpy as np
 import pytest
+from torch import Tensor
 
 from sruserve.model.folder import Model
 from sruserve.server.engine.jobs import Encoded, Item, Keep, Kind, Tagged
@@ -61,8 +62,18 @@ def test_scores_are_taken_in_blocks_that_change_nothing(
     tagger: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (whole,) = tag(tagger, Keep.SNAPSHOT, 300)
-    monkeypatch.setattr("sruserve.server.engine.readout._LOGITS", 64)
+    rows: list[int] = []
+    logits = tagger.network.logits
+
+    def spy(hidden: Tensor) -> Tensor:
+        rows.append(len(hidden))
+        return logits(hidden)
+
+    monkeypatch.setattr("sruserve.model.softmaxes.LOGITS", 64)
+    monkeypatch.setattr(tagger.network, "logits", spy)
     (blocks,) = tag(tagger, Keep.SNAPSHOT, 300)
+    assert 64 // len(tagger.labels) in rows
+    assert 300 not in rows
     assert np.array_equal(blocks.labels, whole.labels)
     assert np.array_equal(blocks.scores, whole.scores)
     assert same_state(blocks.state, whole.state)
