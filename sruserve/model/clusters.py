@@ -28,9 +28,13 @@ class Clustered(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    cutoffs: tuple[PositiveInt, ...] = Field((), description="First id of each cluster but one.")
+    cutoffs: tuple[PositiveInt, ...] = Field(
+        (), max_length=64, description="First id of each cluster but one."
+    )
     size: Width | None = Field(None, description="Width of the first cluster's rows.")
-    divide: PositiveInt = Field(4, description="How much narrower each cluster is than the last.")
+    divide: PositiveInt = Field(
+        4, le=1 << 20, description="How much narrower each cluster is than the last."
+    )
 
     @model_validator(mode="after")
     def _describes_clusters(self) -> Self:

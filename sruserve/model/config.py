@@ -24,7 +24,7 @@ from sruserve.model.heads import HeadConfig
 Task = Literal["classify", "pair", "tag", "generate", "encode"]
 DType = Literal["float32", "bfloat16", "float16"]
 
-_LABELLED = ("classify", "pair", "tag")
+LABELLED = ("classify", "pair", "tag")
 _ARCHITECTURES: dict[Task, str] = {
     "classify": "ForSequenceClassification",
     "pair": "ForSequencePairClassification",
@@ -78,9 +78,9 @@ class ModelConfig(BaseModel):
 
     @model_validator(mode="after")
     def _fits_its_task(self) -> Self:
-        if self.task in _LABELLED and sorted(self.id2label) != list(range(len(self.id2label))):
+        if self.task in LABELLED and sorted(self.id2label) != list(range(len(self.id2label))):
             raise ValueError("id2label must name every class, with ids from 0 on")
-        if self.task in _LABELLED and not self.id2label:
+        if self.task in LABELLED and not self.id2label:
             raise ValueError(f"task {self.task} needs id2label")
         if self.task == "generate" and self.vocab_size is None:
             raise ValueError("task generate needs vocab_size")
@@ -100,7 +100,7 @@ class ModelConfig(BaseModel):
     @property
     def outputs(self) -> int | None:
         """How many numbers the head gives for a step; None where there is no head."""
-        if self.task in _LABELLED:
+        if self.task in LABELLED:
             return len(self.id2label)
         return self.vocab_size if self.task == "generate" else None
 

@@ -81,7 +81,8 @@ def load_model(
             f"{path}: the vocabulary has {codec.size} entries and config.json says "
             f"vocab_size {config.vocab_size}"
         )
-    parameters = sum(t.numel() for name, t in tensors.items() if not name.endswith("scale_x"))
+    untrained = config.rnn.untrained
+    parameters = sum(t.numel() for name, t in tensors.items() if not name.endswith(untrained))
     network = Network(config, tensors, compute, device, fast)
     return Model(path.name, path, config, network, codec, digest, parameters)
 

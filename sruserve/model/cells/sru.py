@@ -28,6 +28,7 @@ class SRUConfig(StackConfig):
     """A stack of SRU layers, in the names of the constructors of `sru.SRU`, all releases."""
 
     family: ClassVar[str] = "sru"
+    untrained: ClassVar[tuple[str, ...]] = ("scale_x",)
 
     hidden_size: Width = Field(description="Features of a layer's output, per direction.")
     projection_size: NonNegativeInt | tuple[Projection, ...] = Field(

@@ -61,10 +61,12 @@ class StackConfig(BaseModel):
     """A stack of recurrent layers of one family; a subclass for each family.
 
     family: what `model_type` in a config.json says.
+    untrained: the ends of the names of tensors that training leaves as they are.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     family: ClassVar[str]
+    untrained: ClassVar[tuple[str, ...]] = ()
 
     input_size: Width = Field(description="Features of the stack's input.")
     hidden_size: Width | tuple[Width, ...] = Field(
@@ -105,11 +107,9 @@ class StackConfig(BaseModel):
     @property
     def whole(self) -> str | None:
         """Why it reads whole inputs only, as "it …"; None where it streams."""
-        return (
-            "it is bidirectional, so its outputs depend on steps that are still to come"
-            if (self.bidirectional)
-            else None
-        )
+        if self.bidirectional:
+            return "it is bidirectional, so its outputs depend on steps that are still to come"
+        return None
 
     @property
     def note(self) -> str | None:

@@ -54,8 +54,8 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
     odd = [name for name, tensor in loaded.items() if not _is_plain(tensor)]
     if odd:
         raise CheckpointError(
-            f"{path}: {_some(odd)}: sparse, quantized, nested or without data; save ordinary "
-            "dense tensors"
+            f"{path}: {_some(odd)}: sparse, quantized, nested, expanded or without data; save "
+            "ordinary dense tensors"
         )
     tensors = {str(name): tensor.detach() for name, tensor in loaded.items()}
     if all(name.startswith("module.") for name in tensors):
@@ -75,5 +75,9 @@ def _some(names: list[Any]) -> str:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    dense = tensor.layout is torch.strided and not tensor.is_nested
-    return dense and not tensor.is_quantized and not tensor.is_meta
+    """Whether every number of it is in the file: one that is expanded can be of any size."""
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return False
+    if tensor.is_quantized or tensor.is_meta:
+        return False
+    return tensor.untyped_storage().nbytes() >= tensor.numel() * tensor.element_size()

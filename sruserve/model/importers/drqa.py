@@ -40,7 +40,7 @@ def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> 
         raise CheckpointError(f"no {encoder}.rnns.* tensors: this is no checkpoint of DrQA")
     said = given.pop("concat_layers", None)
     passed = {"bidirectional": True, "use_tanh": False, **given}
-    rnn, config = read_stack(layers, (), None, passed)
+    rnn, config = read_stack(layers, (), None, passed, cells=True)
     attention = tensors.get("start_attn.linear.weight")  # (document's width, question's width)
     if attention is not None:
         need(tensors, "start_attn.linear.weight", 2)

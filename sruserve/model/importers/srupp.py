@@ -10,7 +10,7 @@ from sruserve.model.cells.srupp import SRUppConfig
 from sruserve.model.config import Task
 from sruserve.model.errors import CheckpointError, OptionError
 from sruserve.model.importers.network import vocabulary_and_head
-from sruserve.model.importers.options import agree, flag, known, make
+from sruserve.model.importers.options import agree, flag, known, make, shown
 from sruserve.model.importers.origin import Imported, Options
 from sruserve.model.importers.srupp_adaptive import adaptive, is_adaptive
 from sruserve.model.importers.srupp_norms import norms
@@ -135,7 +135,10 @@ def _bidirectional(given: Mapping[str, Any], outputs: int, alone: bool) -> bool:
     if "bidirectional" in given:
         return flag(given, "bidirectional", False)
     if "hidden_size" in given:
-        return bool(2 * given["hidden_size"] == outputs)
+        hidden = given["hidden_size"]
+        if type(hidden) is not int:
+            raise OptionError(f"--options: hidden_size is {shown(hidden)}, not a whole number")
+        return bool(2 * hidden == outputs)
     if alone:
         raise OptionError(
             "bidirectional is not stored in a state dict: pass it, or hidden_size, in --options"
@@ -159,5 +162,7 @@ def _attention(attends: Sequence[bool], given: Mapping[str, Any]) -> dict[str, i
         if rule == list(attends):
             return fields
         if every in given or last in given:
-            raise CheckpointError(f"{every} is {n} and {last} {m}; the weights say otherwise")
+            raise CheckpointError(
+                f"{every} is {shown(n)} and {last} {shown(m)}; the weights say otherwise"
+            )
     raise CheckpointError("which layers have a linear3 fits neither every n layers nor the last n")

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from sruserve.model.errors import CheckpointError
 
-NUMBER = "([0-9]{1,4})"  # a layer's, in the patterns of names
+NUMBER = "(0|[1-9][0-9]{0,3})"  # a layer's, in the patterns of names
 
 
 def layers_of(tensors: Mapping[str, Tensor], pattern: str) -> list[dict[str, Tensor]]:

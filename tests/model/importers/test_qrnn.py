@@ -56,7 +56,8 @@ def test_a_highway_is_the_input_or_a_product_of_it(tmp_path: Path) -> None:
     """The SRU paper's own baseline; its file has four blocks of rows where widths differ."""
     wide = {"weight": random(32, 5, seed=1), "bias": random(32, seed=2)}
     layers = [wide, linear(8, 8, 1, True, 10)]
-    model = imported(tmp_path, stack(*layers), "encode", options={"highway": True})
+    options = {"highway": True, "hidden_size": 8}
+    model = imported(tmp_path, stack(*layers), "encode", options=options)
     x = expected = random(7, 5, seed=30)
     for own in layers:
         expected = qrnn_layer(expected, own["weight"], own["bias"], 1, highway=True)
