@@ -1,6 +1,6 @@
 """A vocabulary in clusters: frequent words in wide rows, rare ones in narrow rows."""
 
-from typing import NamedTuple, Self
+from typing import Annotated, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
@@ -28,7 +28,7 @@ class Clustered(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    cutoffs: tuple[PositiveInt, ...] = Field(
+    cutoffs: Annotated[tuple[PositiveInt, ...], Field(fail_fast=True)] = Field(
         (), max_length=64, description="First id of each cluster but one."
     )
     size: Width | None = Field(None, description="Width of the first cluster's rows.")

@@ -11,6 +11,7 @@ from torch import Tensor
 from sruserve.model.errors import CheckpointError
 
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "network")
+_DIMENSIONS = 8  # of a tensor: no network of ours has more than 2
 _DEPTH = 4  # DrQA has two: {"state_dict": {"network": …}}
 
 _HOW_TO_SAVE = (
@@ -54,8 +55,8 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
     odd = [name for name, tensor in loaded.items() if not _is_plain(tensor)]
     if odd:
         raise CheckpointError(
-            f"{path}: {_some(odd)}: sparse, quantized, nested, expanded or without data; save "
-            "ordinary dense tensors"
+            f"{path}: {_some(odd)}: sparse, quantized, nested, expanded, without data or of more "
+            f"than {_DIMENSIONS} dimensions; save ordinary dense tensors"
         )
     tensors = {str(name): tensor.detach() for name, tensor in loaded.items()}
     if all(name.startswith("module.") for name in tensors):
@@ -78,6 +79,6 @@ def _is_plain(tensor: Tensor) -> bool:
     """Whether every number of it is in the file: one that is expanded can be of any size."""
     if tensor.layout is not torch.strided or tensor.is_nested:
         return False
-    if tensor.is_quantized or tensor.is_meta:
+    if tensor.is_quantized or tensor.is_meta or tensor.dim() > _DIMENSIONS:
         return False
     return tensor.untyped_storage().nbytes() >= tensor.numel() * tensor.element_size()

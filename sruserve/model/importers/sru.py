@@ -46,6 +46,6 @@ def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> 
         options,
         cells,
     )
-    others = rest_of(tensors, rf"{stack}((rnn|ln)_lst\.{NUMBER}\.|input_to_hidden\.weight$)")
+    others = rest_of(tensors, rf"{stack}((rnn|ln)_lst\.{NUMBER}\.|input_to_hidden\.weight\Z)")
     rest, vocab_size, head = vocabulary_and_head(others, task)
     return Imported(rest | rnn, config, vocab_size=vocab_size, head=head)

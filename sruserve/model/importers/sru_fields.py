@@ -8,7 +8,7 @@ from torch import Tensor
 from sruserve.model.errors import CheckpointError, OptionError
 from sruserve.model.importers.options import agree, flag, shown
 from sruserve.model.importers.sru_release import Era
-from sruserve.model.importers.tensors import matrix_of
+from sruserve.model.importers.tensors import matrix_of, need
 
 
 def fields_of(
@@ -59,8 +59,9 @@ def fields_of(
 
 def _normalizes_after(layers: Sequence[Mapping[str, Tensor]], inputs: Sequence[int]) -> bool | None:
     """Where a norm stands, by its size; None where input and output are alike."""
-    for layer, width in zip(layers, inputs, strict=True):
-        size, outputs = len(layer.get("layer_norm.weight", ())), len(layer["bias"]) // 2
+    for i, (layer, width) in enumerate(zip(layers, inputs, strict=True)):
+        size = len(need(layer, "layer_norm.weight", 1, f"rnn_lst.{i}."))
+        outputs = len(layer["bias"]) // 2
         if width != outputs and size in (width, outputs):
             return size == outputs
     return None

@@ -71,10 +71,10 @@ def read_stack(
     names |= ({"ln_lst"} if norms else set()) | ({"input_to_hidden"} if into is not None else set())
     eras = told(eras_of(names), given)
     maths = settle(eras, given, _highways(plain, flag(given, "has_skip_term", True)))
-    fields = fields_of(given, plain, into, eras, cells)
-    fields = agree(fields, {"weight_norm": "gain" in names})
     if norms:
-        fields = agree(fields, {"normalize_after": True})
+        given = agree(given, {"normalize_after": True})
+    fields = agree(fields_of(given, plain, into, eras, cells), {"weight_norm": "gain" in names})
+    if norms:
         fields["norm"] = "std" if eras == (Era.Y2018,) else "unbiased"
     fields["rescale"] = any(scale != 1 for scale in maths.scales)
     fields |= {f"use_{name}": maths.activation == name for name in ("tanh", "relu", "selu")}
@@ -130,7 +130,9 @@ def _plain(layer: Mapping[str, Tensor], index: int) -> dict[str, Tensor]:
         )
     weight = need(plain, "weight", 2, where)
     need(plain, "bias", 1, where)
-    if (gain := plain.pop("gain", None)) is not None:
+    if "gain" in plain:
+        gain = need(plain, "gain", 1, where)
+        del plain["gain"]
         if gain.shape != weight.shape[1:]:
             raise CheckpointError(f"{where}gain is misshapen: {list(gain.shape)}")
         plain["weight"] = gain * (weight / weight.norm(2, 0))

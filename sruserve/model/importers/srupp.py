@@ -78,7 +78,7 @@ def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> 
     stack = found.pop()
     layers = layers_of(tensors, re.escape(stack) + _LAYER)
     into = matrix_of(tensors, f"{stack}input_to_hidden.weight")
-    others = rest_of(tensors, rf"{re.escape(stack)}({_LAYER}|input_to_hidden\.weight$)")
+    others = rest_of(tensors, rf"{re.escape(stack)}({_LAYER}|input_to_hidden\.weight\Z)")
     placement = norms(layers, given)
     config = _config(layers, into, given, placement, alone=not others)
     own = {f"rnn_lst.{i}.{name}": t for i, layer in enumerate(layers) for name, t in layer.items()}

@@ -40,12 +40,14 @@ def matrix_of(tensors: Mapping[str, Tensor], name: str) -> Tensor | None:
 
 
 def need(tensors: Mapping[str, Tensor], name: str, dim: int, where: str = "") -> Tensor:
-    """The tensor of that name and number of dimensions, not empty, or `CheckpointError`."""
+    """The floats of that name and number of dimensions, not empty, or `CheckpointError`."""
     tensor = tensors.get(name)
     if tensor is None:
         raise CheckpointError(f"{where}{name} is missing")
     if tensor.dim() != dim or not tensor.numel():
         raise CheckpointError(f"{where}{name} is misshapen: {list(tensor.shape)}")
+    if not tensor.is_floating_point():
+        raise CheckpointError(f"{where}{name} holds {tensor.dtype}, not floats")
     return tensor
 
 
