@@ -1,6 +1,7 @@
 """Model folders: what is saved is loaded, and what was altered is refused."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from sruserve.model.errors import (
     ModelError,
 )
 from sruserve.model.folder import compute_dtype, load_model, model_digest, save_model
-from tests.support import PRINTABLE, random_tensors, save_random_model
+from tests.support import PRINTABLE, random_config, random_tensors, save_random_model
 
 
 @pytest.fixture
@@ -111,6 +112,51 @@ def test_a_config_that_describes_no_network_is_refused_with_the_field(
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(ConfigError, match=message):
         load_model(folder)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("hidden_size", ["x"] * 500_000),
+        ("projection_size", [-1] * 500_000),
+        ("hidden_size", {f"k{i}": 0 for i in range(1000)}),
+        ("k" * 100_000, 1),
+    ],
+    ids=["widths", "projections", "keys", "long"],
+)
+def test_what_is_wrong_with_a_config_is_said_in_a_short_line(
+    folder: Path, field: str, value: object
+) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config["rnn"][field] = value
+    (folder / "config.json").write_text(json.dumps(config))
+    started = time.process_time()
+    with pytest.raises(ConfigError) as caught:
+        load_model(folder)
+    assert time.process_time() - started < 5
+    assert len(str(caught.value)) < 2000
+
+
+def test_only_the_first_of_many_findings_are_said(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config["rnn"] |= {f"k{i}": 1 for i in range(50)}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match=r"rnn\.k0: .*; and 42 more$"):
+        load_model(folder)
+
+
+def test_a_config_that_is_far_too_large_is_not_read(folder: Path) -> None:
+    with (folder / "config.json").open("a") as file:
+        file.write(" " * (5 << 20))
+    with pytest.raises(ConfigError, match="larger than"):
+        load_model(folder)
+
+
+def test_a_state_of_gigabytes_is_refused() -> None:
+    rnn = {"hidden_size": 512, "proj_size": 512}
+    random_config("encode", model_type="srupp", window=1 << 16, **rnn)
+    with pytest.raises(ValueError, match=r"state would take .* lower its window"):
+        random_config("encode", model_type="srupp", window=1 << 20, **rnn)
 
 
 @pytest.mark.parametrize("missing", ["config.json", "model.safetensors"])

@@ -26,6 +26,10 @@ def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> 
     Its options are those of `SRUCell`, and `encoder`, and `concat_layers`, which the reader's
     attention tells too: whether outputs are those of all layers, side by side.
     """
+    if not recognises(tensors):
+        raise CheckpointError(
+            "no doc_rnn.rnns.* or question_rnn.rnns.* tensors: this is no checkpoint of DrQA"
+        )
     given = dict(options or {})
     encoder = given.pop("encoder", None)
     if encoder not in _ENCODERS:

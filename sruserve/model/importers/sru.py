@@ -38,6 +38,8 @@ def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> 
             else f"{len(found)} stacks ({', '.join(sorted(found))[:80]}): save one of them alone"
         )
     prefix = found.pop()
+    if any(".transform_module.linear1." in name for name in tensors):
+        raise CheckpointError("the layers are those of an sru.SRUpp: say --format srupp")
     stack = re.escape(prefix)
     rnn, config = read_stack(
         layers_of(tensors, rf"{stack}rnn_lst\.{NUMBER}\."),

@@ -49,9 +49,10 @@ def fields_of(
         found |= {"input_size": into.shape[1], "proj_input_to_hidden_first": True}
     if found["layer_norm"]:
         after = _normalizes_after(layers, inputs)
-        if after is not None:
+        if after is None:
+            given.setdefault("normalize_after", cells and Era.FOURTH in eras)
+        else:
             found["normalize_after"] = after
-        given.setdefault("normalize_after", bool(after or (cells and Era.FOURTH in eras)))
     said = given.pop("projection_size", None)
     given["projection_size"] = _projection(said, inner_sizes, inputs, outputs, eras, bidirectional)
     return agree(given, found)

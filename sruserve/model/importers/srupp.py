@@ -67,7 +67,7 @@ def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> 
             "--options FILE, a JSON object of the arguments that sru.SRUpp was made with, and "
             f"window: {_NEEDED['window']}"
         )
-    tensors, given = floats(tensors), known(options, _KNOWN, _TRAINING)
+    tensors = floats(tensors)
     found = {m[1] for name in tensors if (m := re.match(rf"((?:[^.]+\.)*){_LAYER}", name))}
     if len(found) != 1:
         raise CheckpointError(
@@ -76,6 +76,7 @@ def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> 
             else f"{len(found)} stacks ({', '.join(sorted(found))[:80]}): save one of them alone"
         )
     stack = found.pop()
+    given = known(options, _KNOWN, _TRAINING)
     layers = layers_of(tensors, re.escape(stack) + _LAYER)
     into = matrix_of(tensors, f"{stack}input_to_hidden.weight")
     others = rest_of(tensors, rf"{re.escape(stack)}({_LAYER}|input_to_hidden\.weight\Z)")

@@ -124,7 +124,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # torch warns of CSR and of quantized tensors
-@pytest.mark.parametrize("kind", ["sparse", "csr", "quantized", "meta"])
+@pytest.mark.parametrize("kind", ["sparse", "csr", "quantized", "meta", "expanded", "deep"])
 def test_tensors_that_are_not_dense_numbers_are_refused(tmp_path: Path, kind: str) -> None:
     dense = torch.ones(4, 8)
     make: dict[str, Callable[[], Tensor]] = {
@@ -132,6 +132,8 @@ def test_tensors_that_are_not_dense_numbers_are_refused(tmp_path: Path, kind: st
         "csr": dense.to_sparse_csr,
         "quantized": lambda: torch.quantize_per_tensor(dense, 0.1, 0, torch.qint8),
         "meta": lambda: dense.to("meta"),
+        "expanded": lambda: torch.ones(1).expand(1 << 20, 1 << 20),
+        "deep": lambda: torch.ones([1] * 60),
     }
     message = refusal(saved(tmp_path, {**TENSORS, "embedding.weight": make[kind]()}))
     assert "ordinary dense tensors" in message or "not unpickled" in message
