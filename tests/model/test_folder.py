@@ -153,10 +153,9 @@ def test_a_config_that_is_far_too_large_is_not_read(folder: Path) -> None:
 
 
 def test_a_state_of_gigabytes_is_refused() -> None:
-    rnn = {"hidden_size": 512, "proj_size": 512}
-    random_config("encode", model_type="srupp", window=1 << 16, **rnn)
+    random_config("encode", model_type="srupp", proj_size=512, window=1 << 16)
     with pytest.raises(ValueError, match=r"state would take .* lower its window"):
-        random_config("encode", model_type="srupp", window=1 << 20, **rnn)
+        random_config("encode", model_type="srupp", proj_size=512, window=1 << 20)
 
 
 @pytest.mark.parametrize("missing", ["config.json", "model.safetensors"])

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile, ZipFile
 
 import torch
 from safetensors import SafetensorError
@@ -33,6 +34,7 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
             return load_file(path)
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"cannot read {path}: {error}") from error
+    _check_archive(path)
     try:
         loaded: Any = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
@@ -62,6 +64,24 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
     if all(name.startswith("module.") for name in tensors):
         tensors = {name.removeprefix("module."): t for name, t in tensors.items()}
     return tensors
+
+
+def _check_archive(path: Path) -> None:
+    """Raise `CheckpointError` for an archive of more than the file's bytes.
+
+    torch.save compresses nothing, but torch.load would unpack what is: a thousand times as much.
+    """
+    try:
+        with ZipFile(path) as archive:
+            unpacked = sum(entry.file_size for entry in archive.infolist())
+        size = path.stat().st_size
+    except (OSError, ValueError, BadZipFile):  # what torch.load says of it is better
+        return
+    if unpacked > size:
+        raise CheckpointError(
+            f"{path} holds {unpacked:,} bytes in a file of {size:,}: it was not written by "
+            "torch.save; unpack it, and save its tensors again"
+        )
 
 
 def _wrapped(loaded: Any) -> Any:

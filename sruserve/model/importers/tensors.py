@@ -63,4 +63,7 @@ def check_names(tensors: Mapping[str, Tensor], names: Collection[str], where: st
 
 def floats(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The same in float32; what holds whole numbers stays, to be refused by its name."""
-    return {k: t.float() if t.is_floating_point() else t for k, t in tensors.items()}
+    try:
+        return {k: t.float() if t.is_floating_point() else t for k, t in tensors.items()}
+    except NotImplementedError as error:  # two numbers of 4 bits in a byte
+        raise CheckpointError(f"numbers that cannot be made float32: {error}") from error
