@@ -184,6 +184,7 @@ def test_every_tensor_that_does_not_fit_is_named(folder: Path, tmp_path: Path) -
     tensors["extra"] = torch.zeros(1)
     tensors["embedding.weight"] = torch.zeros(3, 4)
     tensors["rnn.rnn_lst.0.bias"] = torch.zeros(48, dtype=torch.int64)
+    tensors["rnn.rnn_lst.1.bias"] = torch.zeros(48, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
     with pytest.raises(CheckpointError) as caught:
         save_model(tmp_path / "other", config, tensors)
     for part in (
@@ -191,6 +192,7 @@ def test_every_tensor_that_does_not_fit_is_named(folder: Path, tmp_path: Path) -
         "extra is not expected",
         "embedding.weight is [3, 4], not [95, 16]",
         "rnn.rnn_lst.0.bias holds torch.int64",
+        "rnn.rnn_lst.1.bias holds torch.float4_e2m1fn_x2",
     ):
         assert part in str(caught.value)
     assert not (tmp_path / "other").exists()
