@@ -1,12 +1,15 @@
 """State tokens: what was sealed comes back exactly, and nothing else is ever let in."""
 
 import base64
+import binascii
 import contextlib
+import math
 import time
 from typing import get_args
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -195,13 +198,23 @@ def test_unpacking_changed_bytes_gives_a_valid_snapshot_or_a_refusal(
     assert -1 <= read.pending < 2**31
 
 
-def test_sealing_and_opening_64_kib_takes_less_than_0_3_ms() -> None:
+def test_sealing_and_opening_64_kib_costs_little_more_than_its_cipher_and_base64() -> None:
     binding = Binding.of("ab" * 32, "float32", 16384)
-    snapshot = Snapshot(np.random.default_rng(0).standard_normal(16384, dtype=np.float32))
-    keeper = sealer()
-    times = []
-    for _ in range(200):
-        begin = time.perf_counter()
+    row = np.random.default_rng(0).standard_normal(16384, dtype=np.float32)
+    snapshot, keeper, data = Snapshot(row), sealer(), row.tobytes()
+    cipher, nonce = AESGCM(bytes(32)), bytes(12)
+
+    def ours() -> None:
         keeper.open(keeper.seal(snapshot, binding), binding)
-        times.append(time.perf_counter() - begin)
-    assert min(times) < 0.3e-3  # the best of many: other work on the machine is not ours
+
+    def floor() -> None:
+        text = binascii.b2a_base64(cipher.encrypt(nonce, data, None), newline=False).decode()
+        cipher.decrypt(nonce, binascii.a2b_base64(text, strict_mode=True), None)
+
+    best = {ours: math.inf, floor: math.inf}  # of many: other work on the machine is not ours
+    for _ in range(200):
+        for run in (ours, floor):
+            begin = time.perf_counter()
+            run()
+            best[run] = min(best[run], time.perf_counter() - begin)
+    assert best[ours] < 2.5 * best[floor]
