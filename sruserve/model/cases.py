@@ -134,7 +134,7 @@ class Case:
         }
         if not widths or not all(widths.values()):
             raise CaseError(f"the case holds {name}, and {model.name} has no such state")
-        parts = list(tensor.unsqueeze(0) if match["layer"] else tensor)
+        parts = [tensor] if match["layer"] or not tensor.dim() else list(tensor)
         if len(parts) == len(widths) * rnn.directions and tensor.dim() == 3:
             step = rnn.directions if len(parts) > len(widths) else 1
             parts = [torch.cat(parts[i : i + step], 1) for i in range(0, len(parts), step)]

@@ -1,6 +1,6 @@
 """A vocabulary in clusters: frequent words in wide rows, rare ones in narrow rows."""
 
-from typing import NamedTuple, Self
+from typing import Annotated, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
@@ -28,9 +28,13 @@ class Clustered(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    cutoffs: tuple[PositiveInt, ...] = Field((), description="First id of each cluster but one.")
+    cutoffs: Annotated[tuple[PositiveInt, ...], Field(fail_fast=True)] = Field(
+        (), max_length=64, description="First id of each cluster but one."
+    )
     size: Width | None = Field(None, description="Width of the first cluster's rows.")
-    divide: PositiveInt = Field(4, description="How much narrower each cluster is than the last.")
+    divide: PositiveInt = Field(
+        4, le=1 << 20, description="How much narrower each cluster is than the last."
+    )
 
     @model_validator(mode="after")
     def _describes_clusters(self) -> Self:

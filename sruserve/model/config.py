@@ -1,7 +1,7 @@
 """The frozen description of a network, as `config.json` holds it."""
 
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -20,11 +20,15 @@ from sruserve.model.cells.stack import StackConfig
 from sruserve.model.embeddings import EmbeddingConfig
 from sruserve.model.errors import ConfigError
 from sruserve.model.heads import HeadConfig
+from sruserve.model.state import StateLayout
 
 Task = Literal["classify", "pair", "tag", "generate", "encode"]
 DType = Literal["float32", "bfloat16", "float16"]
 
-_LABELLED = ("classify", "pair", "tag")
+LABELLED = ("classify", "pair", "tag")
+_SHOWN = 8  # findings in a message
+_LARGEST_FILE = 4 << 20  # bytes: more than 100,000 labels
+_LARGEST_STATE = 1 << 30  # bytes, of one stream
 _ARCHITECTURES: dict[Task, str] = {
     "classify": "ForSequenceClassification",
     "pair": "ForSequencePairClassification",
@@ -44,7 +48,7 @@ class ModelConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    architectures: tuple[str, ...]
+    architectures: Annotated[tuple[str, ...], Field(fail_fast=True)]
     model_type: str = Field("sru", description="The family of its recurrent layers.")
     task: Task
     dtype: DType = Field("float32", description="What it computes in unless the operator says.")
@@ -78,14 +82,16 @@ class ModelConfig(BaseModel):
 
     @model_validator(mode="after")
     def _fits_its_task(self) -> Self:
-        if self.task in _LABELLED and sorted(self.id2label) != list(range(len(self.id2label))):
+        if self.task in LABELLED and sorted(self.id2label) != list(range(len(self.id2label))):
             raise ValueError("id2label must name every class, with ids from 0 on")
-        if self.task in _LABELLED and not self.id2label:
+        if self.task in LABELLED and not self.id2label:
             raise ValueError(f"task {self.task} needs id2label")
         if self.task == "generate" and self.vocab_size is None:
             raise ValueError("task generate needs vocab_size")
         if self.task == "generate" and self.rnn.whole:
             raise ValueError(f"this network cannot generate: {self.rnn.whole}")
+        if (needed := StateLayout(self.rnn.states()).nbytes) > _LARGEST_STATE:
+            raise ValueError(f"a stream's state would take {needed:,} bytes: lower its window")
         self.embedding.check_vocabulary(self.vocab_size)
         self.head.check(
             self.task, self.outputs, self.rnn.output_size, self.embedding, self.rnn.input_size
@@ -100,7 +106,7 @@ class ModelConfig(BaseModel):
     @property
     def outputs(self) -> int | None:
         """How many numbers the head gives for a step; None where there is no head."""
-        if self.task in _LABELLED:
+        if self.task in LABELLED:
             return len(self.id2label)
         return self.vocab_size if self.task == "generate" else None
 
@@ -112,7 +118,11 @@ class ModelConfig(BaseModel):
 def read_config(path: Path) -> ModelConfig:
     """Read `config.json`, or raise `ConfigError` with every field that is wrong."""
     try:
-        return ModelConfig.model_validate_json(path.read_bytes())
+        with path.open("rb") as file:
+            content = file.read(_LARGEST_FILE + 1)
+        if len(content) > _LARGEST_FILE:
+            raise ConfigError(f"{path} is larger than {_LARGEST_FILE:,} bytes")
+        return ModelConfig.model_validate_json(content)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except ValidationError as error:
@@ -120,13 +130,15 @@ def read_config(path: Path) -> ModelConfig:
 
 
 def explain(error: ValidationError) -> str:
-    """Pydantic's findings in one line: `field: what is wrong; …`."""
-    return "; ".join(f"{place or 'value'}: {what}" for place, what in _findings(error))
+    """Pydantic's findings in one line: `field: what is wrong; …`, the first of them if many."""
+    found = [f"{place[:80] or 'value'}: {what[:200]}" for place, what in _findings(error)]
+    more = [f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
+    return "; ".join(found[:_SHOWN] + more)
 
 
 def _findings(error: ValidationError, prefix: str = "") -> list[tuple[str, str]]:
     found = []
-    for line in error.errors(include_url=False):
+    for line in error.errors(include_url=False, include_input=False):
         place = prefix + ".".join(map(str, line["loc"]))
         cause = getattr(line.get("ctx", {}).get("error"), "__cause__", None)
         if isinstance(cause, ValidationError):

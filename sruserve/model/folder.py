@@ -25,6 +25,7 @@ from sruserve.model.replacing import replacing
 from sruserve.model.text import BYTES_FILE, WORDS_FILE, Codec, read_codec
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
+_FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 _FILES = {CONFIG_FILE, WEIGHTS_FILE, WORDS_FILE, BYTES_FILE}
 
 
@@ -81,7 +82,8 @@ def load_model(
             f"{path}: the vocabulary has {codec.size} entries and config.json says "
             f"vocab_size {config.vocab_size}"
         )
-    parameters = sum(t.numel() for name, t in tensors.items() if not name.endswith("scale_x"))
+    untrained = config.rnn.untrained
+    parameters = sum(t.numel() for name, t in tensors.items() if not name.endswith(untrained))
     network = Network(config, tensors, compute, device, fast)
     return Model(path.name, path, config, network, codec, digest, parameters)
 
@@ -154,7 +156,7 @@ def check_tensors(
             wrong.append(f"{name if len(name) <= 80 else name[:79] + '…'} is not expected")
         elif tuple(tensor.shape) != expected[name]:
             wrong.append(f"{name} is {list(tensor.shape)}, not {list(expected[name])}")
-        elif not tensor.is_floating_point():
+        elif tensor.dtype not in _FLOATS:
             wrong.append(f"{name} holds {tensor.dtype}, not floats")
     if wrong:
         shown = "; ".join(wrong[:12]) + (f"; and {len(wrong) - 12} more" if len(wrong) > 12 else "")

@@ -130,8 +130,10 @@ class HeadConfig(Clustered):
         """Raise ValueError where this head is none for such a network."""
         if self.pooling == "attention" and task != "pair":
             raise ValueError("pooling attention is for task pair")
-        if self.pooling != "last" and task in ("generate", "tag"):
-            raise ValueError(f"task {task} scores every step: it has no pooling")
+        if self.pooling != "last" and task not in ("classify", "pair"):
+            raise ValueError(f"task {task} has no pooling: it gives something for every step")
+        if self.combine != "concat" and task != "pair":
+            raise ValueError("combine is for task pair")
         if (self.adaptive or self.experts or self.tied) and task != "generate":
             raise ValueError("cutoffs, experts and tied are for task generate")
         if self.adaptive and self.experts:

@@ -1,6 +1,7 @@
 """Model folders: what is saved is loaded, and what was altered is refused."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from sruserve.model.errors import (
     ModelError,
 )
 from sruserve.model.folder import compute_dtype, load_model, model_digest, save_model
-from tests.support import PRINTABLE, random_tensors, save_random_model
+from tests.support import PRINTABLE, random_config, random_tensors, save_random_model
 
 
 @pytest.fixture
@@ -113,6 +114,50 @@ def test_a_config_that_describes_no_network_is_refused_with_the_field(
         load_model(folder)
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("hidden_size", ["x"] * 500_000),
+        ("projection_size", [-1] * 500_000),
+        ("hidden_size", {f"k{i}": 0 for i in range(1000)}),
+        ("k" * 100_000, 1),
+    ],
+    ids=["widths", "projections", "keys", "long"],
+)
+def test_what_is_wrong_with_a_config_is_said_in_a_short_line(
+    folder: Path, field: str, value: object
+) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config["rnn"][field] = value
+    (folder / "config.json").write_text(json.dumps(config))
+    started = time.process_time()
+    with pytest.raises(ConfigError) as caught:
+        load_model(folder)
+    assert time.process_time() - started < 5
+    assert len(str(caught.value)) < 2000
+
+
+def test_only_the_first_of_many_findings_are_said(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config["rnn"] |= {f"k{i}": 1 for i in range(50)}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match=r"rnn\.k0: .*; and 42 more$"):
+        load_model(folder)
+
+
+def test_a_config_that_is_far_too_large_is_not_read(folder: Path) -> None:
+    with (folder / "config.json").open("a") as file:
+        file.write(" " * (5 << 20))
+    with pytest.raises(ConfigError, match="larger than"):
+        load_model(folder)
+
+
+def test_a_state_of_gigabytes_is_refused() -> None:
+    random_config("encode", model_type="srupp", proj_size=512, window=1 << 16)
+    with pytest.raises(ValueError, match=r"state would take .* lower its window"):
+        random_config("encode", model_type="srupp", proj_size=512, window=1 << 20)
+
+
 @pytest.mark.parametrize("missing", ["config.json", "model.safetensors"])
 def test_a_folder_without_its_files_is_refused(folder: Path, missing: str) -> None:
     (folder / missing).unlink()
@@ -139,6 +184,7 @@ def test_every_tensor_that_does_not_fit_is_named(folder: Path, tmp_path: Path) -
     tensors["extra"] = torch.zeros(1)
     tensors["embedding.weight"] = torch.zeros(3, 4)
     tensors["rnn.rnn_lst.0.bias"] = torch.zeros(48, dtype=torch.int64)
+    tensors["rnn.rnn_lst.1.bias"] = torch.zeros(48, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
     with pytest.raises(CheckpointError) as caught:
         save_model(tmp_path / "other", config, tensors)
     for part in (
@@ -146,6 +192,7 @@ def test_every_tensor_that_does_not_fit_is_named(folder: Path, tmp_path: Path) -
         "extra is not expected",
         "embedding.weight is [3, 4], not [95, 16]",
         "rnn.rnn_lst.0.bias holds torch.int64",
+        "rnn.rnn_lst.1.bias holds torch.float4_e2m1fn_x2",
     ):
         assert part in str(caught.value)
     assert not (tmp_path / "other").exists()

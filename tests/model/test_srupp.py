@@ -261,6 +261,15 @@ def test_a_model_without_a_window_reads_whole_inputs() -> None:
     assert [name for name, _ in stack(window=None).states()] == ["0.c", "1.c", "2.c"]
 
 
+def test_a_model_without_a_window_is_saved_and_loaded(tmp_path: Path) -> None:
+    result = command(tmp_path, state_dict(stack()), "encode", **{**PLAIN, "window": None})
+    assert result.exit_code == 0, result.output
+    model = load_model(tmp_path / "model")
+    assert "whole input" in str(model.network.whole)
+    assert isinstance(model.config.rnn, SRUppConfig)
+    assert model.config.rnn.window is None
+
+
 PLAIN = {"num_heads": 2, "window": 5, "bidirectional": False}
 
 
@@ -287,6 +296,13 @@ def test_the_place_of_a_norm_is_asked_for_where_sizes_do_not_tell_it() -> None:
         told = read(state_dict(stack(layer_norm=True, normalize_after=after)), PLAIN, "encode").rnn
         assert isinstance(told, SRUppConfig)
         assert told.normalize_after is after
+
+
+@pytest.mark.parametrize("value", [None, {}, [8], "8", 8.5], ids=str)
+def test_a_hidden_size_that_is_no_number_is_refused(value: object) -> None:
+    given = {"num_heads": 2, "window": 5, "hidden_size": value}
+    with pytest.raises(OptionError, match=r"hidden_size is .*, not a whole number"):
+        read(state_dict(stack()), given, "encode")
 
 
 @pytest.mark.parametrize(
@@ -354,6 +370,23 @@ def test_an_adaptive_language_model_of_the_experiments_is_read(shared: bool) -> 
     )
     shapes = {name: tuple(tensor.shape) for name, tensor in found.tensors.items()}
     assert shapes == network_shapes(model)
+
+
+@pytest.mark.parametrize("widths", [(2, 4, 8), (1 << 21, 1 << 20, 1 << 19)], ids=str)
+def test_clusters_of_no_use_are_refused(widths: tuple[int, ...]) -> None:
+    tensors = experiment(stack(input_size=8), shared=False)
+    for i, width in enumerate(widths):
+        name = f"output_layer.out_layers.{i}.weight"
+        tensors[name] = torch.zeros(1, 1).expand(len(tensors[name]), width)
+    with pytest.raises(CheckpointError, match=r"output_layer\.out_layers"):
+        read(tensors, {"num_heads": 1, "window": 5, "layer_norm": True}, "generate")
+
+
+def test_a_name_that_only_begins_like_a_projection_s_is_no_projection() -> None:
+    tensors = experiment(stack(input_size=8), shared=True)
+    tensors["output_layer.out_projs.0\n"] = torch.ones(8, 8)
+    found = read(tensors, {"num_heads": 1, "window": 5, "layer_norm": True}, "generate")
+    assert "output_layer.out_projs.0\n" in found.tensors  # to be refused by that name
 
 
 @pytest.mark.parametrize(

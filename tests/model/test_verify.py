@@ -86,6 +86,9 @@ def test_an_infinite_number_is_infinitely_far_from_a_finite_one(
         ({"tokens": None}, "either x"),
         ({"h": None, "c_n": None}, "nothing to compare"),
         ({"h": torch.zeros(STEPS, BATCH, 7)}, "h is"),
+        ({"c_n": torch.tensor(1.0)}, r"c_n is \[\]"),
+        ({"c_0": torch.tensor(1.0)}, r"c_0 is \[\]"),
+        ({"c_n_0": torch.tensor(1.0)}, r"c_n_0 is \[\]"),
         ({"h": torch.zeros(STEPS, BATCH, 24, dtype=torch.complex64)}, "h must hold real numbers"),
     ],
 )

@@ -7,7 +7,14 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from sruserve.kernels import Cell, CellLayer, Kind
-from sruserve.model.cells.stack import Builder, Shapes, Stack, StackConfig, Unidirectional
+from sruserve.model.cells.stack import (
+    Builder,
+    EachLayer,
+    Shapes,
+    Stack,
+    StackConfig,
+    Unidirectional,
+)
 from sruserve.model.state import StateLayout
 
 Window = Literal[1, 2]
@@ -22,7 +29,7 @@ class QRNNConfig(Unidirectional, StackConfig):
 
     family: ClassVar[str] = "qrnn"
 
-    window: Window | tuple[Window, ...] = Field(
+    window: Window | Annotated[tuple[Window, ...], EachLayer] = Field(
         1, description="Inputs that a step reads: its own, and with 2 the one before; or a list."
     )
     output_gate: bool = Field(True, description="Without it, h is c.")

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, NonNegativeInt, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from sruserve.kernels import Activation, Cell, CellLayer, Norm, NormKind
-from sruserve.model.cells.stack import Builder, Shapes, Stack, StackConfig, Width
+from sruserve.model.cells.stack import Builder, EachLayer, Shapes, Stack, StackConfig, Width
 from sruserve.model.state import StateLayout
 
 Projection = Annotated[int, Field(ge=0, le=1 << 20)]
@@ -28,9 +28,10 @@ class SRUConfig(StackConfig):
     """A stack of SRU layers, in the names of the constructors of `sru.SRU`, all releases."""
 
     family: ClassVar[str] = "sru"
+    untrained: ClassVar[tuple[str, ...]] = ("scale_x",)
 
     hidden_size: Width = Field(description="Features of a layer's output, per direction.")
-    projection_size: NonNegativeInt | tuple[Projection, ...] = Field(
+    projection_size: Projection | Annotated[tuple[Projection, ...], EachLayer] = Field(
         0,
         description="Inner width of a factorised weight, ignored by layers that are no wider on "
         "both sides (2.x); or a list of one for each layer, 0 for none (3.0).",

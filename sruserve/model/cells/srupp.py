@@ -17,10 +17,12 @@ class SRUppConfig(StackConfig):
     """A stack of SRU++ layers, in the names of `sru.SRUpp` 3.0.0.dev6 where it has one."""
 
     family: ClassVar[str] = "srupp"
+    untrained: ClassVar[tuple[str, ...]] = ("scale_x",)
 
     hidden_size: Width = Field(description="Features of a layer's output, per direction.")
     proj_size: Width = Field(description="Features that attention works on.")
     window: int | None = Field(
+        None,
         ge=1,
         le=1 << 20,
         description="How many positions before its own a step attends to: the reference's "

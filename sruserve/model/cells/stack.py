@@ -13,6 +13,9 @@ from sruserve.kernels import Layer, Multiply, make_product
 from sruserve.model.state import StateLayout
 
 Width = Annotated[int, Field(ge=1, le=1 << 20)]
+MOST_LAYERS = 1024
+EachLayer = Field(max_length=MOST_LAYERS, fail_fast=True)  # of a list with something for each
+Widths = Annotated[tuple[Width, ...], EachLayer]
 Shapes = dict[str, tuple[int, ...]]
 StackConfigT = TypeVar("StackConfigT", bound="StackConfig")
 
@@ -61,16 +64,18 @@ class StackConfig(BaseModel):
     """A stack of recurrent layers of one family; a subclass for each family.
 
     family: what `model_type` in a config.json says.
+    untrained: the ends of the names of tensors that training leaves as they are.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     family: ClassVar[str]
+    untrained: ClassVar[tuple[str, ...]] = ()
 
     input_size: Width = Field(description="Features of the stack's input.")
-    hidden_size: Width | tuple[Width, ...] = Field(
+    hidden_size: Width | Widths = Field(
         description="Features of a layer's output, per direction; a list has one for each layer."
     )
-    num_layers: PositiveInt = Field(2, le=1024)
+    num_layers: PositiveInt = Field(2, le=MOST_LAYERS)
     bidirectional: bool = Field(False, description="Serves whole inputs only: it has no stream.")
 
     @model_validator(mode="after")
@@ -105,11 +110,9 @@ class StackConfig(BaseModel):
     @property
     def whole(self) -> str | None:
         """Why it reads whole inputs only, as "it …"; None where it streams."""
-        return (
-            "it is bidirectional, so its outputs depend on steps that are still to come"
-            if (self.bidirectional)
-            else None
-        )
+        if self.bidirectional:
+            return "it is bidirectional, so its outputs depend on steps that are still to come"
+        return None
 
     @property
     def note(self) -> str | None:

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
+from torch import Tensor
 
-from sruserve.model.config import ModelConfig, Task, architecture, explain
+from sruserve.model.config import LABELLED, ModelConfig, Task, architecture, explain
 from sruserve.model.errors import CheckpointError, OptionError
 from sruserve.model.folder import Model, save_model
 from sruserve.model.heads import HeadConfig
@@ -16,7 +17,6 @@ from sruserve.model.importers.origins import ORIGINS, origin
 from sruserve.model.importers.tensors import matrix_of
 from sruserve.model.importers.vocabulary import is_string_list, read_json, vocabulary
 
-LABELLED = ("classify", "pair", "tag")
 _HEAD_OPTIONS = ("pooling", "combine")  # ours: no library's constructor knows them
 
 
@@ -46,6 +46,7 @@ def import_checkpoint(
     found = origin(name).read(tensors, given, task)
     progress("checking tensors and vocabulary")
     config = describe(task, found, head, labels)
+    _check_numbers(found.tensors)
     words = {} if vocab is None else vocabulary(vocab, config.vocab_size)
     progress("writing the model folder")
     return save_model(out, config, found.tensors, words)
@@ -127,6 +128,15 @@ def _outputs(task: Task, found: Imported) -> int:
     if weight is None:
         raise CheckpointError(f"no output.weight with a row for each class, as task {task} needs")
     return len(weight)
+
+
+def _check_numbers(tensors: Mapping[str, Tensor]) -> None:
+    """Raise `CheckpointError` for weights of a training run that diverged."""
+    if odd := [name for name, tensor in tensors.items() if tensor.isnan().any()]:
+        raise CheckpointError(
+            f"{', '.join(odd[:4])}: some of its numbers are NaN, so that every answer would be: "
+            "import a checkpoint from before the training run diverged"
+        )
 
 
 def _read_object(path: Path) -> dict[str, Any]:

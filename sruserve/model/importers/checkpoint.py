@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile, ZipFile
 
 import torch
 from safetensors import SafetensorError
@@ -11,6 +12,7 @@ from torch import Tensor
 from sruserve.model.errors import CheckpointError
 
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "network")
+_DIMENSIONS = 8  # of a tensor: no network of ours has more than 2
 _DEPTH = 4  # DrQA has two: {"state_dict": {"network": …}}
 
 _HOW_TO_SAVE = (
@@ -32,6 +34,7 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
             return load_file(path)
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"cannot read {path}: {error}") from error
+    _check_archive(path)
     try:
         loaded: Any = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
@@ -54,13 +57,31 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
     odd = [name for name, tensor in loaded.items() if not _is_plain(tensor)]
     if odd:
         raise CheckpointError(
-            f"{path}: {_some(odd)}: sparse, quantized, nested or without data; save ordinary "
-            "dense tensors"
+            f"{path}: {_some(odd)}: sparse, quantized, nested, expanded, without data or of more "
+            f"than {_DIMENSIONS} dimensions; save ordinary dense tensors"
         )
     tensors = {str(name): tensor.detach() for name, tensor in loaded.items()}
     if all(name.startswith("module.") for name in tensors):
         tensors = {name.removeprefix("module."): t for name, t in tensors.items()}
     return tensors
+
+
+def _check_archive(path: Path) -> None:
+    """Raise `CheckpointError` for an archive of more than the file's bytes.
+
+    torch.save compresses nothing, but torch.load would unpack what is: a thousand times as much.
+    """
+    try:
+        with ZipFile(path) as archive:
+            unpacked = sum(entry.file_size for entry in archive.infolist())
+        size = path.stat().st_size
+    except (OSError, ValueError, BadZipFile):  # what torch.load says of it is better
+        return
+    if unpacked > size:
+        raise CheckpointError(
+            f"{path} holds {unpacked:,} bytes in a file of {size:,}: it was not written by "
+            "torch.save; unpack it, and save its tensors again"
+        )
 
 
 def _wrapped(loaded: Any) -> Any:
@@ -75,5 +96,9 @@ def _some(names: list[Any]) -> str:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    dense = tensor.layout is torch.strided and not tensor.is_nested
-    return dense and not tensor.is_quantized and not tensor.is_meta
+    """Whether every number of it is in the file: one that is expanded can be of any size."""
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return False
+    if tensor.is_quantized or tensor.is_meta or tensor.dim() > _DIMENSIONS:
+        return False
+    return tensor.untyped_storage().nbytes() >= tensor.numel() * tensor.element_size()

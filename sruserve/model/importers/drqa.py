@@ -26,6 +26,10 @@ def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> 
     Its options are those of `SRUCell`, and `encoder`, and `concat_layers`, which the reader's
     attention tells too: whether outputs are those of all layers, side by side.
     """
+    if not recognises(tensors):
+        raise CheckpointError(
+            "no doc_rnn.rnns.* or question_rnn.rnns.* tensors: this is no checkpoint of DrQA"
+        )
     given = dict(options or {})
     encoder = given.pop("encoder", None)
     if encoder not in _ENCODERS:
@@ -40,7 +44,7 @@ def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> 
         raise CheckpointError(f"no {encoder}.rnns.* tensors: this is no checkpoint of DrQA")
     said = given.pop("concat_layers", None)
     passed = {"bidirectional": True, "use_tanh": False, **given}
-    rnn, config = read_stack(layers, (), None, passed)
+    rnn, config = read_stack(layers, (), None, passed, cells=True)
     attention = tensors.get("start_attn.linear.weight")  # (document's width, question's width)
     if attention is not None:
         need(tensors, "start_attn.linear.weight", 2)

@@ -1,10 +1,11 @@
 """The LRN repository's PyTorch cells (Zhang & Sennrich 2019), bare or in its language model."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 from torch import Tensor
 
+from sruserve.model.cells.stack import StackConfig
 from sruserve.model.config import Task
 from sruserve.model.errors import CheckpointError
 from sruserve.model.heads import HeadConfig
@@ -58,7 +59,7 @@ def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> 
         own, size, head = _mixture(others, task)
     else:
         own, size, head = vocabulary_and_head(others, task)
-    _check(given, kind, config.input_size, config.hidden_size, head.experts, size)
+    _check(given, kind, config, head.experts, size)
     return Imported(own | rnn, config, vocab_size=size, head=head)
 
 
@@ -85,24 +86,18 @@ def _mixture(
     return own, size, head.model_copy(update={"experts": experts, "latent_size": latent})
 
 
-def _check(
-    given: Options,
-    kind: Kind,
-    input_size: int,
-    hidden_size: int | Sequence[int],
-    experts: int,
-    size: int | None,
-) -> None:
+def _check(given: Options, kind: Kind, config: StackConfig, experts: int, size: int | None) -> None:
     """Raise `CheckpointError` where an option contradicts the weights."""
-    widths = (hidden_size,) if isinstance(hidden_size, int) else tuple(hidden_size)
     found = {
         "cell_type": kind,
         "rnn_type": kind,
-        "input_size": input_size,
-        "hidden_size": hidden_size,
-        "ninp": input_size,
-        "nhid": widths[0],
-        "nhidlast": widths[-1],
+        "input_size": config.input_size,
+        "hidden_size": config.hidden_size,
+        "num_layers": config.num_layers,
+        "nlayers": config.num_layers,
+        "ninp": config.input_size,
+        "nhid": config.layer_hidden(0),
+        "nhidlast": config.layer_hidden(config.num_layers - 1),
         "n_experts": experts,
         "ntoken": size,
     }

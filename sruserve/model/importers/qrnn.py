@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -65,9 +66,10 @@ def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> 
         raise OptionError(f"--options: window is {shown(windows)}, not 1 or 2, or a list of them")
     gate = flag(given, "output_gate", True)
     highway = flag(given, "highway", False)
-    rnn, config = stack(layers, windows, gate, given.pop("zoneout", 0), highway)
-    told = {"input_size": config.input_size, "num_layers": config.num_layers}
-    if isinstance(config.hidden_size, int):
+    hidden = given.get("hidden_size")
+    rnn, config = stack(layers, windows, gate, given.pop("zoneout", 0), highway, hidden)
+    told: dict[str, Any] = {"input_size": config.input_size, "num_layers": config.num_layers}
+    if isinstance(config.hidden_size, int) or not isinstance(hidden, int):
         told["hidden_size"] = config.hidden_size
     agree({name: given[name] for name in told if name in given}, told)
     own, size, head = vocabulary_and_head(rest_of(tensors, _LAYER), task)
@@ -80,36 +82,34 @@ def stack(
     output_gate: bool,
     zoneout: object,
     highway: bool = False,
+    hidden_size: object = None,
 ) -> tuple[dict[str, Tensor], QRNNConfig]:
     """The tensors and config of layers that hold `weight` (blocks * h, window * in) and `bias`.
 
     highway: the SRU paper's own baseline, with a fourth block of rows where widths differ.
+    hidden_size: as the options have it; where it is one number, or one for each layer, it counts
+        the blocks of a highway that could have three or four.
     """
-    tensors: dict[str, Tensor] = {}
+    matrices = [_matrix(layer, i, windows[i], output_gate) for i, layer in enumerate(layers)]
+    inputs = [columns // window for (_, columns), window in matrices]
+    said = hidden_size if isinstance(hidden_size, list) else [hidden_size] * len(layers)
+    if len(said) != len(layers):
+        raise OptionError(f"--options: hidden_size lists {len(said)} for {len(layers)} layers")
+    blocks = 3 if output_gate else 2
     widths: list[int] = []
-    inputs: list[int] = []
-    for i, (layer, window) in enumerate(zip(layers, windows, strict=True)):
+    for i, ((rows, columns), window) in enumerate(matrices):
         where = f"layers.{i}.linear."
-        check_names(layer, ("weight", "bias"), where)
-        weight, bias = need(layer, "weight", 2, where), need(layer, "bias", 1, where)
-        if window not in (1, 2) or isinstance(window, bool):
-            raise OptionError(f"--options: window is {shown(window)}; a QRNN has 1 or 2")
-        blocks = 3 if output_gate else 2
-        if highway and weight.shape[1] * 3 != len(weight) * int(str(window)):
-            blocks = 4
-        if len(weight) != len(bias) or len(bias) % blocks or weight.shape[1] % int(str(window)):
-            raise CheckpointError(
-                f"{where}weight is {list(weight.shape)}: with window {window} and output_gate "
-                f"{output_gate} it must be ({blocks} * hidden_size, {window} * input_size)"
-            )
-        widths.append(len(bias) // blocks)
-        inputs.append(weight.shape[1] // int(str(window)))
+        width = rows // blocks
+        if highway:
+            width = _beside_highway(rows, inputs[i], [*inputs[i + 1 : i + 2], said[i]][0], where)
+        elif rows % blocks:
+            raise _misshapen(where, (rows, columns), window, output_gate)
+        widths.append(width)
         if i and inputs[i] != widths[i - 1]:
             raise CheckpointError(
                 f"{where}weight reads {inputs[i]} numbers and the layer before gives "
                 f"{widths[i - 1]}: window or output_gate in --options do not fit the weights"
             )
-        tensors |= {f"rnn.{where}weight": weight, f"rnn.{where}bias": bias}
     fields = {
         "input_size": inputs[0],
         "hidden_size": widths[0] if len(set(widths)) == 1 else tuple(widths),
@@ -119,4 +119,56 @@ def stack(
         "zoneout": zoneout,
         "highway": highway,
     }
+    tensors = {
+        f"rnn.layers.{i}.linear.{name}": tensor
+        for i, layer in enumerate(layers)
+        for name, tensor in layer.items()
+    }
     return tensors, make(QRNNConfig, fields)
+
+
+def _matrix(
+    layer: Mapping[str, Tensor], index: int, window: object, output_gate: bool
+) -> tuple[tuple[int, int], int]:
+    """The shape of a layer's weight, and its window."""
+    where = f"layers.{index}.linear."
+    check_names(layer, ("weight", "bias"), where)
+    weight, bias = need(layer, "weight", 2, where), need(layer, "bias", 1, where)
+    if type(window) is not int or window not in (1, 2):
+        raise OptionError(f"--options: window is {shown(window)}; a QRNN has 1 or 2")
+    rows, columns = weight.shape
+    if rows != len(bias) or columns % window:
+        raise _misshapen(where, (rows, columns), window, output_gate)
+    return (rows, columns), window
+
+
+def _beside_highway(rows: int, inputs: int, width: object, where: str) -> int:
+    """A layer's width: three blocks of rows where its input is as wide, and else four.
+
+    width: what is known of it; None is nothing.
+    """
+    fitting = [rows // 3] if rows == 3 * inputs else []
+    fitting += [rows // 4] if rows % 4 == 0 and rows // 4 != inputs else []
+    if len(fitting) > 1 and width is not None:
+        fitting = [one for one in fitting if one == width]
+    if len(fitting) > 1:
+        raise OptionError(
+            f"{where}weight has {rows} rows for {inputs} inputs: with a highway, {fitting[0]} "
+            f"channels or {fitting[1]}; pass hidden_size in --options"
+        )
+    if not fitting:
+        raise CheckpointError(
+            f"{where}weight has {rows} rows for {inputs} inputs: with a highway it must have 3 or "
+            "4 for each channel of hidden_size"
+        )
+    return fitting[0]
+
+
+def _misshapen(
+    where: str, shape: tuple[int, int], window: int, output_gate: bool
+) -> CheckpointError:
+    blocks = 3 if output_gate else 2
+    return CheckpointError(
+        f"{where}weight is {list(shape)}: with window {window} and output_gate {output_gate} it "
+        f"must be ({blocks} * hidden_size, {window} * input_size), and bias as long"
+    )

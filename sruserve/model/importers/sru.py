@@ -13,6 +13,7 @@ from sruserve.model.importers.sru_stack import read_stack
 from sruserve.model.importers.tensors import NUMBER, floats, layers_of, matrix_of, rest_of
 
 _OWN = r"rnn_lst\.[0-9]{1,4}\.(weight|weight_c|custom_\w+\..*|transform_module\.([01]\.)?weight)"
+_STACK = rf"((?:[^.]+\.)*)rnn_lst\.{NUMBER}\."
 _CELL = {"weight_c", "bias"}
 
 
@@ -26,25 +27,27 @@ def recognises(names: Collection[str]) -> bool:
 def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> Imported:
     """See `Origin`. The stack may be an attribute of any name: `encoder.rnn_lst.0.weight`."""
     tensors = floats(tensors)
-    if tensors.keys() >= _CELL:
+    cells = tensors.keys() >= _CELL
+    if cells:
         tensors = {f"rnn_lst.0.{name}": tensor for name, tensor in tensors.items()}
-    found = {m[1] for name in tensors if (m := re.match(r"((?:[^.]+\.)*)rnn_lst\.", name))}
+    found = {m[1] for name in tensors if (m := re.match(_STACK, name))}
     if len(found) != 1:
         raise CheckpointError(
             "no rnn_lst.* tensors: this is no checkpoint of an sru.SRU"
             if not found
             else f"{len(found)} stacks ({', '.join(sorted(found))[:80]}): save one of them alone"
         )
-    stack = re.escape(found.pop())
-    into = matrix_of(
-        tensors, next((n for n in tensors if n.endswith("input_to_hidden.weight")), "")
-    )
+    prefix = found.pop()
+    if any(".transform_module.linear1." in name for name in tensors):
+        raise CheckpointError("the layers are those of an sru.SRUpp: say --format srupp")
+    stack = re.escape(prefix)
     rnn, config = read_stack(
         layers_of(tensors, rf"{stack}rnn_lst\.{NUMBER}\."),
         layers_of(tensors, rf"{stack}ln_lst\.{NUMBER}\."),
-        into,
+        matrix_of(tensors, f"{prefix}input_to_hidden.weight"),
         options,
+        cells,
     )
-    others = rest_of(tensors, rf"{stack}((rnn|ln)_lst\.{NUMBER}\.|input_to_hidden\.weight$)")
+    others = rest_of(tensors, rf"{stack}((rnn|ln)_lst\.{NUMBER}\.|input_to_hidden\.weight\Z)")
     rest, vocab_size, head = vocabulary_and_head(others, task)
     return Imported(rest | rnn, config, vocab_size=vocab_size, head=head)

@@ -10,7 +10,7 @@ from sruserve.model.cells.srupp import SRUppConfig
 from sruserve.model.config import Task
 from sruserve.model.errors import CheckpointError, OptionError
 from sruserve.model.importers.network import vocabulary_and_head
-from sruserve.model.importers.options import agree, flag, known, make
+from sruserve.model.importers.options import agree, flag, known, make, shown
 from sruserve.model.importers.origin import Imported, Options
 from sruserve.model.importers.srupp_adaptive import adaptive, is_adaptive
 from sruserve.model.importers.srupp_norms import norms
@@ -67,7 +67,7 @@ def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> 
             "--options FILE, a JSON object of the arguments that sru.SRUpp was made with, and "
             f"window: {_NEEDED['window']}"
         )
-    tensors, given = floats(tensors), known(options, _KNOWN, _TRAINING)
+    tensors = floats(tensors)
     found = {m[1] for name in tensors if (m := re.match(rf"((?:[^.]+\.)*){_LAYER}", name))}
     if len(found) != 1:
         raise CheckpointError(
@@ -76,9 +76,10 @@ def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> 
             else f"{len(found)} stacks ({', '.join(sorted(found))[:80]}): save one of them alone"
         )
     stack = found.pop()
+    given = known(options, _KNOWN, _TRAINING)
     layers = layers_of(tensors, re.escape(stack) + _LAYER)
     into = matrix_of(tensors, f"{stack}input_to_hidden.weight")
-    others = rest_of(tensors, rf"{re.escape(stack)}({_LAYER}|input_to_hidden\.weight$)")
+    others = rest_of(tensors, rf"{re.escape(stack)}({_LAYER}|input_to_hidden\.weight\Z)")
     placement = norms(layers, given)
     config = _config(layers, into, given, placement, alone=not others)
     own = {f"rnn_lst.{i}.{name}": t for i, layer in enumerate(layers) for name, t in layer.items()}
@@ -135,7 +136,10 @@ def _bidirectional(given: Mapping[str, Any], outputs: int, alone: bool) -> bool:
     if "bidirectional" in given:
         return flag(given, "bidirectional", False)
     if "hidden_size" in given:
-        return bool(2 * given["hidden_size"] == outputs)
+        hidden = given["hidden_size"]
+        if type(hidden) is not int:
+            raise OptionError(f"--options: hidden_size is {shown(hidden)}, not a whole number")
+        return bool(2 * hidden == outputs)
     if alone:
         raise OptionError(
             "bidirectional is not stored in a state dict: pass it, or hidden_size, in --options"
@@ -159,5 +163,7 @@ def _attention(attends: Sequence[bool], given: Mapping[str, Any]) -> dict[str, i
         if rule == list(attends):
             return fields
         if every in given or last in given:
-            raise CheckpointError(f"{every} is {n} and {last} {m}; the weights say otherwise")
+            raise CheckpointError(
+                f"{every} is {shown(n)} and {last} {shown(m)}; the weights say otherwise"
+            )
     raise CheckpointError("which layers have a linear3 fits neither every n layers nor the last n")

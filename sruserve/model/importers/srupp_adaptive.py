@@ -4,20 +4,22 @@ from collections.abc import Collection, Mapping
 from itertools import accumulate
 from typing import Any
 
+from pydantic import ValidationError
 from torch import Tensor
 
 from sruserve.model.cells.srupp import SRUppConfig
+from sruserve.model.config import explain
 from sruserve.model.embeddings import EmbeddingConfig
 from sruserve.model.errors import CheckpointError, OptionError
 from sruserve.model.heads import HeadConfig
-from sruserve.model.importers.options import flag
+from sruserve.model.importers.options import flag, shown
 from sruserve.model.importers.tensors import layers_of, need, rest_of
 
 _LAYERS = r"output_layer\.out_layers\.([0-9]{1,2})\."
 _LISTS = {
-    "output.{}.proj": r"output_layer\.out_projs\.([0-9]{1,2})$",
-    "embedding.{}.proj": r"embedding_layer\.emb_projs\.([0-9]{1,2})$",
-    "embedding.{}.weight": r"embedding_layer\.emb_weights\.([0-9]{1,2})$",
+    "output.{}.proj": r"output_layer\.out_projs\.([0-9]{1,2})\Z",
+    "embedding.{}.proj": r"embedding_layer\.emb_projs\.([0-9]{1,2})\Z",
+    "embedding.{}.weight": r"embedding_layer\.emb_weights\.([0-9]{1,2})\Z",
 }
 
 
@@ -50,12 +52,19 @@ def adaptive(
     words[0] -= len(clusters) - 1  # the rows that stand for the other clusters
     ends = list(accumulate(words))
     widths = [width for _, width in shapes]
-    divide = widths[0] // widths[1] if len(widths) > 1 else 1
+    divide = max(1, widths[0] // widths[1]) if len(widths) > 1 else 1
     if min(words) < 1 or widths != [widths[0] // divide**i for i in range(len(widths))]:
-        raise CheckpointError(f"output_layer.out_layers are misshapen: {shapes}")
+        raise CheckpointError(
+            f"output_layer.out_layers are misshapen: {shown([*map(list, shapes)])}"
+        )
     shared: dict[str, Any] = {"cutoffs": tuple(ends[:-1]), "size": widths[0], "divide": divide}
-    embedding = EmbeddingConfig(scale=_scale(given, rnn), **shared)
-    return own, ends[-1], embedding, HeadConfig(tied="embedding.0.weight" not in own, **shared)
+    scale = _scale(given, rnn)
+    try:
+        embedding = EmbeddingConfig(scale=scale, **shared)
+        head = HeadConfig(tied="embedding.0.weight" not in own, **shared)
+    except ValidationError as error:
+        raise CheckpointError(f"output_layer.out_layers: {explain(error)}") from error
+    return own, ends[-1], embedding, head
 
 
 def _scale(given: Mapping[str, Any], rnn: SRUppConfig) -> float:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from sruserve.model.errors import CheckpointError
 
-NUMBER = "([0-9]{1,4})"  # a layer's, in the patterns of names
+NUMBER = "(0|[1-9][0-9]{0,3})"  # a layer's, in the patterns of names
 
 
 def layers_of(tensors: Mapping[str, Tensor], pattern: str) -> list[dict[str, Tensor]]:
@@ -40,12 +40,14 @@ def matrix_of(tensors: Mapping[str, Tensor], name: str) -> Tensor | None:
 
 
 def need(tensors: Mapping[str, Tensor], name: str, dim: int, where: str = "") -> Tensor:
-    """The tensor of that name and number of dimensions, not empty, or `CheckpointError`."""
+    """The floats of that name and number of dimensions, not empty, or `CheckpointError`."""
     tensor = tensors.get(name)
     if tensor is None:
         raise CheckpointError(f"{where}{name} is missing")
     if tensor.dim() != dim or not tensor.numel():
         raise CheckpointError(f"{where}{name} is misshapen: {list(tensor.shape)}")
+    if not tensor.is_floating_point():
+        raise CheckpointError(f"{where}{name} holds {tensor.dtype}, not floats")
     return tensor
 
 
@@ -61,4 +63,7 @@ def check_names(tensors: Mapping[str, Tensor], names: Collection[str], where: st
 
 def floats(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The same in float32; what holds whole numbers stays, to be refused by its name."""
-    return {k: t.float() if t.is_floating_point() else t for k, t in tensors.items()}
+    try:
+        return {k: t.float() if t.is_floating_point() else t for k, t in tensors.items()}
+    except NotImplementedError as error:  # two numbers of 4 bits in a byte
+        raise CheckpointError(f"numbers that cannot be made float32: {error}") from error

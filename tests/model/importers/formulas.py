@@ -109,12 +109,16 @@ def qrnn_layer(
     gate: bool = True,
     zoneout: float = 0.0,
     highway: bool = False,
+    width: int | None = None,
 ) -> Tensor:
-    """A QRNN layer: rows of weight Z, F and O over [x_t, x_{t-1}]; X, too, for a wide highway."""
+    """A QRNN layer: rows of weight Z, F and O over [x_t, x_{t-1}]; X, too, for a wide highway.
+
+    width: the layer's, where four blocks of rows could be three.
+    """
     residual = x
     if window == 2:
         x = torch.cat([x, torch.cat([torch.zeros_like(x[:1]), x[:-1]])], 1)
-    wide = highway and len(weight) != 3 * residual.shape[1]
+    wide = highway and residual.shape[1] != (width or len(weight) // 3)
     z, f, *o = (x @ weight.T + bias).chunk(4 if wide else 3 if gate else 2, 1)
     if wide:
         residual = o[1]

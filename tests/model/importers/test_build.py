@@ -42,6 +42,14 @@ def test_every_format_says_what_is_missing(tmp_path: Path, name: str) -> None:
     assert len(message) < 400
 
 
+@pytest.mark.parametrize("place", ["embedding_layer.weight", "rnn.rnn_lst.1.weight_c"])
+def test_weights_of_a_run_that_diverged_are_refused(tmp_path: Path, place: str) -> None:
+    tensors = script_tensors("generate", ENWIK8)
+    tensors[place] = tensors[place].clone()
+    tensors[place].view(-1)[3] = torch.nan
+    assert "some of its numbers are NaN" in refused(tmp_path, tensors, "generate", options={})
+
+
 def test_a_format_that_does_not_exist_is_a_usage_error(tmp_path: Path) -> None:
     result = run_import(tmp_path, OTHER, "--task", "encode", "--format", "keras")
     assert result.exit_code == 2

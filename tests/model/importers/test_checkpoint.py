@@ -4,6 +4,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from sruserve.model.errors import CheckpointError
 from sruserve.model.importers.checkpoint import read_checkpoint
+from tests.model.importers.running import refused
 
 TENSORS = {"rnn_lst.0.bias": torch.arange(4.0), "out.weight": torch.eye(3)}
 
@@ -89,6 +91,22 @@ def test_the_lines_in_the_refusal_of_a_whole_model_make_it_a_state_dict(
     assert read_checkpoint(target).keys() == {"weight", "bias"}
 
 
+@pytest.mark.parametrize("kind", ["compressed", "overlapping"])
+def test_an_archive_of_more_than_the_file_s_bytes_is_not_unpacked(
+    tmp_path: Path, kind: str
+) -> None:
+    path = saved(tmp_path, {"rnn_lst.0.weight": torch.zeros(300, 300)})
+    bomb = tmp_path / "bomb.pt"
+    with ZipFile(path) as source, ZipFile(bomb, "w") as target:
+        for entry in source.infolist():
+            data = source.read(entry)
+            target.writestr(entry, data, ZIP_DEFLATED if kind == "compressed" else ZIP_STORED)
+        if kind == "overlapping":  # one entry's bytes under a second name
+            entry = max(target.infolist(), key=lambda entry: entry.file_size)
+            target.filelist.append(entry)
+    assert "not written by torch.save" in refusal(bomb)
+
+
 @pytest.mark.parametrize("content", [b"", b"\x80\x04N.", b"not a checkpoint", b"PK\x03\x04"])
 def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "weights.pt").write_bytes(content)
@@ -124,7 +142,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # torch warns of CSR and of quantized tensors
-@pytest.mark.parametrize("kind", ["sparse", "csr", "quantized", "meta"])
+@pytest.mark.parametrize("kind", ["sparse", "csr", "quantized", "meta", "expanded", "deep"])
 def test_tensors_that_are_not_dense_numbers_are_refused(tmp_path: Path, kind: str) -> None:
     dense = torch.ones(4, 8)
     make: dict[str, Callable[[], Tensor]] = {
@@ -132,6 +150,14 @@ def test_tensors_that_are_not_dense_numbers_are_refused(tmp_path: Path, kind: st
         "csr": dense.to_sparse_csr,
         "quantized": lambda: torch.quantize_per_tensor(dense, 0.1, 0, torch.qint8),
         "meta": lambda: dense.to("meta"),
+        "expanded": lambda: torch.ones(1).expand(1 << 20, 1 << 20),
+        "deep": lambda: torch.ones([1] * 60),
     }
     message = refusal(saved(tmp_path, {**TENSORS, "embedding.weight": make[kind]()}))
     assert "ordinary dense tensors" in message or "not unpickled" in message
+
+
+def test_numbers_of_four_bits_are_refused(tmp_path: Path) -> None:
+    packed = torch.zeros(4, 1, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+    message = refused(tmp_path, {"weight_hh_l0": packed}, "encode")
+    assert "cannot be made float32" in message

@@ -129,6 +129,8 @@ def bare(kind: str) -> dict[str, Tensor]:
     [
         (bare("lrn"), {"cell_type": "sru"}, "cell_type is sru; the weights say lrn"),
         (bare("lrn"), {"hidden_size": 5}, "hidden_size is 5; the weights say 4"),
+        (bare("lrn"), {"num_layers": 2}, "num_layers is 2; the weights say 1"),
+        (bare("lrn"), {"nlayers": 3}, "nlayers is 3; the weights say 1"),
         (bare("sru"), {"activation": "identity"}, "activation is not expected"),
         (bare("lrn"), {"activation": "sine"}, "activation"),
         ({**bare("lrn"), "cell_0._Q": torch.ones(2)}, {}, "_Q is not expected"),

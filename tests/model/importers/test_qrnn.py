@@ -56,11 +56,37 @@ def test_a_highway_is_the_input_or_a_product_of_it(tmp_path: Path) -> None:
     """The SRU paper's own baseline; its file has four blocks of rows where widths differ."""
     wide = {"weight": random(32, 5, seed=1), "bias": random(32, seed=2)}
     layers = [wide, linear(8, 8, 1, True, 10)]
-    model = imported(tmp_path, stack(*layers), "encode", options={"highway": True})
+    options = {"highway": True, "hidden_size": 8}
+    model = imported(tmp_path, stack(*layers), "encode", options=options)
     x = expected = random(7, 5, seed=30)
     for own in layers:
         expected = qrnn_layer(expected, own["weight"], own["bias"], 1, highway=True)
     agree(hidden(model, x), expected)
+
+
+def test_the_hidden_size_tells_the_blocks_of_a_highway_that_may_have_three_or_four(
+    tmp_path: Path,
+) -> None:
+    """12 rows for 4 inputs: 4 channels with the input, or 3 with a product of it."""
+    own = {"weight": random(12, 4, seed=1), "bias": random(12, seed=2)}
+    x = random(5, 4, seed=30)
+    for width in (3, 4):
+        options = {"highway": True, "hidden_size": width}
+        model = imported(tmp_path, stack(own), "encode", options=options)
+        expected = qrnn_layer(x, own["weight"], own["bias"], 1, highway=True, width=width)
+        agree(hidden(model, x), expected)
+    (tmp_path / "no").mkdir()
+    message = refused(tmp_path / "no", stack(own), "encode", options={"highway": True})
+    assert "4 channels or 3; pass hidden_size in --options" in message
+    options = {"highway": True, "hidden_size": 5}
+    assert "3 or 4 for each" in refused(tmp_path / "no", stack(own), "encode", options=options)
+
+
+def test_the_next_layer_tells_the_blocks_of_a_highway(tmp_path: Path) -> None:
+    first, second = random(12, 4, seed=1), random(9, 3, seed=2)
+    layers = [{"weight": w, "bias": torch.zeros(len(w))} for w in (first, second)]
+    rnn = imported(tmp_path, stack(*layers), "encode", options={"highway": True}).config.rnn
+    assert rnn.hidden_size == 3
 
 
 def test_windows_may_differ_by_layer_in_a_language_model(tmp_path: Path) -> None:
@@ -86,6 +112,8 @@ LAYER = stack(linear(5, 8, 1, True, 0))
         (LAYER, {"window": 3}, "1 or 2"),
         (LAYER, {"window": [1, 1]}, "1 or 2"),
         (LAYER, {"window": True}, "1 or 2"),
+        (LAYER, {"window": 1.0}, "1 or 2"),
+        (LAYER, {"window": [1.0]}, "1 or 2"),
         (LAYER, {"window": 2}, "with window 2"),
         (LAYER, {"hidden_size": 12}, "hidden_size is 12; the weights say 8"),
         (LAYER, {"zoneout": 2}, "zoneout"),

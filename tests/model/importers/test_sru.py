@@ -231,3 +231,67 @@ def test_an_option_that_the_weights_contradict_is_refused(
 @pytest.mark.parametrize("options", [{"\ud800": 1}, {"reset_gate": "\ud800"}], ids=ascii)
 def test_options_that_utf_8_cannot_hold_are_refused(tmp_path: Path, options: Any) -> None:
     refused(tmp_path, bare(LAYER), "encode", options=options)
+
+
+def normed(inputs: int, size: int, prefix: str = "") -> dict[str, Tensor]:
+    """A layer of 3.0.0.dev, 12 wide, with a norm of `size`."""
+    own = {
+        "transform_module.weight": random(36 if inputs == 12 else 48, inputs, seed=1),
+        "weight_c": random(24, seed=2),
+        "bias": random(24, seed=3),
+        "scale_x": torch.ones(1),
+        "layer_norm.weight": random(size, seed=4),
+        "layer_norm.bias": random(size, seed=5),
+    }
+    return {f"{prefix}{name}": tensor for name, tensor in own.items()}
+
+
+def test_a_bare_cell_of_3_0_norms_its_output_and_a_stack_its_input(tmp_path: Path) -> None:
+    """`SRUCell(normalize_after=True)` there, `SRU(normalize_after=False)`."""
+    own = normed(12, 12)
+    affine = own["layer_norm.weight"], own["layer_norm.bias"]
+    layer = own["transform_module.weight"].T, own["bias"], own["weight_c"]
+    x = random(5, 12, seed=9)
+    for name in ("cell", "stack"):
+        (tmp_path / name).mkdir()
+    cell = imported(tmp_path / "cell", own, "encode", options={})
+    agree(hidden(cell, x), F.layer_norm(sru_layer(x, *layer), (12,), *affine))
+    stack = imported(tmp_path / "stack", normed(12, 12, "rnn_lst.0."), "encode", options={})
+    before = F.layer_norm(x, (12,), *affine)
+    agree(hidden(stack, x), sru_layer(before, *layer, residual=x))
+
+
+@pytest.mark.parametrize("prefix", ["", "rnn_lst.0."], ids=["cell", "stack"])
+@pytest.mark.parametrize(("size", "after"), [(8, False), (12, True)])
+def test_a_norm_s_size_tells_where_it_stands(
+    tmp_path: Path, prefix: str, size: int, after: bool
+) -> None:
+    tensors = normed(8, size, prefix)
+    rnn = imported(tmp_path, tensors, "encode", options={}).config.rnn
+    assert isinstance(rnn, SRUConfig)
+    assert rnn.normalize_after is after
+    (tmp_path / "other").mkdir()
+    options = {"normalize_after": not after}
+    message = refused(tmp_path / "other", tensors, "encode", options=options)
+    assert f"normalize_after is {not after}; the weights say {after}" in message
+
+
+def test_another_module_s_input_to_hidden_is_not_the_stack_s(tmp_path: Path) -> None:
+    tensors = {**script_tensors("generate", ENWIK8), "other.input_to_hidden.weight": torch.eye(8)}
+    message = refused(tmp_path, tensors, "generate", options={})
+    assert "other.input_to_hidden.weight is not expected" in message
+
+
+def test_layers_whose_numbers_are_beyond_any_stack_are_no_layers(tmp_path: Path) -> None:
+    tensors = {"rnn_lst.999999999.weight": torch.ones(12, 36)}
+    message = refused(tmp_path, tensors, "encode", "--format", "sru", options={})
+    assert "no rnn_lst.* tensors" in message
+    tensors = {**normed(12, 12, "rnn_lst.0."), "rnn_lst.00.bias": torch.ones(24)}
+    message = refused(tmp_path, tensors, "encode", options={})
+    assert "rnn_lst.00.bias is not expected" in message
+
+
+def test_a_checkpoint_of_sru_pp_is_sent_to_its_own_format(tmp_path: Path) -> None:
+    tensors = {"rnn_lst.0.transform_module.linear1.weight": torch.ones(4, 8)}
+    said = ("--format", "sru")
+    assert "--format srupp" in refused(tmp_path, tensors, "encode", *said, options={})

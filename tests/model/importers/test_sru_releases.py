@@ -297,3 +297,23 @@ def test_one_cell_alone_is_a_stack_of_one_layer(tmp_path: Path) -> None:
     model = imported(tmp_path, own, "encode", options={"use_tanh": True})
     x = random(STEPS, 12, seed=5)
     agree(hidden(model, x), run(own, x, scale=1.5, activation="tanh"))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"weight": torch.ones(12, 36, dtype=torch.int64)},
+        {"gain": torch.ones(36, dtype=torch.bool)},
+        {"weight": torch.ones(12, 36, dtype=torch.complex64)},
+    ],
+    ids=["whole", "bool", "complex"],
+)
+def test_weights_of_no_floats_are_refused(tmp_path: Path, wrong: dict[str, Tensor]) -> None:
+    own = layer(*SQUARE, 0, scale=1.0) | {"gain": torch.ones(36)} | wrong
+    options = {"release": "2.1.4", "weight_norm": True}
+    assert "not floats" in refused(tmp_path, stack(own), "encode", options=options)
+
+
+def test_a_norm_that_is_one_number_is_refused(tmp_path: Path) -> None:
+    own = layer(*SQUARE, 0) | {"layer_norm.weight": torch.tensor(1.0)}
+    assert "layer_norm.weight is misshapen" in refused(tmp_path, stack(own), "encode", options={})
