@@ -59,7 +59,7 @@ def run(model: Network, parts: list[Tensor], states: Tensor, rows: list[int]) ->
     sizes = [len(part) for part in parts]
     places = torch.tensor(rows)
     batch = RaggedBatch(torch.tensor([0, *sizes]).cumsum(0), states, places, places)
-    return list(torch.split(model.hidden(torch.cat(parts), batch), sizes))  # type: ignore[no-untyped-call]
+    return list(torch.split(model.hidden(torch.cat(parts), batch), sizes))
 
 
 @settings(max_examples=12)
