@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from sruserve.model.cells.sru import SRUConfig
 from sruserve.model.errors import (
     CheckpointError,
     ConfigError,
@@ -316,3 +317,13 @@ def test_links_that_go_in_a_circle_are_refused(folder: Path, tmp_path: Path) -> 
     with pytest.raises(FolderError, match="loop"):
         save_model(loop, config, random_tensors(config))
     assert loop.is_symlink()
+
+
+def test_a_family_says_which_of_its_numbers_are_no_parameters(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    every = sum(tensor.numel() for tensor in tensors.values())
+    assert load_model(folder).parameters == every - 2  # scale_x of each layer
+    monkeypatch.setattr(SRUConfig, "untrained", ())
+    assert load_model(folder).parameters == every

@@ -66,7 +66,6 @@ def read_stack(
     """
     given = _asked(options)
     plain = _plain_layers(layers, norms)
-    need(plain[0], "bias", 1, "rnn_lst.0.")
     names = {name for layer in layers for name in layer}
     names |= ({"ln_lst"} if norms else set()) | ({"input_to_hidden"} if into is not None else set())
     eras = told(eras_of(names), given)
