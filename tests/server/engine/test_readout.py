@@ -61,7 +61,7 @@ def test_scores_are_taken_in_blocks_that_change_nothing(
     tagger: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (whole,) = tag(tagger, Keep.SNAPSHOT, 300)
-    monkeypatch.setattr("sruserve.server.engine.readout._LOGITS", 64)
+    monkeypatch.setattr("sruserve.server.engine.readout.LOGITS", 64)
     (blocks,) = tag(tagger, Keep.SNAPSHOT, 300)
     assert np.array_equal(blocks.labels, whole.labels)
     assert np.array_equal(blocks.scores, whole.scores)
