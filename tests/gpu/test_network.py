@@ -24,6 +24,10 @@ FORMS: dict[str, dict[str, Any]] = {
     "projection": {"input_size": 512, "hidden_size": 512, "projection_size": 128},
     "no-skip-tanh": {"has_skip_term": False, "use_tanh": True},
     "input-first": {"proj_input_to_hidden_first": True},
+    "lrn": {"model_type": "lrn", "output_gate": True},
+    "lrn-normed": {"model_type": "lrn", "rms_norm": True},
+    "qrnn": {"model_type": "qrnn", "output_gate": False},
+    "qrnn-windows": {"model_type": "qrnn", "window": 2, "zoneout": 0.1},
 }
 DTYPES = ["float32", "bfloat16", "float16"]
 TOLERANCE = {"float32": 1e-5, "bfloat16": 0.1, "float16": 0.02}
@@ -126,6 +130,7 @@ def test_chunks_of_time_beside_products_change_nothing(
 
 def test_a_gpu_computes_what_the_cpu_does(model: Model, tmp_path: Path) -> None:
     options = model.config.rnn.model_dump(exclude_defaults=True, mode="json")
+    options["model_type"] = model.config.model_type
     on_cpu = random_model(tmp_path / "m", **options)
     tokens = [some_tokens(n, n) for n in (40, 1, 13)]
     states = model.network.layout.allocate(3, model.network.device)

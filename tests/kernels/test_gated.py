@@ -294,3 +294,8 @@ def test_arguments_that_do_not_fit_are_refused_before_anything_is_written(name: 
         cpu_gated_scan(work.u, work.cell, work.batch, out)
     assert torch.equal(work.batch.states, before)
     assert not out.any()
+
+
+def test_off_the_cpu_the_plain_weight_is_laid_out_once() -> None:
+    recurrent = Recurrent.of(torch.empty(4 * 5, 5, device="meta"), None, 4)
+    assert recurrent.plain()[0] is recurrent.plain()[0]
