@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sruserve.kernels import RaggedBatch
 from sruserve.model.folder import Model
+from sruserve.model.heads import HeadConfig
 from sruserve.model.network import Network
 from tests.gpu.exact import assert_same
 from tests.support import random_model
@@ -160,3 +161,17 @@ def test_fast_kernels_agree_to_rounding(device: torch.device, dtype: str, tmp_pa
             found.append((hidden, decoder.logits(some_tokens(count).to(device), rows, rows)))
         tolerance = TOLERANCE[dtype]
         torch.testing.assert_close(*found, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    "head", [HeadConfig(cutoffs=(10, 35), size=16), HeadConfig(experts=3)], ids=["words", "mixture"]
+)
+def test_a_row_has_the_scores_it_has_alone_under_every_head(
+    head: HeadConfig, device: torch.device, tmp_path: Path
+) -> None:
+    network = random_model(tmp_path / "m", device=device, head=head).network
+    hidden = torch.randn(37, 24, generator=torch.Generator().manual_seed(0)).to(device)
+    scores = network.log_probs(network.logits(hidden))
+    for row in (0, 1, 2, 35):
+        alone = network.log_probs(network.logits(hidden[row : row + 1].clone()))
+        assert_same(scores[row : row + 1], alone)
