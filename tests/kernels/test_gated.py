@@ -14,6 +14,7 @@ from torch import Tensor
 import sruserve.kernels.cpu as cpu
 from sruserve.kernels import GatedCell, GatedKind, RaggedBatch, Recurrent, single
 from sruserve.kernels.cpu_gated import cpu_gated_scan
+from sruserve.kernels.gated import gated_scan
 from sruserve.kernels.reference_gated import reference_gated_scan
 
 NAN = float("nan")
