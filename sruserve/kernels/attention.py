@@ -1,9 +1,5 @@
 """Windowed attention: the compiled kernel on a CPU, plain torch elsewhere."""
 
-import ctypes
-import struct
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -12,31 +8,6 @@ from sruserve.kernels.ragged import RaggedBatch
 from sruserve.kernels.reference_attention import Attention, reference_attention
 
 __all__ = ["Attention", "attend", "cpu_attention"]
-
-_CALL = struct.Struct("=20qd")  # `struct attention` in cpu_attention.h
-_ERRORS: dict[int, tuple[type[Exception], str]] = {
-    1: (ValueError, "offsets must start at 0, never fall, and end within the rows of q"),
-    2: (IndexError, "source and target must be rows of states, or -1"),
-    3: (IndexError, "the ring must lie within the columns of states"),
-    4: (ValueError, "a state row holds no count of positions behind its ring"),
-    5: (MemoryError, "no memory for the scores of a window"),
-}
-
-
-def _load() -> Any:
-    """The kernel, from the library that `cpu.py` has loaded; None where it lacks it."""
-    try:
-        library: Any = cpu._library
-        library.sru_attention_bytes.restype = ctypes.c_int64
-        if library.sru_attention_bytes() != _CALL.size:
-            return None
-        library.sru_attention.argtypes = [ctypes.c_char_p]
-        return library.sru_attention
-    except AttributeError:
-        return None
-
-
-_attention = _load()
 
 
 def attend(
@@ -48,7 +19,7 @@ def attend(
     memory: Tensor | None = None,
 ) -> Tensor:
     """Attention over a ragged batch, as `reference_attention` defines it."""
-    run = cpu_attention if _attention is not None and q.is_cpu else reference_attention
+    run = cpu_attention if q.is_cpu and cpu.available() else reference_attention
     return run(q, keys_values, residual, batch, attention, memory)
 
 
@@ -67,8 +38,6 @@ def cpu_attention(
 
     Raises ValueError, IndexError or MemoryError, before anything is written.
     """
-    if _attention is None:
-        raise RuntimeError("the CPU kernel was not compiled; use reference_attention")
     states, offsets, source, target = batch.states, batch.offsets, batch.source, batch.target
     rows, width = q.shape
     dtype, window = q.dtype, attention.window
@@ -93,8 +62,9 @@ def cpu_attention(
         if not (tensor.is_cpu and tensor.is_contiguous()):
             raise ValueError("every tensor must be contiguous and on the CPU")
     out = torch.empty(rows, width, dtype=dtype)
-    error = _attention(
-        _CALL.pack(
+    cpu.call(
+        "sru_attention",
+        cpu.ATTENTION.pack(
             q.data_ptr(),
             keys_values.data_ptr(),
             0 if memory is None else memory.data_ptr(),
@@ -115,9 +85,6 @@ def cpu_attention(
             memory is not None and window is not None,
             torch.get_num_threads(),
             attention.alpha,
-        )
+        ),
     )
-    if error:
-        kind, message = _ERRORS[error]
-        raise kind(message)
     return out

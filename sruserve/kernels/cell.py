@@ -1,6 +1,6 @@
 """What an element-wise recurrence is: all of it that is fixed when a model is loaded."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 
@@ -32,6 +32,13 @@ _BLOCKS = {
     Kind.MAX: (2,),
     Kind.SHIFT: (1,),
 }
+# The default of a switch, and the kinds whose equations have it.
+_SWITCHES: dict[str, tuple[float, tuple[Kind, ...]]] = {
+    "activation": (Activation.IDENTITY, (Kind.SRU, Kind.LRN)),
+    "updated_reset": (False, (Kind.SRU,)),
+    "scale": (1.0, (Kind.SRU, Kind.QRNN)),
+    "zoneout": (0.0, (Kind.QRNN,)),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +54,11 @@ class Cell:
     scale: alpha, the factor on the residual of SRU and QRNN.
     zoneout: the part of QRNN's forget gate that is dropped.
 
-    Raises ValueError for blocks that the kind does not have.
+    takes_residual: whether its highway may read the layer's input instead of a plane of u.
+    gated_by_state: whether its gates take `weight_c` and `bias`, (2, width) each.
+    keep: the part of QRNN's forget gate that zoneout leaves.
+
+    Raises ValueError for blocks or switches that the kind does not have.
     """
 
     kind: Kind = Kind.SRU
@@ -56,23 +67,30 @@ class Cell:
     updated_reset: bool = False
     scale: float = 1.0
     zoneout: float = 0.0
+    # Told once: every call of a kernel asks.
+    takes_residual: bool = field(init=False, repr=False, compare=False)
+    gated_by_state: bool = field(init=False, repr=False, compare=False)
+    keep: float = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.blocks not in _BLOCKS[self.kind]:
             known = " or ".join(map(str, _BLOCKS[self.kind]))
             raise ValueError(f"{self.kind.name} has {known} blocks, not {self.blocks}")
+        for switch, (default, kinds) in _SWITCHES.items():
+            if getattr(self, switch) != default and self.kind not in kinds:
+                raise ValueError(f"{self.kind.name} has no {switch}")
+        told = {
+            "takes_residual": self.kind in (Kind.SRU, Kind.QRNN) and self.blocks == 3,
+            "gated_by_state": self.kind is Kind.SRU,
+            "keep": 1.0 - self.zoneout,
+        }
+        for name, value in told.items():
+            object.__setattr__(self, name, value)
 
-    @property
-    def takes_residual(self) -> bool:
-        """Whether its highway may read the layer's input instead of a plane of u."""
-        return self.kind in (Kind.SRU, Kind.QRNN) and self.blocks == 3
-
-    @property
-    def gated_by_state(self) -> bool:
-        """Whether its gates take `weight_c` and `bias`, (2, width) each."""
-        return self.kind is Kind.SRU
-
-    @property
-    def keep(self) -> float:
-        """The part of QRNN's forget gate that zoneout leaves."""
-        return 1.0 - self.zoneout
+    def check(self, residual: object | None, weight_c: object | None, bias: object | None) -> None:
+        """Raise ValueError where a call gives what this recurrence lacks, or not what it has."""
+        gated = self.gated_by_state
+        if (weight_c is not None) is not gated or (bias is not None) is not gated:
+            raise ValueError("weight_c and bias are for SRU, and for nothing else")
+        if residual is not None and not self.takes_residual:
+            raise ValueError("a residual is for SRU and QRNN of 3 blocks; pass no residual")

@@ -43,7 +43,7 @@ struct scan {
 
 _Static_assert(sizeof(struct scan) == 24 * 8, "Python packs 24 fields of 8 bytes");
 
-enum { OK = 0, BAD_OFFSETS = 1, BAD_ROW = 2, BAD_COLUMN = 3 };
+enum { OK, BAD_OFFSETS, BAD_ROW, BAD_COLUMN, BAD_COUNT, NO_MEMORY, BAD_WORK };
 
 /* One sequence and one run of channels, from its first step in its own direction of time. */
 struct walk {
@@ -162,8 +162,6 @@ EXPORT int sru_use_instruction_set(const char *name) {
 typedef void parallel(void (*body)(void *), void *data, unsigned threads, unsigned flags);
 static parallel *run_parallel; /* GOMP_parallel of the OpenMP runtime torch runs on, or NULL */
 
-EXPORT int64_t sru_scan_bytes(void) { return sizeof(struct scan); }
-
 EXPORT void sru_set_parallel(parallel *function) { run_parallel = function; }
 
 /* What the threads of one call share. A piece is one sequence and one block of channels. */
@@ -272,3 +270,10 @@ EXPORT int sru_scan(const struct scan *s) {
 #include "cpu_layer.h"
 
 #include "cpu_attention_call.h"
+
+/* What Python packs its arguments by; another library than its own has other numbers. */
+EXPORT const int64_t *sru_version(void) {
+    static const int64_t version[] = {sizeof(struct scan), sizeof(struct gated),
+                                      sizeof(struct attention), GROUP};
+    return version;
+}

@@ -11,12 +11,19 @@ from torch import Tensor
 
 from sruserve.kernels.cell import Cell
 from sruserve.kernels.ragged import RaggedBatch
+from sruserve.kernels.recurrent import GROUP
 
-_CALL = struct.Struct("=22q2d")  # `struct scan` in cpu.c
+# The arguments of each call, as the structs of the C source.
+SCAN = struct.Struct("=22q2d")
+GATED = struct.Struct("=27q")
+ATTENTION = struct.Struct("=20qd")
 _ERRORS: dict[int, tuple[type[Exception], str]] = {
-    1: (ValueError, "offsets must start at 0, never fall, and end within the rows of u"),
+    1: (ValueError, "offsets must start at 0, never fall, and end within the rows"),
     2: (IndexError, "source and target must be rows of states, or -1"),
-    3: (IndexError, "column + width must lie within the columns of states"),
+    3: (IndexError, "what is remembered must lie within the columns of states"),
+    4: (ValueError, "a state row holds no count of positions behind its ring"),
+    5: (MemoryError, "no memory for the scores of a window"),
+    6: (ValueError, "the work memory is too small for the sequences"),
 }
 
 
@@ -28,11 +35,14 @@ def _load() -> ctypes.CDLL | None:
         return None
     try:
         library = ctypes.CDLL(str(path))
-        if library.sru_scan_bytes() != _CALL.size:  # left from another version
+        library.sru_version.restype = ctypes.POINTER(ctypes.c_int64)
+        version = (SCAN.size, GATED.size, ATTENTION.size, GROUP)
+        if tuple(library.sru_version()[: len(version)]) != version:
             return None
     except (OSError, AttributeError):  # built for another machine, or another version
         return None
-    library.sru_scan.argtypes = [ctypes.c_char_p]
+    for call in (library.sru_scan, library.sru_gated, library.sru_attention):
+        call.argtypes = [ctypes.c_char_p]
     library.sru_instruction_set.restype = ctypes.c_char_p
     library.sru_use_instruction_set.argtypes = [ctypes.c_char_p]
     library.sru_set_parallel.argtypes = [ctypes.c_void_p]
@@ -54,7 +64,6 @@ def _gomp_parallel() -> int | None:
 
 
 _library = _load()
-_scan = _library.sru_scan if _library else None
 
 
 def available() -> bool:
@@ -65,6 +74,15 @@ def available() -> bool:
 def instruction_set() -> str:
     """The vectors in use: "avx512", "avx2" or "baseline"; "none" without the kernel."""
     return _library.sru_instruction_set().decode() if _library else "none"
+
+
+def call(entry: str, arguments: bytes) -> None:
+    """Run a function of the library; raises what it finds wrong, before anything is written."""
+    if _library is None:
+        raise RuntimeError("the CPU kernel was not compiled; use the reference")
+    if error := getattr(_library, entry)(arguments):
+        kind, message = _ERRORS[error]
+        raise kind(message)
 
 
 def cpu_scan(
@@ -85,8 +103,6 @@ def cpu_scan(
 
     Raises ValueError or IndexError, before anything is written, for tensors that do not fit.
     """
-    if _scan is None:
-        raise RuntimeError("the CPU kernel was not compiled; use reference_scan")
     states, offsets, source, target = batch.states, batch.offsets, batch.source, batch.target
     rows, columns = u.shape
     width = columns // cell.blocks
@@ -106,17 +122,16 @@ def cpu_scan(
         and 0 <= backward_from <= width
     ):
         raise ValueError("a tensor has the wrong shape or dtype; see reference_scan")
+    cell.check(residual, weight_c, bias)
     tensors = [u, states, offsets, source, target]
-    for name, gate in (("weight_c", weight_c), ("bias", bias)):
-        if (gate is not None) != cell.gated_by_state:
-            raise ValueError(f"{name} is for SRU, and for nothing else")
-        if gate is not None:
-            if gate.shape != (2, width) or gate.dtype is not torch.float32:
-                raise ValueError(f"{name} must be {(2, width)} of float32")
-            tensors.append(gate)
+    if weight_c is not None and bias is not None:
+        if not (
+            weight_c.shape == bias.shape == (2, width)
+            and weight_c.dtype is bias.dtype is torch.float32
+        ):
+            raise ValueError(f"weight_c and bias must be {(2, width)} of float32")
+        tensors += (weight_c, bias)
     if residual is not None:
-        if not cell.takes_residual:
-            raise ValueError("a residual is for SRU and QRNN of 3 blocks")
         if residual.shape != (rows, width) or residual.dtype is not dtype:
             raise ValueError(f"residual must be {(rows, width)} of {dtype}")
         tensors.append(residual)
@@ -124,8 +139,9 @@ def cpu_scan(
         if not (tensor.is_cpu and tensor.is_contiguous()):
             raise ValueError("every tensor must be contiguous and on the CPU")
     h = torch.empty(rows, width, dtype=dtype)
-    error = _scan(
-        _CALL.pack(
+    call(
+        "sru_scan",
+        SCAN.pack(
             u.data_ptr(),
             0 if residual is None else residual.data_ptr(),
             h.data_ptr(),
@@ -150,9 +166,6 @@ def cpu_scan(
             torch.get_num_threads(),
             cell.scale,
             cell.keep,
-        )
+        ),
     )
-    if error:
-        kind, message = _ERRORS[error]
-        raise kind(message)
     return h

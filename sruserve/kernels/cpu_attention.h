@@ -167,9 +167,23 @@ TARGET INLINE void NAME(over)(const struct look *l, int64_t query, int queries, 
     }
 }
 
+/* Each compiled once: inlined where they are used, they are most of this file's machine code. */
+#define OVER(name, queries, mixing)                                                           \
+    TARGET static __attribute__((noinline)) void NAME(name)(const struct look *l, int64_t query, \
+                                                            int64_t from, int64_t end) {      \
+        NAME(over)(l, query, queries, from, end, mixing);                                     \
+    }
+OVER(score_one, 1, 0)
+OVER(score_all, QUERIES, 0)
+OVER(mix_one, 1, 1)
+OVER(mix_all, QUERIES, 1)
+#undef OVER
+
 /* One group of QUERIES, or fewer, and the positions of one tile. */
 TARGET INLINE void NAME(group)(const struct look *l, int64_t first, int64_t from, int64_t end,
                                int mixing) {
+    void (*const one)(const struct look *, int64_t, int64_t, int64_t) =
+        mixing ? NAME(mix_one) : NAME(score_one);
     const int64_t count = l->count - first < QUERIES ? l->count - first : QUERIES;
     const int64_t last = first + count - 1;
     int64_t low = l->from[last], high = l->end[first]; /* what all of them see */
@@ -177,12 +191,13 @@ TARGET INLINE void NAME(group)(const struct look *l, int64_t first, int64_t from
         low = high = INT64_MAX;
     for (int64_t n = first; n <= last; ++n) {
         const int64_t stop = l->end[n] < low ? l->end[n] : low;
-        NAME(over)(l, n, 1, from > l->from[n] ? from : l->from[n], end < stop ? end : stop, mixing);
+        one(l, n, from > l->from[n] ? from : l->from[n], end < stop ? end : stop);
     }
     if (low == INT64_MAX) return;
-    NAME(over)(l, first, QUERIES, from > low ? from : low, end < high ? end : high, mixing);
+    (mixing ? NAME(mix_all) : NAME(score_all))(l, first, from > low ? from : low,
+                                               end < high ? end : high);
     for (int64_t n = first; n <= last; ++n)
-        NAME(over)(l, n, 1, from > high ? from : high, end < l->end[n] ? end : l->end[n], mixing);
+        one(l, n, from > high ? from : high, end < l->end[n] ? end : l->end[n]);
 }
 
 /* Scores into weights 2^(factor (score - largest)); returns their sum. */

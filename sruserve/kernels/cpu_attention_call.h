@@ -3,7 +3,6 @@
 
 _Static_assert(sizeof(struct attention) == 21 * 8, "Python packs 21 fields of 8 bytes");
 
-enum { BAD_COUNT = 4, NO_MEMORY = 5 };
 enum { ATTENTION_SERIAL = 1 << 19 }; /* fewest keys x features (10 us) worth waking others for */
 
 static void (*const ATTEND[])(const struct look *) = {
@@ -13,8 +12,6 @@ static void (*const ATTEND[])(const struct look *) = {
     attend_avx512,
 #endif
 };
-
-EXPORT int64_t sru_attention_bytes(void) { return sizeof(struct attention); }
 
 static int64_t ring_floats(const struct attention *c) {
     return c->window < 0 ? 0 : c->window * (c->chunked ? 4 : 2) * c->width;

@@ -1,33 +1,11 @@
 """The gated layers of the compiled CPU kernel: `cpu_layer.h` through ctypes, without the GIL."""
 
-import ctypes
-import struct
-
 import torch
 from torch import Tensor
 
 import sruserve.kernels.cpu as cpu
 from sruserve.kernels.ragged import RaggedBatch
-from sruserve.kernels.recurrent import GatedCell
-
-_CALL = struct.Struct("=27q")  # `struct gated` in cpu_step.h
-_GROUP = 16
-
-
-def _entry() -> "ctypes._NamedFuncPointer | None":
-    library = cpu._library
-    if library is None or library.sru_gated_bytes() != _CALL.size:
-        return None
-    library.sru_gated.argtypes = [ctypes.c_char_p]
-    return library.sru_gated
-
-
-_gated = _entry()
-
-
-def available() -> bool:
-    """Whether the compiled kernel is there."""
-    return _gated is not None
+from sruserve.kernels.recurrent import GROUP, GatedCell
 
 
 def cpu_gated_scan(u: Tensor, cell: GatedCell, batch: RaggedBatch, out: Tensor) -> None:
@@ -38,8 +16,6 @@ def cpu_gated_scan(u: Tensor, cell: GatedCell, batch: RaggedBatch, out: Tensor) 
 
     Raises ValueError or IndexError, before anything is written, for tensors that do not fit.
     """
-    if _gated is None:
-        raise RuntimeError("the CPU kernel was not compiled; use reference_gated_scan")
     states, offsets, source, target = batch.states, batch.offsets, batch.source, batch.target
     sequences, width, outputs, dtype = len(source), cell.width, cell.outputs, u.dtype
     rows = len(u)
@@ -61,10 +37,11 @@ def cpu_gated_scan(u: Tensor, cell: GatedCell, batch: RaggedBatch, out: Tensor) 
         if not (tensor.is_cpu and tensor.is_contiguous()):
             raise ValueError("states, offsets, source and target must be contiguous on the CPU")
     order = offsets.diff().argsort(descending=True, stable=True)
-    padded = -(-width // _GROUP) + -(-outputs // _GROUP)
-    work = torch.empty(sequences * 2 * padded * _GROUP)
-    error = _gated(
-        _CALL.pack(
+    padded = -(-width // GROUP) + -(-outputs // GROUP)
+    work = torch.empty(sequences * 2 * padded * GROUP)
+    cpu.call(
+        "sru_gated",
+        cpu.GATED.pack(
             u.data_ptr(),
             out.data_ptr(),
             first.panels.data_ptr(),
@@ -91,11 +68,8 @@ def cpu_gated_scan(u: Tensor, cell: GatedCell, batch: RaggedBatch, out: Tensor) 
             cell.backward,
             dtype is torch.bfloat16,
             torch.get_num_threads(),
-        )
+        ),
     )
-    if error:
-        kind, message = cpu._ERRORS[error]
-        raise kind(message)
 
 
 def _pointer(tensor: Tensor | None) -> int:

@@ -142,10 +142,8 @@ static int check_gated(const struct gated *g, int64_t needed) {
         if (g->order[i] < 0 || g->order[i] >= g->sequences) return BAD_OFFSETS;
         if (i && length(g, i) > length(g, i - 1)) return BAD_OFFSETS;
     }
-    return needed > g->work_size ? BAD_COLUMN : OK;
+    return needed > g->work_size ? BAD_WORK : OK;
 }
-
-EXPORT int64_t sru_gated_bytes(void) { return sizeof(struct gated); }
 
 /* One direction of a layer over a ragged batch. Nothing is written unless it returns OK. */
 EXPORT int sru_gated(const struct gated *g) {

@@ -98,15 +98,15 @@ TARGET INLINE void NAME(run)(const struct walk *w, int bfloat16, enum kind kind)
     int64_t channel = 0;
     for (; channel + VECTORS * LANES <= w->channels; channel += VECTORS * LANES)
         NAME(steps)(w, channel, VECTORS, LANES, bfloat16, kind);
-    if (channel + 2 * LANES <= w->channels) {
+    const int gated = kind == SRU || kind == LRN || kind == QRNN; /* the others are no chain */
+    if (gated && channel + 2 * LANES <= w->channels) {
         NAME(steps)(w, channel, 2, LANES, bfloat16, kind);
         channel += 2 * LANES;
     }
-    if (channel + LANES <= w->channels) {
-        NAME(steps)(w, channel, 1, LANES, bfloat16, kind);
-        channel += LANES;
+    for (; channel < w->channels; channel += LANES) {
+        const int64_t left = w->channels - channel;
+        NAME(steps)(w, channel, 1, left < LANES ? left : LANES, bfloat16, kind);
     }
-    if (channel < w->channels) NAME(steps)(w, channel, 1, w->channels - channel, bfloat16, kind);
 }
 
 #define EACH_DTYPE(kind)                                                                     \

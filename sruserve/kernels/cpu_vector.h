@@ -69,9 +69,8 @@ TARGET INLINE vf NAME(load)(const char *from, int64_t count, int bfloat16) {
         return bfloat16 ? NAME(widen)(*(const loose_half *)from) : (vf)*(const loose *)from;
     vf whole = {0};
     vh half = {0};
-    for (int64_t i = 0; i < count; ++i)
-        if (bfloat16) half[i] = ((const uint16_t *)from)[i];
-        else whole[i] = ((const float *)from)[i];
+    if (bfloat16) memcpy(&half, from, count * 2);
+    else memcpy(&whole, from, count * 4);
     return bfloat16 ? NAME(widen)(half) : whole;
 }
 
@@ -82,7 +81,6 @@ TARGET INLINE void NAME(store)(char *to, vf value, int64_t count, int bfloat16) 
         else *(loose *)to = value;
         return;
     }
-    for (int64_t i = 0; i < count; ++i)
-        if (bfloat16) ((uint16_t *)to)[i] = half[i];
-        else ((float *)to)[i] = value[i];
+    if (bfloat16) memcpy(to, &half, count * 2);
+    else memcpy(to, &value, count * 4);
 }

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-import sruserve.kernels.cpu_gated as cpu_gated
+import sruserve.kernels.cpu as cpu
+from sruserve.kernels.cpu_gated import cpu_gated_scan
 from sruserve.kernels.product import Multiply
 from sruserve.kernels.ragged import RaggedBatch
 from sruserve.kernels.recurrent import GatedCell
@@ -14,8 +15,8 @@ from sruserve.kernels.reference_gated import reference_gated_scan
 
 def gated_scan(u: Tensor, cell: GatedCell, batch: RaggedBatch, out: Tensor) -> None:
     """`reference_gated_scan`, by the compiled kernel where there is one."""
-    if u.is_cpu and cpu_gated.available():
-        cpu_gated.cpu_gated_scan(u, cell, batch, out)
+    if u.is_cpu and cpu.available():
+        cpu_gated_scan(u, cell, batch, out)
     else:
         reference_gated_scan(u, cell, batch, out)
 

@@ -142,23 +142,26 @@ class CellLayer:
     def step(
         self, x: Tensor, states: Tensor, source: Tensor, target: Tensor, index: Tensor | None = None
     ) -> Tensor:
-        """See `StepLayer.step`: on a GPU one launch, and one more for a projection."""
-        in_turn = self.inner_norm is not None or self.inner_bias is not None
-        plain = self.norm is None or self.norm_after
-        if index is not None and not (
-            plain and self.previous is None and not in_turn and uses_triton(x.device)
-        ):
-            x, index = x.index_select(0, index), None
-        each = torch.arange(len(source) + 1, device=x.device)
-        batch = RaggedBatch(each, states, source, target)
+        """See `StepLayer.step`: on a GPU one launch, with a norm or a projection one more each.
+
+        A window of 2 costs two more (a SHIFT, and its output beside the input); an inner norm or
+        bias takes the product and the scan apart, and is itself one more each.
+        """
         if not uses_triton(x.device):
-            return self(x, batch)
+            x = x if index is None else x.index_select(0, index)
+            return self(x, _each(states, source, target))
+        in_turn = self.inner_norm is not None or self.inner_bias is not None
+        normed_before = self.norm is not None and not self.norm_after
+        if index is not None and (normed_before or in_turn or self.previous is not None):
+            x, index = x.index_select(0, index), None
         z, z_index = self._normed(x), index
         if self.projection is not None:
             z, z_index = self.projection.step(z, index), None
-        z = self._beside_previous(z, batch)
+        if self.previous is not None:
+            z = self._beside_previous(z, _each(states, source, target))
         if in_turn:
-            return self.finish(self.scan(self._inner(self.product.step(z, z_index)), x, batch))
+            u = self._inner(self.product.step(z, z_index))
+            return self.finish(self.scan(u, x, _each(states, source, target)))
         from sruserve.kernels.triton_product import capability
         from sruserve.kernels.triton_step import triton_step
 
@@ -194,3 +197,8 @@ class CellLayer:
         if self.inner_norm is not None:
             u = self.inner_norm(u)
         return u if self.inner_bias is None else u + self.inner_bias
+
+
+def _each(states: Tensor, source: Tensor, target: Tensor) -> RaggedBatch:
+    """Sequences of one step each."""
+    return RaggedBatch(torch.arange(len(source) + 1, device=source.device), states, source, target)

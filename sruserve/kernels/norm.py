@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+_SHARED_ROW = 32768  # numbers from which torch sums a lone row on several threads, in parts
+
 
 class NormKind(IntEnum):
     """Which formula; mean, std and var are those of a row, biased unless said otherwise."""
@@ -32,6 +34,8 @@ class Norm:
     def __call__(self, x: Tensor) -> Tensor:
         """Norm every row of x (rows, n); returns the dtype of x."""
         n = x.shape[1]
+        if len(x) == 1 and n >= _SHARED_ROW and x.is_cpu:
+            return self(torch.cat((x, x)))[:1]
         if self.kind is NormKind.LAYER:
             return F.layer_norm(x, (n,), self.weight, self.bias)
         if self.kind is NormKind.RMS:

@@ -1,12 +1,12 @@
 """What is fixed about a gated layer's recurrence: its kind, and its recurrent weights."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import torch.nn.functional as F
 from torch import Tensor
 
-_GROUP = 16  # columns; as in cpu_step.h
+GROUP = 16  # columns; as in cpu_step.h, which `cpu.py` checks
 
 
 class GatedKind(IntEnum):
@@ -33,17 +33,19 @@ class Recurrent:
     panels: (panels, inputs, gates, channels), of the compute dtype.
     bias: (panels, gates, channels), float32, or None.
     outputs: channels of a gate; those of the last panel that are beyond are padding.
+    kept: what `plain` returns, where no kernel reads the panels.
     """
 
     panels: Tensor
     bias: Tensor | None
     outputs: int
+    kept: tuple[Tensor, Tensor] | None = None
 
     @classmethod
     def of(cls, weight: Tensor, bias: Tensor | None, gates: int) -> "Recurrent":
         """Lay out a weight (gates * outputs, inputs) and a bias (gates * outputs), once."""
         blocks = weight.reshape(gates, -1, weight.shape[1])
-        channels = _GROUP * (3 if gates == 3 else 4) // gates
+        channels = GROUP * (3 if gates == 3 else 4) // gates
         outputs = blocks.shape[1]
         padding = -outputs % channels
         panels = F.pad(blocks, (0, 0, 0, padding)).view(gates, -1, channels, weight.shape[1])
@@ -51,7 +53,8 @@ class Recurrent:
         if bias is not None:
             biases = F.pad(bias.float().reshape(gates, -1), (0, padding))
             laid_out = biases.view(gates, -1, channels).transpose(0, 1).contiguous()
-        return cls(panels.permute(1, 3, 0, 2).contiguous(), laid_out, outputs)
+        made = cls(panels.permute(1, 3, 0, 2).contiguous(), laid_out, outputs)
+        return made if weight.is_cpu else replace(made, kept=made.plain())
 
     @property
     def inputs(self) -> int:
@@ -59,6 +62,8 @@ class Recurrent:
 
     def plain(self) -> tuple[Tensor, Tensor]:
         """The weight (gates, inputs, outputs) and the bias (gates, 1, outputs), float32."""
+        if self.kept is not None:
+            return self.kept
         weight = self.panels.float().permute(2, 1, 0, 3).flatten(2)[..., : self.outputs]
         if self.bias is None:
             return weight, weight.new_zeros(len(weight), 1, self.outputs)

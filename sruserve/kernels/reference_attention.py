@@ -39,7 +39,8 @@ def reference_attention(
 ) -> Tensor:
     """Causal attention to a window of the past (sru 3.0.0.dev1-dev6, `SRUppAttention`).
 
-    q, residual: (rows, width), float32 or bfloat16. keys_values: (rows, 2 * width): keys, values.
+    q, residual: (rows, width), float32, bfloat16 or float16.
+    keys_values: (rows, 2 * width), the same dtype: keys, values.
     memory: (rows, 2 * width): the keys and values that a position shows to queries of a later
         chunk, chunks being `window` positions long from the stream's start; None: the same.
 

@@ -1,7 +1,8 @@
 """One step of a cell in Triton, shared by the scan and the one-step kernel: the same bits in both.
 
-Kernels that call it are launched with `enable_fp_fusion=False`: a product and a sum are fused
-where the source says `tl.fma`, and nowhere else.
+Callers launch with `enable_fp_fusion=False`, so that a product and a sum are fused where the source
+says `tl.fma`, and nowhere else. Only the `vector` tiles of `fast` steps let the compiler fuse: they
+promise no bits.
 """
 
 import triton

@@ -86,10 +86,7 @@ def _check(
     sequences = (batch.sequences,)
     if dtype not in (torch.float32, torch.bfloat16, torch.float16):
         raise ValueError(f"u must be float32, bfloat16 or float16, not {dtype}")
-    if residual is not None and not cell.takes_residual:
-        raise ValueError("a residual is for SRU and QRNN of 3 blocks")
-    if {weight_c is not None, bias is not None} != {cell.gated_by_state}:
-        raise ValueError("weight_c and bias are for SRU, and for nothing else")
+    cell.check(residual, weight_c, bias)
     for name, tensor, shape, kind in (
         ("u", u, (rows, cell.blocks * width), dtype),
         ("residual", residual, (rows, width), dtype),

@@ -65,8 +65,7 @@ def triton_step(
         raise ValueError(f"weight must have a multiple of {cell.blocks} rows, not {outputs}")
     if weight_bias is not None and weight_bias.shape != (outputs,):
         raise ValueError(f"weight_bias must have shape ({outputs},)")
-    if {weight_c is not None, bias is not None} != {cell.gated_by_state}:
-        raise ValueError("weight_c and bias are for SRU, and for nothing else")
+    cell.check(residual, weight_c, bias)
     for name, gate in (("weight_c", weight_c), ("bias", bias)):
         if gate is not None and (gate.shape != (2, width) or gate.dtype is not torch.float32):
             raise ValueError(f"{name} must be {(2, width)} of float32")
@@ -78,7 +77,7 @@ def triton_step(
         if rows_of.shape != (rows,) or rows_of.dtype is not torch.int64:
             raise ValueError(f"{name} must be ({rows},) of int64")
     if residual is not None:
-        _check_residual(residual, residual_index, cell, rows, width, x.dtype)
+        _check_residual(residual, residual_index, rows, width, x.dtype)
     elif residual_index is not None:
         raise ValueError("a residual_index without a residual")
     if out is None:
@@ -144,13 +143,10 @@ def triton_step(
 def _check_residual(
     residual: Tensor,
     index: Tensor | None,
-    cell: Cell,
     rows: int,
     width: int,
     dtype: torch.dtype,
 ) -> None:
-    if not cell.takes_residual:
-        raise ValueError("a residual is for SRU and QRNN of 3 blocks; pass no residual")
     if residual.dim() != 2 or residual.shape[1] != width or residual.dtype is not dtype:
         raise ValueError(f"residual must be {(rows, width)} of {dtype}")
     if index is None and residual.shape[0] != rows:

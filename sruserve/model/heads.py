@@ -10,7 +10,7 @@ from torch import Tensor
 from sruserve.model.cells.stack import Builder, Shapes, Width
 from sruserve.model.clusters import Clustered
 from sruserve.model.embeddings import EmbeddingConfig
-from sruserve.model.pairs import Attention, PairFeatures
+from sruserve.model.pairs import PairFeatures, StepScores
 from sruserve.model.pooling import PoolLayer
 from sruserve.model.softmaxes import AdaptiveHead, Head, LinearHead, MixtureHead
 from sruserve.model.state import StateLayout
@@ -103,7 +103,8 @@ class HeadConfig(Clustered):
             for side in range(2):
                 own = f"output.pool.{side}"
                 inner = builder.product(tensors[f"{own}.weight"], tensors[f"{own}.bias"])
-                attention.append(Attention(inner, builder.product(tensors[f"{own}.score"][None])))
+                scores = builder.product(tensors[f"{own}.score"][None])
+                attention.append(StepScores(inner, scores))
         return PairFeatures(self.pooling, width, self.combine == "difference", attention)
 
     def pool(self, task: str, width: int, layout: StateLayout) -> PoolLayer | None:

@@ -40,14 +40,21 @@ def _exactness(model: Model) -> str:
     if model.network.device.type != "cpu":
         if model.network.fast:
             return "to rounding, not bit for bit: fast kernels depend on the number of rows"
-        if not all(isinstance(layer, StepLayer) for layer in model.network.layers):
+        if not _element_wise(model):
             return "to rounding, not bit for bit: these layers run in plain torch on a GPU"
         return "built to be bit for bit on this kind of device: any split, any batch"
     if kernel_name(model.network.device) == INTERPRETER:
         return "1e-5 (Triton's interpreter, for tests)"
+    if kernel_name(model.network.device) == "reference" and not _element_wise(model):
+        return "1e-5 (without the compiled kernel, these layers' products depend on the batch)"
     if packed_products():
         return "bit for bit: any split, any batch"
     return "1e-5 (this build of torch has no packed products)"
+
+
+def _element_wise(model: Model) -> bool:
+    """Whether no layer's recurrence holds a product, whose rows in plain torch depend on it all."""
+    return all(isinstance(layer, StepLayer) for layer in model.network.layers)
 
 
 def _options(model: Model) -> list[str]:

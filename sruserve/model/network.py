@@ -37,6 +37,8 @@ class Network:
     tensors: as `network_shapes` names them.
     dtype: what it computes in; state and results are float32 all the same.
     fast: on a GPU, kernels chosen by the number of rows; then the bits of a row depend on it.
+
+    streams: whether a state can continue it.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Network:
         rnn, head = config.rnn, config.head
         self.config = config
         self.dtype, self.device, self.fast = dtype, device, fast
+        self.streams = config.whole is None  # told once: every step asks
         builder = Builder(dtype, device, fast)
         pooled = head.states(config.task, rnn.output_size)
         self.layout = StateLayout([*rnn.states(), *pooled])
@@ -80,11 +83,6 @@ class Network:
     def whole(self) -> str | None:
         """Why it reads whole inputs only, as "it …"; None where it streams."""
         return self.config.whole
-
-    @property
-    def streams(self) -> bool:
-        """Whether a state can continue it."""
-        return self.whole is None
 
     @torch.inference_mode()
     def hidden(self, inputs: Tensor, batch: RaggedBatch, wanted: Tensor | None = None) -> Tensor:

@@ -13,7 +13,7 @@ from sruserve.model.softmaxes import padded
 
 
 @dataclass(frozen=True, slots=True)
-class Attention:
+class StepScores:
     """Which steps of a side matter: s = v . tanh(W x + b), as in the LRN repository's NLI model."""
 
     inner: Multiply
@@ -33,7 +33,7 @@ class PairFeatures:
     """
 
     def __init__(
-        self, pooling: str, width: int, difference: bool, attention: Sequence[Attention] = ()
+        self, pooling: str, width: int, difference: bool, attention: Sequence[StepScores] = ()
     ) -> None:
         self._pooling, self._width = pooling, width
         self._difference, self._attention = difference, attention

@@ -46,7 +46,7 @@ class LinearHead:
 
     def log_probs(self, scores: Tensor) -> Tensor:
         """See `Head`."""
-        return scores.log_softmax(-1)
+        return over_words(torch.log_softmax, scores)
 
     def _scores(self, hidden: Tensor) -> Tensor:
         return self._product(hidden, torch.float32)
@@ -81,10 +81,12 @@ class AdaptiveHead:
     def _scores(self, hidden: Tensor) -> Tensor:
         found = hidden.new_empty(len(hidden), self._clusters[-1].end, dtype=torch.float32)
         own = torch.split(self._projection(hidden), [c.width for c in self._clusters], 1)
-        first = self._products[0](own[0].contiguous(), torch.float32).log_softmax(1)
+        first = self._products[0](own[0].contiguous(), torch.float32)
+        first = over_words(torch.log_softmax, first)
         found[:, : self._clusters[0].end] = first[:, : self._clusters[0].end]
         for i, cluster in enumerate(self._clusters[1:], 1):
-            within = self._products[i](own[i].contiguous(), torch.float32).log_softmax(1)
+            within = self._products[i](own[i].contiguous(), torch.float32)
+            within = over_words(torch.log_softmax, within)
             torch.add(within, first[:, -i, None], out=found[:, cluster.first : cluster.end])
         return found
 
@@ -113,9 +115,9 @@ class MixtureHead:
         return scores
 
     def _scores(self, hidden: Tensor) -> Tensor:
-        prior = self._prior(hidden, torch.float32).softmax(1)
+        prior = over_words(torch.softmax, self._prior(hidden, torch.float32))
         latent = self._latent(hidden).tanh().view(-1, self._decoder.inputs)
-        each = self._decoder(latent, torch.float32).softmax(1)
+        each = over_words(torch.softmax, self._decoder(latent, torch.float32))
         each = each.view(len(hidden), self._prior.outputs, -1).mul_(prior[:, :, None])
         found = each[:, 0]
         for expert in range(1, self._prior.outputs):  # torch's sum has no fixed order
@@ -144,3 +146,18 @@ def padded(x: Tensor) -> Tensor:
     """Rows `x`, with zeros after them up to `padded_rows`; as they are where Triton multiplies."""
     missing = 0 if uses_triton(x.device) else padded_rows(len(x)) - len(x)
     return F.pad(x, (0, 0, 0, missing)) if missing else x
+
+
+def over_words(function: Callable[[Tensor, int], Tensor], scores: Tensor) -> Tensor:
+    """torch.softmax or torch.log_softmax of scores (rows, words), with bits of each row's own."""
+    words = scores.shape[-1]
+    return function(evenly(scores), -1)[..., :words]
+
+
+def evenly(scores: Tensor) -> Tensor:
+    """Scores whose rows a GPU all sums in one order, whatever row they are in.
+
+    torch sums a wide row from its first address that is a multiple of 16 bytes.
+    """
+    spare = -scores.shape[-1] % 4
+    return F.pad(scores, (0, spare), value=-torch.inf) if spare and scores.is_cuda else scores

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sruserve.kernels import RaggedBatch
 from sruserve.model.folder import Model
+from sruserve.model.heads import HeadConfig
 from sruserve.model.network import Network
 from tests.gpu.exact import assert_same
 from tests.support import random_model
@@ -24,6 +25,10 @@ FORMS: dict[str, dict[str, Any]] = {
     "projection": {"input_size": 512, "hidden_size": 512, "projection_size": 128},
     "no-skip-tanh": {"has_skip_term": False, "use_tanh": True},
     "input-first": {"proj_input_to_hidden_first": True},
+    "lrn": {"model_type": "lrn", "output_gate": True},
+    "lrn-normed": {"model_type": "lrn", "rms_norm": True},
+    "qrnn": {"model_type": "qrnn", "output_gate": False},
+    "qrnn-windows": {"model_type": "qrnn", "window": 2, "zoneout": 0.1},
 }
 DTYPES = ["float32", "bfloat16", "float16"]
 TOLERANCE = {"float32": 1e-5, "bfloat16": 0.1, "float16": 0.02}
@@ -126,6 +131,7 @@ def test_chunks_of_time_beside_products_change_nothing(
 
 def test_a_gpu_computes_what_the_cpu_does(model: Model, tmp_path: Path) -> None:
     options = model.config.rnn.model_dump(exclude_defaults=True, mode="json")
+    options["model_type"] = model.config.model_type
     on_cpu = random_model(tmp_path / "m", **options)
     tokens = [some_tokens(n, n) for n in (40, 1, 13)]
     states = model.network.layout.allocate(3, model.network.device)
@@ -155,3 +161,17 @@ def test_fast_kernels_agree_to_rounding(device: torch.device, dtype: str, tmp_pa
             found.append((hidden, decoder.logits(some_tokens(count).to(device), rows, rows)))
         tolerance = TOLERANCE[dtype]
         torch.testing.assert_close(*found, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    "head", [HeadConfig(cutoffs=(10, 35), size=16), HeadConfig(experts=3)], ids=["words", "mixture"]
+)
+def test_a_row_has_the_scores_it_has_alone_under_every_head(
+    head: HeadConfig, device: torch.device, tmp_path: Path
+) -> None:
+    network = random_model(tmp_path / "m", device=device, head=head).network
+    hidden = torch.randn(37, 24, generator=torch.Generator().manual_seed(0)).to(device)
+    scores = network.log_probs(network.logits(hidden))
+    for row in (0, 1, 2, 35):
+        alone = network.log_probs(network.logits(hidden[row : row + 1].clone()))
+        assert_same(scores[row : row + 1], alone)

@@ -20,6 +20,8 @@ FORMS: dict[str, dict[str, Any]] = {
     "no-skip-tanh": {"has_skip_term": False, "use_tanh": True},
     "updated-reset": {"reset_gate": "updated"},
     "input-first": {"proj_input_to_hidden_first": True},
+    "lrn": {"model_type": "lrn", "rms_norm": True},
+    "qrnn": {"model_type": "qrnn", "window": 2},
 }
 LENGTHS = [5, 0, 9, 1]
 
@@ -53,6 +55,7 @@ def test_a_network_computes_what_it_does_on_the_cpu(
     found = run(model)
     on_the_cpu(monkeypatch)
     options = model.config.rnn.model_dump(exclude_defaults=True, mode="json")
+    options["model_type"] = model.config.model_type
     expected = run(random_model(tmp_path / "m", **options))
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 

@@ -64,3 +64,14 @@ def test_a_row_of_equal_numbers_is_finite(kind: NormKind) -> None:
 def test_one_number_has_no_unbiased_variance_and_stays_what_it_is() -> None:
     x = torch.randn(3, 1)
     assert torch.equal(Norm(torch.ones(1) * 2, torch.ones(1), NormKind.UNBIASED)(x), x)
+
+
+@pytest.mark.parametrize("kind", NormKind)
+def test_a_lone_row_of_very_many_numbers_has_the_bits_it_has_in_company(kind: NormKind) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    x = torch.randn(3, 40_000, generator=torch.Generator().manual_seed(0))
+    norm = Norm(torch.ones(40_000), None, kind)
+    found = norm(x[:1]), norm(x)[:1]
+    torch.set_num_threads(before)
+    assert torch.equal(*found)

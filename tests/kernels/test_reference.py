@@ -77,15 +77,21 @@ STEPS = {
     Kind.SHIFT: shift,
 }
 BLOCKS = {Kind.SRU: [3, 4], Kind.LRN: [3, 4], Kind.QRNN: [2, 3, 4], Kind.MAX: [2]}
+SWITCHES: dict[Kind, dict[str, Any]] = {
+    Kind.SRU: {
+        "activation": st.sampled_from(Activation),
+        "updated_reset": st.booleans(),
+        "scale": st.floats(0.5, 2),
+    },
+    Kind.LRN: {"activation": st.sampled_from(Activation)},
+    Kind.QRNN: {"scale": st.floats(0.5, 2), "zoneout": st.floats(0, 1)},
+}
 CELLS = st.sampled_from(Kind).flatmap(
     lambda kind: st.builds(
         Cell,
         kind=st.just(kind),
         blocks=st.sampled_from(BLOCKS.get(kind, [1])),
-        activation=st.sampled_from(Activation),
-        updated_reset=st.booleans(),
-        scale=st.floats(0.5, 2),
-        zoneout=st.floats(0, 1),
+        **SWITCHES.get(kind, {}),
     )
 )
 
@@ -134,3 +140,18 @@ def test_a_cell_refuses_blocks_that_its_kind_does_not_have(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         Cell(**options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "switch"),
+    [
+        (Kind.LRN, {"zoneout": 0.5}),
+        (Kind.LRN, {"scale": 2.0}),
+        (Kind.QRNN, {"activation": Activation.TANH}),
+        (Kind.QRNN, {"updated_reset": True}),
+    ],
+    ids=str,
+)
+def test_a_cell_refuses_a_switch_that_its_kind_lacks(kind: Kind, switch: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"{kind.name} has no {next(iter(switch))}"):
+        Cell(kind=kind, **switch)

@@ -37,3 +37,13 @@ def test_on_a_gpu_fast_says_what_it_gives_up(
     assert found["device"] == "cuda:0 (Example)"
     assert found["kernel"] == "triton"
     assert found["exactness"].startswith(exactness)
+
+
+def test_without_the_compiled_kernel_a_layer_with_a_product_in_each_step_is_not_exact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gru = random_model(tmp_path / "gru", vocab_size=9, model_type="gru")
+    sru = random_model(tmp_path / "sru", vocab_size=9)
+    monkeypatch.setattr(inspect, "kernel_name", lambda _: "reference")
+    assert facts(gru)["exactness"].startswith("1e-5")
+    assert facts(sru)["exactness"].startswith("bit for bit")

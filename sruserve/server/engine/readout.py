@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from sruserve.kernels.devices import send
 from sruserve.model import softmaxes
 from sruserve.model.folder import Model
+from sruserve.model.softmaxes import over_words
 from sruserve.server.engine.found import Floats, Found
 from sruserve.server.engine.jobs import Kind, Logprobs
 from sruserve.server.engine.pool import indices
@@ -65,7 +65,7 @@ class Readout:
 
     def logprobs(self, logits: Tensor, token: int, top: int) -> Logprobs:
         """What is told of a token that was picked by these scores, (outputs)."""
-        scores = self._log_probs(logits.unsqueeze(0))[0, : len(logits)]
+        scores = self._network.log_probs(logits.unsqueeze(0))[0]
         values, ids = scores.topk(min(top, len(scores)))
         most = {self._piece(i): v for i, v in zip(ids.tolist(), values.tolist(), strict=True)}
         return Logprobs(self._piece(token), float(scores[token]), most)
@@ -101,7 +101,7 @@ class Readout:
         following = stream.known[stream.done + 1 : stream.done + 1 + advance.consumed]
         targets = send(torch.from_numpy(following), hidden.device).unsqueeze(1)
         for start, end in self._blocks(len(hidden)):
-            scores = self._log_probs(self._network.logits(hidden[start:end]))
+            scores = self._network.log_probs(self._network.logits(hidden[start:end]))
             advance.found.values.append(_numpy(scores.gather(1, targets[start:end]).squeeze(1)))
 
     def _blocks(self, rows: int) -> Iterator[tuple[int, int]]:
@@ -111,10 +111,7 @@ class Readout:
             yield start, min(start + size, rows)
 
     def _probabilities(self, scores: Tensor) -> Floats:
-        return _numpy(_evenly(scores).softmax(1))[:, : self._outputs]
-
-    def _log_probs(self, scores: Tensor) -> Tensor:
-        return self._network.log_probs(_evenly(scores))
+        return _numpy(over_words(torch.softmax, scores))
 
     def _piece(self, token: int) -> str:
         """A token as text; one that is no text alone as its bytes, in OpenAI's way."""
@@ -131,12 +128,3 @@ def _numpy(values: Tensor) -> Floats:
     """A tensor's values, float32, in host memory."""
     found: Floats = values.float().cpu().numpy()
     return found
-
-
-def _evenly(scores: Tensor) -> Tensor:
-    """Scores whose rows a GPU all sums in one order, whatever row they are in.
-
-    torch sums a wide row from its first address that is a multiple of 16 bytes.
-    """
-    spare = -scores.shape[-1] % 4
-    return F.pad(scores, (0, spare), value=-torch.inf) if spare and scores.is_cuda else scores
