@@ -10,12 +10,13 @@ def facts(model: Model) -> dict[str, str]:
     """What `sruserve inspect` prints, in order."""
     rnn, layout = model.config.rnn, model.network.layout
     arrows = "bidirectional" if rnn.bidirectional else "unidirectional"
+    layers = "1 layer" if rnn.num_layers == 1 else f"{rnn.num_layers} layers"
     whole = model.network.whole
     found = {
         "model": model.name,
         "task": model.config.task,
         "type": f"{model.config.model_type} ({', '.join(model.config.architectures)})",
-        "stack": f"{rnn.num_layers} layers, {rnn.input_size} → {rnn.output_size}, {arrows}",
+        "stack": f"{layers}, {rnn.input_size} → {rnn.output_size}, {arrows}",
         "options": ", ".join(_options(model)) or "defaults",
         "parameters": f"{model.parameters:,}",
         "state": f"{layout.nbytes:,} bytes per stream" if whole is None else f"none: {whole}",
