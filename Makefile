@@ -24,8 +24,7 @@ serve: $(VENV)/.serve  ## Serve the bundled models on http://127.0.0.1:8000
 test: $(VENV)/.test $(OLDEST_TRITON) $(NEWEST_TRITON) $(ORACLES) lint  ## Run the linters and all tests
 	OLDEST_TRITON=$(OLDEST_TRITON) NEWEST_TRITON=$(NEWEST_TRITON) SRU_RELEASES=$(SRU_RELEASES) \
 		$(BIN)/python -m pytest
-	TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/interpreted \
-		tests/gpu/test_engine.py::test_completions_are_those_of_the_cpu
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/interpreted tests/gpu/test_engine.py
 
 lint: $(VENV)/.test  ## Run ruff and mypy
 	$(BIN)/ruff check

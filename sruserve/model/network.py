@@ -181,7 +181,8 @@ class Network:
 
     def _warm_up_triton(self) -> None:
         """Have every kernel compiled: for one long sequence, and for many short ones."""
-        rows = self._piece_rows
+        # The interpreter compiles nothing, and takes minutes for what a GPU does at once.
+        rows = self._piece_rows if self.device.type == "cuda" else 8
         for offsets in (torch.tensor([0, rows]), torch.arange(rows + 1)):
             nowhere = torch.full((len(offsets) - 1,), -1)
             states = self.layout.allocate(1, self.device)
