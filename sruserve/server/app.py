@@ -37,7 +37,7 @@ class Application:
             if route is not None and scope["method"] == "POST":
                 self.lifecycle.active += 1
                 try:
-                    await route(Call(receive, send))
+                    await route(Call(scope, receive, send))
                 finally:
                     self.lifecycle.active -= 1
                 return
@@ -72,13 +72,13 @@ class Application:
             queue_bytes=settings.max_queue_bytes,
             queue_seconds=settings.queue_timeout_ms / 1000,
         )
-        catalogue = self.lifecycle.catalogue
+        catalogue, tenants = self.lifecycle.catalogue, self.lifecycle.tenants
         routes: tuple[Route[Any], ...] = (
-            ClassifyRoute(catalogue, limits),
-            TagRoute(catalogue, limits),
-            EncodeRoute(catalogue, limits),
-            ScoreRoute(catalogue, limits),
-            CompletionRoute(catalogue, limits, settings.sse_ping_seconds),
+            ClassifyRoute(catalogue, tenants, limits),
+            TagRoute(catalogue, tenants, limits),
+            EncodeRoute(catalogue, tenants, limits),
+            ScoreRoute(catalogue, tenants, limits),
+            CompletionRoute(catalogue, tenants, limits, settings.sse_ping_seconds),
         )
         self._hot = {route.path: route for route in routes}
 

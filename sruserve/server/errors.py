@@ -11,16 +11,22 @@ ServeError
 │   ├── MalformedBody           400  malformed_body
 │   ├── BodyTooLarge            413  body_too_large
 │   ├── ModelNotFound           404  model_not_found
+│   ├── PresetNotFound          404  preset_not_found
 │   ├── RouteNotFound           404  route_not_found
 │   ├── MethodNotAllowed        405  method_not_allowed
+│   ├── Unauthorized            401  invalid_api_key
 │   └── StateRefused
-│       ├── StateInvalid        422  state_invalid
+│       ├── StateTampered       422  state_tampered
+│       ├── StateUnknownKey     422  state_unknown_key
+│       ├── StateWrongTenant    403  state_wrong_tenant
 │       ├── StateWrongModel     422  state_wrong_model
 │       ├── StateNotFinite      422  state_not_finite
 │       ├── StateTooLarge       422  state_too_large
 │       └── StateExpired        410  state_expired
 ├── Refused
 │   ├── Overloaded              429  overloaded
+│   ├── RateLimited             429  rate_limited
+│   ├── StateQuotaExceeded      429  state_quota_exceeded
 │   ├── Draining                503  draining
 │   ├── OutOfDeviceMemory       503  out_of_memory
 │   └── DeadlineExceeded        504  deadline_exceeded
@@ -38,13 +44,15 @@ class ServeError(Exception):
 
     param: the field of the request that is to blame, if it is one.
     retry_after_seconds: when the same request may be sent again.
+    retry: what a client library is told of sending it again; None: as its status says.
     """
 
     status: ClassVar[int] = 500
     code: str = "internal_error"
     type: ClassVar[str] = "server_error"
     outcome: ClassVar[str] = "error"
-    retry_after_seconds: ClassVar[int | None] = None
+    retry_after_seconds: int | None = None
+    retry: ClassVar[bool | None] = None
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
         super().__init__(message)
@@ -54,9 +62,12 @@ class ServeError(Exception):
     @property
     def headers(self) -> Mapping[str, str]:
         """What the reply says beside its body."""
-        if self.retry_after_seconds is None:
-            return {}
-        return {"retry-after": str(self.retry_after_seconds)}
+        headers = {}
+        if self.retry_after_seconds is not None:
+            headers["retry-after"] = str(self.retry_after_seconds)
+        if self.retry is not None:
+            headers["x-should-retry"] = "true" if self.retry else "false"
+        return headers
 
     def body(self) -> bytes:
         """The one JSON shape that every error has."""
@@ -134,6 +145,12 @@ class ModelNotFound(InvalidRequest):
     status, code = 404, "model_not_found"
 
 
+class PresetNotFound(InvalidRequest):
+    """The model has no preset of that name."""
+
+    status, code = 404, "preset_not_found"
+
+
 class RouteNotFound(InvalidRequest):
     """Nothing is at that path."""
 
@@ -146,14 +163,36 @@ class MethodNotAllowed(InvalidRequest):
     status, code = 405, "method_not_allowed"
 
 
+class Unauthorized(InvalidRequest):
+    """The server has API keys, and the request came with none of them."""
+
+    status, code, type = 401, "invalid_api_key", "authentication_error"
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return {**super().headers, "www-authenticate": "Bearer"}
+
+
 class StateRefused(InvalidRequest):
     """A state token that must not reach the model."""
 
 
-class StateInvalid(StateRefused):
-    """Malformed, truncated, tampered with, or sealed under a key that this server does not have."""
+class StateTampered(StateRefused):
+    """Changed, cut, or never a state of this format."""
 
-    code = "state_invalid"
+    code = "state_tampered"
+
+
+class StateUnknownKey(StateRefused):
+    """Sealed under a key that this server does not have."""
+
+    code = "state_unknown_key"
+
+
+class StateWrongTenant(StateRefused):
+    """Authentic, but returned to somebody with another API key."""
+
+    status, code = 403, "state_wrong_tenant"
 
 
 class StateWrongModel(StateRefused):
@@ -195,6 +234,19 @@ class Overloaded(Refused):
 
     status, code, type = 429, "overloaded", "rate_limit_error"
     retry_after_seconds = 1
+
+
+class RateLimited(Refused):
+    """The API key has used up what it may use in a second."""
+
+    status, code, type = 429, "rate_limited", "rate_limit_error"
+
+
+class StateQuotaExceeded(Refused):
+    """The API key's server-held streams have as many bytes as they may; time alone frees none."""
+
+    status, code, type = 429, "state_quota_exceeded", "rate_limit_error"
+    retry = False
 
 
 class Draining(Refused):

@@ -33,12 +33,14 @@ from sruserve.server.metrics import EngineMetrics, describe_build, forget_proces
 from sruserve.server.settings import (
     Settings,
     SettingsError,
+    api_keys,
     dtypes_by_model,
     master_keys,
     parse_keys,
     variable_name,
 )
 from sruserve.server.state_token import StateSealer
+from sruserve.server.tenants import Tenants
 
 log = logging.getLogger("sruserve.server")
 
@@ -54,6 +56,7 @@ class Lifecycle:
 
     def __init__(self, settings: Settings) -> None:
         self.catalogue = Catalogue(())
+        self.tenants = Tenants(api_keys(settings))
         self.started_at = int(time.time())
         self.ready = False
         self.draining = False

@@ -13,6 +13,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, SecretStr, ValidationEr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from sruserve.model.config import DType
+from sruserve.server.tenants import KeyEntry, read_keys
 
 PREFIX = "SRUSERVE_"
 _TEN_YEARS = 10 * 366 * 24 * 3600
@@ -120,6 +121,18 @@ class Settings(BaseSettings):
     )
     max_token_bytes: PositiveInt = Field(1 << 20, description="Longest state token, in bytes.")
 
+    api_keys: SecretStr | None = Field(
+        None,
+        description="API keys that clients must send: `tenant:key`, separated by commas, or a "
+        "JSON list as in `SRUSERVE_API_KEYS_FILE`. Unset, and no file: everybody may use the "
+        "server.",
+    )
+    api_keys_file: Path | None = Field(
+        None,
+        description="File with a JSON list of `tenant`, `key` and, if you like, "
+        "`requests_per_second`, `steps_per_second`, `state_bytes` (limits of one worker) and "
+        "`priority`.",
+    )
     state_keys: SecretStr | None = Field(
         None,
         description="Master keys of state tokens, 32 bytes each in base64 or hex, separated by "
@@ -146,6 +159,20 @@ class Settings(BaseSettings):
     def _keys_are_keys(cls, value: SecretStr | None) -> SecretStr | None:
         if value is not None:
             parse_keys(value)
+        return value
+
+    @field_validator("api_keys")
+    @classmethod
+    def _api_keys_are_keys(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            read_keys(value.get_secret_value(), None)
+        return value
+
+    @field_validator("api_keys_file")
+    @classmethod
+    def _file_holds_keys(cls, value: Path | None) -> Path | None:
+        if value is not None:
+            read_keys(None, value)
         return value
 
     @field_validator("device")
@@ -188,6 +215,15 @@ def dtypes_by_model(settings: Settings, models: Iterable[str]) -> dict[str, DTyp
             f"{variable_name('dtype')} names {', '.join(unknown)}; served are {', '.join(names)}"
         )
     return {name: asked.get(name) for name in names}
+
+
+def api_keys(settings: Settings) -> list[KeyEntry]:
+    """The API keys of the setting and of the file; raises `SettingsError`."""
+    listed = settings.api_keys
+    try:
+        return read_keys(listed.get_secret_value() if listed else None, settings.api_keys_file)
+    except ValueError as error:
+        raise SettingsError(f"{variable_name('api_keys')}: {error}") from None
 
 
 def master_keys(settings: Settings) -> SecretStr:
@@ -245,6 +281,6 @@ def variable_name(field: str) -> str:
 def _explain(problem: Any) -> str:
     field = str(problem["loc"][0]) if problem["loc"] else ""
     message = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    if field == "state_keys":
+    if field in ("api_keys", "state_keys"):
         return f"{variable_name(field)}: {message}"
     return f"{variable_name(field)}={problem['input']}: {message}"

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sruserve.server.engine.jobs import Snapshot
-from sruserve.server.errors import StateInvalid, StateNotFinite
+from sruserve.server.errors import StateNotFinite, StateTampered
 
 # steps, pending, seed, choice; then how many floats of row and answer, window tokens, and bytes of
 # the three strings
@@ -43,18 +43,18 @@ def pack_snapshot(snapshot: Snapshot) -> bytes:
 
 
 def unpack_snapshot(data: bytes, width: int) -> Snapshot:
-    """Read a snapshot whose row is (width), or raise `StateInvalid` or `StateNotFinite`.
+    """Read a snapshot whose row is (width), or raise `StateTampered` or `StateNotFinite`.
 
     Bytes beyond the last string must be fewer than three zeros: what pads a token to whole base64.
     """
     if len(data) < _HEAD.size:
-        raise StateInvalid("the state is incomplete; send it exactly as it was returned")
+        raise StateTampered("the state is incomplete; send it exactly as it was returned")
     steps, pending, seed, choice, floats, classes, tokens, *strings = _HEAD.unpack_from(data)
     end = _HEAD.size + 4 * (floats + classes) + 8 * tokens + sum(strings)
     if floats != width or tokens > _MOST_WINDOW or data[end:] not in (b"", b"\0", b"\0\0"):
-        raise StateInvalid("the state's parts do not fit together; send it as it was returned")
+        raise StateTampered("the state's parts do not fit together; send it as it was returned")
     if len(data) < end or not -1 <= pending < 2**31 or steps >= 2**62:
-        raise StateInvalid("the state's values are out of range; send it as it was returned")
+        raise StateTampered("the state's values are out of range; send it as it was returned")
     row, offset = _array(data, "<f4", floats, _HEAD.size)
     answer, offset = _array(data, "<f4", classes, offset)
     window, offset = _array(data, "<i8", tokens, offset)
@@ -68,11 +68,11 @@ def unpack_snapshot(data: bytes, width: int) -> Snapshot:
             "the state holds NaN or infinity, so its stream cannot go on; start from an earlier one"
         )
     if tokens and not 0 <= window.min() <= window.max() < 2**31:
-        raise StateInvalid("the state's last tokens are out of range; send it as it was returned")
+        raise StateTampered("the state's last tokens are out of range; send it as it was returned")
     try:
         texts = word.decode(), held.decode()
     except UnicodeDecodeError:
-        raise StateInvalid("the state's text is not UTF-8; send it as it was returned") from None
+        raise StateTampered("the state's text is not UTF-8; send it as it was returned") from None
     return Snapshot(
         row=row.astype(np.float32),  # a copy: the engine may write to its states
         steps=steps,

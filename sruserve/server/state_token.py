@@ -1,9 +1,9 @@
 """State tokens: a stream's `Snapshot`, sealed into a string that the client keeps.
 
 A token is `header | AES-256-GCM(payload)` in URL-safe base64 without padding. The header (format
-version, key id, salt, weights digest, dtype, expiry) is authenticated as associated data. Key and
-nonce are derived for each token by HKDF-SHA256 from a master key and the token's random salt, so
-the number of tokens under one master key is not bounded by a nonce's 96 bits.
+version, key id, salt, weights digest, dtype, tenant, expiry) is authenticated as associated data.
+Key and nonce are derived for each token by HKDF-SHA256 from a master key and the token's random
+salt, so the number of tokens under one master key is not bounded by a nonce's 96 bits.
 """
 
 import binascii
@@ -20,13 +20,21 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from sruserve.server.engine.jobs import Snapshot
-from sruserve.server.errors import StateExpired, StateInvalid, StateTooLarge, StateWrongModel
+from sruserve.server.errors import (
+    StateExpired,
+    StateTampered,
+    StateTooLarge,
+    StateUnknownKey,
+    StateWrongModel,
+    StateWrongTenant,
+)
 from sruserve.server.snapshot_bytes import pack_snapshot, unpack_snapshot
 
 KEY_BYTES = 32
-_VERSION = 1
+_VERSION = 2
 _TAG_BYTES = 16
-_HEADER = struct.Struct("<B8s16s16sBQ")  # version, key id, salt, weights digest, dtype, expiry
+# version, key id, salt, weights digest, dtype, tenant, expiry
+_HEADER = struct.Struct("<B8s16s16sB16sQ")
 _DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
 _TO_URL = bytes.maketrans(b"+/", b"-_")
 # '+', '/' and '=' become '!', which strict base64 refuses: one state has one spelling
@@ -40,15 +48,17 @@ class Binding:
     digest: the first 16 bytes of the weights' SHA-256.
     dtype: the compute dtype.
     width: float32 values in a stream's row.
+    tenant: 16 bytes: whose API key it was returned to; zeros where there are no keys.
     """
 
     digest: bytes
     dtype: str
     width: int
+    tenant: bytes = bytes(16)
 
     @classmethod
-    def of(cls, digest_hex: str, dtype: str, width: int) -> Self:
-        return cls(bytes.fromhex(digest_hex)[:16], dtype, width)
+    def of(cls, digest_hex: str, dtype: str, width: int, tenant: bytes = bytes(16)) -> Self:
+        return cls(bytes.fromhex(digest_hex)[:16], dtype, width, tenant)
 
 
 class StateSealer:
@@ -92,7 +102,13 @@ class StateSealer:
         salt = os.urandom(16)
         expiry = int(self._clock()) + self._ttl_seconds if self._ttl_seconds else 0
         header = _HEADER.pack(
-            _VERSION, self._sealing_id, salt, binding.digest, _DTYPES[binding.dtype], expiry
+            _VERSION,
+            self._sealing_id,
+            salt,
+            binding.digest,
+            _DTYPES[binding.dtype],
+            binding.tenant,
+            expiry,
         )
         cipher, nonce = _cipher(self._keys[self._sealing_id], salt)
         sealed = header + cipher.encrypt(nonce, payload, header)
@@ -101,7 +117,7 @@ class StateSealer:
     def open(self, token: str, binding: Binding) -> Snapshot:
         """The snapshot that a token holds, if it is authentic, of this model and not expired."""
         if len(token) > self._max_token_bytes:
-            raise StateInvalid(
+            raise StateTooLarge(
                 f"the state has {len(token)} bytes and may have {self._max_token_bytes} "
                 "(SRUSERVE_MAX_TOKEN_BYTES); send it exactly as it was returned"
             )
@@ -110,15 +126,15 @@ class StateSealer:
                 token.encode("ascii").translate(_FROM_URL), strict_mode=True
             )
         except (UnicodeEncodeError, binascii.Error):
-            raise StateInvalid("the state is not base64; send it as it was returned") from None
+            raise StateTampered("the state is not base64; send it as it was returned") from None
         if len(sealed) < _HEADER.size + _TAG_BYTES:
-            raise StateInvalid("the state is incomplete; send it exactly as it was returned")
+            raise StateTampered("the state is incomplete; send it exactly as it was returned")
         header = sealed[: _HEADER.size]
-        version, key_id, salt, digest, dtype, expiry = _HEADER.unpack(header)
+        version, key_id, salt, digest, dtype, tenant, expiry = _HEADER.unpack(header)
         if version != _VERSION:
-            raise StateInvalid("the state has a format that this server does not know; start anew")
+            raise StateTampered("the state has a format that this server does not know; start anew")
         if key_id not in self._keys:
-            raise StateInvalid(
+            raise StateUnknownKey(
                 "the state was sealed under a key that this server does not have; start anew, or "
                 "ask the operator to set the same SRUSERVE_STATE_KEYS on every replica"
             )
@@ -126,9 +142,13 @@ class StateSealer:
         try:
             payload = cipher.decrypt(nonce, sealed[_HEADER.size :], header)
         except InvalidTag:
-            raise StateInvalid(
+            raise StateTampered(
                 "the state was changed or cut; send it exactly as it was returned"
             ) from None
+        if tenant != binding.tenant:
+            raise StateWrongTenant(
+                "the state was returned to another API key's owner; send it with that key"
+            )
         if digest != binding.digest or dtype != _DTYPES[binding.dtype]:
             raise StateWrongModel(
                 "the state belongs to another model, other weights or another dtype; "

@@ -251,7 +251,7 @@ def test_a_tampered_truncated_or_made_up_state(client: httpx.Client, path: str) 
     other = "A" if state[middle] != "A" else "B"
     for bad in (state[:middle] + other + state[middle + 1 :], state[:-4], state[:-1], "", "x", "é"):
         body = {"input" if path == SCORE else "prompt": "a", "state": bad}
-        refusal(post(client, path, body), 422, "state_invalid", "state")
+        refusal(post(client, path, body), 422, "state_tampered", "state")
 
 
 def test_a_state_sent_to_another_model(client: httpx.Client) -> None:
@@ -263,7 +263,7 @@ def test_a_state_of_another_server(client: httpx.Client, serve: Serve) -> None:
     with serve("characters", state_keys="b" * 64) as (foreign, _):
         refusal(
             post(client, COMPLETE, {"prompt": "a", "state": state_of(foreign)}),
-            422, "state_invalid", "state",
+            422, "state_unknown_key", "state",
         )  # fmt: skip
 
 

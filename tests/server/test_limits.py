@@ -109,7 +109,7 @@ def test_a_state_that_no_token_can_hold_is_refused_before_any_work(serve: Serve,
         refusal(post(client, SCORE, more), 422, "state_too_large", "more")
         message = refusal(
             post(client, COMPLETE, {"prompt": "a", "state": "A" * (most + 4)}),
-            422, "state_invalid", "state",
+            422, "state_too_large", "state",
         )  # fmt: skip
         assert "SRUSERVE_MAX_TOKEN_BYTES" in message
         assert post(client, COMPLETE, {"prompt": "a"}).status_code == 200

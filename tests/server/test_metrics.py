@@ -12,6 +12,7 @@ from sruserve.server.api.call import Call
 from sruserve.server.api.requests import ClassifyRequest
 from sruserve.server.api.route import Route
 from sruserve.server.api.served import Catalogue, InputLimits
+from sruserve.server.tenants import Tenants
 from tests.server.conftest import Serve
 
 Read = Callable[..., float]
@@ -92,8 +93,8 @@ def test_states_are_counted_when_sealed_opened_and_refused(
     classify(client, input="far", state=state[:-4])
     assert read("sru_state_mint_seconds_count", model="question") == 1
     assert read("sru_state_open_seconds_count", model="question") == 1
-    assert read("sru_state_rejected_total", model="question", reason="state_invalid") == 1
-    assert read("sru_refusals_total", model="question", reason="state_invalid") == 1
+    assert read("sru_state_rejected_total", model="question", reason="state_tampered") == 1
+    assert read("sru_refusals_total", model="question", reason="state_tampered") == 1
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -129,8 +130,8 @@ def test_a_request_that_the_server_cancels_is_no_client_that_left(read: Read) ->
         sent.append(message)
 
     async def cancelled() -> None:
-        route = Stopped(Catalogue(()), InputLimits(1, 1, 1, 1, 1, 1, 1, 0.0))
-        call = Call(asyncio.Event().wait, send)  # type: ignore[arg-type]
+        route = Stopped(Catalogue(()), Tenants(), InputLimits(1, 1, 1, 1, 1, 1, 1, 0.0))
+        call = Call({"headers": []}, asyncio.Event().wait, send)  # type: ignore[arg-type]
         task = asyncio.create_task(route(call))
         await asyncio.sleep(0)
         task.cancel()

@@ -150,7 +150,7 @@ def test_a_state_survives_a_restart_with_the_same_key_and_only_that(folders: Pat
     with serving(model, state_keys=f"{'d' * 64},{KEY}") as (client, _):
         assert first["text"] + complete(client, **body)["text"] == whole
     with serving(model) as (client, _):
-        assert client.post(COMPLETE, json=body).json()["error"]["code"] == "state_invalid"
+        assert client.post(COMPLETE, json=body).json()["error"]["code"] == "state_unknown_key"
 
 
 def test_any_worker_continues_what_any_other_began_and_metrics_are_of_all(folders: Path) -> None:

@@ -17,11 +17,13 @@ from sruserve.model.config import DType
 from sruserve.server.engine.jobs import Snapshot
 from sruserve.server.errors import (
     StateExpired,
-    StateInvalid,
     StateNotFinite,
     StateRefused,
+    StateTampered,
     StateTooLarge,
+    StateUnknownKey,
     StateWrongModel,
+    StateWrongTenant,
 )
 from sruserve.server.snapshot_bytes import pack_snapshot, unpack_snapshot
 from sruserve.server.state_token import Binding, StateSealer
@@ -84,7 +86,7 @@ def test_any_flipped_bit_is_refused(snapshot: Snapshot, data: st.DataObject) -> 
     raw = bytearray(base64.urlsafe_b64decode(token))
     place = data.draw(st.integers(0, len(raw) * 8 - 1))
     raw[place // 8] ^= 1 << place % 8
-    with pytest.raises(StateInvalid):
+    with pytest.raises(StateUnknownKey if 1 <= place // 8 <= 8 else StateTampered):
         sealer().open(base64.urlsafe_b64encode(raw).decode(), BINDING)
 
 
@@ -100,7 +102,7 @@ def test_any_changed_character_is_refused(place: int, bit: int) -> None:
 @given(length=st.integers(0, 10_000))
 def test_any_truncation_is_refused(length: int) -> None:
     token = sealer().seal(Snapshot(row()), BINDING)
-    with pytest.raises(StateInvalid):
+    with pytest.raises(StateTampered):
         sealer().open(token[: length % len(token)], BINDING)
 
 
@@ -108,7 +110,7 @@ def test_any_truncation_is_refused(length: int) -> None:
 def test_anything_added_is_refused(extra: str) -> None:
     token = sealer().seal(Snapshot(row()), BINDING)
     for changed in (token + extra, extra + token):
-        with pytest.raises(StateInvalid):
+        with pytest.raises(StateTampered):
             sealer().open(changed, BINDING)
 
 
@@ -130,7 +132,7 @@ def test_after_rotation_old_tokens_open_and_new_ones_use_the_new_key() -> None:
     assert same(rotated.open(old, BINDING), Snapshot(row()))
     new = rotated.seal(Snapshot(row()), BINDING)
     assert same(sealer(NEW_KEY).open(new, BINDING), Snapshot(row()))
-    with pytest.raises(StateInvalid, match="SRUSERVE_STATE_KEYS"):
+    with pytest.raises(StateUnknownKey, match="SRUSERVE_STATE_KEYS"):
         sealer(OLD_KEY).open(new, BINDING)
 
 
@@ -157,9 +159,18 @@ def test_a_token_of_other_weights_or_another_dtype_is_refused(other: Binding) ->
         sealer().open(token, other)
 
 
+def test_a_token_of_another_tenant_is_refused() -> None:
+    mine = Binding.of("ab" * 32, "float32", WIDTH, b"m" * 16)
+    token = sealer().seal(Snapshot(row()), mine)
+    assert same(sealer().open(token, mine), Snapshot(row()))
+    for other in (BINDING, Binding.of("ab" * 32, "float32", WIDTH, b"o" * 16)):
+        with pytest.raises(StateWrongTenant):
+            sealer().open(token, other)
+
+
 def test_a_row_of_another_width_is_refused() -> None:
     token = sealer().seal(Snapshot(row()), BINDING)
-    with pytest.raises(StateInvalid):
+    with pytest.raises(StateTampered):
         sealer().open(token, Binding(BINDING.digest, BINDING.dtype, WIDTH + 1))
 
 
@@ -173,7 +184,7 @@ def test_a_state_that_is_not_finite_is_refused(value: float) -> None:
 def test_a_state_over_the_limit_is_never_sealed_and_says_what_to_do() -> None:
     with pytest.raises(StateTooLarge, match="SRUSERVE_MAX_TOKEN_BYTES"):
         sealer(limit=100).seal(Snapshot(row()), BINDING)
-    with pytest.raises(StateInvalid):
+    with pytest.raises(StateTooLarge):
         sealer(limit=100).open("A" * 104, BINDING)
 
 

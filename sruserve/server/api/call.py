@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from itertools import count
 from os import urandom
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic_core import to_json
 
@@ -30,6 +30,20 @@ def json_bytes(value: object) -> bytes:
     return to_json(value, inf_nan_mode="null")
 
 
+class Caller(Protocol):
+    """Who waits for a job, over whatever protocol.
+
+    number: an id of the request, for replies.
+    """
+
+    loop: asyncio.AbstractEventLoop
+    number: str
+
+    async def wait(self, done: asyncio.Future[None]) -> None:
+        """Wait for a job. If the client leaves first, withdraw it and raise `ClientGone`."""
+        ...
+
+
 class ClientGone(Exception):
     """The client closed the connection before its reply was complete."""
 
@@ -41,17 +55,23 @@ class Call:
     started: the reply's status has been sent.
     """
 
-    __slots__ = ("_gone", "_receive", "_send", "_watcher", "begin", "loop", "number", "started")
+    __slots__ = (
+        "_gone", "_receive", "_scope", "_send", "_watcher", "begin", "loop", "number", "started",
+    )  # fmt: skip
 
-    def __init__(self, receive: Receive, send: Send) -> None:
+    def __init__(self, scope: Message, receive: Receive, send: Send) -> None:
         self.begin = perf_counter()
         self.loop = asyncio.get_running_loop()
         self.number = f"{_prefix}{next(_numbers):08x}"
         self.started = False
-        self._receive = receive
+        self._scope, self._receive = scope, receive
         self._send = send
         self._gone = False
         self._watcher: asyncio.Task[None] | None = None
+
+    def header(self, name: bytes) -> str | None:
+        """The value of a header, whose name is in lower case."""
+        return next((v.decode("latin-1") for n, v in self._scope["headers"] if n == name), None)
 
     async def body(self, limit: int) -> bytes:
         """The whole body; raises `BodyTooLarge` beyond `limit` bytes, whatever its headers said."""

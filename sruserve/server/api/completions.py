@@ -11,8 +11,9 @@ from sruserve.server.api.inputs import encode_input, is_long, sampler_key, split
 from sruserve.server.api.requests import CompletionRequest
 from sruserve.server.api.route import Route, off_loop, run_job
 from sruserve.server.api.served import Catalogue, InputLimits, Served
-from sruserve.server.engine.jobs import Generated, Item, Job, Keep, Kind, Sampling
+from sruserve.server.engine.jobs import Generated, Item, Job, Kind, Sampling
 from sruserve.server.errors import InputTooLong, InvalidRequest
+from sruserve.server.tenants import Tenants
 
 
 class CompletionRoute(Route[CompletionRequest]):
@@ -20,14 +21,16 @@ class CompletionRoute(Route[CompletionRequest]):
 
     path, task, schema = "/v1/completions", "generate", CompletionRequest
 
-    def __init__(self, catalogue: Catalogue, limits: InputLimits, ping_seconds: float) -> None:
-        super().__init__(catalogue, limits)
+    def __init__(
+        self, catalogue: Catalogue, tenants: Tenants, limits: InputLimits, ping_seconds: float
+    ) -> None:
+        super().__init__(catalogue, tenants, limits)
         self._ping_seconds = ping_seconds
 
     async def answer(
         self, call: Call, request: CompletionRequest, served: Served, cost: int
     ) -> None:
-        served.check_states(given=request.state is not None, wanted_by=request.state_wanted_by)
+        keep = served.keep(request)
         prompts = split_inputs(request.prompt, self.limits, "prompt")
         sampling = self._sampling(request, len(prompts) * (request.n or 1))
         items, prompt_tokens = await self.read(
@@ -35,7 +38,7 @@ class CompletionRoute(Route[CompletionRequest]):
         )
         done = call.loop.create_future()
         outbox = Outbox(done) if request.stream else None
-        first_text = self.metrics[served.name].first_character
+        first_text = self.metrics(served.name).first_character
         completion = _Completion(call, served, request, items, prompt_tokens, outbox, first_text)
         job = Job(
             kind=Kind.GENERATE,
@@ -43,21 +46,24 @@ class CompletionRoute(Route[CompletionRequest]):
             loop=call.loop,
             deliver=completion.deliver,
             done=done,
-            keep=Keep.SNAPSHOT if request.return_state else Keep.NOTHING,
+            keep=keep,
             stream=outbox is not None,
             sampling=sampling,
             cost=cost,
-            deadline=self.deadline(),
+            deadline=self.deadline(request),
         )
-        with self.promise(len(items) * served.state_numbers(request.return_state)):
-            if outbox is None:
-                await run_job(call, served, job)
-                await call.reply(await off_loop(completion.is_much(), completion.whole))
-                return
-            served.engine.submit(job)
-            await send_events(
-                call, done, outbox, completion.events, completion.last_event, self._ping_seconds
-            )
+        with self.promise(len(items) * served.state_numbers(keep)):
+            try:
+                if outbox is None:
+                    await run_job(call, served, job)
+                    await call.reply(await off_loop(completion.is_much(), completion.whole))
+                    return
+                served.engine.submit(job)
+                await send_events(
+                    call, done, outbox, completion.events, completion.last_event, self._ping_seconds
+                )
+            finally:
+                served.tenant.charge(completion.steps)
 
     def _sampling(self, request: CompletionRequest, completions: int) -> Sampling:
         """How to pick tokens, for so many completions; what is too many of either is refused."""
@@ -93,7 +99,7 @@ class CompletionRoute(Route[CompletionRequest]):
         self, request: CompletionRequest, served: Served, prompts: Sequence[str | list[int]]
     ) -> tuple[list[Item], int]:
         """The items of all choices, and how many tokens the prompts have."""
-        starts = served.open_states(request.state, len(prompts))
+        starts = served.starts(request, len(prompts))
         items, prompt_tokens = [], 0
         for prompt, start in zip(prompts, starts, strict=True):
             ids, word = encode_input(served, prompt, start, "prompt")
@@ -175,10 +181,14 @@ class _Completion:
         choices = [choice.whole() for choice in self._choices]
         return json_bytes({**self._header, "choices": choices, "usage": self._usage()})
 
+    @property
+    def steps(self) -> int:
+        """Tokens that were read and generated, as far as they were told."""
+        return self._prompt_tokens + sum(choice.tokens for choice in self._choices)
+
     def _usage(self) -> dict[str, int]:
-        generated = sum(choice.tokens for choice in self._choices)
         return {
             "prompt_tokens": self._prompt_tokens,
-            "completion_tokens": generated,
-            "total_tokens": self._prompt_tokens + generated,
+            "completion_tokens": self.steps - self._prompt_tokens,
+            "total_tokens": self.steps,
         }

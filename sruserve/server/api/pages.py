@@ -4,7 +4,7 @@ import logging
 from typing import Any
 
 import swagger_ui_bundle
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse, JSONResponse
@@ -56,6 +56,8 @@ def _describe_hot_routes(app: FastAPI) -> None:
         status: {"model": replies.ErrorReply, "description": what}
         for status, what in (
             (400, "The body is not JSON"),
+            (401, "The API key is missing or unknown"),
+            (403, "The state belongs to another tenant"),
             (404, "No such model"),
             (410, "The state has expired"),
             (413, "The body is too long"),
@@ -109,15 +111,21 @@ def _add_models(app: FastAPI, lifecycle: Lifecycle) -> None:
             dtype=model.dtype,
             streams=model.network.streams,
             state_bytes=model.network.layout.nbytes,
+            presets=list(served.presets),
             labels=list(model.labels),
             vocab_size=model.config.vocab_size,
         )
 
-    @app.get("/v1/models", tags=["models"], summary="List the models")
+    def check_key(request: Request) -> None:
+        lifecycle.tenants.of(request.headers.get("authorization"))
+
+    known = [Depends(check_key)]
+
+    @app.get("/v1/models", tags=["models"], summary="List the models", dependencies=known)
     async def list_models() -> replies.ModelList:
         return replies.ModelList(data=[describe(each) for each in lifecycle.catalogue.values()])
 
-    @app.get("/v1/models/{model}", tags=["models"], summary="Describe a model")
+    @app.get("/v1/models/{model}", tags=["models"], summary="Describe a model", dependencies=known)
     async def describe_model(model: str) -> replies.ServedModel:
         return describe(lifecycle.catalogue[model])
 

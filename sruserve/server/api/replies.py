@@ -155,6 +155,7 @@ class ServedModel(BaseModel):
     dtype: str
     streams: bool = Field(description="Whether a state can continue it.")
     state_bytes: int = Field(description="Memory of one stream's state.")
+    presets: list[str] = Field(description="States that `preset` can begin from.")
     labels: list[str]
     vocab_size: int | None
 

@@ -23,6 +23,7 @@ INPUT_SHAPES = "a text, a list of texts, a list of token ids, or a list of such 
 _MODEL = "Id of a served model; may be left out when only one of them fits."
 _INPUT = f"{INPUT_SHAPES.capitalize()}."
 _STATE = "The state that a reply returned. One state with several inputs forks the stream."
+_PRESET = "Name of a preset of the model: begin from its state instead of from nothing."
 _RETURN = "Return the state that continues each stream."
 _MORE = (
     "More of this text will follow: hold back an unfinished word, and return the state that "
@@ -41,7 +42,25 @@ class Request(BaseModel):
 
     model: str | None = Field(None, description=_MODEL)
     state: State | None = Field(None, description=_STATE)
+    preset: str | None = Field(None, description=_PRESET)
+    priority: int = Field(
+        0, ge=-1000, le=1000, description="Of the requests that wait, lower numbers go first."
+    )
+    timeout_ms: Annotated[int, Field(ge=1, le=2**31)] | None = Field(
+        None, description="Longest wait before the first step; then 504 `deadline_exceeded`."
+    )
     return_state: bool = Field(False, description=_RETURN)
+
+    @model_validator(mode="after")
+    def _begins_once(self) -> Self:
+        if self.state is not None and self.preset is not None:
+            raise ValueError("send either 'state' or 'preset', which is a state, too")
+        return self
+
+    @property
+    def begun_by(self) -> str | None:
+        """The field that says what the request goes on from, if one does."""
+        return "state" if self.state is not None else "preset" if self.preset is not None else None
 
     @property
     def state_wanted_by(self) -> str | None:

@@ -6,16 +6,16 @@ from contextlib import contextmanager
 from time import monotonic, perf_counter
 from typing import Any, ClassVar, Generic, TypeVar
 
-from pydantic import BaseModel
-
-from sruserve.server.api.call import Call, ClientGone
+from sruserve.server.api.call import Call, Caller, ClientGone
 from sruserve.server.api.problems import as_serve_error
+from sruserve.server.api.requests import Request
 from sruserve.server.api.served import Catalogue, InputLimits, Served
 from sruserve.server.engine.jobs import Job
 from sruserve.server.errors import Draining, InputTooLong, Overloaded
 from sruserve.server.metrics import UNKNOWN_MODEL, RouteMetrics
+from sruserve.server.tenants import Tenants
 
-Body = TypeVar("Body", bound=BaseModel)
+Body = TypeVar("Body", bound=Request)
 T = TypeVar("T")
 
 
@@ -24,29 +24,34 @@ class Route(Generic[Body]):
 
     path: ClassVar[str]
     task: ClassVar[str]
-    schema: ClassVar[type[BaseModel]]
+    schema: ClassVar[type[Request]]
 
-    def __init__(self, catalogue: Catalogue, limits: InputLimits) -> None:
+    def __init__(self, catalogue: Catalogue, tenants: Tenants, limits: InputLimits) -> None:
         self.catalogue = catalogue
+        self.tenants = tenants
         self.limits = limits
         self._reading_bytes = 0  # of the bodies that other threads read, or that wait for one
         self._unsent_numbers = 0  # of the replies that are made, or that wait for their clients
         self._validate: Callable[[bytes], Body] = self.schema.__pydantic_validator__.validate_json
-        self.metrics = {name: RouteMetrics(name, self.path) for name in (*catalogue, UNKNOWN_MODEL)}
+        self._metrics: dict[str, RouteMetrics] = {}
+        for name in catalogue:  # so that what has not happened yet is exported as 0
+            self.metrics(name)
 
     async def __call__(self, call: Call) -> None:
         """Answer a request, whatever happens, and count it once."""
         name, outcome, reason = UNKNOWN_MODEL, "ok", None
         try:
+            tenant = self.tenants.of(call.header(b"authorization"))
+            tenant.admit()
             body = await call.body(self.limits.body_bytes)
             request = self._validate(body)
-            served = self.choose(request)
+            served = self.choose(request).of(tenant)
             name = served.name
             served.engine.check_admission(len(body))
             await self.answer(call, request, served, len(body))
         except ClientGone:
             outcome = "cancelled"
-            self.metrics[name].disconnected()
+            self.metrics(name).disconnected()
         except Exception as error:
             problem = as_serve_error(error, self.schema)
             outcome, reason = problem.outcome, problem.code
@@ -58,7 +63,7 @@ class Route(Generic[Body]):
                 outcome, reason = Draining.outcome, Draining.code
                 await call.refuse(Draining("the server is stopping; send the request again"))
         finally:
-            self.metrics[name].finish(outcome, perf_counter() - call.begin, reason)
+            self.metrics(name).finish(outcome, perf_counter() - call.begin, reason)
 
     def choose(self, request: Any) -> Served:
         """The model that is to answer, or an error that says why there is none."""
@@ -109,10 +114,17 @@ class Route(Generic[Body]):
         finally:
             self._unsent_numbers -= numbers
 
-    def deadline(self) -> float:
+    def deadline(self, request: Request) -> float:
         """When a job that has not begun is given up, on `time.monotonic()`; 0 is never."""
-        seconds = self.limits.queue_seconds
+        limits = [self.limits.queue_seconds, (request.timeout_ms or 0) / 1000]
+        seconds = min((limit for limit in limits if limit), default=0.0)
         return monotonic() + seconds if seconds else 0.0
+
+    def metrics(self, model_name: str) -> RouteMetrics:
+        """What counts the requests of a served model, or of `UNKNOWN_MODEL`."""
+        if model_name not in self._metrics:
+            self._metrics[model_name] = RouteMetrics(model_name, self.path)
+        return self._metrics[model_name]
 
 
 async def off_loop(long: bool, work: Callable[..., T], *given: Any) -> T:
@@ -120,7 +132,7 @@ async def off_loop(long: bool, work: Callable[..., T], *given: Any) -> T:
     return await to_thread(work, *given) if long else work(*given)
 
 
-async def run_job(call: Call, served: Served, job: Job) -> None:
+async def run_job(caller: Caller, served: Served, job: Job) -> None:
     """Hand a job to the engine and wait until its last result was delivered."""
     served.engine.submit(job)
-    await call.wait(job.done)
+    await caller.wait(job.done)

@@ -33,7 +33,7 @@ class SequenceRoute(TextRoute[Body]):
                 "SRUSERVE_MAX_INPUT_BYTES",
                 param="features",
             )
-        (start,) = served.open_states(request.state, 1)
+        (start,) = served.starts(request, 1)
         if not features and start is None:
             raise EmptyInput("'features' has no step; send at least one", param="features")
         long = sum(map(len, features)) > LONG_CHARACTERS

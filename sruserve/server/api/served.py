@@ -1,17 +1,20 @@
 """A served model: what the routes need to turn requests into jobs and states into tokens."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from secrets import randbits
 from time import perf_counter
 
 from sruserve.kernels.slots import WINDOW
 from sruserve.model.folder import Model
+from sruserve.server.api.requests import Request
 from sruserve.server.engine.engine import Engine
-from sruserve.server.engine.jobs import Snapshot
+from sruserve.server.engine.jobs import Keep, Snapshot
 from sruserve.server.errors import (
     CannotStream,
     InvalidRequest,
     ModelNotFound,
+    PresetNotFound,
     StateRefused,
     StateTooLarge,
     WrongTask,
@@ -19,6 +22,7 @@ from sruserve.server.errors import (
 from sruserve.server.metrics import StateMetrics
 from sruserve.server.snapshot_bytes import numbers_size
 from sruserve.server.state_token import Binding, StateSealer
+from sruserve.server.tenants import ANONYMOUS, Tenant
 
 
 @dataclass(frozen=True)
@@ -44,33 +48,69 @@ class InputLimits:
 
 
 class Served:
-    """One model with its engine, and the tokens of its states."""
+    """One model with its engine, as a tenant sees it: its states are bound to both.
 
-    def __init__(self, model: Model, engine: Engine, sealer: StateSealer) -> None:
+    presets: named states to begin from, which all tenants share.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        engine: Engine,
+        sealer: StateSealer,
+        presets: Mapping[str, Snapshot] | None = None,
+        tenant: Tenant = ANONYMOUS,
+    ) -> None:
         self.name = model.name
         self.model = model
         self.labels = model.labels
         self.engine = engine
+        self.presets = presets or {}
+        self.tenant = tenant
         self._sealer = sealer
-        self._binding = Binding.of(model.digest, model.dtype, model.network.layout.width)
+        width = model.network.layout.width
+        self._binding = Binding.of(model.digest, model.dtype, width, tenant.id)
         # a stream's last tokens fill up as it goes on, so they count from the start
         window = WINDOW if model.config.task == "generate" else 0
         layout = model.network.layout
         self._states_fit = sealer.fits(numbers_size(layout.width, len(model.labels), window))
         self._metrics = StateMetrics(model.name)
+        self._views: dict[Tenant, Served] = {}
 
-    def check_states(self, given: bool, wanted_by: str | None) -> None:
-        """Refuse, before any work, a state that this model cannot take or return.
+    def of(self, tenant: Tenant) -> "Served":
+        """The same model and engine as a tenant sees them."""
+        if tenant is self.tenant:
+            return self
+        if tenant not in self._views:
+            self._views[tenant] = Served(
+                self.model, self.engine, self._sealer, self.presets, tenant
+            )
+        return self._views[tenant]
 
-        wanted_by: the field of the request that asks for a state.
+    def keep(self, request: Request) -> Keep:
+        """What results carry of the states that they end in; what cannot be is refused here.
+
+        Raises `CannotStream`, or `StateTooLarge` if the reply is to hold a state.
         """
-        if (given or wanted_by) and not self.model.network.streams:
+        wanted_by = request.state_wanted_by
+        self.check_streams(request.begun_by or wanted_by)
+        if wanted_by is None:
+            return Keep.NOTHING
+        self._check_fits(wanted_by)
+        return Keep.SNAPSHOT
+
+    def check_streams(self, asked_by: str | None) -> None:
+        """Raise `CannotStream` if a field asks a model that reads whole inputs to continue."""
+        if asked_by and not self.model.network.streams:
             raise CannotStream(
                 f"{self.name} cannot continue an input, because {self.model.network.whole}: send "
-                "whole inputs, without `state`, `return_state` and `more`",
-                param="state" if given else wanted_by,
+                "whole inputs, without `state`, `preset`, `return_state` and `more`",
+                param=asked_by,
             )
-        if wanted_by and not self._states_fit:
+
+    def _check_fits(self, wanted_by: str) -> None:
+        """Raise `StateTooLarge` if no token can hold a state of this model."""
+        if not self._states_fit:
             raise StateTooLarge(
                 f"a state of {self.name} has {self.model.network.layout.nbytes} bytes, too many "
                 f"for a token; leave out `{wanted_by}`, or ask the operator to raise "
@@ -78,9 +118,29 @@ class Served:
                 param=wanted_by,
             )
 
-    def state_numbers(self, wanted: bool) -> int:
-        """How many numbers a reply holds for the state of one stream, if it is wanted."""
-        return self.model.network.layout.width if wanted else 0
+    def state_numbers(self, keep: Keep) -> int:
+        """How many numbers a reply holds for the state of one stream."""
+        return self.model.network.layout.width if keep is Keep.SNAPSHOT else 0
+
+    def starts(self, request: Request, count: int) -> list[Snapshot | None]:
+        """What each of `count` inputs goes on from: a single state is forked to all of them.
+
+        Raises `StateRefused`, `PresetNotFound` or `InvalidRequest`.
+        """
+        tokens = request.state
+        if request.preset is not None:
+            return [self._preset(request.preset)] * count
+        if tokens is None:
+            return [None] * count
+        if isinstance(tokens, str):
+            return [self.open_state(tokens)] * count
+        if len(tokens) != count:
+            raise InvalidRequest(
+                f"there are {len(tokens)} states for {count} inputs; send one state, or one for "
+                "each input (null for a new stream)",
+                param="state",
+            )
+        return [None if token is None else self.open_state(token) for token in tokens]
 
     def open_state(self, token: str) -> Snapshot:
         """The snapshot in a token; raises `StateRefused`."""
@@ -94,22 +154,6 @@ class Served:
         self._metrics.opened(perf_counter() - begin)
         return snapshot
 
-    def open_states(
-        self, tokens: str | Sequence[str | None] | None, count: int
-    ) -> list[Snapshot | None]:
-        """One snapshot for each of `count` inputs: a single token is forked to all of them."""
-        if tokens is None:
-            return [None] * count
-        if isinstance(tokens, str):
-            return [self.open_state(tokens)] * count
-        if len(tokens) != count:
-            raise InvalidRequest(
-                f"there are {len(tokens)} states for {count} inputs; send one state, or one for "
-                "each input (null for a new stream)",
-                param="state",
-            )
-        return [None if token is None else self.open_state(token) for token in tokens]
-
     def seal_state(self, snapshot: Snapshot | None) -> str | None:
         """The token of a snapshot, if there is one."""
         if snapshot is None:
@@ -118,6 +162,17 @@ class Served:
         token = self._sealer.seal(snapshot, self._binding)
         self._metrics.minted(perf_counter() - begin)
         return token
+
+    def _preset(self, name: str) -> Snapshot:
+        try:
+            preset = self.presets[name]
+        except KeyError:
+            raise PresetNotFound(
+                f"{self.name} has no preset {name[:100]!r}; it has: "
+                f"{', '.join(self.presets) or 'none'}",
+                param="preset",
+            ) from None
+        return replace(preset, seed=randbits(63))  # its text is common to all, its sampler is not
 
 
 class Catalogue(Mapping[str, Served]):

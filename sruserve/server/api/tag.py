@@ -66,7 +66,7 @@ class TagRoute(SequenceRoute[TagRequest]):
         self, request: TagRequest, served: Served, inputs: Sequence[str | list[int]]
     ) -> list[Item]:
         items: list[Item] = []
-        starts = served.open_states(request.state, len(inputs))
+        starts = served.starts(request, len(inputs))
         for given, start in zip(inputs, starts, strict=True):
             if not isinstance(given, str):
                 ids, _ = encode_input(served, given, start, "input")

@@ -1,9 +1,11 @@
 """What all routes but completions share: inputs, or chunks of them, and a result for each."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from sruserve.server.api.call import Call, json_bytes
+from sruserve.server.api.call import Call, Caller, json_bytes
 from sruserve.server.api.inputs import (
     LONG_CHARACTERS,
     MANY_STATES,
@@ -21,6 +23,18 @@ from sruserve.server.errors import InvalidRequest
 Body = TypeVar("Body", bound=ChunkRequest)
 
 
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What came of a request: each item with its result, and how many steps all of them took.
+
+    much: making a reply of them would hold up the event loop.
+    """
+
+    told: Sequence[tuple[Item, Any]]
+    steps: int
+    much: bool
+
+
 class TextRoute(Route[Body]):
     """One result for each input, in their order. Subclasses say what a result looks like.
 
@@ -30,28 +44,37 @@ class TextRoute(Route[Body]):
     prefix: ClassVar[str]
 
     async def answer(self, call: Call, request: Body, served: Served, cost: int) -> None:
-        wanted_by = request.state_wanted_by
-        served.check_states(given=request.state is not None, wanted_by=wanted_by)
+        async with self.computed(call, request, served, cost) as results:
+            much = results.much
+            await call.reply(await off_loop(much, self._encode, call.number, served, results))
+
+    @asynccontextmanager
+    async def computed(
+        self, caller: Caller, request: Body, served: Served, cost: int
+    ) -> AsyncIterator["Results"]:
+        """The results of a request of any protocol; they count as unsent until the block ends."""
+        keep = served.keep(request)
         items = await self.items(request, served, cost)
         results: list[Any] = [None] * len(items)
         job = Job(
             kind=self.kind(request),
             items=items,
-            loop=call.loop,
+            loop=caller.loop,
             deliver=results.__setitem__,
-            done=call.loop.create_future(),
-            keep=Keep.NOTHING if wanted_by is None else Keep.SNAPSHOT,
+            done=caller.loop.create_future(),
+            keep=keep,
             cost=cost,
-            deadline=self.deadline(),
+            deadline=self.deadline(request),
         )
         numbers = sum(self.numbers(served, item) for item in items)
-        numbers += len(items) * served.state_numbers(wanted_by is not None)
-        many = wanted_by is not None and len(items) > MANY_STATES
+        numbers += len(items) * served.state_numbers(keep)
+        many = keep is Keep.SNAPSHOT and len(items) > MANY_STATES
         with self.promise(numbers):
-            await run_job(call, served, job)
+            await run_job(caller, served, job)
+            steps = sum(result.steps for result in results)
+            served.tenant.charge(steps)
             told = list(zip(items, results, strict=True))
-            much = many or numbers > LONG_CHARACTERS
-            await call.reply(await off_loop(much, self._encode, call.number, served, told))
+            yield Results(told, steps, many or numbers > LONG_CHARACTERS)
 
     async def items(self, request: Body, served: Served, cost: int) -> list[Item]:
         """What the request asks to be read."""
@@ -65,7 +88,7 @@ class TextRoute(Route[Body]):
         self, request: Body, served: Served, inputs: Sequence[str | list[int]]
     ) -> list[Item]:
         """The items of texts or lists of ids."""
-        starts = served.open_states(request.state, len(inputs))
+        starts = served.starts(request, len(inputs))
         items = []
         for given, start in zip(inputs, starts, strict=True):
             ids, word = encode_input(served, given, start, "input", request.more)
@@ -85,12 +108,14 @@ class TextRoute(Route[Body]):
         """What the reply says of one item."""
         raise NotImplementedError
 
-    def _encode(self, number: str, served: Served, results: Sequence[tuple[Item, Any]]) -> bytes:
-        return json_bytes(
-            {
-                "id": f"{self.prefix}-{number}",
-                "model": served.name,
-                "results": [self.result(served, item, result) for item, result in results],
-                "usage": {"steps": sum(result.steps for _, result in results)},
-            }
-        )
+    def reply(self, number: str, served: Served, results: "Results") -> dict[str, Any]:
+        """The reply's body."""
+        return {
+            "id": f"{self.prefix}-{number}",
+            "model": served.name,
+            "results": [self.result(served, item, result) for item, result in results.told],
+            "usage": {"steps": results.steps},
+        }
+
+    def _encode(self, number: str, served: Served, results: "Results") -> bytes:
+        return json_bytes(self.reply(number, served, results))

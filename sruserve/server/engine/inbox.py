@@ -1,5 +1,8 @@
 """The way in: a bounded queue, filled by event loops, emptied by the engine's thread."""
 
+import math
+import time
+from collections import deque
 from queue import Empty, SimpleQueue
 from threading import Lock
 
@@ -7,6 +10,8 @@ from sruserve.server.engine.jobs import Job
 from sruserve.server.engine.limits import Limits
 from sruserve.server.engine.residents import Resident
 from sruserve.server.errors import Draining, Overloaded
+
+_MOST_SECONDS = 60  # that anybody is asked to wait before a retry
 
 
 class Inbox:
@@ -18,6 +23,7 @@ class Inbox:
         self._lock = Lock()
         self._bytes, self._closed = 0, False
         self.queued = 0  # requests that wait for their input to be consumed
+        self._left: deque[float] = deque(maxlen=64)  # when the last ones were through
 
     @property
     def empty(self) -> bool:
@@ -27,12 +33,12 @@ class Inbox:
         """Raise `Overloaded` if a job of `cost` bytes would not be admitted now."""
         limits = self._limits
         if self.queued >= limits.max_queue_requests:
-            raise Overloaded(
+            raise self._overloaded(
                 f"{self.queued} requests are waiting, as many as SRUSERVE_MAX_QUEUE_REQUESTS "
                 "allows; retry after a moment"
             )
         if self.queued and self._bytes + cost > limits.max_queue_bytes:
-            raise Overloaded(
+            raise self._overloaded(
                 "the requests that wait are as long as SRUSERVE_MAX_QUEUE_BYTES allows; retry "
                 "after a moment, or send less at a time"
             )
@@ -65,6 +71,7 @@ class Inbox:
         with self._lock:
             self.queued -= 1
             self._bytes -= job.cost
+            self._left.append(time.monotonic())
 
     def receive(self, patience: float | None) -> list[Job | Resident]:
         """All that is here; first wait so many seconds for something, or forever (None)."""
@@ -77,3 +84,14 @@ class Inbox:
             patience = 0
             if note is not None:
                 found.append(note)
+
+    def _overloaded(self, message: str) -> Overloaded:
+        """Asks to come back when the half of the queue is through, at the pace of the last ones."""
+        error = Overloaded(message)
+        left = list(self._left)
+        if len(left) > 1:
+            pace = (time.monotonic() - left[0]) / len(left)
+            error.retry_after_seconds = min(
+                _MOST_SECONDS, max(1, math.ceil(self.queued / 2 * pace))
+            )
+        return error

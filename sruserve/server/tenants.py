@@ -1,0 +1,210 @@
+"""Who sends a request: API keys, compared in constant time, and what each key may use."""
+
+import hmac
+import json
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    TypeAdapter,
+    ValidationError,
+)
+
+from sruserve.server.errors import RateLimited, StateQuotaExceeded, Unauthorized
+
+DEFAULT_TENANT = "default"  # of keys that stand in a list without a name
+_BEARER = "bearer "
+
+
+class KeyEntry(BaseModel):
+    """One API key, and what its tenant may use in one worker; unset is unlimited."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    key: Annotated[str, Field(min_length=8, max_length=512, pattern=r"^[!-~]+$")]
+    tenant: Annotated[str, Field(min_length=1, max_length=100)] = DEFAULT_TENANT
+    requests_per_second: PositiveFloat | None = None
+    steps_per_second: PositiveFloat | None = None
+    state_bytes: PositiveInt | None = None
+    priority: int = Field(-1000, description="No request of this key goes sooner than this.")
+
+
+class Bucket:
+    """A token bucket that holds one second's worth; use beyond it is a debt that time pays."""
+
+    def __init__(self, rate: float, clock: Callable[[], float]) -> None:
+        self._rate, self._most, self._clock = rate, max(rate, 1.0), clock
+        self._level, self._at = self._most, clock()
+
+    def wait_seconds(self) -> float:
+        """How long until something may be taken; 0 is now."""
+        now = self._clock()
+        self._level = min(self._most, self._level + (now - self._at) * self._rate)
+        self._at = now
+        return max(0.0, (1.0 - self._level) / self._rate)
+
+    def take(self, amount: float) -> None:
+        self._level -= amount
+
+
+class Tenant:
+    """Whoever holds certain API keys: states belong to it, limits count what it uses.
+
+    id: 16 bytes that its states are bound to; those of the anonymous tenant are zeros.
+    """
+
+    def __init__(
+        self,
+        name: str = "",
+        entry: KeyEntry | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = name
+        self.id = sha256(b"tenant\0" + name.encode()).digest()[:16] if name else bytes(16)
+        rates = (entry.requests_per_second, entry.steps_per_second) if entry else (None, None)
+        self._requests, self._steps = (Bucket(rate, clock) if rate else None for rate in rates)
+        self._state_bytes = entry.state_bytes if entry else None
+        self._priority = entry.priority if entry else -1000
+        self._held_bytes = 0
+
+    def admit(self) -> None:
+        """Count a request, or raise `RateLimited` with the time until the next one may come."""
+        if self._requests is not None and (wait := self._requests.wait_seconds()):
+            raise _limited("requests", wait)
+        if self._steps is not None and (wait := self._steps.wait_seconds()):
+            raise _limited("steps", wait)
+        if self._requests is not None:
+            self._requests.take(1)
+
+    def priority(self, asked: int) -> int:
+        """The priority that a request gets which asks for one."""
+        return max(asked, self._priority)
+
+    def charge(self, steps: int) -> None:
+        """Count steps that were computed; those beyond the limit delay the next request."""
+        if self._steps is not None:
+            self._steps.take(steps)
+
+    def hold(self, state_bytes: int) -> None:
+        """Count a state that the server keeps for it, or raise `StateQuotaExceeded`."""
+        most = self._state_bytes
+        if most is not None and self._held_bytes + state_bytes > most:
+            raise StateQuotaExceeded(
+                f"the streams of this API key hold {self._held_bytes} bytes of state and may hold "
+                f"{most}: delete some, or continue with state tokens"
+            )
+        self._held_bytes += state_bytes
+
+    def release(self, state_bytes: int) -> None:
+        """A state that `hold` counted is kept no more."""
+        self._held_bytes -= state_bytes
+
+
+ANONYMOUS = Tenant()
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    digest: bytes
+    tenant: Tenant
+
+
+class Tenants:
+    """All tenants of a server; without API keys everybody is the anonymous one."""
+
+    def __init__(self, entries: Iterable[KeyEntry] = ()) -> None:
+        by_name: dict[str, Tenant] = {}
+        self._keys = []
+        for entry in entries:  # the limits of a tenant with several keys are those of its first
+            tenant = by_name.setdefault(entry.tenant, Tenant(entry.tenant, entry))
+            self._keys.append(_Key(_digest(entry.key), tenant))
+
+    def of(self, authorization: str | None) -> Tenant:
+        """The tenant of an `Authorization` header, or raise `Unauthorized`."""
+        if not self._keys:
+            return ANONYMOUS
+        given = authorization or ""
+        key = given[len(_BEARER) :].strip() if given[: len(_BEARER)].lower() == _BEARER else ""
+        digest, found = _digest(key), None
+        for known in self._keys:  # all of them, so that the time tells nothing
+            if hmac.compare_digest(known.digest, digest):
+                found = known.tenant
+        if found is None:
+            raise Unauthorized(
+                "this server needs an API key: send 'Authorization: Bearer KEY'"
+                + (", and the one that was sent is not known here" if key else "")
+            )
+        return found
+
+
+def read_keys(listed: str | None, file: Path | None) -> list[KeyEntry]:
+    """The keys in a setting and in a file; raises `ValueError`, which never repeats a key.
+
+    listed: a JSON list of entries, or `tenant:key` or bare keys with commas between them.
+    file: holds such a JSON list.
+    """
+    entries = []
+    if listed is not None:
+        entries += _entries(listed) if listed.lstrip().startswith("[") else _short(listed)
+    if file is not None:
+        try:
+            entries += _entries(file.read_text())
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"cannot read {file}: {error}") from None
+    keys = [entry.key for entry in entries]
+    if len(set(keys)) < len(keys):
+        raise ValueError("a key is listed twice; every key belongs to one tenant")
+    return entries
+
+
+_LIST: TypeAdapter[list[KeyEntry]] = TypeAdapter(list[KeyEntry])
+
+
+def _entries(text: str) -> list[KeyEntry]:
+    try:
+        return _LIST.validate_python(json.loads(text))
+    except ValidationError as error:
+        raise ValueError(_explain(error)) from None
+    except (ValueError, RecursionError):
+        raise ValueError('should be a JSON list such as [{"tenant": "acme", "key": "…"}]') from None
+
+
+def _short(text: str) -> list[KeyEntry]:
+    entries = []
+    for part in text.split(","):
+        tenant, _, key = part.strip().rpartition(":")
+        given: dict[str, Any] = {"key": key, "tenant": tenant or DEFAULT_TENANT}
+        try:
+            entries.append(KeyEntry.model_validate(given))
+        except ValidationError as error:
+            raise ValueError(_explain(error)) from None
+    return entries
+
+
+def _explain(error: ValidationError) -> str:
+    problem = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(str(part) for part in problem["loc"])
+    return f"{place or 'keys'}: {problem['msg']}"
+
+
+def _limited(what: str, wait: float) -> RateLimited:
+    error = RateLimited(
+        f"this API key has used up its {what} per second; send the request again in "
+        f"{wait:.1f} seconds"
+    )
+    error.retry_after_seconds = math.ceil(wait)
+    return error
+
+
+def _digest(key: str) -> bytes:
+    return sha256(key.encode()).digest()

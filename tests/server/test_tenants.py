@@ -1,0 +1,141 @@
+"""API keys, and what each tenant may use."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from sruserve.server.errors import RateLimited, StateQuotaExceeded, Unauthorized
+from sruserve.server.settings import SettingsError, load_settings
+from sruserve.server.tenants import ANONYMOUS, KeyEntry, Tenant, Tenants, read_keys
+from tests.server.conftest import Serve
+
+ACME, OTHER = "acme-key-123", "other-key-123"
+COMPLETE = "/v1/completions"
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+@pytest.fixture(scope="module")
+def guarded(serve: Serve) -> Iterator[httpx.Client]:
+    keys = f"acme:{ACME},other:{OTHER}"
+    with serve("characters", api_keys=keys, state_keys="a" * 64) as (client, _):
+        yield client
+
+
+@pytest.mark.parametrize(
+    "sent", [{}, bearer("wrong-key-123"), bearer(""), bearer(ACME + "x"), {"authorization": ACME}]
+)
+@pytest.mark.parametrize("path", [COMPLETE, "/v1/models", "/v1/models/characters"])
+def test_without_a_known_key_nothing_is_served(
+    guarded: httpx.Client, path: str, sent: dict[str, str]
+) -> None:
+    call = guarded.post if path == COMPLETE else guarded.get
+    reply = call(path, headers=sent)
+    assert reply.status_code == 401
+    assert reply.json()["error"]["code"] == "invalid_api_key"
+    assert reply.headers["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/health", "/metrics", "/docs", "/"])
+def test_probes_metrics_and_documentation_need_no_key(guarded: httpx.Client, path: str) -> None:
+    assert guarded.get(path).status_code == 200
+
+
+def test_a_state_belongs_to_the_tenant_that_got_it(guarded: httpx.Client) -> None:
+    body = {"prompt": "To be", "max_tokens": 1, "return_state": True}
+    mine = guarded.post(COMPLETE, json=body, headers=bearer(ACME)).json()["choices"][0]["state"]
+    more = {"prompt": "", "state": mine}
+    assert guarded.post(COMPLETE, json=more, headers=bearer(ACME)).status_code == 200
+    stolen = guarded.post(COMPLETE, json=more, headers=bearer(OTHER))
+    assert stolen.status_code == 403
+    assert stolen.json()["error"]["code"] == "state_wrong_tenant"
+
+
+def test_a_tenant_over_its_requests_is_told_when_to_come_back(serve: Serve) -> None:
+    keys = json.dumps(
+        [
+            {"tenant": "slow", "key": ACME, "requests_per_second": 2},
+            {"tenant": "free", "key": OTHER},
+        ]
+    )
+    with serve("characters", api_keys=keys) as (client, _):
+        body = {"prompt": "a", "max_tokens": 0}
+        replies = [client.post(COMPLETE, json=body, headers=bearer(ACME)) for _ in range(3)]
+        assert [reply.status_code for reply in replies] == [200, 200, 429]
+        assert replies[-1].json()["error"]["code"] == "rate_limited"
+        assert int(replies[-1].headers["retry-after"]) == 1
+        assert client.post(COMPLETE, json=body, headers=bearer(OTHER)).status_code == 200
+        time.sleep(1)
+        assert client.post(COMPLETE, json=body, headers=bearer(ACME)).status_code == 200
+
+
+def test_steps_are_charged_when_they_are_known_and_delay_what_follows(serve: Serve) -> None:
+    keys = json.dumps([{"key": ACME, "steps_per_second": 100}])
+    with serve("characters", api_keys=keys) as (client, _):
+        body = {"prompt": "a", "max_tokens": 400}
+        assert client.post(COMPLETE, json=body, headers=bearer(ACME)).status_code == 200
+        refused = client.post(COMPLETE, json=body, headers=bearer(ACME))
+        assert refused.status_code == 429
+        assert 2 <= int(refused.headers["retry-after"]) <= 4
+
+
+def test_a_bucket_pays_its_debt_with_time() -> None:
+    now = 0.0
+    tenant = Tenant("a", KeyEntry(key=ACME, steps_per_second=10), lambda: now)
+    tenant.admit()
+    tenant.charge(40)
+    with pytest.raises(RateLimited) as refused:
+        tenant.admit()
+    assert refused.value.retry_after_seconds == 4  # 31 steps short of one, at ten per second
+    now = 3.2
+    tenant.admit()
+
+
+def test_kept_states_count_against_the_quota_until_they_are_released() -> None:
+    tenant = Tenant("a", KeyEntry(key=ACME, state_bytes=100))
+    tenant.hold(60)
+    with pytest.raises(StateQuotaExceeded):
+        tenant.hold(60)
+    tenant.release(60)
+    tenant.hold(100)
+    ANONYMOUS.hold(1 << 40)
+    ANONYMOUS.release(1 << 40)
+
+
+def test_keys_of_one_tenant_share_its_states_and_limits(tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    file.write_text(json.dumps([{"tenant": "acme", "key": ACME, "state_bytes": 10}]))
+    tenants = Tenants(read_keys(f"acme:{OTHER}", file))
+    assert tenants.of(f"bearer {ACME}") is tenants.of(f"Bearer {OTHER}")
+    with pytest.raises(Unauthorized):
+        tenants.of(None)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        "short",
+        "a:b:",
+        '[{"key": "short"}]',
+        "[",
+        "[1]",
+        f"{ACME},{ACME}",
+        '[{"kez": "x"}]',
+        "é" * 9,
+    ],
+)
+def test_keys_that_cannot_be_are_refused_without_repeating_them(keys: str) -> None:
+    with pytest.raises(SettingsError, match="SRUSERVE_API_KEYS") as refused:
+        load_settings(api_keys=keys)
+    assert ACME not in str(refused.value)
+
+
+def test_a_missing_key_file_is_named() -> None:
+    with pytest.raises(SettingsError, match="no-such-file"):
+        load_settings(api_keys_file="/no-such-file")
