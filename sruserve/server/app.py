@@ -1,15 +1,16 @@
 """The ASGI application: hot routes straight from a dictionary, all others through FastAPI."""
 
 import logging
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 from sruserve.model.errors import ModelError
 from sruserve.server.api.call import Call, Message, Receive, Send
 from sruserve.server.api.classify import ClassifyRoute
 from sruserve.server.api.completions import CompletionRoute
 from sruserve.server.api.encode import EncodeRoute
+from sruserve.server.api.endpoint import Endpoint
 from sruserve.server.api.pages import create_pages
-from sruserve.server.api.route import Route
+from sruserve.server.api.routes import Routes
 from sruserve.server.api.score import ScoreRoute
 from sruserve.server.api.served import InputLimits
 from sruserve.server.api.tag import TagRoute
@@ -18,6 +19,8 @@ from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.settings import Settings, SettingsError
 
 log = logging.getLogger("sruserve.server")
+
+ASGI = Callable[[Message, Receive, Send], Awaitable[None]]
 
 _NUMBER_BYTES = 8  # a reply may be about as long as a request, and all that wait as a queue
 
@@ -29,18 +32,22 @@ class Application:
         self.settings = settings
         self.lifecycle = Lifecycle(settings)
         self._pages = create_pages(self.lifecycle)
-        self._hot: dict[str, Route[Any]] = {}
+        self._hot: dict[str, Endpoint] = {}
+        self._mounts: dict[str, ASGI] = {}  # by the beginning of the paths that they serve
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            route = self._hot.get(scope["path"])
+            path = scope["path"]
+            route = self._hot.get(path)
             if route is not None and scope["method"] == "POST":
-                self.lifecycle.active += 1
-                try:
+                with self.lifecycle.answering():
                     await route(Call(scope, receive, send))
-                finally:
-                    self.lifecycle.active -= 1
                 return
+            for prefix, mounted in self._mounts.items():
+                if path == prefix or path.startswith(prefix + "/"):
+                    with self.lifecycle.answering():
+                        await mounted(scope, receive, send)
+                    return
         elif scope["type"] == "lifespan":
             await self._lifespan(receive, send)
             return
@@ -73,7 +80,7 @@ class Application:
             queue_seconds=settings.queue_timeout_ms / 1000,
         )
         catalogue, tenants = self.lifecycle.catalogue, self.lifecycle.tenants
-        routes: tuple[Route[Any], ...] = (
+        routes = Routes(
             ClassifyRoute(catalogue, tenants, limits),
             TagRoute(catalogue, tenants, limits),
             EncodeRoute(catalogue, tenants, limits),

@@ -69,6 +69,15 @@ class Lifecycle:
         """Whether every engine works, or ends because it was told to."""
         return all(served.engine.alive for served in self.catalogue.values())
 
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """A request is being answered, for which a stop waits a little."""
+        self.active += 1
+        try:
+            yield
+        finally:
+            self.active -= 1
+
     async def start(self) -> None:
         """Load all models and warm their engines; ready when this returns."""
         begin = time.perf_counter()

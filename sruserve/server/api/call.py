@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from pydantic_core import to_json
 
 from sruserve.server.errors import BodyTooLarge, Draining, ServeError
+from sruserve.server.metrics import UNKNOWN_MODEL
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -52,17 +53,20 @@ class Call:
     """A request that is being answered.
 
     begin: `time.perf_counter()` at its arrival.
+    model: the name of the model that it is for, as far as that is known.
     started: the reply's status has been sent.
     """
 
     __slots__ = (
-        "_gone", "_receive", "_scope", "_send", "_watcher", "begin", "loop", "number", "started",
+        "_gone", "_receive", "_scope", "_send", "_watcher", "begin", "loop", "model", "number",
+        "started",
     )  # fmt: skip
 
     def __init__(self, scope: Message, receive: Receive, send: Send) -> None:
         self.begin = perf_counter()
         self.loop = asyncio.get_running_loop()
         self.number = f"{_prefix}{next(_numbers):08x}"
+        self.model = UNKNOWN_MODEL
         self.started = False
         self._scope, self._receive = scope, receive
         self._send = send

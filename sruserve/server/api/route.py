@@ -1,69 +1,45 @@
-"""What all hot routes share: validate, choose the model, count the outcome, tell every error."""
+"""What the routes of one task share: validate, choose the model, bound what is in memory."""
 
-from asyncio import CancelledError, to_thread
+from asyncio import to_thread
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from time import monotonic, perf_counter
+from time import monotonic
 from typing import Any, ClassVar, Generic, TypeVar
 
-from sruserve.server.api.call import Call, Caller, ClientGone
-from sruserve.server.api.problems import as_serve_error
+from sruserve.server.api.call import Call, Caller
+from sruserve.server.api.endpoint import Endpoint
 from sruserve.server.api.requests import Request
 from sruserve.server.api.served import Catalogue, InputLimits, Served
 from sruserve.server.engine.jobs import Job
-from sruserve.server.errors import Draining, InputTooLong, Overloaded
-from sruserve.server.metrics import UNKNOWN_MODEL, RouteMetrics
-from sruserve.server.tenants import Tenants
+from sruserve.server.errors import InputTooLong, Overloaded
+from sruserve.server.metrics import UNKNOWN_MODEL
+from sruserve.server.tenants import Tenant, Tenants
 
 Body = TypeVar("Body", bound=Request)
 T = TypeVar("T")
 
 
-class Route(Generic[Body]):
-    """`POST path` for models of one task. Subclasses answer; this class does the rest."""
+class Route(Endpoint, Generic[Body]):
+    """`POST path` for models of one task. Subclasses answer a valid request."""
 
-    path: ClassVar[str]
     task: ClassVar[str]
     schema: ClassVar[type[Request]]
 
     def __init__(self, catalogue: Catalogue, tenants: Tenants, limits: InputLimits) -> None:
+        super().__init__(tenants, (*catalogue, UNKNOWN_MODEL))
         self.catalogue = catalogue
-        self.tenants = tenants
         self.limits = limits
         self._reading_bytes = 0  # of the bodies that other threads read, or that wait for one
         self._unsent_numbers = 0  # of the replies that are made, or that wait for their clients
         self._validate: Callable[[bytes], Body] = self.schema.__pydantic_validator__.validate_json
-        self._metrics: dict[str, RouteMetrics] = {}
-        for name in catalogue:  # so that what has not happened yet is exported as 0
-            self.metrics(name)
 
-    async def __call__(self, call: Call) -> None:
-        """Answer a request, whatever happens, and count it once."""
-        name, outcome, reason = UNKNOWN_MODEL, "ok", None
-        try:
-            tenant = self.tenants.of(call.header(b"authorization"))
-            tenant.admit()
-            body = await call.body(self.limits.body_bytes)
-            request = self._validate(body)
-            served = self.choose(request).of(tenant)
-            name = served.name
-            served.engine.check_admission(len(body))
-            await self.answer(call, request, served, len(body))
-        except ClientGone:
-            outcome = "cancelled"
-            self.metrics(name).disconnected()
-        except Exception as error:
-            problem = as_serve_error(error, self.schema)
-            outcome, reason = problem.outcome, problem.code
-            if not call.started:
-                await call.refuse(problem)
-        except CancelledError:  # the server is stopping, and no longer waits for this client
-            outcome = "cancelled"
-            if not call.started:
-                outcome, reason = Draining.outcome, Draining.code
-                await call.refuse(Draining("the server is stopping; send the request again"))
-        finally:
-            self.metrics(name).finish(outcome, perf_counter() - call.begin, reason)
+    async def serve(self, call: Call, tenant: Tenant) -> None:
+        body = await call.body(self.limits.body_bytes)
+        request = self._validate(body)
+        served = self.choose(request).of(tenant)
+        call.model = served.name
+        served.engine.check_admission(len(body))
+        await self.answer(call, request, served, len(body))
 
     def choose(self, request: Any) -> Served:
         """The model that is to answer, or an error that says why there is none."""
@@ -119,12 +95,6 @@ class Route(Generic[Body]):
         limits = [self.limits.queue_seconds, (request.timeout_ms or 0) / 1000]
         seconds = min((limit for limit in limits if limit), default=0.0)
         return monotonic() + seconds if seconds else 0.0
-
-    def metrics(self, model_name: str) -> RouteMetrics:
-        """What counts the requests of a served model, or of `UNKNOWN_MODEL`."""
-        if model_name not in self._metrics:
-            self._metrics[model_name] = RouteMetrics(model_name, self.path)
-        return self._metrics[model_name]
 
 
 async def off_loop(long: bool, work: Callable[..., T], *given: Any) -> T:

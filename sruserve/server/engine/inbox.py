@@ -91,7 +91,6 @@ class Inbox:
         left = list(self._left)
         if len(left) > 1:
             pace = (time.monotonic() - left[0]) / len(left)
-            error.retry_after_seconds = min(
-                _MOST_SECONDS, max(1, math.ceil(self.queued / 2 * pace))
-            )
+            seconds = math.ceil(self.queued / 2 * pace)
+            error.retry_after_seconds = min(_MOST_SECONDS, max(1, seconds))
         return error

@@ -1,0 +1,70 @@
+"""What every route does, of whatever protocol: know the caller, count the outcome, tell errors."""
+
+from asyncio import CancelledError
+from collections.abc import Iterable
+from time import perf_counter
+from typing import ClassVar
+
+from pydantic import BaseModel
+
+from sruserve.server.api.call import Call, ClientGone
+from sruserve.server.api.problems import as_serve_error
+from sruserve.server.errors import Draining, ServeError
+from sruserve.server.metrics import RouteMetrics
+from sruserve.server.tenants import Tenant, Tenants
+
+
+class Endpoint:
+    """One route. Subclasses serve; this class does the rest.
+
+    path: what the route is called in metrics.
+    schema: the fields of its body, for what is said of a wrong one.
+    models: names of models whose metrics are exported before anything has happened.
+    """
+
+    path: ClassVar[str]
+    schema: ClassVar[type[BaseModel]]
+
+    def __init__(self, tenants: Tenants, models: Iterable[str] = ()) -> None:
+        self.tenants = tenants
+        self._metrics: dict[str, RouteMetrics] = {}
+        for name in models:
+            self.metrics(name)
+
+    async def __call__(self, call: Call) -> None:
+        """Answer a request, whatever happens, and count it once."""
+        outcome, reason = "ok", None
+        try:
+            tenant = self.tenants.of(call.header(b"authorization"))
+            tenant.admit()
+            await self.serve(call, tenant)
+        except ClientGone:
+            outcome = "cancelled"
+            self.metrics(call.model).disconnected()
+        except Exception as error:
+            problem = as_serve_error(error, self.schema)
+            outcome, reason = problem.outcome, problem.code
+            if not call.started:
+                await self.refuse(call, problem)
+        except CancelledError:  # the server is stopping, and no longer waits for this client
+            outcome = "cancelled"
+            if not call.started:
+                outcome, reason = Draining.outcome, Draining.code
+                problem = Draining("the server is stopping; send the request again")
+                await self.refuse(call, problem)
+        finally:
+            self.metrics(call.model).finish(outcome, perf_counter() - call.begin, reason)
+
+    async def serve(self, call: Call, tenant: Tenant) -> None:
+        """Send the reply to a tenant's request, or raise; `call.model` is set when it is known."""
+        raise NotImplementedError
+
+    async def refuse(self, call: Call, problem: ServeError) -> None:
+        """Answer with an error in the protocol's own shape."""
+        await call.refuse(problem)
+
+    def metrics(self, model_name: str) -> RouteMetrics:
+        """What counts the requests of a served model, or of `UNKNOWN_MODEL`."""
+        if model_name not in self._metrics:
+            self._metrics[model_name] = RouteMetrics(model_name, self.path)
+        return self._metrics[model_name]
