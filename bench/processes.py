@@ -41,6 +41,10 @@ class Server:
         self.port = 0
         self.start_seconds = 0.0
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def __enter__(self) -> "Server":
         self.port = _free_port()
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("SRUSERVE_")}

@@ -1,14 +1,16 @@
-"""Our server against mosec, and its event streams against its own engine. All over loopback.
+"""Our server against mosec, its event streams against its own engine, and what it bears.
 
-    python -m bench.serve            # about eight minutes; wants an idle machine
+    python -m bench.serve            # about twelve minutes; wants an idle machine
     python -m bench.serve --quick    # does it run at all? Its figures mean nothing
 
 Every server runs the bundled models and is asked in turns, forwards and backwards. mosec 0.9.8 has
 the classifier in one worker process, with batches of 64 and 1 ms of waiting: once as it comes,
 which is what the targets are held against, and once with msgspec for JSON. `sruserve, batches of
 64` bounds its steps to as many tokens as 64 questions have; `sruserve` and `sruserve, 2 workers`
-are the defaults. The load generator is `wrk` if it is installed (Debian: wrk). A missed target does
-not fail the run: the table says it.
+are the defaults. Then ours alone, held against itself: twice its capacity for a minute, a thousand
+WebSockets at once, ten thousand idle streams, a stream with a million characters behind it. The
+load generator is `wrk` if it is installed (Debian: wrk). A missed target does not fail the run: the
+table says it.
 """
 
 import argparse
@@ -16,11 +18,15 @@ import sys
 from pathlib import Path
 
 from bench.classify import against_mosec
+from bench.held import among_idle
 from bench.load import LoadFailed, generator
 from bench.machine import ROOT
 from bench.models import CLASSIFIER, LANGUAGE_MODEL
+from bench.overload import against_itself
 from bench.processes import StartFailed
 from bench.report import Report
+from bench.resume import against_fresh
+from bench.sockets import at_once
 from bench.streams import against_engine
 
 
@@ -32,10 +38,18 @@ def main() -> int:
         if args.quick:
             against_mosec(report, CLASSIFIER, (1, 8), 1, 1)
             against_engine(report, LANGUAGE_MODEL, 4, 50, 1)
+            against_itself(report, CLASSIFIER, 1, 2)
+            at_once(report, CLASSIFIER, 20)
+            among_idle(report, CLASSIFIER, 100, 10, 2)
+            against_fresh(report, LANGUAGE_MODEL, 10_000, 3)
         else:
             against_mosec(report, CLASSIFIER, (1, 32, 128), args.rounds, args.seconds)
             against_engine(report, LANGUAGE_MODEL, 64, 1000, args.rounds)
-    except (LoadFailed, StartFailed) as error:
+            against_itself(report, CLASSIFIER, 10, 60)
+            at_once(report, CLASSIFIER, 1000)
+            among_idle(report, CLASSIFIER, 10_000, 200, 20)
+            against_fresh(report, LANGUAGE_MODEL, 1_000_000, 100)
+    except (LoadFailed, StartFailed, ConnectionError) as error:
         print(f"bench.serve: {error}", file=sys.stderr)
         return 1
     report.finish(args.results)
