@@ -116,10 +116,10 @@ def test_a_state_that_no_token_can_hold_is_refused_before_any_work(serve: Serve,
 
 
 def test_a_state_that_a_token_can_just_hold_fits_when_its_stream_is_long(serve: Serve) -> None:
-    with serve("characters", max_token_bytes=1120) as (client, _):
+    with serve("characters", max_token_bytes=1148) as (client, _):
         body = {"prompt": "a" * 100, "return_state": True, "max_tokens": 1, "seed": 1}
         state = post(client, COMPLETE, body).json()["choices"][0]["state"]
-        assert len(state) > 1100
+        assert len(state) > 1125
         assert post(client, COMPLETE, {"prompt": "a", "state": state}).status_code == 200
 
 
@@ -187,7 +187,7 @@ def unread(serve: Serve, task_folders: Path) -> Iterator[tuple[socket.socket, ht
     with serve(model_folders=(task_folders / "reader",), **given) as (client, application):
         begin = time.monotonic()
         connection = connect(client, ENCODE, {"input": [1] * 40_000})
-        until(lambda: application.lifecycle.active == 1)
+        connection.recv(1, socket.MSG_PEEK)  # it is computed, and more than sockets hold
         with connection:
             yield connection, client
         until(lambda: application.lifecycle.active == 0)
@@ -199,7 +199,6 @@ def test_replies_that_nobody_reads_are_bounded_and_given_up_when_their_client_le
     unread: tuple[socket.socket, httpx.Client],
 ) -> None:
     _, client = unread
-    time.sleep(1)  # it is computed, and more than sockets hold
     message = refusal(client.post(ENCODE, json={"input": [1] * 10_000}), 429, "overloaded")
     assert "SRUSERVE_MAX_QUEUE_BYTES" in message
     assert client.post(ENCODE, json={"input": [1] * 100}).status_code == 200
