@@ -119,7 +119,7 @@ def test_a_state_that_a_token_can_just_hold_fits_when_its_stream_is_long(serve: 
     with serve("characters", max_token_bytes=1148) as (client, _):
         body = {"prompt": "a" * 100, "return_state": True, "max_tokens": 1, "seed": 1}
         state = post(client, COMPLETE, body).json()["choices"][0]["state"]
-        assert len(state) > 1125
+        assert len(state) > 1120
         assert post(client, COMPLETE, {"prompt": "a", "state": state}).status_code == 200
 
 
