@@ -15,7 +15,7 @@ from sruserve.server.engine.alphabet import Alphabet
 from sruserve.server.engine.matching import compiled, following, refusal
 from sruserve.server.engine.spelling import Spelling
 from sruserve.server.engine.witness import Work, witness
-from sruserve.server.errors import ConstraintUnsatisfiable, InvalidRequest, StateInvalid
+from sruserve.server.errors import ConstraintUnsatisfiable, InvalidRequest, StateTampered
 
 IDENTITY_BYTES = 16
 MOST_SPELLED = 32_768  # bytes of one match; at this length a text ends as at its last token
@@ -76,10 +76,10 @@ class Constraint:
         return cls(_identity("json_schema", text), matcher, alphabet, _way(matcher, alphabet))
 
     def begin(self, spelled: bytes = b"") -> Spelling:
-        """The position behind `spelled`; raises `StateInvalid` if no match begins so."""
+        """The position behind `spelled`; raises `StateTampered` if no match begins so."""
         matcher, way = self.matcher.deep_copy(), self.way
         if matcher.try_consume_tokens(list(spelled)) < len(spelled):
-            raise StateInvalid("the state's text does not follow its constraint; start anew")
+            raise StateTampered("the state's text does not follow its constraint; start anew")
         if spelled and way is not None:
             way = _way(matcher, self.alphabet)
         return Spelling(matcher, self.alphabet, spelled, way)
