@@ -13,6 +13,8 @@ from sruserve.server.api.served import Catalogue, InputLimits, Served
 from sruserve.server.engine.jobs import Job, Kind
 from sruserve.server.tenants import Tenants
 
+_WAITING_STATES = 8  # those of a client that keeps up
+
 
 class CompletionRoute(Route[CompletionRequest]):
     """`n` choices for each prompt: choice `p * n + i` is the i-th of prompt `p`."""
@@ -37,8 +39,10 @@ class CompletionRoute(Route[CompletionRequest]):
         long = is_long(given, request.state)
         prompts = await self.read(long, cost, read_prompts, request, served, given)
         items = choices_of(prompts, request)
+        state_numbers = len(items) * served.state_numbers(keep)
+        waiting_states = self._waiting_states(request, state_numbers)
         done = call.loop.create_future()
-        outbox = Outbox(done) if request.stream else None
+        outbox = Outbox(done, waiting_states) if request.stream else None
         first_text = self.metrics(served.name).first_character
         completion = Completion(call, served, request, prompts, outbox, first_text)
         job = Job(
@@ -54,7 +58,7 @@ class CompletionRoute(Route[CompletionRequest]):
             deadline=deadline,
             priority=served.tenant.priority(request.priority),
         )
-        with self.promise(len(items) * served.state_numbers(keep)):
+        with self.promise(waiting_states * state_numbers):
             try:
                 if outbox is None:
                     await run_job(call, served, job)
@@ -66,3 +70,9 @@ class CompletionRoute(Route[CompletionRequest]):
                 )
             finally:
                 served.tenant.charge(completion.steps)
+
+    def _waiting_states(self, request: CompletionRequest, numbers: int) -> int:
+        """How many states of each choice may wait for the client, `numbers` being in one of all."""
+        if not request.state_interval:
+            return 1
+        return max(1, min(_WAITING_STATES, self.limits.reply_numbers // max(1, numbers)))
