@@ -100,6 +100,8 @@ def _pattern(pattern: str, texts: str) -> LLMatcher:
     """A matcher of what both expressions match; what is empty of it is known, and no dead end."""
     if len(pattern) > _MOST_PATTERN:
         raise InvalidRequest(f"a regex may have {_MOST_PATTERN} characters; simplify it")
+    if (len(pattern) - len(pattern.rstrip("\\"))) % 2:  # which the library drops
+        raise InvalidRequest("the regex ends in a single backslash; escape it by another one")
     try:
         lark = regex_to_lark(pattern, use_ascii="")
         grammar = LLMatcher.grammar_from_lark(f"start: TEXT\nTEXT: /(?:{lark})/ & /{texts}/")
