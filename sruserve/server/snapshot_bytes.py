@@ -67,7 +67,7 @@ def unpack_snapshot(data: bytes, width: int) -> Snapshot:
         offset += length
     word, utf8, held, constraint, spelled = parts
     if len(constraint) not in (0, IDENTITY_BYTES) or len(spelled) > MOST_SPELLED * bool(constraint):
-        raise StateInvalid("the state's constraint does not fit; send it as it was returned")
+        raise StateTampered("the state's constraint does not fit; send it as it was returned")
     if not np.isfinite(row).all() or not np.isfinite(answer).all():
         raise StateNotFinite(
             "the state holds NaN or infinity, so its stream cannot go on; start from an earlier one"

@@ -1,7 +1,9 @@
 """Server-sent events: what a job delivers, written as fast as the client reads."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 from sruserve.server.api.call import Call, ClientGone, json_bytes
 from sruserve.server.api.choices import is_much
@@ -20,17 +22,28 @@ _HEADERS = (
 
 
 class Outbox:
-    """Stretches that wait for the client. It holds at most what the completions may grow to."""
+    """Stretches that wait for the client. It holds at most what the completions may grow to.
 
-    def __init__(self, done: asyncio.Future[None]) -> None:
+    most_states: of each completion; a client that is behind does without the earlier ones.
+    """
+
+    def __init__(self, done: asyncio.Future[None], most_states: int) -> None:
         self._loop = done.get_loop()
         self._done = done
+        self._most_states = most_states
         self._pieces: list[tuple[int, Generated]] = []
+        self._states: dict[int, deque[int]] = {}  # where in `_pieces` a completion's states are
         self._waiter: asyncio.Future[None] | None = None
         done.add_done_callback(self._wake)
 
     def put(self, index: int, piece: Generated) -> None:
         """Called by the engine, on the loop."""
+        if piece.state is not None:
+            places = self._states.setdefault(index, deque())
+            places.append(len(self._pieces))
+            if len(places) > self._most_states:
+                earlier = places.popleft()
+                self._pieces[earlier] = (index, replace(self._pieces[earlier][1], state=None))
         self._pieces.append((index, piece))
         self._wake()
 
@@ -44,6 +57,7 @@ class Outbox:
             finally:
                 timer.cancel()
         pieces, self._pieces = self._pieces, []
+        self._states.clear()
         return pieces
 
     def _wake(self, _: object = None) -> None:

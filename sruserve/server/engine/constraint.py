@@ -15,7 +15,7 @@ from sruserve.server.engine.alphabet import Alphabet
 from sruserve.server.engine.matching import compiled, following, refusal
 from sruserve.server.engine.spelling import Spelling
 from sruserve.server.engine.witness import Work, witness
-from sruserve.server.errors import ConstraintUnsatisfiable, InvalidRequest, StateInvalid
+from sruserve.server.errors import ConstraintUnsatisfiable, InvalidRequest, StateTampered
 
 if TYPE_CHECKING:  # it is of the library's stubs alone
     from llguidance._lib import JsonCompileOptions
@@ -79,10 +79,10 @@ class Constraint:
         return cls(_identity("json_schema", text), matcher, alphabet, _way(matcher, alphabet))
 
     def begin(self, spelled: bytes = b"") -> Spelling:
-        """The position behind `spelled`; raises `StateInvalid` if no match begins so."""
+        """The position behind `spelled`; raises `StateTampered` if no match begins so."""
         matcher, way = self.matcher.deep_copy(), self.way
         if matcher.try_consume_tokens(list(spelled)) < len(spelled):
-            raise StateInvalid("the state's text does not follow its constraint; start anew")
+            raise StateTampered("the state's text does not follow its constraint; start anew")
         if spelled and way is not None:
             way = _way(matcher, self.alphabet)
         return Spelling(matcher, self.alphabet, spelled, way)
@@ -100,6 +100,8 @@ def _pattern(pattern: str, texts: str) -> LLMatcher:
     """A matcher of what both expressions match; what is empty of it is known, and no dead end."""
     if len(pattern) > _MOST_PATTERN:
         raise InvalidRequest(f"a regex may have {_MOST_PATTERN} characters; simplify it")
+    if (len(pattern) - len(pattern.rstrip("\\"))) % 2:  # which the library drops
+        raise InvalidRequest("the regex ends in a single backslash; escape it by another one")
     try:
         lark = regex_to_lark(pattern, use_ascii="")
         grammar = LLMatcher.grammar_from_lark(f"start: TEXT\nTEXT: /(?:{lark})/ & /{texts}/")

@@ -40,7 +40,7 @@ ADJUSTMENTS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(adjustments=ADJUSTMENTS, cuts=st.lists(st.integers(0, 40), max_size=3))
 def test_an_adjusted_completion_is_the_same_in_any_split_and_company(
     lm: Driver, adjustments: dict[str, Any], cuts: list[int]
