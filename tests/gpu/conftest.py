@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from tests.interpreter import INTERPRETED, poisoned_outputs, prepared_language, quiet_numpy
+from tests.interpreter import INTERPRETED, poisoned_outputs, quick_interpreter, quiet_numpy
 
-__all__ = ["poisoned_outputs", "prepared_language", "quiet_numpy"]
+__all__ = ["poisoned_outputs", "quick_interpreter", "quiet_numpy"]
 
 collect_ignore_glob = [] if torch.cuda.is_available() or INTERPRETED else ["test_*.py"]
 
