@@ -13,7 +13,7 @@ RELEASES := 2.0.0 2.1.4 2.1.7 2.1.9 2.3.5 2.6.0 3.0.0.dev2 3.0.0.dev3 3.0.0.dev5
 ORACLES := $(RELEASES:%=$(SRU_RELEASES)/sru-%)
 SOURCES := pyproject.toml setup.py constraints.txt $(wildcard sruserve/kernels/cpu*.[ch])
 
-.PHONY: help serve test lint bench clean
+.PHONY: help serve test lint interpreted bench clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -21,15 +21,21 @@ help:  ## List the targets
 serve: $(VENV)/.serve  ## Serve the bundled models on http://127.0.0.1:8000
 	$(BIN)/sruserve serve
 
-test: $(VENV)/.test $(OLDEST_TRITON) $(NEWEST_TRITON) $(ORACLES) lint  ## Run the linters and all tests
+# Two processes and a thread in each: the linters and the interpreter side by side, then all others.
+test: $(VENV)/.test $(OLDEST_TRITON) $(NEWEST_TRITON) $(ORACLES)  ## Run the linters and all tests
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint interpreted
 	OLDEST_TRITON=$(OLDEST_TRITON) NEWEST_TRITON=$(NEWEST_TRITON) SRU_RELEASES=$(SRU_RELEASES) \
-		$(BIN)/python -m pytest
-	TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/interpreted tests/gpu/test_engine.py
+		OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=2 --dist=loadfile \
+		--no-loadscope-reorder
 
 lint: $(VENV)/.test  ## Run ruff and mypy
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+interpreted: $(VENV)/.test
+	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest \
+		tests/interpreted tests/gpu/test_engine.py
 
 bench: $(VENV)/.bench  ## Measure against the peers; results go to bench/results/
 	$(BIN)/python -m bench.stack

@@ -7,8 +7,8 @@ from torch import Tensor
 from sruserve.kernels import tiles
 from sruserve.kernels.tiles import ProductTile
 from sruserve.kernels.triton_product import capability, product_kernel, triton_product
-from tests.gpu.conftest import INTERPRETED
 from tests.gpu.exact import assert_same
+from tests.interpreter import INTERPRETED
 
 DTYPES = [torch.float32] if INTERPRETED else [torch.float32, torch.bfloat16, torch.float16]
 EACH_DTYPE = pytest.mark.parametrize("dtype", DTYPES, ids=str)

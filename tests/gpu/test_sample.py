@@ -11,7 +11,7 @@ from sruserve.kernels.slots import WINDOW
 from sruserve.kernels.triton_sample import sample_kernel, sample_rows
 from sruserve.server.engine.jobs import Sampling
 from sruserve.server.engine.sampling import Sampler
-from tests.gpu.conftest import INTERPRETED
+from tests.interpreter import INTERPRETED
 
 STREAMS = 3 if INTERPRETED else 64
 STEPS = 2 if INTERPRETED else 12

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sruserve.kernels.ragged import RaggedBatch
 from sruserve.kernels.triton_scan import triton_scan
-from tests.gpu.conftest import INTERPRETED
+from tests.interpreter import INTERPRETED
 from tests.kernels.scans import (
     TANH,
     VARIANTS,

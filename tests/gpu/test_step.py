@@ -14,8 +14,8 @@ from sruserve.kernels.tiles import ProductTile
 from sruserve.kernels.triton_product import capability, triton_product
 from sruserve.kernels.triton_scan import triton_scan
 from sruserve.kernels.triton_step import step_kernel, triton_step
-from tests.gpu.conftest import INTERPRETED
 from tests.gpu.exact import assert_same
+from tests.interpreter import INTERPRETED
 from tests.kernels.scans import VARIANTS, Case, case
 
 DTYPES = [torch.float32] if INTERPRETED else [torch.float32, torch.bfloat16, torch.float16]

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from sruserve.kernels import graphs as graphs_module
+from sruserve.kernels import self_check as self_check_module
 from sruserve.kernels import triton_product, triton_sample, triton_scan, triton_step
 from sruserve.kernels.graphs import Bursts, Eager
 from sruserve.kernels.self_check import KernelMismatch, check_kernels
@@ -18,6 +19,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def check() -> None:
     """Narrow and with few sequences: what is compared is the same."""
     check_kernels(torch.device("cpu"), torch.float32, width=32, crowd=1)
+
+
+@pytest.fixture
+def short_bursts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For mistakes that show outside of bursts, which are most of the time."""
+    monkeypatch.setattr(self_check_module, "_STEPS", 1)
 
 
 def test_right_kernels_pass() -> None:
@@ -33,6 +40,7 @@ def test_right_kernels_pass() -> None:
     ],
     ids=["scan", "product", "step"],
 )
+@pytest.mark.usefixtures("short_bursts")
 @pytest.mark.parametrize("wrong", [1.01, float("nan")], ids=["off", "nan"])
 def test_a_kernel_that_computes_something_else_is_found(
     module: Any, name: str, what: str, wrong: float, monkeypatch: pytest.MonkeyPatch
@@ -48,6 +56,7 @@ def test_a_kernel_that_computes_something_else_is_found(
         check()
 
 
+@pytest.mark.usefixtures("short_bursts")
 def test_a_sampler_that_picks_another_token_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     right = triton_sample.triton_sample
     monkeypatch.setattr(triton_sample, "triton_sample", lambda s, slots: right(-s, slots))

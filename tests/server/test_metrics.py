@@ -30,19 +30,21 @@ PROMISED = (
 def read(client: httpx.Client) -> Read:
     """`read(name, **labels)`: how much a sample has grown since the test began."""
 
-    def samples() -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-        text = client.get("/metrics").text
-        return {
-            (sample.name, frozenset(sample.labels.items())): sample.value
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-        }
+    def exported() -> str:
+        return client.get("/metrics").text
 
-    begin = samples()
+    begin = exported()
+
+    def value(text: str, name: str, labels: dict[str, str]) -> float:
+        lines = "\n".join(line for line in text.splitlines() if line.startswith(name))
+        for family in text_string_to_metric_families(lines + "\n"):
+            for sample in family.samples:
+                if (sample.name, sample.labels) == (name, labels):
+                    return sample.value
+        return 0.0
 
     def grown(name: str, **labels: str) -> float:
-        key = (name, frozenset(labels.items()))
-        return samples().get(key, 0.0) - begin.get(key, 0.0)
+        return value(exported(), name, labels) - value(begin, name, labels)
 
     return grown
 

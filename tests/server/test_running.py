@@ -107,7 +107,7 @@ def test_a_signal_while_models_are_loaded_stops_at_once(
 
 
 def test_sigterm_finishes_what_runs_and_refuses_what_is_new(folders: Path) -> None:
-    body = {"prompt": "To be", "max_tokens": 30_000, "seed": 1, "stream": True}
+    body = {"prompt": "To be", "max_tokens": 4_000, "seed": 1, "stream": True}
     with serving(folders / "characters", drain_seconds="60") as (client, process):
         connection = connect(client, COMPLETE, body)
         begun = connection.recv(4096)
