@@ -9,7 +9,7 @@ from sruserve.kernels.slots import WINDOW
 from sruserve.model.folder import Model
 from sruserve.server.api.requests import Request
 from sruserve.server.engine.engine import Engine
-from sruserve.server.engine.jobs import Keep, Snapshot
+from sruserve.server.engine.jobs import Job, Keep, Snapshot
 from sruserve.server.errors import (
     CannotStream,
     InvalidRequest,
@@ -86,6 +86,10 @@ class Served:
                 self.model, self.engine, self._sealer, self.presets, tenant
             )
         return self._views[tenant]
+
+    def submit(self, job: Job) -> None:
+        """Hand a job to the engine, or raise at once."""
+        self.engine.submit(job)
 
     def keep(self, request: Request) -> Keep:
         """What results carry of the states that they end in; what cannot be is refused here.
