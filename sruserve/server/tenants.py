@@ -96,10 +96,13 @@ class Tenant:
         if self._steps is not None:
             self._steps.take(steps)
 
-    def hold(self, state_bytes: int) -> None:
-        """Count a state that the server keeps for it, or raise `StateQuotaExceeded`."""
+    def hold(self, state_bytes: int, instead_of: int = 0) -> None:
+        """Count a state that the server keeps for it, or raise `StateQuotaExceeded`.
+
+        instead_of: bytes of other states that will be released as soon as this one is held.
+        """
         most = self.state_bytes
-        if most is not None and self._held_bytes + state_bytes > most:
+        if most is not None and self._held_bytes - instead_of + state_bytes > most:
             raise StateQuotaExceeded(
                 f"the streams of this API key hold {self._held_bytes} bytes of state and may hold "
                 f"{most}: delete some, or continue with state tokens"

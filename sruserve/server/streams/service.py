@@ -18,6 +18,7 @@ from sruserve.server.errors import (
     StreamUnknown,
     WrongStep,
 )
+from sruserve.server.metrics import stream_metrics
 from sruserve.server.streams.held import Held, Store
 from sruserve.server.streams.portable import portable
 from sruserve.server.streams.view import StreamView
@@ -86,7 +87,8 @@ class Streams:
             idle_seconds=idle,
             created=int(time.time()),
         )
-        return await self._store.add(served, held, start)
+        async with self._lock(held.tenant, held.id):
+            return await self._store.add(served, held, start)
 
     async def describe(self, tenant: Tenant, stream_id: str) -> Held:
         """What is known of a stream, between its steps."""
@@ -155,8 +157,9 @@ class Streams:
     ) -> bytes:
         """One turn at a stream: the stored reply, or a step that is done and committed."""
         async with turn as held:
+            idle_seconds = max(0.0, time.time() - (held.expires_at - held.idle_seconds))
             if _is_repeat(held, number, digest):
-                served.stream_metrics.repeated()
+                stream_metrics(held.model).repeated()
                 return held.reply
             if _alive(held).model != served.name:
                 raise StreamUnknown(f"this is a stream of {held.model}, not of {served.name}")
@@ -173,8 +176,9 @@ class Streams:
             except BaseException:
                 view.drop()
                 raise
-            done = held.after(digest, reply, self._checkpoints, ended=last)
-            await self._store.commit(served, done, end)
+            after = held.after(digest, reply, self._checkpoints, ended=last)
+            await self._store.commit(served, after, end)
+            stream_metrics(held.model).computed(idle_seconds)
             return reply
 
     @asynccontextmanager
@@ -191,10 +195,7 @@ class Streams:
             )
         self._waiting_bytes += cost
         try:
-            key = (tenant.id, stream_id)
-            lock = self._locks.get(key)
-            if lock is None:
-                lock = self._locks[key] = asyncio.Lock()
+            lock = self._lock(tenant, stream_id)
             await lock.acquire()
             try:
                 while (held := await self._store.take(tenant, stream_id)) is None:
@@ -205,6 +206,14 @@ class Streams:
             return _Turn(self._store, lock, held)
         finally:
             self._waiting_bytes -= cost
+
+    def _lock(self, tenant: Tenant, stream_id: str) -> asyncio.Lock:
+        """Whose holder is the only one here that works on the stream; it lives while it is used."""
+        key = (tenant.id, stream_id)
+        lock = self._locks.get(key)
+        if lock is None:
+            lock = self._locks[key] = asyncio.Lock()
+        return lock
 
     def _forget(self, step: asyncio.Task[bytes]) -> None:
         self._steps.discard(step)
@@ -237,7 +246,7 @@ def _alive(held: Held) -> Held:
 def _is_repeat(held: Held, number: int | None, digest: bytes) -> bool:
     """Whether a step was done already; raises `StepReused` or `WrongStep` if it cannot be done."""
     expected = held.step + 1
-    if number is None or (number == expected and not held.ended):
+    if number is None or number == expected:
         return False
     if number != held.step or not held.content:
         raise WrongStep(number, expected)
