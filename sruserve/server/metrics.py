@@ -1,8 +1,8 @@
 """Prometheus metrics: what each one is, who may record it, and how they are read.
 
 Every event is recorded in one place: engine events through `EngineMetrics`, requests through
-`RouteMetrics`, states through `StateMetrics`, streams through `StreamMetrics`. All are labelled with the model; none with anything
-that a client can choose.
+`RouteMetrics`, states through `StateMetrics`, server-held streams through `StreamMetrics`. All are
+labelled with the model; none with anything that a client can choose.
 """
 
 import os

@@ -168,8 +168,7 @@ class Settings(BaseSettings):
     stream_bytes: PositiveInt = Field(
         256 << 20,
         description="Host memory of a worker for what its server-held streams hold beside their "
-        "states: replies, states from tokens, and 1 KiB for each state. With Redis: for one "
-        "stream's reply.",
+        "states: replies, states from tokens, and 1 KiB for each state.",
     )
 
     sse_ping_seconds: float = Field(

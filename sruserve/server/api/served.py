@@ -146,6 +146,12 @@ class Served:
             )
         return [None if token is None else self.open_state(token) for token in tokens]
 
+    def begin(self, state: str | None, preset: str | None) -> Snapshot | None:
+        """What a stream begins with: a token's state, a preset's, or nothing."""
+        if preset is not None:
+            return self._preset(preset)
+        return None if state is None else self.open_state(state)
+
     def open_state(self, token: str) -> Snapshot:
         """The snapshot in a token; raises `StateRefused`."""
         begin = perf_counter()

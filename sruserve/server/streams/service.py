@@ -15,6 +15,7 @@ from sruserve.server.errors import (
     NoCheckpoint,
     Overloaded,
     StepReused,
+    StreamsNeedRedis,
     StreamUnknown,
     WrongStep,
 )
@@ -34,6 +35,7 @@ _LOOK_AGAIN_SECONDS = 0.02  # at a stream that another replica works on
 class Streams:
     """All server-held streams, as every protocol sees them.
 
+    store: None: there are several workers and nothing that they share; all is refused.
     checkpoints: how many states of each stream are kept.
     idle_seconds: how long a stream lives without a step, unless less is asked for.
     reply_bytes: the longest reply of a step.
@@ -42,14 +44,14 @@ class Streams:
 
     def __init__(
         self,
-        store: Store,
+        store: Store | None,
         *,
         checkpoints: int,
         idle_seconds: int,
         reply_bytes: int,
         waiting_bytes: int,
     ) -> None:
-        self._store = store
+        self._shared = store
         self._checkpoints = checkpoints
         self._idle_seconds = idle_seconds
         self._reply_bytes, self._most_waiting_bytes = reply_bytes, waiting_bytes
@@ -59,12 +61,14 @@ class Streams:
 
     async def start(self) -> None:
         """Begin to serve."""
-        await self._store.start()
+        if self._shared is not None:
+            await self._shared.start()
 
     async def stop(self) -> None:
         """Wait for the steps that the engines have ended, then let the store go."""
         await asyncio.gather(*self._steps, return_exceptions=True)
-        await self._store.stop()
+        if self._shared is not None:
+            await self._shared.stop()
 
     async def create(
         self,
@@ -91,8 +95,8 @@ class Streams:
             return await self._store.add(served, held, start)
 
     async def describe(self, tenant: Tenant, stream_id: str) -> Held:
-        """What is known of a stream, between its steps."""
-        return _alive(await self._store.read(tenant, stream_id))
+        """What is known of a stream; it lives no longer for that."""
+        return await self._store.read(tenant, stream_id)
 
     async def step(
         self,
@@ -146,14 +150,22 @@ class Streams:
         async with self._taken(tenant, stream_id) as held:
             await self._store.delete(held)
 
-    async def token(self, served: Served, stream_id: str) -> str | None:
-        """The state after the last step as a state token; None: nothing was read yet."""
+    async def token(self, served: Served, stream_id: str) -> tuple[int, str | None]:
+        """The last step, and the state after it as a token; None: nothing was read yet."""
         async with self._taken(served.tenant, stream_id) as held:
             state = await self._store.state(served, _alive(held))
-            return None if state is None else served.seal_state(await portable(served, state))
+            if state is None:
+                return held.step, None
+            return held.step, served.seal_state(await portable(served, state))
 
     async def _answer(
-        self, turn: "_Turn", served: Served, number: int | None, digest: bytes, work: Work, last: bool
+        self,
+        turn: "_Turn",
+        served: Served,
+        number: int | None,
+        digest: bytes,
+        work: Work,
+        last: bool,
     ) -> bytes:
         """One turn at a stream: the stored reply, or a step that is done and committed."""
         async with turn as held:
@@ -170,7 +182,7 @@ class Streams:
                 if len(reply) > self._reply_bytes:
                     raise InputTooLong(
                         f"the reply has {len(reply)} bytes and a stream stores at most "
-                        f"{self._reply_bytes} (SRUSERVE_STREAM_BYTES): ask for less in a step"
+                        f"{self._reply_bytes} (SRUSERVE_MAX_BODY_BYTES): ask for less in a step"
                     )
                 end = view.take_end()
             except BaseException:
@@ -206,6 +218,12 @@ class Streams:
             return _Turn(self._store, lock, held)
         finally:
             self._waiting_bytes -= cost
+
+    @property
+    def _store(self) -> Store:
+        if self._shared is None:
+            raise StreamsNeedRedis
+        return self._shared
 
     def _lock(self, tenant: Tenant, stream_id: str) -> asyncio.Lock:
         """Whose holder is the only one here that works on the stream; it lives while it is used."""
