@@ -166,10 +166,20 @@ class Served:
 
     def seal_state(self, snapshot: Snapshot | None) -> str | None:
         """The token of a snapshot, if there is one."""
-        if snapshot is None:
-            return None
+        return None if snapshot is None else self._seal(snapshot, for_ever=False)
+
+    def seal_held_state(self, snapshot: Snapshot) -> str:
+        """The token of a state that stays with the server's own store, and never expires."""
+        if not self._states_fit:
+            raise StateTooLarge(
+                f"a state of {self.name} has {self.model.network.layout.nbytes} bytes, too many "
+                "for the store of streams; ask the operator to raise SRUSERVE_MAX_TOKEN_BYTES"
+            )
+        return self._seal(snapshot, for_ever=True)
+
+    def _seal(self, snapshot: Snapshot, *, for_ever: bool) -> str:
         begin = perf_counter()
-        token = self._sealer.seal(snapshot, self._binding)
+        token = self._sealer.seal(snapshot, self._binding, for_ever=for_ever)
         self._metrics.minted(perf_counter() - begin)
         return token
 

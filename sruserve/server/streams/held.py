@@ -101,7 +101,7 @@ class Store(Protocol):
         """
         ...
 
-    async def rewind(self, held: Held) -> Held:
+    async def rewind(self, served: Served, held: Held) -> Held:
         """Make a taken stream what `held` says, with fewer checkpoints, and give it back."""
         ...
 

@@ -154,7 +154,8 @@ class MemoryStore:
             new.leave()
         return held
 
-    async def rewind(self, held: Held) -> Held:
+    async def rewind(self, served: Served, held: Held) -> Held:
+        del served
         entry = self._entries[_key(held)]
         states = {step: entry.states[step] for step in held.checkpoints}
         for step, kept in entry.states.items():

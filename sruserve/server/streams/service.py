@@ -134,16 +134,16 @@ class Streams:
             copies = [_alive(held).fork(token_urlsafe(_ID_BYTES), now) for _ in range(n)]
             return await self._store.fork(served, held, copies)
 
-    async def rewind(self, tenant: Tenant, stream_id: str, step: int) -> Held:
+    async def rewind(self, served: Served, stream_id: str, step: int) -> Held:
         """The stream as it was after `step`; raises `NoCheckpoint`."""
-        async with self._taken(tenant, stream_id) as held:
+        async with self._taken(served.tenant, stream_id) as held:
             if step not in _alive(held).checkpoints:
                 known = ", ".join(map(str, held.checkpoints))
                 raise NoCheckpoint(
                     f"the state after step {step} is not kept; the stream can go back to: {known}",
                     param="step",
                 )
-            return await self._store.rewind(held.back_at(step)) if step < held.step else held
+            return await self._store.rewind(served, held.back_at(step))
 
     async def delete(self, tenant: Tenant, stream_id: str) -> None:
         """Forget a stream, after the step that it is in."""

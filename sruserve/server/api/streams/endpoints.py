@@ -134,7 +134,7 @@ class RewindStream(StreamEndpoint):
     async def serve(self, call: Call, tenant: Tenant) -> None:
         request = await self.read(call, Rewind)
         held, served = await self.find(call, tenant)
-        back = await self.streams.rewind(tenant, held.id, request.step)
+        back = await self.streams.rewind(served, held.id, request.step)
         await _answer(call, self.reply(served, back))
 
 

@@ -69,12 +69,13 @@ class Steps(StreamEndpoint):
         """The route that answers a step, and what it is asked."""
         routes, task = self.routes, served.model.config.task
         scores = task == "generate" and _has_input(body)
-        route, schema = {
+        answers: dict[str, tuple[Route[Any], type[Step]]] = {
             "classify": (routes.classify, ClassifyStep),
             "tag": (routes.tag, TagStep),
             "encode": (routes.encode, EncodeStep),
             "generate": (routes.score, ScoreStep) if scores else (routes.complete, CompleteStep),
-        }[task]
+        }
+        route, schema = answers[task]
         try:
             request = schema.model_validate_json(body)
         except ValidationError as error:
