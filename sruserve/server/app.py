@@ -13,10 +13,13 @@ from sruserve.server.api.pages import create_pages
 from sruserve.server.api.routes import Routes
 from sruserve.server.api.score import ScoreRoute
 from sruserve.server.api.served import InputLimits
+from sruserve.server.api.streams.mount import PREFIX as STREAMS
+from sruserve.server.api.streams.mount import StreamMount
 from sruserve.server.api.tag import TagRoute
 from sruserve.server.errors import ServeError
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.settings import Settings, SettingsError
+from sruserve.server.streams.opening import open_streams
 
 log = logging.getLogger("sruserve.server")
 
@@ -62,9 +65,11 @@ class Application:
             await send({"type": "lifespan.startup.failed", "message": str(error)})
             return
         self._add_routes()
+        await self.streams.start()
         await send({"type": "lifespan.startup.complete"})
         await receive()
         await self.lifecycle.stop()
+        await self.streams.stop()
         await send({"type": "lifespan.shutdown.complete"})
 
     def _add_routes(self) -> None:
@@ -88,6 +93,10 @@ class Application:
             CompletionRoute(catalogue, tenants, limits, settings.sse_ping_seconds),
         )
         self._hot = {route.path: route for route in routes}
+        self.streams = open_streams(settings)
+        self._mounts[STREAMS] = StreamMount(
+            self.streams, catalogue, tenants, limits, routes, self._pages
+        )
 
 
 def create_app(settings: Settings) -> Application:

@@ -89,8 +89,11 @@ class StateSealer:
         """Whether a packed snapshot of that size can be in a token."""
         return (packed_bytes + _HEADER.size + _TAG_BYTES) * 4 <= 3 * self._max_token_bytes
 
-    def seal(self, snapshot: Snapshot, binding: Binding) -> str:
-        """The token that continues `snapshot`; raises `StateTooLarge`."""
+    def seal(self, snapshot: Snapshot, binding: Binding, *, for_ever: bool = False) -> str:
+        """The token that continues `snapshot`; raises `StateTooLarge`.
+
+        for_ever: it does not expire; for what the server itself looks after.
+        """
         payload = pack_snapshot(snapshot)
         # whole groups of three bytes leave no unused bits at the end, which could be flipped unseen
         payload += bytes(-(_HEADER.size + len(payload) + _TAG_BYTES) % 3)
@@ -100,7 +103,8 @@ class StateSealer:
                 "out `return_state` or ask the operator to raise SRUSERVE_MAX_TOKEN_BYTES"
             )
         salt = os.urandom(16)
-        expiry = int(self._clock()) + self._ttl_seconds if self._ttl_seconds else 0
+        expires = self._ttl_seconds and not for_ever
+        expiry = int(self._clock()) + self._ttl_seconds if expires else 0
         header = _HEADER.pack(
             _VERSION,
             self._sealing_id,

@@ -79,6 +79,11 @@ class Call:
         """The value of a header, whose name is in lower case."""
         return next((v.decode("latin-1") for n, v in self._scope["headers"] if n == name), None)
 
+    @property
+    def path(self) -> str:
+        """What was asked for, decoded."""
+        return str(self._scope["path"])
+
     async def body(self, limit: int) -> bytes:
         """The whole body; raises `BodyTooLarge` beyond `limit` bytes, whatever its headers said."""
         message = await self._receive()
@@ -138,7 +143,7 @@ class Call:
         await self.start(error.status, headers)
         await self.send(body)
 
-    async def wait(self, done: asyncio.Future[None]) -> None:
+    async def wait(self, done: asyncio.Future[Any]) -> None:
         """Wait for a job. If the client leaves first, withdraw the job and raise `ClientGone`."""
         timer = self.loop.call_later(WATCH_AFTER_SECONDS, self.watch, done)
         try:
@@ -156,7 +161,7 @@ class Call:
         """Whether the client was seen to leave."""
         return self._gone
 
-    def watch(self, done: asyncio.Future[None]) -> None:
+    def watch(self, done: asyncio.Future[Any]) -> None:
         """From now on, cancel `done` when the client leaves."""
         self._watcher = self.loop.create_task(self._withdraw(done))
 
@@ -166,7 +171,7 @@ class Call:
             self._watcher.cancel()
             self._watcher = None
 
-    async def _withdraw(self, done: asyncio.Future[None]) -> None:
+    async def _withdraw(self, done: asyncio.Future[Any]) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
         if not done.done():

@@ -9,7 +9,7 @@ from sruserve.kernels.slots import WINDOW
 from sruserve.model.folder import Model
 from sruserve.server.api.requests import Request
 from sruserve.server.engine.engine import Engine
-from sruserve.server.engine.jobs import Keep, Snapshot
+from sruserve.server.engine.jobs import Job, Keep, Snapshot
 from sruserve.server.errors import (
     CannotStream,
     InvalidRequest,
@@ -87,6 +87,10 @@ class Served:
             )
         return self._views[tenant]
 
+    def submit(self, job: Job) -> None:
+        """Hand a job to the engine, or raise at once."""
+        self.engine.submit(job)
+
     def keep(self, request: Request) -> Keep:
         """What results carry of the states that they end in; what cannot be is refused here.
 
@@ -142,6 +146,12 @@ class Served:
             )
         return [None if token is None else self.open_state(token) for token in tokens]
 
+    def begin(self, state: str | None, preset: str | None) -> Snapshot | None:
+        """What a stream begins with: a token's state, a preset's, or nothing."""
+        if preset is not None:
+            return self._preset(preset)
+        return None if state is None else self.open_state(state)
+
     def open_state(self, token: str) -> Snapshot:
         """The snapshot in a token; raises `StateRefused`."""
         begin = perf_counter()
@@ -156,10 +166,20 @@ class Served:
 
     def seal_state(self, snapshot: Snapshot | None) -> str | None:
         """The token of a snapshot, if there is one."""
-        if snapshot is None:
-            return None
+        return None if snapshot is None else self._seal(snapshot, for_ever=False)
+
+    def seal_held_state(self, snapshot: Snapshot) -> str:
+        """The token of a state that stays with the server's own store, and never expires."""
+        if not self._states_fit:
+            raise StateTooLarge(
+                f"a state of {self.name} has {self.model.network.layout.nbytes} bytes, too many "
+                "for the store of streams; ask the operator to raise SRUSERVE_MAX_TOKEN_BYTES"
+            )
+        return self._seal(snapshot, for_ever=True)
+
+    def _seal(self, snapshot: Snapshot, *, for_ever: bool) -> str:
         begin = perf_counter()
-        token = self._sealer.seal(snapshot, self._binding)
+        token = self._sealer.seal(snapshot, self._binding, for_ever=for_ever)
         self._metrics.minted(perf_counter() - begin)
         return token
 

@@ -1,0 +1,118 @@
+"""What Redis does to a stream in one go. Times are in milliseconds."""
+
+from typing import Final
+
+# KEYS: the stream, its lease, its tombstone
+_KEYS = "local stream, lease, tombstone = KEYS[1], KEYS[2], KEYS[3]\n"
+UNKNOWN, EXPIRED, BUSY, FOUND = range(4)
+
+# ARGV: who takes it, for how long
+TAKE: Final = f"""{_KEYS}
+if redis.call('EXISTS', stream) == 0 then return {{redis.call('EXISTS', tombstone)}} end
+local taken = redis.call('SET', lease, ARGV[1], 'NX', 'PX', ARGV[2])
+if not taken and redis.call('GET', lease) ~= ARGV[1] then return {{{BUSY}}} end
+local left, least = redis.call('PTTL', stream), 2 * ARGV[2]
+if left < least then redis.call('PEXPIRE', stream, least) end
+return {{{FOUND}, redis.call('HGET', stream, 'head'), redis.call('HGET', stream, 'reply'), left}}
+"""
+
+READ: Final = f"""{_KEYS}
+local head = redis.call('HGET', stream, 'head')
+if not head then return {{redis.call('EXISTS', tombstone)}} end
+return {{{FOUND}, head, '', redis.call('PTTL', stream)}}
+"""
+
+# ARGV: who has it, for how much longer
+RENEW: Final = f"""{_KEYS}
+if redis.call('GET', lease) ~= ARGV[1] then return 0 end
+redis.call('PEXPIRE', lease, ARGV[2])
+if redis.call('PTTL', stream) < 2 * ARGV[2] then redis.call('PEXPIRE', stream, 2 * ARGV[2]) end
+return 1
+"""
+
+# What a tenant's streams hold: the bytes of each, when each ends, and the sum. What has ended is
+# counted out here, because nothing tells when a key expires.
+_HOLD = """
+local sizes, ends, sum = KEYS[4], KEYS[5], KEYS[6]
+local function hold(id, bytes, most, idle)
+  local now = redis.call('TIME')
+  now = now[1] * 1000 + math.floor(now[2] / 1000)
+  for _, gone in ipairs(redis.call('ZRANGEBYSCORE', ends, '-inf', now, 'LIMIT', 0, 100)) do
+    redis.call('DECRBY', sum, redis.call('HGET', sizes, gone) or 0)
+    redis.call('HDEL', sizes, gone)
+    redis.call('ZREM', ends, gone)
+  end
+  local added = bytes - (redis.call('HGET', sizes, id) or 0)
+  local held = tonumber(redis.call('GET', sum) or 0)
+  if most >= 0 and added > 0 and held + added > most then return held end
+  redis.call('INCRBY', sum, added)
+  redis.call('HSET', sizes, id, bytes)
+  redis.call('ZADD', ends, now + idle, id)
+  for _, key in ipairs({sizes, ends, sum}) do
+    if redis.call('PTTL', key) < 2 * idle then redis.call('PEXPIRE', key, 2 * idle) end
+  end
+  return -1
+end
+"""
+ADDED, EXISTS, NOT_MINE = -1, -2, -3
+
+# ARGV: id, bytes, most bytes or -1, idle time, tombstone's time, fields and values
+ADD: Final = f"""{_KEYS}{_HOLD}
+local ended = redis.call('HGET', stream, 'ended')
+if ended and ended ~= '1' then return {EXISTS} end
+local held = hold(ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]))
+if held >= 0 then return held end
+redis.call('DEL', stream)
+redis.call('HSET', stream, unpack(ARGV, 6))
+redis.call('PEXPIRE', stream, ARGV[4])
+redis.call('SET', tombstone, '', 'PX', ARGV[5])
+return {ADDED}
+"""
+
+# ARGV: as of ADD, but the bytes of one state; before the fields who has it, how many states stay,
+# and those
+COMMIT: Final = f"""{_KEYS}{_HOLD}
+if redis.call('GET', lease) ~= ARGV[6] or redis.call('EXISTS', stream) == 0 then
+  return {NOT_MINE}
+end
+local staying, states, going, first = {{}}, 0, {{}}, 8 + ARGV[7]
+for i = 8, first - 1 do staying[ARGV[i]] = true end
+for _, field in ipairs(redis.call('HKEYS', stream)) do
+  if staying[field] then states = states + 1
+  elseif string.sub(field, 1, 5) == 'state' then table.insert(going, field) end
+end
+for i = first, #ARGV, 2 do
+  if staying[ARGV[i]] then states = states + 1 end
+end
+local held = hold(ARGV[1], states * ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]))
+if held >= 0 then return held end
+if #going > 0 then redis.call('HDEL', stream, unpack(going)) end
+redis.call('HSET', stream, unpack(ARGV, first))
+redis.call('PEXPIRE', stream, ARGV[4])
+redis.call('SET', tombstone, '', 'PX', ARGV[5])
+redis.call('DEL', lease)
+return {ADDED}
+"""
+
+# ARGV: who has it, how long it may be idle now, tombstone's time
+GIVE_BACK: Final = f"""{_KEYS}
+if redis.call('GET', lease) ~= ARGV[1] then return 0 end
+redis.call('DEL', lease)
+redis.call('PEXPIRE', stream, ARGV[2])
+redis.call('PEXPIRE', tombstone, ARGV[3])
+return 1
+"""
+
+# ARGV: who has it, id
+DELETE: Final = f"""{_KEYS}
+local sizes, ends, sum = KEYS[4], KEYS[5], KEYS[6]
+if redis.call('GET', lease) ~= ARGV[1] then return {NOT_MINE} end
+local bytes = redis.call('HGET', sizes, ARGV[2])
+if bytes then
+  redis.call('DECRBY', sum, bytes)
+  redis.call('HDEL', sizes, ARGV[2])
+  redis.call('ZREM', ends, ARGV[2])
+end
+redis.call('DEL', stream, lease, tombstone)
+return {ADDED}
+"""

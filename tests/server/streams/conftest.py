@@ -1,0 +1,133 @@
+"""A real Redis, and servers that hold streams: one in its memory, two in that Redis."""
+
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import redis
+
+from sruserve.server.app import Application
+from tests.server.conftest import Serve
+from tests.support import save_random_model
+
+KEYS = "a" * 64
+ACME, OTHER = "acme-key-123", "other-key-123"
+MODELS = ("characters", "question", "sensor", "whole")
+TASKS = ("tagger", "small")
+
+StartRedis = Callable[[int], AbstractContextManager[subprocess.Popen[bytes]]]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="session")
+def start_redis(tmp_path_factory: pytest.TempPathFactory) -> StartRedis:
+    """`with start_redis(port)`: Debian's redis-server, which writes nothing."""
+    program = shutil.which("redis-server")
+    if program is None:
+        pytest.skip("redis-server is not installed")
+
+    @contextmanager
+    def run(port: int) -> Iterator[subprocess.Popen[bytes]]:
+        folder = tmp_path_factory.mktemp("redis")
+        command = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)]
+        command += ["--save", "", "--appendonly", "no", "--logfile", str(folder / "log")]
+        process = subprocess.Popen(command)
+        try:
+            with redis.Redis(port=port) as client:
+                for _ in range(500):
+                    try:
+                        client.ping()
+                        break
+                    except redis.ConnectionError:
+                        time.sleep(0.01)
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def redis_port(start_redis: StartRedis) -> Iterator[int]:
+    port = free_port()
+    with start_redis(port):
+        yield port
+
+
+@pytest.fixture(scope="session")
+def stream_folders(folders: Path, task_folders: Path) -> tuple[Path, ...]:
+    return (*(folders / name for name in MODELS), *(task_folders / name for name in TASKS))
+
+
+class Replicas:
+    """Servers that take turns, as behind a balancer that knows nothing of streams."""
+
+    def __init__(self, running: list[tuple[httpx.Client, Application]], kind: str) -> None:
+        self.clients = [client for client, _ in running]
+        self.applications = [application for _, application in running]
+        self.kind = kind
+        self._next = cycle(self.clients)
+
+    def ask(self, method: str, path: str, **given: Any) -> httpx.Response:
+        return next(self._next).request(method, path, **given)
+
+    def create(self, model: str = "characters", **body: Any) -> str:
+        reply = self.ask("POST", "/v1/streams", json={"model": model, **body})
+        assert reply.status_code == 201, reply.text
+        return str(reply.json()["id"])
+
+    def step(self, stream: str, number: int, /, **body: Any) -> httpx.Response:
+        return self.ask("POST", f"/v1/streams/{stream}/steps", json={"step": number, **body})
+
+    def post(self, stream: str, action: str, /, **body: Any) -> httpx.Response:
+        return self.ask("POST", f"/v1/streams/{stream}/{action}", json=body)
+
+    def get(self, stream: str, part: str = "") -> httpx.Response:
+        return self.ask("GET", f"/v1/streams/{stream}{part}")
+
+    def delete(self, stream: str) -> httpx.Response:
+        return self.ask("DELETE", f"/v1/streams/{stream}")
+
+    @property
+    def rows(self) -> int:
+        """State rows in use, of all models on all servers."""
+        served = [each for app in self.applications for each in app.lifecycle.catalogue.values()]
+        return sum(each.engine.rows for each in served)
+
+
+@pytest.fixture(scope="session", params=["memory", "redis"])
+def replicas(
+    request: pytest.FixtureRequest, serve: Serve, stream_folders: tuple[Path, ...]
+) -> Iterator[Replicas]:
+    """One server that holds streams in its memory, or two that share a Redis."""
+    given: dict[str, Any] = {"model_folders": stream_folders, "state_keys": KEYS}
+    count = 1
+    if request.param == "redis":
+        port, count = request.getfixturevalue("redis_port"), 2
+        given["store"] = f"redis://127.0.0.1:{port}/0"
+    with ExitStack() as stack:
+        running = [stack.enter_context(serve(**given)) for _ in range(count)]
+        yield Replicas(running, request.param)
+
+
+@pytest.fixture(scope="session")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that takes a millisecond or so for a token."""
+    folder = tmp_path_factory.mktemp("large") / "large"
+    return save_random_model(
+        folder, vocabulary=list(range(32, 127)), input_size=512, hidden_size=512, num_layers=4
+    )

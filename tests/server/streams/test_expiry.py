@@ -1,0 +1,37 @@
+"""The heap that says which stream is due."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sruserve.server.streams.expiry import Expiry
+
+changes = st.lists(st.tuples(st.integers(0, 9), st.none() | st.integers(0, 50)), max_size=60)
+
+
+@given(changes, st.integers(0, 50))
+def test_exactly_what_is_due_is_taken_once_and_in_order(
+    made: list[tuple[int, int | None]], now: int
+) -> None:
+    expiry: Expiry[int] = Expiry()
+    wanted: dict[int, int] = {}
+    for key, at in made:
+        if at is None:
+            expiry.remove(key)
+            wanted.pop(key, None)
+        else:
+            expiry.put(key, at)
+            wanted[key] = at
+    taken = list(expiry.take(now))
+    assert sorted(taken) == sorted(key for key, at in wanted.items() if at <= now)
+    assert [wanted[key] for key in taken] == sorted(wanted[key] for key in taken)
+    assert list(expiry.take(now)) == []
+    assert len(expiry) == len(wanted) - len(taken)
+
+
+def test_what_is_put_off_and_removed_for_ever_takes_no_memory() -> None:
+    expiry: Expiry[int] = Expiry()
+    for time in range(10_000):
+        expiry.put(1, time + 1_000_000)
+        expiry.put(time, time + 1_000_000)
+        expiry.remove(time)
+    assert len(expiry._heap) < 100
