@@ -27,11 +27,10 @@ class Tensor:
 class RequestedOutput:
     """An output that the reply shall have.
 
-    classes: give so many of the highest values as `value:index:label` instead; 0: as they are.
+    parameters: `classification`: give so many of the highest values as `value:index:label` instead.
     """
 
     name: str
-    classes: int = 0
     parameters: Parameters = field(default_factory=dict)
 
 
