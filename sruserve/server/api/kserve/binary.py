@@ -37,7 +37,8 @@ def write_binary(tensor: Tensor) -> bytes:
 
 
 def _split(name: str, data: memoryview) -> list[bytes]:
-    elements, at, end = [], 0, len(data)
+    elements: list[bytes] = []
+    at, end = 0, len(data)
     while at < end:
         begin = at + _LENGTH.size
         if begin > end or begin + (length := _LENGTH.unpack_from(data, at)[0]) > end:

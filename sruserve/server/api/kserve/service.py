@@ -29,7 +29,7 @@ from sruserve.server.api.requests import Request
 from sruserve.server.api.route import off_loop
 from sruserve.server.api.routes import Routes
 from sruserve.server.api.served import Served
-from sruserve.server.errors import InvalidRequest, ModelNotFound, ServeError
+from sruserve.server.errors import ModelNotFound
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.tenants import Tenant
 
