@@ -9,16 +9,20 @@ from sruserve.server.api.classify import ClassifyRoute
 from sruserve.server.api.completions import CompletionRoute
 from sruserve.server.api.encode import EncodeRoute
 from sruserve.server.api.endpoint import Endpoint
-from sruserve.server.api.kserve.http import PREFIX, KServe
+from sruserve.server.api.kserve.http import PREFIX as KSERVE
+from sruserve.server.api.kserve.http import KServe
 from sruserve.server.api.kserve.service import Inference
 from sruserve.server.api.pages import create_pages
 from sruserve.server.api.routes import Routes
 from sruserve.server.api.score import ScoreRoute
 from sruserve.server.api.served import InputLimits
+from sruserve.server.api.streams.mount import PREFIX as STREAMS
+from sruserve.server.api.streams.mount import StreamMount
 from sruserve.server.api.tag import TagRoute
 from sruserve.server.errors import ServeError
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.settings import Settings, SettingsError
+from sruserve.server.streams.opening import open_streams
 
 log = logging.getLogger("sruserve.server")
 
@@ -64,9 +68,11 @@ class Application:
             await send({"type": "lifespan.startup.failed", "message": str(error)})
             return
         self._add_routes()
+        await self.streams.start()
         await send({"type": "lifespan.startup.complete"})
         await receive()
         await self.lifecycle.stop()
+        await self.streams.stop()
         await send({"type": "lifespan.shutdown.complete"})
 
     def _add_routes(self) -> None:
@@ -90,8 +96,12 @@ class Application:
             CompletionRoute(catalogue, tenants, limits, settings.sse_ping_seconds),
         )
         self._hot = {route.path: route for route in routes}
-        inference = Inference(self.lifecycle, routes)
-        self._mounts = {PREFIX: KServe(tenants, inference, settings.max_body_bytes)}
+        self.streams = open_streams(settings)
+        self._mounts[STREAMS] = StreamMount(
+            self.streams, catalogue, tenants, limits, routes, self._pages
+        )
+        inference = Inference(self.lifecycle, routes, self.streams)
+        self._mounts[KSERVE] = KServe(tenants, inference, settings.max_body_bytes)
 
 
 def create_app(settings: Settings) -> Application:
