@@ -9,6 +9,9 @@ from sruserve.server.api.classify import ClassifyRoute
 from sruserve.server.api.completions import CompletionRoute
 from sruserve.server.api.encode import EncodeRoute
 from sruserve.server.api.endpoint import Endpoint
+from sruserve.server.api.kserve.http import PREFIX as KSERVE
+from sruserve.server.api.kserve.http import KServe
+from sruserve.server.api.kserve.service import Inference
 from sruserve.server.api.pages import create_pages
 from sruserve.server.api.routes import Routes
 from sruserve.server.api.score import ScoreRoute
@@ -97,6 +100,8 @@ class Application:
         self._mounts[STREAMS] = StreamMount(
             self.streams, catalogue, tenants, limits, routes, self._pages
         )
+        inference = Inference(self.lifecycle, routes, self.streams)
+        self._mounts[KSERVE] = KServe(tenants, inference, settings.max_body_bytes)
 
 
 def create_app(settings: Settings) -> Application:

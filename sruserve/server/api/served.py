@@ -61,7 +61,7 @@ class Served:
         presets: Mapping[str, Snapshot] | None = None,
         tenant: Tenant = ANONYMOUS,
     ) -> None:
-        self.name = model.name
+        self.name, self.version = model.name, "1"
         self.model = model
         self.labels = model.labels
         self.engine = engine
@@ -209,6 +209,13 @@ class Catalogue(Mapping[str, Served]):
                 f"there is no model {name[:100]!r}; served here: {', '.join(self) or 'none'}",
                 param="model",
             ) from None
+
+    def version(self, name: str, version: str) -> Served:
+        """One version of a model; raises `ModelNotFound`."""
+        served = self[name]
+        if version != served.version:
+            raise ModelNotFound(f"there is no version {version[:20]!r} of {name}", param="model")
+        return served
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._by_name)
