@@ -112,8 +112,8 @@ def save_model(
 ) -> Model:
     """Write a model folder, load it back and return it. `vocabulary` maps file names to contents.
 
-    Another model folder at `path` is replaced, once the new one has been loaded. Raises
-    `FolderError` if anything else is there, and what `load_model` raises.
+    Another model folder at `path` is replaced, once the new one has been loaded; its presets stay.
+    Raises `FolderError` if anything else is there, and what `load_model` raises.
     """
     path = _resolved(path)
     check_destination(path)
@@ -121,6 +121,8 @@ def save_model(
     try:
         with replacing(path) as new:
             _write(new, config, tensors, vocabulary or {})
+            if (path / PRESETS_FILE).exists():  # the operator's, of the model that is replaced
+                (new / PRESETS_FILE).write_bytes((path / PRESETS_FILE).read_bytes())
             try:
                 # checked on the CPU, which has no float16
                 dtype = "float32" if config.dtype == "float16" else None

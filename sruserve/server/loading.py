@@ -1,4 +1,4 @@
-"""From a model's folder to a model that is served: its weights loaded, its engine warm."""
+"""From a model's folder to a model that is served: its engine warm, its presets computed."""
 
 import os
 from pathlib import Path
@@ -14,6 +14,7 @@ from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.limits import Limits
 from sruserve.server.errors import StateTooLarge
 from sruserve.server.metrics import EngineMetrics
+from sruserve.server.presets import compute_presets
 from sruserve.server.settings import Settings, SettingsError, dtype_of, variable_name
 from sruserve.server.state_token import StateSealer
 
@@ -25,7 +26,7 @@ class Loader:
         self._settings, self._device, self._sealer = settings, device, sealer
 
     def load(self, folder: Path) -> Served:
-        """The newest version in a folder, when its engine is warm; for any thread but the loop's.
+        """The newest version in a folder, when it can be served; for any thread but the loop's.
 
         Raises `ModelError`, `SettingsError`, `ServeError` or `OSError`.
         """
@@ -38,7 +39,12 @@ class Loader:
             if device.type == "cpu" or not is_out_of_memory(error.__cause__ or error):
                 raise
             raise out_of_memory(folder.name) from error
-        return Served(model, engine, self._sealer)
+        try:
+            presets = compute_presets(Served(model, engine, self._sealer))
+        except BaseException:
+            engine.stop(0)
+            raise
+        return Served(model, engine, self._sealer, presets)
 
     def _start_engine(self, model: Model) -> Engine:
         try:
