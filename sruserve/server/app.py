@@ -9,6 +9,8 @@ from sruserve.server.api.classify import ClassifyRoute
 from sruserve.server.api.completions import CompletionRoute
 from sruserve.server.api.encode import EncodeRoute
 from sruserve.server.api.endpoint import Endpoint
+from sruserve.server.api.kserve.http import PREFIX, KServe
+from sruserve.server.api.kserve.service import Inference
 from sruserve.server.api.pages import create_pages
 from sruserve.server.api.routes import Routes
 from sruserve.server.api.score import ScoreRoute
@@ -88,6 +90,8 @@ class Application:
             CompletionRoute(catalogue, tenants, limits, settings.sse_ping_seconds),
         )
         self._hot = {route.path: route for route in routes}
+        inference = Inference(self.lifecycle, routes)
+        self._mounts = {PREFIX: KServe(tenants, inference, settings.max_body_bytes)}
 
 
 def create_app(settings: Settings) -> Application:

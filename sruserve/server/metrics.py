@@ -6,6 +6,7 @@ that a client can choose.
 """
 
 import os
+from dataclasses import dataclass
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -81,11 +82,47 @@ _REJECTED = Counter(
 _BUILD = Gauge("sru_build_info", "Always 1.", ("version", "kernel"), multiprocess_mode="max")
 
 
+@dataclass(slots=True)
+class Tally:
+    """How often something happened, and how long it took in all."""
+
+    count: int = 0
+    seconds: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.count += 1
+        self.seconds += seconds
+
+
+class StepTallies:
+    """What KServe's statistics tell of a model's steps, which no histogram could."""
+
+    def __init__(self) -> None:
+        self.queue = Tally()
+        self.by_size: dict[int, Tally] = {}
+
+    def step(self, sequences: int, seconds: float) -> None:
+        self.by_size.setdefault(sequences, Tally()).add(seconds)
+
+    def read(self) -> tuple[Tally, dict[int, Tally]]:
+        """The waits for a first step, and the steps by how many sequences they had."""
+        return self.queue, dict(self.by_size)
+
+
+_steps: dict[str, StepTallies] = {}
+
+
+def steps_of(model_name: str) -> StepTallies:
+    """The tallies of a model in this process."""
+    return _steps.setdefault(model_name, StepTallies())
+
+
 class EngineMetrics:
     """What one model's engine reports. Cheap, and safe to call from any thread."""
 
     def __init__(self, model_name: str) -> None:
-        self.queued = _QUEUE_TIME.labels(model_name).observe
+        self._queued = _QUEUE_TIME.labels(model_name).observe
+        self._steps = steps_of(model_name)
         self.consumed = _TOKENS_IN.labels(model_name).inc
         self.replayed = _REPLAYS.labels(model_name).inc
         self._sequences = _BATCH_SIZE.labels(model_name).observe
@@ -98,8 +135,14 @@ class EngineMetrics:
         self._model_name = model_name
         self._tiers: dict[str, tuple[_Part, _Part]] = {}
 
+    def queued(self, seconds: float) -> None:
+        """A request waited so long for its first step."""
+        self._queued(seconds)
+        self._steps.queue.add(seconds)
+
     def step(self, sequences: int, tokens: int, seconds: float) -> None:
         """One forward pass over `tokens` tokens of `sequences` sequences."""
+        self._steps.step(sequences, seconds)
         self._sequences(sequences)
         self._step_tokens(tokens)
         self._step_seconds(seconds)

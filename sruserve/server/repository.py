@@ -27,10 +27,14 @@ log = logging.getLogger("sruserve.server")
 
 
 class Repository:
-    """Loads, replaces and unloads models. Requests that hold a model keep its engine running."""
+    """Loads, replaces and unloads models. Requests that hold a model keep its engine running.
+
+    unloaded: versions of the models that were taken out of service, by name.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self.catalogue = Catalogue()
+        self.unloaded: dict[str, str] = {}
         self._settings = settings
         self._loader: Loader | None = None
         self._one_change = asyncio.Lock()
@@ -76,13 +80,14 @@ class Repository:
         """Make one change after the other, each of them whole: even if its client leaves."""
         if not self._settings.model_control:
             raise ModelControlRefused(
-                "this server's models are loaded when it starts, and by nobody else; its operator "
-                f"can set {variable_name('model_control')}=true"
+                "explicit model load / unload is not allowed: this server loads its models when it "
+                f"starts; its operator can set {variable_name('model_control')}=true"
             )
         if self._settings.workers > 1:
             raise ModelControlRefused(
-                "this server has several workers, and a request reaches one of them: restart it, "
-                f"or run it with {variable_name('workers')}=1"
+                "explicit model load / unload is not allowed: this server has several workers, "
+                "and a request reaches one of them; its operator can restart it, or set "
+                f"{variable_name('workers')}=1"
             )
 
         async def alone() -> None:
@@ -111,13 +116,16 @@ class Repository:
             await _stop(served.engine, 0)
             raise Draining("the server is stopping")
         replaced = self.catalogue.put(served)
+        self.unloaded.pop(name, None)
         seconds = time.perf_counter() - begin
         log.info("serving version %s of %s (loaded in %.1f s)", served.version, name, seconds)
         if replaced is not None:
             self._let_go(replaced)
 
     async def _unload(self, name: str) -> None:
-        self._let_go(self.catalogue.take(name))
+        served = self.catalogue.take(name)
+        self.unloaded[name] = served.version
+        self._let_go(served)
 
     def _let_go(self, served: Served) -> None:
         task = asyncio.create_task(self._end(served))

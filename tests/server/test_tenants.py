@@ -29,7 +29,14 @@ def guarded(serve: Serve) -> Iterator[httpx.Client]:
 
 
 @pytest.mark.parametrize(
-    "sent", [{}, bearer("wrong-key-123"), {"authorization": "Bearer"}, bearer(ACME + "x"), {"authorization": ACME}]
+    "sent",
+    [
+        {},
+        bearer("wrong-key-123"),
+        {"authorization": "Bearer"},
+        bearer(ACME + "x"),
+        {"authorization": ACME},
+    ],
 )
 @pytest.mark.parametrize("path", [COMPLETE, "/v1/models", "/v1/models/characters"])
 def test_without_a_known_key_nothing_is_served(

@@ -77,6 +77,18 @@ class Call:
         """The value of a header, whose name is in lower case."""
         return next((v.decode("latin-1") for n, v in self._scope["headers"] if n == name), None)
 
+    @property
+    def method(self) -> str:
+        """GET, POST and so on."""
+        method: str = self._scope["method"]
+        return method
+
+    @property
+    def path(self) -> str:
+        """Where the request goes to, without its query."""
+        path: str = self._scope["path"]
+        return path
+
     async def body(self, limit: int) -> bytes:
         """The whole body; raises `BodyTooLarge` beyond `limit` bytes, whatever its headers said."""
         message = await self._receive()
@@ -121,14 +133,14 @@ class Call:
         await self.start(200, [JSON_TYPE, (b"content-length", b"%d" % len(body))])
         await self.send(body)
 
-    async def refuse(self, error: ServeError) -> None:
-        """Answer with an error."""
-        body = error.body()
+    async def refuse(self, error: ServeError, status: int = 0, body: bytes = b"") -> None:
+        """Answer with an error; with `status` and `body`, as another protocol tells it."""
+        body = body or error.body()
         headers = [JSON_TYPE, (b"content-length", b"%d" % len(body))]
         headers += [(name.encode(), value.encode()) for name, value in error.headers.items()]
         if isinstance(error, BodyTooLarge | Draining):
             headers.append((b"connection", b"close"))  # nothing more is read from this client
-        await self.start(error.status, headers)
+        await self.start(status or error.status, headers)
         await self.send(body)
 
     async def wait(self, done: asyncio.Future[None]) -> None:

@@ -223,10 +223,10 @@ class Catalogue(Mapping[str, Served]):
         del self._by_name[name]
         return served
 
-    def version(self, name: str, version: str | None) -> Served:
-        """The model if that version of it is served (None: any), or raise `ModelNotFound`."""
+    def version(self, name: str, version: str) -> Served:
+        """The model if that version of it is served, or raise `ModelNotFound`."""
         served = self[name]
-        if version and version != served.version:
+        if version != served.version:
             raise ModelNotFound(
                 f"there is no version {version[:20]!r} of {name}; served is {served.version}",
                 param="version",

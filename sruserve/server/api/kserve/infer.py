@@ -1,0 +1,118 @@
+"""`POST /v2/models/{model}[/versions/{version}]/infer`."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from sruserve.server.api.call import Call
+from sruserve.server.api.kserve.compression import choose, pack, unpack
+from sruserve.server.api.kserve.datatypes import BYTES, NUMBERS
+from sruserve.server.api.kserve.edge import KServeEndpoint
+from sruserve.server.api.kserve.messages import InferRequest, InferResponse, Tensor
+from sruserve.server.api.kserve.service import Inference
+from sruserve.server.api.kserve.wire import InferHeader, read_request, write_response
+from sruserve.server.api.route import off_loop
+from sruserve.server.errors import InvalidRequest
+from sruserve.server.metrics import UNKNOWN_MODEL
+from sruserve.server.tenants import Tenant, Tenants
+
+_HEADER_LENGTH = b"inference-header-content-length"
+_LONG_BYTES = 64 << 10  # to parse or pack as much takes a millisecond or so
+_WORTH_PACKING = 1 << 10
+
+
+class InferEndpoint(KServeEndpoint):
+    """Inference over HTTP, with binary tensors and packed bodies."""
+
+    path, schema = "/v2/infer", InferHeader
+
+    def __init__(self, tenants: Tenants, inference: Inference, body_bytes: int) -> None:
+        super().__init__(tenants, (UNKNOWN_MODEL,))
+        self._inference, self._body_bytes = inference, body_bytes
+
+    async def serve(self, call: Call, tenant: Tenant) -> None:
+        model, version = _place(call.path)
+        self._inference.admit(model, version, 0)
+        call.model = model
+        body = await call.body(self._body_bytes)
+        self._inference.admit(model, version, len(body))
+        encoding = call.header(b"content-encoding")
+        if encoding is not None:
+            body = await off_loop(True, unpack, body, encoding, self._body_bytes)
+        length = _header_length(call.header(_HEADER_LENGTH), len(body))
+        if length == 0 and body:
+            request = self._raw_request(model, version, body)
+        else:
+            long = len(body) > _LONG_BYTES
+            request = await off_loop(long, read_request, model, version, body, length)
+        response = await self._inference.infer(call, tenant, request)
+        with self._inference.promise(response):
+            await self._send(call, request, response)
+
+    async def _send(self, call: Call, request: InferRequest, response: InferResponse) -> None:
+        numbers = sum(len(output.values) for output in response.outputs)
+        head, data = await off_loop(
+            8 * numbers > _LONG_BYTES, write_response, response, _binary(request, response)
+        )
+        headers = [(b"content-type", b"application/json")]
+        body = head
+        if data is not None:
+            body = head + data
+            headers = [
+                (b"content-type", b"application/octet-stream"),
+                (_HEADER_LENGTH, b"%d" % len(head)),
+            ]
+        encoding = choose(call.header(b"accept-encoding"))
+        if encoding is not None and len(body) > _WORTH_PACKING:
+            body = await off_loop(len(body) > _LONG_BYTES, pack, body, encoding)
+            headers.append((b"content-encoding", encoding.encode()))
+        await call.start(200, [*headers, (b"content-length", b"%d" % len(body))])
+        await call.send(body)
+
+    def _raw_request(self, model: str, version: str, body: bytes) -> InferRequest:
+        """A body without JSON is the only input of a model: one text, or numbers."""
+        signature = self._inference.signature(model, version)
+        spec, *others = signature.inputs
+        free = spec.shape.count(-1)
+        if others or free > 1:
+            raise InvalidRequest(f"a body without JSON cannot be the inputs of model '{model}'")
+        batch = (1,) if signature.max_batch_size else ()
+        if spec.datatype == BYTES:
+            return InferRequest(
+                model, version, "", [Tensor(spec.name, BYTES, (*batch, *spec.shape), [body])]
+            )
+        dtype = NUMBERS[spec.datatype]
+        row = dtype.itemsize * int(np.prod([size for size in spec.shape if size != -1]))
+        if len(body) % row:
+            raise InvalidRequest(
+                f"the body has {len(body)} bytes, and '{spec.name}' of model '{model}' takes "
+                f"multiples of {row}"
+            )
+        shape = tuple(len(body) // row if size == -1 else size for size in spec.shape)
+        tensor = Tensor(spec.name, spec.datatype, (*batch, *shape), np.frombuffer(body, dtype))
+        return InferRequest(model, version, "", [tensor])
+
+
+def _place(path: str) -> tuple[str, str]:
+    """The model and the version in `/v2/models/M[/versions/V]/infer`."""
+    parts = path.split("/")
+    return parts[3], parts[5] if len(parts) > 5 else ""
+
+
+def _header_length(header: str | None, size: int) -> int:
+    """How many bytes of the body are JSON: all of them unless a header says otherwise."""
+    if header is None:
+        return size
+    if not (header.isascii() and header.isdigit() and len(header) < 20 and int(header) <= size):
+        raise InvalidRequest(
+            f"Inference-Header-Content-Length must be a number of bytes from 0 to {size}, the "
+            "body's length"
+        )
+    return int(header)
+
+
+def _binary(request: InferRequest, response: InferResponse) -> Sequence[str]:
+    """The outputs that the client wants in binary."""
+    usual = request.parameters.get("binary_data_output", False)
+    asked = {each.name: each.parameters.get("binary_data", usual) for each in request.outputs}
+    return [each.name for each in response.outputs if asked.get(each.name, usual) is True]

@@ -1,0 +1,66 @@
+"""What went wrong, in Triton's words: its status codes, and the texts that its clients know."""
+
+from dataclasses import dataclass
+
+from sruserve.server.errors import (
+    DeadlineExceeded,
+    Draining,
+    InvalidRequest,
+    ModelNotFound,
+    Overloaded,
+    ServeError,
+)
+
+_CODES = {
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    429: "RESOURCE_EXHAUSTED",
+    500: "INTERNAL",
+    501: "UNSUPPORTED",
+    503: "UNAVAILABLE",
+}
+_TEXTS: dict[type[ServeError], str] = {
+    Overloaded: "Exceeds maximum queue size",
+    DeadlineExceeded: "Request timeout expired",
+    Draining: (
+        "Server is stopping, scheduler for model has stopped accepting new inference requests"
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What a client is told.
+
+    status: over HTTP.
+    code: over gRPC: INTERNAL, NOT_FOUND, UNAVAILABLE, UNSUPPORTED, UNAUTHENTICATED,
+        PERMISSION_DENIED, RESOURCE_EXHAUSTED, or INVALID_ARG for all else.
+    """
+
+    status: int
+    code: str
+    message: str
+
+
+def explain(error: ServeError) -> Problem:
+    """What is said of an error: as under `/v1`, but where Triton's clients expect other things."""
+    text = _TEXTS.get(type(error))
+    if text is not None:
+        return Problem(503, "UNAVAILABLE", text)
+    status = error.status
+    if status == 422 and error.retry is None:
+        status = 400
+    return Problem(status, _CODES.get(status, "INVALID_ARG"), error.message)
+
+
+class Unsupported(InvalidRequest):
+    """A part of the protocol that this server does not have."""
+
+    status, code = 501, "unsupported"
+
+
+def unknown_model(name: str, version: str = "") -> ModelNotFound:
+    """Triton's text for a model, or a version of one, that is not served."""
+    which = f"'{name[:100]}'" + (f" version {version[:20]}" if version else "")
+    return ModelNotFound(f"Request for unknown model: {which} is not found", param="model")

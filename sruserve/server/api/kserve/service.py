@@ -1,0 +1,184 @@
+"""The core of KServe v2 that all its transports share: metadata, statistics and inference."""
+
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from sruserve import __version__
+from sruserve.server.api.call import Caller
+from sruserve.server.api.inputs import LONG_CHARACTERS
+from sruserve.server.api.kserve.choosing import choose_outputs, task_of
+from sruserve.server.api.kserve.messages import InferRequest, InferResponse, Tensor
+from sruserve.server.api.kserve.parameters import Asked, read_parameters
+from sruserve.server.api.kserve.problems import Unsupported, unknown_model
+from sruserve.server.api.kserve.signature import (
+    PLATFORM,
+    Signature,
+    configure_model,
+    describe_model,
+)
+from sruserve.server.api.kserve.sources import read_fields
+from sruserve.server.api.kserve.statistics import Statistics, Timing
+from sruserve.server.api.kserve.tasks import Task
+from sruserve.server.api.problems import as_serve_error
+from sruserve.server.api.requests import Request
+from sruserve.server.api.route import off_loop
+from sruserve.server.api.routes import Routes
+from sruserve.server.api.served import Served
+from sruserve.server.errors import ModelNotFound
+from sruserve.server.lifecycle import Lifecycle
+from sruserve.server.tenants import Tenant
+
+_EXTENSIONS = [
+    "binary_tensor_data", "classification", "model_configuration", "model_repository",
+    "model_repository(unload_dependents)", "parameters", "schedule_policy", "sequence",
+    "sequence(string_id)", "statistics",
+]  # fmt: skip
+
+
+class Inference:
+    """Answers in the shapes of KServe's JSON protocol. Whatever fails raises a `ServeError`.
+
+    `problems.explain` says what a transport tells of such an error. A version "" is the default.
+    """
+
+    def __init__(self, lifecycle: Lifecycle, routes: Routes) -> None:
+        self._lifecycle, self._routes = lifecycle, routes
+        self._statistics: dict[tuple[str, str], Statistics] = {}
+
+    async def infer(self, caller: Caller, tenant: Tenant, request: InferRequest) -> InferResponse:
+        """Answer one inference."""
+        served = self._find(request.model, request.version).of(tenant)
+        with served.holders.one_more(), self._statistics_of(served).request() as timing:
+            return await self._infer(caller, served, request, timing)
+
+    async def _infer(
+        self, caller: Caller, served: Served, request: InferRequest, timing: Timing
+    ) -> InferResponse:
+        task = task_of(served, self._routes)
+        asked = read_parameters(request.parameters, task.options)
+        inputs = task.signature.check(served.name, request.inputs)
+        task.signature.check_outputs(served.name, request.outputs)
+        timing.inputs = request.inputs[0].shape[0] if task.signature.max_batch_size else 1
+        cost = sum(map(_size, request.inputs))
+        served.engine.check_admission(cost)
+        long = cost > LONG_CHARACTERS
+        begin = perf_counter()
+        body = await off_loop(long, _read, task, asked, inputs)
+        timing.reading = perf_counter() - begin
+        outputs, state = await task.run(caller, served, body, cost)
+        begin = perf_counter()
+        chosen = choose_outputs(outputs, request.outputs, served.labels)
+        timing.writing = perf_counter() - begin
+        return InferResponse(
+            served.name, served.version, request.id, chosen,
+            {} if state is None else {"sru_state": state},
+        )  # fmt: skip
+
+    def admit(self, name: str, version: str, cost: int) -> None:
+        """Raise at once if an inference of `cost` bytes has no chance."""
+        self._find(name, version).engine.check_admission(cost)
+
+    def signature(self, name: str, version: str = "") -> Signature:
+        """The tensors of a model."""
+        return task_of(self._find(name, version), self._routes).signature
+
+    def promise(self, response: InferResponse) -> AbstractContextManager[None]:
+        """Send a response: until the block ends it counts among the replies in memory."""
+        numbers = sum(len(output.values) for output in response.outputs)
+        return self._routes.classify.promise(numbers)
+
+    def ready(self) -> bool:
+        """Whether the server takes work: models are loaded and warm, and it is not draining."""
+        return self._lifecycle.ready and self._lifecycle.alive and not self._lifecycle.draining
+
+    def model_ready(self, name: str, version: str = "") -> bool:
+        """Whether a model takes work; raises if there is none."""
+        served = self._find(name, version)
+        return served.engine.alive and not self._lifecycle.draining
+
+    def server_metadata(self) -> dict[str, Any]:
+        """Name, version and extensions."""
+        return {"name": PLATFORM, "version": __version__, "extensions": _EXTENSIONS}
+
+    def metadata(self, name: str, version: str = "") -> dict[str, Any]:
+        """Inputs and outputs of a model."""
+        return describe_model(self._find(name, version), self.signature(name, version))
+
+    def config(self, name: str, version: str = "") -> dict[str, Any]:
+        """A model's configuration in Triton's shape."""
+        return configure_model(self._find(name, version), self.signature(name, version))
+
+    def statistics(self, name: str = "", version: str = "") -> dict[str, Any]:
+        """Counts and times of a model, or of all."""
+        models = [self._find(name, version)] if name else self._all()
+        return {
+            "model_stats": [
+                self._statistics_of(served).describe(served.name, served.version)
+                for served in models
+            ]
+        }
+
+    def index(self, ready_only: bool = False) -> list[dict[str, Any]]:
+        """All models with their states."""
+        entries = []
+        for served in self._all():
+            ready = self.model_ready(served.name, served.version)
+            if ready or not ready_only:
+                entries.append(
+                    {
+                        "name": served.name,
+                        "version": served.version,
+                        "state": "READY" if ready else "UNAVAILABLE",
+                        "reason": "" if ready else "the model's engine takes no work",
+                    }
+                )
+        if not ready_only:
+            gone = {"state": "UNAVAILABLE", "reason": "unloaded"}
+            for name, version in self._lifecycle.repository.unloaded.items():
+                entries.append({"name": name, "version": version, **gone})
+        return entries
+
+    async def load(self, name: str, parameters: Mapping[str, Any]) -> None:
+        """Load a model, or load it again, from the files that the operator has put there."""
+        if parameters:
+            raise Unsupported("models are loaded as they are: leave out all parameters")
+        await self._lifecycle.load(name)
+
+    async def unload(self, name: str) -> None:
+        """Take a model out of service."""
+        await self._lifecycle.unload(name)
+
+    def _all(self) -> Iterable[Served]:
+        return self._lifecycle.catalogue.values()
+
+    def _find(self, name: str, version: str) -> Served:
+        catalogue = self._lifecycle.catalogue
+        try:
+            return catalogue.version(name, version) if version else catalogue[name]
+        except ModelNotFound:
+            raise unknown_model(name, version) from None
+
+    def _statistics_of(self, served: Served) -> Statistics:
+        return self._statistics.setdefault((served.name, served.version), Statistics())
+
+
+def _read(task: Task, asked: Asked, inputs: Mapping[str, Tensor]) -> Request:
+    """The request under `/v1` that tensors and parameters stand for."""
+    try:
+        request = task.schema.model_validate(asked.fields)
+    except ValidationError as error:
+        raise as_serve_error(error, task.schema) from None
+    # tensors were checked when they were read, and may be too long to be checked again
+    return request.model_copy(update=read_fields(task.fields, inputs))
+
+
+def _size(tensor: Tensor) -> int:
+    """About how many bytes a tensor takes in memory."""
+    if isinstance(tensor.values, np.ndarray):
+        return tensor.values.nbytes
+    return sum(map(len, tensor.values))
