@@ -23,20 +23,23 @@ from sruserve.model.errors import (
 from sruserve.model.network import Network, network_shapes
 from sruserve.model.replacing import replacing
 from sruserve.model.text import BYTES_FILE, WORDS_FILE, Codec, read_codec
+from sruserve.model.versions import CONFIG_FILE, newest
 
-CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
+WEIGHTS_FILE, PRESETS_FILE = "model.safetensors", "presets.json"
 _FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
-_FILES = {CONFIG_FILE, WEIGHTS_FILE, WORDS_FILE, BYTES_FILE}
+_FILES = {CONFIG_FILE, WEIGHTS_FILE, WORDS_FILE, BYTES_FILE, PRESETS_FILE}
 
 
 @dataclass(frozen=True)
 class Model:
     """A loaded model folder.
 
-    name: the folder's. digest: of weights, maths and vocabulary. parameters: trained numbers.
+    name: the folder's. version: the number of the folder in it, "1" where there is none.
+    digest: of weights, maths and vocabulary. parameters: trained numbers.
     """
 
     name: str
+    version: str
     path: Path
     config: ModelConfig
     network: Network
@@ -56,7 +59,7 @@ class Model:
 def load_model(
     path: Path, dtype: str | None = None, device: torch.device = CPU, fast: bool = False
 ) -> Model:
-    """Load a model folder to compute in `dtype` on `device`.
+    """Load a model folder, or the newest version in one, to compute in `dtype` on `device`.
 
     dtype: "float32", "bfloat16" or, on a GPU, "float16"; None: as the model's config says.
     fast: on a GPU, kernels chosen by the number of rows; the bits of a row then depend on it.
@@ -66,6 +69,8 @@ def load_model(
     path = _resolved(path)
     if not path.is_dir():
         raise FolderError(f"{path} is no folder; `sruserve import` makes model folders")
+    name = path.name
+    version, path = newest(path)
     config = read_config(path / CONFIG_FILE)
     compute = compute_dtype(config, dtype, device)
     tensors, stored = _read_weights(path / WEIGHTS_FILE)
@@ -85,7 +90,7 @@ def load_model(
     untrained = config.rnn.untrained
     parameters = sum(t.numel() for name, t in tensors.items() if not name.endswith(untrained))
     network = Network(config, tensors, compute, device, fast)
-    return Model(path.name, path, config, network, codec, digest, parameters)
+    return Model(name, version, path, config, network, codec, digest, parameters)
 
 
 def compute_dtype(config: ModelConfig, dtype: str | None, device: torch.device) -> torch.dtype:
@@ -107,8 +112,8 @@ def save_model(
 ) -> Model:
     """Write a model folder, load it back and return it. `vocabulary` maps file names to contents.
 
-    Another model folder at `path` is replaced, once the new one has been loaded. Raises
-    `FolderError` if anything else is there, and what `load_model` raises.
+    Another model folder at `path` is replaced, once the new one has been loaded; its presets stay.
+    Raises `FolderError` if anything else is there, and what `load_model` raises.
     """
     path = _resolved(path)
     check_destination(path)
@@ -116,6 +121,8 @@ def save_model(
     try:
         with replacing(path) as new:
             _write(new, config, tensors, vocabulary or {})
+            if (path / PRESETS_FILE).exists():  # the operator's, of the model that is replaced
+                (new / PRESETS_FILE).write_bytes((path / PRESETS_FILE).read_bytes())
             try:
                 # checked on the CPU, which has no float16
                 dtype = "float32" if config.dtype == "float16" else None

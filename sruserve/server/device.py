@@ -19,8 +19,9 @@ from sruserve.kernels.devices import (
 from sruserve.kernels.dispatch import INTERPRETER
 from sruserve.kernels.self_check import KernelMismatch, check_kernels
 from sruserve.model.config import DType, ModelConfig, read_config
-from sruserve.model.folder import CONFIG_FILE, compute_dtype
+from sruserve.model.folder import compute_dtype
 from sruserve.model.network import network_shapes
+from sruserve.model.versions import CONFIG_FILE, newest
 from sruserve.server.settings import Settings, SettingsError, variable_name
 
 log = logging.getLogger("sruserve.server")
@@ -74,7 +75,7 @@ def prepare_gpu(
     Where they are wrong, `auto` means the CPU, and a GPU that was asked for is a `SettingsError`.
     """
     fit_on_gpu(settings, paths, dtypes, device)
-    configs = {path.name: read_config(path / CONFIG_FILE) for path in paths}
+    configs = {path.name: _config(path) for path in paths}
     wanted = {compute_dtype(config, dtypes[name], device) for name, config in configs.items()}
     try:
         for dtype in sorted(wanted, key=str):
@@ -114,7 +115,7 @@ def fit_on_gpu(
     torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), device)
     needs = []
     for path in paths:
-        config = read_config(path / CONFIG_FILE)
+        config = _config(path)
         dtype = compute_dtype(config, dtypes[path.name], device)
         needs.append(memory_need(path.name, config, dtype, settings.state_pool_bytes))
     check_fit(needs, limit)
@@ -161,6 +162,12 @@ def check_fit(needs: Iterable[Need], limit: int) -> None:
                 f"worker's {limit} are left; {_ADVICE}"
             )
         left -= need.total
+
+
+def _config(folder: Path) -> ModelConfig:
+    """What is served first of a model's folder."""
+    _, path = newest(folder)
+    return read_config(path / CONFIG_FILE)
 
 
 def out_of_memory(model: str) -> SettingsError:

@@ -1,8 +1,10 @@
 """Which model folders to serve."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import sruserve
+from sruserve.model.versions import versions
 from sruserve.server.settings import Settings, SettingsError
 
 BUNDLED = Path(sruserve.__file__).parent / "demo"
@@ -11,16 +13,16 @@ BUNDLED = Path(sruserve.__file__).parent / "demo"
 def find_models(settings: Settings) -> tuple[Path, ...]:
     """The given folders; else those in `SRUSERVE_MODELS`; else the bundled ones.
 
-    Raises `SettingsError` if one is missing, or if two have the same name, which is the model's id.
+    Each is a model folder, or holds numeric folders that are: the versions of one model. Raises
+    `SettingsError` if one is missing, or if two have the same name, which is the model's id.
     """
-    folders = settings.model_folders or _folders_in(settings.models or BUNDLED)
     by_name: dict[str, Path] = {}
-    for folder in folders:
+    for folder in _candidates(settings):
         path = folder.resolve()
-        if not (path / "config.json").is_file():
+        if not versions(path):
             raise SettingsError(
-                f"{folder} is not a model folder: it has no config.json; "
-                "`sruserve import` makes model folders"
+                f"{folder} is not a model folder: it has no config.json, and no numeric folder "
+                "that has one; `sruserve import` makes model folders"
             )
         if path.name in by_name:
             raise SettingsError(
@@ -28,17 +30,30 @@ def find_models(settings: Settings) -> tuple[Path, ...]:
                 "rename one of the folders"
             )
         by_name[path.name] = path
+    if not by_name:
+        raise SettingsError(
+            f"there is no model folder in {_parent(settings)}; name model folders on the command "
+            "line, or set SRUSERVE_MODELS to a folder that holds some"
+        )
     return tuple(by_name.values())
 
 
-def _folders_in(parent: Path) -> list[Path]:
-    """The model folders in a folder, sorted; anything else in it is passed over."""
+def loadable_models(settings: Settings) -> dict[str, Path]:
+    """Those of the same folders that can be loaded now, by name, while the server runs."""
+    paths = (folder.resolve() for folder in _candidates(settings))
+    return {path.name: path for path in paths if versions(path)}
+
+
+def _candidates(settings: Settings) -> Iterable[Path]:
+    """The given folders, or the model folders in a folder, sorted; others are passed over."""
+    if settings.model_folders:
+        return settings.model_folders
+    parent = _parent(settings)
     if not parent.is_dir():
         raise SettingsError(f"SRUSERVE_MODELS={parent} is not a folder")
-    folders = sorted(path.parent for path in parent.glob("*/config.json"))
-    if not folders:
-        raise SettingsError(
-            f"there is no model folder in {parent}; name model folders on the command line, or set "
-            "SRUSERVE_MODELS to a folder that holds some"
-        )
-    return folders
+    # what begins with a dot is an import that is not finished
+    return sorted(path for path in parent.glob("[!.]*") if versions(path))
+
+
+def _parent(settings: Settings) -> Path:
+    return settings.models or BUNDLED

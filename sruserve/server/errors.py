@@ -13,6 +13,8 @@ ServeError
 │   ├── BodyTooLarge            413  body_too_large
 │   ├── ModelNotFound           404  model_not_found
 │   ├── PresetNotFound          404  preset_not_found
+│   ├── ModelControlRefused     403  model_control_refused
+│   ├── ModelLoadFailed         422  model_load_failed
 │   ├── RouteNotFound           404  route_not_found
 │   ├── MethodNotAllowed        405  method_not_allowed
 │   ├── Unauthorized            401  invalid_api_key
@@ -167,6 +169,18 @@ class PresetNotFound(InvalidRequest):
     """The model has no preset of that name."""
 
     status, code = 404, "preset_not_found"
+
+
+class ModelControlRefused(InvalidRequest):
+    """This server's models are not to be loaded or unloaded by its clients."""
+
+    status, code = 403, "model_control_refused"
+
+
+class ModelLoadFailed(InvalidRequest):
+    """What is in the model's folder cannot be served; what was served still is."""
+
+    code = "model_load_failed"
 
 
 class RouteNotFound(InvalidRequest):

@@ -1,4 +1,4 @@
-"""From loading to draining: one process's models and engines, and what it tells probes."""
+"""From loading to draining: one process's life, and what it tells probes."""
 
 import asyncio
 import gc
@@ -8,36 +8,26 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import torch
-
 from sruserve import __version__
 from sruserve.kernels import kernel_name
-from sruserve.kernels.devices import use_device
-from sruserve.kernels.memory import is_out_of_memory
-from sruserve.model.config import DType
-from sruserve.model.folder import Model, load_model
-from sruserve.server.api.served import Catalogue, Served
-from sruserve.server.device import choose_device, out_of_memory, prepare_gpu
+from sruserve.server.api.served import Catalogue
+from sruserve.server.device import choose_device, prepare_gpu
 from sruserve.server.discovery import find_models
-from sruserve.server.engine.engine import Engine
-from sruserve.server.engine.limits import Limits
-from sruserve.server.errors import StateTooLarge
-from sruserve.server.metrics import EngineMetrics, describe_build, forget_process
+from sruserve.server.loading import Loader
+from sruserve.server.metrics import describe_build, forget_process
+from sruserve.server.repository import Repository
 from sruserve.server.settings import (
     Settings,
-    SettingsError,
     api_keys,
     dtypes_by_model,
     master_keys,
     parse_keys,
-    variable_name,
 )
 from sruserve.server.state_token import StateSealer
 from sruserve.server.tenants import Tenants
@@ -49,13 +39,13 @@ _LAST_WORDS_SECONDS = 2.0
 
 
 class Lifecycle:
-    """Loads, warms and drains the engines.
+    """Starts the models, and drains them before the process ends.
 
     active: requests on hot routes that are being answered.
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.catalogue = Catalogue(())
+        self.repository = Repository(settings)
         self.tenants = Tenants(api_keys(settings))
         self.started_at = int(time.time())
         self.ready = False
@@ -63,6 +53,11 @@ class Lifecycle:
         self.active = 0
         self._settings = settings
         self._drain: asyncio.Task[None] | None = None
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """What is served now."""
+        return self.repository.catalogue
 
     @property
     def alive(self) -> bool:
@@ -92,8 +87,7 @@ class Lifecycle:
         with _leaving_at_once():
             if device.type == "cuda":
                 device = await asyncio.to_thread(prepare_gpu, self._settings, paths, dtypes, device)
-            loaded = await asyncio.to_thread(self._load_all, paths, dtypes, device, sealer)
-        self.catalogue = Catalogue(loaded)
+            await self.repository.open(Loader(self._settings, device, sealer), paths)
         describe_build(__version__, kernel_name(device))
         if threading.current_thread() is threading.main_thread():
             self._own_process(asyncio.get_running_loop())
@@ -101,48 +95,19 @@ class Lifecycle:
         seconds = time.perf_counter() - begin
         log.info("ready to serve %s (loaded in %.1f s)", ", ".join(self.catalogue), seconds)
 
+    async def load(self, name: str) -> None:
+        """See `Repository.load`."""
+        await self.repository.load(name)
+
+    async def unload(self, name: str) -> None:
+        """See `Repository.unload`."""
+        await self.repository.unload(name)
+
     async def stop(self) -> None:
         """End the engines; whatever still runs gets `Draining`."""
         self.draining = True
-        await self._stop_engines(0)
+        await self.repository.stop(0)
         forget_process(os.getpid())
-
-    def _load_all(
-        self,
-        paths: Sequence[Path],
-        dtypes: Mapping[str, DType | None],
-        device: torch.device,
-        sealer: StateSealer,
-    ) -> list[Served]:
-        use_device(device)
-        served = []
-        for path in paths:
-            try:
-                model = load_model(path, dtypes[path.name], device, self._settings.fast)
-                engine = self._start_engine(model)
-            except Exception as error:
-                if device.type == "cpu" or not is_out_of_memory(error.__cause__ or error):
-                    raise
-                raise out_of_memory(path.name) from error
-            served.append(Served(model, engine, sealer))
-        return served
-
-    def _start_engine(self, model: Model) -> Engine:
-        try:
-            engine = Engine(model, engine_limits(self._settings), EngineMetrics(model.name))
-        except StateTooLarge as error:
-            variable = variable_name("state_pool_bytes")
-            told = error.message.replace("state_pool_bytes", variable)
-            raise SettingsError(told) from None
-        engine.start()
-        return engine
-
-    async def _stop_engines(self, timeout_seconds: float) -> None:
-        """Tell all engines to end, so that their times run together; then wait for each."""
-        engines = [served.engine for served in self.catalogue.values()]
-        for engine in engines:
-            engine.drain(timeout_seconds)
-        await asyncio.gather(*(_in_own_thread(engine.stop, timeout_seconds) for engine in engines))
 
     def _own_process(self, loop: asyncio.AbstractEventLoop) -> None:
         """Settle in for as long as the process lives; drain before the server obeys a signal."""
@@ -183,7 +148,7 @@ class Lifecycle:
         """Finish what runs, up to the operator's limit; new work is refused meanwhile."""
         log.info("stopping: %d requests are running", self.active)
         try:
-            await self._stop_engines(self._settings.drain_seconds)
+            await self.repository.stop(self._settings.drain_seconds)
             deadline = time.monotonic() + _LAST_WORDS_SECONDS
             while self.active and time.monotonic() < deadline:
                 await asyncio.sleep(0.01)
@@ -214,48 +179,3 @@ def _leaving_at_once() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-async def _in_own_thread(work: Callable[[float], None], argument: float) -> None:
-    """Do what takes long without taking one of the executor's threads from requests."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
-
-    def tell(error: Exception | None) -> None:
-        if done.done():  # nobody waits any more
-            return
-        if error is None:
-            done.set_result(None)
-        else:
-            done.set_exception(error)
-
-    def run() -> None:
-        problem = None
-        try:
-            work(argument)
-        except Exception as error:
-            problem = error
-        with suppress(RuntimeError):  # the loop is closed: a second signal did not wait
-            loop.call_soon_threadsafe(tell, problem)
-
-    # a daemon, because a process that is told to end at once must not wait for it
-    threading.Thread(target=run, name="stop", daemon=True).start()
-    await done
-
-
-def engine_limits(settings: Settings) -> Limits:
-    """What an operator's settings mean for each engine of each worker."""
-    threads = settings.threads
-    if not threads and settings.workers > 1:
-        threads = max(1, (os.cpu_count() or 1) // settings.workers)
-    return Limits(
-        max_batch_tokens=settings.max_batch_tokens,
-        max_queue_requests=settings.max_queue_requests,
-        max_queue_bytes=settings.max_queue_bytes,
-        state_pool_bytes=settings.state_pool_bytes,
-        state_host_bytes=settings.state_host_bytes,
-        burst=settings.burst,
-        flush_ms=settings.flush_ms,
-        flush_max_ms=settings.flush_max_ms,
-        threads=threads,
-    )

@@ -6,7 +6,6 @@ labelled with the model; none with anything that a client can choose.
 """
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
@@ -147,11 +146,10 @@ class EngineMetrics:
         self._step_seconds = _STEP_TIME.labels(model_name).observe
         self._tokens = _TOKENS_OUT.labels(model_name).inc
         self._characters = _CHARACTERS.labels(model_name).inc
-        self._waiting = _QUEUED.labels(model_name).set
-        self._running = _RUNNING.labels(model_name).set
+        self._waiting = _Part(_QUEUED.labels(model_name))
+        self._running = _Part(_RUNNING.labels(model_name))
         self._model_name = model_name
-        self._told: dict[str, int] = {}
-        self._tiers: dict[str, tuple[Callable[[float], None], Callable[[float], None]]] = {}
+        self._tiers: dict[str, tuple[_Part, _Part]] = {}
 
     def queued(self, seconds: float) -> None:
         """A request waited so long for its first step."""
@@ -172,20 +170,35 @@ class EngineMetrics:
 
     def occupancy(self, waiting: int, running: int) -> None:
         """Waiting requests and running sequences."""
-        self._waiting(waiting)
-        self._running(running)
+        self._waiting.tell(waiting)
+        self._running.tell(running)
 
     def states(self, tier: str, streams: int, state_bytes: int) -> None:
         """Held states and their memory in a tier: "pool" on a CPU, "device" on a GPU, or "host"."""
-        if self._told.get(tier) == streams:  # told after every step, and mostly the same
-            return
-        self._told[tier] = streams
         if tier not in self._tiers:
             labels = (self._model_name, tier)
-            self._tiers[tier] = _STREAMS.labels(*labels).set, _STATE_BYTES.labels(*labels).set
-        set_streams, set_bytes = self._tiers[tier]
-        set_streams(streams)
-        set_bytes(state_bytes)
+            self._tiers[tier] = _Part(_STREAMS.labels(*labels)), _Part(_STATE_BYTES.labels(*labels))
+        held, held_bytes = self._tiers[tier]
+        held.tell(streams)
+        held_bytes.tell(state_bytes)
+
+    def ended(self) -> None:
+        """The engine is no more, and holds nothing."""
+        self.occupancy(0, 0)
+        for tier in self._tiers:
+            self.states(tier, 0, 0)
+
+
+class _Part:
+    """What one engine adds to a gauge: while a model is replaced, it has two of them."""
+
+    def __init__(self, gauge: Gauge) -> None:
+        self._add, self._told = gauge.inc, 0
+
+    def tell(self, value: int) -> None:
+        if value != self._told:  # told after every step, and mostly the same
+            self._add(value - self._told)
+            self._told = value
 
 
 class RouteMetrics:

@@ -50,6 +50,11 @@ class Settings(BaseSettings):
         description="Model folders to serve, as a JSON list; wins over `SRUSERVE_MODELS`. "
         "The arguments of `sruserve serve` set it.",
     )
+    model_control: bool = Field(
+        False,
+        description="Clients may load and unload models while the server runs; only those of the "
+        "folders above, and not with several workers.",
+    )
     workers: PositiveInt = Field(
         1, le=256, description="Server processes, each with its own engines."
     )
@@ -249,14 +254,18 @@ def dtypes_by_model(settings: Settings, models: Iterable[str]) -> dict[str, DTyp
     Raises `SettingsError` if SRUSERVE_DTYPE names a model that is not among them.
     """
     names, asked = list(models), settings.dtype
-    if not isinstance(asked, dict):
-        return dict.fromkeys(names, asked)
-    unknown = [name for name in asked if name not in names]
+    unknown = [name for name in asked if name not in names] if isinstance(asked, dict) else []
     if unknown:
         raise SettingsError(
             f"{variable_name('dtype')} names {', '.join(unknown)}; served are {', '.join(names)}"
         )
-    return {name: asked.get(name) for name in names}
+    return {name: dtype_of(settings, name) for name in names}
+
+
+def dtype_of(settings: Settings, model: str) -> DType | None:
+    """What a model is to compute in; None is what its config.json says."""
+    asked = settings.dtype
+    return asked.get(model) if isinstance(asked, dict) else asked
 
 
 def api_keys(settings: Settings) -> list[KeyEntry]:

@@ -14,7 +14,7 @@ from sruserve.kernels.devices import DeviceError
 from sruserve.kernels.self_check import KernelMismatch
 from sruserve.model.config import read_config
 from sruserve.model.errors import DTypeError
-from sruserve.server import device, lifecycle
+from sruserve.server import device, loading
 from sruserve.server.device import (
     Need,
     check_fit,
@@ -25,7 +25,7 @@ from sruserve.server.device import (
     worker_limit,
 )
 from sruserve.server.errors import EngineFailure
-from sruserve.server.lifecycle import Lifecycle
+from sruserve.server.loading import Loader
 from sruserve.server.settings import Settings, SettingsError, load_settings
 from tests.support import save_random_model
 
@@ -135,10 +135,9 @@ def test_a_gpu_that_is_passed_over_is_told_with_the_reason(
 
 def load(monkeypatch: pytest.MonkeyPatch, folder: Path, **given: Any) -> None:
     """Load one model as a worker on a GPU would."""
-    monkeypatch.setattr(lifecycle, "use_device", lambda _: None)
-    monkeypatch.setattr(lifecycle, "load_model", lambda path, *_: given["load_model"](path))
-    dtypes = {folder.name: None}
-    Lifecycle(load_settings())._load_all([folder], dtypes, GPU, None)  # type: ignore[arg-type]
+    monkeypatch.setattr(loading, "use_device", lambda _: None)
+    monkeypatch.setattr(loading, "load_model", lambda path, *_: given["load_model"](path))
+    Loader(load_settings(), GPU, None).load(folder)  # type: ignore[arg-type]
 
 
 def test_a_gpu_that_is_full_while_a_model_is_loaded_is_told_like_one_that_is_too_small(
@@ -206,9 +205,9 @@ def test_kernels_are_checked_in_every_dtype_that_is_served(
 
 def test_float16_on_the_cpu_stops_the_start_with_what_to_use(folders: Path) -> None:
     settings = load_settings(device="cpu", dtype="float16", model_folders=(folders / "ids",))
-    loading = Lifecycle(settings)
+    loader = Loader(settings, torch.device("cpu"), None)  # type: ignore[arg-type]
     with pytest.raises(DTypeError, match="set its dtype to bfloat16"):
-        loading._load_all([folders / "ids"], {"ids": "float16"}, torch.device("cpu"), None)  # type: ignore[arg-type]
+        loader.load(folders / "ids")
 
 
 WITHOUT_TRITON = """

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from sruserve.server.api.served import Catalogue
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.settings import load_settings
 
@@ -31,7 +30,8 @@ def draining(engines: list[SlowEngine], ended: asyncio.Event) -> asyncio.Task[No
     """Begin what SIGTERM begins."""
     lifecycle = Lifecycle(load_settings())
     served: list[Any] = [SimpleNamespace(name=str(i), engine=e) for i, e in enumerate(engines)]
-    lifecycle.catalogue = Catalogue(served)
+    for each in served:
+        lifecycle.catalogue.put(each)
     return asyncio.create_task(lifecycle._drain_and(ended.set))
 
 

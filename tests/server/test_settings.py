@@ -8,7 +8,7 @@ import pytest
 from pydantic import SecretStr
 
 from sruserve.server.discovery import find_models
-from sruserve.server.lifecycle import engine_limits
+from sruserve.server.loading import engine_limits
 from sruserve.server.setting_table import Row, setting_rows
 from sruserve.server.settings import (
     Settings,

@@ -106,6 +106,7 @@ def _add_models(app: FastAPI, lifecycle: Lifecycle) -> None:
         return replies.ServedModel(
             id=served.name,
             created=lifecycle.started_at,
+            version=served.version,
             task=model.config.task,
             digest=model.digest,
             dtype=model.dtype,

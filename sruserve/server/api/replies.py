@@ -163,6 +163,7 @@ class ServedModel(BaseModel):
     object: str = "model"
     created: int
     owned_by: str = "sruserve"
+    version: str = Field(description="Number of its folder; 1 where there are no versions.")
     task: str
     digest: str
     dtype: str

@@ -39,7 +39,8 @@ class Route(Endpoint, Generic[Body]):
         served = self.choose(request).of(tenant)
         call.model = served.name
         served.engine.check_admission(len(body))
-        await self.answer(call, request, served, len(body))
+        with served.holders.one_more():
+            await self.answer(call, request, served, len(body))
 
     def choose(self, request: Any) -> Served:
         """The model that is to answer, or an error that says why there is none."""

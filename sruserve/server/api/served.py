@@ -1,6 +1,8 @@
 """A served model: what the routes need to turn requests into jobs and states into tokens."""
 
+import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from secrets import randbits
 from time import perf_counter
@@ -51,6 +53,7 @@ class Served:
     """One model with its engine, as a tenant sees it: its states are bound to both.
 
     presets: named states to begin from, which all tenants share.
+    holders: the requests that may still submit jobs to the engine; all tenants share them, too.
     """
 
     def __init__(
@@ -60,13 +63,15 @@ class Served:
         sealer: StateSealer,
         presets: Mapping[str, Snapshot] | None = None,
         tenant: Tenant = ANONYMOUS,
+        holders: "Holders | None" = None,
     ) -> None:
-        self.name, self.version = model.name, "1"
+        self.name, self.version = model.name, model.version
         self.model = model
         self.labels = model.labels
         self.engine = engine
         self.presets = presets or {}
         self.tenant = tenant
+        self.holders = holders or Holders()
         self._sealer = sealer
         width = model.network.layout.width
         self._binding = Binding.of(model.digest, model.dtype, width, tenant.id)
@@ -83,7 +88,7 @@ class Served:
             return self
         if tenant not in self._views:
             self._views[tenant] = Served(
-                self.model, self.engine, self._sealer, self.presets, tenant
+                self.model, self.engine, self._sealer, self.presets, tenant, self.holders
             )
         return self._views[tenant]
 
@@ -195,11 +200,58 @@ class Served:
         return replace(preset, seed=randbits(63))  # its text is common to all, its sampler is not
 
 
-class Catalogue(Mapping[str, Served]):
-    """All served models, by id."""
+class Holders:
+    """How many hold a model that may be unloaded meanwhile; of the event loop's thread."""
 
-    def __init__(self, served: Iterable[Served]) -> None:
+    def __init__(self) -> None:
+        self._count = 0
+        self._none = asyncio.Event()
+        self._none.set()
+
+    @contextmanager
+    def one_more(self) -> Iterator[None]:
+        """While the block runs, the model's engine takes jobs."""
+        self._count += 1
+        self._none.clear()
+        try:
+            yield
+        finally:
+            self._count -= 1
+            if not self._count:
+                self._none.set()
+
+    async def gone(self) -> None:
+        """Wait until there is none."""
+        await self._none.wait()
+
+
+class Catalogue(Mapping[str, Served]):
+    """All served models, by id; `Repository` alone changes it."""
+
+    def __init__(self, served: Iterable[Served] = ()) -> None:
         self._by_name = {each.name: each for each in served}
+
+    def put(self, served: Served) -> Served | None:
+        """Serve a model from now on; returns the one of the same name that it replaces."""
+        replaced = self._by_name.get(served.name)
+        self._by_name[served.name] = served
+        return replaced
+
+    def take(self, name: str) -> Served:
+        """Serve the model no more, and return it; raises `ModelNotFound`."""
+        served = self[name]
+        del self._by_name[name]
+        return served
+
+    def version(self, name: str, version: str) -> Served:
+        """The model if that version of it is served, or raise `ModelNotFound`."""
+        served = self[name]
+        if version != served.version:
+            raise ModelNotFound(
+                f"there is no version {version[:20]!r} of {name}; served is {served.version}",
+                param="version",
+            )
+        return served
 
     def __getitem__(self, name: str) -> Served:
         try:
@@ -209,13 +261,6 @@ class Catalogue(Mapping[str, Served]):
                 f"there is no model {name[:100]!r}; served here: {', '.join(self) or 'none'}",
                 param="model",
             ) from None
-
-    def version(self, name: str, version: str) -> Served:
-        """One version of a model; raises `ModelNotFound`."""
-        served = self[name]
-        if version != served.version:
-            raise ModelNotFound(f"there is no version {version[:20]!r} of {name}", param="model")
-        return served
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._by_name)

@@ -3,6 +3,8 @@
 import logging
 import threading
 import time
+from functools import partial
+from weakref import proxy
 
 import torch
 
@@ -60,8 +62,10 @@ class Engine:
             network.layout, limits, network.device, lane or lane_of(network.device)
         )
         self._inbox = Inbox(limits)
+        # Not `self._end`: a cycle would keep the memory of an engine that nobody holds any more.
+        end = partial(Engine._end, proxy(self))
         self._scheduler = Scheduler(
-            limits, self._inbox, self._states, not network.streams, model.codec, self._end
+            limits, self._inbox, self._states, not network.streams, model.codec, end
         )
         self._outbox = Outbox(self._inbox.drop)
         self._stepper = Stepper(model, self._states.pool)
@@ -191,6 +195,7 @@ class Engine:
         self._end_all(Draining("the server is stopping; retry on another replica"))
         self._states.moves.finish()
         self._outbox.send()
+        self._metrics.ended()
 
     def _give_up(self) -> None:
         """End without touching the device again, so that probes fail and somebody restarts this."""

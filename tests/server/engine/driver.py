@@ -80,6 +80,9 @@ class Counts:
     def states(self, tier: str, streams: int, state_bytes: int) -> None:
         self.tiers[tier] = (streams, state_bytes)
 
+    def ended(self) -> None:
+        self.calls["ended"] += 1
+
 
 class Driver:
     """A started engine; use it as a context manager."""

@@ -64,12 +64,3 @@ def unknown_model(name: str, version: str = "") -> ModelNotFound:
     """Triton's text for a model, or a version of one, that is not served."""
     which = f"'{name[:100]}'" + (f" version {version[:20]}" if version else "")
     return ModelNotFound(f"Request for unknown model: {which} is not found", param="model")
-
-
-def control_refused(name: str) -> Unsupported:
-    """What is said where models cannot be loaded and unloaded at run time."""
-    return Unsupported(
-        f"failed to change '{name[:100]}': explicit model load / unload is not allowed on this "
-        "server",
-        param="model",
-    )

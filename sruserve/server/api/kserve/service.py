@@ -14,7 +14,7 @@ from sruserve.server.api.inputs import LONG_CHARACTERS
 from sruserve.server.api.kserve.choosing import choose_outputs, task_of
 from sruserve.server.api.kserve.messages import InferRequest, InferResponse, Tensor
 from sruserve.server.api.kserve.parameters import Asked, read_parameters
-from sruserve.server.api.kserve.problems import control_refused, unknown_model
+from sruserve.server.api.kserve.problems import Unsupported, unknown_model
 from sruserve.server.api.kserve.sequences import Sequences, check_step
 from sruserve.server.api.kserve.signature import (
     PLATFORM,
@@ -57,7 +57,7 @@ class Inference:
     async def infer(self, caller: Caller, tenant: Tenant, request: InferRequest) -> InferResponse:
         """Answer one inference."""
         served = self._find(request.model, request.version).of(tenant)
-        with self._statistics_of(served).request() as timing:
+        with served.holders.one_more(), self._statistics_of(served).request() as timing:
             return await self._infer(caller, served, request, timing)
 
     async def _infer(
@@ -148,16 +148,21 @@ class Inference:
                         "reason": "" if ready else "the model's engine takes no work",
                     }
                 )
+        if not ready_only:
+            gone = {"state": "UNAVAILABLE", "reason": "unloaded"}
+            for name, version in self._lifecycle.repository.unloaded.items():
+                entries.append({"name": name, "version": version, **gone})
         return entries
 
     async def load(self, name: str, parameters: Mapping[str, Any]) -> None:
         """Load a model, or load it again, from the files that the operator has put there."""
-        del parameters
-        raise control_refused(name)
+        if parameters:
+            raise Unsupported("models are loaded as they are: leave out all parameters")
+        await self._lifecycle.load(name)
 
     async def unload(self, name: str) -> None:
         """Take a model out of service."""
-        raise control_refused(name)
+        await self._lifecycle.unload(name)
 
     def _all(self) -> Iterable[Served]:
         return self._lifecycle.catalogue.values()

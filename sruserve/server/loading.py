@@ -1,0 +1,75 @@
+"""From a model's folder to a model that is served: its engine warm, its presets computed."""
+
+import os
+from pathlib import Path
+
+import torch
+
+from sruserve.kernels.devices import use_device
+from sruserve.kernels.memory import is_out_of_memory
+from sruserve.model.folder import Model, load_model
+from sruserve.server.api.served import Served
+from sruserve.server.device import out_of_memory
+from sruserve.server.engine.engine import Engine
+from sruserve.server.engine.limits import Limits
+from sruserve.server.errors import StateTooLarge
+from sruserve.server.metrics import EngineMetrics
+from sruserve.server.presets import compute_presets
+from sruserve.server.settings import Settings, SettingsError, dtype_of, variable_name
+from sruserve.server.state_token import StateSealer
+
+
+class Loader:
+    """Loads models as the settings say, on one device."""
+
+    def __init__(self, settings: Settings, device: torch.device, sealer: StateSealer) -> None:
+        self._settings, self._device, self._sealer = settings, device, sealer
+
+    def load(self, folder: Path) -> Served:
+        """The newest version in a folder, when it can be served; for any thread but the loop's.
+
+        Raises `ModelError`, `SettingsError`, `ServeError` or `OSError`.
+        """
+        settings, device = self._settings, self._device
+        use_device(device)
+        try:
+            model = load_model(folder, dtype_of(settings, folder.name), device, settings.fast)
+            engine = self._start_engine(model)
+        except Exception as error:
+            if device.type == "cpu" or not is_out_of_memory(error.__cause__ or error):
+                raise
+            raise out_of_memory(folder.name) from error
+        try:
+            presets = compute_presets(Served(model, engine, self._sealer))
+        except BaseException:
+            engine.stop(0)
+            raise
+        return Served(model, engine, self._sealer, presets)
+
+    def _start_engine(self, model: Model) -> Engine:
+        try:
+            engine = Engine(model, engine_limits(self._settings), EngineMetrics(model.name))
+        except StateTooLarge as error:
+            variable = variable_name("state_pool_bytes")
+            told = error.message.replace("state_pool_bytes", variable)
+            raise SettingsError(told) from None
+        engine.start()
+        return engine
+
+
+def engine_limits(settings: Settings) -> Limits:
+    """What an operator's settings mean for each engine of each worker."""
+    threads = settings.threads
+    if not threads and settings.workers > 1:
+        threads = max(1, (os.cpu_count() or 1) // settings.workers)
+    return Limits(
+        max_batch_tokens=settings.max_batch_tokens,
+        max_queue_requests=settings.max_queue_requests,
+        max_queue_bytes=settings.max_queue_bytes,
+        state_pool_bytes=settings.state_pool_bytes,
+        state_host_bytes=settings.state_host_bytes,
+        burst=settings.burst,
+        flush_ms=settings.flush_ms,
+        flush_max_ms=settings.flush_max_ms,
+        threads=threads,
+    )

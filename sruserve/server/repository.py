@@ -1,0 +1,155 @@
+"""The models of one process: which are served, and how they come and go while it runs."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from sruserve.model.errors import ModelError
+from sruserve.server.api.served import Catalogue, Served
+from sruserve.server.discovery import loadable_models
+from sruserve.server.engine.engine import Engine
+from sruserve.server.errors import (
+    Draining,
+    ModelControlRefused,
+    ModelLoadFailed,
+    ModelNotFound,
+    ServeError,
+)
+from sruserve.server.loading import Loader
+from sruserve.server.settings import Settings, SettingsError, variable_name
+from sruserve.server.threads import in_own_thread
+
+log = logging.getLogger("sruserve.server")
+
+
+class Repository:
+    """Loads, replaces and unloads models. Requests that hold a model keep its engine running.
+
+    unloaded: versions of the models that were taken out of service, by name.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.catalogue = Catalogue()
+        self.unloaded: dict[str, str] = {}
+        self._settings = settings
+        self._loader: Loader | None = None
+        self._one_change = asyncio.Lock()
+        self._changes: set[asyncio.Task[None]] = set()
+        self._leaving: dict[asyncio.Task[None], Engine] = {}
+        self._closed = False
+
+    @property
+    def engines(self) -> list[Engine]:
+        """Of all models: those that are served, and those that only finish what they began."""
+        return [served.engine for served in self.catalogue.values()] + [*self._leaving.values()]
+
+    async def open(self, loader: Loader, folders: Sequence[Path]) -> None:
+        """Serve the newest version in each of the folders."""
+        self._loader = loader
+        for folder in folders:
+            self.catalogue.put(await asyncio.to_thread(loader.load, folder))
+
+    async def load(self, name: str) -> None:
+        """Serve the newest version that is in a model's folder now, and then end the old one.
+
+        Raises `ModelControlRefused`, `ModelNotFound`, `ModelLoadFailed` or `Draining`; then what
+        was served is served on.
+        """
+        await self._change(partial(self._load, name))
+
+    async def unload(self, name: str) -> None:
+        """Serve a model no more; requests that hold it finish.
+
+        Raises `ModelControlRefused`, `ModelNotFound` or `Draining`.
+        """
+        await self._change(partial(self._unload, name))
+
+    async def stop(self, timeout_seconds: float) -> None:
+        """Tell all engines to end, so that their times run together; then wait for each."""
+        self._closed = True
+        engines = self.engines
+        for engine in engines:
+            engine.drain(timeout_seconds)
+        await asyncio.gather(*(_stop(engine, timeout_seconds) for engine in engines))
+
+    async def _change(self, change: Callable[[], Awaitable[None]]) -> None:
+        """Make one change after the other, each of them whole: even if its client leaves."""
+        if not self._settings.model_control:
+            raise ModelControlRefused(
+                "explicit model load / unload is not allowed: this server loads its models when it "
+                f"starts; its operator can set {variable_name('model_control')}=true"
+            )
+        if self._settings.workers > 1:
+            raise ModelControlRefused(
+                "explicit model load / unload is not allowed: this server has several workers, "
+                "and a request reaches one of them; its operator can restart it, or set "
+                f"{variable_name('workers')}=1"
+            )
+
+        async def alone() -> None:
+            async with self._one_change:
+                await change()
+
+        task = asyncio.create_task(alone())
+        self._changes.add(task)
+        task.add_done_callback(self._changed)
+        await asyncio.shield(task)
+
+    def _changed(self, task: asyncio.Task[None]) -> None:
+        self._changes.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            log.warning("models stay as they are: %s", error)
+
+    async def _load(self, name: str) -> None:
+        begin = time.perf_counter()
+        with _explained(name):
+            folder = (await asyncio.to_thread(loadable_models, self._settings)).get(name)
+            if folder is None:
+                raise ModelNotFound(f"there is no folder of a model {name[:100]!r}", param="model")
+            assert self._loader is not None
+            served = await in_own_thread("load", partial(self._loader.load, folder))
+        if self._closed:
+            await _stop(served.engine, 0)
+            raise Draining("the server is stopping")
+        replaced = self.catalogue.put(served)
+        self.unloaded.pop(name, None)
+        seconds = time.perf_counter() - begin
+        log.info("serving version %s of %s (loaded in %.1f s)", served.version, name, seconds)
+        if replaced is not None:
+            self._let_go(replaced)
+
+    async def _unload(self, name: str) -> None:
+        served = self.catalogue.take(name)
+        self.unloaded[name] = served.version
+        self._let_go(served)
+
+    def _let_go(self, served: Served) -> None:
+        task = asyncio.create_task(self._end(served))
+        self._leaving[task] = served.engine
+        task.add_done_callback(self._leaving.pop)
+
+    async def _end(self, served: Served) -> None:
+        """End the engine of a model that no new request finds, when those that hold it are done."""
+        await served.holders.gone()
+        if not self._closed:
+            await _stop(served.engine, self._settings.drain_seconds)
+            log.info("version %s of %s is unloaded", served.version, served.name)
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """Whatever is wrong with a model's folder is said to whoever asked for it."""
+    try:
+        yield
+    except ModelNotFound:
+        raise
+    except (ModelError, ServeError, SettingsError, OSError) as error:
+        raise ModelLoadFailed(f"{name} was not loaded: {error}", param="model") from error
+
+
+async def _stop(engine: Engine, timeout_seconds: float) -> None:
+    await in_own_thread("stop", partial(engine.stop, timeout_seconds))

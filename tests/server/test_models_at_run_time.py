@@ -1,0 +1,253 @@
+"""Models that come and go while clients send requests: not one of these fails."""
+
+import gc
+import json
+import shutil
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from sruserve.model.versions import newest, versions
+from sruserve.server.app import Application
+from tests.server.conftest import LABELS, Serve, words_vocabulary
+from tests.support import save_random_model
+
+WORDS: dict[str, Any] = {"vocabulary": words_vocabulary(), "vocab_size": 16}
+
+
+def save_version(folder: Path, version: int) -> Path:
+    """A version of a classifier, with weights of its own."""
+    return save_random_model(
+        folder / str(version),
+        "classify",
+        labels=LABELS,
+        seed=version,
+        **WORDS,
+    )
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    """A folder of two models: `question` in version 2, `words` without versions."""
+    save_version(tmp_path / "question", 2)
+    save_random_model(tmp_path / "words", **WORDS, hidden_size=48)
+    return tmp_path
+
+
+@pytest.fixture
+def running(serve: Serve, models: Path) -> Iterator[tuple[httpx.Client, Application]]:
+    with serve(models=models, model_folders=(), model_control=True) as (client, application):
+        yield client, application
+
+
+def change(client: httpx.Client, name: str, what: str) -> httpx.Response:
+    """Load or unload a model."""
+    return client.post(f"/v2/repository/models/{name}/{what}")
+
+
+def classify(client: httpx.Client, model: str = "question", **body: Any) -> httpx.Response:
+    return client.post("/v1/classify", json={"model": model, "input": "who what where", **body})
+
+
+def version_of(client: httpx.Client, name: str = "question") -> str:
+    return str(client.get(f"/v1/models/{name}").json()["version"])
+
+
+@contextmanager
+def always_asking(
+    client: httpx.Client, ask: Callable[[httpx.Client], httpx.Response]
+) -> Iterator[list[httpx.Response]]:
+    """Three clients that ask all the time while the block runs; their replies."""
+    replies: list[httpx.Response] = []
+    over = threading.Event()
+
+    def run() -> None:
+        with httpx.Client(base_url=client.base_url, timeout=30) as own:
+            while not over.is_set():
+                replies.append(ask(own))
+
+    threads = [threading.Thread(target=run) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        more(replies)
+        yield replies
+        more(replies)
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join(30)
+
+
+def more(replies: list[httpx.Response]) -> None:
+    """Wait for some more of them."""
+    seen = len(replies)
+    until(lambda: len(replies) > seen + 10)
+
+
+def until(true: Callable[[], bool], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it never came true"
+        time.sleep(0.01)
+
+
+def texts(replies: Sequence[httpx.Response]) -> set[str]:
+    return {json.dumps(reply.json()["results"][0]["scores"]) for reply in replies}
+
+
+def test_the_highest_version_is_served(running: tuple[httpx.Client, Application]) -> None:
+    client, _ = running
+    assert version_of(client) == "2"
+    assert version_of(client, "words") == "1"
+
+
+def test_a_new_version_takes_over_and_no_request_fails(
+    running: tuple[httpx.Client, Application], models: Path
+) -> None:
+    client, _ = running
+    old = texts([classify(client)])
+    with always_asking(client, classify) as replies:
+        for version in (3, 10):
+            save_version(models / "question", version)
+            assert change(client, "question", "load").status_code == 200
+            assert version_of(client) == str(version)
+            more(replies)
+    assert {reply.status_code for reply in replies} == {200}
+    assert len(texts(replies)) == 3
+    assert old < texts(replies)
+
+
+def test_a_long_reply_of_the_old_version_is_finished(
+    running: tuple[httpx.Client, Application], models: Path
+) -> None:
+    client, application = running
+    body = {"model": "words", "prompt": "who", "max_tokens": 2500, "seed": 3}
+    whole = client.post("/v1/completions", json=body).json()["choices"][0]["text"]
+    got: list[str] = []
+
+    def ask() -> None:
+        with client.stream("POST", "/v1/completions", json={**body, "stream": True}) as reply:
+            events = [line[6:] for line in reply.iter_lines() if line.startswith("data: {")]
+            got.extend(json.loads(event)["choices"][0]["text"] for event in events)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    old = application.lifecycle.catalogue["words"].engine
+    until(lambda: old.running > 0)
+    save_random_model(models / "words", **WORDS, hidden_size=48, seed=5)
+    assert change(client, "words", "load").status_code == 200
+    assert change(client, "words", "unload").status_code == 200
+    assert old.running > 0
+    assert client.post("/v1/completions", json=body).json()["error"]["code"] == "model_not_found"
+    thread.join(30)
+    assert "".join(got) == whole
+
+
+def test_an_unloaded_model_leaves_nothing_behind(
+    running: tuple[httpx.Client, Application],
+) -> None:
+    client, application = running
+    state = classify(client, return_state=True).json()["results"][0]["state"]
+    engine = weakref.ref(application.lifecycle.catalogue["question"].engine)
+    gc.collect()
+    gc.disable()  # what is held in a circle would stay for long in a server, too
+    try:
+        assert change(client, "question", "unload").status_code == 200
+        until(lambda: engine() is None)
+    finally:
+        gc.enable()
+    reply = classify(client)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (404, "model_not_found")
+    assert [model["id"] for model in client.get("/v1/models").json()["data"]] == ["words"]
+    assert 'sru_streams{model="question",tier="pool"} 0.0' in client.get("/metrics").text
+    assert client.get("/readyz").status_code == 200
+    assert change(client, "question", "load").status_code == 200
+    assert classify(client, state=state).status_code == 200
+
+
+def test_a_state_of_the_old_version_is_refused_by_the_new_one(
+    running: tuple[httpx.Client, Application], models: Path
+) -> None:
+    client, _ = running
+    state = classify(client, return_state=True).json()["results"][0]["state"]
+    save_version(models / "question", 3)
+    assert change(client, "question", "load").status_code == 200
+    assert classify(client, state=state).json()["error"]["code"] == "state_wrong_model"
+
+
+def test_a_version_that_cannot_be_loaded_leaves_what_was_served(
+    running: tuple[httpx.Client, Application], models: Path
+) -> None:
+    client, _ = running
+    (models / "question" / "3").mkdir()
+    (models / "question" / "3" / "config.json").write_text("{}")
+    with always_asking(client, classify) as replies:
+        reply = change(client, "question", "load")
+        assert reply.status_code == 400
+        assert str(models / "question" / "3") in reply.text
+    assert {reply.status_code for reply in replies} == {200}
+    assert version_of(client) == "2"
+
+
+def test_many_changes_at_once_leave_one_engine(
+    running: tuple[httpx.Client, Application],
+) -> None:
+    client, application = running
+    replies: list[httpx.Response] = []
+
+    def ask(what: str) -> None:
+        with httpx.Client(base_url=client.base_url, timeout=60) as own:
+            replies.append(change(own, "question", what))
+
+    threads = [threading.Thread(target=ask, args=(w,)) for w in ("load", "unload", "load", "load")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert change(client, "question", "load").status_code == 200
+    assert len(replies) == 4
+    until(lambda: len(application.lifecycle.repository.engines) == 2)
+    running_now = [t.name for t in threading.enumerate() if t.name == "engine question"]
+    assert len(running_now) == 1
+
+
+@pytest.mark.parametrize("name", ["..", "absent", "question%2F2", "%00"])
+def test_nothing_but_the_operators_folders_is_loaded(
+    running: tuple[httpx.Client, Application], name: str
+) -> None:
+    client, _ = running
+    assert change(client, name, "load").status_code in (400, 404)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [({}, "SRUSERVE_MODEL_CONTROL=true"), ({"model_control": True, "workers": 2}, "WORKERS=1")],
+)
+def test_models_are_changed_only_where_that_is_allowed(
+    serve: Serve, given: dict[str, Any], told: str
+) -> None:
+    with serve("question", **given) as (client, _):
+        for what in ("load", "unload"):
+            reply = change(client, "question", what)
+            assert reply.status_code == 403
+            assert told in reply.json()["error"]
+        assert classify(client).status_code == 200
+
+
+def test_versions_are_numbers_in_their_order(tmp_path: Path) -> None:
+    for name in ("10", "9", "010", "0", "two", "9.1", "³"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+    (tmp_path / "11").mkdir()
+    assert [*versions(tmp_path)] == ["9", "10"]
+    assert newest(tmp_path) == ("10", tmp_path / "10")
+    shutil.copy(tmp_path / "9" / "config.json", tmp_path)
+    assert versions(tmp_path) == {"1": tmp_path}
