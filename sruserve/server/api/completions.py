@@ -1,15 +1,17 @@
 """`POST /v1/completions`: OpenAI's completions, whole or as events, and the state they end in."""
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from time import perf_counter, time
 from typing import Any
 
 from sruserve.server.api.call import Call, json_bytes
 from sruserve.server.api.choices import Choice, is_much
-from sruserve.server.api.events import Outbox, data, send_events
+from sruserve.server.api.events import Outbox, data, next_stretches, send_events
 from sruserve.server.api.inputs import encode_input, is_long, sampler_key, split_inputs
 from sruserve.server.api.requests import CompletionRequest
-from sruserve.server.api.route import Route, off_loop, run_job
+from sruserve.server.api.route import Route, off_loop
 from sruserve.server.api.served import Catalogue, InputLimits, Served
 from sruserve.server.engine.jobs import Generated, Item, Job, Kind, Sampling
 from sruserve.server.errors import InputTooLong, InvalidRequest
@@ -30,6 +32,41 @@ class CompletionRoute(Route[CompletionRequest]):
     async def answer(
         self, call: Call, request: CompletionRequest, served: Served, cost: int
     ) -> None:
+        async with self.begun(call, request, served, cost) as completion:
+            done, outbox = completion.done, completion.outbox
+            if outbox is None:
+                await call.wait(done)
+                await call.reply(await off_loop(completion.is_much(), completion.whole))
+                return
+            await send_events(
+                call, done, outbox, completion.events, completion.last_event, self._ping_seconds
+            )
+
+    async def parts(
+        self, call: Call, request: CompletionRequest, served: Served, cost: int
+    ) -> AsyncIterator[dict[str, Any]]:
+        """What a streamed request is told, piece by piece; the last piece has the usage.
+
+        Each is `choices`, with one in it. Whoever stops listening withdraws the job.
+        """
+        async with self.begun(call, request, served, cost) as completion:
+            done, outbox = completion.done, completion.outbox
+            assert outbox is not None, "the request does not stream"
+            call.watch(done)
+            try:
+                wait = self._ping_seconds
+                while (pieces := await next_stretches(call, done, outbox, wait)) is not None:
+                    much = is_much([piece for _, piece in pieces])
+                    for part in await off_loop(much, completion.parts, pieces):
+                        yield part
+            finally:
+                call.unwatch()
+
+    @asynccontextmanager
+    async def begun(
+        self, call: Call, request: CompletionRequest, served: Served, cost: int
+    ) -> AsyncIterator["_Completion"]:
+        """A completion that the engine works at; it is withdrawn if the block ends first."""
         keep = served.keep(request)
         prompts = split_inputs(request.prompt, self.limits, "prompt")
         sampling = self._sampling(request, len(prompts) * (request.n or 1))
@@ -39,7 +76,9 @@ class CompletionRoute(Route[CompletionRequest]):
         done = call.loop.create_future()
         outbox = Outbox(done) if request.stream else None
         first_text = self.metrics(served.name).first_character
-        completion = _Completion(call, served, request, items, prompt_tokens, outbox, first_text)
+        completion = _Completion(
+            call, served, request, items, prompt_tokens, done, outbox, first_text
+        )
         job = Job(
             kind=Kind.GENERATE,
             items=items,
@@ -53,16 +92,11 @@ class CompletionRoute(Route[CompletionRequest]):
             deadline=self.deadline(request),
         )
         with self.promise(len(items) * served.state_numbers(keep)):
+            served.engine.submit(job)
             try:
-                if outbox is None:
-                    await run_job(call, served, job)
-                    await call.reply(await off_loop(completion.is_much(), completion.whole))
-                    return
-                served.engine.submit(job)
-                await send_events(
-                    call, done, outbox, completion.events, completion.last_event, self._ping_seconds
-                )
+                yield completion
             finally:
+                done.cancel()  # does nothing to a job that has ended
                 served.tenant.charge(completion.steps)
 
     def _sampling(self, request: CompletionRequest, completions: int) -> Sampling:
@@ -114,6 +148,7 @@ class CompletionRoute(Route[CompletionRequest]):
 class _Completion:
     """The reply to one request, as its pieces come in.
 
+    done: resolves when the last one has.
     outbox: takes the pieces of a stream; without one they are kept for `whole`.
     first_text: told how many seconds a stream's client waited for something to read.
     """
@@ -125,10 +160,11 @@ class _Completion:
         request: CompletionRequest,
         items: Sequence[Item],
         prompt_tokens: int,
+        done: asyncio.Future[None],
         outbox: Outbox | None,
         first_text: Callable[[float], None],
     ) -> None:
-        self._outbox = outbox
+        self.done, self.outbox = done, outbox
         self._first_text: Callable[[float], None] | None = first_text
         self._begin = call.begin
         self._with_ids = served.model.codec is None
@@ -136,6 +172,7 @@ class _Completion:
         self._choices = [
             Choice(i, served, with_logprobs, item.start) for i, item in enumerate(items)
         ]
+        self._unfinished = len(items)
         self._prompt_tokens = prompt_tokens
         self._header = {
             "id": f"cmpl-{call.number}",
@@ -151,13 +188,13 @@ class _Completion:
 
     def deliver(self, index: int, piece: Any) -> None:
         """Called by the engine, on the loop."""
-        if self._outbox is None:
+        if self.outbox is None:
             self._choices[index].keep(piece)
             return
         if self._first_text is not None and (piece.tokens if self._with_ids else piece.text):
             self._first_text(perf_counter() - self._begin)
             self._first_text = None
-        self._outbox.put(index, piece)
+        self.outbox.put(index, piece)
 
     def events(self, pieces: list[tuple[int, Generated]]) -> bytes:
         """One event for each stretch."""
@@ -165,6 +202,16 @@ class _Completion:
             self._head + json_bytes(self._choices[index].part(piece)) + self._tail
             for index, piece in pieces
         )
+
+    def parts(self, pieces: list[tuple[int, Generated]]) -> list[dict[str, Any]]:
+        """The same as JSON objects; that of the last stretch has the usage."""
+        told: list[dict[str, Any]] = []
+        for index, piece in pieces:
+            told.append({"choices": [self._choices[index].part(piece)]})
+            self._unfinished -= piece.finish_reason is not None
+        if not self._unfinished:
+            told[-1]["usage"] = self._usage()
+        return told
 
     def last_event(self) -> bytes:
         """The event with the usage, if it was asked for."""
