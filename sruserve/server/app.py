@@ -9,10 +9,12 @@ from sruserve.server.api.classify import ClassifyRoute
 from sruserve.server.api.completions import CompletionRoute
 from sruserve.server.api.encode import EncodeRoute
 from sruserve.server.api.endpoint import Endpoint
+from sruserve.server.api.frames import Frames
 from sruserve.server.api.pages import create_pages
 from sruserve.server.api.routes import Routes
 from sruserve.server.api.score import ScoreRoute
 from sruserve.server.api.served import InputLimits
+from sruserve.server.api.socket import Sockets
 from sruserve.server.api.tag import TagRoute
 from sruserve.server.errors import ServeError
 from sruserve.server.lifecycle import Lifecycle
@@ -48,6 +50,10 @@ class Application:
                     with self.lifecycle.answering():
                         await mounted(scope, receive, send)
                     return
+        elif scope["type"] == "websocket":
+            with self.lifecycle.answering():
+                await self._sockets.connect(scope, receive, send)
+            return
         elif scope["type"] == "lifespan":
             await self._lifespan(receive, send)
             return
@@ -88,6 +94,8 @@ class Application:
             CompletionRoute(catalogue, tenants, limits, settings.sse_ping_seconds),
         )
         self._hot = {route.path: route for route in routes}
+        self._sockets = Sockets(Frames(catalogue, tenants, routes))
+        self.lifecycle.on_drain.append(self._sockets.drain)
 
 
 def create_app(settings: Settings) -> Application:

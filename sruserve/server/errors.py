@@ -69,18 +69,19 @@ class ServeError(Exception):
             headers["x-should-retry"] = "true" if self.retry else "false"
         return headers
 
+    @property
+    def told(self) -> dict[str, str | None]:
+        """What every error says."""
+        return {
+            "message": self.message,
+            "type": self.type,
+            "param": self.param,
+            "code": self.code,
+        }
+
     def body(self) -> bytes:
         """The one JSON shape that every error has."""
-        return to_json(
-            {
-                "error": {
-                    "message": self.message,
-                    "type": self.type,
-                    "param": self.param,
-                    "code": self.code,
-                }
-            }
-        )
+        return to_json({"error": self.told})
 
 
 class InvalidRequest(ServeError):

@@ -51,7 +51,8 @@ _LAST_WORDS_SECONDS = 2.0
 class Lifecycle:
     """Loads, warms and drains the engines.
 
-    active: requests on hot routes that are being answered.
+    active: requests on hot routes that are being answered, and open sockets.
+    on_drain: called when no more work is to be taken.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -61,6 +62,7 @@ class Lifecycle:
         self.ready = False
         self.draining = False
         self.active = 0
+        self.on_drain: list[Callable[[], None]] = []
         self._settings = settings
         self._drain: asyncio.Task[None] | None = None
 
@@ -183,6 +185,8 @@ class Lifecycle:
         """Finish what runs, up to the operator's limit; new work is refused meanwhile."""
         log.info("stopping: %d requests are running", self.active)
         try:
+            for tell in self.on_drain:
+                tell()
             await self._stop_engines(self._settings.drain_seconds)
             deadline = time.monotonic() + _LAST_WORDS_SECONDS
             while self.active and time.monotonic() < deadline:

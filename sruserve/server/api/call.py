@@ -137,7 +137,7 @@ class Call:
         try:
             await done
         except asyncio.CancelledError:
-            if self.gone:
+            if self._gone:
                 raise ClientGone from None
             raise
         finally:
@@ -162,10 +162,6 @@ class Call:
     async def _withdraw(self, done: asyncio.Future[None]) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        self.withdraw(done)
-
-    def withdraw(self, done: asyncio.Future[None]) -> None:
-        """The client has left: nobody waits for the job any more."""
         if not done.done():
             self._gone = True
             done.cancel()

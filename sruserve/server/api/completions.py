@@ -1,7 +1,7 @@
 """`POST /v1/completions`: OpenAI's completions, whole or as events, and the state they end in."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from time import perf_counter, time
 from typing import Any
@@ -44,7 +44,7 @@ class CompletionRoute(Route[CompletionRequest]):
 
     async def parts(
         self, call: Call, request: CompletionRequest, served: Served, cost: int
-    ) -> AsyncIterator[dict[str, Any]]:
+    ) -> AsyncGenerator[dict[str, Any], None]:
         """What a streamed request is told, piece by piece; the last piece has the usage.
 
         Each is `choices`, with one in it. Whoever stops listening withdraws the job.
