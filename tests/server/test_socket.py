@@ -197,7 +197,8 @@ def test_two_streams_do_not_see_each_others_state(client: httpx.Client) -> None:
             await ask(connection, model="question")
             for letter in text:
                 await ask(connection, input=letter)
-            return (await ask(connection, input="", more=False))["scores"]
+            last = await ask(connection, input="", more=False)
+            return dict(last["scores"])
 
     async def together() -> list[dict[str, Any]]:
         return await asyncio.gather(*map(talk, texts))
@@ -264,8 +265,9 @@ def test_a_stream_that_cannot_begin_may_be_begun_otherwise(
     run(talk)
 
 
+_NUMBERS = st.integers(max_value=300) | st.just(1 << 70) | st.floats()
 _VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    st.none() | st.booleans() | _NUMBERS | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
     max_leaves=6,
 )
@@ -457,11 +459,11 @@ def test_what_is_no_websocket_is_told_so_and_closed(
 @pytest.mark.parametrize(
     "head, status",
     [
-        (b"sec-websocket-extensions: ;;;\r\n", b"400"),
+        (b"sec-websocket-key: another\r\n", b"400"),
         (b"x: " + b"y" * 9000 + b"\r\n", b"431"),
         (b"".join(b"x%d: y\r\n" % i for i in range(200)), b"431"),
     ],
-    ids=["wrong extensions", "long header", "many headers"],
+    ids=["two keys", "long header", "many headers"],
 )
 def test_a_wrong_handshake_is_refused_at_once(
     client: httpx.Client, head: bytes, status: bytes
@@ -473,7 +475,9 @@ def test_a_wrong_handshake_is_refused_at_once(
 def test_an_offer_behind_a_running_request_is_ignored(client: httpx.Client) -> None:
     body = json.dumps({"model": "characters", "prompt": "a", "max_tokens": 2000}).encode()
     request = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b"
-    offer = b"GET /v1/stream HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\nconnection: Upgrade\r\n\r\n"
+    offer = (
+        b"GET /v1/stream HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\nconnection: Upgrade\r\n\r\n"
+    )
     address = (client.base_url.host, client.base_url.port or 0)
     with socket.create_connection(address, timeout=20) as connection:
         connection.sendall(request % (len(body), body) + offer)
@@ -487,16 +491,16 @@ def test_an_offer_behind_a_running_request_is_ignored(client: httpx.Client) -> N
 def test_a_client_that_never_reads_is_made_to_wait_and_then_hung_up_on(serve: Serve) -> None:
     import psutil
 
-    with serve("characters", keep_alive_seconds=2) as (client, application), Raw(client) as raw:
+    with serve("characters", keep_alive_seconds=1) as (client, application), Raw(client) as raw:
         engine = application.lifecycle.catalogue["characters"].engine
         raw.received(b"\r\n\r\n")
         memory = psutil.Process().memory_info().rss
         ask_much = json.dumps(
-            {"model": "characters", "prompt": "a", "max_tokens": 5000, "logprobs": 20}
+            {"model": "characters", "prompt": "a", "max_tokens": 2000, "logprobs": 20}
         ).encode()
         raw.socket.sendall(frame(ask_much))
         raw.socket.settimeout(0.5)
-        flood = (frame(os.urandom(100), 9) + frame(b'{"max_tokens":5000,"logprobs":20}')) * 500
+        flood = (frame(os.urandom(100), 9) + frame(b'{"max_tokens":2000,"logprobs":20}')) * 500
         sent = 0
         with contextlib.suppress(OSError):  # it is not read, so it stops; then it is hung up on
             while sent < 64 << 20:
