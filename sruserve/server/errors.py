@@ -8,6 +8,7 @@ ServeError
 │   ├── WrongTask               422  wrong_task
 │   ├── CannotStream            422  cannot_stream
 │   ├── UnfitInput              422  the code that the model gave it
+│   ├── ConstraintUnsatisfiable 422  constraint_unsatisfiable
 │   ├── MalformedBody           400  malformed_body
 │   ├── BodyTooLarge            413  body_too_large
 │   ├── ModelNotFound           404  model_not_found
@@ -126,6 +127,12 @@ class UnfitInput(InvalidRequest):
     def __init__(self, message: str, *, code: str, param: str | None = None) -> None:
         super().__init__(message, param=param)
         self.code = code
+
+
+class ConstraintUnsatisfiable(InvalidRequest):
+    """There is no text that matches, or none that the model can spell."""
+
+    code = "constraint_unsatisfiable"
 
 
 class MalformedBody(InvalidRequest):

@@ -5,12 +5,13 @@ import struct
 import numpy as np
 from numpy.typing import NDArray
 
+from sruserve.server.engine.constraint import IDENTITY_BYTES, MOST_SPELLED
 from sruserve.server.engine.jobs import Snapshot
 from sruserve.server.errors import StateNotFinite, StateTampered
 
 # steps, pending, seed, choice; then how many floats of row and answer, window tokens, and bytes of
-# the three strings
-_HEAD = struct.Struct("<QqQQIIIIII")
+# the five strings
+_HEAD = struct.Struct("<QqQQIIIIIIII")
 _MOST_WINDOW = 1 << 16
 
 
@@ -20,10 +21,16 @@ def numbers_size(width: int, classes: int, window: int) -> int:
 
 
 def pack_snapshot(snapshot: Snapshot) -> bytes:
-    """Header, row and answer (float32), window (int64), word, utf8, held; little-endian, packed."""
+    """Header, row and answer (float32), window (int64), then the strings; little-endian, packed."""
     row = np.ascontiguousarray(snapshot.row, dtype="<f4")
     answer = np.ascontiguousarray(snapshot.answer, dtype="<f4")
-    word, held = snapshot.word.encode(), snapshot.held.encode()
+    strings = (
+        snapshot.word.encode(),
+        snapshot.utf8,
+        snapshot.held.encode(),
+        snapshot.constraint,
+        snapshot.spelled,
+    )
     head = _HEAD.pack(
         snapshot.steps,
         snapshot.pending,
@@ -32,14 +39,10 @@ def pack_snapshot(snapshot: Snapshot) -> bytes:
         row.size,
         answer.size,
         len(snapshot.window),
-        len(word),
-        len(snapshot.utf8),
-        len(held),
+        *map(len, strings),
     )
     window = np.array(snapshot.window, dtype="<i8")
-    return b"".join(
-        (head, row.tobytes(), answer.tobytes(), window.tobytes(), word, snapshot.utf8, held)
-    )
+    return b"".join((head, row.tobytes(), answer.tobytes(), window.tobytes(), *strings))
 
 
 def unpack_snapshot(data: bytes, width: int) -> Snapshot:
@@ -62,7 +65,9 @@ def unpack_snapshot(data: bytes, width: int) -> Snapshot:
     for length in strings:
         parts.append(data[offset : offset + length])
         offset += length
-    word, utf8, held = parts
+    word, utf8, held, constraint, spelled = parts
+    if len(constraint) not in (0, IDENTITY_BYTES) or len(spelled) > MOST_SPELLED * bool(constraint):
+        raise StateTampered("the state's constraint does not fit; send it as it was returned")
     if not np.isfinite(row).all() or not np.isfinite(answer).all():
         raise StateNotFinite(
             "the state holds NaN or infinity, so its stream cannot go on; start from an earlier one"
@@ -83,6 +88,8 @@ def unpack_snapshot(data: bytes, width: int) -> Snapshot:
         word=texts[0],
         utf8=utf8,
         held=texts[1],
+        constraint=constraint,
+        spelled=spelled,
         answer=answer.astype(np.float32),
     )
 

@@ -1,15 +1,13 @@
-"""Completions over HTTP, through OpenAI's own client and as raw events."""
+"""Completions over HTTP, whole and as raw events."""
 
 import asyncio
 import codecs
 import contextlib
 import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
-import openai
 import pytest
 
 from sruserve.server.api.replies import CompletionReply
@@ -43,67 +41,6 @@ def events(client: httpx.Client, **body: Any) -> list[dict[str, Any]]:
     assert blocks.pop() == "data: [DONE]"
     assert all(block.startswith("data: ") and "\n" not in block for block in blocks)
     return [json.loads(block.removeprefix("data: ")) for block in blocks]
-
-
-@pytest.fixture(scope="module")
-def openai_client(client: httpx.Client) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(
-        base_url=f"{client.base_url}/v1", api_key="unused", max_retries=0
-    ) as connected:
-        yield connected
-
-
-def test_openais_client_gets_a_completion(openai_client: openai.OpenAI) -> None:
-    answer = openai_client.completions.create(
-        model="characters", prompt=PROMPT, max_tokens=20, seed=1
-    )
-    assert answer.object == "text_completion"
-    assert answer.id.startswith("cmpl-")
-    assert answer.choices[0].finish_reason == "length"
-    assert answer.usage is not None
-    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (13, 20)
-    assert answer.usage.total_tokens == 33
-
-
-def test_openais_client_gets_the_same_text_as_a_stream(openai_client: openai.OpenAI) -> None:
-    whole = openai_client.completions.create(
-        model="characters", prompt=PROMPT, max_tokens=300, seed=1
-    )
-    chunks = list(
-        openai_client.completions.create(
-            model="characters", prompt=PROMPT, max_tokens=300, seed=1, stream=True,
-            stream_options={"include_usage": True},
-        )
-    )  # fmt: skip
-    *parts, usage = chunks
-    assert "".join(part.choices[0].text for part in parts) == whole.choices[0].text
-    assert [part.choices[0].finish_reason for part in parts[:-1]] == [None] * (len(parts) - 1)
-    assert parts[-1].choices[0].finish_reason == "length"
-    assert len({chunk.id for chunk in chunks}) == 1
-    assert usage.choices == []
-    assert usage.usage == whole.usage
-
-
-def test_openais_client_continues_from_a_state(openai_client: openai.OpenAI) -> None:
-    def create(prompt: str, max_tokens: int, **extra: Any) -> Any:
-        return openai_client.completions.create(
-            model="characters", prompt=prompt, max_tokens=max_tokens, extra_body=extra
-        ).choices[0]
-
-    whole = create(PROMPT, 40, seed=3).text
-    first = create(PROMPT, 15, seed=3, return_state=True)
-    second = create("", 25, state=first.state)
-    assert first.text + second.text == whole
-
-
-def test_openais_client_raises_its_own_errors(openai_client: openai.OpenAI) -> None:
-    with pytest.raises(openai.NotFoundError) as caught:
-        openai_client.completions.create(model="absent", prompt="a")
-    assert caught.value.code == "model_not_found"
-    with pytest.raises(openai.UnprocessableEntityError) as refused:
-        openai_client.completions.create(model="characters", prompt="a", temperature=-1)
-    assert refused.value.param == "temperature"
-    assert [model.id for model in openai_client.models.list()][:1] == ["characters"]
 
 
 @pytest.mark.parametrize("cuts", [(1,), (20,), (59,), (1, 2, 3), (7, 30, 31)])
@@ -165,6 +102,7 @@ def test_n_choices_differ_and_each_depends_on_the_seed_and_its_number_only(
         "prompt_tokens": 13,
         "completion_tokens": 120,
         "total_tokens": 133,
+        "prompt_tokens_details": {"cached_tokens": 0},
     }
 
 
@@ -321,7 +259,7 @@ def test_nulls_mean_openais_defaults(client: httpx.Client) -> None:
 
 
 def test_harmless_openai_fields_are_taken(client: httpx.Client) -> None:
-    complete(client, prompt="a", user="me", metadata={"a": "b"}, echo=False, best_of=1)
+    complete(client, prompt="a", user="me", metadata={"a": "b"}, ignore_eos=True, best_of=1)
     complete(client, prompt="a", frequency_penalty=0, presence_penalty=0.0, logit_bias={})
 
 

@@ -1,6 +1,7 @@
 """One request on a hot route: its bounded body, its reply, and a client that may leave."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from itertools import count
 from os import urandom
@@ -19,6 +20,7 @@ Send = Callable[[Message], Awaitable[None]]
 JSON_TYPE = (b"content-type", b"application/json")
 # Most jobs are done before anyone could leave; a task that watches the client costs more than they.
 WATCH_AFTER_SECONDS = 0.02
+_REQUEST_ID = re.compile(r"[!-~]{1,128}")
 _PIECE_BYTES = 64 << 10  # as much as a transport takes before it asks its writer to wait
 
 # Every process has its own prefix, so that ids differ between workers and restarts.
@@ -105,8 +107,13 @@ class Call:
     async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         """Send the status line and the headers."""
         self.started = True
-        headers.append((b"x-request-id", self.number.encode()))
+        headers.append((b"x-request-id", self._request_id()))
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+    def _request_id(self) -> bytes:
+        """The client's own id of the request, if it sent a harmless one, else ours."""
+        given = self.header(b"x-request-id") or ""
+        return (given if _REQUEST_ID.fullmatch(given) else self.number).encode()
 
     async def send(self, body: bytes, *, more: bool = False) -> None:
         """Send a part of the reply's body, piece by piece, as fast as the client takes them."""

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from sruserve.server.api.inputs import MANY_STATES
+from sruserve.server.api.prompts import Prompt
+from sruserve.server.api.requests import CompletionRequest
 from sruserve.server.api.served import Served
-from sruserve.server.engine.jobs import Generated, Snapshot
+from sruserve.server.engine.jobs import Generated
 
 _LONG_TOKENS = 1024  # with log-probabilities, about as many kilobytes of JSON
 
@@ -17,25 +19,27 @@ def is_much(pieces: Sequence[Generated]) -> bool:
 
 
 class Choice:
-    """Turns the stretches of one completion into `choices[index]`, one by one or all at once.
-
-    start: what the completion continues, if anything.
-    """
+    """Turns the stretches of one completion into `choices[index]`, one by one or all at once."""
 
     def __init__(
-        self, index: int, served: Served, with_logprobs: bool, start: Snapshot | None
+        self, index: int, served: Served, request: CompletionRequest, prompt: Prompt
     ) -> None:
         self.tokens = 0
         self.pieces: list[Generated] = []
         self._index = index
         self._served = served
         self._codec = served.model.codec
-        self._with_logprobs = with_logprobs
+        self._with_logprobs = request.logprobs is not None
+        self._with_ids = request.return_token_ids or self._codec is None
+        self._prompt = prompt
+        self._to_echo = bool(request.echo)
         self._offset = 0  # characters before the next token
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        if with_logprobs and start is not None:
-            self._offset = len(start.held)
-            self._decoder.decode(start.utf8)
+        if prompt.start is not None:
+            self._decoder.decode(prompt.start.utf8)
+            self._offset = len(prompt.start.held)
+            if len(prompt.ids):  # what was held back cannot go on behind a prompt
+                self._offset += len(self._decoder.decode(b"", True))
 
     def keep(self, piece: Generated) -> None:
         """Remember a stretch for `whole`."""
@@ -58,16 +62,22 @@ class Choice:
     def part(self, piece: Generated) -> dict[str, Any]:
         """The choice of a chunk that holds just this stretch."""
         self.tokens += len(piece.tokens)
+        text, ids = piece.text, list(piece.tokens)
+        if self._to_echo:  # behind what an earlier request held back
+            self._to_echo, at = False, self._offset
+            text = text[:at] + self._prompt.text + text[at:]
+            ids = self._prompt.ids.tolist() + ids
         choice: dict[str, Any] = {
             "index": self._index,
-            "text": piece.text,
+            "text": text,
             "logprobs": self._logprobs(piece) if self._with_logprobs else None,
             "finish_reason": piece.finish_reason,
         }
-        if self._codec is None:
-            choice["token_ids"] = list(piece.tokens)
+        if self._with_ids:
+            choice["token_ids"] = ids
         if piece.finish_reason is not None:
             choice["stop_reason"] = piece.stop_reason
+        if piece.finish_reason is not None or piece.state is not None:
             choice["state"] = self._served.seal_state(piece.state)
         return choice
 

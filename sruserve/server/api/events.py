@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 from sruserve.server.api.call import Call, ClientGone, json_bytes
 from sruserve.server.api.choices import is_much
@@ -20,17 +21,25 @@ _HEADERS = (
 
 
 class Outbox:
-    """Stretches that wait for the client. It holds at most what the completions may grow to."""
+    """Stretches that wait for the client. It holds at most what the completions may grow to.
+
+    Of a completion's states it holds the last one only: a client that is behind goes on from there.
+    """
 
     def __init__(self, done: asyncio.Future[None]) -> None:
         self._loop = done.get_loop()
         self._done = done
         self._pieces: list[tuple[int, Generated]] = []
+        self._states: dict[int, int] = {}  # where in `_pieces` the state of a completion is
         self._waiter: asyncio.Future[None] | None = None
         done.add_done_callback(self._wake)
 
     def put(self, index: int, piece: Generated) -> None:
         """Called by the engine, on the loop."""
+        if piece.state is not None:
+            if (earlier := self._states.get(index)) is not None:
+                self._pieces[earlier] = (index, replace(self._pieces[earlier][1], state=None))
+            self._states[index] = len(self._pieces)
         self._pieces.append((index, piece))
         self._wake()
 
@@ -44,6 +53,7 @@ class Outbox:
             finally:
                 timer.cancel()
         pieces, self._pieces = self._pieces, []
+        self._states.clear()
         return pieces
 
     def _wake(self, _: object = None) -> None:

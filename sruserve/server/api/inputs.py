@@ -69,7 +69,7 @@ def encode_input(
         if isinstance(given, str):
             ids, word = _codec(served, field).encode(given, held, more)
         else:
-            ids, word = _check_ids(given, model, field), ""
+            ids, word = check_ids(given, model, field), ""
             if held and model.codec is not None:  # ids begin a new word
                 ids = np.concatenate([model.codec.encode("", held)[0], ids])
     _check_not_empty(ids, given, start, field, more)
@@ -144,7 +144,7 @@ def encode_features(served: Served, given: list[list[float]]) -> NDArray[np.floa
     return features
 
 
-def _check_ids(given: list[int], model: Model, field: str) -> Ids:
+def check_ids(given: list[int], model: Model, field: str) -> Ids:
     size = model.config.vocab_size
     if size is None:
         raise InvalidRequest(f"{model.name} takes `features`, not ids", param=field)

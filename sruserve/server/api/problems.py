@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from sruserve.server.api.requests import INPUT_SHAPES
+from sruserve.server.api.requests import INPUT_SHAPES, MOST_BIASES
 from sruserve.server.errors import (
     InvalidRequest,
     MalformedBody,
@@ -25,6 +25,9 @@ _SHAPES = {
     **dict.fromkeys(("input", "pair", "prompt"), INPUT_SHAPES),
     "state": "a state as it was returned, or a list of them (null for a new stream)",
     "stop": "a text or a list of at most 16 texts, each of 1 to 256 characters",
+    "json_schema": "a JSON schema: an object, or true",
+    "logit_bias": f"an object of at most {MOST_BIASES} token ids, as strings, each with a number "
+    "from -100 to 100",
 }
 
 

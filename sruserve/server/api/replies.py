@@ -111,14 +111,27 @@ class Choice(BaseModel):
     logprobs: CompletionLogprobs | None
     finish_reason: str | None
     stop_reason: str | None = Field(None, description="The stop string that ended the text.")
-    state: str | None = None
-    token_ids: list[int] | None = Field(None, description="For models without a vocabulary.")
+    state: str | None = Field(
+        None,
+        description="What continues the text: at its end, and on the way where "
+        "`stream_options.state_interval` asks for it.",
+    )
+    token_ids: list[int] | None = Field(
+        None, description="For models without a vocabulary, and with `return_token_ids`."
+    )
+
+
+class PromptTokensDetails(BaseModel):
+    cached_tokens: int = Field(
+        description="Steps that states or a preset spared, beside `prompt_tokens`."
+    )
 
 
 class CompletionUsage(BaseModel):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
 
 
 class CompletionReply(BaseModel):

@@ -65,6 +65,7 @@ class TextRoute(Route[Body]):
             keep=keep,
             cost=cost,
             deadline=self.deadline(request),
+            priority=served.tenant.priority(request.priority),
         )
         numbers = sum(self.numbers(served, item) for item in items)
         numbers += len(items) * served.state_numbers(keep)

@@ -46,15 +46,17 @@ class Decoding:
         return picked
 
     def pick(
-        self, streams: Sequence[Stream], logits: Tensor, uniforms: NDArray[np.float64]
+        self, streams: Sequence[Stream], uniforms: NDArray[np.float64], logits: Tensor, step: int
     ) -> Tensor:
         """One token for each stream, (streams) int64 on the device, from scores that are there.
+
+        uniforms: (steps, streams): those of all steps, of which this is number `step`.
 
         The same kernel as in a burst: a token does not depend on which of the two picks it.
         """
         nowhere = [-1] * len(streams)
         slots = Slots(len(streams), 1, self._device)
-        slots.load(self._describe(streams, nowhere, nowhere, nowhere, uniforms))
+        slots.load(self._describe(streams, nowhere, nowhere, nowhere, uniforms[step:][:1]))
         self._decoder.pick(logits, slots)
         return slots.tokens
 

@@ -6,14 +6,14 @@ from itertools import groupby
 
 import numpy as np
 
-from sruserve.server.engine.jobs import Keep, Row
+from sruserve.server.engine.jobs import Ending, Keep, Row
 from sruserve.server.engine.moves import Move
 from sruserve.server.engine.residents import Resident
 from sruserve.server.engine.states import States, trouble
 from sruserve.server.engine.streams import Stream
 from sruserve.server.errors import ServeError
 
-Stopped = tuple[Stream, str | None]  # a stream, and the stop string that ended it
+Stopped = tuple[Stream, Ending]  # a stream, and why it ends
 
 
 @dataclass(slots=True)
@@ -21,7 +21,7 @@ class Departure:
     """A stream that is done. row: its state as its job asks for it. error: why there is none."""
 
     stream: Stream
-    stop: str | None
+    ending: Ending
     row: Row | Resident | None = None
     error: ServeError | None = None
     move: Move | None = None
@@ -38,7 +38,7 @@ class Departures:
     def begin(self, stopped: Sequence[Stopped]) -> None:
         """Streams are done: have their states kept or copied, if their jobs ask for it."""
         for job, group in groupby(stopped, key=lambda one: one[0].job):
-            departures = [Departure(stream, stop) for stream, stop in group]
+            departures = [Departure(stream, ending) for stream, ending in group]
             try:
                 if job.keep is Keep.RESIDENT:
                     for departure in departures:
@@ -51,11 +51,14 @@ class Departures:
             self._open += departures
 
     def ended(self) -> Iterator[Departure]:
-        """Those whose state is there, or will never be. Streams of jobs that ended are left out."""
+        """Those whose state is there, or will never be. Streams of jobs that ended are left out.
+
+        A stream's last result waits for its checkpoint.
+        """
         going, self._open = self._open, []
         for departure in going:
             move = departure.move
-            if move is not None and not move.done():
+            if departure.stream.checkpoint or (move is not None and not move.done()):
                 self._open.append(departure)
                 continue
             if departure.stream.dropped:

@@ -10,9 +10,10 @@ from sruserve.kernels.devices import is_dead, use_own_stream
 from sruserve.kernels.memory import give_back, is_out_of_memory
 from sruserve.model.folder import Model
 from sruserve.server.engine.batch import Batch
+from sruserve.server.engine.checkpoints import Checkpoints
 from sruserve.server.engine.departures import Departures
 from sruserve.server.engine.inbox import Inbox
-from sruserve.server.engine.jobs import Item, Job, Kind
+from sruserve.server.engine.jobs import DRAINING, Item, Job, Keep, Kind, Sampling
 from sruserve.server.engine.lanes import Lane, lane_of
 from sruserve.server.engine.limits import Limits
 from sruserve.server.engine.outbox import Outbox
@@ -28,6 +29,7 @@ from sruserve.server.errors import (
     EmptyInput,
     EngineFailure,
     InputTooLong,
+    InvalidRequest,
     OutOfDeviceMemory,
     ServeError,
     StateTooLarge,
@@ -62,11 +64,10 @@ class Engine:
             limits, self._inbox, self._states, not network.streams, model.codec, self._end
         )
         self._outbox = Outbox(self._inbox.drop)
-        self._departures = Departures(self._states)
         self._stepper = Stepper(model, self._states.pool)
         self._settler = Settler(
-            limits, self._scheduler, self._stepper, self._states, self._departures, self._outbox,
-            metrics,
+            limits, self._scheduler, self._stepper, self._states, Departures(self._states),
+            Checkpoints(self._states), self._outbox, metrics,
         )  # fmt: skip
         self._tier = "device" if network.device.type == "cuda" else "pool"
         self._threads = Threads(network, limits.threads)
@@ -137,6 +138,7 @@ class Engine:
                 )
         if job.kind is Kind.GENERATE and not all(map(_begins, job.items)):
             raise EmptyInput("nothing to go on from: send a prompt, or a state that has one")
+        self._check_sampling(job.sampling)
         if any(not self._keeps(item) for item in job.items):
             raise StateWrongModel("the state is kept by another engine; send it to its own")
         job.submitted = time.monotonic()
@@ -146,6 +148,15 @@ class Engine:
         """Forget a kept state, once the jobs submitted so far are through with it; any thread."""
         if resident.owner is self._states.residents:
             self._inbox.drop(resident)
+
+    def _check_sampling(self, sampling: Sampling) -> None:
+        """Raise `InvalidRequest` for tokens that the model does not have."""
+        outputs = self.model.config.outputs or 0
+        tokens = [*sampling.allowed, *(token for token, _ in sampling.logit_bias)]
+        if any(not 0 <= token < outputs for token in tokens):
+            raise InvalidRequest(f"{self.model.name} has the tokens 0 to {outputs - 1}")
+        if sampling.allowed and sampling.constraint is not None:
+            raise InvalidRequest("tokens may be limited by a constraint or by a list, not by both")
 
     def _keeps(self, item: Item) -> bool:
         row = item.start.row if item.start is not None else None
@@ -196,6 +207,7 @@ class Engine:
     def _turn(self) -> None:
         """One step, or at the end of a stop's patience the end of everything."""
         if time.monotonic() > self._deadline:
+            self._hand_back()
             self._end_all(Draining("the server stopped before this was done; retry"))
             return
         if self._states.busy:
@@ -209,6 +221,14 @@ class Engine:
             self._settler.tell_departed(self._end)
             self._states.make_room(self.running)  # early, so that the next step finds it
         self._tell_occupancy()
+
+    def _hand_back(self) -> None:
+        """Give the completions that run back to their clients, with their states, as asked for."""
+        for job in self._scheduler.jobs():
+            if job.keep is not Keep.NOTHING:
+                self._settler.stop(job, DRAINING)
+        self._states.moves.finish()
+        self._settler.tell_departed(self._end)
 
     def _tell_occupancy(self) -> None:
         self._metrics.occupancy(self.waiting, self.running)
@@ -255,8 +275,7 @@ class Engine:
         """Compute one step, or a burst of them where streams only decode."""
         burst = 1
         if not batch.inputs:
-            left = min(stream.tokens_left for stream in batch.decodes)
-            burst = min(self._limits.burst, left)
+            burst = min(self._limits.burst, *(stream.unbroken for stream in batch.decodes))
         self._threads.use(len(batch.decodes) + sum(count for _, count in batch.inputs))
         self._states.await_arrivals(batch.streams)
         computed = batch.computed
@@ -273,7 +292,7 @@ class Engine:
         return EngineFailure("the model failed on this batch; see the server's log")
 
     def _fail(self, job: Job, error: Exception) -> None:
-        self._end(job, self._explain(error))
+        self._end(job, error if isinstance(error, ServeError) else self._explain(error))
 
     def _abandon(self, batch: Batch, advances: list[Advance], problem: ServeError) -> None:
         """End the jobs of a batch whose step or settling failed; none of its rows stays in use."""

@@ -43,6 +43,7 @@ class Sampler:
             top_k = column([min(s.top_k, _ALL) or _ALL for s in sampling])
             top_p = column([s.top_p if s.top_p < 1 else 2.0 for s in sampling])
             self._filters = (top_k, top_p, column([s.min_p for s in sampling]))
+        self._step, self._picked = 0, torch.zeros(0)  # the last step, and its tokens
         self._window: Tensor | None = None
         if any(s.repetition_penalty != 1 for s in sampling):
             self._penalty = column([s.repetition_penalty for s in sampling])
@@ -53,9 +54,12 @@ class Sampler:
         """Pick (streams) int64 tokens from logits (streams, vocabulary), float32.
 
         Inverse CDF in id order, of the distribution after penalty, temperature, top-k, top-p and
-        min-p, at the step's uniform number; temperature 0 takes the most likely.
+        min-p, at the step's uniform number; temperature 0 takes the most likely. Asked again for a
+        step, it forgets what it has picked.
         """
         if self._window is not None:
+            if step > self._step:
+                self._window = torch.cat((self._window[:, 1:], self._picked.unsqueeze(1)), 1)
             logits = self._penalised(logits, self._window)
         if self._all_greedy:
             tokens = logits.argmax(1)
@@ -72,8 +76,7 @@ class Sampler:
             tokens = (cdf <= threshold).sum(1).clamp_(max=logits.shape[1] - 1)
             if self._greedy is not None:
                 tokens = torch.where(self._greedy.squeeze(1), logits.argmax(1), tokens)
-        if self._window is not None:
-            self._window = torch.cat((self._window[:, 1:], tokens.unsqueeze(1)), 1)
+        self._picked, self._step = tokens, step
         return tokens
 
     def _penalised(self, logits: Tensor, window: Tensor) -> Tensor:

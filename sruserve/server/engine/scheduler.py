@@ -4,6 +4,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from sruserve.kernels.memory import is_out_of_memory
 from sruserve.model.text import Codec
@@ -53,7 +54,7 @@ class Scheduler:
         self._limits, self._inbox, self._states, self._whole = limits, inbox, states, whole
         self._codec, self._fail = codec, fail
         self._jobs: dict[Job, _Open] = {}
-        self._waiting: deque[Stream] = deque()
+        self._waiting: list[Stream] = []  # by priority
         self._admitted: deque[Stream] = deque()  # may hold a state, and have inputs left
         self._arriving: list[Stream] = []  # of those
         self._stale = False  # some of these belong to dropped jobs
@@ -63,7 +64,12 @@ class Scheduler:
     @property
     def running(self) -> int:
         """Sequences without a last result."""
-        return len(self._decoding) + len(self._admitted) + len(self._waiting)
+        return self.admitted + len(self._waiting)
+
+    @property
+    def admitted(self) -> int:
+        """Those of them that may hold a state."""
+        return len(self._decoding) + len(self._admitted)
 
     @property
     def busy(self) -> bool:
@@ -114,6 +120,11 @@ class Scheduler:
         """The stream takes part in no more steps."""
         self._decoding.pop(stream, None)
 
+    def decoding(self, job: Job) -> list[Stream]:
+        """A job's streams that take tokens; none where some have not read all of their inputs."""
+        entry = self._jobs[job]
+        return [] if entry.unread else [s for s in entry.streams if s in self._decoding]
+
     def finish(self, stream: Stream) -> bool:
         """A stream has its last result; returns whether it was its job's last stream."""
         streams = self._jobs[stream.job].streams
@@ -162,12 +173,13 @@ class Scheduler:
         else:
             entry.streams = dict.fromkeys(streams)
             self._waiting.extend(streams)
+            self._waiting.sort(key=_priority)  # equal ones keep their order
 
     def _admit(self) -> None:
         """Let the first ones that wait hold a state, as many as there is room for."""
         if not self._waiting:
             return
-        room = self._states.room - len(self._decoding) - len(self._admitted)
+        room = self._states.room - self.admitted
         if room <= 0:
             if not (self._decoding or self._admitted or self._states.busy):  # nothing will change
                 self._fail(
@@ -178,8 +190,8 @@ class Scheduler:
                     ),
                 )
             return
-        entering = [self._waiting.popleft() for _ in range(min(room, len(self._waiting)))]
-        self._admitted.extend(entering)
+        entering, self._waiting = self._waiting[:room], self._waiting[room:]
+        self._admitted = deque(sorted((*self._admitted, *entering), key=_priority))
         self._states.admit([stream for stream in entering if not stream.dropped], self._fail)
         self._arriving += [stream for stream in entering if stream.arrival is not None]
 
@@ -195,7 +207,7 @@ class Scheduler:
 
     def _forget_dropped(self) -> None:
         if self._stale:
-            self._waiting = deque(stream for stream in self._waiting if not stream.dropped)
+            self._waiting = [stream for stream in self._waiting if not stream.dropped]
             self._admitted = deque(stream for stream in self._admitted if not stream.dropped)
             self._stale = False
 
@@ -212,7 +224,10 @@ class Scheduler:
             self._fail(job, error)
 
     def _share(self, budget: int) -> list[tuple[Stream, int]]:
-        """Take streams out of the queue for a step and split `budget` tokens among them."""
+        """Take streams out of the queue for a step and split `budget` tokens among them.
+
+        Streams of a smaller priority number take all that they can before others get any.
+        """
         if self._whole:
             taken: list[tuple[Stream, int]] = []
             while self._admitted and self._admitted[0].remaining <= budget:
@@ -220,7 +235,17 @@ class Scheduler:
                 budget -= stream.remaining
                 taken.append((stream, stream.remaining))
             return taken
-        return shares(self._choose(budget), budget)
+        taken = []
+        chosen = sorted(self._choose(budget), key=_priority)
+        for _, group in groupby(chosen, key=_priority):
+            equals = list(group)
+            if budget > 0:
+                parts = shares(equals, budget)
+                budget -= sum(count for _, count in parts)
+                taken += parts
+            else:
+                self._admitted.extend(equals)
+        return taken
 
     def _choose(self, most: int) -> list[Stream]:
         """Take admitted streams out of the queue; whose state is still arriving stays in it.
@@ -245,3 +270,7 @@ class Scheduler:
         entry.unread -= 1
         if not entry.unread:
             self._inbox.leave(job)
+
+
+def _priority(stream: Stream) -> int:
+    return stream.job.priority

@@ -1,17 +1,19 @@
 """Make a step true: fresh rows become the streams', what was computed is told, ends are ends."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from sruserve.server.engine.batch import Batch
+from sruserve.server.engine.checkpoints import Checkpoints
 from sruserve.server.engine.departures import Departure, Departures, Stopped
-from sruserve.server.engine.jobs import Job, Keep, Kind
+from sruserve.server.engine.jobs import LENGTH, Ending, Job, Keep
 from sruserve.server.engine.limits import Limits
 from sruserve.server.engine.outbox import Outbox
 from sruserve.server.engine.readout import Advance
 from sruserve.server.engine.scheduler import Scheduler
 from sruserve.server.engine.states import States, trouble
 from sruserve.server.engine.step import Stepper
+from sruserve.server.engine.streams import Stream
 from sruserve.server.errors import ServeError
 
 _CROWD = 64  # open completions at which text is flushed as rarely as it may be
@@ -39,11 +41,12 @@ class Settler:
         stepper: Stepper,
         states: States,
         departures: Departures,
+        checkpoints: Checkpoints,
         outbox: Outbox,
         metrics: Metrics,
     ) -> None:
         self._limits, self._scheduler, self._stepper = limits, scheduler, stepper
-        self._states, self._departures = states, departures
+        self._states, self._departures, self._checkpoints = states, departures, checkpoints
         self._outbox, self._metrics = outbox, metrics
 
     def settle(
@@ -63,6 +66,7 @@ class Settler:
         generated = characters = 0
         interval = self._flush_seconds()
         stopped: list[Stopped] = []
+        marked: list[Stream] = []
         failed: dict[Job, Exception] = {}
         for advance in advances:
             stream = advance.stream
@@ -72,7 +76,7 @@ class Settler:
                 stream.steps += advance.consumed
                 continue
             try:
-                used, stop, told = self._write(advance)
+                used, ending, told = self._write(advance)
             except Exception as error:
                 failed[stream.job] = error
                 row, advance.row = advance.row, -1
@@ -82,39 +86,53 @@ class Settler:
             self._swap(advance)
             stream.steps += advance.consumed + used - 1
             stream.pending = advance.tokens[used - 1]
-            if stop is not None or not stream.tokens_left:
-                stopped.append((stream, stop))
+            if ending is not None:
+                stopped.append((stream, ending))
                 continue
             self._scheduler.decode(stream)
-            if stream.job.stream and now - stream.told_at >= interval:
+            if stream.checkpoint:  # what follows is told after it
+                continue
+            if stream.checkpoint_due:
+                marked.append(stream)
+            elif stream.job.stream and now - stream.told_at >= interval:
                 self._outbox.tell(stream.job, stream.index, stream.tell(now))
         for stream, _ in batch.inputs:
-            samples = stream.job.kind is Kind.GENERATE and stream.job.sampling.max_tokens
-            if not stream.remaining and not samples:
-                stopped.append((stream, None))
+            if not stream.remaining and not stream.samples:
+                stopped.append((stream, stream.ending or LENGTH))
         for job, problem in failed.items():
             fail(job, problem)
-        stopped = [(stream, stop) for stream, stop in stopped if stream.job not in failed]
-        for stream, _ in stopped:
-            self._scheduler.retire(stream)
-        self._departures.begin(stopped)
+        stopped = [(stream, ending) for stream, ending in stopped if stream.job not in failed]
+        self._stop(stopped)
+        marked = [stream for stream in marked if stream.job not in failed]
+        self._checkpoints.begin(marked, now, self._states.spare(self._scheduler.admitted))
         if generated:
             self._metrics.generated(generated, characters)
 
-    def _write(self, advance: Advance) -> tuple[int, str | None, int]:
-        """Assemble what was sampled; a stop inside it takes the state back to the stop."""
+    def stop(self, job: Job, ending: Ending) -> None:
+        """End the completions of a job where they are; their last results are told as always."""
+        self._stop([(stream, ending) for stream in self._scheduler.decoding(job)])
+
+    def _stop(self, stopped: Sequence[Stopped]) -> None:
+        for stream, _ in stopped:
+            self._scheduler.retire(stream)
+        self._departures.begin(stopped)
+
+    def _write(self, advance: Advance) -> tuple[int, Ending | None, int]:
+        """Assemble what was sampled; an end inside it takes the state back to the end."""
         stream = advance.stream
-        used, stop, told = stream.write(advance.tokens, advance.logprobs)
+        used, ending, told = stream.write(advance.tokens, advance.logprobs)
         if used < len(advance.tokens) and stream.job.keep is not Keep.NOTHING:
             self._stepper.replay(stream, advance.tokens[: used - 1], advance.row)
             self._metrics.replayed()
-        return used, stop, told
+        return used, ending, told
 
     def tell_departed(self, fail: Callable[[Job, ServeError], None]) -> None:
-        """Tell the last results of the streams whose states are there.
+        """Tell the checkpoints and last results whose states are there.
 
-        fail: called with a job of whose state nothing came.
+        fail: called with a job of whose last state nothing came.
         """
+        for stream, piece in self._checkpoints.ended():
+            self._outbox.tell(stream.job, stream.index, piece)
         for departure in self._departures.ended():
             try:
                 self._tell(departure)
@@ -126,7 +144,7 @@ class Settler:
         if departure.error is not None:
             raise departure.error
         stream = departure.stream
-        result = stream.finish(departure.row, departure.stop)
+        result = stream.finish(departure.row, departure.ending)
         self._states.free(stream)
         self._outbox.tell(stream.job, stream.index, result)
         if self._scheduler.finish(stream):

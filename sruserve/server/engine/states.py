@@ -53,6 +53,10 @@ class States:
         """Streams that may be admitted at a time, with a row to read and one to write each."""
         return (self.pool.capacity - (len(self.pool) - self._own)) // 2
 
+    def spare(self, streams: int) -> int:
+        """Rows that so many admitted streams can do without."""
+        return self.pool.capacity - (len(self.pool) - self._own) - 2 * streams
+
     @property
     def busy(self) -> bool:
         """Whether states are on their way."""
@@ -156,6 +160,10 @@ class States:
             self._detach(stream)
         stream.promised = False
         return resident
+
+    def copy(self, streams: Sequence[Stream]) -> Move:
+        """Begin to copy the rows of streams that go on; at most as many as one move may have."""
+        return self.moves.take([stream.row for stream in streams])
 
     def take(self, streams: Sequence[Stream]) -> Move:
         """Begin to copy the states that streams end in, whose own rows are given back."""

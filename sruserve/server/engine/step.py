@@ -1,6 +1,7 @@
 """Compute one step: read the streams' rows, write fresh ones, sample. Nothing is settled here."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from sruserve.kernels import RaggedBatch
 from sruserve.kernels.devices import Pace
 from sruserve.model.folder import Model
+from sruserve.server.engine.adjusting import Adjusted, Pick
 from sruserve.server.engine.batch import Batch
 from sruserve.server.engine.decoding import Decoding
 from sruserve.server.engine.jobs import Kind
@@ -24,6 +26,7 @@ class Stepper:
 
     def __init__(self, model: Model, pool: StatePool) -> None:
         self._network, self._pool = model.network, pool
+        self._outputs = model.config.outputs or 0
         self._readout = Readout(model)
         self._decoding: Decoding | None = None
         self._pace = Pace(self._network.device)
@@ -78,7 +81,7 @@ class Stepper:
     ) -> None:
         source = [self._source(advance) for advance in advances]
         if self._decoding is not None and not batch.inputs:
-            if not any(a.stream.job.sampling.logprobs is not None for a in advances):
+            if not any(a.stream.job.sampling.by_step for a in advances):
                 steps = 1 if interrupted() else min(burst, self._decoding.most_steps)
                 self._decode(self._decoding, advances, source, steps)
                 return
@@ -129,12 +132,12 @@ class Stepper:
     ) -> None:
         """Sample a token per stream, run them all, and so on; `advance_all` ends it with None."""
         sampling = [advance.stream.job.sampling for advance in advances]
-        sampler = self._sampler(advances, burst)
+        pick = self._picker(advances, burst)
         told = [i for i, s in enumerate(sampling) if s.logprobs is not None]
         columns = []
         for step in range(burst):
             logits = self._network.logits(hidden)
-            tokens = sampler(logits, step)
+            tokens = pick(logits, step)
             columns.append(tokens)
             for i in told:
                 logprobs = self._readout.logprobs(
@@ -148,18 +151,17 @@ class Stepper:
         for advance, row in zip(advances, torch.stack(columns, 1).tolist(), strict=True):
             advance.tokens = row
 
-    def _sampler(self, advances: list[Advance], burst: int) -> Callable[[Tensor, int], Tensor]:
+    def _picker(self, advances: list[Advance], burst: int) -> Pick:
         """What picks tokens, (streams) int64, from scores at a step of the burst."""
         streams, uniforms = [a.stream for a in advances], _uniforms(advances, burst)
-        decoding = self._decoding
-        if decoding is not None:  # the kernel of the bursts, so that company changes no token
-            return lambda logits, step: decoding.pick(streams, logits, uniforms[step : step + 1])
-        return Sampler(
-            [stream.job.sampling for stream in streams],
-            [stream.window for stream in streams],
-            uniforms,
-            self._network.device,
-        )
+        sampling = [stream.job.sampling for stream in streams]
+        pick: Pick
+        if self._decoding is not None:  # the kernel of the bursts, so that company changes no token
+            pick = partial(self._decoding.pick, streams, uniforms)
+        else:
+            windows = [stream.window for stream in streams]
+            pick = Sampler(sampling, windows, uniforms, self._network.device)
+        return Adjusted(pick, streams, self._outputs) if any(s.adjusts for s in sampling) else pick
 
     def _source(self, advance: Advance) -> int:
         """The row that a stream starts from; on the CPU, a request's state is put in place here."""
@@ -221,7 +223,7 @@ def _wanted(
             begin = end - 1
         if kind is not Kind.GENERATE:
             reads.append((advance, slice(rows, rows + end - begin)))
-        elif stream.tokens_left:
+        elif stream.samples:
             sampled.append((advance, rows))
         else:
             continue

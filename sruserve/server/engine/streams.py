@@ -8,10 +8,14 @@ from numpy.typing import NDArray
 
 from sruserve.kernels.slots import WINDOW
 from sruserve.model.text import Codec
+from sruserve.server.engine.constraint import MOST_SPELLED, Constraint
 from sruserve.server.engine.found import Found
 from sruserve.server.engine.jobs import (
+    COMPLETE,
+    LENGTH,
     Classified,
     Encoded,
+    Ending,
     Generated,
     Job,
     Keep,
@@ -26,6 +30,7 @@ from sruserve.server.engine.jobs import (
 from sruserve.server.engine.moves import Move
 from sruserve.server.engine.philox import uniforms
 from sruserve.server.engine.residents import Resident
+from sruserve.server.engine.spelling import Spelling
 from sruserve.server.engine.writer import Writer
 
 _NEW = Snapshot(np.zeros(0, np.float32))
@@ -62,6 +67,8 @@ class Stream:
     inputs: what it has to consume; `done` of it is consumed.
     pending: its last token, known but not consumed; -1 is none.
     found: what steps read out of the network for it.
+    samples: tokens are sampled behind its inputs. spelling: their place in the constraint.
+    checkpoint: a state of it, or its last one, is on its way to be told.
     """
 
     def __init__(self, job: Job, index: int, codec: Codec | None, known: Ids) -> None:
@@ -78,16 +85,19 @@ class Stream:
         self.known = known
         self.window: list[int] = []
         self.inputs: NDArray[np.int64] | NDArray[np.float32] = item.inputs
+        self.generated = 0
+        self.spelling = _spelling(job.sampling.constraint, start, len(item.inputs) > 0)
+        self.samples = job.kind is Kind.GENERATE and self.ending is None
         if job.kind.predicts:
             # The last token is consumed only where something is to be sampled after it.
-            sampled = job.kind is Kind.GENERATE and job.sampling.max_tokens > 0
-            self.inputs = self.known if sampled else self.known[:-1]
-            if not sampled and len(self.known):
+            self.inputs = self.known if self.samples else self.known[:-1]
+            if not self.samples and len(self.known):
                 self.pending = int(self.known[-1])
             self.window = [*start.window, *item.inputs[-WINDOW:].tolist()][-WINDOW:]
         self.found = Found(start.answer if len(start.answer) else None)
         self.dropped = False  # its job ended early
-        self.generated = 0
+        self.checkpoint = False
+        self._unmarked = 0  # characters, or tokens, since the last checkpoint
         self._writer = None
         if job.kind is Kind.GENERATE and codec is not None:
             self._writer = Writer(codec.pieces, job.sampling.stop, start.utf8, start.held)
@@ -125,7 +135,34 @@ class Stream:
 
     @property
     def tokens_left(self) -> int:
-        return self.job.sampling.max_tokens - self.generated
+        """Tokens that may be sampled yet."""
+        left = self.job.sampling.max_tokens - self.generated
+        if self.spelling is not None:
+            left = min(left, MOST_SPELLED - self.spelling.length)
+        return left
+
+    @property
+    def ending(self) -> Ending | None:
+        """Why nothing is sampled any more, if nothing is; a stop string is told by `write`."""
+        if self.spelling is not None and self.spelling.ended:
+            return COMPLETE
+        return None if self.tokens_left > 0 else LENGTH
+
+    @property
+    def unbroken(self) -> int:
+        """Most tokens of the next burst: until the text may end, or a checkpoint is due."""
+        interval = self.job.sampling.state_interval if self.marks else self.tokens_left
+        return min(self.tokens_left, max(1, interval - self._unmarked))
+
+    @property
+    def marks(self) -> bool:
+        """Whether its state is told on the way."""
+        job = self.job
+        return bool(job.sampling.state_interval) and job.stream and job.keep is Keep.SNAPSHOT
+
+    @property
+    def checkpoint_due(self) -> bool:
+        return self.marks and self._unmarked >= self.job.sampling.state_interval
 
     def draws(self, position: int, count: int) -> NDArray[np.float64]:
         """Random numbers for the `count` tokens from stream position `position` on."""
@@ -138,8 +175,15 @@ class Stream:
 
     def write(
         self, tokens: Sequence[int], logprobs: Sequence[Logprobs]
-    ) -> tuple[int, str | None, int]:
-        """Take sampled tokens up to a stop string: (tokens used, stop string, characters)."""
+    ) -> tuple[int, Ending | None, int]:
+        """Take sampled tokens up to where the text ends: (tokens used, why it ends, characters).
+
+        Raises what has kept the constraint from being followed.
+        """
+        if self.spelling is not None:
+            if self.spelling.problem is not None:
+                raise self.spelling.problem
+            tokens = tokens[: self.spelling.ahead]
         used, stop, text = len(tokens), None, ""
         if self._writer is not None:
             ignore = self.job.sampling.min_tokens - self.generated
@@ -150,7 +194,10 @@ class Stream:
         self._logprobs.extend(logprobs[:used])
         self.window = [*self.window, *tokens][-WINDOW:]
         self.generated += used
-        return used, stop, len(text)
+        self._unmarked += used if self._writer is None else len(text)
+        if self.spelling is not None:
+            self.spelling.settle(used)
+        return used, self.ending if stop is None else Ending("stop", stop), len(text)
 
     def tell(self, now: float) -> Generated:
         """What was generated since the last time."""
@@ -159,10 +206,16 @@ class Stream:
         self._text, self._tokens, self._logprobs = [], [], []
         return told
 
-    def finish(self, row: Row | Resident | None, stop: str | None = None) -> Result:
+    def mark(self, now: float) -> tuple[Generated, Snapshot]:
+        """What was generated since the last time, and all of the state behind it but its row."""
+        self._unmarked = 0
+        return self.tell(now), self._snapshot(_NEW.row)
+
+    def finish(self, row: Row | Resident | None, ending: Ending) -> Result:
         """The last result, with the state that it ends in if `row` holds it."""
         job = self.job
-        if self._writer is not None and job.keep is Keep.NOTHING and stop is None:
+        goes_on = job.keep is not Keep.NOTHING and ending is not COMPLETE
+        if self._writer is not None and not goes_on and ending.stop_reason is None:
             self._text.append(self._writer.flush())
         state = None if row is None else self._snapshot(row)
         if job.kind is not Kind.GENERATE:
@@ -172,8 +225,8 @@ class Stream:
             last.text,
             last.tokens,
             last.logprobs,
-            finish_reason="length" if stop is None else "stop",
-            stop_reason=stop,
+            finish_reason=ending.finish_reason,
+            stop_reason=ending.stop_reason,
             state=state,
         )
 
@@ -205,7 +258,7 @@ class Stream:
             answer = _NEW.answer if self.found.answer is None else self.found.answer
             return Snapshot(row, self.steps, word=item.word, answer=answer)
         start = item.start
-        writer = self._writer
+        writer, constraint = self._writer, self.job.sampling.constraint
         return Snapshot(
             row,
             self.steps,
@@ -216,4 +269,14 @@ class Stream:
             word=item.word,
             utf8=writer.utf8 if writer else start.utf8 if start else b"",
             held=writer.held if writer else start.held if start else "",
+            constraint=b"" if constraint is None else constraint.identity,
+            spelled=b"" if self.spelling is None else self.spelling.spelled,
         )
+
+
+def _spelling(constraint: Constraint | None, start: Snapshot, prompted: bool) -> Spelling | None:
+    """A text's place in a constraint: where its state left it, but behind a prompt it begins."""
+    if constraint is None:
+        return None
+    goes_on = start.constraint == constraint.identity and not prompted
+    return constraint.begin(start.spelled if goes_on else b"")

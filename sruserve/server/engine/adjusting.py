@@ -1,0 +1,104 @@
+"""Scores changed before a token is picked: biases, bans, penalties, a constraint's choice."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sruserve.kernels.devices import send
+from sruserve.kernels.slots import WINDOW
+from sruserve.server.engine.pool import indices
+from sruserve.server.engine.spelling import Spelling
+from sruserve.server.engine.streams import Stream
+
+# Picks tokens, (streams) int64, from scores (streams, vocabulary), float32, at a step of a burst.
+Pick = Callable[[Tensor, int], Tensor]
+
+
+class Adjusted:
+    """A picker that first changes the scores of those streams that ask for it.
+
+    The others' scores are what they were, and no row depends on another one.
+    """
+
+    def __init__(self, pick: Pick, streams: Sequence[Stream], vocabulary: int) -> None:
+        self._pick = pick
+        rows = [row for row, stream in enumerate(streams) if stream.job.sampling.adjusts]
+        chosen = [streams[row] for row in rows]
+        self._rows = rows
+        self._fixed = torch.from_numpy(np.stack([_fixed(s, vocabulary) for s in chosen]))
+        self._penalties = _Penalties(chosen) if any(map(_penalised, chosen)) else None
+        self._spellings: dict[int, Spelling] = {}
+        for row, stream in zip(rows, chosen, strict=True):
+            if stream.spelling is not None:
+                stream.spelling.settle(0)  # what a step that failed has taken
+                self._spellings[row] = stream.spelling
+
+    def __call__(self, logits: Tensor, step: int) -> Tensor:
+        """The tokens of a step; `logits` stay as they are."""
+        rows = indices(self._rows, logits.device)
+        changed = logits.index_select(0, rows) + send(self._fixed, logits.device)
+        if self._penalties is not None:
+            changed -= self._penalties.of(logits.shape[1], logits.device)
+        adjusted = logits.index_copy(0, rows, changed)
+        spelling = {row: one for row, one in self._spellings.items() if not one.ended}
+        while True:
+            for row, one in spelling.items():
+                _allow(adjusted, row, one)
+            tokens = self._pick(adjusted, step)
+            if spelling:
+                picked = tokens.tolist()
+                spelling = {row: one for row, one in spelling.items() if not one.take(picked[row])}
+            if not spelling:  # or again for whoever was about to step into a dead end
+                break
+        if self._penalties is not None:
+            self._penalties.add(tokens[self._rows].cpu())
+        return tokens
+
+
+class _Penalties:
+    """OpenAI's penalties: so much for each time that a token was said, and once for all of them."""
+
+    def __init__(self, streams: Sequence[Stream]) -> None:
+        sampling = [stream.job.sampling for stream in streams]
+        self._each = torch.tensor([s.frequency_penalty for s in sampling]).unsqueeze(1)
+        self._once = torch.tensor([s.presence_penalty for s in sampling]).unsqueeze(1)
+        windows = [stream.window for stream in streams]
+        self._window = torch.tensor([[-1] * (WINDOW - len(w)) + list(w) for w in windows])
+
+    def of(self, vocabulary: int, device: torch.device) -> Tensor:
+        """What is taken off every score, (streams, vocabulary), float32."""
+        said = torch.zeros(len(self._window), vocabulary + 1)
+        places = self._window.where(self._window >= 0, vocabulary)
+        said.scatter_add_(1, places, torch.ones(places.shape))
+        said = said[:, :vocabulary]
+        return send(self._each * said + self._once * (said > 0), device)
+
+    def add(self, tokens: Tensor) -> None:
+        """Go on behind the (streams) tokens that were picked."""
+        self._window = torch.cat((self._window[:, 1:], tokens.unsqueeze(1)), 1)
+
+
+def _penalised(stream: Stream) -> bool:
+    return stream.job.sampling.penalises
+
+
+def _fixed(stream: Stream, vocabulary: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    """What is added to every score of a stream in all steps, (vocabulary)."""
+    sampling = stream.job.sampling
+    added = np.zeros(vocabulary, np.float32)
+    if sampling.allowed:
+        added[:] = -np.inf
+        added[list(sampling.allowed)] = 0
+    for token, bias in sampling.logit_bias:
+        added[token] += bias
+    return added
+
+
+def _allow(logits: Tensor, row: int, spelling: Spelling) -> None:
+    """Leave the scores of those tokens only that may come next."""
+    ids = indices(spelling.ids.tolist(), logits.device)
+    kept = logits[row, ids]
+    logits[row] = -torch.inf
+    logits[row, ids] = kept

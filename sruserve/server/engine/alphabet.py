@@ -1,0 +1,77 @@
+"""The bytes that a model can write, and the characters that they make."""
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sruserve.model.text import Codec
+from sruserve.server.errors import UnfitInput
+
+# What ends a text, a value or a number comes first, so that a search for an end is short.
+_ORDER = b'"}]0123456789,:'
+_MOST_RANGES = 500  # of characters in an expression that is fast to compile
+
+
+@dataclass(frozen=True, slots=True)
+class Alphabet:
+    """The bytes of a vocabulary of bytes.
+
+    values: the byte that each id writes.
+    ids: (256), int64: the id that writes each byte; -1: none does.
+    order: those that can be written, likely ends first.
+    """
+
+    values: bytes
+    ids: NDArray[np.int64] = field(compare=False)
+    order: bytes
+
+    @classmethod
+    def of(cls, codec: Codec | None) -> Self:
+        """The alphabet of a vocabulary; raises `UnfitInput` if its ids write more than a byte."""
+        if codec is None or any(len(piece) != 1 for piece in codec.pieces):
+            raise UnfitInput(
+                "only a model that writes single bytes can follow a regex or a schema, and this "
+                "one does not: leave 'regex' and 'json_schema' out",
+                code="constraint_unsupported",
+            )
+        values = b"".join(codec.pieces)
+        ids = np.full(256, -1, np.int64)
+        ids[list(values)] = np.arange(len(values))
+        first = bytes(byte for byte in _ORDER if byte in values)
+        return cls(values, ids, first + bytes(sorted(set(values) - set(first))))
+
+    @property
+    def writable(self) -> NDArray[np.bool_]:
+        """Which bytes can be written, (256)."""
+        return self.ids >= 0
+
+    @property
+    def texts(self) -> str | None:
+        """A regular expression of all texts of bytes that can be written; None: too long a one."""
+        return _texts(self.order)
+
+
+@lru_cache(maxsize=16)
+def _texts(values: bytes) -> str | None:
+    whole = np.zeros(256, np.bool_)
+    whole[list(values)] = True
+    code = np.arange(0x110000)
+    last, second, third = (0x80 | code >> shift & 0x3F for shift in (0, 6, 12))
+    writable = np.concatenate(
+        [
+            whole[code[:0x80]],
+            (whole[0xC0 | code >> 6 & 0x1F] & whole[last])[0x80:0x800],
+            (whole[0xE0 | code >> 12 & 0x0F] & whole[second] & whole[last])[0x800:0x10000],
+            (whole[0xF0 | code >> 18] & whole[third] & whole[second] & whole[last])[0x10000:],
+        ]
+    )
+    writable[0xD800:0xE000] = False  # no characters
+    edges = np.flatnonzero(np.diff(writable, prepend=False, append=False)).tolist()
+    if len(edges) > 2 * _MOST_RANGES:
+        return None
+    ranges = zip(edges[::2], edges[1::2], strict=True)
+    inside = "".join(f"\\x{{{first:x}}}-\\x{{{end - 1:x}}}" for first, end in ranges)
+    return f"[{inside}]*" if inside else "(?:)"

@@ -1,0 +1,310 @@
+"""OpenAI's own client, sync and async, against a running server."""
+
+import asyncio
+import re
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from openai.types import Completion
+
+from sruserve.server.app import Application
+from tests.server.conftest import CHARACTERS, Serve
+from tests.server.test_clients_that_leave import until
+from tests.server.test_tenants import ACME, OTHER
+
+PROMPT = "To be, or not"
+
+
+def connect(client: httpx.Client, key: str = "unused", **given: Any) -> openai.OpenAI:
+    """OpenAI's client of the same server."""
+    given = {"max_retries": 0} | given
+    return openai.OpenAI(base_url=f"{client.base_url}/v1", api_key=key, **given)
+
+
+@pytest.fixture(scope="module")
+def connected(client: httpx.Client) -> Iterator[openai.OpenAI]:
+    with connect(client) as found:
+        yield found
+
+
+def create(client: openai.OpenAI, **given: Any) -> Completion:
+    known = {"model": "characters", "prompt": PROMPT, "max_tokens": 20, "seed": 1}
+    answer: Completion = client.completions.create(**known | given)
+    return answer
+
+
+def chunks(client: openai.OpenAI, **given: Any) -> list[Completion]:
+    """All chunks of a stream."""
+    return list(create(client, stream=True, **given))  # type: ignore[arg-type]
+
+
+def text_of(parts: list[Completion], index: int = 0) -> str:
+    """The text of one choice."""
+    return "".join(c.text for part in parts for c in part.choices if c.index == index)
+
+
+def test_a_completion(connected: openai.OpenAI) -> None:
+    answer = create(connected)
+    assert answer.object == "text_completion"
+    assert answer.id.startswith("cmpl-")
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.usage is not None
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (13, 20)
+    assert answer.usage.total_tokens == 33
+
+
+def test_a_stream_is_the_same_text_and_ends_with_its_usage(connected: openai.OpenAI) -> None:
+    whole = create(connected, max_tokens=300)
+    *parts, usage = chunks(connected, max_tokens=300, stream_options={"include_usage": True})
+    assert text_of(parts) == whole.choices[0].text
+    reasons: list[str | None] = [part.choices[0].finish_reason for part in parts]
+    assert reasons == [None] * (len(parts) - 1) + ["length"]
+    assert len({part.id for part in (*parts, usage)}) == 1
+    assert usage.choices == []
+    assert usage.usage == whole.usage
+
+
+def test_the_async_client_reads_many_streams_at_once(
+    client: httpx.Client, connected: openai.OpenAI
+) -> None:
+    async def read(client: openai.AsyncOpenAI, seed: int) -> tuple[str, Any]:
+        stream = await client.completions.create(
+            model="characters", prompt=PROMPT, max_tokens=60, seed=seed, stream=True,
+            stream_options={"include_usage": True},
+        )  # fmt: skip
+        parts = [part async for part in stream]
+        return text_of(parts), parts[-1].usage
+
+    async def all_streams() -> list[tuple[str, Any]]:
+        async with openai.AsyncOpenAI(base_url=f"{client.base_url}/v1", api_key="unused") as found:
+            return await asyncio.gather(*(read(found, seed) for seed in range(8)))
+
+    alone = [create(connected, max_tokens=60, seed=seed) for seed in range(8)]
+    expected = [(answer.choices[0].text, answer.usage) for answer in alone]
+    assert asyncio.run(all_streams()) == expected
+
+
+def test_the_offsets_of_logprobs_go_on_over_chunks(connected: openai.OpenAI) -> None:
+    given = {"max_tokens": 200, "logprobs": 2, "model": "words", "prompt": "How far"}
+    parts = chunks(connected, **given)
+    whole = create(connected, **given).choices[0]
+    assert len(parts) > 1
+    tokens, offsets = [], []
+    for part in parts:
+        found = part.choices[0].logprobs
+        assert found is not None
+        tokens += found.tokens or []
+        offsets += found.text_offset or []
+    text = text_of(parts)
+    for token, offset, end in zip(tokens, offsets, [*offsets[1:], len(text)], strict=True):
+        assert text[offset:end] == token
+    assert whole.logprobs is not None
+    assert (whole.logprobs.tokens, whole.logprobs.text_offset) == (tokens, offsets)
+
+
+def test_n_choices_differ_and_match_the_seed(connected: openai.OpenAI) -> None:
+    four = create(connected, n=4, max_tokens=30).choices
+    assert len({each.text for each in four}) == 4
+    assert four[0].text == create(connected, max_tokens=30).choices[0].text
+    parts = chunks(connected, n=4, max_tokens=30)
+    assert [text_of(parts, index) for index in range(4)] == [each.text for each in four]
+
+
+def test_a_state_continues_a_completion_and_says_what_it_spared(connected: openai.OpenAI) -> None:
+    whole = create(connected, max_tokens=40).choices[0].text
+    first = create(connected, max_tokens=15, extra_body={"return_state": True}).choices[0]
+    state = first.state  # type: ignore[attr-defined]
+    rest = create(
+        connected, prompt="", max_tokens=25, seed=openai.omit, extra_body={"state": state}
+    )
+    assert first.text + rest.choices[0].text == whole
+    assert rest.usage is not None
+    assert rest.usage.prompt_tokens == 0
+    assert rest.usage.prompt_tokens_details is not None  # the last token is known, not consumed
+    assert rest.usage.prompt_tokens_details.cached_tokens == 13 + 15 - 1
+
+
+@pytest.mark.parametrize("prompt", [PROMPT, [1, 2, 3], [PROMPT, "How far"]], ids=repr)
+def test_an_echo_puts_the_prompt_before_the_text(connected: openai.OpenAI, prompt: Any) -> None:
+    plain = create(connected, prompt=prompt, n=2).choices
+    parts = chunks(connected, prompt=prompt, n=2, echo=True)
+    echoed = create(connected, prompt=prompt, n=2, echo=True).choices
+    before = create(connected, prompt=prompt, n=2, echo=True, max_tokens=0).choices
+    for index, choice in enumerate(plain):
+        text = before[index].text
+        assert text == prompt or isinstance(prompt, list)
+        assert echoed[index].text == text + choice.text
+        assert text_of(parts, index) == text + choice.text
+
+
+def test_an_echo_comes_behind_what_an_earlier_request_held_back(connected: openai.OpenAI) -> None:
+    text = create(connected, max_tokens=6).choices[0].text
+    body = {"return_state": True}
+    first = create(connected, max_tokens=6, stop=text[-1] + "never", extra_body=body).choices[0]
+    state = first.state  # type: ignore[attr-defined]
+    rest = create(connected, prompt="XY", echo=True, extra_body={"state": state}).choices[0]
+    assert (first.text + rest.text).startswith(text + "XY")
+
+
+def test_token_ids_come_when_asked_for(connected: openai.OpenAI) -> None:
+    answer = create(connected, logprobs=0, extra_body={"return_token_ids": True}).choices[0]
+    again = create(connected, prompt=answer.token_ids, echo=True, max_tokens=0)  # type: ignore[attr-defined]
+    assert again.choices[0].text == answer.text
+
+
+def ids_of(client: openai.OpenAI, **given: Any) -> list[int]:
+    body = {"return_token_ids": True} | given.pop("extra_body", {})
+    answer = create(client, max_tokens=60, extra_body=body, **given)
+    found: list[int] = answer.choices[0].token_ids  # type: ignore[attr-defined]
+    return found
+
+
+@pytest.mark.parametrize("temperature", [0, 1, 10])
+def test_a_ban_never_appears_and_a_high_bias_forces(
+    connected: openai.OpenAI, temperature: float
+) -> None:
+    banned = set(ids_of(connected, temperature=temperature))
+    bias = dict.fromkeys(map(str, banned), -100)
+    assert not banned & set(ids_of(connected, temperature=temperature, logit_bias=bias))
+    if temperature < 10:  # that takes a hundredth of what it is divided by
+        assert set(ids_of(connected, temperature=temperature, logit_bias={"5": 100})) == {5}
+    allowed = {"allowed_token_ids": [7, 9, 7]}
+    assert set(ids_of(connected, temperature=temperature, extra_body=allowed)) <= {7, 9}
+
+
+def test_penalties_make_a_text_less_repetitive(connected: openai.OpenAI) -> None:
+    def repeats(**penalty: float) -> int:
+        return sum(60 - len(set(ids_of(connected, seed=seed, **penalty))) for seed in range(3))
+
+    assert repeats(frequency_penalty=2) < repeats() < repeats(frequency_penalty=-2)
+    assert repeats(presence_penalty=2) < repeats() < repeats(presence_penalty=-2)
+
+
+def test_the_models_are_listed_and_described(connected: openai.OpenAI) -> None:
+    listed = connected.models.list().data
+    assert [model.id for model in listed][:1] == ["characters"]
+    assert connected.models.retrieve("characters") == listed[0]
+    with pytest.raises(openai.NotFoundError) as caught:
+        connected.models.retrieve("absent")
+    assert caught.value.code == "model_not_found"
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "code", "param"),
+    [
+        ({"model": "absent"}, openai.NotFoundError, "model_not_found", "model"),
+        ({"temperature": -1}, openai.UnprocessableEntityError, "invalid_request", "temperature"),
+        ({"prompt": ""}, openai.UnprocessableEntityError, "empty_input", "prompt"),
+        ({"logit_bias": {"999": 1}}, openai.UnprocessableEntityError, "invalid_request", "logit_bias"),
+        (
+            {"logit_bias": {str(i): -100 for i in range(len(CHARACTERS))}},
+            openai.UnprocessableEntityError, "invalid_request", "logit_bias",
+        ),
+        ({"echo": True, "logprobs": 1}, openai.UnprocessableEntityError, "invalid_request", None),
+        (
+            {"extra_body": {"preset": "absent"}},
+            openai.NotFoundError, "preset_not_found", "preset",
+        ),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+def test_mistakes_raise_the_clients_own_errors(
+    connected: openai.OpenAI,
+    given: dict[str, Any],
+    error: type[openai.APIStatusError],
+    code: str,
+    param: str | None,
+    stream: bool,
+) -> None:
+    with pytest.raises(error) as caught:
+        create(connected, stream=stream, **given)
+    assert (caught.value.code, caught.value.param) == (code, param)
+
+
+def test_a_body_that_is_no_json_is_a_bad_request(connected: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        connected.post("/completions", cast_to=Completion, content=b"{")
+    assert caught.value.code == "malformed_body"
+
+
+def test_keys_and_their_limits_raise_the_clients_own_errors(serve: Serve) -> None:
+    keys = f'[{{"tenant":"acme","key":"{ACME}","requests_per_second":2}},{{"key":"{OTHER}"}}]'
+    with (
+        serve("characters", api_keys=keys, state_keys="a" * 64) as (client, _),
+        connect(client, ACME) as mine,
+        connect(client, OTHER) as others,
+        connect(client, "unknown") as unknown,
+    ):
+        with pytest.raises(openai.AuthenticationError):
+            create(unknown)
+        answer = create(mine, extra_body={"return_state": True})
+        state = answer.choices[0].state  # type: ignore[attr-defined]
+        with pytest.raises(openai.PermissionDeniedError):
+            create(others, extra_body={"state": state})
+        create(mine)
+        with pytest.raises(openai.RateLimitError) as caught:
+            create(mine)
+        assert caught.value.code == "rate_limited"
+        begin = time.monotonic()
+        answer = create(mine.with_options(max_retries=1))
+        assert answer.choices[0].text == create(others).choices[0].text
+        assert time.monotonic() - begin >= 0.9  # as `Retry-After` says
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+def test_the_client_comes_again_until_a_full_queue_has_room(serve: Serve, stream: bool) -> None:
+    with serve("characters", max_queue_requests=1, max_batch_tokens=8) as (client, application):
+        engine = application.lifecycle.catalogue["characters"].engine
+        refused = 'sru_requests_total{model="characters",outcome="refused",route="/v1/completions"}'
+        with connect(client, max_retries=20) as patient, ThreadPoolExecutor(1) as pool:
+            first = pool.submit(create, patient, prompt="a" * 50_000)
+            until(lambda: engine.waiting == 1)
+            with pytest.raises(openai.RateLimitError):
+                create(patient.with_options(max_retries=0), stream=stream)
+            answer = create(patient, stream=stream)
+            text = text_of(list(answer)) if stream else answer.choices[0].text  # type: ignore[arg-type]
+            assert first.result().choices
+            assert text == create(patient).choices[0].text
+        assert refused in client.get("/metrics").text
+
+
+def test_an_error_in_the_middle_of_a_stream_is_raised_behind_the_text(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("the network fails")
+
+    with serve("characters") as (client, application), connect(client) as connected:
+        served = application.lifecycle.catalogue["characters"]
+        stream = connected.completions.create(
+            model="characters", prompt=PROMPT, max_tokens=50_000, stream=True
+        )
+        text = next(stream).choices[0].text
+        with monkeypatch.context() as patch:
+            patch.setattr(served.model.network, "logits", broken)
+            with pytest.raises(openai.APIError) as caught:
+                text += text_of(list(stream))
+        assert text
+        assert type(caught.value) is openai.APIError
+        assert caught.value.code == "engine_failure"
+        assert "network fails" not in caught.value.message
+        assert create(connected).choices[0].text
+
+
+def test_a_clients_id_of_its_request_comes_back(connected: openai.OpenAI) -> None:
+    def told(given: str) -> str | None:
+        headers = {"x-request-id": given}
+        raw = connected.completions.with_raw_response.create(
+            model="characters", prompt="a", extra_headers=headers
+        )
+        return raw.request_id
+
+    assert told("mine-42") == "mine-42"
+    for bad in ("a b", "x" * 129, "\x7f"):
+        assert re.fullmatch(r"[0-9a-f]{20}", told(bad) or "")
