@@ -5,6 +5,8 @@ import binascii
 import contextlib
 import math
 import time
+from dataclasses import replace
+from functools import partial
 from typing import get_args
 
 import numpy as np
@@ -55,6 +57,15 @@ snapshots = st.builds(
     word=texts,
     utf8=st.binary(max_size=3),
     held=texts,
+).flatmap(
+    lambda snapshot: st.one_of(
+        st.just(snapshot),
+        st.builds(
+            partial(replace, snapshot),
+            constraint=st.binary(min_size=16, max_size=16),
+            spelled=st.binary(max_size=40),
+        ),
+    )
 )
 
 
@@ -77,6 +88,7 @@ def test_what_was_sealed_comes_back_bit_for_bit(snapshot: Snapshot) -> None:
     assert same(opened, snapshot)
     assert (opened.word, opened.utf8, opened.held) == (snapshot.word, snapshot.utf8, snapshot.held)
     assert opened.window == snapshot.window
+    assert (opened.constraint, opened.spelled) == (snapshot.constraint, snapshot.spelled)
     assert (opened.seed, opened.choice) == (snapshot.seed, snapshot.choice)
 
 
@@ -207,6 +219,15 @@ def test_unpacking_changed_bytes_gives_a_valid_snapshot_or_a_refusal(
     assert np.asarray(read.row).shape == (WIDTH,)
     assert np.isfinite(np.asarray(read.row)).all()
     assert -1 <= read.pending < 2**31
+
+
+@pytest.mark.parametrize(
+    ("constraint", "spelled"), [(b"", b"a"), (b"c" * 15, b""), (b"c" * 16, b"a" * 32_769)]
+)
+def test_a_constraint_whose_parts_do_not_fit_is_refused(constraint: bytes, spelled: bytes) -> None:
+    data = pack_snapshot(Snapshot(row(), constraint=constraint, spelled=spelled))
+    with pytest.raises(StateInvalid):
+        unpack_snapshot(data, WIDTH)
 
 
 def test_sealing_and_opening_64_kib_costs_little_more_than_its_cipher_and_base64() -> None:

@@ -21,11 +21,13 @@ class Alphabet:
 
     values: the byte that each id writes.
     ids: (256), int64: the id that writes each byte; -1: none does.
+    writable: (256): which bytes can be written.
     order: those that can be written, likely ends first.
     """
 
     values: bytes
     ids: NDArray[np.int64] = field(compare=False)
+    writable: NDArray[np.bool_] = field(compare=False)
     order: bytes
 
     @classmethod
@@ -41,12 +43,7 @@ class Alphabet:
         ids = np.full(256, -1, np.int64)
         ids[list(values)] = np.arange(len(values))
         first = bytes(byte for byte in _ORDER if byte in values)
-        return cls(values, ids, first + bytes(sorted(set(values) - set(first))))
-
-    @property
-    def writable(self) -> NDArray[np.bool_]:
-        """Which bytes can be written, (256)."""
-        return self.ids >= 0
+        return cls(values, ids, ids >= 0, first + bytes(sorted(set(values) - set(first))))
 
     @property
     def texts(self) -> str | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from hashlib import sha256
 from math import lcm
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from llguidance import LLMatcher, regex_to_lark
 
@@ -17,6 +17,9 @@ from sruserve.server.engine.spelling import Spelling
 from sruserve.server.engine.witness import Work, witness
 from sruserve.server.errors import ConstraintUnsatisfiable, InvalidRequest, StateTampered
 
+if TYPE_CHECKING:  # it is of the library's stubs alone
+    from llguidance._lib import JsonCompileOptions
+
 IDENTITY_BYTES = 16
 MOST_SPELLED = 32_768  # bytes of one match; at this length a text ends as at its last token
 _MOST_PATTERN = 8192  # characters
@@ -26,7 +29,7 @@ _MOST_MULTIPLE = 10_000
 _FIRST_WORK = 10_000  # steps of the search for a first match
 _ANY = "(?s:.*)"
 _UNSPELLABLE = "the model cannot spell any text that matches; allow others"
-_COMPACT = {
+_COMPACT: "JsonCompileOptions" = {
     "whitespace_flexible": False,
     "whitespace_pattern": None,
     "item_separator": ",",
@@ -97,6 +100,8 @@ def _pattern(pattern: str, texts: str) -> LLMatcher:
     """A matcher of what both expressions match; what is empty of it is known, and no dead end."""
     if len(pattern) > _MOST_PATTERN:
         raise InvalidRequest(f"a regex may have {_MOST_PATTERN} characters; simplify it")
+    if (len(pattern) - len(pattern.rstrip("\\"))) % 2:  # which the library drops
+        raise InvalidRequest("the regex ends in a single backslash; escape it by another one")
     try:
         lark = regex_to_lark(pattern, use_ascii="")
         grammar = LLMatcher.grammar_from_lark(f"start: TEXT\nTEXT: /(?:{lark})/ & /{texts}/")

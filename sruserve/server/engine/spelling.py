@@ -109,13 +109,10 @@ class Spelling:
             return way[1:]
         if byte in self._next:
             return self._next[byte]
-        for same in (way, way[1:]):  # mostly a text became longer, or has another character
-            tokens = [byte, *same, END]
-            if self._matcher.validate_tokens(tokens) == len(tokens):
-                return same
         there = self._matcher.deep_copy()
         there.consume_token(byte)
+        same = (way, way[1:])  # mostly a text became longer, or has another character
         try:
-            return witness(there, self._alphabet, self._work)
+            return witness(there, self._alphabet, self._work, same)
         except InvalidRequest:  # too intricate to look into
             return None

@@ -1,5 +1,6 @@
 """A search for a text that completes a match with the bytes that a model can write."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 
@@ -8,9 +9,10 @@ from llguidance import LLMatcher
 from numpy.typing import NDArray
 
 from sruserve.server.engine.alphabet import Alphabet
-from sruserve.server.engine.matching import following
+from sruserve.server.engine.matching import END, following
 
 _SHORT, _LONG = 64, 4096  # bytes that the first walks and the longest ones look ahead
+_CHARACTER = 6  # bytes of the longest one, an escape of JSON
 
 
 @dataclass(slots=True)
@@ -20,11 +22,15 @@ class Work:
     left: int
 
 
-def witness(matcher: LLMatcher, alphabet: Alphabet, work: Work) -> bytes | None:
+def witness(
+    matcher: LLMatcher, alphabet: Alphabet, work: Work, hints: Sequence[bytes] = ()
+) -> bytes | None:
     """Bytes that complete the match; None: there are none, or they were not found with this work.
 
     Walks from the matcher's position to a match, never twice into the same dead end, each second
     one twice as long as the ones before. Raises `InvalidRequest` if that is too intricate.
+
+    hints: bytes that may well complete it, at once or behind the end of a character.
     """
     dead: dict[bytes, set[int]] = {}
     rarely = _Rarely(alphabet)
@@ -32,6 +38,9 @@ def witness(matcher: LLMatcher, alphabet: Alphabet, work: Work) -> bytes | None:
         walker, path = matcher.deep_copy(), bytearray()
         rarely.stays = bool(turn % 2)
         while not walker.is_accepting():
+            for hint in hints if len(path) < _CHARACTER else ():
+                if walker.validate_tokens([*hint, END]) > len(hint):
+                    return bytes(path) + hint
             if work.left <= 0:
                 return None
             if len(path) >= min(_SHORT << turn // 2, _LONG):

@@ -34,7 +34,10 @@ def same_state(left: Snapshot | None, right: Snapshot | None) -> bool:
     )
     return rows and all(
         getattr(left, name) == getattr(right, name)
-        for name in ("steps", "pending", "seed", "choice", "window", "word", "utf8", "held")
+        for name in (
+            *("steps", "pending", "seed", "choice", "window", "word", "utf8", "held"),
+            *("constraint", "spelled"),
+        )
     )
 
 
