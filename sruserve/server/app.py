@@ -9,6 +9,7 @@ from sruserve.server.api.classify import ClassifyRoute
 from sruserve.server.api.completions import CompletionRoute
 from sruserve.server.api.encode import EncodeRoute
 from sruserve.server.api.endpoint import Endpoint
+from sruserve.server.api.frames import Frames
 from sruserve.server.api.kserve.http import PREFIX as KSERVE
 from sruserve.server.api.kserve.http import KServe
 from sruserve.server.api.kserve.service import Inference
@@ -16,6 +17,7 @@ from sruserve.server.api.pages import create_pages
 from sruserve.server.api.routes import Routes
 from sruserve.server.api.score import ScoreRoute
 from sruserve.server.api.served import InputLimits
+from sruserve.server.api.socket import Sockets
 from sruserve.server.api.streams.mount import PREFIX as STREAMS
 from sruserve.server.api.streams.mount import StreamMount
 from sruserve.server.api.tag import TagRoute
@@ -54,6 +56,10 @@ class Application:
                     with self.lifecycle.answering():
                         await mounted(scope, receive, send)
                     return
+        elif scope["type"] == "websocket":
+            with self.lifecycle.answering():
+                await self._sockets.connect(scope, receive, send)
+            return
         elif scope["type"] == "lifespan":
             await self._lifespan(receive, send)
             return
@@ -102,6 +108,8 @@ class Application:
         )
         inference = Inference(self.lifecycle, routes, self.streams)
         self._mounts[KSERVE] = KServe(tenants, inference, settings.max_body_bytes)
+        self._sockets = Sockets(Frames(catalogue, tenants, routes))
+        self.lifecycle.on_drain.append(self._sockets.drain)
 
 
 def create_app(settings: Settings) -> Application:

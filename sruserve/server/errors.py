@@ -82,19 +82,20 @@ class ServeError(Exception):
             headers["x-should-retry"] = "true" if self.retry else "false"
         return headers
 
+    @property
+    def told(self) -> dict[str, str | int | None]:
+        """What every error says, whatever the protocol."""
+        return {
+            "message": self.message,
+            "type": self.type,
+            "param": self.param,
+            "code": self.code,
+            **self.details,
+        }
+
     def body(self) -> bytes:
         """The one JSON shape that every error has."""
-        return to_json(
-            {
-                "error": {
-                    "message": self.message,
-                    "type": self.type,
-                    "param": self.param,
-                    "code": self.code,
-                    **self.details,
-                }
-            }
-        )
+        return to_json({"error": self.told})
 
 
 class InvalidRequest(ServeError):

@@ -41,7 +41,8 @@ _LAST_WORDS_SECONDS = 2.0
 class Lifecycle:
     """Starts the models, and drains them before the process ends.
 
-    active: requests on hot routes that are being answered.
+    active: requests on hot routes that are being answered, and open sockets.
+    on_drain: called when no more work is to be taken.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -51,6 +52,7 @@ class Lifecycle:
         self.ready = False
         self.draining = False
         self.active = 0
+        self.on_drain: list[Callable[[], None]] = []
         self._settings = settings
         self._drain: asyncio.Task[None] | None = None
 
@@ -148,6 +150,8 @@ class Lifecycle:
         """Finish what runs, up to the operator's limit; new work is refused meanwhile."""
         log.info("stopping: %d requests are running", self.active)
         try:
+            for tell in self.on_drain:
+                tell()
             await self.repository.stop(self._settings.drain_seconds)
             deadline = time.monotonic() + _LAST_WORDS_SECONDS
             while self.active and time.monotonic() < deadline:

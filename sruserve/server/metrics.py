@@ -1,8 +1,9 @@
 """Prometheus metrics: what each one is, who may record it, and how they are read.
 
 Every event is recorded in one place: engine events through `EngineMetrics`, requests through
-`RouteMetrics`, states through `StateMetrics`, server-held streams through `StreamMetrics`. All are
-labelled with the model; none with anything that a client can choose.
+`RouteMetrics`, states through `StateMetrics`, server-held streams through `StreamMetrics`, sockets
+through `SocketMetrics`. All but the sockets are labelled with the model; none with anything that a
+client can choose.
 """
 
 import os
@@ -72,6 +73,7 @@ _QUEUED = Gauge(
 _RUNNING = Gauge(
     "sru_running", "Sequences that are computed.", ("model",), multiprocess_mode="livesum"
 )
+_SOCKETS = Gauge("sru_sockets", "Open WebSockets.", multiprocess_mode="livesum")
 _MINT_TIME = Histogram(
     "sru_state_mint_seconds", "Sealing of a state token.", ("model",), buckets=_STATE_SECONDS
 )
@@ -220,6 +222,12 @@ class RouteMetrics:
         self._seconds(seconds)
         if reason is not None:
             _REFUSALS.labels(self._labels[0], reason).inc()
+
+
+class SocketMetrics:
+    """The open WebSockets, of whatever model."""
+
+    opened, closed = _SOCKETS.inc, _SOCKETS.dec
 
 
 class StateMetrics:

@@ -7,6 +7,8 @@ import httptools
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from sruserve.server.patience import Patience
+
 # Requests that wait behind one of the same connection before reading pauses. While it does not,
 # a client that leaves is seen.
 _PIPELINED = 16
@@ -44,14 +46,10 @@ class JoinedWrites:
         return getattr(self._transport, name)
 
 
-class Protocol(HttpToolsProtocol):
-    """HTTP/1.1 by httptools, over joined writes; offers to upgrade to anything else are ignored.
-
-    A client that takes nothing of its reply is hung up on after the time of an idle connection.
-    """
+class Protocol(Patience, HttpToolsProtocol):
+    """HTTP/1.1 by httptools, over joined writes; gives way to WebSockets, and to nothing else."""
 
     _running: RequestResponseCycle | None = None
-    _patience: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client has connected."""
@@ -64,18 +62,7 @@ class Protocol(HttpToolsProtocol):
             self._running.disconnected = True
             self._running.message_event.set()
         self.pipeline.clear()
-        self._stop_waiting()
         super().connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        """The client does not keep up: replies wait for it."""
-        super().pause_writing()
-        self._patience = self.loop.call_later(self.timeout_keep_alive, self.transport.abort)
-
-    def resume_writing(self) -> None:
-        """The client has taken what was written."""
-        self._stop_waiting()
-        super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
         """Parse what has come. Nothing is logged that a client could write at will."""
@@ -88,11 +75,16 @@ class Protocol(HttpToolsProtocol):
                 if self.scope["method"] == "CONNECT":
                     self.send_400_response("This server is not a proxy.")
                     return
+                rest = data[upgrade.args[0] :]
+                if self._opens_socket():
+                    self.handle_websocket_upgrade()
+                    cast(asyncio.Protocol, self.transport.get_protocol()).data_received(rest)
+                    return
                 # The parser takes the body for another protocol: begin again without the offer.
                 head = self._head_without_upgrade()
                 self.parser = httptools.HttpRequestParser(self)
                 self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-                data = head + data[upgrade.args[0] :]
+                data = head + rest
             except httptools.HttpParserError:
                 self.send_400_response("Invalid HTTP request received.")
                 return
@@ -103,10 +95,11 @@ class Protocol(HttpToolsProtocol):
         if 0 < len(self.pipeline) < _PIPELINED:
             self.flow.resume_reading()
 
-    def _stop_waiting(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+    def _opens_socket(self) -> bool:
+        """Whether the head asks for a WebSocket, and no earlier reply is on its way."""
+        asked = self.scope["method"] == "GET" and self._get_upgrade() == b"websocket"
+        done = self.cycle is None or self.cycle.response_complete
+        return asked and self.scope["http_version"] == "1.1" and done and not self.flow.write_paused
 
     def _head_without_upgrade(self) -> bytes:
         version = self.parser.get_http_version().encode()

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from functools import partial
 from logging.config import dictConfig
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from uvicorn.config import STARTUP_FAILURE
@@ -19,6 +19,7 @@ from sruserve.server.discovery import find_models
 from sruserve.server.logs import log_config
 from sruserve.server.protocol import Protocol
 from sruserve.server.settings import Settings, SettingsError, master_keys
+from sruserve.server.websocket_protocol import WebSocketProtocol
 
 if TYPE_CHECKING:
     from sruserve.server.app import Application
@@ -66,16 +67,25 @@ def uvicorn_config(settings: Settings) -> uvicorn.Config:
         factory=True,
         workers=settings.workers,
         loop="uvloop" if sys.platform != "win32" else "asyncio",
-        http=Protocol,
-        ws="none",
         lifespan="on",
         log_config=log_config(settings.log_level),
         access_log=settings.access_log,
         server_header=False,
         proxy_headers=False,
-        timeout_keep_alive=settings.keep_alive_seconds,
         timeout_graceful_shutdown=_CLOSE_SECONDS,
+        **connections(settings),
     )
+
+
+def connections(settings: Settings) -> dict[str, Any]:
+    """How uvicorn speaks with clients."""
+    return {
+        "http": Protocol,
+        "ws": WebSocketProtocol,
+        "ws_max_size": settings.max_body_bytes,
+        "ws_per_message_deflate": False,  # a short message may be one of many megabytes
+        "timeout_keep_alive": settings.keep_alive_seconds,
+    }
 
 
 def _create_app(settings: Settings) -> "Application":

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from sruserve.model.heads import HeadConfig
 from sruserve.server.app import Application
-from sruserve.server.protocol import Protocol
+from sruserve.server.run import connections
 from sruserve.server.settings import load_settings
 from tests.support import save_random_model
 
@@ -63,8 +63,8 @@ def serve(folders: Path) -> Serve:
         given = {"state_pool_bytes": 1 << 20, "model_folders": chosen, "models": folders} | given
         application = Application(load_settings(**given))
         config = uvicorn.Config(
-            application, port=0, ws="none", loop="uvloop", http=Protocol, log_config=None,
-            timeout_graceful_shutdown=2, timeout_keep_alive=application.settings.keep_alive_seconds,
+            application, port=0, loop="uvloop", log_config=None, timeout_graceful_shutdown=2,
+            **connections(application.settings),
         )  # fmt: skip
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run)

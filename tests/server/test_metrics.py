@@ -22,7 +22,7 @@ PROMISED = (
     *("sru_generated_characters_total", "sru_generated_tokens_total", "sru_input_tokens_total"),
     *("sru_streams", "sru_state_bytes", "sru_queue_requests", "sru_state_mint_seconds"),
     *("sru_state_open_seconds", "sru_state_rejected_total", "sru_refusals_total"),
-    *("sru_client_disconnects_total", "sru_replays_total", "sru_build_info"),
+    *("sru_client_disconnects_total", "sru_replays_total", "sru_sockets", "sru_build_info"),
 )
 
 

@@ -1,5 +1,6 @@
 """The reply to one completion request, whole or event by event, as its pieces come in."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from time import perf_counter, time
 from typing import Any
@@ -17,6 +18,7 @@ class Completion:
     """Collects the pieces of all choices and says what has come.
 
     prompts: each has the same number of choices.
+    done: resolves when the last one has come.
     outbox: takes the pieces of a stream; without one they are kept for `whole`.
     first_text: told how many seconds a stream's client waited for something to read.
     """
@@ -27,10 +29,11 @@ class Completion:
         served: Served,
         request: CompletionRequest,
         prompts: Sequence[Prompt],
+        done: asyncio.Future[None],
         outbox: Outbox | None,
         first_text: Callable[[float], None],
     ) -> None:
-        self._outbox = outbox
+        self.done, self.outbox = done, outbox
         self._first_text: Callable[[float], None] | None = first_text
         self._begin = call.begin
         self._with_ids = served.model.codec is None
@@ -40,6 +43,7 @@ class Completion:
             for i, prompt in enumerate(prompts)
             for k in range(n)
         ]
+        self._unfinished = len(self._choices)
         self._prompt_tokens = sum(len(prompt.ids) for prompt in prompts)
         self._cached_tokens = sum(prompt.start.steps for prompt in prompts if prompt.start)
         self._header = {
@@ -56,13 +60,13 @@ class Completion:
 
     def deliver(self, index: int, piece: Any) -> None:
         """Called by the engine, on the loop."""
-        if self._outbox is None:
+        if self.outbox is None:
             self._choices[index].keep(piece)
             return
         if self._first_text is not None and (piece.tokens if self._with_ids else piece.text):
             self._first_text(perf_counter() - self._begin)
             self._first_text = None
-        self._outbox.put(index, piece)
+        self.outbox.put(index, piece)
 
     def events(self, pieces: list[tuple[int, Generated]]) -> bytes:
         """One event for each stretch."""
@@ -70,6 +74,16 @@ class Completion:
             self._head + json_bytes(self._choices[index].part(piece)) + self._tail
             for index, piece in pieces
         )
+
+    def parts(self, pieces: list[tuple[int, Generated]]) -> list[dict[str, Any]]:
+        """The same as JSON objects; that of the last stretch has the usage."""
+        told: list[dict[str, Any]] = []
+        for index, piece in pieces:
+            told.append({"choices": [self._choices[index].part(piece)]})
+            self._unfinished -= piece.finish_reason is not None
+        if not self._unfinished:
+            told[-1]["usage"] = self._usage()
+        return told
 
     def last_event(self) -> bytes:
         """The event with the usage, if it was asked for."""

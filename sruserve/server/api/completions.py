@@ -1,13 +1,18 @@
 """`POST /v1/completions`: OpenAI's completions, whole or as events, and the state they end in."""
 
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
 from sruserve.server.api.call import Call
+from sruserve.server.api.choices import is_much
 from sruserve.server.api.completion_reply import Completion
 from sruserve.server.api.constraints import Constraints
-from sruserve.server.api.events import Outbox, send_events
+from sruserve.server.api.events import Outbox, next_stretches, send_events
 from sruserve.server.api.inputs import is_long, split_inputs
 from sruserve.server.api.prompts import choices_of, read_prompts
 from sruserve.server.api.requests import CompletionRequest
-from sruserve.server.api.route import Route, off_loop, run_job
+from sruserve.server.api.route import Route, off_loop
 from sruserve.server.api.sampling import check_completions, read_sampling
 from sruserve.server.api.served import Catalogue, InputLimits, Served
 from sruserve.server.engine.jobs import Job, Kind
@@ -31,6 +36,41 @@ class CompletionRoute(Route[CompletionRequest]):
     async def answer(
         self, call: Call, request: CompletionRequest, served: Served, cost: int
     ) -> None:
+        async with self.begun(call, request, served, cost) as completion:
+            done, outbox = completion.done, completion.outbox
+            if outbox is None:
+                await call.wait(done)
+                await call.reply(await off_loop(completion.is_much(), completion.whole))
+                return
+            await send_events(
+                call, done, outbox, completion.events, completion.last_event, self._ping_seconds
+            )
+
+    async def parts(
+        self, call: Call, request: CompletionRequest, served: Served, cost: int
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """What a streamed request is told, piece by piece; the last piece has the usage.
+
+        Each is `choices`, with one in it. Whoever stops listening withdraws the job.
+        """
+        async with self.begun(call, request, served, cost) as completion:
+            done, outbox = completion.done, completion.outbox
+            assert outbox is not None, "the request does not stream"
+            call.watch(done)
+            try:
+                wait = self._ping_seconds
+                while (pieces := await next_stretches(call, done, outbox, wait)) is not None:
+                    much = is_much([piece for _, piece in pieces])
+                    for part in await off_loop(much, completion.parts, pieces):
+                        yield part
+            finally:
+                call.unwatch()
+
+    @asynccontextmanager
+    async def begun(
+        self, call: Call, request: CompletionRequest, served: Served, cost: int
+    ) -> AsyncIterator[Completion]:
+        """A completion that the engine works at; it is withdrawn if the block ends first."""
         deadline, keep = self.deadline(request), served.keep(request)
         given = split_inputs(request.prompt, self.limits, "prompt")
         check_completions(request, len(given) * (request.n or 1), self.limits)
@@ -44,7 +84,7 @@ class CompletionRoute(Route[CompletionRequest]):
         done = call.loop.create_future()
         outbox = Outbox(done, waiting_states) if request.stream else None
         first_text = self.metrics(served.name).first_character
-        completion = Completion(call, served, request, prompts, outbox, first_text)
+        completion = Completion(call, served, request, prompts, done, outbox, first_text)
         job = Job(
             kind=Kind.GENERATE,
             items=items,
@@ -59,16 +99,11 @@ class CompletionRoute(Route[CompletionRequest]):
             priority=served.tenant.priority(request.priority),
         )
         with self.promise(waiting_states * state_numbers):
+            served.submit(job)
             try:
-                if outbox is None:
-                    await run_job(call, served, job)
-                    await call.reply(await off_loop(completion.is_much(), completion.whole))
-                    return
-                served.submit(job)
-                await send_events(
-                    call, done, outbox, completion.events, completion.last_event, self._ping_seconds
-                )
+                yield completion
             finally:
+                done.cancel()  # does nothing to a job that has ended
                 served.tenant.charge(completion.steps)
 
     def _waiting_states(self, request: CompletionRequest, numbers: int) -> int:

@@ -79,9 +79,9 @@ async def send_events(
     """
     call.watch(done)
     try:
-        while pieces := await _next(call, done, outbox, ping_seconds):
+        while (pieces := await next_stretches(call, done, outbox, ping_seconds)) is not None:
             much = is_much([piece for _, piece in pieces])
-            await _send(call, await off_loop(much, encode, pieces))
+            await _send(call, await off_loop(much, encode, pieces) if pieces else PING)
         await _send(call, last() + DONE, more=False)
     except Exception as error:
         if isinstance(error, ClientGone) or not call.started:
@@ -94,18 +94,18 @@ async def send_events(
         done.cancel()  # does nothing to a job that has ended
 
 
-async def _next(
-    call: Call, done: asyncio.Future[None], outbox: Outbox, ping_seconds: float
-) -> list[tuple[int, Generated]]:
-    """What came next; empty at the job's good end. Pings a client that would wait for too long."""
-    while not (pieces := await outbox.take(ping_seconds)):
-        if call.gone:
-            raise ClientGone
-        if done.done():
-            done.result()
-            return []
-        await _send(call, PING)
-    return pieces
+async def next_stretches(
+    call: Call, done: asyncio.Future[None], outbox: Outbox, timeout_seconds: float
+) -> list[tuple[int, Generated]] | None:
+    """What came next; empty if nothing did for so long, None at the job's good end."""
+    if pieces := await outbox.take(timeout_seconds):
+        return pieces
+    if call.gone:
+        raise ClientGone
+    if done.done():
+        done.result()
+        return None
+    return []
 
 
 async def _send(call: Call, body: bytes, more: bool = True) -> None:

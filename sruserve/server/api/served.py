@@ -105,7 +105,7 @@ class Served:
         self.check_streams(request.begun_by or wanted_by)
         if wanted_by is None:
             return Keep.NOTHING
-        self._check_fits(wanted_by)
+        self.check_fits(wanted_by)
         return Keep.SNAPSHOT
 
     def check_streams(self, asked_by: str | None) -> None:
@@ -117,7 +117,7 @@ class Served:
                 param=asked_by,
             )
 
-    def _check_fits(self, wanted_by: str) -> None:
+    def check_fits(self, wanted_by: str) -> None:
         """Raise `StateTooLarge` if no token can hold a state of this model."""
         if not self._states_fit:
             raise StateTooLarge(

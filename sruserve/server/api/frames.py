@@ -1,0 +1,235 @@
+"""What the frames of a socket ask for, and how each is answered."""
+
+import asyncio
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+from pydantic_core import from_json
+
+from sruserve.server.api.call import Call, ClientGone, Message, Receive, Send, json_bytes
+from sruserve.server.api.endpoint import Endpoint
+from sruserve.server.api.held import Held
+from sruserve.server.api.problems import as_serve_error
+from sruserve.server.api.requests import CompletionRequest, Request
+from sruserve.server.api.route import off_loop
+from sruserve.server.api.routes import Routes
+from sruserve.server.api.served import Catalogue, Served
+from sruserve.server.api.texts import Results, TextRoute
+from sruserve.server.engine.jobs import Snapshot
+from sruserve.server.errors import InvalidRequest, MalformedBody, ServeError
+from sruserve.server.metrics import UNKNOWN_MODEL
+from sruserve.server.tenants import Tenant, Tenants
+
+Body = TypeVar("Body", bound=Request)
+
+PATH = "/v1/stream"
+_BEGINNING = ("model", "state", "preset")
+_TASKS = ("classify", "tag", "encode", "generate")
+_MOST_ID = 100
+
+
+@dataclass(slots=True)
+class Stream:
+    """What a socket goes on with.
+
+    state: after the last frame that was answered; None: nothing was read yet.
+    """
+
+    served: Served
+    state: Snapshot | None
+
+    def token(self) -> str | None:
+        """The state as a token; raises `StateTooLarge`."""
+        self.served.check_fits("state")
+        return self.served.seal_state(self.state)
+
+    def hold(self) -> None:
+        """Count the state as its tenant's; raises `StateQuotaExceeded`."""
+        self.served.tenant.hold(self.served.model.network.layout.nbytes)
+
+    def release(self) -> None:
+        """The state is kept no more."""
+        self.served.tenant.release(self.served.model.network.layout.nbytes)
+
+
+class Frame(Call):
+    """One frame of a client; its replies repeat its `id`.
+
+    stream: what the socket's frames have begun, if anything.
+    last: the client is done with the socket.
+    """
+
+    __slots__ = ("_data", "_id", "_running", "last", "stream")
+
+    def __init__(
+        self, scope: Message, receive: Receive, send: Send, data: bytes, stream: Stream | None
+    ) -> None:
+        super().__init__(scope, receive, send)
+        self.stream, self.last = stream, False
+        self._data = data
+        self._id: dict[str, Any] = {}
+        self._running: asyncio.Future[None] | None = None
+
+    @property
+    def cost(self) -> int:
+        """Bytes of the frame."""
+        return len(self._data)
+
+    def fields(self) -> dict[str, Any]:
+        """What the frame says, but for its id."""
+        try:
+            given = from_json(self._data)
+        except ValueError as error:
+            raise MalformedBody(f"the frame is not valid JSON: {error}") from None
+        if not isinstance(given, dict):
+            raise InvalidRequest("a frame must be a JSON object")
+        known = given.pop("id", None)
+        if known is not None:
+            if not isinstance(known, str | int) or len(str(known)) > _MOST_ID:
+                raise InvalidRequest(
+                    f"'id' must be a text or an integer of at most {_MOST_ID} characters",
+                    param="id",
+                )
+            self._id = {"id": known}
+        return given
+
+    async def tell(self, told: dict[str, Any], *, much: bool = False) -> None:
+        """Send a reply; `much`: making it would hold up the event loop."""
+        text = await off_loop(much, _text, {**self._id, **told})
+        try:
+            await self._send({"type": "websocket.send", "text": text})
+        except OSError:
+            raise ClientGone from None
+
+    async def refuse(self, error: ServeError) -> None:
+        told: dict[str, Any] = {"error": error.told}
+        if error.retry_after_seconds is not None:
+            told["retry_after"] = error.retry_after_seconds
+        await self.tell(told)
+
+    def watch(self, done: asyncio.Future[None]) -> None:
+        self._running = done
+        if self.gone:
+            done.cancel()
+
+    def unwatch(self) -> None:
+        self._running = None
+
+    def leave(self) -> None:
+        """The client has left: nobody waits for what is computed."""
+        self._gone = True
+        if self._running is not None:
+            self._running.cancel()
+
+
+class Frames(Endpoint):
+    """Answers each frame as the route of its model's task would, and keeps the state."""
+
+    path, schema = PATH, Request
+
+    def __init__(self, catalogue: Catalogue, tenants: Tenants, routes: Routes) -> None:
+        super().__init__(tenants, (*catalogue, UNKNOWN_MODEL))
+        self._catalogue = catalogue
+        self._complete = routes.complete
+        self._chunks: dict[str, TextRoute[Any]] = {
+            route.task: route
+            for route in (routes.classify, routes.tag, routes.encode, routes.score)
+        }
+
+    async def serve(self, call: Call, tenant: Tenant) -> None:
+        assert isinstance(call, Frame)
+        fields = call.fields()
+        beginning = {name: fields.pop(name) for name in _BEGINNING if name in fields}
+        if call.stream is not None:
+            if beginning:
+                field = next(iter(beginning))
+                raise InvalidRequest(
+                    f"the stream has begun: leave out '{field}', or open another socket",
+                    param=field,
+                )
+            await self._answer(call, call.stream, fields)
+            return
+        stream = self._begin(beginning, tenant)
+        call.model = stream.served.name
+        stream.hold()
+        try:
+            if fields:
+                await self._answer(call, stream, fields)
+            else:
+                task = stream.served.model.config.task
+                await call.tell({"model": stream.served.name, "task": task})
+        except BaseException:
+            stream.release()
+            raise
+        call.stream = stream
+
+    def _begin(self, beginning: dict[str, Any], tenant: Tenant) -> Stream:
+        request = _validated(Request, beginning)
+        served = self._catalogue.choose(request.model, *_TASKS).of(tenant)
+        served.check_streams("model")
+        (state,) = served.starts(request, 1)
+        return Stream(served, state)
+
+    async def _answer(self, frame: Frame, stream: Stream, fields: dict[str, Any]) -> None:
+        served = stream.served
+        frame.model = served.name
+        if "op" in fields:
+            await self._operate(frame, stream, fields)
+            return
+        if not fields:
+            raise InvalidRequest("the frame asks for nothing: send an input, a prompt or an 'op'")
+        served.engine.check_admission(frame.cost)
+        if served.model.config.task == self._complete.task and "input" not in fields:
+            await self._generate(frame, stream, fields)
+            return
+        route = self._chunks[served.model.config.task]
+        request = _validated(route.schema, {"more": True, **fields})
+        view = Held(served, stream.state, tokens=request.return_state)
+        async with route.computed(frame, request, view, frame.cost) as results:
+            told = await off_loop(results.much, _told, route, view, results)
+            stream.state = view.end
+            await frame.tell(told, much=results.much)
+
+    async def _operate(self, frame: Frame, stream: Stream, fields: dict[str, Any]) -> None:
+        op = fields.pop("op")
+        if op not in ("state", "close"):
+            raise InvalidRequest("'op' must be 'state' or 'close'", param="op")
+        if fields:
+            field = next(iter(fields))
+            raise InvalidRequest(f"an 'op' comes alone: leave out '{field}'", param=field)
+        await frame.tell({"state": stream.token()})
+        frame.last = op == "close"
+
+    async def _generate(self, frame: Frame, stream: Stream, fields: dict[str, Any]) -> None:
+        """Tell a completion as it comes."""
+        if "stream" in fields:
+            raise InvalidRequest("a socket always streams: leave out 'stream'", param="stream")
+        request = _validated(CompletionRequest, {**fields, "stream": True})
+        if (request.n or 1) != 1:
+            raise InvalidRequest("a stream goes on in one way: leave out 'n'", param="n")
+        wanted = request.state_wanted_by is not None
+        view = Held(stream.served, stream.state, tokens=wanted)
+        parts = self._complete.parts(frame, request, view, frame.cost)
+        async with aclosing(parts):
+            async for part in parts:
+                await frame.tell(part)
+        stream.state = view.end
+
+
+def _validated(schema: type[Body], fields: dict[str, Any]) -> Body:
+    try:
+        return schema.model_validate(fields)
+    except ValidationError as error:
+        raise as_serve_error(error, schema) from None
+
+
+def _told(route: TextRoute[Any], view: Held, results: Results) -> dict[str, Any]:
+    """The one result of a frame."""
+    ((item, result),) = results.told
+    return {**route.result(view, item, result), "usage": {"steps": results.steps}}
+
+
+def _text(told: dict[str, Any]) -> str:
+    return json_bytes(told).decode()

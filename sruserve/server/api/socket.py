@@ -1,0 +1,196 @@
+"""`/v1/stream`: WebSockets whose frames go on with one stream each."""
+
+import asyncio
+from collections import deque
+
+from sruserve.server.api.call import Call, ClientGone, Message, Receive, Send
+from sruserve.server.api.endpoint import Endpoint
+from sruserve.server.api.frames import PATH, Frame, Frames, Stream
+from sruserve.server.api.requests import Request
+from sruserve.server.errors import Draining, RouteNotFound, StateTooLarge
+from sruserve.server.metrics import UNKNOWN_MODEL, SocketMetrics
+from sruserve.server.tenants import Tenant
+
+_DONE, _RESTARTING = 1000, 1012  # codes of RFC 6455
+# What waits behind the frame in work before the client has to. While there is room, a client that
+# leaves is seen.
+_MOST_WAITING, _MOST_WAITING_BYTES = 16, 64 << 10
+
+
+class Sockets(Endpoint):
+    """Opens sockets, and ends them when the server stops."""
+
+    path, schema = PATH, Request
+
+    def __init__(self, frames: Frames) -> None:
+        super().__init__(frames.tenants, [UNKNOWN_MODEL])
+        self._frames = frames
+        self._open: set[Socket] = set()
+        self._draining = False
+        self._sockets = SocketMetrics()
+
+    async def connect(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Serve a client until it leaves."""
+        handshake = _Handshake(scope, receive, send)
+        try:
+            await self(handshake)
+        except ClientGone:
+            return
+        if not handshake.accepted:
+            return
+        socket = Socket(self._frames, scope, receive, send)
+        self._open.add(socket)
+        self._sockets.opened()
+        try:
+            if self._draining:
+                socket.drain()
+            await socket.run()
+        except asyncio.CancelledError:
+            pass  # the server has stopped, and no longer waits for this client
+        finally:
+            self._open.discard(socket)
+            self._sockets.closed()
+
+    async def serve(self, call: Call, tenant: Tenant) -> None:
+        """Let a client in, or raise."""
+        del tenant
+        assert isinstance(call, _Handshake)
+        if call.path != PATH:
+            raise RouteNotFound(f"there is no WebSocket at {call.path[:100]}; open {PATH}")
+        if self._draining:
+            raise Draining("the server is stopping; connect to another replica")
+        await call.accept()
+
+    def drain(self) -> None:
+        """Let no more clients in; those that are here get their states when their frames end."""
+        self._draining = True
+        for socket in self._open:
+            socket.drain()
+
+
+class Socket:
+    """One client: its frames are answered one after the other, in their order."""
+
+    def __init__(self, frames: Frames, scope: Message, receive: Receive, send: Send) -> None:
+        self._frames, self._scope, self._receive, self._send = frames, scope, receive, send
+        self._waiting = _Waiting()
+        self._frame: Frame | None = None
+        self._stream: Stream | None = None
+        self._draining = False
+
+    async def run(self) -> None:
+        """Answer until the client is done, has left, or has to leave."""
+        reader = asyncio.create_task(self._read())
+        try:
+            while (data := await self._waiting.take()) is not None:
+                self._frame = self._new_frame(data)
+                await self._frames(self._frame)
+                self._stream = self._frame.stream
+                if self._frame.last:
+                    await self._close(_DONE)
+                    return
+            if self._draining:
+                await self._hand_over()
+        except ClientGone:
+            pass
+        finally:
+            reader.cancel()
+            if self._stream is not None:
+                self._stream.release()
+
+    def drain(self) -> None:
+        """Answer no more frames than the one in work, then hand the state over."""
+        self._draining = True
+        self._waiting.end()
+
+    async def _read(self) -> None:
+        """Take frames as they come, as far as there is room."""
+        while True:
+            message = await self._receive()
+            if message["type"] == "websocket.disconnect":
+                break
+            data = message.get("bytes")
+            await self._waiting.put(message["text"].encode() if data is None else data)
+        self._waiting.end()
+        if self._frame is not None:
+            self._frame.leave()
+
+    async def _hand_over(self) -> None:
+        """The last frame of a server that stops."""
+        problem = Draining("the server is stopping: go on with the state on another replica")
+        try:
+            state = self._stream.token() if self._stream is not None else None
+        except StateTooLarge:
+            state = None
+        await self._new_frame(b"").tell({"error": problem.told, "state": state})
+        await self._close(_RESTARTING)
+
+    def _new_frame(self, data: bytes) -> Frame:
+        return Frame(self._scope, self._receive, self._send, data, self._stream)
+
+    async def _close(self, code: int) -> None:
+        try:
+            await self._send({"type": "websocket.close", "code": code})
+        except OSError:
+            raise ClientGone from None
+
+
+class _Handshake(Call):
+    """The request that opens a socket."""
+
+    __slots__ = ("accepted", "path")
+
+    def __init__(self, scope: Message, receive: Receive, send: Send) -> None:
+        async def answer(message: Message) -> None:
+            try:
+                await send({**message, "type": f"websocket.{message['type']}"})
+            except OSError:
+                raise ClientGone from None
+
+        super().__init__(scope, receive, answer)
+        self.path: str = scope["path"]
+        self.accepted = False
+
+    async def accept(self) -> None:
+        """Open the socket."""
+        await self._receive()  # that there is a client
+        await self._send({"type": "accept"})
+        self.accepted = self.started = True
+
+
+class _Waiting:
+    """Frames behind the one in work, bounded in number and bytes."""
+
+    def __init__(self) -> None:
+        self._frames: deque[bytes] = deque()
+        self._bytes = 0
+        self._ended = False
+        self._changed = asyncio.Event()
+
+    async def put(self, data: bytes) -> None:
+        """Add a frame, then wait until there is room for another one."""
+        self._frames.append(data)
+        self._bytes += len(data)
+        self._changed.set()
+        while len(self._frames) >= _MOST_WAITING or self._bytes > _MOST_WAITING_BYTES:
+            await self._change()
+
+    async def take(self) -> bytes | None:
+        """The next frame; None when there will be no more."""
+        while not self._frames and not self._ended:
+            await self._change()
+        if self._ended:
+            return None
+        data = self._frames.popleft()
+        self._bytes -= len(data)
+        self._changed.set()
+        return data
+
+    def end(self) -> None:
+        """Let nothing more be taken."""
+        self._ended = True
+        self._changed.set()
+
+    async def _change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
