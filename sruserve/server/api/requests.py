@@ -46,9 +46,7 @@ def _few(given: Any) -> Any:
 
 _TokenId = Annotated[str, Field(pattern=r"^[0-9]{1,10}$")]
 _Bias = Annotated[float, Field(ge=-100, le=100)]
-LogitBias = Annotated[
-    dict[_TokenId, _Bias], Field(max_length=MOST_BIASES), BeforeValidator(_few)
-]
+LogitBias = Annotated[dict[_TokenId, _Bias], Field(max_length=MOST_BIASES), BeforeValidator(_few)]
 Schema = dict[str, Any] | bool
 
 
