@@ -5,6 +5,7 @@ import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -36,7 +37,8 @@ def asked(**given: Any) -> dict[str, Any]:
 
 
 def create(client: openai.OpenAI, **given: Any) -> Completion:
-    return client.completions.create(**asked(**given))
+    answer: Completion = client.completions.create(**asked(**given))
+    return answer
 
 
 def chunks(client: openai.OpenAI, **given: Any) -> list[Completion]:
@@ -57,6 +59,18 @@ def test_a_completion(connected: openai.OpenAI) -> None:
     assert answer.usage is not None
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (13, 20)
     assert answer.usage.total_tokens == 33
+
+
+def test_the_example_of_the_documentation_runs(client: httpx.Client) -> None:
+    section = Path("docs/http.md").read_text().split("## Completions")[1]
+    code = section.split("```python")[1].split("```")[0]
+    code = code.replace("http://127.0.0.1:8000", str(client.base_url))
+    names: dict[str, Any] = {}
+    exec(code.replace("shakespeare", "characters"), names)
+    with names["client"] as connected:
+        known = {"prompt": "", "max_tokens": 200, "seed": openai.omit}
+        more = create(connected, extra_body={"state": names["first"].state}, **known)
+    assert names["more"].choices[0].text == more.choices[0].text
 
 
 def test_a_stream_is_the_same_text_and_ends_with_its_usage(connected: openai.OpenAI) -> None:
