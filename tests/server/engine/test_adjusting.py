@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -142,6 +143,10 @@ def test_tokens_that_the_model_does_not_have_are_refused(
     asyncio.run(run())
 
 
+def _note(order: list[str], name: str, _: object) -> None:
+    order.append(name)
+
+
 def test_a_job_of_a_smaller_priority_number_is_begun_first(tmp_path: Any) -> None:
     model = random_model(tmp_path / "lm")
     order: list[str] = []
@@ -149,19 +154,19 @@ def test_a_job_of_a_smaller_priority_number_is_begun_first(tmp_path: Any) -> Non
     async def run(driver: Driver) -> None:
         sampling = Sampling(max_tokens=4)
         first = driver.job(
-            Kind.GENERATE, [Item(driver.ids("a" * 4000))], sampling=sampling, keep=Keep.NOTHING
+            Kind.GENERATE, [Item(driver.ids("a" * 400))], sampling=sampling, keep=Keep.NOTHING
         )
         jobs = {}
         for name, priority in (("low", 5), ("late", 5), ("high", -1), ("middle", 0)):
             jobs[name] = driver.job(
                 Kind.GENERATE,
-                [Item(np.full(600, 3))] * 2,
+                [Item(np.full(60, 3))] * 2,
                 sampling=sampling,
                 priority=priority,
             )
-            jobs[name].job.done.add_done_callback(lambda _, name=name: order.append(name))
+            jobs[name].job.done.add_done_callback(partial(_note, order, name))
         await asyncio.gather(*(told.results() for told in (first, *jobs.values())))
         assert order == ["high", "middle", "low", "late"]
 
-    with Driver(model, Limits(max_batch_tokens=64)) as driver:
+    with Driver(model, Limits(max_batch_tokens=4)) as driver:
         asyncio.run(run(driver))

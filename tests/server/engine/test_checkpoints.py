@@ -106,7 +106,7 @@ def test_only_who_keeps_snapshots_gets_checkpoints(lm: Driver, keep: Keep) -> No
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("rows", [3, 1000])
+@pytest.mark.parametrize("rows", [2, 1000])
 def test_text_and_last_result_wait_for_a_checkpoint_that_is_on_its_way(
     tmp_path: Path, rows: int
 ) -> None:
@@ -117,11 +117,11 @@ def test_text_and_last_result_wait_for_a_checkpoint_that_is_on_its_way(
         whole = await asyncio.gather(asyncio.create_task(let_go()), driver.generate("ab", 60, 3))
         lane.allowed = len(lane.copies)  # from here on nothing moves
         told = streamed(driver, "ab", 60, 3, state_interval=7)
-        if rows > 3:
+        if rows > 2:
             await driver.until(lambda: driver.engine.running == 1 and len(lane.copies) > 1)
             await asyncio.sleep(0.1)
             assert all(part.state is None for part in pieces(told.by_item[0]))
-            assert len("".join(part.text for part in pieces(told.by_item[0]))) < 7
+            assert len("".join(part.text for part in pieces(told.by_item[0]))) <= 7
         lane.allowed = -1
         parts = pieces((await told.results())[0])
         assert "".join(part.text for part in parts) == whole[1].text
@@ -137,7 +137,7 @@ def test_text_and_last_result_wait_for_a_checkpoint_that_is_on_its_way(
     async def let_go() -> None:
         lane.allowed = -1
 
-    limits = Limits(state_pool_bytes=rows * model.network.layout.nbytes)
+    limits = Limits(state_pool_bytes=rows * model.network.layout.nbytes, flush_ms=0, flush_max_ms=0)
     with Driver(model, limits, lane) as driver:
         asyncio.run(run(driver))
 

@@ -436,6 +436,24 @@ def test_texts_of_one_constraint_have_a_position_each(lm: Driver) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("described", [None, {"enum": ["abc", "axq", 13]}])
+def test_a_position_that_is_taken_back_is_the_one_before(described: Any) -> None:
+    text = b'"axq"'
+    if described is None:
+        spelling = Constraint.regex('"(?:abc|axq)"|13', ALL).begin()
+    else:
+        spelling = Constraint.json_schema(described, ALL).begin()
+    assert spelling.take(text[0])
+    spelling.settle(1)
+    for count in range(len(text)):
+        for byte in text[1:]:
+            assert spelling.take(byte)
+        assert spelling.ended
+        spelling.settle(0)
+        assert (spelling.spelled, spelling.ids.tolist()) == (b'"', [97]), count
+    assert [spelling.take(byte) for byte in b"abc"] == [True] * 3
+
+
 def test_constraints_are_equal_by_what_they_say() -> None:
     assert Constraint.regex("a+", ALL) == Constraint.regex("a+", ALL)
     assert len({Constraint.regex(p, ALL).identity for p in ("a", "b", "a", "c")}) == 3
