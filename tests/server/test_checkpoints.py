@@ -1,6 +1,7 @@
 """Streams that tell their state on the way: whoever is cut off goes on from the last one."""
 
 import asyncio
+from itertools import pairwise
 from typing import Any
 
 import httpx
@@ -43,7 +44,7 @@ def test_a_text_goes_on_from_every_state_as_if_it_was_never_cut(
     assert whole.startswith(text)
     places = [place for place, _ in states]
     assert places[-1] == len(text)
-    assert all(b - a >= interval for a, b in zip([0, *places], places[:-1], strict=False))
+    assert all(b - a >= interval for a, b in pairwise([0, *places[:-1]]))
     assert (len(states) > 1) == (interval < len(text))
     for place, state in states[:: max(1, len(states) // 5)]:
         rest = rest_of(client, state, max_tokens=100)
@@ -54,7 +55,7 @@ def test_a_state_comes_at_least_that_often(client: httpx.Client) -> None:
     """A step may write several tokens, and the text of a token may have to wait for a stop."""
     text, states = read(client, 20, prompt=PROMPT, max_tokens=300)
     places = [0, *(place for place, _ in states), len(text)]
-    assert max(b - a for a, b in zip(places, places[1:], strict=False)) <= 40
+    assert max(b - a for a, b in pairwise(places)) <= 40
 
 
 def test_text_that_a_stop_string_may_begin_with_is_not_lost(client: httpx.Client) -> None:

@@ -2,10 +2,10 @@
 
 import asyncio
 import re
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,7 +13,6 @@ import openai
 import pytest
 from openai.types import Completion
 
-from sruserve.server.app import Application
 from tests.server.conftest import CHARACTERS, Serve
 from tests.server.test_clients_that_leave import until
 from tests.server.test_tenants import ACME, OTHER
@@ -33,15 +32,18 @@ def connected(client: httpx.Client) -> Iterator[openai.OpenAI]:
         yield found
 
 
+def asked(**given: Any) -> dict[str, Any]:
+    return {"model": "characters", "prompt": PROMPT, "max_tokens": 20, "seed": 1} | given
+
+
 def create(client: openai.OpenAI, **given: Any) -> Completion:
-    known = {"model": "characters", "prompt": PROMPT, "max_tokens": 20, "seed": 1}
-    answer: Completion = client.completions.create(**known | given)
+    answer: Completion = client.completions.create(**asked(**given))
     return answer
 
 
 def chunks(client: openai.OpenAI, **given: Any) -> list[Completion]:
     """All chunks of a stream."""
-    return list(create(client, stream=True, **given))  # type: ignore[arg-type]
+    return list(client.completions.create(stream=True, **asked(**given)))
 
 
 def text_of(parts: list[Completion], index: int = 0) -> str:
@@ -57,6 +59,18 @@ def test_a_completion(connected: openai.OpenAI) -> None:
     assert answer.usage is not None
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (13, 20)
     assert answer.usage.total_tokens == 33
+
+
+def test_the_example_of_the_documentation_runs(client: httpx.Client) -> None:
+    section = Path("docs/http.md").read_text().split("## Completions")[1]
+    code = section.split("```python")[1].split("```")[0]
+    code = code.replace("http://127.0.0.1:8000", str(client.base_url))
+    names: dict[str, Any] = {}
+    exec(code.replace("shakespeare", "characters"), names)
+    with names["client"] as connected:
+        known = {"prompt": "", "max_tokens": 200, "seed": openai.omit}
+        more = create(connected, extra_body={"state": names["first"].state}, **known)
+    assert names["more"].choices[0].text == more.choices[0].text
 
 
 def test_a_stream_is_the_same_text_and_ends_with_its_usage(connected: openai.OpenAI) -> None:
@@ -201,7 +215,10 @@ def test_the_models_are_listed_and_described(connected: openai.OpenAI) -> None:
         ({"model": "absent"}, openai.NotFoundError, "model_not_found", "model"),
         ({"temperature": -1}, openai.UnprocessableEntityError, "invalid_request", "temperature"),
         ({"prompt": ""}, openai.UnprocessableEntityError, "empty_input", "prompt"),
-        ({"logit_bias": {"999": 1}}, openai.UnprocessableEntityError, "invalid_request", "logit_bias"),
+        (
+            {"logit_bias": {"999": 1}},
+            openai.UnprocessableEntityError, "invalid_request", "logit_bias",
+        ),
         (
             {"logit_bias": {str(i): -100 for i in range(len(CHARACTERS))}},
             openai.UnprocessableEntityError, "invalid_request", "logit_bias",
@@ -223,7 +240,7 @@ def test_mistakes_raise_the_clients_own_errors(
     stream: bool,
 ) -> None:
     with pytest.raises(error) as caught:
-        create(connected, stream=stream, **given)
+        (chunks if stream else create)(connected, **given)
     assert (caught.value.code, caught.value.param) == (code, param)
 
 
@@ -266,9 +283,8 @@ def test_the_client_comes_again_until_a_full_queue_has_room(serve: Serve, stream
             first = pool.submit(create, patient, prompt="a" * 50_000)
             until(lambda: engine.waiting == 1)
             with pytest.raises(openai.RateLimitError):
-                create(patient.with_options(max_retries=0), stream=stream)
-            answer = create(patient, stream=stream)
-            text = text_of(list(answer)) if stream else answer.choices[0].text  # type: ignore[arg-type]
+                (chunks if stream else create)(patient.with_options(max_retries=0))
+            text = text_of(chunks(patient)) if stream else create(patient).choices[0].text
             assert first.result().choices
             assert text == create(patient).choices[0].text
         assert refused in client.get("/metrics").text
@@ -289,9 +305,8 @@ def test_an_error_in_the_middle_of_a_stream_is_raised_behind_the_text(
         with monkeypatch.context() as patch:
             patch.setattr(served.model.network, "logits", broken)
             with pytest.raises(openai.APIError) as caught:
-                for part in stream:
-                    text += part.choices[0].text
-        assert len(text) < 50_000
+                text_of(list(stream))
+        assert text
         assert type(caught.value) is openai.APIError
         assert caught.value.code == "engine_failure"
         assert "network fails" not in caught.value.message

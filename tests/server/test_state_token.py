@@ -226,7 +226,7 @@ def test_unpacking_changed_bytes_gives_a_valid_snapshot_or_a_refusal(
 )
 def test_a_constraint_whose_parts_do_not_fit_is_refused(constraint: bytes, spelled: bytes) -> None:
     data = pack_snapshot(Snapshot(row(), constraint=constraint, spelled=spelled))
-    with pytest.raises(StateInvalid):
+    with pytest.raises(StateTampered):
         unpack_snapshot(data, WIDTH)
 
 

@@ -2,8 +2,11 @@
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable
 from hashlib import sha256
+from typing import Any
 
+from sruserve.model.text import Codec
 from sruserve.server.api.call import json_bytes
 from sruserve.server.api.requests import CompletionRequest, Schema
 from sruserve.server.api.served import Served
@@ -49,7 +52,9 @@ class Constraints:
             async with self._compiling:  # one at a time leaves the threads to others
                 if key in self._kept:
                     return
-                make = Constraint.regex if field == "regex" else Constraint.json_schema
+                make: Callable[[Any, Codec | None], Constraint] = (
+                    Constraint.regex if field == "regex" else Constraint.json_schema
+                )
                 self._kept[key] = await asyncio.to_thread(make, given, served.model.codec)
                 if len(self._kept) > _MOST_KEPT:
                     self._kept.popitem(last=False)

@@ -22,7 +22,7 @@ from sruserve.server.engine.jobs import Generated
 from sruserve.server.errors import (
     ConstraintUnsatisfiable,
     InvalidRequest,
-    StateInvalid,
+    StateTampered,
     UnfitInput,
 )
 from tests.server.engine.driver import Driver, same_state
@@ -382,7 +382,7 @@ def test_a_position_that_does_not_fit_its_constraint_is_refused(lm: Driver, spel
         first = await lm.generate("ab", 2, constraint=constraint)
         assert first.state is not None
         wrong = replace(first.state, spelled=spelled)
-        with pytest.raises(StateInvalid):
+        with pytest.raises(StateTampered):
             await lm.generate("", 9, start=wrong, constraint=constraint)
 
     asyncio.run(run())
