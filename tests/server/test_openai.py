@@ -285,12 +285,13 @@ def test_an_error_in_the_middle_of_a_stream_is_raised_behind_the_text(
         stream = connected.completions.create(
             model="characters", prompt=PROMPT, max_tokens=50_000, stream=True
         )
-        text = next(stream).choices[0].text
+        text = next(text for part in stream if (text := part.choices[0].text))
         with monkeypatch.context() as patch:
             patch.setattr(served.model.network, "logits", broken)
             with pytest.raises(openai.APIError) as caught:
-                text += text_of(list(stream))
-        assert text
+                for part in stream:
+                    text += part.choices[0].text
+        assert len(text) < 50_000
         assert type(caught.value) is openai.APIError
         assert caught.value.code == "engine_failure"
         assert "network fails" not in caught.value.message
@@ -306,5 +307,5 @@ def test_a_clients_id_of_its_request_comes_back(connected: openai.OpenAI) -> Non
         return raw.request_id
 
     assert told("mine-42") == "mine-42"
-    for bad in ("a b", "x" * 129, "\x7f"):
+    for bad in ("a b", "x" * 129, "a\tb"):
         assert re.fullmatch(r"[0-9a-f]{20}", told(bad) or "")

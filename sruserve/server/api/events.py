@@ -1,6 +1,7 @@
 """Server-sent events: what a job delivers, written as fast as the client reads."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -23,23 +24,26 @@ _HEADERS = (
 class Outbox:
     """Stretches that wait for the client. It holds at most what the completions may grow to.
 
-    Of a completion's states it holds the last one only: a client that is behind goes on from there.
+    most_states: of each completion; a client that is behind does without the earlier ones.
     """
 
-    def __init__(self, done: asyncio.Future[None]) -> None:
+    def __init__(self, done: asyncio.Future[None], most_states: int) -> None:
         self._loop = done.get_loop()
         self._done = done
+        self._most_states = most_states
         self._pieces: list[tuple[int, Generated]] = []
-        self._states: dict[int, int] = {}  # where in `_pieces` the state of a completion is
+        self._states: dict[int, deque[int]] = {}  # where in `_pieces` a completion's states are
         self._waiter: asyncio.Future[None] | None = None
         done.add_done_callback(self._wake)
 
     def put(self, index: int, piece: Generated) -> None:
         """Called by the engine, on the loop."""
         if piece.state is not None:
-            if (earlier := self._states.get(index)) is not None:
+            places = self._states.setdefault(index, deque())
+            places.append(len(self._pieces))
+            if len(places) > self._most_states:
+                earlier = places.popleft()
                 self._pieces[earlier] = (index, replace(self._pieces[earlier][1], state=None))
-            self._states[index] = len(self._pieces)
         self._pieces.append((index, piece))
         self._wake()
 
