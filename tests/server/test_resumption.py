@@ -1,0 +1,223 @@
+"""No stream is lost: a server stops, restarts or is killed, and its clients go on elsewhere."""
+
+import asyncio
+import contextlib
+import json
+import signal
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+import websockets
+
+from tests.server.test_clients_that_leave import until
+from tests.server.test_running import complete, ended, serving
+from tests.server.test_socket import ask, connected, told
+from tests.support import PRINTABLE, save_random_model
+
+KEYS = {"state_keys": "e" * 64}
+LENGTH, STREAMS = 400, 200
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model each of whose tokens is a character."""
+    folder = tmp_path_factory.mktemp("models") / "printable"
+    save_random_model(folder, vocabulary=PRINTABLE)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def replica(folder: Path) -> Iterator[httpx.Client]:
+    """A server that stays."""
+    with serving(folder, **KEYS) as (client, _):
+        yield client
+
+
+@dataclass
+class Reading:
+    """What one client has of its stream: a text, and the state after the first `at` characters."""
+
+    seed: int
+    text: str = ""
+    at: int = 0
+    state: str | None = None
+
+    async def read(self, url: httpx.URL) -> None:
+        """Read what is left, up to an end or the server's death; go on from the last state."""
+        self.text = self.text[: self.at]
+        begin: dict[str, Any] = {"prompt": "" if self.state else "To be"}
+        body = {"state": self.state} if self.state else {}
+        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0) as client:
+            events = await client.completions.create(
+                model="printable",
+                max_tokens=LENGTH - self.at,
+                seed=None if self.state else self.seed,
+                stream=True,
+                stream_options={"state_interval": 20},  # type: ignore[typeddict-unknown-key]
+                extra_body=body,
+                **begin,
+            )
+            async for event in events:
+                (choice,) = event.choices
+                self.text += choice.text
+                if (state := (choice.model_extra or {}).get("state")) is not None:
+                    self.at, self.state = len(self.text), state
+
+
+def test_kill_9_in_the_middle_of_200_streams_loses_and_repeats_no_character(folder: Path) -> None:
+    readings = [Reading(seed) for seed in range(STREAMS)]
+
+    async def cut_off(url: httpx.URL, process: Any) -> None:
+        clients = [asyncio.create_task(reading.read(url)) for reading in readings]
+        while sum(len(reading.text) for reading in readings) < STREAMS * LENGTH // 2:
+            await asyncio.sleep(0.01)
+        process.kill()
+        ends = await asyncio.gather(*clients, return_exceptions=True)
+        assert all(
+            end is None or isinstance(end, openai.APIError | httpx.HTTPError) for end in ends
+        )
+
+    async def resume(url: httpx.URL) -> None:
+        await asyncio.gather(*(reading.read(url) for reading in readings))
+
+    with serving(folder, **KEYS) as (client, process):
+        asyncio.run(asyncio.wait_for(cut_off(client.base_url, process), 60))
+    cut = [reading for reading in readings if len(reading.text) < LENGTH]
+    assert len(cut) > STREAMS // 2, "it was not in the middle"
+    assert sum(reading.state is not None for reading in cut) > len(cut) // 2
+    with serving(folder, **KEYS) as (client, _):
+        asyncio.run(asyncio.wait_for(resume(client.base_url), 60))
+        for seeds in (range(i, i + 1) for i in range(STREAMS)):
+            (seed,) = seeds
+            whole = complete(client, prompt="To be", max_tokens=LENGTH, seed=seed)["text"]
+            assert readings[seed].text == whole
+
+
+def test_what_a_stopping_server_cannot_finish_goes_on_elsewhere(
+    folder: Path, replica: httpx.Client
+) -> None:
+    body = {"prompt": "To be", "max_tokens": 100_000, "seed": 5}
+
+    async def stream(client: httpx.AsyncClient) -> tuple[str, dict[str, Any]]:
+        text, last = "", {}
+        asked = body | {"stream": True, "return_state": True}
+        async with client.stream("POST", "/v1/completions", json=asked) as reply:
+            async for line in reply.aiter_lines():
+                if line.startswith("data: {"):
+                    (last,) = json.loads(line.removeprefix("data: "))["choices"]
+                    text += last["text"]
+        return text, last
+
+    async def talk(client: httpx.Client, process: Any) -> list[tuple[str, dict[str, Any]]]:
+        async with (
+            httpx.AsyncClient(base_url=client.base_url, timeout=60) as http,
+            connected(client) as idle,
+            connected(client) as busy,
+            connected(client) as fresh,
+        ):
+            await ask(idle, model="printable", input="To be")
+            await busy.send(json.dumps({"model": "printable"} | body))
+            pieces = [await told(busy)]
+            running = asyncio.create_task(stream(http))
+            await asyncio.sleep(0.3)
+            process.send_signal(signal.SIGTERM)
+            found = [await running]
+            for connection in (idle, fresh, busy):
+                with contextlib.suppress(websockets.ConnectionClosed):
+                    while True:
+                        pieces.append(await told(connection))
+                assert connection.close_code == 1012
+                last = pieces.pop()
+                assert last["error"]["code"] == "draining"
+                if connection is busy:
+                    (end,) = pieces[-1]["choices"]
+                    assert (end["finish_reason"], end["stop_reason"]) == ("length", "draining")
+                    text = "".join(piece["choices"][0]["text"] for piece in pieces)
+                    found.append((text, {"state": last["state"]} | end | last))
+                else:
+                    assert (last["state"] is None) == (connection is fresh)
+            return found
+
+    with serving(folder, drain_seconds="0", **KEYS) as (client, process):
+        found = asyncio.run(asyncio.wait_for(talk(client, process), 60))
+        ended(process)
+    for text, last in found:
+        assert (last["finish_reason"], last["stop_reason"]) == ("length", "draining")
+        rest = complete(replica, prompt="", state=last["state"], max_tokens=20)["text"]
+        whole = complete(replica, **body | {"max_tokens": len(text) + 20})["text"]
+        assert text + rest == whole
+
+
+def test_a_draining_server_finishes_frames_and_lets_nobody_in(folder: Path) -> None:
+    async def talk(client: httpx.Client, process: Any) -> None:
+        async with connected(client) as busy:
+            begin = {"model": "printable", "prompt": "a", "max_tokens": 30_000}
+            await busy.send(json.dumps(begin))
+            await busy.send(json.dumps({"id": "waits", "max_tokens": 1}))
+            pieces = [await told(busy)]
+            process.send_signal(signal.SIGTERM)
+            await asyncio.to_thread(until, lambda: client.get("/readyz").status_code == 503)
+            with pytest.raises(websockets.InvalidStatus) as refused:
+                async with connected(client):
+                    pass
+            assert refused.value.response.status_code == 503
+            assert refused.value.response.headers["retry-after"]
+            with contextlib.suppress(websockets.ConnectionClosed):
+                while True:
+                    pieces.append(await told(busy))
+            assert busy.close_code == 1012
+            assert pieces[-1]["error"]["code"] == "draining"
+            assert pieces[-1]["state"]
+            assert pieces[-2]["usage"]["completion_tokens"] == 30_000
+            assert pieces[-2]["choices"][0]["stop_reason"] is None
+            assert not any("id" in piece for piece in pieces)
+
+    with serving(folder, drain_seconds="60") as (client, process):
+        asyncio.run(asyncio.wait_for(talk(client, process), 60))
+        ended(process)
+
+
+def test_a_rolling_restart_of_two_replicas_loses_nothing(
+    folder: Path, replica: httpx.Client
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    text, state, told_to_wait = "", None, 0
+
+    def go_on(clients: list[httpx.Client]) -> None:
+        nonlocal text, state, told_to_wait
+        begin = {"prompt": "", "state": state} if state else {"prompt": "To be", "seed": 6}
+        for client in clients:
+            with contextlib.suppress(httpx.TransportError):
+                reply = client.post(
+                    "/v1/completions", json=begin | {"max_tokens": 10, "return_state": True}
+                )
+                if reply.status_code == 200:
+                    (choice,) = reply.json()["choices"]
+                    text, state = text + choice["text"], choice["state"]
+                    return
+                assert reply.status_code == 503
+                told_to_wait += 1
+        raise AssertionError("no replica took it")
+
+    with serving(folder, port=port, **KEYS) as (client, process):
+        for _ in range(4):
+            go_on([client, replica])
+            go_on([replica, client])
+        process.send_signal(signal.SIGTERM)
+        for _ in range(20):
+            go_on([client, replica])
+        ended(process)
+    with serving(folder, port=port, **KEYS) as (client, _):
+        for _ in range(4):
+            go_on([client, replica])
+            go_on([replica, client])
+    whole = complete(replica, prompt="To be", max_tokens=len(text), seed=6)["text"]
+    assert text == whole
+    assert len(text) == 10 * 36
