@@ -115,7 +115,9 @@ class RedisStore:
     async def commit(self, served: Served, held: Held, end: Snapshot) -> Held:
         if held.ended:
             return await self._commit(served, held, {})
-        token = await off_loop(served.model.network.layout.width > _LONG_ROW, served.seal_held_state, end)
+        token = await off_loop(
+            served.model.network.layout.width > _LONG_ROW, served.seal_held_state, end
+        )
         return await self._commit(served, held, {_state_field(held.step): token})
 
     async def rewind(self, served: Served, held: Held) -> Held:

@@ -1,0 +1,213 @@
+"""Streams in Redis outlive servers, and servers outlive Redis."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import redis
+
+from sruserve.server.settings import SettingsError, load_settings
+from tests.server.conftest import Serve
+from tests.server.streams.conftest import KEYS, Replicas, StartRedis, free_port
+from tests.server.streams.test_streams import code, text
+
+
+def test_a_restart_of_every_server_loses_nothing(serve: Serve, redis_port: int) -> None:
+    given: dict[str, Any] = {"state_keys": KEYS, "store": f"redis://127.0.0.1:{redis_port}/3"}
+    asked = {"model": "characters", "prompt": "To be", "max_tokens": 30, "seed": 5}
+    with serve("characters", **given) as running:
+        whole = text(running[0].post("/v1/completions", json=asked))
+        before = Replicas([running], "redis")
+        stream = before.create()
+        first = before.step(stream, 1, prompt="To be", max_tokens=10, seed=5)
+    with serve("characters", **given) as running:
+        after = Replicas([running], "redis")
+        assert after.step(stream, 1, prompt="To be", max_tokens=10, seed=5).content == first.content
+        assert text(first) + text(after.step(stream, 2, prompt="", max_tokens=20)) == whole
+        assert after.post(stream, "rewind", step=1).json()["next_step"] == 2
+        assert text(first) + text(after.step(stream, 2, prompt="", max_tokens=20)) == whole
+
+
+@contextmanager
+def process(large: Path, store: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A server in a process of its own, and its port."""
+    port = free_port()
+    command = [sys.executable, "-m", "sruserve.cli", "serve", str(large), "--port", str(port)]
+    environment = {**os.environ, "SRUSERVE_STORE": store, "SRUSERVE_STATE_KEYS": KEYS}
+    server = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(600):
+            try:
+                if httpx.get(f"http://127.0.0.1:{port}/readyz").status_code == 200:
+                    break
+            except httpx.TransportError:
+                time.sleep(0.1)
+        yield server, port
+    finally:
+        server.kill()
+        server.wait()
+
+
+def test_a_step_whose_server_is_killed_is_done_by_another_and_says_the_same(
+    serve: Serve, redis_port: int, large: Path
+) -> None:
+    store = f"redis://127.0.0.1:{redis_port}/4"
+    body = {"step": 1, "prompt": "To be", "max_tokens": 1000, "stream": True}
+    with (
+        serve(model_folders=(large,), state_keys=KEYS, store=store) as running,
+        process(large, store) as (server, port),
+    ):
+        other = Replicas([running], "redis")
+        stream = other.create("large")
+        path = f"/v1/streams/{stream}/steps"
+        seen = b""
+        with (
+            socket.create_connection(("127.0.0.1", port)) as connection,
+        ):
+            sent = json.dumps(body).encode()
+            connection.sendall(
+                b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b"
+                % (path.encode(), len(sent), sent)
+            )
+            while seen.count(b"data: ") < 5:
+                seen += connection.recv(4096)
+            assert b"[DONE]" not in seen, "the step was too short to tell"
+            server.send_signal(signal.SIGKILL)
+            server.wait()
+            while part := _receive(connection):
+                seen += part
+        assert b"[DONE]" not in seen
+        begin = time.monotonic()
+        again = other.ask("POST", path, content=json.dumps(body)).text
+        assert time.monotonic() - begin < 15
+        assert again.endswith("data: [DONE]\n\n")
+        assert len(_told(seen.decode())) > 0
+        assert _told(again).startswith(_told(seen.decode()))
+        assert other.get(stream).json()["step"] == 1
+
+
+def _receive(connection: socket.socket) -> bytes:
+    try:
+        return connection.recv(4096)
+    except ConnectionResetError:
+        return b""
+
+
+def _told(events: str) -> str:
+    """The text in those events that are whole."""
+    whole = [line for line in events.split("\n") if line.startswith("data: {")]
+    told = [json.loads(line[6:]) for line in whole if line.rstrip().endswith("}")]
+    return "".join(each["choices"][0]["text"] for each in told)
+
+
+@pytest.fixture
+def own_redis(start_redis: StartRedis, serve: Serve) -> Iterator[tuple[Replicas, Any, int]]:
+    """Two servers on a Redis that the test may do anything to."""
+    port = free_port()
+    with start_redis(port) as program:
+        given: dict[str, Any] = {"state_keys": KEYS, "store": f"redis://127.0.0.1:{port}"}
+        with serve("characters", **given) as one, serve("characters", **given) as two:
+            yield Replicas([one, two], "redis"), program, port
+
+
+def test_without_redis_streams_are_503_at_once_and_all_else_goes_on(
+    own_redis: tuple[Replicas, Any, int], start_redis: StartRedis
+) -> None:
+    replicas, program, port = own_redis
+    stream = replicas.create()
+    assert replicas.step(stream, 1, prompt="a").status_code == 200
+    program.send_signal(signal.SIGSTOP)  # it takes connections, and answers nothing
+    begin = time.monotonic()
+    hanging = replicas.get(stream)
+    assert (hanging.status_code, code(hanging)) == (503, "store_unavailable")
+    assert time.monotonic() - begin < 6
+    assert replicas.ask("POST", "/v1/completions", json={"prompt": "a"}).status_code == 200
+    program.send_signal(signal.SIGCONT)
+    assert replicas.step(stream, 2, prompt="a").status_code == 200
+    program.kill()
+    program.wait()
+    begin = time.monotonic()
+    for reply in (
+        replicas.ask("POST", "/v1/streams", json={}),
+        replicas.get(stream),
+        replicas.step(stream, 3, prompt="a"),
+        replicas.delete(stream),
+    ):
+        assert (reply.status_code, code(reply)) == (503, "store_unavailable")
+        assert reply.headers["retry-after"] == "1"
+    assert time.monotonic() - begin < 4
+    assert replicas.ask("POST", "/v1/completions", json={"prompt": "a"}).status_code == 200
+    assert replicas.ask("GET", "/readyz").status_code == 200
+    with start_redis(port):
+        assert replicas.get(stream).status_code == 404  # this Redis writes nothing to disk
+        assert replicas.step(replicas.create(), 1, prompt="a").status_code == 200
+
+
+def test_nothing_stays_in_redis_for_ever_and_no_state_can_be_read_there(
+    own_redis: tuple[Replicas, Any, int],
+) -> None:
+    replicas, _, port = own_redis
+    stream = replicas.create(idle_seconds=60)
+    replicas.step(stream, 1, prompt="To be")
+    (fork,) = replicas.post(stream, "fork").json()["data"]
+    with redis.Redis(port=port) as client:
+        keys = client.keys()
+        assert len(keys) >= 4
+        for key in keys:
+            assert 0 < client.ttl(key) <= 60 + 24 * 3600
+        fields: Any = client.hgetall(
+            next(key for key in keys if stream.encode() in key and b":stream:" in key)
+        )
+        assert len(fields[b"state1"]) > 192
+        state = fields[b"state1"].decode()
+        for each in (stream, fork["id"]):
+            replicas.delete(each)
+        left = [key for key in client.keys() if stream.encode() in key]
+        assert left == []
+        assert client.get("sruserve:sum:" + "0" * 32) == b"0"
+    # what lies there is a token of this server, and none that other keys open
+    assert replicas.create(state=state)
+
+
+def test_a_stream_that_redis_does_not_take_is_no_step(
+    own_redis: tuple[Replicas, Any, int],
+) -> None:
+    replicas, _, port = own_redis
+    stream = replicas.create()
+    with redis.Redis(port=port) as client:
+        client.config_set("maxmemory", "1")
+        full = replicas.step(stream, 1, prompt="a")
+        assert (full.status_code, code(full)) == (503, "store_unavailable")
+        client.config_set("maxmemory", "0")
+    assert replicas.get(stream).json()["step"] == 0
+    assert replicas.step(stream, 1, prompt="a").status_code == 200
+
+
+def test_what_is_no_head_of_a_stream_is_not_served(own_redis: tuple[Replicas, Any, int]) -> None:
+    replicas, _, port = own_redis
+    stream = replicas.create()
+    with redis.Redis(port=port) as client:
+        client.hset(f"sruserve:stream:{'0' * 32}:{stream}", "head", '{"model": 1}')
+    for reply in (replicas.get(stream), replicas.step(stream, 1, prompt="a")):
+        assert (reply.status_code, code(reply)) == (503, "store_unavailable")
+
+
+def test_a_store_needs_keys_that_last_and_its_password_is_not_repeated() -> None:
+    with pytest.raises(SettingsError, match="SRUSERVE_STATE_KEYS") as refused:
+        load_settings(store="redis://:secret-word@127.0.0.1")
+    assert "secret-word" not in str(refused.value)
+    with pytest.raises(SettingsError, match="SRUSERVE_STORE: should begin with") as refused:
+        load_settings(store="mysql://:secret-word@127.0.0.1", state_keys=KEYS)
+    assert "secret-word" not in str(refused.value)
+    settings = load_settings(store="redis://:secret-word@127.0.0.1", state_keys=KEYS)
+    assert "secret-word" not in repr(settings)
