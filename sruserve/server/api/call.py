@@ -7,6 +7,7 @@ from itertools import count
 from os import urandom
 from time import perf_counter
 from typing import Any, Protocol
+from urllib.parse import parse_qs
 
 from pydantic_core import to_json
 
@@ -88,6 +89,11 @@ class Call:
     def path(self) -> str:
         """What was asked for, decoded."""
         return str(self._scope["path"])
+
+    def query(self, name: str) -> str | None:
+        """The first value of a parameter behind the path."""
+        values = parse_qs(self._scope["query_string"].decode("latin-1")).get(name)
+        return values[0] if values else None
 
     async def body(self, limit: int) -> bytes:
         """The whole body; raises `BodyTooLarge` beyond `limit` bytes, whatever its headers said."""

@@ -72,8 +72,6 @@ def check_step(model: str, body: Request, sequence: Sequence, batch: int) -> Non
             "with 'sequence_start'",
             param=f"sru_{body.begun_by}",
         )
-    if isinstance(body.state, list):
-        raise InvalidRequest("'sru_state' must be one state", param="sru_state")
 
 
 class _Step:
@@ -94,6 +92,8 @@ class _Step:
 
     async def start(self, body: Request) -> bytes:
         """The first step of a new stream; sent again with its number, the stored reply."""
+        if isinstance(body.state, list):
+            raise InvalidRequest("'sru_state' must be one state", param="sru_state")
         refusal: ServeError = InvalidRequest(
             f"sequence {self._sequence.id} of model '{self._served.name}' has started already: end "
             "it with 'sequence_end', choose another 'sequence_id', or number its requests with "

@@ -33,7 +33,6 @@ class Task:
         """The outputs, and the state that they end in, if it is told."""
         raise NotImplementedError
 
-
     def in_stream(self, request: Any, view: StreamView) -> Any:
         """The same request as a step of a stream."""
         del view
@@ -119,7 +118,7 @@ class Tag(TextTask):
             Spec("span_labels", BYTES, (-1,)),
             Spec("span_starts", "INT64", (-1,)),
             Spec("span_ends", "INT64", (-1,)),
-            Spec("span_scores", "FP32", (-1,)),
+            Spec("span_scores", "FP64", (-1,)),  # means of `scores`
             Spec("span_continued", "BOOL", (-1,)),
         )
         return Signature((reads,), outputs, 0)
