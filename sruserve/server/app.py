@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from sruserve.model.errors import ModelError
 from sruserve.server.api.call import Call, Message, Receive, Send
@@ -17,8 +18,12 @@ from sruserve.server.api.score import ScoreRoute
 from sruserve.server.api.served import InputLimits
 from sruserve.server.api.tag import TagRoute
 from sruserve.server.errors import ServeError
+from sruserve.server.grpc_port import wants_grpc
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.settings import Settings, SettingsError
+
+if TYPE_CHECKING:
+    from sruserve.server.grpc_server import GrpcServer
 
 log = logging.getLogger("sruserve.server")
 
@@ -36,6 +41,7 @@ class Application:
         self._pages = create_pages(self.lifecycle)
         self._hot: dict[str, Endpoint] = {}
         self._mounts: dict[str, ASGI] = {}  # by the beginning of the paths that they serve
+        self.grpc: GrpcServer | None = None
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -60,16 +66,18 @@ class Application:
         await receive()
         try:
             await self.lifecycle.start()
+            await self._add_routes()
         except (ModelError, ServeError, SettingsError, OSError) as error:
             await send({"type": "lifespan.startup.failed", "message": str(error)})
             return
-        self._add_routes()
         await send({"type": "lifespan.startup.complete"})
         await receive()
+        if self.grpc is not None:
+            await self.grpc.stop()
         await self.lifecycle.stop()
         await send({"type": "lifespan.shutdown.complete"})
 
-    def _add_routes(self) -> None:
+    async def _add_routes(self) -> None:
         settings = self.settings
         limits = InputLimits(
             body_bytes=settings.max_body_bytes,
@@ -92,6 +100,11 @@ class Application:
         self._hot = {route.path: route for route in routes}
         inference = Inference(self.lifecycle, routes)
         self._mounts = {PREFIX: KServe(tenants, inference, settings.max_body_bytes)}
+        if wants_grpc(settings):
+            from sruserve.server.grpc_server import GrpcServer
+
+            self.grpc = GrpcServer(settings, self.lifecycle, inference)
+            await self.grpc.start()
 
 
 def create_app(settings: Settings) -> Application:
