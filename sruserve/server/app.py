@@ -10,17 +10,21 @@ from sruserve.server.api.classify import ClassifyRoute
 from sruserve.server.api.completions import CompletionRoute
 from sruserve.server.api.encode import EncodeRoute
 from sruserve.server.api.endpoint import Endpoint
-from sruserve.server.api.kserve.http import PREFIX, KServe
+from sruserve.server.api.kserve.http import PREFIX as KSERVE
+from sruserve.server.api.kserve.http import KServe
 from sruserve.server.api.kserve.service import Inference
 from sruserve.server.api.pages import create_pages
 from sruserve.server.api.routes import Routes
 from sruserve.server.api.score import ScoreRoute
 from sruserve.server.api.served import InputLimits
+from sruserve.server.api.streams.mount import PREFIX as STREAMS
+from sruserve.server.api.streams.mount import StreamMount
 from sruserve.server.api.tag import TagRoute
 from sruserve.server.errors import ServeError
 from sruserve.server.grpc_port import wants_grpc
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.settings import Settings, SettingsError
+from sruserve.server.streams.opening import open_streams
 
 if TYPE_CHECKING:
     from sruserve.server.grpc_server import GrpcServer
@@ -66,7 +70,9 @@ class Application:
         await receive()
         try:
             await self.lifecycle.start()
-            await self._add_routes()
+            inference = self._add_routes()
+            await self.streams.start()
+            await self._open_grpc(inference)
         except (ModelError, ServeError, SettingsError, OSError) as error:
             await send({"type": "lifespan.startup.failed", "message": str(error)})
             return
@@ -75,9 +81,10 @@ class Application:
         if self.grpc is not None:
             await self.grpc.stop()
         await self.lifecycle.stop()
+        await self.streams.stop()
         await send({"type": "lifespan.shutdown.complete"})
 
-    async def _add_routes(self) -> None:
+    def _add_routes(self) -> Inference:
         settings = self.settings
         limits = InputLimits(
             body_bytes=settings.max_body_bytes,
@@ -98,12 +105,20 @@ class Application:
             CompletionRoute(catalogue, tenants, limits, settings.sse_ping_seconds),
         )
         self._hot = {route.path: route for route in routes}
-        inference = Inference(self.lifecycle, routes)
-        self._mounts = {PREFIX: KServe(tenants, inference, settings.max_body_bytes)}
-        if wants_grpc(settings):
+        self.streams = open_streams(settings)
+        self._mounts[STREAMS] = StreamMount(
+            self.streams, catalogue, tenants, limits, routes, self._pages
+        )
+        inference = Inference(self.lifecycle, routes, self.streams)
+        self._mounts[KSERVE] = KServe(tenants, inference, settings.max_body_bytes)
+        return inference
+
+    async def _open_grpc(self, inference: Inference) -> None:
+        if wants_grpc(self.settings):
+            # what it needs is not always installed
             from sruserve.server.grpc_server import GrpcServer
 
-            self.grpc = GrpcServer(settings, self.lifecycle, inference)
+            self.grpc = GrpcServer(self.settings, self.lifecycle, inference)
             await self.grpc.start()
 
 

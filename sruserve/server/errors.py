@@ -17,6 +17,12 @@ ServeError
 │   ├── RouteNotFound           404  route_not_found
 │   ├── MethodNotAllowed        405  method_not_allowed
 │   ├── Unauthorized            401  invalid_api_key
+│   ├── StreamUnknown           404  stream_unknown
+│   ├── StreamExpired           410  stream_expired
+│   ├── StreamExists            409  stream_exists
+│   ├── StepReused              422  step_reused
+│   ├── WrongStep               409  wrong_step
+│   ├── NoCheckpoint            422  no_checkpoint
 │   └── StateRefused
 │       ├── StateTampered       422  state_tampered
 │       ├── StateUnknownKey     422  state_unknown_key
@@ -31,6 +37,8 @@ ServeError
 │   ├── StateQuotaExceeded      429  state_quota_exceeded
 │   ├── Draining                503  draining
 │   ├── OutOfDeviceMemory       503  out_of_memory
+│   ├── StoreUnavailable        503  store_unavailable
+│   ├── StreamsNeedRedis        501  streams_need_redis
 │   └── DeadlineExceeded        504  deadline_exceeded
 └── EngineFailure               500  engine_failure
 """
@@ -47,6 +55,7 @@ class ServeError(Exception):
     param: the field of the request that is to blame, if it is one.
     retry_after_seconds: when the same request may be sent again.
     retry: what a client library is told of sending it again; None: as its status says.
+    details: what programs want to know beside the code.
     """
 
     status: ClassVar[int] = 500
@@ -60,6 +69,7 @@ class ServeError(Exception):
         super().__init__(message)
         self.message = message
         self.param = param
+        self.details: dict[str, int] = {}
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -80,6 +90,7 @@ class ServeError(Exception):
                     "type": self.type,
                     "param": self.param,
                     "code": self.code,
+                    **self.details,
                 }
             }
         )
@@ -187,6 +198,50 @@ class Unauthorized(InvalidRequest):
         return {**super().headers, "www-authenticate": "Bearer"}
 
 
+class StreamUnknown(InvalidRequest):
+    """The server holds no such stream, or it is another tenant's."""
+
+    status, code = 404, "stream_unknown"
+
+
+class StreamExpired(InvalidRequest):
+    """The stream was idle for so long that its state is gone."""
+
+    status, code = 410, "stream_expired"
+
+
+class StreamExists(InvalidRequest):
+    """A stream of that id is held already."""
+
+    status, code, retry = 409, "stream_exists", False
+
+
+class StepReused(InvalidRequest):
+    """The step was done with other content."""
+
+    code, retry = "step_reused", False
+
+
+class WrongStep(InvalidRequest):
+    """Neither the stream's last step nor the one after it; `details` names the latter."""
+
+    status, code, retry = 409, "wrong_step", False
+
+    def __init__(self, number: int, expected: int) -> None:
+        super().__init__(
+            f"this is step {number}, and the stream's next step is {expected}: send that one, or "
+            f"rewind the stream",
+            param="step",
+        )
+        self.details["expected"] = expected
+
+
+class NoCheckpoint(InvalidRequest):
+    """The stream's state after that step is not kept."""
+
+    code, retry = "no_checkpoint", False
+
+
 class StateRefused(InvalidRequest):
     """A state token that must not reach the model."""
 
@@ -278,6 +333,24 @@ class OutOfDeviceMemory(Refused):
     usual = (
         "the device has no memory for this request: send shorter inputs, or fewer at a time, or "
         "retry"
+    )
+
+
+class StoreUnavailable(Refused):
+    """The store of server-held streams does not answer; what it was asked may be done or not."""
+
+    status, code = 503, "store_unavailable"
+    retry_after_seconds = 1
+    usual = "the store of server-held streams does not answer; send the same request again"
+
+
+class StreamsNeedRedis(Refused):
+    """Several workers cannot share streams that one of them holds in its memory."""
+
+    status, code, retry = 501, "streams_need_redis", False
+    usual = (
+        "this server has several workers and no store that they share: continue with state tokens, "
+        "or ask the operator to set SRUSERVE_STORE"
     )
 
 

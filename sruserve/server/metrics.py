@@ -1,12 +1,13 @@
 """Prometheus metrics: what each one is, who may record it, and how they are read.
 
 Every event is recorded in one place: engine events through `EngineMetrics`, requests through
-`RouteMetrics`, states through `StateMetrics`. All are labelled with the model; none with anything
-that a client can choose.
+`RouteMetrics`, states through `StateMetrics`, server-held streams through `StreamMetrics`. All are
+labelled with the model; none with anything that a client can choose.
 """
 
 import os
 from dataclasses import dataclass
+from functools import cache
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -28,6 +29,7 @@ _REQUEST_SECONDS = (
 _WAIT_SECONDS = (0.0001, *_REQUEST_SECONDS[:-2])
 _STEP_SECONDS = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5)
 _STATE_SECONDS = (0.00002, 0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05)
+_IDLE_SECONDS = (0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 86400.0)
 _SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
@@ -78,6 +80,20 @@ _OPEN_TIME = Histogram(
 )
 _REJECTED = Counter(
     "sru_state_rejected_total", "Refused state tokens by error code.", ("model", "reason")
+)
+_HELD = Gauge(
+    "sru_held_streams", "Server-held streams in memory.", ("model",), multiprocess_mode="livesum"
+)
+_STREAM_STEPS = Counter(
+    "sru_stream_steps_total", "Steps of server-held streams: computed, or repeated from the store.",
+    ("model", "outcome"),
+)  # fmt: skip
+_IDLE_TIME = Histogram(
+    "sru_stream_idle_seconds", "How long a server-held stream was idle before a step.", ("model",),
+    buckets=_IDLE_SECONDS,
+)  # fmt: skip
+_EXPIRED = Counter(
+    "sru_streams_expired_total", "Server-held streams that were idle for too long.", ("model",)
 )
 _BUILD = Gauge("sru_build_info", "Always 1.", ("version", "kernel"), multiprocess_mode="max")
 
@@ -217,6 +233,28 @@ class StateMetrics:
     def rejected(self, reason: str) -> None:
         """A token was refused for the reason with this error code."""
         _REJECTED.labels(self._model_name, reason).inc()
+
+
+class StreamMetrics:
+    """The server-held streams of one model."""
+
+    def __init__(self, model_name: str) -> None:
+        self.held = _HELD.labels(model_name).inc  # by 1, or by -1
+        self.repeated = _STREAM_STEPS.labels(model_name, "repeated").inc
+        self._computed = _STREAM_STEPS.labels(model_name, "computed").inc
+        self._idle = _IDLE_TIME.labels(model_name).observe
+        self.expired = _EXPIRED.labels(model_name).inc
+
+    def computed(self, idle_seconds: float) -> None:
+        """A step was done, of a stream that had been idle for so long."""
+        self._computed()
+        self._idle(idle_seconds)
+
+
+@cache
+def stream_metrics(model_name: str) -> StreamMetrics:
+    """The metrics of a served model's streams, which several places record."""
+    return StreamMetrics(model_name)
 
 
 def describe_build(version: str, kernel: str) -> None:

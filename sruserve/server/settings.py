@@ -9,7 +9,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from pydantic import Field, NonNegativeInt, PositiveInt, SecretStr, ValidationError, field_validator
+from pydantic import (
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from sruserve.model.config import DType
@@ -155,6 +163,26 @@ class Settings(BaseSettings):
         7 * 24 * 3600, le=_TEN_YEARS, description="How long a state token may be used; 0: for ever."
     )
 
+    store: SecretStr | None = Field(
+        None,
+        description="Where server-held streams live: `redis://…` or `rediss://…`, so that every "
+        "replica serves them and a restart loses none; needs `SRUSERVE_STATE_KEYS`. Unset: in the "
+        "memory of a server with one worker.",
+    )
+    stream_idle_seconds: PositiveInt = Field(
+        1800,
+        le=_TEN_YEARS,
+        description="How long a server-held stream lives without a step; clients may ask for less.",
+    )
+    stream_checkpoints: PositiveInt = Field(
+        8, le=256, description="Last states of a server-held stream that it can be rewound to."
+    )
+    stream_bytes: PositiveInt = Field(
+        256 << 20,
+        description="Host memory of a worker for what its server-held streams hold beside their "
+        "states: replies, states from tokens, and 1 KiB for each state.",
+    )
+
     sse_ping_seconds: float = Field(
         15.0, gt=0, description="A silent event stream gets a comment line after this time."
     )
@@ -190,6 +218,20 @@ class Settings(BaseSettings):
     def _file_holds_keys(cls, value: Path | None) -> Path | None:
         if value is not None:
             read_keys(None, value)
+        return value
+
+    @field_validator("store")
+    @classmethod
+    def _store_is_redis(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        if value is None:
+            return None
+        if not value.get_secret_value().startswith(("redis://", "rediss://")):
+            raise ValueError("should begin with redis:// or rediss://")
+        if "state_keys" in info.data and info.data["state_keys"] is None:
+            raise ValueError(
+                f"needs {variable_name('state_keys')}: what it holds is encrypted under keys that "
+                "every replica has, and that outlive a restart"
+            )
         return value
 
     @field_validator("device")
@@ -302,6 +344,6 @@ def variable_name(field: str) -> str:
 def _explain(problem: Any) -> str:
     field = str(problem["loc"][0]) if problem["loc"] else ""
     message = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    if field in ("api_keys", "state_keys"):
+    if field in ("api_keys", "state_keys", "store"):
         return f"{variable_name(field)}: {message}"
     return f"{variable_name(field)}={problem['input']}: {message}"

@@ -61,6 +61,7 @@ class Tenant:
     """Whoever holds certain API keys: states belong to it, limits count what it uses.
 
     id: 16 bytes that its states are bound to; those of the anonymous tenant are zeros.
+    state_bytes: the most that its server-held streams may have; None: any number.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class Tenant:
         self.id = sha256(b"tenant\0" + name.encode()).digest()[:16] if name else bytes(16)
         rates = (entry.requests_per_second, entry.steps_per_second) if entry else (None, None)
         self._requests, self._steps = (Bucket(rate, clock) if rate else None for rate in rates)
-        self._state_bytes = entry.state_bytes if entry else None
+        self.state_bytes = entry.state_bytes if entry else None
         self._priority = entry.priority if entry else -1000
         self._held_bytes = 0
 
@@ -95,10 +96,13 @@ class Tenant:
         if self._steps is not None:
             self._steps.take(steps)
 
-    def hold(self, state_bytes: int) -> None:
-        """Count a state that the server keeps for it, or raise `StateQuotaExceeded`."""
-        most = self._state_bytes
-        if most is not None and self._held_bytes + state_bytes > most:
+    def hold(self, state_bytes: int, instead_of: int = 0) -> None:
+        """Count a state that the server keeps for it, or raise `StateQuotaExceeded`.
+
+        instead_of: bytes of other states that will be released as soon as this one is held.
+        """
+        most = self.state_bytes
+        if most is not None and self._held_bytes - instead_of + state_bytes > most:
             raise StateQuotaExceeded(
                 f"the streams of this API key hold {self._held_bytes} bytes of state and may hold "
                 f"{most}: delete some, or continue with state tokens"

@@ -40,7 +40,7 @@ class Caller(Protocol):
     loop: asyncio.AbstractEventLoop
     number: str
 
-    async def wait(self, done: asyncio.Future[None]) -> None:
+    async def wait(self, done: asyncio.Future[Any]) -> None:
         """Wait for a job. If the client leaves first, withdraw it and raise `ClientGone`."""
         ...
 
@@ -80,14 +80,12 @@ class Call:
     @property
     def method(self) -> str:
         """GET, POST and so on."""
-        method: str = self._scope["method"]
-        return method
+        return str(self._scope["method"])
 
     @property
     def path(self) -> str:
-        """Where the request goes to, without its query."""
-        path: str = self._scope["path"]
-        return path
+        """What was asked for, decoded."""
+        return str(self._scope["path"])
 
     async def body(self, limit: int) -> bytes:
         """The whole body; raises `BodyTooLarge` beyond `limit` bytes, whatever its headers said."""
@@ -143,7 +141,7 @@ class Call:
         await self.start(status or error.status, headers)
         await self.send(body)
 
-    async def wait(self, done: asyncio.Future[None]) -> None:
+    async def wait(self, done: asyncio.Future[Any]) -> None:
         """Wait for a job. If the client leaves first, withdraw the job and raise `ClientGone`."""
         timer = self.loop.call_later(WATCH_AFTER_SECONDS, self.watch, done)
         try:
@@ -161,7 +159,7 @@ class Call:
         """Whether the client was seen to leave."""
         return self._gone
 
-    def watch(self, done: asyncio.Future[None]) -> None:
+    def watch(self, done: asyncio.Future[Any]) -> None:
         """From now on, cancel `done` when the client leaves."""
         self._watcher = self.loop.create_task(self._withdraw(done))
 
@@ -171,7 +169,7 @@ class Call:
             self._watcher.cancel()
             self._watcher = None
 
-    async def _withdraw(self, done: asyncio.Future[None]) -> None:
+    async def _withdraw(self, done: asyncio.Future[Any]) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
         if not done.done():

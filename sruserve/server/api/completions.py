@@ -58,7 +58,7 @@ class CompletionRoute(Route[CompletionRequest]):
                     await run_job(call, served, job)
                     await call.reply(await off_loop(completion.is_much(), completion.whole))
                     return
-                served.engine.submit(job)
+                served.submit(job)
                 await send_events(
                     call, done, outbox, completion.events, completion.last_event, self._ping_seconds
                 )

@@ -12,7 +12,7 @@ from sruserve.server.engine.jobs import Generated
 
 DONE = b"data: [DONE]\n\n"
 PING = b": ping\n\n"
-_HEADERS = (
+EVENT_HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),  # nginx would hold events back
@@ -96,7 +96,7 @@ async def _next(
 
 async def _send(call: Call, body: bytes, more: bool = True) -> None:
     if not call.started:
-        await call.start(200, list(_HEADERS))
+        await call.start(200, list(EVENT_HEADERS))
     await call.send(body, more=more)
 
 

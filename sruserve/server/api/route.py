@@ -105,5 +105,5 @@ async def off_loop(long: bool, work: Callable[..., T], *given: Any) -> T:
 
 async def run_job(caller: Caller, served: Served, job: Job) -> None:
     """Hand a job to the engine and wait until its last result was delivered."""
-    served.engine.submit(job)
+    served.submit(job)
     await caller.wait(job.done)

@@ -11,7 +11,7 @@ from sruserve.kernels.slots import WINDOW
 from sruserve.model.folder import Model
 from sruserve.server.api.requests import Request
 from sruserve.server.engine.engine import Engine
-from sruserve.server.engine.jobs import Keep, Snapshot
+from sruserve.server.engine.jobs import Job, Keep, Snapshot
 from sruserve.server.errors import (
     CannotStream,
     InvalidRequest,
@@ -92,6 +92,10 @@ class Served:
             )
         return self._views[tenant]
 
+    def submit(self, job: Job) -> None:
+        """Hand a job to the engine, or raise at once."""
+        self.engine.submit(job)
+
     def keep(self, request: Request) -> Keep:
         """What results carry of the states that they end in; what cannot be is refused here.
 
@@ -146,6 +150,12 @@ class Served:
                 param="state",
             )
         return [None if token is None else self.open_state(token) for token in tokens]
+
+    def begin(self, state: str | None, preset: str | None) -> Snapshot | None:
+        """What a stream begins with: a token's state, a preset's, or nothing."""
+        if preset is not None:
+            return self._preset(preset)
+        return None if state is None else self.open_state(state)
 
     def open_state(self, token: str) -> Snapshot:
         """The snapshot in a token; raises `StateRefused`."""

@@ -37,7 +37,7 @@ def choose(accepted: str | None) -> str | None:
     """The encoding that a client takes, of its `Accept-Encoding`; None: none of ours."""
     for part in (accepted or "").lower().split(","):
         name, _, quality = part.partition(";")
-        refused = quality.replace(" ", "").rstrip("0").rstrip(".") == "q="  # q=0, q=0.0
+        refused = quality.replace(" ", "").rstrip("0.") == "q="  # q=0, q=0.0
         if name.strip() in _WINDOWS and not refused:
             return name.strip()
     return None

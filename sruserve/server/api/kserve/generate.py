@@ -14,6 +14,7 @@ from sruserve.server.api.kserve.sources import source
 from sruserve.server.api.kserve.tasks import Task
 from sruserve.server.api.route import off_loop
 from sruserve.server.api.served import Served
+from sruserve.server.streams.view import StreamView
 
 _LONG_BYTES = 64 << 10
 
@@ -64,6 +65,12 @@ class Generate(Task):
         body = kept.body_kept
         choices = (await off_loop(len(body) > _LONG_BYTES, from_json, body))["choices"]
         return self._outputs(choices), choices[0].get("state")
+
+    def in_stream(self, request: Any, view: StreamView) -> Any:
+        """A stream that is begun samples with its own seed, so that the step can be done again."""
+        if view.start is None and request.seed is None:
+            return request.model_copy(update={"seed": view.seed})
+        return request
 
     def _outputs(self, choices: Sequence[Mapping[str, Any]]) -> list[Tensor]:
         reasons = [each["finish_reason"] for each in choices]

@@ -62,10 +62,7 @@ def read_parameters(parameters: Parameters, options: Collection[str]) -> Asked:
         elif name not in (*_OURS, "binary_data_output") and not name.startswith("triton_"):
             known = ", ".join((*_OURS, "timeout", *options))
             raise InvalidRequest(f"unknown parameter '{name[:100]}'; known are {known}")
-    sequence = _sequence(parameters)
-    if sequence is not None:
-        fields["more"] = not sequence.end
-    return Asked(fields, sequence)
+    return Asked(fields, _sequence(parameters))
 
 
 def _sequence(parameters: Parameters) -> Sequence | None:

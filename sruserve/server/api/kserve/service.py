@@ -15,6 +15,7 @@ from sruserve.server.api.kserve.choosing import choose_outputs, task_of
 from sruserve.server.api.kserve.messages import InferRequest, InferResponse, Tensor
 from sruserve.server.api.kserve.parameters import Asked, read_parameters
 from sruserve.server.api.kserve.problems import Unsupported, unknown_model
+from sruserve.server.api.kserve.sequences import Sequences, check_step
 from sruserve.server.api.kserve.signature import (
     PLATFORM,
     Signature,
@@ -29,8 +30,10 @@ from sruserve.server.api.requests import Request
 from sruserve.server.api.route import off_loop
 from sruserve.server.api.routes import Routes
 from sruserve.server.api.served import Served
-from sruserve.server.errors import ModelNotFound
+from sruserve.server.errors import InvalidRequest, ModelNotFound
 from sruserve.server.lifecycle import Lifecycle
+from sruserve.server.streams.service import Streams
+from sruserve.server.streams.view import StreamView
 from sruserve.server.tenants import Tenant
 
 _EXTENSIONS = [
@@ -46,8 +49,9 @@ class Inference:
     `problems.explain` says what a transport tells of such an error. A version "" is the default.
     """
 
-    def __init__(self, lifecycle: Lifecycle, routes: Routes) -> None:
+    def __init__(self, lifecycle: Lifecycle, routes: Routes, streams: Streams) -> None:
         self._lifecycle, self._routes = lifecycle, routes
+        self._sequences = Sequences(streams)
         self._statistics: dict[tuple[str, str], Statistics] = {}
 
     async def infer(self, caller: Caller, tenant: Tenant, request: InferRequest) -> InferResponse:
@@ -63,21 +67,28 @@ class Inference:
         asked = read_parameters(request.parameters, task.options)
         inputs = task.signature.check(served.name, request.inputs)
         task.signature.check_outputs(served.name, request.outputs)
-        timing.inputs = request.inputs[0].shape[0] if task.signature.max_batch_size else 1
         cost = sum(map(_size, request.inputs))
         served.engine.check_admission(cost)
-        long = cost > LONG_CHARACTERS
         begin = perf_counter()
-        body = await off_loop(long, _read, task, asked, inputs)
+        body = await off_loop(cost > LONG_CHARACTERS, _read, task, asked, inputs)
         timing.reading = perf_counter() - begin
-        outputs, state = await task.run(caller, served, body, cost)
-        begin = perf_counter()
-        chosen = choose_outputs(outputs, request.outputs, served.labels)
-        timing.writing = perf_counter() - begin
-        return InferResponse(
-            served.name, served.version, request.id, chosen,
-            {} if state is None else {"sru_state": state},
-        )  # fmt: skip
+        batch = request.inputs[0].shape[0] if task.signature.max_batch_size else 1
+
+        async def work(caller: Caller, served: Served) -> InferResponse:
+            asks = task.in_stream(body, served) if isinstance(served, StreamView) else body
+            outputs, state = await task.run(caller, served, asks, cost)
+            begin = perf_counter()
+            chosen = choose_outputs(outputs, request.outputs, served.labels)
+            timing.inputs, timing.writing = batch, perf_counter() - begin
+            parameters = {} if state is None else {"sru_state": state}
+            return InferResponse(served.name, served.version, request.id, chosen, parameters)
+
+        if asked.sequence is None:
+            if body.return_state and batch > 1:
+                raise InvalidRequest("'sru_return_state' needs a batch of one", param="parameters")
+            return await work(caller, served)
+        check_step(served.name, body, asked.sequence, batch)
+        return await self._sequences.infer(caller, served, request, asked.sequence, body, work)
 
     def admit(self, name: str, version: str, cost: int) -> None:
         """Raise at once if an inference of `cost` bytes has no chance."""
@@ -169,8 +180,11 @@ class Inference:
 
 def _read(task: Task, asked: Asked, inputs: Mapping[str, Tensor]) -> Request:
     """The request under `/v1` that tensors and parameters stand for."""
+    fields = asked.fields
+    if asked.sequence is not None and "more" in task.schema.model_fields:
+        fields = {**fields, "more": not asked.sequence.end}
     try:
-        request = task.schema.model_validate(asked.fields)
+        request = task.schema.model_validate(fields)
     except ValidationError as error:
         raise as_serve_error(error, task.schema) from None
     # tensors were checked when they were read, and may be too long to be checked again

@@ -12,6 +12,7 @@ from sruserve.server.api.requests import Request
 from sruserve.server.api.route import off_loop
 from sruserve.server.api.served import Served
 from sruserve.server.api.texts import Results, TextRoute
+from sruserve.server.streams.view import StreamView
 
 
 class Task:
@@ -31,6 +32,11 @@ class Task:
     ) -> tuple[list[Tensor], str | None]:
         """The outputs, and the state that they end in, if it is told."""
         raise NotImplementedError
+
+    def in_stream(self, request: Any, view: StreamView) -> Any:
+        """The same request as a step of a stream."""
+        del view
+        return request
 
 
 class TextTask(Task):
@@ -112,7 +118,7 @@ class Tag(TextTask):
             Spec("span_labels", BYTES, (-1,)),
             Spec("span_starts", "INT64", (-1,)),
             Spec("span_ends", "INT64", (-1,)),
-            Spec("span_scores", "FP32", (-1,)),
+            Spec("span_scores", "FP64", (-1,)),  # means of `scores`
             Spec("span_continued", "BOOL", (-1,)),
         )
         return Signature((reads,), outputs, 0)

@@ -97,9 +97,10 @@ def write_response(response: InferResponse, binary: Iterable[str]) -> tuple[byte
 
 
 def pack_request(request: InferRequest) -> bytes:
-    """What makes an inference the same as another one: its tensors and its parameters."""
+    """What makes an inference the same as another one: all but its id."""
     headers, parts = _describe(request.inputs, {each.name for each in request.inputs})
-    return b"".join([json_bytes([headers, request.parameters]), *parts])
+    wanted = [(each.name, each.parameters) for each in request.outputs]
+    return b"".join([json_bytes([headers, wanted, request.parameters]), *parts])
 
 
 def pack_response(response: InferResponse) -> bytes:

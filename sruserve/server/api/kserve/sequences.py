@@ -1,0 +1,156 @@
+"""Triton's sequences: each is a server-held stream, and each of its requests a step."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from sruserve.server.api.call import Caller
+from sruserve.server.api.kserve.messages import InferRequest, InferResponse
+from sruserve.server.api.kserve.parameters import Sequence
+from sruserve.server.api.kserve.wire import pack_request, pack_response, unpack_response
+from sruserve.server.api.requests import Request
+from sruserve.server.api.served import Served
+from sruserve.server.errors import (
+    InvalidRequest,
+    ServeError,
+    StepReused,
+    StreamExists,
+    StreamExpired,
+    StreamUnknown,
+    WrongStep,
+)
+from sruserve.server.streams.service import Streams
+from sruserve.server.streams.view import StreamView
+
+Work = Callable[[Caller, StreamView], Awaitable[InferResponse]]
+
+
+class Sequences:
+    """The sequences of all models."""
+
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
+
+    async def infer(
+        self,
+        caller: Caller,
+        served: Served,
+        request: InferRequest,
+        sequence: Sequence,
+        body: Request,
+        work: Work,
+    ) -> InferResponse:
+        """The response to a request of a sequence, which `work` makes on a view of the model.
+
+        body: the same request under `/v1`, for the state that the sequence begins with.
+        """
+        step = _Step(self._streams, served, request, sequence, work)
+        answer = step.start(body) if sequence.start else step.go_on()
+        outcome = caller.loop.create_task(answer)
+        await caller.wait(outcome)
+        return replace(unpack_response(outcome.result()), id=request.id)
+
+
+def check_step(model: str, body: Request, sequence: Sequence, batch: int) -> None:
+    """Raise if a request cannot be one of a sequence."""
+    if batch > 1:
+        raise InvalidRequest(
+            f"inference request to model '{model}' must specify batch-size 1 due to requirements "
+            "of sequence batcher",
+            param="inputs",
+        )
+    if body.return_state:
+        raise InvalidRequest(
+            "the server keeps the state of a sequence: leave out 'sru_return_state'",
+            param="sru_return_state",
+        )
+    if body.begun_by is not None and not sequence.start:
+        raise InvalidRequest(
+            f"a sequence goes on from its own state: leave out 'sru_{body.begun_by}', or send it "
+            "with 'sequence_start'",
+            param=f"sru_{body.begun_by}",
+        )
+
+
+class _Step:
+    """One request of one sequence."""
+
+    def __init__(
+        self,
+        streams: Streams,
+        served: Served,
+        request: InferRequest,
+        sequence: Sequence,
+        work: Work,
+    ) -> None:
+        self._streams, self._served, self._sequence = streams, served, sequence
+        self._id = f"kserve:{served.name}:{sequence.id}"
+        self._content = pack_request(request)
+        self._work = work
+
+    async def start(self, body: Request) -> bytes:
+        """The first step of a new stream; sent again with its number, the stored reply."""
+        if isinstance(body.state, list):
+            raise InvalidRequest("'sru_state' must be one state", param="sru_state")
+        refusal: ServeError = InvalidRequest(
+            f"sequence {self._sequence.id} of model '{self._served.name}' has started already: end "
+            "it with 'sequence_end', choose another 'sequence_id', or number its requests with "
+            "'sru_step' if this one is sent again",
+            param="sequence_start",
+        )
+        if self._sequence.step is not None:
+            if self._sequence.step != 1:
+                raise InvalidRequest(
+                    "the first request of a sequence has the 'sru_step' 1", param="sru_step"
+                )
+            try:
+                return await self._step()
+            except (StreamUnknown, StreamExpired):
+                pass
+            except (WrongStep, StepReused) as error:  # of this sequence, or of one that ended
+                refusal = error
+        try:
+            begin = self._served.begin(body.state, body.preset)
+            await self._streams.create(self._served, begin, self._id)
+        except StreamExists:
+            raise refusal from None
+        try:
+            return await self._step()
+        except ServeError:
+            with suppress(ServeError):  # it may be started again
+                await self._streams.delete(self._served.tenant, self._id)
+            raise
+
+    async def go_on(self) -> bytes:
+        """The next step of a stream, or the stored reply of its last one."""
+        try:
+            return await self._step()
+        except StreamUnknown:
+            raise InvalidRequest(
+                f"inference request for sequence {self._sequence.id} to model "
+                f"'{self._served.name}' must specify the START flag on the first request of the "
+                "sequence",
+                param="sequence_id",
+            ) from None
+
+    async def _step(self) -> bytes:
+        async def work(view: StreamView) -> bytes:
+            return pack_response(await self._work(_Patient(), view))
+
+        step = self._sequence.step
+        return await self._streams.step(
+            self._served, self._id, step, self._content, work, last=self._sequence.end
+        )
+
+
+class _Patient:
+    """Waits for a step whether its client does or not: the step counts."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.number = ""  # replies to steps have the id of their request
+
+    async def wait(self, done: asyncio.Future[Any]) -> None:
+        await done

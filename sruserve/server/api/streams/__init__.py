@@ -1,0 +1,1 @@
+"""`/v1/streams`: server-held streams over HTTP."""

@@ -1,0 +1,155 @@
+"""All that can be asked of a stream, but its steps."""
+
+import re
+from typing import TypeVar
+
+from pydantic import BaseModel
+
+from sruserve.server.api.call import JSON_TYPE, Call, json_bytes
+from sruserve.server.api.endpoint import Endpoint
+from sruserve.server.api.routes import Routes
+from sruserve.server.api.served import Catalogue, InputLimits, Served
+from sruserve.server.api.streams.messages import (
+    CreateStream,
+    Fork,
+    Rewind,
+    StreamDeleted,
+    StreamList,
+    StreamReply,
+    StreamState,
+)
+from sruserve.server.errors import StreamUnknown
+from sruserve.server.metrics import UNKNOWN_MODEL
+from sruserve.server.streams.held import Held
+from sruserve.server.streams.service import Streams
+from sruserve.server.tenants import Tenant, Tenants
+
+B = TypeVar("B", bound=BaseModel)
+
+_ID = re.compile(r"[\w-]{1,64}", re.ASCII)
+_ID_PART = 3  # of "/v1/streams/ID/…", split
+
+
+class StreamEndpoint(Endpoint):
+    """What the routes of `/v1/streams` share."""
+
+    def __init__(
+        self,
+        streams: Streams,
+        catalogue: Catalogue,
+        tenants: Tenants,
+        limits: InputLimits,
+        routes: Routes,
+    ) -> None:
+        super().__init__(tenants, (*catalogue, UNKNOWN_MODEL))
+        self.streams, self.catalogue, self.limits = streams, catalogue, limits
+        self.routes = routes
+
+    async def find(self, call: Call, tenant: Tenant) -> tuple[Held, Served]:
+        """The stream that the path names, and its model."""
+        stream_id = call.path.split("/")[_ID_PART]
+        if not _ID.fullmatch(stream_id):
+            raise StreamUnknown("there is no such stream; create one")
+        held = await self.streams.describe(tenant, stream_id)
+        served = self.catalogue[held.model].of(tenant)
+        call.model = held.model
+        return held, served
+
+    async def read(self, call: Call, schema: type[B]) -> B:
+        """The body; none at all is an empty one."""
+        body = await call.body(self.limits.body_bytes)
+        return schema.model_validate_json(body or b"{}")
+
+    def reply(self, served: Served, held: Held) -> StreamReply:
+        """A stream as clients see it."""
+        return StreamReply(
+            id=held.id,
+            model=held.model,
+            task=served.model.config.task,
+            step=held.step,
+            next_step=held.step + 1,
+            checkpoints=list(held.checkpoints),
+            idle_seconds=held.idle_seconds,
+            created=held.created,
+            expires_at=int(held.expires_at),
+        )
+
+
+class Create(StreamEndpoint):
+    """`POST /v1/streams`."""
+
+    path, schema = "/v1/streams", CreateStream
+
+    async def serve(self, call: Call, tenant: Tenant) -> None:
+        request = await self.read(call, CreateStream)
+        tasks = {served.model.config.task for served in self.catalogue.values()}
+        served = self.catalogue.choose(request.model, *sorted(tasks)).of(tenant)
+        call.model = served.name
+        served.engine.check_admission(0)
+        begun_by = "preset" if request.preset is not None else "state"
+        served.check_streams(begun_by)
+        start = served.begin(request.state, request.preset)
+        held = await self.streams.create(served, start, idle_seconds=request.idle_seconds)
+        await _answer(call, self.reply(served, held), 201)
+
+
+class Describe(StreamEndpoint):
+    """`GET /v1/streams/{id}`."""
+
+    path, schema = "/v1/streams/{id}", BaseModel
+
+    async def serve(self, call: Call, tenant: Tenant) -> None:
+        held, served = await self.find(call, tenant)
+        await _answer(call, self.reply(served, held))
+
+
+class Delete(StreamEndpoint):
+    """`DELETE /v1/streams/{id}`."""
+
+    path, schema = "/v1/streams/{id}", BaseModel
+
+    async def serve(self, call: Call, tenant: Tenant) -> None:
+        held, _ = await self.find(call, tenant)
+        await self.streams.delete(tenant, held.id)
+        await _answer(call, StreamDeleted(id=held.id))
+
+
+class ForkStream(StreamEndpoint):
+    """`POST /v1/streams/{id}/fork`."""
+
+    path, schema = "/v1/streams/{id}/fork", Fork
+
+    async def serve(self, call: Call, tenant: Tenant) -> None:
+        request = await self.read(call, Fork)
+        held, served = await self.find(call, tenant)
+        copies = await self.streams.fork(served, held.id, request.n)
+        await _answer(call, StreamList(data=[self.reply(served, each) for each in copies]), 201)
+
+
+class RewindStream(StreamEndpoint):
+    """`POST /v1/streams/{id}/rewind`."""
+
+    path, schema = "/v1/streams/{id}/rewind", Rewind
+
+    async def serve(self, call: Call, tenant: Tenant) -> None:
+        request = await self.read(call, Rewind)
+        held, served = await self.find(call, tenant)
+        back = await self.streams.rewind(tenant, held.id, request.step)
+        await _answer(call, self.reply(served, back))
+
+
+class State(StreamEndpoint):
+    """`GET /v1/streams/{id}/state`: the stream as a token, which any replica continues."""
+
+    path, schema = "/v1/streams/{id}/state", BaseModel
+
+    async def serve(self, call: Call, tenant: Tenant) -> None:
+        held, served = await self.find(call, tenant)
+        step, token = await self.streams.token(served, held.id)
+        await _answer(call, StreamState(id=held.id, step=step, state=token))
+
+
+async def _answer(call: Call, reply: BaseModel, status: int = 200) -> None:
+    body = json_bytes(reply)
+    await call.start(status, [JSON_TYPE, (b"content-length", b"%d" % len(body))])
+    await call.send(body)

@@ -1,0 +1,61 @@
+"""Which endpoint answers which path below `/v1/streams`."""
+
+from collections.abc import Awaitable, Callable
+
+from sruserve.server.api.call import Call, Message, Receive, Send
+from sruserve.server.api.routes import Routes
+from sruserve.server.api.served import Catalogue, InputLimits
+from sruserve.server.api.streams.endpoints import (
+    Create,
+    Delete,
+    Describe,
+    ForkStream,
+    RewindStream,
+    State,
+    StreamEndpoint,
+)
+from sruserve.server.api.streams.steps import Steps
+from sruserve.server.streams.service import Streams
+from sruserve.server.tenants import Tenants
+
+PREFIX = "/v1/streams"
+_ENDPOINTS: dict[tuple[str, int, str], type[StreamEndpoint]] = {
+    ("POST", 0, ""): Create,
+    ("GET", 1, ""): Describe,
+    ("DELETE", 1, ""): Delete,
+    ("POST", 2, "steps"): Steps,
+    ("POST", 2, "fork"): ForkStream,
+    ("POST", 2, "rewind"): RewindStream,
+    ("GET", 2, "state"): State,
+}
+
+
+class StreamMount:
+    """Serves `/v1/streams`.
+
+    others: answers what is none of its paths and methods.
+    """
+
+    def __init__(
+        self,
+        streams: Streams,
+        catalogue: Catalogue,
+        tenants: Tenants,
+        limits: InputLimits,
+        routes: Routes,
+        others: Callable[[Message, Receive, Send], Awaitable[None]],
+    ) -> None:
+        self._others = others
+        self._endpoints = {
+            where: endpoint(streams, catalogue, tenants, limits, routes)
+            for where, endpoint in _ENDPOINTS.items()
+        }
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        below = scope["path"].removeprefix(PREFIX).split("/")[1:]
+        action = below[1] if len(below) > 1 else ""
+        endpoint = self._endpoints.get((scope["method"], len(below), action))
+        if endpoint is None:
+            await self._others(scope, receive, send)
+        else:
+            await endpoint(Call(scope, receive, send))

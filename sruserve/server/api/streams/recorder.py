@@ -1,0 +1,60 @@
+"""A call whose reply is also kept, and which goes on when its client has left."""
+
+import asyncio
+from typing import Any
+
+from sruserve.server.api.call import Call
+
+
+class Recorder(Call):
+    """Stands in for `call` while a route answers it within a step of a stream.
+
+    Events go on to the client as they come, all but the last, which is the step's outcome; any
+    other reply is only kept.
+
+    heard: the client is still there.
+    """
+
+    __slots__ = ("_call", "_headers", "_kept", "heard", "last")
+
+    def __init__(self, call: Call) -> None:
+        self.begin, self.loop, self.number, self.model = (
+            *(call.begin, call.loop, call.number, call.model),
+        )
+        self.started = self._gone = False
+        self._call = call
+        self._kept: list[bytes] = []
+        self._headers: list[tuple[bytes, bytes]] = []
+        self.last = b""
+        self.heard = True
+
+    @property
+    def kept(self) -> bytes:
+        """The body of the whole reply."""
+        return b"".join(self._kept)
+
+    async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        """Remember how the reply begins."""
+        del status  # an error is raised, and everything else is a 200
+        self.started = True
+        self._headers = headers
+
+    async def send(self, body: bytes, *, more: bool = False) -> None:
+        """Keep a part of the reply, and pass it on unless it is the last."""
+        self._kept.append(body)
+        if not more:
+            self.last = body
+        elif self.heard:
+            if not self._call.started:
+                await self._call.start(200, self._headers)
+            await self._call.send(body, more=True)
+
+    async def wait(self, done: asyncio.Future[Any]) -> None:
+        """Wait for a job, whatever the client does."""
+        await done
+
+    def watch(self, done: asyncio.Future[Any]) -> None:
+        """Let the job be: its outcome is the step's."""
+
+    def unwatch(self) -> None:
+        """Nobody was watched."""

@@ -1,0 +1,101 @@
+"""`POST /v1/streams/{id}/steps`: what the model's own route answers, exactly once."""
+
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import from_json
+
+from sruserve.server.api.call import Call, ClientGone
+from sruserve.server.api.events import DONE, EVENT_HEADERS
+from sruserve.server.api.problems import as_serve_error
+from sruserve.server.api.route import Route
+from sruserve.server.api.served import Served
+from sruserve.server.api.streams.endpoints import StreamEndpoint
+from sruserve.server.api.streams.messages import (
+    ClassifyStep,
+    CompleteStep,
+    EncodeStep,
+    ScoreStep,
+    Step,
+    TagStep,
+)
+from sruserve.server.api.streams.recorder import Recorder
+from sruserve.server.streams.held import Held
+from sruserve.server.streams.view import StreamView
+from sruserve.server.tenants import Tenant
+
+
+class Steps(StreamEndpoint):
+    """Runs the route of the model's task on a view of the model that continues the stream."""
+
+    path, schema = "/v1/streams/{id}/steps", Step
+
+    async def serve(self, call: Call, tenant: Tenant) -> None:
+        body = await call.body(self.limits.body_bytes)
+        held, served = await self.find(call, tenant)
+        route, request = self._read(served, body)
+        served.engine.check_admission(len(body))
+        recorder = Recorder(call)
+
+        async def work(view: StreamView) -> bytes:
+            asked = request
+            if isinstance(request, CompleteStep) and view.start is None and request.seed is None:
+                asked = request.model_copy(update={"seed": view.seed})
+            await route.answer(recorder, asked, view, len(body))
+            return recorder.kept if _streamed(request) else _of_stream(recorder.kept, held, request)
+
+        step = self.streams.step(served, held.id, request.step, body, work)
+        outcome = call.loop.create_task(step)
+        try:
+            await call.wait(outcome)
+        except ClientGone:
+            recorder.heard = False
+            raise
+        except Exception as error:
+            if not call.started:
+                raise
+            problem = as_serve_error(error, type(request))
+            await call.send(b"data: " + problem.body() + b"\n\n" + DONE)
+            raise problem from error
+        if call.started:
+            await call.send(recorder.last)
+        elif _streamed(request):
+            await call.start(200, list(EVENT_HEADERS))
+            await call.send(outcome.result())
+        else:
+            await call.reply(outcome.result())
+
+    def _read(self, served: Served, body: bytes) -> tuple[Route[Any], Step]:
+        """The route that answers a step, and what it is asked."""
+        routes, task = self.routes, served.model.config.task
+        scores = task == "generate" and _has_input(body)
+        route, schema = {
+            "classify": (routes.classify, ClassifyStep),
+            "tag": (routes.tag, TagStep),
+            "encode": (routes.encode, EncodeStep),
+            "generate": (routes.score, ScoreStep) if scores else (routes.complete, CompleteStep),
+        }[task]
+        try:
+            request = schema.model_validate_json(body)
+        except ValidationError as error:
+            raise as_serve_error(error, schema) from None
+        request = request.model_copy(update={"model": served.name})
+        route.choose(request)
+        return route, request
+
+
+def _has_input(body: bytes) -> bool:
+    try:
+        given = from_json(body)
+    except ValueError:
+        return False
+    return isinstance(given, dict) and "input" in given
+
+
+def _streamed(request: Step) -> bool:
+    return isinstance(request, CompleteStep) and bool(request.stream)
+
+
+def _of_stream(reply: bytes, held: Held, request: Step) -> bytes:
+    """A route's reply, a JSON object, with the stream and the step that it is of."""
+    return reply[:-1] + b',"stream":"%b","step":%d}' % (held.id.encode(), request.step)

@@ -1,0 +1,122 @@
+"""What is known of a server-held stream, and what a store of them does."""
+
+from dataclasses import dataclass, replace
+from typing import Protocol, Self
+
+from sruserve.server.api.served import Served
+from sruserve.server.engine.jobs import Keep, Snapshot
+from sruserve.server.tenants import Tenant
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A stream between two steps. Its states are with the store.
+
+    seed: of its first sampling, so that a step that is done again gives the same text.
+    created, expires_at: seconds since the epoch.
+    step: number of its last step; 0: none was done.
+    content, reply: the SHA-256 of what that step was asked, and its answer; empty after a rewind.
+    ended: nothing follows; what it was asked last can still be asked again.
+    checkpoints: the steps, in order, whose states it can go back to; the last one is `step`.
+    """
+
+    id: str
+    tenant: Tenant
+    model: str
+    seed: int
+    idle_seconds: int
+    created: int
+    expires_at: float = 0.0
+    step: int = 0
+    content: bytes = b""
+    reply: bytes = b""
+    ended: bool = False
+    checkpoints: tuple[int, ...] = (0,)
+
+    def after(self, content: bytes, reply: bytes, most_checkpoints: int, *, ended: bool) -> Self:
+        """The stream after its next step."""
+        step = self.step + 1
+        checkpoints = (*self.checkpoints, step)[-most_checkpoints:]
+        return replace(
+            self,
+            step=step,
+            content=content,
+            reply=reply,
+            ended=ended,
+            checkpoints=() if ended else checkpoints,
+        )
+
+    def back_at(self, step: int) -> Self:
+        """The stream as it was after one of its checkpoints."""
+        kept = tuple(number for number in self.checkpoints if number <= step)
+        return replace(self, step=step, content=b"", reply=b"", checkpoints=kept)
+
+    def fork(self, stream_id: str, created: int) -> Self:
+        """Another stream in the same state, which goes on from the same number."""
+        return replace(
+            self,
+            id=stream_id,
+            created=created,
+            content=b"",
+            reply=b"",
+            checkpoints=(self.step,),
+        )
+
+
+class Store(Protocol):
+    """Where streams live. What it is asked of another tenant's stream, it does not know.
+
+    All raise `StreamUnknown` or `StreamExpired` for streams that are not there, and a store that
+    can be away raises `StoreUnavailable`.
+
+    keep: how the engine is to hand the states over that it is given.
+    """
+
+    keep: Keep
+
+    async def add(self, served: Served, held: Held, start: Snapshot | None) -> Held:
+        """Hold a new stream; raises `StreamExists`, which an ended one of the id does not."""
+        ...
+
+    async def read(self, tenant: Tenant, stream_id: str) -> Held:
+        """What is known of a stream; it lives no longer for that."""
+        ...
+
+    async def take(self, tenant: Tenant, stream_id: str) -> Held | None:
+        """Take the right to change a stream, which cannot expire then; None: another has it."""
+        ...
+
+    async def give_back(self, held: Held) -> None:
+        """Give that right back, if `commit` or another change has not: the idle time begins."""
+        ...
+
+    async def state(self, served: Served, held: Held) -> Snapshot | None:
+        """The state after the last step of a stream that was taken; None: nothing was read yet."""
+        ...
+
+    async def commit(self, served: Served, held: Held, end: Snapshot) -> Held:
+        """Make a step of a taken stream true, whole or not at all, and give the stream back.
+
+        Whatever comes of it, `end` is the store's from now on.
+        """
+        ...
+
+    async def rewind(self, held: Held) -> Held:
+        """Make a taken stream what `held` says, with fewer checkpoints, and give it back."""
+        ...
+
+    async def fork(self, served: Served, held: Held, copies: list[Held]) -> list[Held]:
+        """Hold streams in the state of a taken one: all of them or none."""
+        ...
+
+    async def delete(self, held: Held) -> None:
+        """Forget a taken stream."""
+        ...
+
+    async def start(self) -> None:
+        """Begin to serve."""
+        ...
+
+    async def stop(self) -> None:
+        """Let go of connections and timers."""
+        ...

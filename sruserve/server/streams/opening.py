@@ -1,0 +1,25 @@
+"""The service of server-held streams, and the store that the settings ask for."""
+
+from sruserve.server.settings import Settings
+from sruserve.server.streams.held import Store
+from sruserve.server.streams.memory import MemoryStore
+from sruserve.server.streams.service import Streams
+
+
+def open_streams(settings: Settings) -> Streams:
+    """Streams as the operator wants them; nothing is connected before they start."""
+    return Streams(
+        _open_store(settings),
+        checkpoints=settings.stream_checkpoints,
+        idle_seconds=settings.stream_idle_seconds,
+        reply_bytes=settings.max_body_bytes,
+        waiting_bytes=settings.max_queue_bytes,
+    )
+
+
+def _open_store(settings: Settings) -> Store | None:
+    if settings.store is not None:
+        from sruserve.server.streams.redis import RedisStore
+
+        return RedisStore(settings.store.get_secret_value())
+    return MemoryStore(settings.stream_bytes) if settings.workers == 1 else None

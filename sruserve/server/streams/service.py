@@ -1,0 +1,277 @@
+"""Server-held streams: steps that happen exactly once, forks, rewinds and their end."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from secrets import randbits, token_urlsafe
+from weakref import WeakValueDictionary
+
+from sruserve.server.api.served import Served
+from sruserve.server.engine.jobs import Snapshot
+from sruserve.server.errors import (
+    InputTooLong,
+    NoCheckpoint,
+    Overloaded,
+    StepReused,
+    StreamsNeedRedis,
+    StreamUnknown,
+    WrongStep,
+)
+from sruserve.server.metrics import stream_metrics
+from sruserve.server.streams.held import Held, Store
+from sruserve.server.streams.portable import portable
+from sruserve.server.streams.view import StreamView
+from sruserve.server.tenants import Tenant
+
+Work = Callable[[StreamView], Awaitable[bytes]]
+
+MOST_FORKS = 256
+_ID_BYTES = 16
+_LOOK_AGAIN_SECONDS = 0.02  # at a stream that another replica works on
+
+
+class Streams:
+    """All server-held streams, as every protocol sees them.
+
+    store: None: there are several workers and nothing that they share; all is refused.
+    checkpoints: how many states of each stream are kept.
+    idle_seconds: how long a stream lives without a step, unless less is asked for.
+    reply_bytes: the longest reply of a step.
+    waiting_bytes: of the requests that wait for their turn.
+    """
+
+    def __init__(
+        self,
+        store: Store | None,
+        *,
+        checkpoints: int,
+        idle_seconds: int,
+        reply_bytes: int,
+        waiting_bytes: int,
+    ) -> None:
+        self._shared = store
+        self._checkpoints = checkpoints
+        self._idle_seconds = idle_seconds
+        self._reply_bytes, self._most_waiting_bytes = reply_bytes, waiting_bytes
+        self._waiting_bytes = 0
+        self._locks: WeakValueDictionary[tuple[bytes, str], asyncio.Lock] = WeakValueDictionary()
+        self._steps: set[asyncio.Task[bytes]] = set()
+
+    async def start(self) -> None:
+        """Begin to serve."""
+        if self._shared is not None:
+            await self._shared.start()
+
+    async def stop(self) -> None:
+        """Wait for the steps that the engines have ended, then let the store go."""
+        await asyncio.gather(*self._steps, return_exceptions=True)
+        if self._shared is not None:
+            await self._shared.stop()
+
+    async def create(
+        self,
+        served: Served,
+        start: Snapshot | None,
+        stream_id: str | None = None,
+        idle_seconds: int | None = None,
+    ) -> Held:
+        """Hold a new stream that goes on from `start`, or begins.
+
+        stream_id: None makes an id that nobody can guess; `StreamExists` if a given one lives.
+        """
+        served.check_streams("state")
+        idle = min(idle_seconds or self._idle_seconds, self._idle_seconds)
+        held = Held(
+            id=stream_id or token_urlsafe(_ID_BYTES),
+            tenant=served.tenant,
+            model=served.name,
+            seed=randbits(63),
+            idle_seconds=idle,
+            created=int(time.time()),
+        )
+        async with self._lock(held.tenant, held.id):
+            return await self._store.add(served, held, start)
+
+    async def describe(self, tenant: Tenant, stream_id: str) -> Held:
+        """What is known of a stream; it lives no longer for that."""
+        return await self._store.read(tenant, stream_id)
+
+    async def step(
+        self,
+        served: Served,
+        stream_id: str,
+        number: int | None,
+        content: bytes,
+        work: Work,
+        *,
+        last: bool = False,
+    ) -> bytes:
+        """The reply to a step, which `work` makes at most once for a number.
+
+        The same number with the same content again gives the stored reply, other content
+        `StepReused`, another number than the next one `WrongStep`; None takes the next one.
+        Steps of one stream wait for each other. Once `work` runs it is not cancelled with its
+        caller: the step counts whether anybody waits for it or not.
+
+        content: what tells one request from another.
+        work: called with a view of the model that continues the stream; the state that its request
+            ends in becomes the stream's together with the reply that it returns.
+        last: the stream ends with this step; its reply stays until the stream expires.
+        """
+        turn = await self._turn(served.tenant, stream_id, len(content))
+        digest = sha256(content).digest()
+        step = asyncio.create_task(self._answer(turn, served, number, digest, work, last))
+        self._steps.add(step)
+        step.add_done_callback(self._forget)
+        return await asyncio.shield(step)
+
+    async def fork(self, served: Served, stream_id: str, n: int = 1) -> list[Held]:
+        """`n` more streams in the state of this one; they go on from its number."""
+        async with self._taken(served.tenant, stream_id) as held:
+            now = int(time.time())
+            copies = [_alive(held).fork(token_urlsafe(_ID_BYTES), now) for _ in range(n)]
+            return await self._store.fork(served, held, copies)
+
+    async def rewind(self, tenant: Tenant, stream_id: str, step: int) -> Held:
+        """The stream as it was after `step`; raises `NoCheckpoint`."""
+        async with self._taken(tenant, stream_id) as held:
+            if step not in _alive(held).checkpoints:
+                known = ", ".join(map(str, held.checkpoints))
+                raise NoCheckpoint(
+                    f"the state after step {step} is not kept; the stream can go back to: {known}",
+                    param="step",
+                )
+            return await self._store.rewind(held.back_at(step)) if step < held.step else held
+
+    async def delete(self, tenant: Tenant, stream_id: str) -> None:
+        """Forget a stream, after the step that it is in."""
+        async with self._taken(tenant, stream_id) as held:
+            await self._store.delete(held)
+
+    async def token(self, served: Served, stream_id: str) -> tuple[int, str | None]:
+        """The last step, and the state after it as a token; None: nothing was read yet."""
+        async with self._taken(served.tenant, stream_id) as held:
+            state = await self._store.state(served, _alive(held))
+            if state is None:
+                return held.step, None
+            return held.step, served.seal_state(await portable(served, state))
+
+    async def _answer(
+        self,
+        turn: "_Turn",
+        served: Served,
+        number: int | None,
+        digest: bytes,
+        work: Work,
+        last: bool,
+    ) -> bytes:
+        """One turn at a stream: the stored reply, or a step that is done and committed."""
+        async with turn as held:
+            idle_seconds = max(0.0, time.time() - (held.expires_at - held.idle_seconds))
+            if _is_repeat(held, number, digest):
+                stream_metrics(held.model).repeated()
+                return held.reply
+            if _alive(held).model != served.name:
+                raise StreamUnknown(f"this is a stream of {held.model}, not of {served.name}")
+            start = await self._store.state(served, held)
+            view = StreamView(served, start, held.seed, self._store.keep)
+            try:
+                reply = await work(view)
+                if len(reply) > self._reply_bytes:
+                    raise InputTooLong(
+                        f"the reply has {len(reply)} bytes and a stream stores at most "
+                        f"{self._reply_bytes} (SRUSERVE_MAX_BODY_BYTES): ask for less in a step"
+                    )
+                end = view.take_end()
+            except BaseException:
+                view.drop()
+                raise
+            after = held.after(digest, reply, self._checkpoints, ended=last)
+            await self._store.commit(served, after, end)
+            stream_metrics(held.model).computed(idle_seconds)
+            return reply
+
+    @asynccontextmanager
+    async def _taken(self, tenant: Tenant, stream_id: str) -> AsyncIterator[Held]:
+        async with await self._turn(tenant, stream_id, 0) as held:
+            yield held
+
+    async def _turn(self, tenant: Tenant, stream_id: str, cost: int) -> "_Turn":
+        """Wait until nobody else works on a stream, and take it."""
+        if self._waiting_bytes and self._waiting_bytes + cost > self._most_waiting_bytes:
+            raise Overloaded(
+                "the steps that wait for their streams are as long as SRUSERVE_MAX_QUEUE_BYTES "
+                "allows; retry after a moment"
+            )
+        self._waiting_bytes += cost
+        try:
+            lock = self._lock(tenant, stream_id)
+            await lock.acquire()
+            try:
+                while (held := await self._store.take(tenant, stream_id)) is None:
+                    await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+            except BaseException:
+                lock.release()
+                raise
+            return _Turn(self._store, lock, held)
+        finally:
+            self._waiting_bytes -= cost
+
+    @property
+    def _store(self) -> Store:
+        if self._shared is None:
+            raise StreamsNeedRedis
+        return self._shared
+
+    def _lock(self, tenant: Tenant, stream_id: str) -> asyncio.Lock:
+        """Whose holder is the only one here that works on the stream; it lives while it is used."""
+        key = (tenant.id, stream_id)
+        lock = self._locks.get(key)
+        if lock is None:
+            lock = self._locks[key] = asyncio.Lock()
+        return lock
+
+    def _forget(self, step: asyncio.Task[bytes]) -> None:
+        self._steps.discard(step)
+        if not step.cancelled():
+            step.exception()  # somebody was told, or nobody waits any more
+
+
+class _Turn:
+    """The right to change a stream, here and among replicas."""
+
+    def __init__(self, store: Store, lock: asyncio.Lock, held: Held) -> None:
+        self._store, self._lock, self._held = store, lock, held
+
+    async def __aenter__(self) -> Held:
+        return self._held
+
+    async def __aexit__(self, *_: object) -> None:
+        try:
+            await self._store.give_back(self._held)
+        finally:
+            self._lock.release()
+
+
+def _alive(held: Held) -> Held:
+    if held.ended:
+        raise StreamUnknown("the stream has ended; create another one")
+    return held
+
+
+def _is_repeat(held: Held, number: int | None, digest: bytes) -> bool:
+    """Whether a step was done already; raises `StepReused` or `WrongStep` if it cannot be done."""
+    expected = held.step + 1
+    if number is None or number == expected:
+        return False
+    if number != held.step or not held.content:
+        raise WrongStep(number, expected)
+    if digest != held.content:
+        raise StepReused(
+            f"step {number} was done with other content: send exactly what was sent then, or the "
+            f"next step, {expected}",
+            param="step",
+        )
+    return True

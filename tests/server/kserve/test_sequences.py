@@ -1,0 +1,189 @@
+"""Triton's sequences: held by the server, exact however they are cut, safe to send again."""
+
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import httpx
+import pytest
+import tritonclient.http as triton
+from tritonclient.utils import InferenceServerException
+
+from tests.server.conftest import TEXT
+from tests.server.kserve.support import connected, refused, tensor, texts, told, v1
+
+_ids = count(1000)
+
+
+@pytest.fixture
+def connection(client: httpx.Client) -> Iterator[triton.InferenceServerClient]:
+    with connected(client) as connection:
+        yield connection
+
+
+def step(
+    connection: triton.InferenceServerClient, sequence: int | str, text: str, flags: str = "",
+    number: int | None = None, model: str = "question", **parameters: Any,
+) -> Any:  # fmt: skip
+    """One request of a sequence. flags: s: it starts here, e: it ends here."""
+    if number is not None:
+        parameters["sru_step"] = number
+    name = "text_input" if model == "characters" else "text"
+    return connection.infer(
+        model,
+        [texts(text, name=name)],
+        sequence_id=sequence,
+        sequence_start="s" in flags,
+        sequence_end="e" in flags,
+        parameters=parameters or None,
+    )
+
+
+@pytest.mark.parametrize("size", [1, 3, 10])
+@pytest.mark.parametrize("kind", ["number", "text"])
+def test_the_pieces_of_a_text_give_what_the_whole_gives(
+    client: httpx.Client, connection: triton.InferenceServerClient, size: int, kind: str
+) -> None:
+    sequence: int | str = next(_ids) if kind == "number" else f"ältere {next(_ids)}"
+    (expected,) = v1(client, "classify", model="question", input=TEXT)
+    cuts = range(0, len(TEXT), size)
+    for begin in cuts:
+        flags = "s" * (begin == cuts[0]) + "e" * (begin == cuts[-1])
+        result = step(connection, sequence, TEXT[begin : begin + size], flags)
+    assert told(result, "score") == [expected["score"]]
+    assert told(result, "label") == [expected["label"]]
+
+
+def test_features_in_pieces_end_as_the_whole(
+    client: httpx.Client, connection: triton.InferenceServerClient
+) -> None:
+    rows = [[0.5 * ((i * 3 + j) % 4) - 0.7 for j in range(8)] for i in range(30)]
+    sequence = next(_ids)
+    for begin in (0, 10, 20):
+        result = connection.infer(
+            "sensor", [tensor("features", rows[begin : begin + 10])], sequence_id=sequence,
+            sequence_start=begin == 0, sequence_end=begin == 20,
+        )  # fmt: skip
+    whole = connection.infer("sensor", [tensor("features", rows)])
+    assert told(result, "scores") == told(whole, "scores")
+
+
+def test_a_generator_goes_on_with_its_text(connection: triton.InferenceServerClient) -> None:
+    options: dict[str, Any] = {"model": "characters", "max_tokens": 10}
+    sequence = next(_ids)
+    parts = told(step(connection, sequence, "How far", "s", seed=3, **options), "text_output")
+    parts += told(step(connection, sequence, "", "", **options), "text_output")
+    parts += told(step(connection, sequence, "", "e", **options), "text_output")
+    whole = connection.infer(
+        "characters",
+        [texts("How far", name="text_input")],
+        parameters={"max_tokens": 30, "seed": 3, "sru_return_state": True},  # bytes are held back
+    )
+    assert "".join(parts) == told(whole, "text_output")[0]
+
+
+def test_a_request_that_starts_and_ends_is_a_sequence(
+    connection: triton.InferenceServerClient,
+) -> None:
+    sequence = next(_ids)
+    for _ in range(3):
+        assert told(step(connection, sequence, "who is it", "se"), "label")
+
+
+def test_a_step_that_is_sent_again_gives_the_stored_reply(
+    client: httpx.Client, connection: triton.InferenceServerClient
+) -> None:
+    sequence = next(_ids)
+    first = step(connection, sequence, "How far ", "s", 1)
+    assert told(step(connection, sequence, "How far ", "s", 1), "scores") == told(first, "scores")
+    second = step(connection, sequence, "is it ", "", 2)
+    assert told(step(connection, sequence, "is it ", "", 2), "scores") == told(second, "scores")
+    with pytest.raises(InferenceServerException) as error:
+        step(connection, sequence, "was it ", "", 2)
+    assert "done with other content" in refused(error.value, 422)
+    with pytest.raises(InferenceServerException) as error:
+        step(connection, sequence, "from", "", 5)
+    assert "next step is 3" in refused(error.value, 409)
+    last = step(connection, sequence, "from Denver", "e", 3)
+    assert told(step(connection, sequence, "from Denver", "e", 3), "scores") == told(last, "scores")
+    whole = v1(client, "classify", model="question", input="How far is it from Denver")
+    assert told(last, "score") == [whole[0]["score"]]
+    again = step(connection, sequence, "How far ", "s", 1)  # the id is free again
+    assert told(again, "scores") == told(first, "scores")
+
+
+def test_a_live_sequence_is_not_started_again(connection: triton.InferenceServerClient) -> None:
+    sequence = next(_ids)
+    step(connection, sequence, "How far ", "s")
+    with pytest.raises(InferenceServerException) as error:
+        step(connection, sequence, "who ", "s")
+    assert f"sequence {sequence} of model 'question' has started already" in refused(
+        error.value, 400
+    )
+    (whole,) = told(step(connection, sequence, "is it", "e"), "score")
+    assert [whole] == told(connection.infer("question", [texts("How far is it")]), "score")
+
+
+def test_an_unknown_sequence_must_start(connection: triton.InferenceServerClient) -> None:
+    sequence = next(_ids)
+    for _ in range(2):
+        with pytest.raises(InferenceServerException) as error:
+            step(connection, sequence, "who")
+        assert refused(error.value, 400) == (
+            f"inference request for sequence {sequence} to model 'question' must specify the START "
+            "flag on the first request of the sequence"
+        )
+
+
+def test_a_start_that_fails_leaves_nothing_behind(
+    connection: triton.InferenceServerClient,
+) -> None:
+    sequence = next(_ids)
+    with pytest.raises(InferenceServerException) as error:
+        step(connection, sequence, "", "s")
+    refused(error.value, 400)
+    assert told(step(connection, sequence, "who is it", "se"), "label")
+
+
+def test_a_sequence_has_no_batches(connection: triton.InferenceServerClient) -> None:
+    with pytest.raises(InferenceServerException) as error:
+        connection.infer("question", [texts("a", "b")], sequence_id=next(_ids), sequence_start=True)
+    assert refused(error.value, 400) == (
+        "inference request to model 'question' must specify batch-size 1 due to requirements of "
+        "sequence batcher"
+    )
+
+
+def test_a_sequence_begins_from_a_state_token(
+    client: httpx.Client, connection: triton.InferenceServerClient
+) -> None:
+    (begun,) = v1(client, "classify", model="question", input="How far is ", more=True)
+    sequence = next(_ids)
+    result = step(connection, sequence, "it from", "se", sru_state=begun["state"])
+    (whole,) = v1(client, "classify", model="question", input="How far is it from")
+    assert told(result, "score") == [whole["score"]]
+
+
+@pytest.mark.parametrize(
+    ("model", "flags", "parameters", "message"),
+    [
+        ("whole", "s", {}, "cannot continue an input"),
+        ("question", "s", {"sru_return_state": True}, "leave out 'sru_return_state'"),
+        ("question", "", {"sru_state": "a"}, "leave out 'sru_state'"),
+        ("question", "s", {"sru_state": "a"}, "not base64"),
+        ("question", "s", {"sru_step": 2}, "has the 'sru_step' 1"),
+        ("question", "s", {"sru_step": -1}, "must be a number from 0"),
+        ("question", "s", {"sru_preset": "none"}, "has no preset 'none'"),
+    ],
+)
+def test_what_cannot_be_a_sequence(
+    connection: triton.InferenceServerClient,
+    model: str,
+    flags: str,
+    parameters: dict[str, Any],
+    message: str,
+) -> None:
+    with pytest.raises(InferenceServerException) as error:
+        step(connection, next(_ids), "who", flags, model=model, **parameters)
+    assert message in str(error.value)
+    assert error.value.status() in ("400", "404")
