@@ -6,6 +6,9 @@ from collections.abc import Generator
 import pytest
 from hypothesis import HealthCheck, settings
 
+# Servers of different tests run at the same time; those of gRPC's tests take free ports.
+os.environ.setdefault("SRUSERVE_GRPC_PORT", "off")
+
 # A shared machine makes no promise on time; fixtures of a module are safe to use again.
 settings.register_profile(
     "sruserve",

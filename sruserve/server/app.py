@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from sruserve.model.errors import ModelError
 from sruserve.server.api.call import Call, Message, Receive, Send
@@ -23,9 +24,13 @@ from sruserve.server.api.streams.mount import PREFIX as STREAMS
 from sruserve.server.api.streams.mount import StreamMount
 from sruserve.server.api.tag import TagRoute
 from sruserve.server.errors import ServeError
+from sruserve.server.grpc_port import wants_grpc
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.settings import Settings, SettingsError
 from sruserve.server.streams.opening import open_streams
+
+if TYPE_CHECKING:
+    from sruserve.server.grpc_server import GrpcServer
 
 log = logging.getLogger("sruserve.server")
 
@@ -43,6 +48,7 @@ class Application:
         self._pages = create_pages(self.lifecycle)
         self._hot: dict[str, Endpoint] = {}
         self._mounts: dict[str, ASGI] = {}  # by the beginning of the paths that they serve
+        self.grpc: GrpcServer | None = None
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -71,18 +77,21 @@ class Application:
         await receive()
         try:
             await self.lifecycle.start()
+            inference = self._add_routes()
+            await self.streams.start()
+            await self._open_grpc(inference)
         except (ModelError, ServeError, SettingsError, OSError) as error:
             await send({"type": "lifespan.startup.failed", "message": str(error)})
             return
-        self._add_routes()
-        await self.streams.start()
         await send({"type": "lifespan.startup.complete"})
         await receive()
+        if self.grpc is not None:
+            await self.grpc.stop()
         await self.lifecycle.stop()
         await self.streams.stop()
         await send({"type": "lifespan.shutdown.complete"})
 
-    def _add_routes(self) -> None:
+    def _add_routes(self) -> Inference:
         settings = self.settings
         limits = InputLimits(
             body_bytes=settings.max_body_bytes,
@@ -112,6 +121,15 @@ class Application:
         self._mounts[KSERVE] = KServe(tenants, inference, settings.max_body_bytes)
         self._sockets = Sockets(Frames(catalogue, tenants, routes))
         self.lifecycle.on_drain.append(self._sockets.drain)
+        return inference
+
+    async def _open_grpc(self, inference: Inference) -> None:
+        if wants_grpc(self.settings):
+            # what it needs is not always installed
+            from sruserve.server.grpc_server import GrpcServer
+
+            self.grpc = GrpcServer(self.settings, self.lifecycle, inference)
+            await self.grpc.start()
 
 
 def create_app(settings: Settings) -> Application:

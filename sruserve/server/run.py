@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 import tempfile
+from contextlib import nullcontext
 from functools import partial
 from logging.config import dictConfig
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
 from sruserve.server.discovery import find_models
+from sruserve.server.grpc_port import hold_port, wants_grpc
 from sruserve.server.logs import log_config
 from sruserve.server.protocol import Protocol
 from sruserve.server.settings import Settings, SettingsError, master_keys
@@ -49,13 +51,27 @@ def serve(settings: Settings) -> int:
             "SRUSERVE_HOST or SRUSERVE_PORT",
             FAILED,
         )
+    grpc_holder = None
+    try:
+        if settings.grpc_port is not None and wants_grpc(settings):
+            grpc_holder = hold_port(settings.host, settings.grpc_port)
+            port = grpc_holder.getsockname()[1]
+            settings = settings.model_copy(update={"grpc_port": port})
+    except SettingsError as error:
+        return _fail(str(error), MISUSED)
+    except OSError as error:
+        return _fail(
+            f"cannot listen on {settings.host} port {settings.grpc_port} for gRPC: "
+            f"{error.strerror}; set SRUSERVE_GRPC_PORT to another port, or to off",
+            FAILED,
+        )
     if settings.state_keys is None:
         log.info("SRUSERVE_STATE_KEYS is not set: returned states end with this server")
         # made here, not in the workers: all of them must have the same
         settings = settings.model_copy(update={"state_keys": master_keys(settings)})
     host, port = listener.getsockname()[:2]
     log.info("starting on http://%s:%d", f"[{host}]" if ":" in host else host, port)
-    with listener:
+    with listener, grpc_holder or nullcontext():
         run = _run_one if settings.workers == 1 else _run_workers
         return run(settings, listener)
 

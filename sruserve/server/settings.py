@@ -41,6 +41,13 @@ class Settings(BaseSettings):
 
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8000, ge=0, le=65535, description="TCP port; 0 takes a free one.")
+    grpc_port: int | None = Field(
+        8001,
+        ge=0,
+        le=65535,
+        description="TCP port of KServe v2 over gRPC; 0 takes a free one; `off`: none, as where "
+        "`sruserve[grpc]` is not installed.",
+    )
     models: Path | None = Field(
         None,
         description="Folder whose sub-folders are the models to serve; unset: the bundled ones.",
@@ -186,6 +193,11 @@ class Settings(BaseSettings):
     drain_seconds: NonNegativeInt = Field(
         20, description="After SIGTERM, how long running requests may take to finish."
     )
+
+    @field_validator("grpc_port", mode="before")
+    @classmethod
+    def _off_is_none(cls, value: Any) -> Any:
+        return None if value == "off" else value
 
     @field_validator("state_keys")
     @classmethod

@@ -1,6 +1,6 @@
 """Bodies of inferences over HTTP: a JSON header, and behind it the tensors that are binary."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -127,15 +127,20 @@ def unpack_response(packed: bytes) -> InferResponse:
     )  # fmt: skip
 
 
-def _read_input(header: InputHeader, data: memoryview) -> Tensor:
-    name, shape, parameters = header.name, tuple(header.shape), header.parameters
-    check_datatype(name, header.datatype)
+def check_in_message(name: str, parameters: Container[str]) -> None:
+    """Raise if an input's elements are elsewhere, as its parameters say."""
     if "shared_memory_region" in parameters:
         raise InvalidRequest(
             f"inference input '{name[:100]}' is in shared memory, which this server does not read; "
             "send its elements",
             param="inputs",
         )
+
+
+def _read_input(header: InputHeader, data: memoryview) -> Tensor:
+    name, shape, parameters = header.name, tuple(header.shape), header.parameters
+    check_datatype(name, header.datatype)
+    check_in_message(name, parameters)
     if header.data is None and "binary_data_size" in parameters:
         return read_binary(name, header.datatype, shape, data)
     if header.data is None or len(data):

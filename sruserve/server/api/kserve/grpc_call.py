@@ -1,0 +1,88 @@
+"""One remote procedure call, as the endpoints of all protocols see a request."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, ClassVar, NoReturn
+
+import grpc
+from pydantic import BaseModel
+
+from sruserve.server.api.call import Call, ClientGone, Message
+from sruserve.server.api.endpoint import Endpoint
+from sruserve.server.api.kserve.problems import explain
+from sruserve.server.errors import ServeError
+from sruserve.server.metrics import UNKNOWN_MODEL
+from sruserve.server.tenants import Tenant, Tenants
+
+_CODES = {"INVALID_ARG": "INVALID_ARGUMENT", "UNSUPPORTED": "UNIMPLEMENTED"}  # others: the same
+_MOST_DETAILS = 1000  # characters of a message: it travels in a header
+
+Work = Callable[["Rpc", Tenant], Awaitable[Any]]
+
+
+class Rpc(Call):
+    """A call, whose client is gone when it is cancelled or its deadline has passed.
+
+    id: its client's name for it. reply: the message that answers it. problem: or why there is none.
+    """
+
+    def __init__(self, context: Any, work: Work) -> None:
+        metadata = context.invocation_metadata() or ()
+        headers = [(k.encode(), v.encode()) for k, v in metadata if isinstance(v, str)]
+        super().__init__({"headers": headers}, _nothing, _nowhere)
+        self.work = work
+        self.id = ""
+        self.reply: Any = None
+        self.problem: ServeError | None = None
+
+    async def wait(self, done: asyncio.Future[None]) -> None:
+        await done  # the task that waits is cancelled with the call, and `done` with it
+
+
+class RpcEndpoint(Endpoint):
+    """Counts the calls of one kind, and lets in who may.
+
+    method: what they are called in metrics.
+    """
+
+    schema: ClassVar[type[BaseModel]] = BaseModel
+
+    def __init__(self, method: str, tenants: Tenants) -> None:
+        self.path = method  # type: ignore[misc]
+        super().__init__(tenants, (UNKNOWN_MODEL,))
+
+    async def ask(self, context: Any, work: Work) -> Rpc:
+        """Do the work of a call, or find out why it cannot be done; raises if nobody waits."""
+        rpc = Rpc(context, work)
+        await self(rpc)
+        if rpc.reply is None and rpc.problem is None:
+            raise asyncio.CancelledError
+        return rpc
+
+    async def serve(self, call: Call, tenant: Tenant) -> None:
+        assert isinstance(call, Rpc)
+        try:
+            call.reply = await call.work(call, tenant)
+        except asyncio.CancelledError:
+            raise ClientGone from None
+
+    async def refuse(self, call: Call, problem: ServeError) -> None:
+        assert isinstance(call, Rpc)
+        call.problem = problem
+
+
+async def abort(context: Any, problem: ServeError) -> NoReturn:
+    """End a call with an error."""
+    told = explain(problem)
+    context.set_trailing_metadata(tuple(problem.headers.items()))
+    code = grpc.StatusCode[_CODES.get(told.code, told.code)]
+    await context.abort(code, told.message[:_MOST_DETAILS])
+    raise AssertionError("`abort` raises")
+
+
+async def _nothing() -> Message:
+    raise AssertionError("a call has no more to send")
+
+
+async def _nowhere(_: Message) -> None:
+    raise AssertionError("a call's reply is a message")
