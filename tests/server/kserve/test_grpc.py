@@ -157,9 +157,7 @@ def tensor(name: str, datatype: str, shape: list[int], **contents: Any) -> Any:
 def test_wrong_tensors_are_the_clients_fault(
     channel: grpc.Channel, model: str, inputs: list[Any], raw: list[bytes]
 ) -> None:
-    request = proto.ModelInferRequest(
-        model_name=model, inputs=inputs, raw_input_contents=raw
-    )
+    request = proto.ModelInferRequest(model_name=model, inputs=inputs, raw_input_contents=raw)
     with pytest.raises(grpc.RpcError) as caught:
         infer(channel, request)
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
