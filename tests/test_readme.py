@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -16,23 +17,30 @@ import pytest
 
 from sruserve.model.cells import FAMILIES
 
+BASH = ("bash", "-euo", "pipefail")
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+PROGRAMS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 COMMANDS = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
 
 
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
 @pytest.fixture(scope="module")
-def port() -> Iterator[int]:
+def ports() -> Iterator[tuple[int, int]]:
+    """Of HTTP and of gRPC."""
     for program in ("curl", "make"):
         if shutil.which(program) is None:
             pytest.skip(f"needs the system package {program} (apt-get install {program})")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        number = int(free.getsockname()[1])
+    number, grpc = free_port(), free_port()
     server = subprocess.Popen(
         ["make", "serve"],
         cwd=ROOT,
-        env={**os.environ, "SRUSERVE_PORT": str(number)},
+        env={**os.environ, "SRUSERVE_PORT": str(number), "SRUSERVE_GRPC_PORT": str(grpc)},
         start_new_session=True,
     )
     try:
@@ -45,16 +53,19 @@ def port() -> Iterator[int]:
                 break
             except OSError:
                 time.sleep(0.1)
-        yield number
+        yield number, grpc
     finally:
         os.killpg(server.pid, signal.SIGINT)
         server.wait(30)
 
 
-def run(command: str, port: int) -> str:
-    assert "http://127.0.0.1:8000" in command
+def run(text: str, ports: tuple[int, int], *program: str) -> str:
+    """What a program writes that is given a text of the README."""
+    assert "127.0.0.1:800" in text
+    for written, port in zip(("127.0.0.1:8000", "127.0.0.1:8001"), ports, strict=True):
+        text = text.replace(written, f"127.0.0.1:{port}")
     result = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", command.replace("127.0.0.1:8000", f"127.0.0.1:{port}")],
+        [*program, "-c", text],
         capture_output=True,
         text=True,
         timeout=60,
@@ -64,10 +75,21 @@ def run(command: str, port: int) -> str:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.split("\n")[0][:60])
-def test_a_command_of_the_readme_gets_an_answer(command: str, port: int) -> None:
-    output = run(command, port)
+def test_a_command_of_the_readme_gets_an_answer(command: str, ports: tuple[int, int]) -> None:
+    output = run(command, ports, *BASH)
     assert '"error"' not in output
-    assert '"results"' in output or '"choices"' in output
+    assert any(part in output for part in ('"results"', '"choices"', '"score"'))
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.split("\n")[0][:60])
+def test_a_client_of_the_readme_takes_five_lines_at_most(
+    program: str, ports: tuple[int, int]
+) -> None:
+    assert program.count("\n") <= 5
+    output = run(program, ports, sys.executable)
+    assert "openai" in program or "number" in output
+    assert len(output) > 8
+    assert "error" not in output
 
 
 def test_every_family_is_in_the_table_with_a_test_that_is_there() -> None:
@@ -88,8 +110,10 @@ def test_the_readme_starts_with_the_two_commands() -> None:
     ]
 
 
-def test_a_question_in_chunks_gets_the_label_of_the_whole(port: int) -> None:
-    whole, chunks = (json.loads(run(command, port))["results"][0] for command in COMMANDS[:2])
+def test_a_question_in_chunks_gets_the_label_of_the_whole(ports: tuple[int, int]) -> None:
+    whole, chunks = (
+        json.loads(run(command, ports, *BASH))["results"][0] for command in COMMANDS[:2]
+    )
     assert whole["label"] == "number"
     assert (chunks["label"], chunks["scores"]) == (whole["label"], whole["scores"])
 
