@@ -5,6 +5,7 @@ import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,60 @@ def test_an_echo_puts_the_prompt_before_the_text(connected: openai.OpenAI, promp
         assert text_of(parts, index) == text + choice.text
 
 
+@pytest.mark.parametrize("prompt", [PROMPT, "é", [*range(40, 60), *range(150, 170)]], ids=repr)
+def test_the_logprobs_of_an_echo_begin_with_those_of_the_prompt(
+    connected: openai.OpenAI, prompt: Any
+) -> None:
+    plain = create(connected, prompt=prompt, logprobs=2).choices[0].logprobs
+    whole = create(connected, prompt=prompt, logprobs=2, echo=True, n=2).choices
+    parts = chunks(connected, prompt=prompt, logprobs=2, echo=True, n=2)
+    text, found = whole[0].text, whole[0].logprobs
+    assert plain is not None
+    assert found is not None
+    assert found.tokens is not None
+    assert found.token_logprobs is not None
+    assert found.text_offset is not None
+    count = len(found.tokens) - 20
+    first: list[Any] = [found.token_logprobs[0], (found.top_logprobs or [{}])[0]]
+    assert first == [None, None]
+    assert None not in found.token_logprobs[1:]
+    assert found.tokens[count:] == plain.tokens
+    assert found.token_logprobs[count:] == plain.token_logprobs
+    assert len(found.text_offset) == len(found.top_logprobs or []) == count + 20
+    assert found.text_offset == sorted(found.text_offset)
+    for (before, token), offset in zip(
+        pairwise(["", *found.tokens]), found.text_offset, strict=True
+    ):
+        if "bytes:" not in before + token:  # those are parts of a character
+            assert text[offset:].startswith(token)
+    joined = [part.choices[0].logprobs for part in parts if part.choices[0].index == 0]
+    assert [t for each in joined if each for t in each.token_logprobs or []] == found.token_logprobs
+
+
+def test_max_tokens_0_with_an_echo_scores_a_prompt(
+    client: httpx.Client, connected: openai.OpenAI
+) -> None:
+    def score(text: str, **state: Any) -> float:
+        body = {"model": "characters", "input": text} | state
+        found: float = client.post("/v1/score", json=body).json()["results"][0]["log_likelihood"]
+        return found
+
+    given: dict[str, Any] = {"max_tokens": 0, "echo": True, "logprobs": 1}
+    alone = create(connected, prompt=[PROMPT, "How far"], **given).choices
+    for choice, text in zip(alone, (PROMPT, "How far"), strict=True):
+        assert choice.text == text
+        assert choice.logprobs is not None
+        assert choice.logprobs.token_logprobs is not None
+        assert sum(choice.logprobs.token_logprobs[1:]) == pytest.approx(score(text))
+    state = create(connected, extra_body={"return_state": True}).choices[0].state  # type: ignore[attr-defined]
+    body = {"extra_body": {"state": state}}
+    behind = create(connected, prompt=PROMPT, **given, **body).choices[0].logprobs
+    assert behind is not None
+    assert behind.token_logprobs is not None  # the first one has something before it, too
+    assert len(behind.token_logprobs) == len(PROMPT)
+    assert sum(behind.token_logprobs) == pytest.approx(score(PROMPT, state=state))
+
+
 def test_an_echo_comes_behind_what_an_earlier_request_held_back(connected: openai.OpenAI) -> None:
     text = create(connected, max_tokens=6).choices[0].text
     body = {"return_state": True}
@@ -227,7 +282,6 @@ def test_the_models_are_listed_and_described(connected: openai.OpenAI) -> None:
             {"logit_bias": {str(i): -100 for i in range(len(CHARACTERS))}},
             openai.UnprocessableEntityError, "invalid_request", "logit_bias",
         ),
-        ({"echo": True, "logprobs": 1}, openai.UnprocessableEntityError, "invalid_request", None),
         (
             {"extra_body": {"preset": "absent"}},
             openai.NotFoundError, "preset_not_found", "preset",
