@@ -54,6 +54,17 @@ class Codec(Protocol):
         ...
 
 
+def token_text(codec: Codec | None, token: int) -> str:
+    """A token as text; one that is no text alone as its bytes, in OpenAI's way."""
+    if codec is None:
+        return str(token)
+    piece = codec.pieces[token]
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
+
+
 class Words:
     """Words by a Hugging Face tokenizer that never looks across white space."""
 

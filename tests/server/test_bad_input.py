@@ -199,7 +199,6 @@ def test_integers_beyond_all_bounds_touch_nobody_else(
         {"best_of": 3, "n": 2},
         {"stream_options": {"include_usage": True}},
         {"stream_options": {"state_interval": 10}},
-        {"echo": True, "logprobs": 0},
         {"regex": "a", "json_schema": {}},
         {"regex": "a", "response_format": {"type": "json_object"}},
         {"min_tokens": 5, "max_tokens": 4},

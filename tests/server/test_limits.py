@@ -116,7 +116,7 @@ def test_a_state_that_no_token_can_hold_is_refused_before_any_work(serve: Serve,
 
 
 def test_a_state_that_a_token_can_just_hold_fits_when_its_stream_is_long(serve: Serve) -> None:
-    with serve("characters", max_token_bytes=1148) as (client, _):
+    with serve("characters", max_token_bytes=1160) as (client, _):
         body = {"prompt": "a" * 100, "return_state": True, "max_tokens": 1, "seed": 1}
         state = post(client, COMPLETE, body).json()["choices"][0]["state"]
         assert len(state) > 1120

@@ -4,18 +4,19 @@ import codecs
 from collections.abc import Sequence
 from typing import Any
 
+from sruserve.model.text import token_text
 from sruserve.server.api.inputs import MANY_STATES
 from sruserve.server.api.prompts import Prompt
 from sruserve.server.api.requests import CompletionRequest
 from sruserve.server.api.served import Served
 from sruserve.server.engine.jobs import Generated
 
-_LONG_TOKENS = 1024  # with log-probabilities, about as many kilobytes of JSON
+LONG_TOKENS = 1024  # with log-probabilities, about as many kilobytes of JSON
 
 
 def is_much(pieces: Sequence[Generated]) -> bool:
     """Whether sealing and encoding these would hold up the event loop."""
-    return len(pieces) > MANY_STATES or sum(len(piece.tokens) for piece in pieces) > _LONG_TOKENS
+    return len(pieces) > MANY_STATES or sum(len(piece.tokens) for piece in pieces) > LONG_TOKENS
 
 
 class Choice:
@@ -62,15 +63,17 @@ class Choice:
     def part(self, piece: Generated) -> dict[str, Any]:
         """The choice of a chunk that holds just this stretch."""
         self.tokens += len(piece.tokens)
-        text, ids = piece.text, list(piece.tokens)
+        text, ids, echoed = piece.text, list(piece.tokens), None
         if self._to_echo:  # behind what an earlier request held back
             self._to_echo, at = False, self._offset
             text = text[:at] + self._prompt.text + text[at:]
             ids = self._prompt.ids.tolist() + ids
+            echoed = self._echoed(at)
+            self._offset += len(self._prompt.text)
         choice: dict[str, Any] = {
             "index": self._index,
             "text": text,
-            "logprobs": self._logprobs(piece) if self._with_logprobs else None,
+            "logprobs": self._logprobs(piece, echoed) if self._with_logprobs else None,
             "finish_reason": piece.finish_reason,
         }
         if self._with_ids:
@@ -81,16 +84,31 @@ class Choice:
             choice["state"] = self._served.seal_state(piece.state)
         return choice
 
-    def _logprobs(self, piece: Generated) -> dict[str, Any]:
+    def _echoed(self, at: int) -> dict[str, list[Any]]:
+        """What is told of the prompt's tokens, `at` being where it begins."""
+        prompt, found = self._prompt, self._prompt.logprobs
+        first = prompt.ids[: len(prompt.ids) - len(found)].tolist()  # nothing came before it
+        return {
+            "tokens": [token_text(self._codec, token) for token in first]
+            + [each.token for each in found],
+            "token_logprobs": [None for _ in first] + [each.logprob for each in found],
+            "top_logprobs": [None for _ in first] + [each.top for each in found],
+            "text_offset": [at + offset for offset in prompt.offsets],
+        }
+
+    def _logprobs(
+        self, piece: Generated, echoed: dict[str, list[Any]] | None
+    ) -> dict[str, list[Any]]:
         found = piece.logprobs
         offsets = []
         for token in piece.tokens:
             offsets.append(self._offset)
             if self._codec is not None:  # a token may be a part of a character, and adds no text
                 self._offset += len(self._decoder.decode(self._codec.pieces[token]))
-        return {
+        told: dict[str, list[Any]] = {
             "tokens": [each.token for each in found],
             "token_logprobs": [each.logprob for each in found],
             "top_logprobs": [each.top for each in found],
             "text_offset": offsets,
         }
+        return {name: echoed[name] + told[name] for name in told} if echoed else told

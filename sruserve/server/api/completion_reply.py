@@ -6,7 +6,7 @@ from time import perf_counter, time
 from typing import Any
 
 from sruserve.server.api.call import Call, json_bytes
-from sruserve.server.api.choices import Choice, is_much
+from sruserve.server.api.choices import LONG_TOKENS, Choice, is_much
 from sruserve.server.api.events import Outbox, data
 from sruserve.server.api.prompts import Prompt
 from sruserve.server.api.requests import CompletionRequest
@@ -44,6 +44,8 @@ class Completion:
             for k in range(n)
         ]
         self._unfinished = len(self._choices)
+        echoed = n * sum(len(prompt.logprobs) for prompt in prompts)
+        self._echoes_much = echoed > LONG_TOKENS
         self._prompt_tokens = sum(len(prompt.ids) for prompt in prompts)
         self._cached_tokens = sum(prompt.start.steps for prompt in prompts if prompt.start)
         self._header = {
@@ -91,9 +93,14 @@ class Completion:
             return b""
         return data({**self._header, "choices": [], "usage": self._usage()})
 
-    def is_much(self) -> bool:
-        """Whether making `whole` would hold up the event loop."""
-        return is_much([piece for choice in self._choices for piece in choice.pieces])
+    def is_much(self, pieces: Sequence[Generated]) -> bool:
+        """Whether making a reply of these would hold up the event loop."""
+        return self._echoes_much or is_much(pieces)
+
+    @property
+    def pieces(self) -> list[Generated]:
+        """All that were kept."""
+        return [piece for choice in self._choices for piece in choice.pieces]
 
     def whole(self) -> bytes:
         """The reply to a request that does not stream."""

@@ -1,21 +1,21 @@
 """`POST /v1/completions`: OpenAI's completions, whole or as events, and the state they end in."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 from sruserve.server.api.call import Call
-from sruserve.server.api.choices import is_much
 from sruserve.server.api.completion_reply import Completion
 from sruserve.server.api.constraints import Constraints
 from sruserve.server.api.events import Outbox, next_stretches, send_events
 from sruserve.server.api.inputs import is_long, split_inputs
-from sruserve.server.api.prompts import choices_of, read_prompts
+from sruserve.server.api.prompts import Prompt, choices_of, echo_numbers, read_prompts
 from sruserve.server.api.requests import CompletionRequest
-from sruserve.server.api.route import Route, off_loop
+from sruserve.server.api.route import Route, off_loop, run_job
 from sruserve.server.api.sampling import check_completions, read_sampling
 from sruserve.server.api.served import Catalogue, InputLimits, Served
-from sruserve.server.engine.jobs import Job, Kind
+from sruserve.server.engine.jobs import Item, Job, Kind, Sampling
 from sruserve.server.tenants import Tenants
 
 _WAITING_STATES = 8  # those of a client that keeps up
@@ -40,11 +40,10 @@ class CompletionRoute(Route[CompletionRequest]):
             done, outbox = completion.done, completion.outbox
             if outbox is None:
                 await call.wait(done)
-                await call.reply(await off_loop(completion.is_much(), completion.whole))
+                much = completion.is_much(completion.pieces)
+                await call.reply(await off_loop(much, completion.whole))
                 return
-            await send_events(
-                call, done, outbox, completion.events, completion.last_event, self._ping_seconds
-            )
+            await send_events(call, done, outbox, completion, self._ping_seconds)
 
     async def parts(
         self, call: Call, request: CompletionRequest, served: Served, cost: int
@@ -60,7 +59,7 @@ class CompletionRoute(Route[CompletionRequest]):
             try:
                 wait = self._ping_seconds
                 while (pieces := await next_stretches(call, done, outbox, wait)) is not None:
-                    much = is_much([piece for _, piece in pieces])
+                    much = completion.is_much([piece for _, piece in pieces])
                     for part in await off_loop(much, completion.parts, pieces):
                         yield part
             finally:
@@ -78,33 +77,61 @@ class CompletionRoute(Route[CompletionRequest]):
         sampling = read_sampling(request, served, constraint)
         long = is_long(given, request.state)
         prompts = await self.read(long, cost, read_prompts, request, served, given)
-        items = choices_of(prompts, request)
-        state_numbers = len(items) * served.state_numbers(keep)
+        state_numbers = len(prompts) * (request.n or 1) * served.state_numbers(keep)
         waiting_states = self._waiting_states(request, state_numbers)
-        done = call.loop.create_future()
-        outbox = Outbox(done, waiting_states) if request.stream else None
-        first_text = self.metrics(served.name).first_character
-        completion = Completion(call, served, request, prompts, done, outbox, first_text)
-        job = Job(
-            kind=Kind.GENERATE,
-            items=items,
-            loop=call.loop,
-            deliver=completion.deliver,
-            done=done,
-            keep=keep,
-            stream=outbox is not None,
-            sampling=sampling,
-            cost=cost,
-            deadline=deadline,
-            priority=served.tenant.priority(request.priority),
-        )
-        with self.promise(waiting_states * state_numbers):
+        with self.promise(waiting_states * state_numbers + echo_numbers(prompts, request)):
+            if request.echoes_logprobs:
+                prompts = await self._scored(call, request, served, prompts, deadline)
+            done = call.loop.create_future()
+            outbox = Outbox(done, waiting_states) if request.stream else None
+            first_text = self.metrics(served.name).first_character
+            completion = Completion(call, served, request, prompts, done, outbox, first_text)
+            job = Job(
+                kind=Kind.GENERATE,
+                items=choices_of(prompts, request),
+                loop=call.loop,
+                deliver=completion.deliver,
+                done=done,
+                keep=keep,
+                stream=outbox is not None,
+                sampling=sampling,
+                cost=cost,
+                deadline=deadline,
+                priority=served.tenant.priority(request.priority),
+            )
             served.submit(job)
             try:
                 yield completion
             finally:
                 done.cancel()  # does nothing to a job that has ended
                 served.tenant.charge(completion.steps)
+
+    async def _scored(
+        self,
+        call: Call,
+        request: CompletionRequest,
+        served: Served,
+        prompts: Sequence[Prompt],
+        deadline: float,
+    ) -> list[Prompt]:
+        """The prompts with the log-probabilities of their tokens: read once more, to be scored."""
+        results: list[Any] = [None] * len(prompts)
+        job = Job(
+            kind=Kind.SCORE,
+            items=[Item(prompt.ids, prompt.start, prompt.word) for prompt in prompts],
+            loop=call.loop,
+            deliver=results.__setitem__,
+            done=call.loop.create_future(),
+            sampling=Sampling(logprobs=request.logprobs),
+            deadline=deadline,
+            priority=served.tenant.priority(request.priority),
+        )
+        await run_job(call, served, job)
+        served.tenant.charge(sum(result.steps for result in results))
+        return [
+            replace(prompt, logprobs=result.logprobs)
+            for prompt, result in zip(prompts, results, strict=True)
+        ]
 
     def _waiting_states(self, request: CompletionRequest, numbers: int) -> int:
         """How many states of each choice may wait for the client, `numbers` being in one of all."""

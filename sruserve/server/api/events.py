@@ -2,11 +2,11 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from sruserve.server.api.call import Call, ClientGone, json_bytes
-from sruserve.server.api.choices import is_much
 from sruserve.server.api.problems import as_serve_error
 from sruserve.server.api.requests import CompletionRequest
 from sruserve.server.api.route import off_loop
@@ -65,24 +65,34 @@ class Outbox:
             self._waiter.set_result(None)
 
 
+class Reply(Protocol):
+    """Says what has come."""
+
+    def is_much(self, pieces: Sequence[Generated]) -> bool:
+        """Whether making events of these would hold up the event loop."""
+        ...
+
+    def events(self, pieces: list[tuple[int, Generated]]) -> bytes: ...
+    def last_event(self) -> bytes: ...
+
+
 async def send_events(
     call: Call,
     done: asyncio.Future[None],
     outbox: Outbox,
-    encode: Callable[[list[tuple[int, Generated]]], bytes],
-    last: Callable[[], bytes],
+    reply: Reply,
     ping_seconds: float,
 ) -> None:
-    """Answer with everything that the job delivers, then `last()`, then `[DONE]`.
+    """Answer with everything that the job delivers, then the last event, then `[DONE]`.
 
     An error before the first event becomes an ordinary reply; a later one becomes an event.
     """
     call.watch(done)
     try:
         while (pieces := await next_stretches(call, done, outbox, ping_seconds)) is not None:
-            much = is_much([piece for _, piece in pieces])
-            await _send(call, await off_loop(much, encode, pieces) if pieces else PING)
-        await _send(call, last() + DONE, more=False)
+            much = reply.is_much([piece for _, piece in pieces])
+            await _send(call, await off_loop(much, reply.events, pieces) if pieces else PING)
+        await _send(call, reply.last_event() + DONE, more=False)
     except Exception as error:
         if isinstance(error, ClientGone) or not call.started:
             raise

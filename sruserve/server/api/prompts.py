@@ -1,12 +1,15 @@
 """The prompts of a completion request, and the items of a job that continue them."""
 
+import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sruserve.server.api.inputs import Ids, encode_input, sampler_key
+from sruserve.server.api.inputs import Ids, encode_input, locate_input, sampler_key
 from sruserve.server.api.requests import CompletionRequest
 from sruserve.server.api.served import Served
-from sruserve.server.engine.jobs import Item, Snapshot
+from sruserve.server.engine.jobs import Item, Logprobs, Snapshot
+
+_TOKEN_NUMBERS = 8  # a token with its place, as those of tags
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,12 +18,16 @@ class Prompt:
 
     ids: (tokens), int64, behind `start`; `word` is left unfinished by them.
     text: the prompt as it was sent, or what its ids spell.
+    offsets: where in `text` each token begins, if its log-probabilities are to be echoed.
+    logprobs: those of all tokens, or of all but the first, which may have nothing before it.
     """
 
     ids: Ids
     word: str
     start: Snapshot | None
     text: str
+    offsets: Sequence[int] = ()
+    logprobs: Sequence[Logprobs] = ()
 
 
 def read_prompts(
@@ -30,7 +37,8 @@ def read_prompts(
     prompts = []
     for one, start in zip(given, served.starts(request, len(given)), strict=True):
         ids, word = encode_input(served, one, start, "prompt")
-        prompts.append(Prompt(ids, word, start, _text(one, served)))
+        offsets = _offsets(one, start, served) if request.echoes_logprobs else ()
+        prompts.append(Prompt(ids, word, start, _text(one, served), offsets))
     return prompts
 
 
@@ -44,6 +52,28 @@ def choices_of(prompts: Sequence[Prompt], request: CompletionRequest) -> list[It
             for i in range(request.n or 1)
         ]
     return items
+
+
+def echo_numbers(prompts: Sequence[Prompt], request: CompletionRequest) -> int:
+    """How many numbers, about, a reply says of the prompts' tokens."""
+    if not request.echoes_logprobs:
+        return 0
+    each = _TOKEN_NUMBERS + 2 * (request.logprobs or 0)
+    return sum(len(prompt.ids) for prompt in prompts) * each * (request.n or 1)
+
+
+def _offsets(given: str | list[int], start: Snapshot | None, served: Served) -> list[int]:
+    """Where in a prompt's text its tokens begin; what began before it begins with it."""
+    if isinstance(given, str):
+        places = locate_input(served, given, start, "prompt", False)[1]
+        begins: list[int] = places[:, 0].clip(0).tolist()
+        return begins
+    codec, at, offsets = served.model.codec, 0, []
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    for token in given:
+        offsets.append(at)
+        at += len(decoder.decode(codec.pieces[token])) if codec is not None else 0
+    return offsets
 
 
 def _text(given: str | list[int], served: Served) -> str:

@@ -238,7 +238,9 @@ class CompletionRequest(Request):
     logprobs: int | None = Field(
         None, ge=0, le=20, description="Return log-probabilities, and those of so many tokens."
     )
-    echo: bool | None = Field(False, description="Put the prompt before the text.")
+    echo: bool | None = Field(
+        False, description="Put the prompt before the text, and before its log-probabilities."
+    )
     return_token_ids: bool = Field(False, description="Return the ids behind the text.")
     stream: bool | None = Field(False, description="Answer with server-sent events.")
     stream_options: StreamOptions | None = None
@@ -262,6 +264,11 @@ class CompletionRequest(Request):
     def token_limit(self) -> int:
         """Most tokens of one completion; null means OpenAI's default."""
         return DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
+
+    @property
+    def echoes_logprobs(self) -> bool:
+        """Whether log-probabilities of the prompt are asked for."""
+        return bool(self.echo) and self.logprobs is not None
 
     @property
     def state_interval(self) -> int:
@@ -298,9 +305,4 @@ class CompletionRequest(Request):
         constraints = (self.regex, self.json_schema, self.schema_of_format)
         if sum(each is not None for each in constraints) > 1:
             raise ValueError("send one of 'regex', 'json_schema' and 'response_format'")
-        if self.echo and self.logprobs is not None:
-            raise ValueError(
-                "'echo' with 'logprobs' is not supported; leave one out, or ask /v1/score how "
-                "likely a text is"
-            )
         return self

@@ -170,23 +170,27 @@ class Encoded:
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
-    """The log-likelihood, in nats, of the `tokens` tokens that had something before them."""
-
-    log_likelihood: float
-    tokens: int
-    characters: int
-    steps: int
-    state: Snapshot | None
-
-
-@dataclass(frozen=True, slots=True)
 class Logprobs:
     """A token's text, its log-probability, and the most likely tokens with theirs."""
 
     token: str
     logprob: float
     top: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """The log-likelihood, in nats, of the `tokens` tokens that had something before them.
+
+    logprobs: of each of these tokens, if the job's sampling asks for them.
+    """
+
+    log_likelihood: float
+    tokens: int
+    characters: int
+    steps: int
+    state: Snapshot | None
+    logprobs: Sequence[Logprobs] = ()
 
 
 @dataclass(frozen=True, slots=True)

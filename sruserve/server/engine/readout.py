@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from sruserve.kernels.devices import send
 from sruserve.model import softmaxes
 from sruserve.model.folder import Model
 from sruserve.model.softmaxes import over_words
+from sruserve.model.text import token_text
 from sruserve.server.engine.found import Floats, Found
 from sruserve.server.engine.jobs import Kind, Logprobs
 from sruserve.server.engine.pool import indices
@@ -65,10 +67,8 @@ class Readout:
 
     def logprobs(self, logits: Tensor, token: int, top: int) -> Logprobs:
         """What is told of a token that was picked by these scores, (outputs)."""
-        scores = self._network.log_probs(logits.unsqueeze(0))[0]
-        values, ids = scores.topk(min(top, len(scores)))
-        most = {self._piece(i): v for i, v in zip(ids.tolist(), values.tolist(), strict=True)}
-        return Logprobs(self._piece(token), float(scores[token]), most)
+        scores = self._network.log_probs(logits.unsqueeze(0))
+        return self._told(scores, torch.tensor([[token]], device=scores.device), top)[0]
 
     def _classify(self, reads: Sequence[Read], hidden: Tensor) -> None:
         probabilities = self._probabilities(self._network.logits(hidden))
@@ -103,6 +103,19 @@ class Readout:
         for start, end in self._blocks(len(hidden)):
             scores = self._network.log_probs(self._network.logits(hidden[start:end]))
             advance.found.values.append(_numpy(scores.gather(1, targets[start:end]).squeeze(1)))
+            if (top := stream.job.sampling.logprobs) is not None:
+                advance.found.logprobs += self._told(scores, targets[start:end], top)
+
+    def _told(self, scores: Tensor, tokens: Tensor, top: int) -> list[Logprobs]:
+        """What is told of (rows, 1) tokens by their log-probabilities, (rows, outputs)."""
+        found = scores.gather(1, tokens).squeeze(1).tolist()
+        values, ids = scores.topk(min(top, scores.shape[1]))
+        told = zip(tokens.squeeze(1).tolist(), found, ids.tolist(), values.tolist(), strict=True)
+        text = partial(token_text, self._codec)
+        return [
+            Logprobs(text(token), value, dict(zip(map(text, most), their, strict=True)))
+            for token, value, most, their in told
+        ]
 
     def _blocks(self, rows: int) -> Iterator[tuple[int, int]]:
         """Runs of rows whose scores fit into one block."""
@@ -112,16 +125,6 @@ class Readout:
 
     def _probabilities(self, scores: Tensor) -> Floats:
         return _numpy(over_words(torch.softmax, scores))
-
-    def _piece(self, token: int) -> str:
-        """A token as text; one that is no text alone as its bytes, in OpenAI's way."""
-        if self._codec is None:
-            return str(token)
-        piece = self._codec.pieces[token]
-        try:
-            return piece.decode()
-        except UnicodeDecodeError:
-            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
 
 
 def _numpy(values: Tensor) -> Floats:

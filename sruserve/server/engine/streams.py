@@ -248,7 +248,7 @@ class Stream:
                 total = math.fsum(value for part in found.values for value in part.tolist())
                 targets = self.known[1:]
                 characters = 0 if self.codec is None else int(self.codec.characters[targets].sum())
-                return Scored(total, len(targets), characters, steps, state)
+                return Scored(total, len(targets), characters, steps, state, found.logprobs)
         unanswered = item.more and not steps
         return Classified(None if unanswered else found.answer, steps, state)
 
