@@ -167,6 +167,15 @@ def test_a_wrong_header_is_explained(client: httpx.Client, head: Any, message: s
     assert message in error(post(client, json.dumps(head).encode()))
 
 
+def test_json_that_is_nested_deeply_is_refused(client: httpx.Client) -> None:
+    for depth in (100, 5_000, 100_000):
+        nested = "[" * depth + "]" * depth
+        text = json.dumps(header(data=["@"])).replace('"@"', nested)
+        assert error(post(client, text.encode()))
+    deep = "[" * 50 + '"who"' + "]" * 50
+    assert scores(post(client, json.dumps(header(data=["@"])).replace('"@"', deep).encode()))
+
+
 @pytest.mark.parametrize("length", ["-1", "1e3", "9" * 30, "", "٣", "10000"])
 def test_a_wrong_header_length_is_explained(client: httpx.Client, length: str) -> None:
     headers = [(LENGTH.encode(), length.encode())]

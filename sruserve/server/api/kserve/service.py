@@ -36,6 +36,7 @@ from sruserve.server.streams.service import Streams
 from sruserve.server.streams.view import StreamView
 from sruserve.server.tenants import Tenant
 
+_MANY_ROWS = 64  # to sort as many takes a millisecond
 _EXTENSIONS = [
     "binary_tensor_data", "classification", "model_configuration", "model_repository",
     "model_repository(unload_dependents)", "parameters", "schedule_policy", "sequence",
@@ -78,7 +79,8 @@ class Inference:
             asks = task.in_stream(body, served) if isinstance(served, StreamView) else body
             outputs, state = await task.run(caller, served, asks, cost)
             begin = perf_counter()
-            chosen = choose_outputs(outputs, request.outputs, served.labels)
+            many = batch > _MANY_ROWS
+            chosen = await off_loop(many, choose_outputs, outputs, request.outputs, served.labels)
             timing.inputs, timing.writing = batch, perf_counter() - begin
             parameters = {} if state is None else {"sru_state": state}
             return InferResponse(served.name, served.version, request.id, chosen, parameters)
