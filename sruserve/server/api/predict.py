@@ -84,7 +84,7 @@ class PredictEndpoint(Endpoint):
         served = route.catalogue.choose(call.query("model"), "classify", "pair").of(tenant)
         call.model, cost = served.name, len(body)
         served.engine.check_admission(cost)
-        texts = _entries(served, asked.inputs)
+        texts: Sequence[Sequence[Any]] = _entries(served, asked.inputs)
         if asked.truncate:
             side, long = asked.truncation_direction, cost > LONG_CHARACTERS
             texts = await route.read(long, cost, self._truncate, served, texts, side)
@@ -102,7 +102,7 @@ class PredictEndpoint(Endpoint):
     async def refuse(self, call: Call, problem: ServeError) -> None:
         kind = next(kind for error, kind in _KINDS if isinstance(problem, error))
         body = json_bytes({"error": problem.message, "error_type": kind})
-        await call.refuse(problem, problem.status, body)
+        await call.refuse_as(problem, problem.status, body)
 
     def _truncate(
         self, served: Served, texts: Sequence[Sequence[str]], side: Side

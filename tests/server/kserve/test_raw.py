@@ -57,7 +57,7 @@ def scores(reply: httpx.Response) -> list[float]:
 def test_numbers_in_json_are_float32_to_the_last_bit(client: httpx.Client) -> None:
     reply = post(client, json.dumps(header(data=["How far is it"])).encode())
     assert reply.headers["content-type"] == "application/json"
-    found = np.float32(scores(reply))
+    found = np.array(scores(reply), np.float32)
     assert found.astype(np.float64).tolist() == scores(reply)
     body = {"model": "question", "input": "How far is it"}
     (result,) = client.post("/v1/classify", json=body).json()["results"]
@@ -233,15 +233,15 @@ def test_replies_are_packed_only_where_it_pays_and_is_wanted(client: httpx.Clien
     long = json.dumps(header(data=["who"] * 50, shape=[50, 1])).encode()
     short = json.dumps(header(data=["who"])).encode()
 
-    def encoding(body: bytes, accepted: str) -> str | None:
+    def encoding(body: bytes, accepted: str) -> str:
         reply = post(client, body, **{"accept-encoding": accepted})
         assert scores(reply)
-        return reply.headers.get("content-encoding")
+        return str(reply.headers.get("content-encoding", "none"))
 
     assert encoding(long, "br, deflate;q=0.5, gzip") == "deflate"
-    assert encoding(long, "gzip;q=0, deflate; q=0.0, identity") is None
+    assert encoding(long, "gzip;q=0, deflate; q=0.0, identity") == "none"
     assert encoding(long, "gzip") == "gzip"
-    assert encoding(short, "gzip") is None
+    assert encoding(short, "gzip") == "none"
 
 
 def test_paths_and_methods_that_do_not_exist(client: httpx.Client) -> None:
