@@ -1,9 +1,9 @@
 """The core of KServe v2 that all its transports share: metadata, statistics and inference."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from pydantic import ValidationError
@@ -35,6 +35,8 @@ from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.streams.service import Streams
 from sruserve.server.streams.view import StreamView
 from sruserve.server.tenants import Tenant
+
+T = TypeVar("T")
 
 _MANY_ROWS = 64  # to sort as many takes a millisecond
 _EXTENSIONS = [
@@ -71,7 +73,7 @@ class Inference:
         cost = sum(map(_size, request.inputs))
         served.engine.check_admission(cost)
         begin = perf_counter()
-        body = await off_loop(cost > LONG_CHARACTERS, _read, task, asked, inputs)
+        body = await self.read(cost > LONG_CHARACTERS, cost, _read, task, asked, inputs)
         timing.reading = perf_counter() - begin
         batch = request.inputs[0].shape[0] if task.signature.max_batch_size else 1
 
@@ -95,6 +97,10 @@ class Inference:
     def admit(self, name: str, version: str, cost: int) -> None:
         """Raise at once if an inference of `cost` bytes has no chance."""
         self._find(name, version).engine.check_admission(cost)
+
+    async def read(self, long: bool, cost: int, work: Callable[..., T], *given: Any) -> T:
+        """Do `work` on `cost` bytes of a request: see `Route.read`."""
+        return await self._routes.classify.read(long, cost, work, *given)
 
     def signature(self, name: str, version: str = "") -> Signature:
         """The tensors of a model."""
