@@ -136,4 +136,4 @@ def test_a_body_that_is_not_json_and_a_missing_key(serve: Serve, client: httpx.C
     error(client.post(PATH, content=b"{"), 400, "validation")
     with serve("question", api_keys="acme:key-of-acme") as (closed, _):
         error(closed.post(PATH, json={"inputs": "a"}), 401, "validation")
-    assert client.get(PATH).status_code == 404
+    assert client.get(PATH).status_code == 405

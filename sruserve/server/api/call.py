@@ -144,14 +144,17 @@ class Call:
         await self.start(200, [JSON_TYPE, (b"content-length", b"%d" % len(body))])
         await self.send(body)
 
-    async def refuse(self, error: ServeError, status: int = 0, body: bytes = b"") -> None:
-        """Answer with an error; with `status` and `body`, as another protocol tells it."""
-        body = body or error.body()
+    async def refuse(self, error: ServeError) -> None:
+        """Answer with an error."""
+        await self.refuse_as(error, error.status, error.body())
+
+    async def refuse_as(self, error: ServeError, status: int, body: bytes) -> None:
+        """Answer with an error as another protocol tells it."""
         headers = [JSON_TYPE, (b"content-length", b"%d" % len(body))]
         headers += [(name.encode(), value.encode()) for name, value in error.headers.items()]
         if isinstance(error, BodyTooLarge | Draining):
             headers.append((b"connection", b"close"))  # nothing more is read from this client
-        await self.start(status or error.status, headers)
+        await self.start(status, headers)
         await self.send(body)
 
     async def wait(self, done: asyncio.Future[Any]) -> None:

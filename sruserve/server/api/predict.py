@@ -16,6 +16,7 @@ from sruserve.server.api.served import Served
 from sruserve.server.api.texts import Results
 from sruserve.server.api.truncation import Side, truncate
 from sruserve.server.errors import (
+    Draining,
     EmptyInput,
     InvalidRequest,
     Refused,
@@ -30,9 +31,13 @@ _KINDS: tuple[tuple[type[ServeError], str], ...] = (
     (EmptyInput, "empty"),
     (UnfitInput, "tokenizer"),
     (InvalidRequest, "validation"),
+    (Draining, "unhealthy"),
     (Refused, "overloaded"),
     (ServeError, "backend"),
 )
+
+
+_Inputs = str | list[str] | list[list[str]]
 
 
 class PredictRequest(BaseModel):
@@ -40,7 +45,7 @@ class PredictRequest(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
-    inputs: str | list[str] | list[list[str]] = Field(
+    inputs: _Inputs = Field(
         description="A text; a pair of texts, for models of task `pair`; a batch: a list of lists "
         "of one or two texts, or, for models of task `classify`, a list of texts."
     )
@@ -50,7 +55,7 @@ class PredictRequest(BaseModel):
         "Right", description="The side on which it is cut."
     )
 
-    @field_validator("inputs", mode="plain")
+    @field_validator("inputs", mode="plain", json_schema_input_type=_Inputs)
     @classmethod
     def _is_known_shape(cls, value: object) -> object:
         entries = value if isinstance(value, list) else [value]
@@ -79,7 +84,7 @@ class PredictEndpoint(Endpoint):
         served = route.catalogue.choose(call.query("model"), "classify", "pair").of(tenant)
         call.model, cost = served.name, len(body)
         served.engine.check_admission(cost)
-        texts = _entries(served, asked.inputs)
+        texts: Sequence[Sequence[Any]] = _entries(served, asked.inputs)
         if asked.truncate:
             side, long = asked.truncation_direction, cost > LONG_CHARACTERS
             texts = await route.read(long, cost, self._truncate, served, texts, side)
@@ -97,7 +102,7 @@ class PredictEndpoint(Endpoint):
     async def refuse(self, call: Call, problem: ServeError) -> None:
         kind = next(kind for error, kind in _KINDS if isinstance(problem, error))
         body = json_bytes({"error": problem.message, "error_type": kind})
-        await call.refuse(problem, problem.status, body)
+        await call.refuse_as(problem, problem.status, body)
 
     def _truncate(
         self, served: Served, texts: Sequence[Sequence[str]], side: Side
@@ -115,7 +120,7 @@ def _is_entry(entry: object) -> bool:
     )
 
 
-def _entries(served: Served, inputs: str | list[str] | list[list[str]]) -> list[list[str]]:
+def _entries(served: Served, inputs: _Inputs) -> list[list[str]]:
     """The texts of each input, as many as the model reads."""
     count = 2 if served.model.config.task == "pair" else 1
     if isinstance(inputs, str):
@@ -134,7 +139,7 @@ def _entries(served: Served, inputs: str | list[str] | list[list[str]]) -> list[
     return entries
 
 
-def _is_one(inputs: str | list[str] | list[list[str]], texts: Sequence[Sequence[Any]]) -> bool:
+def _is_one(inputs: _Inputs, texts: Sequence[Sequence[Any]]) -> bool:
     """Whether it was one input and not a batch: a text, or a pair."""
     return isinstance(inputs, str) or (isinstance(inputs[0], str) and len(texts[0]) > 1)
 
