@@ -16,6 +16,7 @@ from sruserve.server import metrics
 from sruserve.server.api import replies, requests
 from sruserve.server.api.problems import explain_validation
 from sruserve.server.api.served import Served
+from sruserve.server.api.streams.document import describe_streams
 from sruserve.server.errors import InvalidRequest, MethodNotAllowed, RouteNotFound, ServeError
 from sruserve.server.lifecycle import Lifecycle
 
@@ -98,6 +99,8 @@ def _describe_hot_routes(app: FastAPI) -> None:
         A stream's `state` is on the chunk that carries `finish_reason`.
         """
         raise NotImplementedError
+
+    describe_streams(app, errors)
 
 
 def _add_models(app: FastAPI, lifecycle: Lifecycle) -> None:
