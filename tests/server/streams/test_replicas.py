@@ -4,6 +4,7 @@ import json
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from sruserve.server.settings import SettingsError, load_settings
 from tests.server.conftest import Serve
 from tests.server.streams.conftest import ACME, KEYS, Replicas, StartRedis, free_port
 from tests.server.streams.test_streams import code, text
+from tests.server.test_clients_that_leave import until
 from tests.server.test_running import serving
 from tests.server.test_tenants import bearer
 
@@ -59,6 +61,24 @@ def test_a_step_whose_server_is_killed_is_done_by_another_and_says_the_same(
         assert len(_told(seen)) > 0
         assert _told(again).startswith(_told(seen))
         assert other.get(stream).json()["step"] == 1
+
+
+def test_a_server_that_has_lost_its_lease_changes_nothing(
+    serve: Serve, redis_port: int, large: Path
+) -> None:
+    store = f"redis://127.0.0.1:{redis_port}/7"
+    with serve(model_folders=(large,), state_keys=KEYS, store=store) as running:
+        replicas = Replicas([running], "redis")
+        stream = replicas.create("large")
+        with ThreadPoolExecutor(1) as pool, redis.Redis(port=redis_port, db=7) as client:
+            asked = pool.submit(replicas.step, stream, 1, prompt="To be", max_tokens=100)
+            lease = f"sruserve:lease:{'0' * 32}:{stream}"
+            until(lambda: client.delete(lease) == 1)
+            client.set(lease, "another server", px=500)
+            lost = asked.result()
+        assert (lost.status_code, code(lost)) == (503, "store_unavailable")
+        assert replicas.get(stream).json()["step"] == 0
+        assert replicas.step(stream, 1, prompt="To be", max_tokens=1).status_code == 200
 
 
 def _told(events: str) -> str:
