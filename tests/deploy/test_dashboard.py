@@ -16,6 +16,7 @@ from sruserve.server.metrics import (
     EngineMetrics,
     RouteMetrics,
     StateMetrics,
+    StreamMetrics,
     describe_build,
     render,
 )
@@ -49,6 +50,7 @@ def exported() -> dict[str, set[str]]:
     EngineMetrics("dashboard-test").states("pool", 0, 0)
     RouteMetrics("dashboard-test", "/v1/score").finish("refused", 0.001, "overloaded")
     StateMetrics("dashboard-test").rejected("state_expired")
+    StreamMetrics("dashboard-test")
     describe_build("0", "reference")
     found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(render()[0].decode()):

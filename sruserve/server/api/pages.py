@@ -17,6 +17,7 @@ from sruserve.server.api import replies, requests
 from sruserve.server.api.predict import PredictRequest
 from sruserve.server.api.problems import explain_validation
 from sruserve.server.api.served import Served
+from sruserve.server.api.streams.document import describe_streams
 from sruserve.server.errors import InvalidRequest, MethodNotAllowed, RouteNotFound, ServeError
 from sruserve.server.lifecycle import Lifecycle
 
@@ -100,6 +101,8 @@ def _describe_hot_routes(app: FastAPI) -> None:
         A stream's `state` is on the chunk that carries `finish_reason`.
         """
         raise NotImplementedError
+
+    describe_streams(app, errors)
 
 
 def _describe_predict(app: FastAPI) -> None:

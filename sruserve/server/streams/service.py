@@ -29,6 +29,7 @@ Work = Callable[[StreamView], Awaitable[bytes]]
 
 MOST_FORKS = 256
 _ID_BYTES = 16
+_LAST_SECONDS = 5.0
 _LOOK_AGAIN_SECONDS = 0.02  # at a stream that another replica works on
 
 
@@ -65,8 +66,9 @@ class Streams:
             await self._shared.start()
 
     async def stop(self) -> None:
-        """Wait for the steps that the engines have ended, then let the store go."""
-        await asyncio.gather(*self._steps, return_exceptions=True)
+        """Let steps that the engines have ended be stored, then let the store go."""
+        if self._steps:
+            await asyncio.wait(self._steps, timeout=_LAST_SECONDS)
         if self._shared is not None:
             await self._shared.stop()
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from openai import OpenAI
+from openai import DefaultHttpxClient, OpenAI
 
 from sruserve.server.streams import redis_store
 from tests.server.conftest import Serve
@@ -108,15 +108,15 @@ def test_a_retry_of_the_openai_client_repeats_nothing(replicas: Replicas) -> Non
     """Its first reply is lost on the way; the client sends the step again by itself."""
     stream = replicas.create()
     computed, repeated = steps_done(replicas, "computed"), steps_done(replicas, "repeated")
-    lost: list[httpx.Response] = []
+    lost: list[Any] = []
 
-    def lose_first(reply: httpx.Response) -> None:
+    def lose_first(reply: Any) -> None:
         if not lost:
             lost.append(reply)
             raise httpx.ReadError("the connection broke")
 
     url = str(replicas.clients[0].base_url)
-    http = httpx.Client(event_hooks={"response": [lose_first]})
+    http = DefaultHttpxClient(event_hooks={"response": [lose_first]})
     with OpenAI(base_url=f"{url}/v1", api_key="none", http_client=http) as client:
         told: Any = client.post(
             f"/streams/{stream}/steps", body={"step": 1, "prompt": "To be"}, cast_to=object

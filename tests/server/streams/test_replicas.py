@@ -1,14 +1,11 @@
 """Streams in Redis outlive servers, and servers outlive Redis."""
 
 import json
-import os
 import signal
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +15,11 @@ import redis
 
 from sruserve.server.settings import SettingsError, load_settings
 from tests.server.conftest import Serve
-from tests.server.streams.conftest import KEYS, Replicas, StartRedis, free_port
+from tests.server.streams.conftest import ACME, KEYS, Replicas, StartRedis, free_port
 from tests.server.streams.test_streams import code, text
+from tests.server.test_clients_that_leave import until
+from tests.server.test_running import serving
+from tests.server.test_tenants import bearer
 
 
 def test_a_restart_of_every_server_loses_nothing(serve: Serve, redis_port: int) -> None:
@@ -38,69 +38,47 @@ def test_a_restart_of_every_server_loses_nothing(serve: Serve, redis_port: int) 
         assert text(first) + text(after.step(stream, 2, prompt="", max_tokens=20)) == whole
 
 
-@contextmanager
-def process(large: Path, store: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """A server in a process of its own, and its port."""
-    port = free_port()
-    command = [sys.executable, "-m", "sruserve.cli", "serve", str(large), "--port", str(port)]
-    environment = {**os.environ, "SRUSERVE_STORE": store, "SRUSERVE_STATE_KEYS": KEYS}
-    server = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
-    try:
-        for _ in range(600):
-            try:
-                if httpx.get(f"http://127.0.0.1:{port}/readyz").status_code == 200:
-                    break
-            except httpx.TransportError:
-                time.sleep(0.1)
-        yield server, port
-    finally:
-        server.kill()
-        server.wait()
-
-
 def test_a_step_whose_server_is_killed_is_done_by_another_and_says_the_same(
     serve: Serve, redis_port: int, large: Path
 ) -> None:
     store = f"redis://127.0.0.1:{redis_port}/4"
-    body = {"step": 1, "prompt": "To be", "max_tokens": 1000, "stream": True}
+    body = {"step": 1, "prompt": "To be", "max_tokens": 400, "stream": True}
     with (
         serve(model_folders=(large,), state_keys=KEYS, store=store) as running,
-        process(large, store) as (server, port),
+        serving(large, state_keys=KEYS, store=store) as (client, process),
     ):
         other = Replicas([running], "redis")
         stream = other.create("large")
-        path = f"/v1/streams/{stream}/steps"
-        seen = b""
-        with (
-            socket.create_connection(("127.0.0.1", port)) as connection,
-        ):
-            sent = json.dumps(body).encode()
-            connection.sendall(
-                b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b"
-                % (path.encode(), len(sent), sent)
-            )
-            while seen.count(b"data: ") < 5:
-                seen += connection.recv(4096)
-            assert b"[DONE]" not in seen, "the step was too short to tell"
-            server.send_signal(signal.SIGKILL)
-            server.wait()
-            while part := _receive(connection):
+        path, seen = f"/v1/streams/{stream}/steps", ""
+        with suppress(httpx.TransportError), client.stream("POST", path, json=body) as reply:
+            for part in reply.iter_text():
                 seen += part
-        assert b"[DONE]" not in seen
-        begin = time.monotonic()
-        again = other.ask("POST", path, content=json.dumps(body)).text
-        assert time.monotonic() - begin < 15
+                if seen.count("data: ") > 4:
+                    process.kill()
+        assert "[DONE]" not in seen, "the step was too short to tell"
+        again = other.ask("POST", path, json=body).text
         assert again.endswith("data: [DONE]\n\n")
-        assert len(_told(seen.decode())) > 0
-        assert _told(again).startswith(_told(seen.decode()))
+        assert len(_told(seen)) > 0
+        assert _told(again).startswith(_told(seen))
         assert other.get(stream).json()["step"] == 1
 
 
-def _receive(connection: socket.socket) -> bytes:
-    try:
-        return connection.recv(4096)
-    except ConnectionResetError:
-        return b""
+def test_a_server_that_has_lost_its_lease_changes_nothing(
+    serve: Serve, redis_port: int, large: Path
+) -> None:
+    store = f"redis://127.0.0.1:{redis_port}/7"
+    with serve(model_folders=(large,), state_keys=KEYS, store=store) as running:
+        replicas = Replicas([running], "redis")
+        stream = replicas.create("large")
+        with ThreadPoolExecutor(1) as pool, redis.Redis(port=redis_port, db=7) as client:
+            asked = pool.submit(replicas.step, stream, 1, prompt="To be", max_tokens=100)
+            lease = f"sruserve:lease:{'0' * 32}:{stream}"
+            until(lambda: client.delete(lease) == 1)
+            client.set(lease, "another server", px=500)
+            lost = asked.result()
+        assert (lost.status_code, code(lost)) == (503, "store_unavailable")
+        assert replicas.get(stream).json()["step"] == 0
+        assert replicas.step(stream, 1, prompt="To be", max_tokens=1).status_code == 200
 
 
 def _told(events: str) -> str:
@@ -172,7 +150,7 @@ def test_nothing_stays_in_redis_for_ever_and_no_state_can_be_read_there(
         state = fields[b"state1"].decode()
         for each in (stream, fork["id"]):
             replicas.delete(each)
-        left = [key for key in client.keys() if stream.encode() in key]
+        left = client.keys(f"*{stream}*")
         assert left == []
         assert client.get("sruserve:sum:" + "0" * 32) == b"0"
     # what lies there is a token of this server, and none that other keys open
@@ -191,6 +169,20 @@ def test_a_stream_that_redis_does_not_take_is_no_step(
         client.config_set("maxmemory", "0")
     assert replicas.get(stream).json()["step"] == 0
     assert replicas.step(stream, 1, prompt="a").status_code == 200
+
+
+def test_forks_beyond_the_quota_are_none_at_all(serve: Serve, redis_port: int) -> None:
+    keys = json.dumps([{"tenant": "acme", "key": ACME, "state_bytes": 1200}])
+    store = f"redis://127.0.0.1:{redis_port}/5"
+    with serve("characters", state_keys=KEYS, store=store, api_keys=keys) as (client, application):
+        client.headers.update(bearer(ACME))
+        replicas = Replicas([(client, application)], "redis")
+        stream = replicas.create()
+        replicas.step(stream, 1, prompt="a")
+        for _ in range(3):  # one of 192 bytes is there, five more fit
+            full = replicas.post(stream, "fork", n=6)
+            assert (full.status_code, code(full)) == (429, "state_quota_exceeded")
+        assert replicas.post(stream, "fork", n=5).status_code == 201
 
 
 def test_what_is_no_head_of_a_stream_is_not_served(own_redis: tuple[Replicas, Any, int]) -> None:

@@ -4,6 +4,7 @@ import json
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import httpx
@@ -52,7 +53,7 @@ def test_a_text_in_any_steps_is_classified_as_the_whole(
     whole = replicas.ask("POST", "/v1/classify", json=body).json()["results"][0]
     stream = replicas.create("question")
     ends = [0, *cuts, len(TEXT)]
-    for number, (begin, end) in enumerate(zip(ends, ends[1:], strict=False), 1):
+    for number, (begin, end) in enumerate(pairwise(ends), 1):
         more = end < len(TEXT)
         reply = replicas.step(stream, number, input=TEXT[begin:end], more=more)
         assert reply.status_code == 200, reply.text

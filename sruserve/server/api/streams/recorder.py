@@ -18,10 +18,10 @@ class Recorder(Call):
     __slots__ = ("_call", "_headers", "_kept", "heard", "last")
 
     def __init__(self, call: Call) -> None:
-        self.begin, self.loop, self.number, self.model = (
-            *(call.begin, call.loop, call.number, call.model),
-        )
-        self.started = self._gone = False
+        self.begin, self.loop, self.number = call.begin, call.loop, call.number
+        self.model, self.started, self._gone = call.model, False, False
+        self._scope, self._receive, self._send = call._scope, call._receive, call._send
+        self._watcher = None
         self._call = call
         self._kept: list[bytes] = []
         self._headers: list[tuple[bytes, bytes]] = []
