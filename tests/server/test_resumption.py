@@ -27,7 +27,7 @@ STREAMS, ENDLESS, REST = 200, 50_000, 30
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model each of whose tokens is a character."""
     folder = tmp_path_factory.mktemp("models") / "printable"
-    slow: dict[str, int] = {"hidden_size": 128, "num_layers": 3}  # clients have to keep up
+    slow: dict[str, Any] = {"hidden_size": 128, "num_layers": 3}  # clients have to keep up
     save_random_model(folder, vocabulary=PRINTABLE, **slow)
     return folder
 
@@ -51,7 +51,9 @@ class Reading:
     async def read(self, server: httpx.AsyncClient, max_tokens: int) -> None:
         """Go on from the last state, up to the end or the server's."""
         self.text = self.text[: self.at]
-        begin = {"prompt": "", "state": self.state} if self.state else {"prompt": "To be"}
+        begin: dict[str, Any] = (
+            {"prompt": "", "state": self.state} if self.state else {"prompt": "To be"}
+        )
         body = begin | {"seed": None if self.state else self.seed, "max_tokens": max_tokens}
         body |= {"stream": True, "stream_options": {"state_interval": 20}}
         async with server.stream("POST", COMPLETE, json=body) as reply:

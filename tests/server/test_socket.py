@@ -378,9 +378,10 @@ class Raw:
     """A client that speaks the protocol by hand."""
 
     def __init__(self, client: httpx.Client, head: bytes = b"", body: bytes = b"") -> None:
-        self.socket = socket.create_connection(
-            (client.base_url.host, client.base_url.port or 0), timeout=10
-        )
+        self.socket = socket.socket()
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self.socket.settimeout(10)
+        self.socket.connect((client.base_url.host, client.base_url.port or 0))
         self.socket.sendall(
             b"GET /v1/stream HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"
             b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
