@@ -125,6 +125,25 @@ def test_a_new_version_takes_over_and_no_request_fails(
     assert old < texts(replies)
 
 
+def test_a_request_that_is_still_being_read_gets_the_engine_that_it_was_given(
+    running: tuple[httpx.Client, Application],
+) -> None:
+    client, _ = running
+    body = {"model": "question", "input": "what who where " * 60_000}
+
+    def ask(client: httpx.Client) -> httpx.Response:
+        return client.post("/v1/classify", json=body)
+
+    with always_asking(client, ask) as replies:
+        for _ in range(3):
+            assert change(client, "question", "unload").status_code == 200
+            assert change(client, "question", "load").status_code == 200
+            more(replies)
+    codes = {reply.json().get("error", {}).get("code") for reply in replies}
+    assert codes <= {None, "model_not_found"}
+    assert None in codes
+
+
 def test_a_long_reply_of_the_old_version_is_finished(
     running: tuple[httpx.Client, Application], models: Path
 ) -> None:

@@ -119,7 +119,7 @@ def test_a_sequence_that_was_not_started_is_told_in_tritons_words(rpc: Any) -> N
     with pytest.raises(InferenceServerException, match="must specify the START flag") as caught:
         rpc.infer(
             "question",
-            inputs_of(triton, "question")[:0] + [texts(triton, "text", "who")],
+            [texts(triton, "text", "who")],
             sequence_id=987,
         )
     assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
@@ -232,7 +232,7 @@ def test_a_stream_answers_in_order_and_goes_on_after_an_error(
             assert error is None
             assert result.get_response().id == str(i)
             np.testing.assert_array_equal(result.as_numpy("scores"), scores)
-            result, error = answers.get(timeout=20)
+            _, error = answers.get(timeout=20)
             assert "unknown model" in str(error)
         own.stop_stream()
 
