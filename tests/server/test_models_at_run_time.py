@@ -92,7 +92,7 @@ def more(replies: list[httpx.Response]) -> None:
     until(lambda: len(replies) > seen + 10)
 
 
-def until(true: Callable[[], bool], seconds: float = 10.0) -> None:
+def until(true: Callable[[], bool], seconds: float = 30.0) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "it never came true"
@@ -129,7 +129,7 @@ def test_a_request_that_is_still_being_read_gets_the_engine_that_it_was_given(
     running: tuple[httpx.Client, Application],
 ) -> None:
     client, _ = running
-    body = {"model": "question", "input": "what who where " * 60_000}
+    body = {"model": "question", "input": "what who where " * 4000}
 
     def ask(client: httpx.Client) -> httpx.Response:
         return client.post("/v1/classify", json=body)
