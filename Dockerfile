@@ -1,7 +1,7 @@
 # The server in a container: `cpu` (what is built unless another target is named) or `gpu`.
 #
 #   docker build --target cpu --tag sruserve .
-#   docker run --rm --publish 127.0.0.1:8000:8000 sruserve
+#   docker run --rm --publish 127.0.0.1:8000:8000 --publish 127.0.0.1:8001:8001 sruserve
 #
 #   docker build --target gpu --tag sruserve:gpu .
 #   docker run --rm --gpus 1 --publish 127.0.0.1:8000:8000 sruserve:gpu
@@ -45,7 +45,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 COPY --from=wheel /wheels /wheels
 RUN --mount=type=cache,target=/root/.cache/pip \
     pip --python /opt/sruserve/bin/python install \
-        --constraint constraints.txt /wheels/sruserve-*.whl
+        --constraint constraints.txt "$(echo /wheels/sruserve-*.whl)[grpc,redis]"
 
 # Without its compiled kernel the server runs too, many times slower, so such an image must not be.
 # -I: the installed package, not the one in this folder.
@@ -62,7 +62,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 COPY --from=wheel /wheels /wheels
 RUN --mount=type=cache,target=/root/.cache/pip \
     pip --python /opt/sruserve/bin/python install \
-        --constraint constraints.txt /wheels/sruserve-*.whl
+        --constraint constraints.txt "$(echo /wheels/sruserve-*.whl)[grpc,redis]"
 
 # Nor without CUDA or Triton: it would find no GPU, and refuse to start.
 RUN /opt/sruserve/bin/python -I -c \
@@ -91,7 +91,7 @@ ENV PATH=/opt/sruserve/bin:$PATH \
 
 # By number, so that an orchestrator can tell that it is not root.
 USER 10001:10001
-EXPOSE 8000
+EXPOSE 8000 8001
 STOPSIGNAL SIGTERM
 
 # A first start on a GPU compiles the kernels, so it may take its time.

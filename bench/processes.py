@@ -95,7 +95,7 @@ def sruserve(
     def command(port: int) -> list[str]:
         return [*SRUSERVE, *map(str, folders), "--port", str(port)]
 
-    settings = {"SRUSERVE_LOG_LEVEL": "warning", **(environment or {})}
+    settings = {"SRUSERVE_LOG_LEVEL": "warning", "SRUSERVE_GRPC_PORT": "off", **(environment or {})}
     return Server(name, command, lambda port: answers(port, "GET", "/readyz"), settings)
 
 

@@ -1,6 +1,7 @@
 """From a model's folder to a model that is served: its engine warm, its presets computed."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -25,8 +26,11 @@ class Loader:
     def __init__(self, settings: Settings, device: torch.device, sealer: StateSealer) -> None:
         self._settings, self._device, self._sealer = settings, device, sealer
 
-    def load(self, folder: Path) -> Served:
+    def load(self, folder: Path, now: Served | None = None) -> Served:
         """The newest version in a folder, when it can be served; for any thread but the loop's.
+
+        now: what is served of it; its engine stays where the model is the same, so that streams
+            that the server holds go on.
 
         Raises `ModelError`, `SettingsError`, `ServeError` or `OSError`.
         """
@@ -34,6 +38,8 @@ class Loader:
         use_device(device)
         try:
             model = load_model(folder, dtype_of(settings, folder.name), device, settings.fast)
+            if now is not None and _same(model, now.model):
+                return self._again(model, now)
             engine = self._start_engine(model)
         except Exception as error:
             if device.type == "cpu" or not is_out_of_memory(error.__cause__ or error):
@@ -46,6 +52,12 @@ class Loader:
             raise
         return Served(model, engine, self._sealer, presets)
 
+    def _again(self, model: Model, now: Served) -> Served:
+        """What is served, with what else is in the folder."""
+        model = replace(now.model, version=model.version, path=model.path)
+        presets = compute_presets(Served(model, now.engine, self._sealer))
+        return Served(model, now.engine, self._sealer, presets, holders=now.holders)
+
     def _start_engine(self, model: Model) -> Engine:
         try:
             engine = Engine(model, engine_limits(self._settings), EngineMetrics(model.name))
@@ -55,6 +67,13 @@ class Loader:
             raise SettingsError(told) from None
         engine.start()
         return engine
+
+
+def _same(model: Model, other: Model) -> bool:
+    """Whether two models compute the same and call it the same."""
+    return all(
+        getattr(model, what) == getattr(other, what) for what in ("digest", "dtype", "config")
+    )
 
 
 def engine_limits(settings: Settings) -> Limits:

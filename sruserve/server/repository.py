@@ -111,7 +111,8 @@ class Repository:
             if folder is None:
                 raise ModelNotFound(f"there is no folder of a model {name[:100]!r}", param="model")
             assert self._loader is not None
-            served = await in_own_thread("load", partial(self._loader.load, folder))
+            now = dict(self.catalogue).get(name)
+            served = await in_own_thread("load", partial(self._loader.load, folder, now))
         if self._closed:
             await _stop(served.engine, 0)
             raise Draining("the server is stopping")
@@ -119,7 +120,7 @@ class Repository:
         self.unloaded.pop(name, None)
         seconds = time.perf_counter() - begin
         log.info("serving version %s of %s (loaded in %.1f s)", served.version, name, seconds)
-        if replaced is not None:
+        if replaced is not None and replaced.engine is not served.engine:
             self._let_go(replaced)
 
     async def _unload(self, name: str) -> None:

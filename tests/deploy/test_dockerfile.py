@@ -116,7 +116,8 @@ def test_the_images_set_only_settings_that_exist_and_leave_the_models_unset() ->
     assert gpu == {"SRUSERVE_HOST", "SRUSERVE_DEVICE"}
     assert gpu <= {variable_name(field) for field in Settings.model_fields}
     assert load_settings(device=variables("gpu")["SRUSERVE_DEVICE"]).device == "cuda"
-    assert int(last("EXPOSE")) == Settings.model_fields["port"].default
+    ports = [Settings.model_fields[name].default for name in ("port", "grpc_port")]
+    assert [int(port) for port in last("EXPOSE").split()] == ports
 
 
 ALL_THERE = """

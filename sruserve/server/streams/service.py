@@ -122,12 +122,13 @@ class Streams:
             ends in becomes the stream's together with the reply that it returns.
         last: the stream ends with this step; its reply stays until the stream expires.
         """
-        turn = await self._turn(served.tenant, stream_id, len(content))
-        digest = sha256(content).digest()
-        step = asyncio.create_task(self._answer(turn, served, number, digest, work, last))
-        self._steps.add(step)
-        step.add_done_callback(self._forget)
-        return await asyncio.shield(step)
+        with served.holders.one_more():
+            turn = await self._turn(served.tenant, stream_id, len(content))
+            digest = sha256(content).digest()
+            step = asyncio.create_task(self._answer(turn, served, number, digest, work, last))
+            self._steps.add(step)
+            step.add_done_callback(self._forget)
+            return await asyncio.shield(step)
 
     async def fork(self, served: Served, stream_id: str, n: int = 1) -> list[Held]:
         """`n` more streams in the state of this one; they go on from its number."""

@@ -1,0 +1,213 @@
+"""What else a gRPC server does: describe, load, count, let in, give up, stop."""
+
+import queue
+import re
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+import tritonclient.grpc as triton
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tritonclient.utils import InferenceServerException
+
+from sruserve.server.app import Application
+from tests.server.conftest import Serve
+from tests.server.kserve.conftest import grpc_address
+from tests.server.kserve.support import connected
+from tests.server.kserve.test_grpc import INFER, inputs_of, texts
+from tests.server.test_clients_that_leave import until
+from tests.server.test_running import ended, serving, start
+
+
+def test_what_the_server_says_of_itself_and_its_models(
+    rpc: Any, grpc_server: tuple[httpx.Client, Application]
+) -> None:
+    assert rpc.is_server_live()
+    assert rpc.is_server_ready()
+    assert rpc.is_model_ready("question")
+    assert rpc.is_model_ready("question", "1")
+    metadata = rpc.get_server_metadata(as_json=True)
+    with connected(grpc_server[0]) as http:
+        assert metadata == http.get_server_metadata()
+        for model in ("question", "sensor", "characters"):
+            assert shapes(rpc.get_model_metadata(model, as_json=True)) == shapes(
+                http.get_model_metadata(model)
+            )
+            config = rpc.get_model_config(model).config
+            assert config.name == model
+            assert config.max_batch_size == http.get_model_config(model)["max_batch_size"]
+            assert config.WhichOneof("scheduling_choice") == "sequence_batching"
+
+
+def shapes(metadata: dict[str, Any]) -> Any:
+    """Names, types and shapes; protobuf's JSON writes numbers as texts."""
+    return [
+        (one["name"], one["datatype"], [int(size) for size in one["shape"]])
+        for one in (*metadata["inputs"], *metadata["outputs"])
+    ]
+
+
+def test_statistics_count_inferences_over_grpc(rpc: Any) -> None:
+    before = rpc.get_inference_statistics("question").model_stats
+    rpc.infer("question", inputs_of(triton, "question"))
+    (after,) = rpc.get_inference_statistics("question").model_stats
+    assert after.inference_count == (before[0].inference_count if before else 0) + 2
+    assert after.inference_stats.success.ns > 0
+
+
+@pytest.mark.parametrize(
+    ("ask", "status"),
+    [
+        (lambda rpc: rpc.get_model_metadata("absent"), "NOT_FOUND"),
+        (lambda rpc: rpc.get_model_metadata("question", "9"), "NOT_FOUND"),
+        (lambda rpc: rpc.get_system_shared_memory_status(), "UNIMPLEMENTED"),
+        (lambda rpc: rpc.get_cuda_shared_memory_status(), "UNIMPLEMENTED"),
+        (lambda rpc: rpc.register_system_shared_memory("a", "b", 1), "UNIMPLEMENTED"),
+        (lambda rpc: rpc.get_trace_settings(), "UNIMPLEMENTED"),
+        (lambda rpc: rpc.update_log_settings({"log_info": True}), "UNIMPLEMENTED"),
+        (lambda rpc: rpc.load_model("absent"), "NOT_FOUND"),
+        (lambda rpc: rpc.load_model("../question"), "NOT_FOUND"),
+        (lambda rpc: rpc.load_model("question", config="{}"), "UNIMPLEMENTED"),
+    ],
+)
+def test_what_cannot_be_is_told_with_its_code(
+    rpc: Any, ask: Callable[[Any], Any], status: str
+) -> None:
+    with pytest.raises(InferenceServerException) as caught:
+        ask(rpc)
+    assert caught.value.status() == f"StatusCode.{status}"
+
+
+def test_models_are_unloaded_and_loaded_over_grpc(rpc: Any) -> None:
+    rpc.unload_model("ids")
+    index = {model.name: model.state for model in rpc.get_model_repository_index().models}
+    assert index["ids"] == "UNAVAILABLE"
+    assert index["question"] == "READY"
+    rpc.load_model("ids")
+    assert rpc.is_model_ready("ids")
+
+
+def test_health_is_told_once_and_watched(
+    grpc_server: tuple[httpx.Client, Application], channel: grpc.Channel
+) -> None:
+    serving = health_pb2.HealthCheckResponse
+    stub = health_pb2_grpc.HealthStub(channel)
+    for service in ("", "inference.GRPCInferenceService"):
+        request = health_pb2.HealthCheckRequest(service=service)
+        assert stub.Check(request, timeout=20).status == serving.SERVING
+    watch = stub.Watch(health_pb2.HealthCheckRequest(), timeout=20)
+    assert next(watch).status == serving.SERVING
+    lifecycle = grpc_server[1].lifecycle
+    lifecycle.draining = True
+    try:
+        assert next(watch).status == serving.NOT_SERVING
+        assert stub.Check(health_pb2.HealthCheckRequest()).status == serving.NOT_SERVING
+    finally:
+        lifecycle.draining = False
+    assert next(watch).status == serving.SERVING
+    watch.cancel()
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.Check(health_pb2.HealthCheckRequest(service="other"), timeout=20)
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+@pytest.mark.parametrize("how", ["deadline", "cancel"])
+def test_a_client_that_waits_no_longer_withdraws_its_work(
+    grpc_server: tuple[httpx.Client, Application], rpc: Any, how: str
+) -> None:
+    engine = grpc_server[1].lifecycle.catalogue["characters"].engine
+    body: dict[str, Any] = {"parameters": {"max_tokens": 90_000}}
+    inputs = [texts(triton, "text_input", "a")]
+    told: queue.Queue[Any] = queue.Queue()
+    if how == "deadline":
+        with pytest.raises(InferenceServerException, match="Deadline"):
+            rpc.infer("characters", inputs, client_timeout=0.4, **body)
+    else:
+        call = rpc.async_infer("characters", inputs, lambda r, e: told.put(e), **body)
+        until(lambda: engine.running == 1)
+        call.cancel()
+    until(lambda: engine.running == 0)
+    until(lambda: grpc_server[1].lifecycle.active == 0)
+
+
+def test_keys_are_asked_of_everything_but_probes(serve: Serve) -> None:
+    with (
+        serve("question", grpc_port=0, api_keys="acme:acme-key-123") as (_, application),
+        triton.InferenceServerClient(grpc_address(application)) as client,
+    ):
+        assert client.is_server_ready()
+        assert client.is_model_ready("question")
+        asks: tuple[Callable[[], Any], ...] = (
+            lambda: client.infer("question", inputs_of(triton, "question")),
+            lambda: client.get_server_metadata(),
+            lambda: client.unload_model("question"),
+        )
+        for ask in asks:
+            with pytest.raises(InferenceServerException) as caught:
+                ask()
+            assert caught.value.status() == "StatusCode.UNAUTHENTICATED"
+        headers = {"authorization": "Bearer acme-key-123"}
+        result = client.infer("question", inputs_of(triton, "question"), headers=headers)
+        assert result.as_numpy("label").shape == (2, 1)
+
+
+def test_calls_are_counted(grpc_server: tuple[httpx.Client, Application], rpc: Any) -> None:
+    rpc.infer("question", inputs_of(triton, "question"))
+    metrics = grpc_server[0].get("/metrics").text
+    assert f'sru_requests_total{{model="question",outcome="ok",route="{INFER}"}}' in metrics
+
+
+def test_sigterm_finishes_calls_and_refuses_new_ones(folders: Path) -> None:
+    port = free_port()
+    with serving(folders / "characters", grpc_port=str(port), drain_seconds="60") as (_, process):
+        told: queue.Queue[Any] = queue.Queue()
+        with triton.InferenceServerClient(f"127.0.0.1:{port}") as rpc:
+            rpc.async_infer(
+                "characters",
+                [texts(triton, "text_input", "To be")],
+                lambda result, error: told.put((result, error)),
+                parameters={"max_tokens": 1500},
+            )
+            until(lambda: running(rpc))
+            process.send_signal(signal.SIGTERM)
+            until(lambda: not rpc.is_server_ready())
+            with pytest.raises(InferenceServerException, match="Server is stopping") as caught:
+                rpc.infer("characters", [texts(triton, "text_input", "who")])
+            assert caught.value.status() == "StatusCode.UNAVAILABLE"
+            result, error = told.get(timeout=30)
+            assert error is None
+            assert len(result.as_numpy("text_output").reshape(-1)[0]) > 700
+        ended(process)
+
+
+def running(rpc: Any) -> bool:
+    (model,) = rpc.get_inference_statistics("characters").model_stats
+    return bool(model.execution_count)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_all_workers_listen_on_the_port_and_nobody_else_can(folders: Path) -> None:
+    with serving(folders / "question", grpc_port="0", workers="2") as (_, process):
+        assert process.stdout is not None
+        while not (
+            found := re.search(r"gRPC is on 127.0.0.1 port (\d+)", process.stdout.readline())
+        ):
+            pass
+        for _ in range(4):
+            with triton.InferenceServerClient(f"127.0.0.1:{found[1]}") as rpc:
+                assert rpc.infer("question", [texts(triton, "text", "who")]) is not None
+        second = start(str(folders / "question"), grpc_port=found[1])
+        output, _ = second.communicate(timeout=60)
+        assert second.returncode == 1
+        assert f"cannot listen on 127.0.0.1 port {found[1]} for gRPC" in output
+        assert "SRUSERVE_GRPC_PORT" in output
