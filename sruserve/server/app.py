@@ -14,6 +14,7 @@ from sruserve.server.api.kserve.http import PREFIX as KSERVE
 from sruserve.server.api.kserve.http import KServe
 from sruserve.server.api.kserve.service import Inference
 from sruserve.server.api.pages import create_pages
+from sruserve.server.api.predict import PredictEndpoint
 from sruserve.server.api.routes import Routes
 from sruserve.server.api.score import ScoreRoute
 from sruserve.server.api.served import InputLimits
@@ -104,7 +105,8 @@ class Application:
             ScoreRoute(catalogue, tenants, limits),
             CompletionRoute(catalogue, tenants, limits, settings.sse_ping_seconds),
         )
-        self._hot = {route.path: route for route in routes}
+        predict = PredictEndpoint(tenants, routes.classify, settings.max_batch_tokens)
+        self._hot = {route.path: route for route in (*routes, predict)}
         self.streams = open_streams(settings)
         self._mounts[STREAMS] = StreamMount(
             self.streams, catalogue, tenants, limits, routes, self._pages

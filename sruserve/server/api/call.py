@@ -6,6 +6,7 @@ from itertools import count
 from os import urandom
 from time import perf_counter
 from typing import Any, Protocol
+from urllib.parse import parse_qs
 
 from pydantic_core import to_json
 
@@ -87,6 +88,11 @@ class Call:
         """What was asked for, decoded."""
         return str(self._scope["path"])
 
+    def query(self, name: str) -> str | None:
+        """The first value of a parameter behind the path."""
+        values = parse_qs(self._scope["query_string"].decode("latin-1")).get(name)
+        return values[0] if values else None
+
     async def body(self, limit: int) -> bytes:
         """The whole body; raises `BodyTooLarge` beyond `limit` bytes, whatever its headers said."""
         message = await self._receive()
@@ -131,14 +137,17 @@ class Call:
         await self.start(200, [JSON_TYPE, (b"content-length", b"%d" % len(body))])
         await self.send(body)
 
-    async def refuse(self, error: ServeError, status: int = 0, body: bytes = b"") -> None:
-        """Answer with an error; with `status` and `body`, as another protocol tells it."""
-        body = body or error.body()
+    async def refuse(self, error: ServeError) -> None:
+        """Answer with an error."""
+        await self.refuse_as(error, error.status, error.body())
+
+    async def refuse_as(self, error: ServeError, status: int, body: bytes) -> None:
+        """Answer with an error as another protocol tells it."""
         headers = [JSON_TYPE, (b"content-length", b"%d" % len(body))]
         headers += [(name.encode(), value.encode()) for name, value in error.headers.items()]
         if isinstance(error, BodyTooLarge | Draining):
             headers.append((b"connection", b"close"))  # nothing more is read from this client
-        await self.start(status or error.status, headers)
+        await self.start(status, headers)
         await self.send(body)
 
     async def wait(self, done: asyncio.Future[Any]) -> None:

@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from sruserve import __version__
 from sruserve.server import metrics
 from sruserve.server.api import replies, requests
+from sruserve.server.api.predict import PredictRequest
 from sruserve.server.api.problems import explain_validation
 from sruserve.server.api.served import Served
 from sruserve.server.errors import InvalidRequest, MethodNotAllowed, RouteNotFound, ServeError
@@ -44,6 +45,7 @@ def create_pages(lifecycle: Lifecycle) -> FastAPI:
     app.add_exception_handler(ServeError, _serve_problem)
     app.add_exception_handler(Exception, _unforeseen_problem)
     _describe_hot_routes(app)
+    _describe_predict(app)
     _add_models(app, lifecycle)
     _add_probes(app, lifecycle)
     _add_docs(app)
@@ -96,6 +98,23 @@ def _describe_hot_routes(app: FastAPI) -> None:
         """Generate text in OpenAI's shape; with `stream`, as server-sent events of the same shape.
 
         A stream's `state` is on the chunk that carries `finish_reason`.
+        """
+        raise NotImplementedError
+
+
+def _describe_predict(app: FastAPI) -> None:
+    errors: dict[int | str, dict[str, Any]] = {
+        status: {"model": replies.PredictError}
+        for status in (400, 401, 404, 413, 422, 429, 500, 503, 504)
+    }
+
+    @app.post("/predict", responses=errors, tags=["inference"], summary="Classify texts as TEI")
+    async def predict(
+        body: PredictRequest, model: str | None = None
+    ) -> list[replies.Prediction] | list[list[replies.Prediction]]:
+        """The labels of a text, the likeliest first, in text-embeddings-inference's shape.
+
+        A batch gets a list of them for each of its texts.
         """
         raise NotImplementedError
 

@@ -1,5 +1,7 @@
 """What clients get: the models that describe replies, and that tests hold them to."""
 
+from typing import Literal
+
 from pydantic import BaseModel, Field
 
 
@@ -164,3 +166,17 @@ class ServedModel(BaseModel):
 class ModelList(BaseModel):
     object: str = "list"
     data: list[ServedModel]
+
+
+class Prediction(BaseModel):
+    """A label in text-embeddings-inference's shape."""
+
+    score: float
+    label: str
+
+
+class PredictError(BaseModel):
+    """An error in text-embeddings-inference's shape."""
+
+    error: str
+    error_type: Literal["empty", "tokenizer", "validation", "overloaded", "unhealthy", "backend"]

@@ -107,7 +107,9 @@ def test_the_asynchronous_client_gets_the_same(client: httpx.Client) -> None:
 
 def test_features_are_a_tensor_of_steps(client: httpx.Client) -> None:
     rows = [[0.1 * i - 0.3 * j for j in range(8)] for i in range(20)]
-    (expected,) = v1(client, "classify", model="sensor", features=np.float32(rows).tolist())
+    (expected,) = v1(
+        client, "classify", model="sensor", features=np.array(rows, np.float32).tolist()
+    )
     with connected(client) as connection:
         for binary in (True, False):
             result = connection.infer("sensor", [tensor("features", rows, binary=binary)])
@@ -131,7 +133,7 @@ def test_pairs_are_two_tensors(tasks: httpx.Client) -> None:
 
 @pytest.mark.parametrize("model", ["tagger", "motion"])
 def test_tags_and_spans_are_tensors(tasks: httpx.Client, model: str) -> None:
-    rows = np.float32([[np.sin(i * j + 1) for j in range(8)] for i in range(30)])
+    rows = np.array([[np.sin(i * j + 1) for j in range(8)] for i in range(30)], np.float32)
     given: dict[str, Any] = (
         {"features": rows.tolist()} if model == "motion" else {"input": TEXTS[2]}
     )
@@ -153,7 +155,9 @@ def test_tags_and_spans_are_tensors(tasks: httpx.Client, model: str) -> None:
 
 
 def test_encoders_give_their_outputs(tasks: httpx.Client) -> None:
-    rows = np.float32([[0.3 * ((i * 7 + j) % 5) - 0.5 for j in range(8)] for i in range(100)])
+    rows = np.array(
+        [[0.3 * ((i * 7 + j) % 5) - 0.5 for j in range(8)] for i in range(100)], np.float32
+    )
     (expected,) = v1(tasks, "encode", model="encoder", features=rows.tolist())
     with connected(tasks) as connection:
         for packing in (None, "gzip"):

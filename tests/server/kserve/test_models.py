@@ -1,8 +1,6 @@
 """Metadata, configuration, statistics, probes and the repository, by Triton's own client."""
 
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -16,6 +14,7 @@ from sruserve import __version__
 from sruserve.server.app import Application
 from tests.server.conftest import LABELS, Serve
 from tests.server.kserve.support import connected, refused, tensor, texts
+from tests.server.test_clients_that_leave import connect, until
 
 
 @pytest.fixture
@@ -69,19 +68,16 @@ def test_a_server_that_stops_is_alive_but_not_ready(
 def test_a_request_that_cannot_wait_is_refused_in_triton_s_words(
     serve: Serve, settings: dict[str, int], options: dict[str, int], message: str
 ) -> None:
+    long = {"prompt": "a" * 50_000}
     with (
-        serve("characters", max_batch_tokens=8, **settings) as (client, application),
+        serve("characters", max_batch_tokens=1, **settings) as (client, application),
+        connect(client, "/v1/completions", long),  # it leaves at the end
         connected(client) as connection,
-        ThreadPoolExecutor(1) as pool,
     ):
-        long = {"prompt": "a" * 4_000, "max_tokens": 5}
-        first = pool.submit(client.post, "/v1/completions", json=long)
-        while not application.lifecycle.catalogue["characters"].engine.waiting:
-            time.sleep(0.001)
+        until(lambda: application.lifecycle.catalogue["characters"].engine.waiting > 0)
         with pytest.raises(InferenceServerException) as error:
             connection.infer("characters", [texts("a", name="text_input")], **options)
         assert refused(error.value, 503) == message
-        assert first.result().status_code == 200
 
 
 @pytest.mark.parametrize("model", ["question", "whole", "sensor", "characters", "ids"])

@@ -11,4 +11,4 @@ class KServeEndpoint(Endpoint):
 
     async def refuse(self, call: Call, problem: ServeError) -> None:
         told = explain(problem)
-        await call.refuse(problem, told.status, json_bytes({"error": told.message}))
+        await call.refuse_as(problem, told.status, json_bytes({"error": told.message}))

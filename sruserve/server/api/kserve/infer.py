@@ -36,15 +36,11 @@ class InferEndpoint(KServeEndpoint):
         call.model = model
         body = await call.body(self._body_bytes)
         self._inference.admit(model, version, len(body))
-        encoding = call.header(b"content-encoding")
-        if encoding is not None:
-            body = await off_loop(True, unpack, body, encoding, self._body_bytes)
-        length = _header_length(call.header(_HEADER_LENGTH), len(body))
-        if length == 0 and body:
-            request = self._raw_request(model, version, body)
-        else:
-            long = len(body) > _LONG_BYTES
-            request = await off_loop(long, read_request, model, version, body, length)
+        encoding, length = call.header(b"content-encoding"), call.header(_HEADER_LENGTH)
+        long = encoding is not None or len(body) > _LONG_BYTES
+        request = await self._inference.read(
+            long, len(body), self._parse, model, version, body, encoding, length
+        )
         response = await self._inference.infer(call, tenant, request)
         with self._inference.promise(response):
             await self._send(call, request, response)
@@ -68,6 +64,16 @@ class InferEndpoint(KServeEndpoint):
             headers.append((b"content-encoding", encoding.encode()))
         await call.start(200, [*headers, (b"content-length", b"%d" % len(body))])
         await call.send(body)
+
+    def _parse(
+        self, model: str, version: str, body: bytes, encoding: str | None, length: str | None
+    ) -> InferRequest:
+        """The inference in a body; what it unpacks to lives no longer than this."""
+        body = unpack(body, encoding, self._body_bytes)
+        json_bytes = _header_length(length, len(body))
+        if json_bytes == 0 and body:
+            return self._raw_request(model, version, body)
+        return read_request(model, version, body, json_bytes)
 
     def _raw_request(self, model: str, version: str, body: bytes) -> InferRequest:
         """A body without JSON is the only input of a model: one text, or numbers."""

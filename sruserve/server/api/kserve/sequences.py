@@ -11,6 +11,7 @@ from sruserve.server.api.kserve.messages import InferRequest, InferResponse
 from sruserve.server.api.kserve.parameters import Sequence
 from sruserve.server.api.kserve.wire import pack_request, pack_response, unpack_response
 from sruserve.server.api.requests import Request
+from sruserve.server.api.route import off_loop
 from sruserve.server.api.served import Served
 from sruserve.server.errors import (
     InvalidRequest,
@@ -23,6 +24,8 @@ from sruserve.server.errors import (
 )
 from sruserve.server.streams.service import Streams
 from sruserve.server.streams.view import StreamView
+
+_LONG_BYTES = 64 << 10  # to pack or unpack as much takes a millisecond or so
 
 Work = Callable[[Caller, StreamView], Awaitable[InferResponse]]
 
@@ -50,7 +53,9 @@ class Sequences:
         answer = step.start(body) if sequence.start else step.go_on()
         outcome = caller.loop.create_task(answer)
         await caller.wait(outcome)
-        return replace(unpack_response(outcome.result()), id=request.id)
+        packed = outcome.result()
+        response = await off_loop(len(packed) > _LONG_BYTES, unpack_response, packed)
+        return replace(response, id=request.id)
 
 
 def check_step(model: str, body: Request, sequence: Sequence, batch: int) -> None:
@@ -137,7 +142,9 @@ class _Step:
 
     async def _step(self) -> bytes:
         async def work(view: StreamView) -> bytes:
-            return pack_response(await self._work(_Patient(), view))
+            response = await self._work(_Patient(), view)
+            long = 8 * sum(len(output.values) for output in response.outputs) > _LONG_BYTES
+            return await off_loop(long, pack_response, response)
 
         step = self._sequence.step
         return await self._streams.step(

@@ -1,9 +1,9 @@
 """The core of KServe v2 that all its transports share: metadata, statistics and inference."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from pydantic import ValidationError
@@ -36,6 +36,9 @@ from sruserve.server.streams.service import Streams
 from sruserve.server.streams.view import StreamView
 from sruserve.server.tenants import Tenant
 
+T = TypeVar("T")
+
+_MANY_ROWS = 64  # to sort as many takes a millisecond
 _EXTENSIONS = [
     "binary_tensor_data", "classification", "model_configuration", "model_repository",
     "model_repository(unload_dependents)", "parameters", "schedule_policy", "sequence",
@@ -70,7 +73,7 @@ class Inference:
         cost = sum(map(_size, request.inputs))
         served.engine.check_admission(cost)
         begin = perf_counter()
-        body = await off_loop(cost > LONG_CHARACTERS, _read, task, asked, inputs)
+        body = await self.read(cost > LONG_CHARACTERS, cost, _read, task, asked, inputs)
         timing.reading = perf_counter() - begin
         batch = request.inputs[0].shape[0] if task.signature.max_batch_size else 1
 
@@ -78,7 +81,8 @@ class Inference:
             asks = task.in_stream(body, served) if isinstance(served, StreamView) else body
             outputs, state = await task.run(caller, served, asks, cost)
             begin = perf_counter()
-            chosen = choose_outputs(outputs, request.outputs, served.labels)
+            many = batch > _MANY_ROWS
+            chosen = await off_loop(many, choose_outputs, outputs, request.outputs, served.labels)
             timing.inputs, timing.writing = batch, perf_counter() - begin
             parameters = {} if state is None else {"sru_state": state}
             return InferResponse(served.name, served.version, request.id, chosen, parameters)
@@ -93,6 +97,10 @@ class Inference:
     def admit(self, name: str, version: str, cost: int) -> None:
         """Raise at once if an inference of `cost` bytes has no chance."""
         self._find(name, version).engine.check_admission(cost)
+
+    async def read(self, long: bool, cost: int, work: Callable[..., T], *given: Any) -> T:
+        """Do `work` on `cost` bytes of a request: see `Route.read`."""
+        return await self._routes.classify.read(long, cost, work, *given)
 
     def signature(self, name: str, version: str = "") -> Signature:
         """The tensors of a model."""

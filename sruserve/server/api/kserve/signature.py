@@ -69,6 +69,12 @@ class Signature:
         if len({output.name for output in outputs}) < len(outputs):
             raise InvalidRequest("an output is asked for twice", param="outputs")
         for output in outputs:
+            if "shared_memory_region" in output.parameters:
+                raise InvalidRequest(
+                    "an output is to be in shared memory, which this server does not write; leave "
+                    "out 'shared_memory_region'",
+                    param="outputs",
+                )
             if output.name not in known:
                 raise InvalidRequest(
                     f"unexpected inference output '{output.name[:100]}' for model '{model}'",

@@ -20,6 +20,9 @@ from sruserve.server.errors import InvalidRequest
 
 _Dimension = Annotated[int, Field(ge=0, le=2**63 - 1)]
 _STRICT = ConfigDict(strict=True, extra="forbid")
+# as many as any model has, and no more: what is beyond would only take time
+MOST_PARAMETERS, MOST_TENSORS = 100, 32
+_Parameters = Annotated[dict[str, Any], Field(default_factory=dict, max_length=MOST_PARAMETERS)]
 
 
 class InputHeader(BaseModel):
@@ -30,7 +33,7 @@ class InputHeader(BaseModel):
     name: str
     shape: Annotated[list[_Dimension], Field(max_length=16)]
     datatype: str
-    parameters: dict[str, Any] = Field(default_factory=dict)
+    parameters: _Parameters
     data: list[Any] | None = None
 
 
@@ -40,7 +43,7 @@ class OutputHeader(BaseModel):
     model_config = _STRICT
 
     name: str
-    parameters: dict[str, Any] = Field(default_factory=dict)
+    parameters: _Parameters
 
 
 class InferHeader(BaseModel):
@@ -49,9 +52,12 @@ class InferHeader(BaseModel):
     model_config = _STRICT
 
     id: Annotated[str, Field(max_length=1024)] = ""
-    parameters: dict[str, Any] = Field(default_factory=dict)
-    inputs: list[InputHeader]
-    outputs: list[OutputHeader] = Field(default_factory=list)
+    parameters: _Parameters
+    inputs: Annotated[list[InputHeader], Field(max_length=MOST_TENSORS, fail_fast=True)]
+    outputs: Annotated[
+        list[OutputHeader],
+        Field(default_factory=list, max_length=MOST_TENSORS, fail_fast=True),
+    ]
 
 
 def read_request(model: str, version: str, body: bytes, header_length: int) -> InferRequest:
