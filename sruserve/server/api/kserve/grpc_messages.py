@@ -15,7 +15,7 @@ from sruserve.server.api.kserve.messages import (
     RequestedOutput,
     Tensor,
 )
-from sruserve.server.api.kserve.wire import check_in_message
+from sruserve.server.api.kserve.wire import MOST_PARAMETERS, MOST_TENSORS, check_in_message
 from sruserve.server.errors import InvalidRequest, MalformedBody
 
 _MOST_ID = 1024  # characters
@@ -42,6 +42,8 @@ def read_request(data: bytes) -> InferRequest:
     message = parse(proto.ModelInferRequest, data)
     if len(message.id) > _MOST_ID:
         raise InvalidRequest(f"'id' may have {_MOST_ID} characters at most", param="id")
+    if max(len(message.inputs), len(message.outputs)) > MOST_TENSORS:
+        raise InvalidRequest(f"there may be {MOST_TENSORS} inputs and as many outputs")
     raw = list(message.raw_input_contents)
     if raw and len(raw) != len(message.inputs):
         raise InvalidRequest(
@@ -74,7 +76,9 @@ def write_response(response: InferResponse) -> Any:
 
 
 def parameters(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of parameters; one without a value is left out."""
+    """The values of parameters; one without a value is left out. Raises `InvalidRequest`."""
+    if len(given) > MOST_PARAMETERS:
+        raise InvalidRequest(f"there may be {MOST_PARAMETERS} parameters", param="parameters")
     chosen = {name: value.WhichOneof("parameter_choice") for name, value in given.items()}
     return {name: getattr(given[name], kind) for name, kind in chosen.items() if kind}
 

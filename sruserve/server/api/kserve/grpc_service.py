@@ -12,7 +12,6 @@ from sruserve.server.api.kserve.grpc_call import Rpc, RpcEndpoint, abort
 from sruserve.server.api.kserve.grpc_messages import parse, read_request, write_response
 from sruserve.server.api.kserve.problems import Unsupported, explain
 from sruserve.server.api.kserve.service import Inference
-from sruserve.server.api.route import off_loop
 from sruserve.server.errors import ServeError
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.tenants import Tenant
@@ -85,7 +84,8 @@ class GrpcService:
 
     async def _inferred(self, data: bytes, context: Any) -> Rpc:
         async def work(rpc: Rpc, tenant: Tenant) -> Any:
-            request = await off_loop(len(data) > _LONG_BYTES, read_request, data)
+            long = len(data) > _LONG_BYTES
+            request = await self._inference.read(long, len(data), read_request, data)
             rpc.id = request.id
             self._inference.admit(request.model, request.version, len(data))
             rpc.model = request.model

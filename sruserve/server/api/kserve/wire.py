@@ -21,8 +21,8 @@ from sruserve.server.errors import InvalidRequest
 _Dimension = Annotated[int, Field(ge=0, le=2**63 - 1)]
 _STRICT = ConfigDict(strict=True, extra="forbid")
 # as many as any model has, and no more: what is beyond would only take time
-_Parameters = Annotated[dict[str, Any], Field(default_factory=dict, max_length=100)]
-_MOST_TENSORS = 32
+MOST_PARAMETERS, MOST_TENSORS = 100, 32
+_Parameters = Annotated[dict[str, Any], Field(default_factory=dict, max_length=MOST_PARAMETERS)]
 
 
 class InputHeader(BaseModel):
@@ -53,10 +53,10 @@ class InferHeader(BaseModel):
 
     id: Annotated[str, Field(max_length=1024)] = ""
     parameters: _Parameters
-    inputs: Annotated[list[InputHeader], Field(max_length=_MOST_TENSORS, fail_fast=True)]
+    inputs: Annotated[list[InputHeader], Field(max_length=MOST_TENSORS, fail_fast=True)]
     outputs: Annotated[
         list[OutputHeader],
-        Field(default_factory=list, max_length=_MOST_TENSORS, fail_fast=True),
+        Field(default_factory=list, max_length=MOST_TENSORS, fail_fast=True),
     ]
 
 
