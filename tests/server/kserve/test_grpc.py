@@ -12,6 +12,8 @@ import pytest
 import tritonclient.grpc as triton
 import tritonclient.grpc.aio as triton_aio
 import tritonclient.http as triton_http
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as proto
 from tritonclient.utils import InferenceServerException
 
@@ -190,6 +192,22 @@ def test_bytes_that_are_no_message_are_the_clients_fault(
     with pytest.raises(grpc.RpcError) as caught:
         call(b"\xff\xff\xff\xff", timeout=20)
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@given(st.data())
+@settings(max_examples=150)
+def test_no_bytes_are_the_servers_fault(channel: grpc.Channel, data: st.DataObject) -> None:
+    request = proto.ModelInferRequest(
+        model_name="question", inputs=[tensor("text", "BYTES", [1, 1], bytes_contents=[b"who"])]
+    )
+    request.parameters["sequence_id"].int64_param = 0
+    message = bytearray(request.SerializeToString())
+    for _ in range(data.draw(st.integers(1, 4))):
+        message[data.draw(st.integers(0, len(message) - 1))] = data.draw(st.integers(0, 255))
+    call = channel.unary_unary(INFER, None, proto.ModelInferResponse.FromString)
+    outcome = call.future(bytes(message[data.draw(st.integers(0, 9)) :]), timeout=20)
+    faults = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND)
+    assert outcome.code() in (grpc.StatusCode.OK, *faults)
 
 
 def test_a_message_longer_than_a_body_may_be_is_refused(channel: grpc.Channel) -> None:
