@@ -49,10 +49,10 @@ def create_pages(lifecycle: Lifecycle) -> FastAPI:
     app.add_exception_handler(ServeError, _serve_problem)
     app.add_exception_handler(Exception, _unforeseen_problem)
     _describe_hot_routes(app)
-    app.include_router(kserve.router)
     _add_models(app, lifecycle)
     _add_probes(app, lifecycle)
     _add_docs(app)
+    app.include_router(kserve.router)
     return app
 
 

@@ -76,11 +76,11 @@ class PredictEndpoint(Endpoint):
         route = self._route
         body = await call.body(route.limits.body_bytes)
         asked = PredictRequest.model_validate_json(body)
+        if isinstance(asked.inputs, list):
+            check_inputs(len(asked.inputs), route.limits, "inputs")
         served = route.catalogue.choose(call.query("model"), "classify", "pair").of(tenant)
         call.model, cost = served.name, len(body)
         served.engine.check_admission(cost)
-        if isinstance(asked.inputs, list):
-            check_inputs(len(asked.inputs), route.limits, "inputs")
         texts = _entries(served, asked.inputs)
         if asked.truncate:
             side, long = asked.truncation_direction, cost > LONG_CHARACTERS

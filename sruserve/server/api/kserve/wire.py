@@ -19,7 +19,6 @@ from sruserve.server.api.kserve.messages import (
 from sruserve.server.errors import InvalidRequest
 
 _Dimension = Annotated[int, Field(ge=0, le=2**63 - 1)]
-_MOST_TENSORS = 64  # more than any model has
 _STRICT = ConfigDict(strict=True, extra="forbid")
 
 
@@ -51,10 +50,8 @@ class InferHeader(BaseModel):
 
     id: Annotated[str, Field(max_length=1024)] = ""
     parameters: dict[str, Any] = Field(default_factory=dict)
-    inputs: Annotated[list[InputHeader], Field(fail_fast=True, max_length=_MOST_TENSORS)]
-    outputs: Annotated[list[OutputHeader], Field(fail_fast=True, max_length=_MOST_TENSORS)] = Field(
-        default_factory=list
-    )
+    inputs: list[InputHeader]
+    outputs: list[OutputHeader] = Field(default_factory=list)
 
 
 def read_request(model: str, version: str, body: bytes, header_length: int) -> InferRequest:
