@@ -37,16 +37,21 @@ def split_inputs(given: Input, limits: InputLimits, field: str) -> Sequence[str 
         many = [given]
     if not many:
         raise EmptyInput(f"'{field}' is an empty list; send at least one text", param=field)
-    if len(many) > limits.inputs:
-        raise InputTooLong(
-            f"'{field}' has {len(many)} entries and may have {limits.inputs}; send several "
-            "requests, or ask the operator to raise SRUSERVE_MAX_INPUTS",
-            param=field,
-        )
+    check_inputs(len(many), limits, field)
     for one in many:
         if 4 * len(one) > limits.input_bytes:  # no character has more than four bytes
             _check_length(one, limits.input_bytes, field)
     return many
+
+
+def check_inputs(count: int, limits: InputLimits, field: str) -> None:
+    """Raise `InputTooLong` if there are more inputs than one request may have."""
+    if count > limits.inputs:
+        raise InputTooLong(
+            f"'{field}' has {count} entries and may have {limits.inputs}; send several requests, "
+            "or ask the operator to raise SRUSERVE_MAX_INPUTS",
+            param=field,
+        )
 
 
 def is_long(inputs: Sequence[str | list[int]], state: State | None) -> bool:

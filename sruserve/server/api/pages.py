@@ -4,16 +4,17 @@ import logging
 from typing import Any
 
 import swagger_ui_bundle
-from fastapi import Depends, FastAPI, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.docs import get_swagger_ui_html
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
 from sruserve import __version__
 from sruserve.server import metrics
 from sruserve.server.api import replies, requests
+from sruserve.server.api.kserve import document as kserve
 from sruserve.server.api.predict import PredictRequest
 from sruserve.server.api.problems import explain_validation
 from sruserve.server.api.served import Served
@@ -23,6 +24,10 @@ from sruserve.server.lifecycle import Lifecycle
 
 log = logging.getLogger("sruserve.api")
 
+_REFUSED: dict[int | str, dict[str, Any]] = {
+    401: {"model": replies.ErrorReply, "description": "The API key is missing or unknown"},
+    404: {"model": replies.ErrorReply, "description": "No such model"},
+}
 _ASSETS = "/docs/assets"
 _DESCRIPTION = """Inference for trained recurrent models. All that a model remembers of a stream is
 a few kilobytes: ask for it with `return_state`, send it back as `state`, to any replica.
@@ -50,6 +55,7 @@ def create_pages(lifecycle: Lifecycle) -> FastAPI:
     _add_models(app, lifecycle)
     _add_probes(app, lifecycle)
     _add_docs(app)
+    app.include_router(kserve.router)
     return app
 
 
@@ -66,6 +72,7 @@ def _describe_hot_routes(app: FastAPI) -> None:
             (413, "The body is too long"),
             (422, "The request cannot be served as it is"),
             (429, "The queue is full: retry after the time in `Retry-After`"),
+            (500, "The server failed on this request"),
             (503, "The server is stopping: retry elsewhere"),
             (504, "The request waited for too long"),
         )
@@ -94,7 +101,14 @@ def _describe_hot_routes(app: FastAPI) -> None:
         """Log-likelihood and bits per character of texts under a language model."""
         raise NotImplementedError
 
-    @app.post("/v1/completions", responses=errors, tags=["inference"], summary="Complete prompts")
+    events: dict[str, Any] = {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
+
+    @app.post(
+        "/v1/completions",
+        responses={**errors, 200: events},
+        tags=["inference"],
+        summary="Complete prompts",
+    )
     async def completions(body: requests.CompletionRequest) -> replies.CompletionReply:
         """Generate text in OpenAI's shape; with `stream`, as server-sent events of the same shape.
 
@@ -142,15 +156,17 @@ def _add_models(app: FastAPI, lifecycle: Lifecycle) -> None:
     def check_key(request: Request) -> None:
         lifecycle.tenants.of(request.headers.get("authorization"))
 
-    known = [Depends(check_key)]
+    known = APIRouter(dependencies=[Depends(check_key)], tags=["models"], responses=_REFUSED)
 
-    @app.get("/v1/models", tags=["models"], summary="List the models", dependencies=known)
+    @known.get("/v1/models", summary="List the models")
     async def list_models() -> replies.ModelList:
         return replies.ModelList(data=[describe(each) for each in lifecycle.catalogue.values()])
 
-    @app.get("/v1/models/{model}", tags=["models"], summary="Describe a model", dependencies=known)
+    @known.get("/v1/models/{model}", summary="Describe a model")
     async def describe_model(model: str) -> replies.ServedModel:
         return describe(lifecycle.catalogue[model])
+
+    app.include_router(known)
 
     @app.get("/", include_in_schema=False)
     async def index() -> dict[str, str]:
@@ -178,10 +194,18 @@ def _add_probes(app: FastAPI, lifecycle: Lifecycle) -> None:
             return JSONResponse({"status": "failed"}, 503)
         return JSONResponse({"status": "ok"})
 
+    later: dict[int | str, dict[str, Any]] = {503: {"description": "It cannot, or not yet"}}
     for path in ("/readyz", "/health"):
-        app.get(path, tags=["operation"], summary="Can it take work?", name=path[1:])(ready)
+        app.get(
+            path, responses=later, tags=["operation"], summary="Can it take work?", name=path[1:]
+        )(ready)
 
-    @app.get("/metrics", tags=["operation"], summary="Prometheus metrics")
+    @app.get(
+        "/metrics",
+        response_class=PlainTextResponse,
+        tags=["operation"],
+        summary="Prometheus metrics",
+    )
     def read_metrics() -> Response:  # in a worker thread: with --workers it reads files
         text, content_type = metrics.render()
         return Response(text, headers={"content-type": content_type})

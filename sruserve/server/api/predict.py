@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from sruserve.server.api.call import Call, json_bytes
 from sruserve.server.api.classify import ClassifyRoute
 from sruserve.server.api.endpoint import Endpoint
-from sruserve.server.api.inputs import LONG_CHARACTERS
+from sruserve.server.api.inputs import LONG_CHARACTERS, check_inputs
 from sruserve.server.api.requests import ClassifyRequest
 from sruserve.server.api.route import off_loop
 from sruserve.server.api.served import Served
@@ -81,6 +81,8 @@ class PredictEndpoint(Endpoint):
         route = self._route
         body = await call.body(route.limits.body_bytes)
         asked = PredictRequest.model_validate_json(body)
+        if isinstance(asked.inputs, list):
+            check_inputs(len(asked.inputs), route.limits, "inputs")
         served = route.catalogue.choose(call.query("model"), "classify", "pair").of(tenant)
         call.model, cost = served.name, len(body)
         served.engine.check_admission(cost)

@@ -1,6 +1,7 @@
 """Tensors as JSON: nested or flat lists in, flat lists out, no number rounded."""
 
 from itertools import chain
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ _TYPES: dict[str, set[type]] = {"b": {bool}, "i": {int}, "u": {int}, "f": {int, 
 
 def read_json(name: str, datatype: str, shape: tuple[int, ...], data: list[Any]) -> Tensor:
     """The tensor of an input's `data`; raises `InvalidRequest`."""
-    flat = _flat(name, data)
+    flat = _flat(name, shape, data)
     check_count(name, shape, len(flat))
     if datatype == BYTES:
         _check_types(name, datatype, flat, {str})
@@ -33,8 +34,11 @@ def json_values(tensor: Tensor) -> list[Any]:
     return [value.decode() for value in tensor.values]
 
 
-def _flat(name: str, data: list[Any]) -> list[Any]:
+def _flat(name: str, shape: tuple[int, ...], data: list[Any]) -> list[Any]:
+    most = prod(shape)
     while data and isinstance(data[0], list):  # as deep as the JSON parser allowed
+        if len(data) > most:
+            check_count(name, shape, len(data))
         if not all(isinstance(part, list) for part in data):
             raise InvalidRequest(
                 f"'data' of inference input '{name[:100]}' mixes lists and values", param="inputs"
