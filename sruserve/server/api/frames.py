@@ -17,7 +17,7 @@ from sruserve.server.api.routes import Routes
 from sruserve.server.api.served import Catalogue, Served
 from sruserve.server.api.texts import Results, TextRoute
 from sruserve.server.engine.jobs import Keep, Snapshot
-from sruserve.server.errors import InvalidRequest, MalformedBody, ServeError
+from sruserve.server.errors import InvalidRequest, MalformedBody, ServeError, StateWrongModel
 from sruserve.server.metrics import UNKNOWN_MODEL
 from sruserve.server.streams.view import StreamView
 from sruserve.server.tenants import Tenant, Tenants
@@ -173,14 +173,28 @@ class Frames(Endpoint):
         return Stream(served, state)
 
     async def _answer(self, frame: Frame, stream: Stream, fields: dict[str, Any]) -> None:
-        served = stream.served
-        frame.model = served.name
+        frame.model = stream.served.name
         if "op" in fields:
             await self._operate(frame, stream, fields)
             return
         if not fields:
             raise InvalidRequest("the frame asks for nothing: send an input, a prompt or an 'op'")
+        served = stream.served = self._now(stream.served)
         served.engine.check_admission(frame.cost)
+        with served.holders.one_more():
+            await self._compute(frame, stream, fields)
+
+    def _now(self, begun: Served) -> Served:
+        """The model that a stream was begun with, as it is served now; raises if it is not."""
+        served = self._catalogue[begun.name].of(begun.tenant)
+        if not served.continues(begun):
+            raise StateWrongModel(
+                f"{begun.name} has other weights now: begin another stream on another socket"
+            )
+        return served
+
+    async def _compute(self, frame: Frame, stream: Stream, fields: dict[str, Any]) -> None:
+        served = stream.served
         if served.model.config.task == self._complete.task and "input" not in fields:
             await self._generate(frame, stream, fields)
             return
