@@ -1,5 +1,6 @@
 """Models that come and go while clients send requests: not one of these fails."""
 
+import asyncio
 import gc
 import json
 import shutil
@@ -17,6 +18,7 @@ import pytest
 from sruserve.model.versions import newest, versions
 from sruserve.server.app import Application
 from tests.server.conftest import LABELS, Serve, words_vocabulary
+from tests.server.test_socket import ask, completed, connected, run
 from tests.support import save_random_model
 
 WORDS: dict[str, Any] = {"vocabulary": words_vocabulary(), "vocab_size": 16}
@@ -168,6 +170,62 @@ def test_a_long_reply_of_the_old_version_is_finished(
     assert client.post("/v1/completions", json=body).json()["error"]["code"] == "model_not_found"
     thread.join(30)
     assert "".join(got) == whole
+
+
+def test_a_socket_goes_on_with_the_same_model_and_with_no_other(
+    running: tuple[httpx.Client, Application], models: Path
+) -> None:
+    client, application = running
+    body = {"model": "words", "prompt": "who", "max_tokens": 2500, "seed": 3}
+    whole = client.post("/v1/completions", json=body).json()["choices"][0]["text"]
+    old = application.lifecycle.catalogue["words"].engine
+
+    async def change_now(what: str) -> int:
+        return (await asyncio.to_thread(change, client, "words", what)).status_code
+
+    async def talk() -> None:
+        async with connected(client) as connection:
+            asked = asyncio.create_task(completed(connection, **body))
+            while not old.running:
+                await asyncio.sleep(0.001)
+            assert await change_now("unload") == 200
+            assert old.running, "the frame was answered too soon to prove anything"
+            assert (await asked)[0] == whole
+            reply = await ask(connection, max_tokens=1)
+            assert reply["error"]["code"] == "model_not_found"
+            state = (await ask(connection, op="state"))["state"]
+            assert await change_now("load") == 200
+            more = {"prompt": "", "max_tokens": 9}
+            rest = client.post("/v1/completions", json={"model": "words", "state": state, **more})
+            assert (await completed(connection, **more))[0] == rest.json()["choices"][0]["text"]
+            save_random_model(models / "words", **WORDS, hidden_size=48, seed=5)
+            assert await change_now("load") == 200
+            reply = await ask(connection, max_tokens=1)
+            assert reply["error"]["code"] == "state_wrong_model"
+
+    run(talk)
+
+
+def test_a_frame_that_is_still_being_read_gets_the_engine_that_it_was_given(
+    running: tuple[httpx.Client, Application],
+) -> None:
+    client, _ = running
+    frame = {"input": "what who where " * 20_000, "more": False}
+    codes = []
+
+    async def talk() -> None:
+        async with connected(client) as connection:
+            await ask(connection, model="question")
+            for _ in range(8):
+                asked = asyncio.create_task(ask(connection, **frame))
+                await asyncio.sleep(0.02)
+                for what in ("unload", "load"):
+                    assert (await asyncio.to_thread(change, client, "question", what)).is_success
+                codes.append((await asked).get("error", {}).get("code"))
+
+    run(talk)
+    assert set(codes) <= {None, "model_not_found"}
+    assert None in codes
 
 
 def test_an_unloaded_model_leaves_nothing_behind(

@@ -10,16 +10,16 @@ from pydantic_core import from_json
 
 from sruserve.server.api.call import Call, ClientGone, Message, Receive, Send, json_bytes
 from sruserve.server.api.endpoint import Endpoint
-from sruserve.server.api.held import Held
 from sruserve.server.api.problems import as_serve_error
 from sruserve.server.api.requests import CompletionRequest, Request
 from sruserve.server.api.route import off_loop
 from sruserve.server.api.routes import Routes
 from sruserve.server.api.served import Catalogue, Served
 from sruserve.server.api.texts import Results, TextRoute
-from sruserve.server.engine.jobs import Snapshot
-from sruserve.server.errors import InvalidRequest, MalformedBody, ServeError
+from sruserve.server.engine.jobs import Keep, Snapshot
+from sruserve.server.errors import InvalidRequest, MalformedBody, ServeError, StateWrongModel
 from sruserve.server.metrics import UNKNOWN_MODEL
+from sruserve.server.streams.view import StreamView
 from sruserve.server.tenants import Tenant, Tenants
 
 Body = TypeVar("Body", bound=Request)
@@ -173,23 +173,37 @@ class Frames(Endpoint):
         return Stream(served, state)
 
     async def _answer(self, frame: Frame, stream: Stream, fields: dict[str, Any]) -> None:
-        served = stream.served
-        frame.model = served.name
+        frame.model = stream.served.name
         if "op" in fields:
             await self._operate(frame, stream, fields)
             return
         if not fields:
             raise InvalidRequest("the frame asks for nothing: send an input, a prompt or an 'op'")
+        served = stream.served = self._now(stream.served)
         served.engine.check_admission(frame.cost)
+        with served.holders.one_more():
+            await self._compute(frame, stream, fields)
+
+    def _now(self, begun: Served) -> Served:
+        """The model that a stream was begun with, as it is served now; raises if it is not."""
+        served = self._catalogue[begun.name].of(begun.tenant)
+        if not served.continues(begun):
+            raise StateWrongModel(
+                f"{begun.name} has other weights now: begin another stream on another socket"
+            )
+        return served
+
+    async def _compute(self, frame: Frame, stream: Stream, fields: dict[str, Any]) -> None:
+        served = stream.served
         if served.model.config.task == self._complete.task and "input" not in fields:
             await self._generate(frame, stream, fields)
             return
         route = self._chunks[served.model.config.task]
         request = _validated(route.schema, {"more": True, **fields})
-        view = Held(served, stream.state, tokens=request.return_state)
+        view = StreamView(served, stream.state, Keep.SNAPSHOT, tokens=request.return_state)
         async with route.computed(frame, request, view, frame.cost) as results:
             told = await off_loop(results.much, _told, route, view, results)
-            stream.state = view.end
+            stream.state = view.take_end()
             await frame.tell(told, much=results.much)
 
     async def _operate(self, frame: Frame, stream: Stream, fields: dict[str, Any]) -> None:
@@ -210,12 +224,12 @@ class Frames(Endpoint):
         if (request.n or 1) != 1:
             raise InvalidRequest("a stream goes on in one way: leave out 'n'", param="n")
         wanted = request.state_wanted_by is not None
-        view = Held(stream.served, stream.state, tokens=wanted)
+        view = StreamView(stream.served, stream.state, Keep.SNAPSHOT, tokens=wanted)
         parts = self._complete.parts(frame, request, view, frame.cost)
         async with aclosing(parts):
             async for part in parts:
                 await frame.tell(part)
-        stream.state = view.end
+        stream.state = view.take_end()
 
 
 def _validated(schema: type[Body], fields: dict[str, Any]) -> Body:
@@ -225,7 +239,7 @@ def _validated(schema: type[Body], fields: dict[str, Any]) -> Body:
         raise as_serve_error(error, schema) from None
 
 
-def _told(route: TextRoute[Any], view: Held, results: Results) -> dict[str, Any]:
+def _told(route: TextRoute[Any], view: StreamView, results: Results) -> dict[str, Any]:
     """The one result of a frame."""
     ((item, result),) = results.told
     return {**route.result(view, item, result), "usage": {"steps": results.steps}}

@@ -92,6 +92,10 @@ class Served:
             )
         return self._views[tenant]
 
+    def continues(self, other: "Served") -> bool:
+        """Whether states of another are states of this: the same weights, dtype and tenant."""
+        return self._binding == other._binding
+
     def submit(self, job: Job) -> None:
         """Hand a job to the engine, or raise at once."""
         self.engine.submit(job)

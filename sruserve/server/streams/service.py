@@ -179,7 +179,7 @@ class Streams:
             if _alive(held).model != served.name:
                 raise StreamUnknown(f"this is a stream of {held.model}, not of {served.name}")
             start = await self._store.state(served, held)
-            view = StreamView(served, start, held.seed, self._store.keep)
+            view = StreamView(served, start, self._store.keep, seed=held.seed)
             try:
                 reply = await work(view)
                 if len(reply) > self._reply_bytes:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from sruserve.server.api.requests import Request
+from sruserve.server.api.requests import CompletionRequest, Request
 from sruserve.server.api.served import Served
 from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.jobs import Job, Keep, Result, Snapshot
@@ -14,14 +14,24 @@ class StreamView(Served):
     """A served model whose requests all continue one stream, and whose end is the stream's.
 
     start: the stream's state; None: nothing was read yet.
-    seed: what a first completion samples with, unless it is told another.
+    keep: how the engine hands the end over.
+    seed: what a first completion samples with, unless it is told another; None: a random one.
+    tokens: results tell their states as tokens, too; `keep` is then SNAPSHOT.
     """
 
-    def __init__(self, served: Served, start: Snapshot | None, seed: int, keep: Keep) -> None:
+    def __init__(
+        self,
+        served: Served,
+        start: Snapshot | None,
+        keep: Keep,
+        *,
+        seed: int | None = None,
+        tokens: bool = False,
+    ) -> None:
         vars(self).update(vars(served))  # the same model, engine and tenant, whatever they are
-        self.start, self.seed = start, seed
+        self.start = start
+        self._keep, self._seed, self._tokens = keep, seed, tokens
         self._end: Snapshot | None = None
-        self._keep = keep
 
     def starts(self, request: Request, count: int) -> list[Snapshot | None]:
         """The stream's state, whatever the request says."""
@@ -29,16 +39,21 @@ class StreamView(Served):
         return [self.start] * count
 
     def keep(self, request: Request) -> Keep:
-        """What the store wants, however large it is: no token is made of it."""
-        del request
-        return self._keep
+        """What the stream's keeper wants, however large it is, unless a token is made of it."""
+        return super().keep(request) if self._tokens else self._keep
+
+    def seeded(self, request: CompletionRequest) -> CompletionRequest:
+        """A request that begins the stream samples with its seed, so that it can be done again."""
+        if self.start is None and request.seed is None:
+            return request.model_copy(update={"seed": self._seed})
+        return request
 
     def submit(self, job: Job) -> None:
-        """Hand a job of one item to the engine; its end is kept here, and not told."""
+        """Hand a job of one item to the engine; its end is kept here."""
         if len(job.items) != 1:
             raise InvalidRequest(
-                f"a step of a stream takes one input, and this one asks for {len(job.items)}: send "
-                "one, or fork the stream"
+                f"a stream reads one input at a time, and this asks for {len(job.items)}: send "
+                "one, or go on with another stream from the same state"
             )
         tell = job.deliver
 
@@ -46,7 +61,8 @@ class StreamView(Served):
             if result.state is not None:
                 self.drop()
                 self._end = result.state
-                result = replace(result, state=None)
+                if not self._tokens:
+                    result = replace(result, state=None)
             tell(index, result)
 
         job.keep, job.deliver = self._keep, deliver

@@ -67,10 +67,7 @@ class Generate(Task):
         return self._outputs(choices), choices[0].get("state")
 
     def in_stream(self, request: Any, view: StreamView) -> Any:
-        """A stream that is begun samples with its own seed, so that the step can be done again."""
-        if view.start is None and request.seed is None:
-            return request.model_copy(update={"seed": view.seed})
-        return request
+        return view.seeded(request)
 
     def _outputs(self, choices: Sequence[Mapping[str, Any]]) -> list[Tensor]:
         reasons = [each["finish_reason"] for each in choices]

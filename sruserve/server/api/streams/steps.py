@@ -38,9 +38,7 @@ class Steps(StreamEndpoint):
         recorder = Recorder(call)
 
         async def work(view: StreamView) -> bytes:
-            asked = request
-            if isinstance(request, CompleteStep) and view.start is None and request.seed is None:
-                asked = request.model_copy(update={"seed": view.seed})
+            asked = view.seeded(request) if isinstance(request, CompleteStep) else request
             await route.answer(recorder, asked, view, len(body))
             return recorder.kept if _streamed(request) else _of_stream(recorder.kept, held, request)
 
