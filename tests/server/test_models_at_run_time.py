@@ -293,6 +293,25 @@ def test_a_model_that_is_loaded_again_as_it_is_keeps_its_streams(
     assert classify(client, preset="start").status_code == 200
 
 
+def test_a_stream_of_the_old_version_is_refused_by_the_new_one(
+    running: tuple[httpx.Client, Application], models: Path
+) -> None:
+    client, _ = running
+    state = classify(client, return_state=True).json()["results"][0]["state"]
+    body = {"model": "question", "state": state}
+    streams = [client.post("/v1/streams", json=body).json()["id"] for _ in range(2)]
+    step = {"step": 1, "input": "who "}
+    assert client.post(f"/v1/streams/{streams[0]}/steps", json=step).status_code == 200
+    save_version(models / "question", 3)
+    assert change(client, "question", "load").status_code == 200
+    for stream, number in zip(streams, (2, 1), strict=True):
+        reply = client.post(f"/v1/streams/{stream}/steps", json={**step, "step": number})
+        assert reply.json()["error"]["code"] == "state_wrong_model"
+        reply = client.get(f"/v1/streams/{stream}/state")
+        assert reply.json()["error"]["code"] == "state_wrong_model"
+        assert client.delete(f"/v1/streams/{stream}").status_code == 200
+
+
 def test_many_changes_at_once_leave_one_engine(
     running: tuple[httpx.Client, Application],
 ) -> None:

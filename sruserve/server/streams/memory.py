@@ -11,7 +11,13 @@ import numpy as np
 
 from sruserve.server.api.served import Served
 from sruserve.server.engine.jobs import Keep, Snapshot
-from sruserve.server.errors import Overloaded, StreamExists, StreamExpired, StreamUnknown
+from sruserve.server.errors import (
+    Overloaded,
+    StateWrongModel,
+    StreamExists,
+    StreamExpired,
+    StreamUnknown,
+)
 from sruserve.server.metrics import stream_metrics
 from sruserve.server.streams.expiry import Expiry
 from sruserve.server.streams.held import Held
@@ -29,11 +35,20 @@ class Kept:
     """A state that streams and their checkpoints share; freed when the last of them lets go."""
 
     def __init__(self, served: Served, state: Snapshot) -> None:
-        self.state = state
+        self._state = state
         self.nbytes = served.model.network.layout.nbytes
         self.host_bytes = state.row.nbytes if isinstance(state.row, np.ndarray) else 0
         self.users = 0
         self._engine, self._tenant = served.engine, served.tenant
+
+    def of(self, served: Served) -> Snapshot:
+        """The state, for the model that it is of; raises `StateWrongModel`."""
+        if served.engine is not self._engine:
+            raise StateWrongModel(
+                f"{served.name} was loaded anew, and the state ended with what was served before: "
+                "create another stream"
+            )
+        return self._state
 
     def use(self) -> None:
         self.users += 1
@@ -41,7 +56,7 @@ class Kept:
     def leave(self) -> None:
         self.users -= 1
         if not self.users:
-            forget(self._engine, self.state)
+            forget(self._engine, self._state)
             self._tenant.release(self.nbytes)
 
 
@@ -124,9 +139,8 @@ class MemoryStore:
             self._idle(key, entry)
 
     async def state(self, served: Served, held: Held) -> Snapshot | None:
-        del served
         kept = self._entries[_key(held)].states[held.step]
-        return kept.state if kept is not None else None
+        return kept.of(served) if kept is not None else None
 
     async def commit(self, served: Served, held: Held, end: Snapshot) -> Held:
         entry = self._entries[_key(held)]

@@ -155,11 +155,12 @@ class Streams:
 
     async def token(self, served: Served, stream_id: str) -> tuple[int, str | None]:
         """The last step, and the state after it as a token; None: nothing was read yet."""
-        async with self._taken(served.tenant, stream_id) as held:
-            state = await self._store.state(served, _alive(held))
-            if state is None:
-                return held.step, None
-            return held.step, served.seal_state(await portable(served, state))
+        with served.holders.one_more():
+            async with self._taken(served.tenant, stream_id) as held:
+                state = await self._store.state(served, _alive(held))
+                if state is None:
+                    return held.step, None
+                return held.step, served.seal_state(await portable(served, state))
 
     async def _answer(
         self,
@@ -171,30 +172,37 @@ class Streams:
         last: bool,
     ) -> bytes:
         """One turn at a stream: the stored reply, or a step that is done and committed."""
-        async with turn as held:
-            idle_seconds = max(0.0, time.time() - (held.expires_at - held.idle_seconds))
-            if _is_repeat(held, number, digest):
-                stream_metrics(held.model).repeated()
-                return held.reply
-            if _alive(held).model != served.name:
-                raise StreamUnknown(f"this is a stream of {held.model}, not of {served.name}")
-            start = await self._store.state(served, held)
-            view = StreamView(served, start, self._store.keep, seed=held.seed)
-            try:
-                reply = await work(view)
-                if len(reply) > self._reply_bytes:
-                    raise InputTooLong(
-                        f"the reply has {len(reply)} bytes and a stream stores at most "
-                        f"{self._reply_bytes} (SRUSERVE_MAX_BODY_BYTES): ask for less in a step"
-                    )
-                end = view.take_end()
-            except BaseException:
-                view.drop()
-                raise
-            after = held.after(digest, reply, self._checkpoints, ended=last)
-            await self._store.commit(served, after, end)
-            stream_metrics(held.model).computed(idle_seconds)
-            return reply
+        with served.holders.one_more():  # whether its caller is still there or not
+            async with turn as held:
+                if _is_repeat(held, number, digest):
+                    stream_metrics(held.model).repeated()
+                    return held.reply
+                if _alive(held).model != served.name:
+                    raise StreamUnknown(f"this is a stream of {held.model}, not of {served.name}")
+                return await self._compute(served, held, digest, work, last)
+
+    async def _compute(
+        self, served: Served, held: Held, digest: bytes, work: Work, last: bool
+    ) -> bytes:
+        """The reply to the next step of a taken stream, which it has made true."""
+        idle_seconds = max(0.0, time.time() - (held.expires_at - held.idle_seconds))
+        start = await self._store.state(served, held)
+        view = StreamView(served, start, self._store.keep, seed=held.seed)
+        try:
+            reply = await work(view)
+            if len(reply) > self._reply_bytes:
+                raise InputTooLong(
+                    f"the reply has {len(reply)} bytes and a stream stores at most "
+                    f"{self._reply_bytes} (SRUSERVE_MAX_BODY_BYTES): ask for less in a step"
+                )
+            end = view.take_end()
+        except BaseException:
+            view.drop()
+            raise
+        after = held.after(digest, reply, self._checkpoints, ended=last)
+        await self._store.commit(served, after, end)
+        stream_metrics(held.model).computed(idle_seconds)
+        return reply
 
     @asynccontextmanager
     async def _taken(self, tenant: Tenant, stream_id: str) -> AsyncIterator[Held]:

@@ -151,7 +151,11 @@ def test_a_step_goes_on_when_its_caller_is_cancelled_and_one_that_waits_does_not
         running.cancel()
         waiting.cancel()
         await asyncio.gather(running, waiting, return_exceptions=True)
+        unused = asyncio.create_task(served.holders.gone())
+        await asyncio.sleep(0.01)
+        assert not unused.done(), "the model may be unloaded while it computes the step"
         goes_on.set()
+        await asyncio.wait_for(unused, 5)
         stored = await streams.step(served, held.id, 1, b"a", write)
         assert (await streams.describe(served.tenant, held.id)).step == 1
         assert stored == await streams.step(served, held.id, 1, b"a", write)
