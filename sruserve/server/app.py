@@ -14,11 +14,11 @@ from sruserve.server.api.frames import Frames
 from sruserve.server.api.kserve.http import PREFIX as KSERVE
 from sruserve.server.api.kserve.http import KServe
 from sruserve.server.api.kserve.service import Inference
+from sruserve.server.api.limits import InputLimits
 from sruserve.server.api.pages import create_pages
 from sruserve.server.api.predict import PredictEndpoint
 from sruserve.server.api.routes import Routes
 from sruserve.server.api.score import ScoreRoute
-from sruserve.server.api.served import InputLimits
 from sruserve.server.api.socket import Sockets
 from sruserve.server.api.streams.mount import PREFIX as STREAMS
 from sruserve.server.api.streams.mount import StreamMount

@@ -17,6 +17,7 @@ ServeError
 │   ├── ModelLoadFailed         422  model_load_failed
 │   ├── RouteNotFound           404  route_not_found
 │   ├── MethodNotAllowed        405  method_not_allowed
+│   ├── Unsupported             501  unsupported
 │   ├── Unauthorized            401  invalid_api_key
 │   ├── StreamUnknown           404  stream_unknown
 │   ├── StreamExpired           410  stream_expired
@@ -194,6 +195,12 @@ class MethodNotAllowed(InvalidRequest):
     """The path exists, but not for that method."""
 
     status, code = 405, "method_not_allowed"
+
+
+class Unsupported(InvalidRequest):
+    """A part of a protocol that this server does not have."""
+
+    status, code = 501, "unsupported"
 
 
 class Unauthorized(InvalidRequest):

@@ -16,7 +16,7 @@ from typing import Any
 
 from sruserve import __version__
 from sruserve.kernels import kernel_name
-from sruserve.server.api.served import Catalogue
+from sruserve.server.api.catalogue import Catalogue
 from sruserve.server.device import choose_device, prepare_gpu
 from sruserve.server.discovery import find_models
 from sruserve.server.loading import Loader

@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from sruserve.model.errors import ModelError
-from sruserve.server.api.served import Catalogue, Served
+from sruserve.server.api.catalogue import Catalogue
+from sruserve.server.api.served import Served
 from sruserve.server.discovery import loadable_models
 from sruserve.server.engine.engine import Engine
 from sruserve.server.errors import (

@@ -9,9 +9,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from sruserve.server.api.call import Call
+from sruserve.server.api.catalogue import Catalogue
+from sruserve.server.api.limits import InputLimits
 from sruserve.server.api.requests import ClassifyRequest
 from sruserve.server.api.route import Route
-from sruserve.server.api.served import Catalogue, InputLimits
 from sruserve.server.tenants import Tenants
 from tests.server.conftest import Serve
 

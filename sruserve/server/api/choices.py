@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from sruserve.model.text import token_text
+from sruserve.server.api.completion_request import CompletionRequest
 from sruserve.server.api.inputs import MANY_STATES
 from sruserve.server.api.prompts import Prompt
-from sruserve.server.api.requests import CompletionRequest
 from sruserve.server.api.served import Served
 from sruserve.server.engine.jobs import Generated
 

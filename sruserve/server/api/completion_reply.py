@@ -7,9 +7,9 @@ from typing import Any
 
 from sruserve.server.api.call import Call, json_bytes
 from sruserve.server.api.choices import LONG_TOKENS, Choice, is_much
+from sruserve.server.api.completion_request import CompletionRequest
 from sruserve.server.api.events import Outbox, data
 from sruserve.server.api.prompts import Prompt
-from sruserve.server.api.requests import CompletionRequest
 from sruserve.server.api.served import Served
 from sruserve.server.engine.jobs import Generated
 

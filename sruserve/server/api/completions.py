@@ -6,15 +6,17 @@ from dataclasses import replace
 from typing import Any
 
 from sruserve.server.api.call import Call
+from sruserve.server.api.catalogue import Catalogue
 from sruserve.server.api.completion_reply import Completion
+from sruserve.server.api.completion_request import CompletionRequest
 from sruserve.server.api.constraints import Constraints
 from sruserve.server.api.events import Outbox, next_stretches, send_events
 from sruserve.server.api.inputs import is_long, split_inputs
+from sruserve.server.api.limits import InputLimits
 from sruserve.server.api.prompts import Prompt, choices_of, echo_numbers, read_prompts
-from sruserve.server.api.requests import CompletionRequest
 from sruserve.server.api.route import Route, off_loop, run_job
 from sruserve.server.api.sampling import check_completions, read_sampling
-from sruserve.server.api.served import Catalogue, InputLimits, Served
+from sruserve.server.api.served import Served
 from sruserve.server.engine.jobs import Item, Job, Kind, Sampling
 from sruserve.server.tenants import Tenants
 

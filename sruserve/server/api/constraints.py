@@ -8,7 +8,7 @@ from typing import Any
 
 from sruserve.model.text import Codec
 from sruserve.server.api.call import json_bytes
-from sruserve.server.api.requests import CompletionRequest, Schema
+from sruserve.server.api.completion_request import CompletionRequest, Schema
 from sruserve.server.api.served import Served
 from sruserve.server.engine.constraint import Constraint
 from sruserve.server.errors import InvalidRequest, Overloaded

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Protocol
 
 from sruserve.server.api.call import Call, ClientGone, json_bytes
+from sruserve.server.api.completion_request import CompletionRequest
 from sruserve.server.api.problems import as_serve_error
-from sruserve.server.api.requests import CompletionRequest
 from sruserve.server.api.route import off_loop
 from sruserve.server.engine.jobs import Generated
 

@@ -9,12 +9,14 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from sruserve.server.api.call import Call, ClientGone, Message, Receive, Send, json_bytes
+from sruserve.server.api.catalogue import Catalogue
+from sruserve.server.api.completion_request import CompletionRequest
 from sruserve.server.api.endpoint import Endpoint
 from sruserve.server.api.problems import as_serve_error
-from sruserve.server.api.requests import CompletionRequest, Request
+from sruserve.server.api.requests import Request
 from sruserve.server.api.route import off_loop
 from sruserve.server.api.routes import Routes
-from sruserve.server.api.served import Catalogue, Served
+from sruserve.server.api.served import Served
 from sruserve.server.api.texts import Results, TextRoute
 from sruserve.server.engine.jobs import Keep, Snapshot
 from sruserve.server.errors import InvalidRequest, MalformedBody, ServeError, StateWrongModel

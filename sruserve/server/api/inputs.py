@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from sruserve.model.errors import TextError
 from sruserve.model.folder import Model
 from sruserve.model.text import Codec
+from sruserve.server.api.limits import InputLimits
 from sruserve.server.api.requests import Input, State
-from sruserve.server.api.served import InputLimits, Served
+from sruserve.server.api.served import Served
 from sruserve.server.engine.jobs import Snapshot
 from sruserve.server.errors import (
     EmptyInput,

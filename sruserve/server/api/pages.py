@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from sruserve import __version__
 from sruserve.server import metrics
 from sruserve.server.api import replies, requests
+from sruserve.server.api.completion_request import CompletionRequest
 from sruserve.server.api.kserve import document as kserve
 from sruserve.server.api.predict import PredictRequest
 from sruserve.server.api.problems import explain_validation
@@ -109,7 +110,7 @@ def _describe_hot_routes(app: FastAPI) -> None:
         tags=["inference"],
         summary="Complete prompts",
     )
-    async def completions(body: requests.CompletionRequest) -> replies.CompletionReply:
+    async def completions(body: CompletionRequest) -> replies.CompletionReply:
         """Generate text in OpenAI's shape; with `stream`, as server-sent events of the same shape.
 
         A stream's `state` is on the chunk that carries `finish_reason`.

@@ -7,7 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from sruserve.server.api.requests import INPUT_SHAPES, MOST_BIASES
+from sruserve.server.api.completion_request import MOST_BIASES
+from sruserve.server.api.requests import INPUT_SHAPES
 from sruserve.server.errors import (
     InvalidRequest,
     MalformedBody,

@@ -4,8 +4,8 @@ import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sruserve.server.api.completion_request import CompletionRequest
 from sruserve.server.api.inputs import Ids, encode_input, locate_input, sampler_key
-from sruserve.server.api.requests import CompletionRequest
 from sruserve.server.api.served import Served
 from sruserve.server.engine.jobs import Item, Logprobs, Snapshot
 

@@ -7,9 +7,11 @@ from time import monotonic
 from typing import Any, ClassVar, Generic, TypeVar
 
 from sruserve.server.api.call import Call, Caller
+from sruserve.server.api.catalogue import Catalogue
 from sruserve.server.api.endpoint import Endpoint
+from sruserve.server.api.limits import InputLimits
 from sruserve.server.api.requests import Request
-from sruserve.server.api.served import Catalogue, InputLimits, Served
+from sruserve.server.api.served import Served
 from sruserve.server.engine.jobs import Job
 from sruserve.server.errors import InputTooLong, Overloaded
 from sruserve.server.metrics import UNKNOWN_MODEL

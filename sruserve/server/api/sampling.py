@@ -2,9 +2,10 @@
 
 import math
 
+from sruserve.server.api.completion_request import CompletionRequest
 from sruserve.server.api.inputs import check_ids
-from sruserve.server.api.requests import CompletionRequest
-from sruserve.server.api.served import InputLimits, Served
+from sruserve.server.api.limits import InputLimits
+from sruserve.server.api.served import Served
 from sruserve.server.engine.constraint import Constraint
 from sruserve.server.engine.jobs import Sampling
 from sruserve.server.errors import InputTooLong, InvalidRequest

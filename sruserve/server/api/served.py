@@ -1,52 +1,27 @@
 """A served model: what the routes need to turn requests into jobs and states into tokens."""
 
-import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from secrets import randbits
 from time import perf_counter
 
 from sruserve.kernels.slots import WINDOW
 from sruserve.model.folder import Model
+from sruserve.server.api.holders import Holders
 from sruserve.server.api.requests import Request
 from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.jobs import Job, Keep, Snapshot
 from sruserve.server.errors import (
     CannotStream,
     InvalidRequest,
-    ModelNotFound,
     PresetNotFound,
     StateRefused,
     StateTooLarge,
-    WrongTask,
 )
 from sruserve.server.metrics import StateMetrics
 from sruserve.server.snapshot_bytes import numbers_size
 from sruserve.server.state_token import Binding, StateSealer
 from sruserve.server.tenants import ANONYMOUS, Tenant
-
-
-@dataclass(frozen=True)
-class InputLimits:
-    """What the operator allows one request to hold, and how long it may wait.
-
-    input_bytes: of one text; also its token ids, or steps of features.
-    new_tokens: of all completions of the request together.
-    reply_numbers: of what one reply says of steps, labels and states.
-    unsent_numbers: of the same in all replies of a route that are not yet sent.
-    queue_bytes: of the bodies that wait.
-    queue_seconds: 0 is no limit.
-    """
-
-    body_bytes: int
-    input_bytes: int
-    inputs: int
-    new_tokens: int
-    reply_numbers: int
-    unsent_numbers: int
-    queue_bytes: int
-    queue_seconds: float
 
 
 class Served:
@@ -63,7 +38,7 @@ class Served:
         sealer: StateSealer,
         presets: Mapping[str, Snapshot] | None = None,
         tenant: Tenant = ANONYMOUS,
-        holders: "Holders | None" = None,
+        holders: Holders | None = None,
     ) -> None:
         self.name, self.version = model.name, model.version
         self.model = model
@@ -202,96 +177,3 @@ class Served:
                 param="preset",
             ) from None
         return replace(preset, seed=randbits(63))  # its text is common to all, its sampler is not
-
-
-class Holders:
-    """How many hold a model that may be unloaded meanwhile; of the event loop's thread."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._none = asyncio.Event()
-        self._none.set()
-
-    @contextmanager
-    def one_more(self) -> Iterator[None]:
-        """While the block runs, the model's engine takes jobs."""
-        self._count += 1
-        self._none.clear()
-        try:
-            yield
-        finally:
-            self._count -= 1
-            if not self._count:
-                self._none.set()
-
-    async def gone(self) -> None:
-        """Wait until there is none."""
-        await self._none.wait()
-
-
-class Catalogue(Mapping[str, Served]):
-    """All served models, by id; `Repository` alone changes it."""
-
-    def __init__(self, served: Iterable[Served] = ()) -> None:
-        self._by_name = {each.name: each for each in served}
-
-    def put(self, served: Served) -> Served | None:
-        """Serve a model from now on; returns the one of the same name that it replaces."""
-        replaced = self._by_name.get(served.name)
-        self._by_name[served.name] = served
-        return replaced
-
-    def take(self, name: str) -> Served:
-        """Serve the model no more, and return it; raises `ModelNotFound`."""
-        served = self[name]
-        del self._by_name[name]
-        return served
-
-    def version(self, name: str, version: str) -> Served:
-        """The model if that version of it is served, or raise `ModelNotFound`."""
-        served = self[name]
-        if version != served.version:
-            raise ModelNotFound(
-                f"there is no version {version[:20]!r} of {name}; served is {served.version}",
-                param="version",
-            )
-        return served
-
-    def __getitem__(self, name: str) -> Served:
-        try:
-            return self._by_name[name]
-        except KeyError:
-            raise ModelNotFound(
-                f"there is no model {name[:100]!r}; served here: {', '.join(self) or 'none'}",
-                param="model",
-            ) from None
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._by_name)
-
-    def __len__(self) -> int:
-        return len(self._by_name)
-
-    def choose(self, name: str | None, *tasks: str) -> Served:
-        """The named model, or the only one for the tasks; raises if there is no such model."""
-        needed = " or ".join(f"'{task}'" for task in tasks)
-        fitting = self._fitting(tasks)
-        if name is not None:
-            served = self[name]
-            if name not in fitting:
-                raise WrongTask(
-                    f"{name} is a model for '{served.model.config.task}' and this route needs one "
-                    f"for {needed}; served here: {', '.join(fitting) or 'none'}",
-                    param="model",
-                )
-            return served
-        if len(fitting) != 1:
-            raise InvalidRequest(
-                f"'model' is missing, and {len(fitting)} of the served models are for {needed}"
-                + (f": choose among {', '.join(fitting)}" if fitting else ""),
-                param="model",
-            )
-        return self._by_name[fitting[0]]
-
-    def _fitting(self, tasks: Sequence[str]) -> list[str]:
-        return [name for name, each in self._by_name.items() if each.model.config.task in tasks]

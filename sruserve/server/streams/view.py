@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from sruserve.server.api.requests import CompletionRequest, Request
+from sruserve.server.api.completion_request import CompletionRequest
+from sruserve.server.api.requests import Request
 from sruserve.server.api.served import Served
 from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.jobs import Job, Keep, Result, Snapshot

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sruserve.server.api.served import Catalogue, Served
+from sruserve.server.api.catalogue import Catalogue
+from sruserve.server.api.served import Served
 from sruserve.server.engine.jobs import Item, Job, Kind, Result, Sampling
 from sruserve.server.errors import (
     InvalidRequest,

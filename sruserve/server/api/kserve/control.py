@@ -6,9 +6,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sruserve.server.api.call import Call, json_bytes
 from sruserve.server.api.kserve.edge import KServeEndpoint
-from sruserve.server.api.kserve.problems import Unsupported
 from sruserve.server.api.kserve.service import Inference
-from sruserve.server.errors import MethodNotAllowed, RouteNotFound
+from sruserve.server.errors import MethodNotAllowed, RouteNotFound, Unsupported
 from sruserve.server.metrics import UNKNOWN_MODEL
 from sruserve.server.tenants import Tenant, Tenants
 

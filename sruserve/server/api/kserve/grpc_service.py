@@ -10,9 +10,9 @@ from tritonclient.grpc import service_pb2 as proto
 
 from sruserve.server.api.kserve.grpc_call import Rpc, RpcEndpoint, abort
 from sruserve.server.api.kserve.grpc_messages import parse, read_request, write_response
-from sruserve.server.api.kserve.problems import Unsupported, explain
+from sruserve.server.api.kserve.problems import explain
 from sruserve.server.api.kserve.service import Inference
-from sruserve.server.errors import ServeError
+from sruserve.server.errors import ServeError, Unsupported
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.tenants import Tenant
 

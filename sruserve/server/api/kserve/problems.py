@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from sruserve.server.errors import (
     DeadlineExceeded,
     Draining,
-    InvalidRequest,
     ModelNotFound,
     Overloaded,
     ServeError,
@@ -52,12 +51,6 @@ def explain(error: ServeError) -> Problem:
     if status == 422 and error.retry is None:
         status = 400
     return Problem(status, _CODES.get(status, "INVALID_ARG"), error.message)
-
-
-class Unsupported(InvalidRequest):
-    """A part of the protocol that this server does not have."""
-
-    status, code = 501, "unsupported"
 
 
 def unknown_model(name: str, version: str = "") -> ModelNotFound:

@@ -14,7 +14,7 @@ from sruserve.server.api.inputs import LONG_CHARACTERS
 from sruserve.server.api.kserve.choosing import choose_outputs, task_of
 from sruserve.server.api.kserve.messages import InferRequest, InferResponse, Tensor
 from sruserve.server.api.kserve.parameters import Asked, read_parameters
-from sruserve.server.api.kserve.problems import Unsupported, unknown_model
+from sruserve.server.api.kserve.problems import unknown_model
 from sruserve.server.api.kserve.sequences import Sequences, check_step
 from sruserve.server.api.kserve.signature import (
     PLATFORM,
@@ -30,7 +30,7 @@ from sruserve.server.api.requests import Request
 from sruserve.server.api.route import off_loop
 from sruserve.server.api.routes import Routes
 from sruserve.server.api.served import Served
-from sruserve.server.errors import InvalidRequest, ModelNotFound
+from sruserve.server.errors import InvalidRequest, ModelNotFound, Unsupported
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.streams.service import Streams
 from sruserve.server.streams.view import StreamView

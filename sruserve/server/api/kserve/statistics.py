@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from sruserve.server.metrics import Tally, steps_of
+from sruserve.server.tallies import Tally, steps_of
 
 
 @dataclass(slots=True)

@@ -6,9 +6,11 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 from sruserve.server.api.call import JSON_TYPE, Call, json_bytes
+from sruserve.server.api.catalogue import Catalogue
 from sruserve.server.api.endpoint import Endpoint
+from sruserve.server.api.limits import InputLimits
 from sruserve.server.api.routes import Routes
-from sruserve.server.api.served import Catalogue, InputLimits, Served
+from sruserve.server.api.served import Served
 from sruserve.server.api.streams.messages import (
     CreateStream,
     Fork,

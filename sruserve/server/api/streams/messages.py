@@ -4,6 +4,7 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from sruserve.server.api.completion_request import CompletionRequest
 from sruserve.server.api.replies import (
     ClassifyReply,
     CompletionReply,
@@ -13,7 +14,6 @@ from sruserve.server.api.replies import (
 )
 from sruserve.server.api.requests import (
     ClassifyRequest,
-    CompletionRequest,
     EncodeRequest,
     Request,
     ScoreRequest,

@@ -3,8 +3,9 @@
 from collections.abc import Awaitable, Callable
 
 from sruserve.server.api.call import Call, Message, Receive, Send
+from sruserve.server.api.catalogue import Catalogue
+from sruserve.server.api.limits import InputLimits
 from sruserve.server.api.routes import Routes
-from sruserve.server.api.served import Catalogue, InputLimits
 from sruserve.server.api.streams.endpoints import (
     Create,
     Delete,

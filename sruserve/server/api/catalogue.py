@@ -1,0 +1,74 @@
+"""The models that are served now."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from sruserve.server.api.served import Served
+from sruserve.server.errors import InvalidRequest, ModelNotFound, WrongTask
+
+
+class Catalogue(Mapping[str, Served]):
+    """All served models, by id; `Repository` alone changes it."""
+
+    def __init__(self, served: Iterable[Served] = ()) -> None:
+        self._by_name = {each.name: each for each in served}
+
+    def put(self, served: Served) -> Served | None:
+        """Serve a model from now on; returns the one of the same name that it replaces."""
+        replaced = self._by_name.get(served.name)
+        self._by_name[served.name] = served
+        return replaced
+
+    def take(self, name: str) -> Served:
+        """Serve the model no more, and return it; raises `ModelNotFound`."""
+        served = self[name]
+        del self._by_name[name]
+        return served
+
+    def version(self, name: str, version: str) -> Served:
+        """The model if that version of it is served, or raise `ModelNotFound`."""
+        served = self[name]
+        if version != served.version:
+            raise ModelNotFound(
+                f"there is no version {version[:20]!r} of {name}; served is {served.version}",
+                param="version",
+            )
+        return served
+
+    def __getitem__(self, name: str) -> Served:
+        try:
+            return self._by_name[name]
+        except KeyError:
+            raise ModelNotFound(
+                f"there is no model {name[:100]!r}; served here: {', '.join(self) or 'none'}",
+                param="model",
+            ) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_name)
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def choose(self, name: str | None, *tasks: str) -> Served:
+        """The named model, or the only one for the tasks; raises if there is no such model."""
+        needed = " or ".join(f"'{task}'" for task in tasks)
+        fitting = self._fitting(tasks)
+        if name is not None:
+            served = self[name]
+            if name not in fitting:
+                raise WrongTask(
+                    f"{name} is a model for '{served.model.config.task}' and this route needs one "
+                    f"for {needed}; served here: {', '.join(fitting) or 'none'}",
+                    param="model",
+                )
+            return served
+        if len(fitting) != 1:
+            raise InvalidRequest(
+                f"'model' is missing, and {len(fitting)} of the served models are for {needed}"
+                + (f": choose among {', '.join(fitting)}" if fitting else ""),
+                param="model",
+            )
+        return self._by_name[fitting[0]]
+
+    def _fitting(self, tasks: Sequence[str]) -> list[str]:
+        return [name for name, each in self._by_name.items() if each.model.config.task in tasks]

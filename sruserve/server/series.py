@@ -1,0 +1,77 @@
+"""The series that Prometheus reads: their names, their labels, their buckets."""
+
+from prometheus_client import Counter, Gauge, Histogram
+
+_REQUEST_SECONDS = (
+    *(0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0),
+    *(30.0, 60.0, 300.0),
+)
+_WAIT_SECONDS = (0.0001, *_REQUEST_SECONDS[:-2])
+_STEP_SECONDS = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5)
+_STATE_SECONDS = (0.00002, 0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05)
+_IDLE_SECONDS = (0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 86400.0)
+_SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+
+REQUESTS = Counter("sru_requests_total", "Requests by outcome.", ("model", "route", "outcome"))
+REQUEST_TIME = Histogram(
+    "sru_request_seconds", "Request read until reply sent.", ("model", "route"),
+    buckets=_REQUEST_SECONDS,
+)  # fmt: skip
+REFUSALS = Counter(
+    "sru_refusals_total", "Requests that ended in an error, by its code.", ("model", "reason")
+)
+DISCONNECTS = Counter(
+    "sru_client_disconnects_total", "Clients that left before their reply.", ("model",)
+)
+QUEUE_TIME = Histogram(
+    "sru_queue_seconds", "Submitted until the first step.", ("model",), buckets=_WAIT_SECONDS
+)
+FIRST_CHARACTER = Histogram(
+    "sru_first_character_seconds", "Streamed completion read until its first text.", ("model",),
+    buckets=_WAIT_SECONDS,
+)  # fmt: skip
+BATCH_SIZE = Histogram("sru_batch_size", "Sequences per step.", ("model",), buckets=_SEQUENCES)
+STEP_TOKENS = Histogram("sru_step_tokens", "Tokens per step.", ("model",), buckets=_TOKENS)
+STEP_TIME = Histogram("sru_step_seconds", "Duration of a step.", ("model",), buckets=_STEP_SECONDS)
+CHARACTERS = Counter("sru_generated_characters_total", "Characters generated.", ("model",))
+TOKENS_OUT = Counter("sru_generated_tokens_total", "Tokens generated.", ("model",))
+TOKENS_IN = Counter("sru_input_tokens_total", "Tokens read from requests.", ("model",))
+REPLAYS = Counter(
+    "sru_replays_total", "Streams computed again up to a stop found inside a burst.", ("model",)
+)
+STREAMS = Gauge(
+    "sru_streams", "Streams whose state is held.", ("model", "tier"), multiprocess_mode="livesum"
+)
+STATE_BYTES = Gauge(
+    "sru_state_bytes", "Memory of those states.", ("model", "tier"), multiprocess_mode="livesum"
+)
+QUEUED = Gauge("sru_queue_requests", "Requests that wait.", ("model",), multiprocess_mode="livesum")
+RUNNING = Gauge(
+    "sru_running", "Sequences that are computed.", ("model",), multiprocess_mode="livesum"
+)
+SOCKETS = Gauge("sru_sockets", "Open WebSockets.", multiprocess_mode="livesum")
+MINT_TIME = Histogram(
+    "sru_state_mint_seconds", "Sealing of a state token.", ("model",), buckets=_STATE_SECONDS
+)
+OPEN_TIME = Histogram(
+    "sru_state_open_seconds", "Opening of a state token.", ("model",), buckets=_STATE_SECONDS
+)
+REJECTED = Counter(
+    "sru_state_rejected_total", "Refused state tokens by error code.", ("model", "reason")
+)
+HELD = Gauge(
+    "sru_held_streams", "Server-held streams in memory.", ("model",), multiprocess_mode="livesum"
+)
+STREAM_STEPS = Counter(
+    "sru_stream_steps_total", "Steps of server-held streams: computed, or repeated from the store.",
+    ("model", "outcome"),
+)  # fmt: skip
+IDLE_TIME = Histogram(
+    "sru_stream_idle_seconds", "How long a server-held stream was idle before a step.", ("model",),
+    buckets=_IDLE_SECONDS,
+)  # fmt: skip
+EXPIRED = Counter(
+    "sru_streams_expired_total", "Server-held streams that were idle for too long.", ("model",)
+)
+BUILD = Gauge("sru_build_info", "Always 1.", ("version", "kernel"), multiprocess_mode="max")
