@@ -9,7 +9,6 @@ import httpx
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, settings
-from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     response_schema_conformance,
@@ -23,8 +22,8 @@ from tests.server.conftest import Serve
 
 MODELS = ("question", "sensor", "characters")
 TASKS = ("tagger", "small", "pairs")
+REFUSALS = (501, 503, 504)  # what is not offered, and a `timeout_ms` that has passed
 CHECKS = [
-    not_a_server_error,
     status_code_conformance,
     content_type_conformance,
     response_schema_conformance,
@@ -44,7 +43,7 @@ schema = schemathesis.openapi.from_dict(create_pages(Lifecycle(load_settings()))
 
 @schema.parametrize()
 @settings(
-    max_examples=15,
+    max_examples=8,
     deadline=None,
     derandomize=True,
     phases=(Phase.explicit, Phase.generate),
@@ -52,7 +51,8 @@ schema = schemathesis.openapi.from_dict(create_pages(Lifecycle(load_settings()))
 )
 def test_no_reply_is_other_than_documented(case: Any, every: httpx.Client) -> None:
     _make_likely(case, every)
-    case.call_and_validate(base_url=str(every.base_url), checks=CHECKS)
+    reply = case.call_and_validate(base_url=str(every.base_url), checks=CHECKS)
+    assert reply.status_code < 500 or reply.status_code in REFUSALS, reply.text
 
 
 def _make_likely(case: Any, client: httpx.Client) -> None:
