@@ -76,6 +76,7 @@ def serve(
     dtype: Annotated[
         DTypeName | None,
         typer.Option(
+            metavar="|".join(DTypeName),
             help="Compute dtype of all models (SRUSERVE_DTYPE, which can also name one for each "
             "model); float16 runs on a GPU only.",
             show_default=False,

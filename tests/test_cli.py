@@ -1,5 +1,6 @@
 """The command line: help that teaches, errors in one line, exit codes."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -99,6 +100,36 @@ def test_settings_lists_every_variable_with_what_it_may_be() -> None:
     assert (
         "SRUSERVE_WORKERS=1\n    Server processes, each with its own engines. (1 to 256)" in output
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (
+            {"SRUSERVE_STORE": "redis://127.0.0.1:1", "SRUSERVE_STATE_KEYS": "ab" * 32},
+            "pip install 'sruserve[redis]'",
+        ),
+        ({"SRUSERVE_GRPC_PORT": "0"}, "install sruserve[grpc], or set it to off"),
+        ({"SRUSERVE_DTYPE": '{"tagger": "bfloat16"}'}, "SRUSERVE_DTYPE names tagger"),
+        ({"SRUSERVE_API_KEYS_FILE": "/nowhere"}, "cannot be read: No such file or directory"),
+    ],
+    ids=["redis", "grpc", "dtype", "keys"],
+)
+def test_what_a_setting_lacks_is_told_before_anything_is_loaded(
+    given: dict[str, str], told: str
+) -> None:
+    code = (
+        "import sys\n"
+        "sys.modules.update(dict.fromkeys(['redis', 'grpc']))  # as where they are not installed\n"
+        "from sruserve.cli import app\n"
+        "app(['serve', '--port', '0'])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | given, capture_output=True, text=True
+    )
+    assert result.returncode == 2
+    assert told in result.stderr
+    assert "computing on" not in result.stderr
 
 
 @pytest.mark.parametrize("command", ["inspect", "serve"])

@@ -148,7 +148,7 @@ class Lifecycle:
 
     async def _drain_and(self, then: Callable[[], Any]) -> None:
         """Finish what runs, up to the operator's limit; new work is refused meanwhile."""
-        log.info("stopping: %d requests are running", self.active)
+        log.info("stopping; requests that still run: %d", self.active)
         try:
             for tell in self.on_drain:
                 tell()

@@ -20,7 +20,7 @@ from sruserve.server.discovery import find_models
 from sruserve.server.grpc_port import hold_port, wants_grpc
 from sruserve.server.logs import log_config
 from sruserve.server.protocol import Protocol
-from sruserve.server.settings import Settings, SettingsError, master_keys
+from sruserve.server.settings import Settings, SettingsError, dtypes_by_model, master_keys
 from sruserve.server.websocket_protocol import WebSocketProtocol
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def serve(settings: Settings) -> int:
     # OpenMP's threads wait by spinning; on cores that HTTP needs too, a step would wait for them.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
-        find_models(settings)
+        dtypes_by_model(settings, [path.name for path in find_models(settings)])
         listener = _bind(settings.host, settings.port)
     except SettingsError as error:
         return _fail(str(error), MISUSED)
@@ -65,6 +65,8 @@ def serve(settings: Settings) -> int:
             f"{error.strerror}; set SRUSERVE_GRPC_PORT to another port, or to off",
             FAILED,
         )
+    if settings.grpc_port is not None and grpc_holder is None:
+        log.info("gRPC is not served: pip install 'sruserve[grpc]' brings what it needs")
     if settings.state_keys is None:
         log.info("SRUSERVE_STATE_KEYS is not set: returned states end with this server")
         # made here, not in the workers: all of them must have the same
@@ -181,5 +183,5 @@ def _bind(host: str, port: int) -> socket.socket:
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"sruserve: {message}", file=sys.stderr)
+    print(f"error: {message}", file=sys.stderr)
     return code

@@ -6,6 +6,7 @@ import difflib
 import os
 import re
 from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -227,6 +228,8 @@ class Settings(BaseSettings):
             return None
         if not value.get_secret_value().startswith(("redis://", "rediss://")):
             raise ValueError("should begin with redis:// or rediss://")
+        if find_spec("redis") is None:
+            raise ValueError("needs the extra 'redis': pip install 'sruserve[redis]'")
         if "state_keys" in info.data and info.data["state_keys"] is None:
             raise ValueError(
                 f"needs {variable_name('state_keys')}: what it holds is encrypted under keys that "

@@ -163,8 +163,10 @@ def read_keys(listed: str | None, file: Path | None) -> list[KeyEntry]:
     if file is not None:
         try:
             entries += _entries(file.read_text())
-        except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"cannot read {file}: {error}") from None
+        except OSError as error:
+            raise ValueError(f"cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise ValueError("should be text in UTF-8") from None
     keys = [entry.key for entry in entries]
     if len(set(keys)) < len(keys):
         raise ValueError("a key is listed twice; every key belongs to one tenant")

@@ -62,10 +62,12 @@ class Catalogue(Mapping[str, Served]):
                     param="model",
                 )
             return served
-        if len(fitting) != 1:
+        if not fitting:
+            raise InvalidRequest(f"none of the served models is for {needed}", param="model")
+        if len(fitting) > 1:
             raise InvalidRequest(
-                f"'model' is missing, and {len(fitting)} of the served models are for {needed}"
-                + (f": choose among {', '.join(fitting)}" if fitting else ""),
+                f"'model' is missing, and {len(fitting)} of the served models are for {needed}: "
+                f"choose among {', '.join(fitting)}",
                 param="model",
             )
         return self._by_name[fitting[0]]

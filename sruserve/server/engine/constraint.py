@@ -28,7 +28,7 @@ _MOST_PATTERNS = 64  # of a schema
 _MOST_MULTIPLE = 10_000
 _FIRST_WORK = 10_000  # steps of the search for a first match
 _ANY = "(?s:.*)"
-_UNSPELLABLE = "the model cannot spell any text that matches; allow others"
+_UNSPELLABLE = "the model's vocabulary cannot spell any text that matches; allow other characters"
 _COMPACT: "JsonCompileOptions" = {
     "whitespace_flexible": False,
     "whitespace_pattern": None,

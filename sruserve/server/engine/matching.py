@@ -59,7 +59,8 @@ def following(matcher: LLMatcher) -> NDArray[np.bool_]:
 
 def refusal(reason: str) -> InvalidRequest:
     """What a client is told of llguidance's complaint."""
-    told = " ".join(reason.replace("<non-verbose/>", "").split())[:300]
+    told = " ".join(reason.replace("<non-verbose/>", "").split())
+    told = told.partition(" 1 | start:")[0][:300]  # behind it is a grammar that is not the client's
     if "unsatisfiable" in told.lower():
         return ConstraintUnsatisfiable(f"no text can match: {told}")
-    return InvalidRequest(f"the regex or schema cannot be followed: {told}; simplify it")
+    return InvalidRequest(f"the regex or schema cannot be followed: {told}; correct or simplify it")

@@ -1,6 +1,6 @@
 """The service of server-held streams, and the store that the settings ask for."""
 
-from sruserve.server.settings import Settings, SettingsError, variable_name
+from sruserve.server.settings import Settings
 from sruserve.server.streams.held import Store
 from sruserve.server.streams.memory import MemoryStore
 from sruserve.server.streams.service import Streams
@@ -19,11 +19,7 @@ def open_streams(settings: Settings) -> Streams:
 
 def _open_store(settings: Settings) -> Store | None:
     if settings.store is not None:
-        try:
-            from sruserve.server.streams.redis_store import RedisStore
-        except ImportError:
-            raise SettingsError(
-                f"{variable_name('store')} needs the extra 'redis': pip install 'sruserve[redis]'"
-            ) from None
+        from sruserve.server.streams.redis_store import RedisStore  # the extra `redis` is there
+
         return RedisStore(settings.store.get_secret_value())
     return MemoryStore(settings.stream_bytes) if settings.workers == 1 else None
