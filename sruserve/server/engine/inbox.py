@@ -3,6 +3,7 @@
 import math
 import time
 from collections import deque
+from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from threading import Lock
 
@@ -17,13 +18,14 @@ _MOST_SECONDS = 60  # that anybody is asked to wait before a retry
 class Inbox:
     """Jobs, and kept states that are to be dropped, in the order in which they were sent."""
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limits, self._clock = limits, clock
         self._notes: SimpleQueue[Job | Resident | None] = SimpleQueue()
         self._lock = Lock()
         self._bytes, self._closed = 0, False
         self.queued = 0  # requests that wait for their input to be consumed
-        self._left: deque[float] = deque(maxlen=64)  # when the last ones were through
+        self._gaps: deque[float] = deque(maxlen=64)  # from one that was through to the next
+        self._since = 0.0  # when the last one was, or when the first of those that wait came
 
     @property
     def empty(self) -> bool:
@@ -49,6 +51,8 @@ class Inbox:
             if self._closed:
                 raise Draining("the server is stopping; retry on another replica")
             self.check(job.cost)
+            if not self.queued:
+                self._since = self._clock()
             self.queued += 1
             self._bytes += job.cost
             self._notes.put(job)
@@ -71,7 +75,9 @@ class Inbox:
         with self._lock:
             self.queued -= 1
             self._bytes -= job.cost
-            self._left.append(time.monotonic())
+            now = self._clock()
+            self._gaps.append(now - self._since)
+            self._since = now
 
     def receive(self, patience: float | None) -> list[Job | Resident]:
         """All that is here; first wait so many seconds for something, or forever (None)."""
@@ -88,9 +94,7 @@ class Inbox:
     def _overloaded(self, message: str) -> Overloaded:
         """Asks to come back when the half of the queue is through, at the pace of the last ones."""
         error = Overloaded(message)
-        left = list(self._left)
-        if len(left) > 1:
-            pace = (time.monotonic() - left[0]) / len(left)
-            seconds = math.ceil(self.queued / 2 * pace)
-            error.retry_after_seconds = min(_MOST_SECONDS, max(1, seconds))
+        pace = (sum(self._gaps) + self._clock() - self._since) / (len(self._gaps) + 1)
+        seconds = math.ceil(self.queued / 2 * pace)
+        error.retry_after_seconds = min(_MOST_SECONDS, max(1, seconds))
         return error
