@@ -94,7 +94,8 @@ class Inbox:
     def _overloaded(self, message: str) -> Overloaded:
         """Asks to come back when the half of the queue is through, at the pace of the last ones."""
         error = Overloaded(message)
-        pace = (sum(self._gaps) + self._clock() - self._since) / (len(self._gaps) + 1)
+        gaps = list(self._gaps)  # in one go: the engine's thread adds to them
+        pace = (sum(gaps) + self._clock() - self._since) / (len(gaps) + 1)
         seconds = math.ceil(self.queued / 2 * pace)
         error.retry_after_seconds = min(_MOST_SECONDS, max(1, seconds))
         return error
