@@ -55,6 +55,7 @@ class Lifecycle:
         self.on_drain: list[Callable[[], None]] = []
         self._settings = settings
         self._drain: asyncio.Task[None] | None = None
+        self._hurried = False
 
     @property
     def catalogue(self) -> Catalogue:
@@ -140,7 +141,10 @@ class Lifecycle:
         if not self.draining:
             self.draining = True
             loop.call_soon_threadsafe(self._begin_drain, lambda: then(number, None))
-        elif number == signal.SIGINT:  # a second Ctrl-C does not wait
+        elif number == signal.SIGINT and not self._hurried:  # a second Ctrl-C does not wait
+            self._hurried = True
+            loop.call_soon_threadsafe(self.repository.hurry)
+        elif number == signal.SIGINT:
             then(number, frame)
 
     def _begin_drain(self, then: Callable[[], Any]) -> None:

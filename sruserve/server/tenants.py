@@ -189,6 +189,8 @@ def _short(text: str) -> list[KeyEntry]:
     entries = []
     for part in text.split(","):
         tenant, _, key = part.strip().rpartition(":")
+        if ":" in tenant:
+            raise ValueError("a key with a colon in it belongs into a JSON list")
         given: dict[str, Any] = {"key": key, "tenant": tenant or DEFAULT_TENANT}
         try:
             entries.append(KeyEntry.model_validate(given))

@@ -128,6 +128,28 @@ def test_sigterm_finishes_what_runs_and_refuses_what_is_new(folders: Path) -> No
         ended(process)
 
 
+def test_a_second_ctrl_c_does_not_wait_and_still_hands_states_back(folders: Path) -> None:
+    body = {"prompt": "To be", "max_tokens": 100_000, "stream": True, "return_state": True}
+    with (
+        serving(folders / "characters", drain_seconds="60") as (client, process),
+        client.stream("POST", COMPLETE, json=body) as reply,
+    ):
+        lines = reply.iter_lines()
+        next(lines)
+        process.send_signal(signal.SIGINT)
+        with httpx.Client(base_url=client.base_url) as other:
+            until(lambda: other.get("/readyz").status_code == 503)
+        begin = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        *_, last, done = (line for line in lines if line)
+        choice = json.loads(last.removeprefix("data: "))["choices"][0]
+        assert (choice["stop_reason"], done) == ("draining", "data: [DONE]")
+        assert choice["state"]
+        output = ended(process)
+        assert time.monotonic() - begin < 20
+        assert "ERROR" not in output
+
+
 def test_what_does_not_finish_in_time_is_told_so(folders: Path) -> None:
     body = {"prompt": "To be", "max_tokens": 100_000, "stream": True}
     with serving(folders / "characters", drain_seconds="1") as (client, process):

@@ -135,6 +135,7 @@ def test_keys_of_one_tenant_share_its_states_and_limits(tmp_path: Path) -> None:
         f"{ACME},{ACME}",
         '[{"kez": "x"}]',
         "é" * 9,
+        f"a:b:{ACME}",
     ],
 )
 def test_keys_that_cannot_be_are_refused_without_repeating_them(keys: str) -> None:
