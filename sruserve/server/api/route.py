@@ -20,6 +20,8 @@ from sruserve.server.tenants import Tenant, Tenants
 Body = TypeVar("Body", bound=Request)
 T = TypeVar("T")
 
+LONG_BYTES = 64 << 10  # to parse or pack more would hold up the event loop
+
 
 class Route(Endpoint, Generic[Body]):
     """`POST path` for models of one task. Subclasses answer a valid request."""

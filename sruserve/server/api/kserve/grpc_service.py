@@ -12,14 +12,13 @@ from sruserve.server.api.kserve.grpc_call import Rpc, RpcEndpoint, abort
 from sruserve.server.api.kserve.grpc_messages import parse, read_request, write_response
 from sruserve.server.api.kserve.problems import explain
 from sruserve.server.api.kserve.service import Inference
-from sruserve.server.api.route import off_loop
+from sruserve.server.api.route import LONG_BYTES, off_loop
 from sruserve.server.errors import ServeError, Unsupported
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.tenants import Tenant
 
 _DESCRIBED = proto.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 SERVICE = _DESCRIBED.full_name
-_LONG_BYTES = 64 << 10  # to read as much takes a millisecond or so
 
 Answer = Callable[[Any], Awaitable[Mapping[str, Any]]]
 
@@ -85,7 +84,7 @@ class GrpcService:
 
     async def _inferred(self, data: bytes, context: Any) -> Rpc:
         async def work(rpc: Rpc, tenant: Tenant) -> Any:
-            request = await off_loop(len(data) > _LONG_BYTES, read_request, data)
+            request = await off_loop(len(data) > LONG_BYTES, read_request, data)
             rpc.id = request.id
             self._inference.admit(request.model, request.version, len(data))
             rpc.model = request.model
