@@ -114,6 +114,7 @@ class Application:
         predict = PredictEndpoint(tenants, routes.classify, settings.max_batch_tokens)
         self._hot = {route.path: route for route in (*routes, predict)}
         self.streams = open_streams(settings)
+        self.lifecycle.repository.on_end.append(self.streams.end)
         self._mounts[STREAMS] = StreamMount(
             self.streams, catalogue, tenants, limits, routes, self._pages
         )

@@ -31,11 +31,13 @@ class Repository:
     """Loads, replaces and unloads models. Requests that hold a model keep its engine running.
 
     unloaded: versions of the models that were taken out of service, by name.
+    on_end: called with every engine that has ended while the others go on.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.catalogue = Catalogue()
         self.unloaded: dict[str, str] = {}
+        self.on_end: list[Callable[[Engine], None]] = []
         self._settings = settings
         self._loader: Loader | None = None
         self._one_change = asyncio.Lock()
@@ -144,6 +146,8 @@ class Repository:
         await served.holders.gone()
         if not self._closed:
             await _stop(served.engine, self._settings.drain_seconds)
+            for tell in self.on_end:
+                tell(served.engine)
             log.info("version %s of %s is unloaded", served.version, served.name)
 
 

@@ -1,11 +1,13 @@
 """What is too long or too much gets an error that names the limit, and nobody else is touched."""
 
+import asyncio
 import json
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,13 @@ import httpx
 import pytest
 
 from sruserve.model.text import Bytes
+from sruserve.server.api.catalogue import Catalogue
+from sruserve.server.api.limits import InputLimits
+from sruserve.server.api.requests import Request
+from sruserve.server.api.route import Route
 from sruserve.server.engine.jobs import Job
-from sruserve.server.errors import OutOfDeviceMemory
+from sruserve.server.errors import OutOfDeviceMemory, Overloaded
+from sruserve.server.tenants import Tenants
 from tests.server.conftest import Serve
 from tests.server.test_bad_input import CLASSIFY, COMPLETE, SCORE, post, refusal
 from tests.server.test_clients_that_leave import connect, until
@@ -147,6 +154,36 @@ def test_bodies_that_are_made_into_tokens_are_bounded_like_the_queue(
         for _ in range(3):  # one that fails gives its bytes back too
             refusal(post(client, SCORE, {"input": "\t" * 40_000}), 422, "invalid_text", "input")
         assert post(client, SCORE, long).status_code == 200
+
+
+def test_a_body_counts_until_its_thread_is_through_even_if_its_client_left() -> None:
+    over, begun = threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        over.wait(20)
+
+    class Reading(Route[Request]):
+        path, task, schema = "/v1/classify", "classify", Request
+
+    async def talk() -> None:
+        route = Reading(Catalogue(()), Tenants(), InputLimits(1, 1, 1, 1, 1, 1, 100, 0.0))
+        reading = asyncio.create_task(route.read(True, 60, work))
+        while not begun.is_set():
+            await asyncio.sleep(0.01)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        with pytest.raises(Overloaded):
+            await route.read(True, 60, work)
+        over.set()
+        while True:
+            with suppress(Overloaded):
+                await route.read(True, 60, work)
+                return
+            await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(talk(), 20))
 
 
 def test_a_request_that_the_device_has_no_memory_for_is_503_with_retry_after(

@@ -233,6 +233,9 @@ def test_an_unloaded_model_leaves_nothing_behind(
 ) -> None:
     client, application = running
     state = classify(client, return_state=True).json()["results"][0]["state"]
+    stream = client.post("/v1/streams", json={"model": "question"}).json()["id"]
+    step = {"step": 1, "input": "who "}
+    assert client.post(f"/v1/streams/{stream}/steps", json=step).status_code == 200
     engine = weakref.ref(application.lifecycle.catalogue["question"].engine)
     gc.collect()
     gc.disable()  # what is held in a circle would stay for long in a server, too
@@ -248,6 +251,9 @@ def test_an_unloaded_model_leaves_nothing_behind(
     assert client.get("/readyz").status_code == 200
     assert change(client, "question", "load").status_code == 200
     assert classify(client, state=state).status_code == 200
+    reply = client.post(f"/v1/streams/{stream}/steps", json={**step, "step": 2})
+    assert reply.json()["error"]["code"] == "state_wrong_model"
+    assert client.delete(f"/v1/streams/{stream}").status_code == 200
 
 
 def test_a_state_of_the_old_version_is_refused_by_the_new_one(

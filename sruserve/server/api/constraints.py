@@ -36,33 +36,38 @@ class Constraints:
             return None
         field, given = asked
         key = sha256(b"\0".join((served.model.digest.encode(), *map(json_bytes, asked)))).digest()
-        if key not in self._kept:
-            await self._compile(key, field, given, served)
-        self._kept.move_to_end(key)
-        return self._kept[key]
-
-    async def _compile(self, key: bytes, field: str, given: str | Schema, served: Served) -> None:
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            return self._kept[key]
         if self._waiting >= _MOST_WAITING:
             raise Overloaded(
                 f"{_MOST_WAITING} regular expressions and schemas are waiting to be compiled; "
                 "retry after a moment"
             )
         self._waiting += 1
-        try:
-            async with self._compiling:  # one at a time leaves the threads to others
-                if key in self._kept:
-                    return
-                make: Callable[[Any, Codec | None], Constraint] = (
-                    Constraint.regex if field == "regex" else Constraint.json_schema
-                )
-                self._kept[key] = await asyncio.to_thread(make, given, served.model.codec)
+        compiled = asyncio.create_task(self._compile(key, field, given, served.model.codec))
+        compiled.add_done_callback(self._was_compiled)
+        return await asyncio.shield(compiled)  # it goes on, and counts, if nobody waits any more
+
+    async def _compile(
+        self, key: bytes, field: str, given: str | Schema, codec: Codec | None
+    ) -> Constraint:
+        make: Callable[[Any, Codec | None], Constraint] = (
+            Constraint.regex if field == "regex" else Constraint.json_schema
+        )
+        async with self._compiling:  # one at a time leaves the threads to others
+            if key not in self._kept:
+                try:
+                    self._kept[key] = await asyncio.to_thread(make, given, codec)
+                except InvalidRequest as error:
+                    error.param = field
+                    raise
                 if len(self._kept) > _MOST_KEPT:
                     self._kept.popitem(last=False)
-        except InvalidRequest as error:
-            error.param = field
-            raise
-        finally:
-            self._waiting -= 1
+            return self._kept[key]
+
+    def _was_compiled(self, _: object) -> None:
+        self._waiting -= 1
 
 
 def _asked(request: CompletionRequest) -> tuple[str, str | Schema] | None:

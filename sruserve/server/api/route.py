@@ -1,6 +1,6 @@
 """What the routes of one task share: validate, choose the model, bound what is in memory."""
 
-from asyncio import to_thread
+from asyncio import create_task, shield, to_thread
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
@@ -19,6 +19,8 @@ from sruserve.server.tenants import Tenant, Tenants
 
 Body = TypeVar("Body", bound=Request)
 T = TypeVar("T")
+
+LONG_BYTES = 64 << 10  # to parse or pack more would hold up the event loop
 
 
 class Route(Endpoint, Generic[Body]):
@@ -64,11 +66,14 @@ class Route(Endpoint, Generic[Body]):
                 "the inputs that are being read are as long as SRUSERVE_MAX_QUEUE_BYTES allows; "
                 "retry after a moment, or send less at a time"
             )
-        self._reading_bytes += cost
-        try:
-            return await to_thread(work, *given)
-        finally:
+
+        def was_read(_: object) -> None:
             self._reading_bytes -= cost
+
+        self._reading_bytes += cost
+        reading = create_task(to_thread(work, *given))
+        reading.add_done_callback(was_read)
+        return await shield(reading)  # a thread goes on with it when nobody waits any more
 
     @contextmanager
     def promise(self, numbers: int) -> Iterator[None]:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
 from sruserve.server.api.served import Served
+from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.jobs import Keep, Snapshot
 from sruserve.server.tenants import Tenant
 
@@ -111,6 +112,10 @@ class Store(Protocol):
 
     async def delete(self, held: Held) -> None:
         """Forget a taken stream."""
+        ...
+
+    def end(self, engine: Engine) -> None:
+        """An engine has ended, and with it the states that it keeps: let its memory go."""
         ...
 
     async def start(self) -> None:

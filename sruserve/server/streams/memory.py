@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from sruserve.server.api.served import Served
+from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.jobs import Keep, Snapshot
 from sruserve.server.errors import (
     Overloaded,
@@ -35,15 +36,16 @@ class Kept:
     """A state that streams and their checkpoints share; freed when the last of them lets go."""
 
     def __init__(self, served: Served, state: Snapshot) -> None:
-        self._state = state
+        self._state: Snapshot | None = state
         self.nbytes = served.model.network.layout.nbytes
         self.host_bytes = state.row.nbytes if isinstance(state.row, np.ndarray) else 0
         self.users = 0
-        self._engine, self._tenant = served.engine, served.tenant
+        self._engine: Engine | None = served.engine
+        self._tenant = served.tenant
 
     def of(self, served: Served) -> Snapshot:
         """The state, for the model that it is of; raises `StateWrongModel`."""
-        if served.engine is not self._engine:
+        if self._state is None or served.engine is not self._engine:
             raise StateWrongModel(
                 f"{served.name} was loaded anew, and the state ended with what was served before: "
                 "create another stream"
@@ -56,8 +58,14 @@ class Kept:
     def leave(self) -> None:
         self.users -= 1
         if not self.users:
-            forget(self._engine, self._state)
+            if self._engine is not None and self._state is not None:
+                forget(self._engine, self._state)
             self._tenant.release(self.nbytes)
+
+    def end(self, engine: Engine) -> None:
+        """If the state is of an engine that has ended, hold on to neither."""
+        if self._engine is engine:
+            self._engine = self._state = None
 
 
 @dataclass(slots=True, eq=False)
@@ -192,6 +200,12 @@ class MemoryStore:
 
     async def delete(self, held: Held) -> None:
         self._remove(_key(held))
+
+    def end(self, engine: Engine) -> None:
+        for entry in self._entries.values():
+            for kept in entry.states.values():
+                if kept is not None:
+                    kept.end(engine)
 
     def expire(self) -> None:
         """Forget the streams that have been idle for too long."""

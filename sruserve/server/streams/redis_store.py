@@ -22,6 +22,7 @@ from redis.exceptions import RedisError
 
 from sruserve.server.api.route import off_loop
 from sruserve.server.api.served import Served
+from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.jobs import Keep, Snapshot
 from sruserve.server.errors import (
     StateQuotaExceeded,
@@ -142,6 +143,9 @@ class RedisStore:
         done = await self._run(scripts.DELETE, _key(held), [lease, held.id])
         if done == scripts.NOT_MINE:
             raise StoreUnavailable
+
+    def end(self, engine: Engine) -> None:
+        del engine  # its states are in Redis, and another one of the same model continues them
 
     async def _add(self, served: Served, held: Held, token: str) -> Held:
         states = {_state_field(held.step): token} if token else {}

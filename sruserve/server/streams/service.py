@@ -9,6 +9,7 @@ from secrets import randbits, token_urlsafe
 from weakref import WeakValueDictionary
 
 from sruserve.server.api.served import Served
+from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.jobs import Snapshot
 from sruserve.server.errors import (
     InputTooLong,
@@ -72,6 +73,11 @@ class Streams:
         if self._shared is not None:
             await self._shared.stop()
 
+    def end(self, engine: Engine) -> None:
+        """An engine has ended: streams in its states do not hold its memory."""
+        if self._shared is not None:
+            self._shared.end(engine)
+
     async def create(
         self,
         served: Served,
@@ -93,8 +99,9 @@ class Streams:
             idle_seconds=idle,
             created=int(time.time()),
         )
-        async with self._lock(held.tenant, held.id):
-            return await self._store.add(served, held, start)
+        with served.holders.one_more():
+            async with self._lock(held.tenant, held.id):
+                return await self._store.add(served, held, start)
 
     async def describe(self, tenant: Tenant, stream_id: str) -> Held:
         """What is known of a stream; it lives no longer for that."""

@@ -12,11 +12,9 @@ from sruserve.server.api.kserve.messages import Tensor
 from sruserve.server.api.kserve.signature import Signature, Spec
 from sruserve.server.api.kserve.sources import source
 from sruserve.server.api.kserve.tasks import Task
-from sruserve.server.api.route import off_loop
+from sruserve.server.api.route import LONG_BYTES, off_loop
 from sruserve.server.api.served import Served
 from sruserve.server.streams.view import StreamView
-
-_LONG_BYTES = 64 << 10
 
 
 class KeptReply(Call):
@@ -63,7 +61,7 @@ class Generate(Task):
         kept = KeptReply(caller)
         await self._route.answer(kept, request, served, cost)
         body = kept.body_kept
-        choices = (await off_loop(len(body) > _LONG_BYTES, from_json, body))["choices"]
+        choices = (await off_loop(len(body) > LONG_BYTES, from_json, body))["choices"]
         return self._outputs(choices), choices[0].get("state")
 
     def in_stream(self, request: Any, view: StreamView) -> Any:

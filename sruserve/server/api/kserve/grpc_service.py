@@ -12,13 +12,13 @@ from sruserve.server.api.kserve.grpc_call import Rpc, RpcEndpoint, abort
 from sruserve.server.api.kserve.grpc_messages import parse, read_request, write_response
 from sruserve.server.api.kserve.problems import explain
 from sruserve.server.api.kserve.service import Inference
+from sruserve.server.api.route import LONG_BYTES
 from sruserve.server.errors import ServeError, Unsupported
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.tenants import Tenant
 
 _DESCRIBED = proto.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 SERVICE = _DESCRIBED.full_name
-_LONG_BYTES = 64 << 10  # to read as much takes a millisecond or so
 
 Answer = Callable[[Any], Awaitable[Mapping[str, Any]]]
 
@@ -84,7 +84,7 @@ class GrpcService:
 
     async def _inferred(self, data: bytes, context: Any) -> Rpc:
         async def work(rpc: Rpc, tenant: Tenant) -> Any:
-            long = len(data) > _LONG_BYTES
+            long = len(data) > LONG_BYTES
             request = await self._inference.read(long, len(data), read_request, data)
             rpc.id = request.id
             self._inference.admit(request.model, request.version, len(data))

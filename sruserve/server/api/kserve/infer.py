@@ -11,13 +11,12 @@ from sruserve.server.api.kserve.edge import KServeEndpoint
 from sruserve.server.api.kserve.messages import InferRequest, InferResponse, Tensor
 from sruserve.server.api.kserve.service import Inference
 from sruserve.server.api.kserve.wire import InferHeader, read_request, write_response
-from sruserve.server.api.route import off_loop
+from sruserve.server.api.route import LONG_BYTES, off_loop
 from sruserve.server.errors import InvalidRequest
 from sruserve.server.metrics import UNKNOWN_MODEL
 from sruserve.server.tenants import Tenant, Tenants
 
 _HEADER_LENGTH = b"inference-header-content-length"
-_LONG_BYTES = 64 << 10  # to parse or pack as much takes a millisecond or so
 _WORTH_PACKING = 1 << 10
 
 
@@ -37,7 +36,7 @@ class InferEndpoint(KServeEndpoint):
         body = await call.body(self._body_bytes)
         self._inference.admit(model, version, len(body))
         encoding, length = call.header(b"content-encoding"), call.header(_HEADER_LENGTH)
-        long = encoding is not None or len(body) > _LONG_BYTES
+        long = encoding is not None or len(body) > LONG_BYTES
         request = await self._inference.read(
             long, len(body), self._parse, model, version, body, encoding, length
         )
@@ -48,7 +47,7 @@ class InferEndpoint(KServeEndpoint):
     async def _send(self, call: Call, request: InferRequest, response: InferResponse) -> None:
         numbers = sum(len(output.values) for output in response.outputs)
         head, data = await off_loop(
-            8 * numbers > _LONG_BYTES, write_response, response, _binary(request, response)
+            8 * numbers > LONG_BYTES, write_response, response, _binary(request, response)
         )
         headers = [(b"content-type", b"application/json")]
         body = head
@@ -60,7 +59,7 @@ class InferEndpoint(KServeEndpoint):
             ]
         encoding = choose(call.header(b"accept-encoding"))
         if encoding is not None and len(body) > _WORTH_PACKING:
-            body = await off_loop(len(body) > _LONG_BYTES, pack, body, encoding)
+            body = await off_loop(len(body) > LONG_BYTES, pack, body, encoding)
             headers.append((b"content-encoding", encoding.encode()))
         await call.start(200, [*headers, (b"content-length", b"%d" % len(body))])
         await call.send(body)

@@ -11,7 +11,7 @@ from sruserve.server.api.kserve.messages import InferRequest, InferResponse
 from sruserve.server.api.kserve.parameters import Sequence
 from sruserve.server.api.kserve.wire import pack_request, pack_response, unpack_response
 from sruserve.server.api.requests import Request
-from sruserve.server.api.route import off_loop
+from sruserve.server.api.route import LONG_BYTES, off_loop
 from sruserve.server.api.served import Served
 from sruserve.server.errors import (
     InvalidRequest,
@@ -24,8 +24,6 @@ from sruserve.server.errors import (
 )
 from sruserve.server.streams.service import Streams
 from sruserve.server.streams.view import StreamView
-
-_LONG_BYTES = 64 << 10  # to pack or unpack as much takes a millisecond or so
 
 Work = Callable[[Caller, StreamView], Awaitable[InferResponse]]
 
@@ -54,7 +52,7 @@ class Sequences:
         outcome = caller.loop.create_task(answer)
         await caller.wait(outcome)
         packed = outcome.result()
-        response = await off_loop(len(packed) > _LONG_BYTES, unpack_response, packed)
+        response = await off_loop(len(packed) > LONG_BYTES, unpack_response, packed)
         return replace(response, id=request.id)
 
 
@@ -143,7 +141,7 @@ class _Step:
     async def _step(self) -> bytes:
         async def work(view: StreamView) -> bytes:
             response = await self._work(_Patient(), view)
-            long = 8 * sum(len(output.values) for output in response.outputs) > _LONG_BYTES
+            long = 8 * sum(len(output.values) for output in response.outputs) > LONG_BYTES
             return await off_loop(long, pack_response, response)
 
         step = self._sequence.step
