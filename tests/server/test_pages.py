@@ -104,6 +104,12 @@ def test_documented_examples_work(
             assert reply.status_code == 200, reply.text
 
 
+def test_the_documentation_offers_to_send_an_api_key(document: dict[str, Any]) -> None:
+    scheme = document["components"]["securitySchemes"]["key"]
+    assert scheme == {"type": "http", "scheme": "bearer"}
+    assert document["security"] == [{}, {"key": []}]  # where the server has none, none is needed
+
+
 def test_the_documentation_page_needs_nothing_from_outside(client: httpx.Client) -> None:
     page = client.get("/docs").text
     assert "http://" not in page

@@ -57,6 +57,7 @@ def create_pages(lifecycle: Lifecycle) -> FastAPI:
     _add_probes(app, lifecycle)
     _add_docs(app)
     app.include_router(kserve.router)
+    _describe_keys(app)
     return app
 
 
@@ -210,6 +211,19 @@ def _add_probes(app: FastAPI, lifecycle: Lifecycle) -> None:
     def read_metrics() -> Response:  # in a worker thread: with --workers it reads files
         text, content_type = metrics.render()
         return Response(text, headers={"content-type": content_type})
+
+
+def _describe_keys(app: FastAPI) -> None:
+    """Say that there may be API keys, so that the page can send one along."""
+    describe = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        document = describe()
+        document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        document["security"] = [{}, {"key": []}]
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]
 
 
 def _add_docs(app: FastAPI) -> None:
