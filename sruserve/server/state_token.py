@@ -31,6 +31,7 @@ from sruserve.server.errors import (
 from sruserve.server.snapshot_bytes import pack_snapshot, unpack_snapshot
 
 KEY_BYTES = 32
+_ID_BYTES, _SALT_BYTES = 8, 16
 _VERSION = 2
 _TAG_BYTES = 16
 # version, key id, salt, weights digest, dtype, tenant, expiry
@@ -79,7 +80,7 @@ class StateSealer:
     ) -> None:
         if not keys or any(len(key) != KEY_BYTES for key in keys):
             raise ValueError(f"state keys have {KEY_BYTES} bytes each, and there is at least one")
-        self._keys = {_derive(key, b"", b"sruserve key id", 8): key for key in keys}
+        self._keys = {_key_id(key): key for key in keys}
         self._sealing_id = next(iter(self._keys))
         self._ttl_seconds = ttl_seconds
         self._max_token_bytes = max_token_bytes
@@ -102,7 +103,7 @@ class StateSealer:
                 f"the state would make a token of more than {self._max_token_bytes} bytes; leave "
                 "out `return_state` or ask the operator to raise SRUSERVE_MAX_TOKEN_BYTES"
             )
-        salt = os.urandom(16)
+        salt = os.urandom(_SALT_BYTES)
         expires = self._ttl_seconds and not for_ever
         expiry = int(self._clock()) + self._ttl_seconds if expires else 0
         header = _HEADER.pack(
@@ -161,6 +162,35 @@ class StateSealer:
         if expiry and self._clock() >= expiry:
             raise StateExpired("the state has expired; start the stream anew")
         return unpack_snapshot(payload, binding.width)
+
+
+class Envelope:
+    """Bytes that only servers with the same keys can read, in a store that others may see."""
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        self._keys = {_key_id(key): key for key in keys}
+        self._sealing_id = next(iter(self._keys))
+
+    def seal(self, data: bytes, owner: bytes) -> bytes:
+        """Key id, salt and ciphertext; `owner` has to be named to open them."""
+        salt = os.urandom(_SALT_BYTES)
+        cipher, nonce = _cipher(self._keys[self._sealing_id], salt)
+        return self._sealing_id + salt + cipher.encrypt(nonce, data, owner)
+
+    def open(self, sealed: bytes, owner: bytes) -> bytes:
+        """What was sealed for an owner; raises `StateUnknownKey` or `StateTampered`."""
+        key_id, rest = sealed[:_ID_BYTES], sealed[_ID_BYTES:]
+        if key_id not in self._keys:
+            raise StateUnknownKey("this was sealed under a key that this server does not have")
+        cipher, nonce = _cipher(self._keys[key_id], rest[:_SALT_BYTES])
+        try:
+            return cipher.decrypt(nonce, rest[_SALT_BYTES:], owner)
+        except InvalidTag:
+            raise StateTampered("this was changed, or sealed for another owner") from None
+
+
+def _key_id(key: bytes) -> bytes:
+    return _derive(key, b"", b"sruserve key id", _ID_BYTES)
 
 
 def _derive(key: bytes, salt: bytes, purpose: bytes, length: int) -> bytes:

@@ -1,6 +1,7 @@
 """The service of server-held streams, and the store that the settings ask for."""
 
-from sruserve.server.settings import Settings
+from sruserve.server.settings import Settings, master_keys, parse_keys
+from sruserve.server.state_token import Envelope
 from sruserve.server.streams.held import Store
 from sruserve.server.streams.memory import MemoryStore
 from sruserve.server.streams.service import Streams
@@ -21,5 +22,6 @@ def _open_store(settings: Settings) -> Store | None:
     if settings.store is not None:
         from sruserve.server.streams.redis_store import RedisStore  # the extra `redis` is there
 
-        return RedisStore(settings.store.get_secret_value())
+        keys = parse_keys(master_keys(settings))
+        return RedisStore(settings.store.get_secret_value(), Envelope(keys))
     return MemoryStore(settings.stream_bytes) if settings.workers == 1 else None

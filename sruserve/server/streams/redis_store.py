@@ -1,8 +1,8 @@
 """Streams in Redis: any replica serves any of them, and a restart loses none.
 
-A stream is one hash: `head` (what is known of it), `reply` (to its last step, as it was sent) and
-the state after each of its checkpoints, sealed as a state token. Whoever works on a stream has its
-lease, renewed every second; a replica that dies loses it after three.
+A stream is one hash: `head` (what is known of it), `reply` (to its last step, sealed) and the state
+after each of its checkpoints, sealed as a state token. Whoever works on a stream has its lease,
+renewed every second; a replica that dies loses it after three.
 """
 
 import asyncio
@@ -26,11 +26,13 @@ from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.jobs import Keep, Snapshot
 from sruserve.server.errors import (
     StateQuotaExceeded,
+    StateRefused,
     StoreUnavailable,
     StreamExists,
     StreamExpired,
     StreamUnknown,
 )
+from sruserve.server.state_token import Envelope
 from sruserve.server.streams import scripts
 from sruserve.server.streams.held import Held
 from sruserve.server.tenants import Tenant
@@ -52,7 +54,8 @@ class RedisStore:
 
     keep = Keep.SNAPSHOT
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, envelope: Envelope) -> None:
+        self._envelope = envelope
         pool = BlockingConnectionPool.from_url(
             url,
             max_connections=_CONNECTIONS,
@@ -89,14 +92,14 @@ class RedisStore:
 
     async def read(self, tenant: Tenant, stream_id: str) -> Held:
         found = await self._run(scripts.READ, (tenant.id, stream_id), [])
-        return _held(found, tenant, stream_id)
+        return self._held(found, tenant, stream_id)
 
     async def take(self, tenant: Tenant, stream_id: str) -> Held | None:
         key, lease = (tenant.id, stream_id), token_hex(16)
         found = await self._run(scripts.TAKE, key, [lease, _LEASE_MS])
         if found[0] == scripts.BUSY:
             return None
-        held = _held(found, tenant, stream_id)
+        held = self._held(found, tenant, stream_id)
         self._leases[key] = lease
         return held
 
@@ -150,7 +153,7 @@ class RedisStore:
     async def _add(self, served: Served, held: Held, token: str) -> Held:
         states = {_state_field(held.step): token} if token else {}
         terms = self._terms(served, held, len(states))
-        arguments = [*terms, *_flat(_fields(held) | states)]
+        arguments = [*terms, *_flat(self._fields(held) | states)]
         return await self._change(scripts.ADD, served, held, arguments)
 
     async def _commit(self, served: Served, held: Held, states: dict[str, str]) -> Held:
@@ -159,7 +162,7 @@ class RedisStore:
         lease = self._leases.get(_key(held), "")
         arguments = [
             *(*self._terms(served, held, 1), lease, len(staying), *staying),
-            *_flat(_fields(held) | states),
+            *_flat(self._fields(held) | states),
         ]
         changed = await self._change(scripts.COMMIT, served, held, arguments)
         self._leases.pop(_key(held), None)
@@ -216,6 +219,51 @@ class RedisStore:
             log.info("Redis answers again")
         self._away = False
 
+    def _held(self, found: list[Any], tenant: Tenant, stream_id: str) -> Held:
+        """A stream of which Redis has told: how it was found, head, reply, time left."""
+        if found[0] == scripts.EXPIRED:
+            raise StreamExpired("the stream was idle for too long; create another one")
+        if found[0] == scripts.UNKNOWN:
+            raise StreamUnknown("there is no such stream, or it was deleted; create one")
+        _, head, sealed, left_ms = found
+        try:
+            known = _Head.model_validate_json(head)
+            content = bytes.fromhex(known.content)
+            reply = self._envelope.open(sealed, _owner(tenant, stream_id)) if sealed else b""
+        except (ValueError, StateRefused) as error:
+            log.error("what Redis has of the stream is none of this server's: %s", error)
+            raise StoreUnavailable from None
+        return Held(
+            id=stream_id,
+            tenant=tenant,
+            model=known.model,
+            seed=known.seed,
+            idle_seconds=known.idle_seconds,
+            created=known.created,
+            expires_at=time.time() + left_ms / 1000,
+            step=known.step,
+            content=content,
+            reply=reply,
+            ended=known.ended,
+            checkpoints=known.checkpoints,
+        )
+
+    def _fields(self, held: Held) -> dict[str, str | bytes]:
+        head = _Head(
+            model=held.model,
+            seed=held.seed,
+            idle_seconds=held.idle_seconds,
+            created=held.created,
+            step=held.step,
+            content=held.content.hex(),
+            ended=held.ended,
+            checkpoints=held.checkpoints,
+        )
+        reply = b""
+        if held.reply:
+            reply = self._envelope.seal(held.reply, _owner(held.tenant, held.id))
+        return {"head": head.model_dump_json(), "reply": reply, "ended": str(int(held.ended))}
+
 
 class _Head(BaseModel):
     """What is known of a stream, as Redis has it."""
@@ -232,47 +280,8 @@ class _Head(BaseModel):
     checkpoints: tuple[int, ...]
 
 
-def _held(found: list[Any], tenant: Tenant, stream_id: str) -> Held:
-    """A stream of which Redis has told: how it was found, its head, its reply, its time left."""
-    if found[0] == scripts.EXPIRED:
-        raise StreamExpired("the stream was idle for too long and is gone; create another one")
-    if found[0] == scripts.UNKNOWN:
-        raise StreamUnknown("there is no such stream, or it was deleted; create one")
-    _, head, reply, left_ms = found
-    try:
-        known = _Head.model_validate_json(head)
-        content = bytes.fromhex(known.content)
-    except ValueError as error:
-        log.error("the stream's head in Redis is none of this server's: %s", error)
-        raise StoreUnavailable from None
-    return Held(
-        id=stream_id,
-        tenant=tenant,
-        model=known.model,
-        seed=known.seed,
-        idle_seconds=known.idle_seconds,
-        created=known.created,
-        expires_at=time.time() + left_ms / 1000,
-        step=known.step,
-        content=content,
-        reply=reply,
-        ended=known.ended,
-        checkpoints=known.checkpoints,
-    )
-
-
-def _fields(held: Held) -> dict[str, str | bytes]:
-    head = _Head(
-        model=held.model,
-        seed=held.seed,
-        idle_seconds=held.idle_seconds,
-        created=held.created,
-        step=held.step,
-        content=held.content.hex(),
-        ended=held.ended,
-        checkpoints=held.checkpoints,
-    )
-    return {"head": head.model_dump_json(), "reply": held.reply, "ended": str(int(held.ended))}
+def _owner(tenant: Tenant, stream_id: str) -> bytes:
+    return tenant.id + stream_id.encode()
 
 
 def _flat(fields: dict[str, Any]) -> list[Any]:

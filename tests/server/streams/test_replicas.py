@@ -131,7 +131,7 @@ def test_without_redis_streams_are_503_at_once_and_all_else_goes_on(
         assert replicas.step(replicas.create(), 1, prompt="a").status_code == 200
 
 
-def test_nothing_stays_in_redis_for_ever_and_no_state_can_be_read_there(
+def test_nothing_stays_in_redis_for_ever_and_neither_states_nor_replies_can_be_read_there(
     own_redis: tuple[Replicas, Any, int],
 ) -> None:
     replicas, _, port = own_redis
@@ -148,6 +148,8 @@ def test_nothing_stays_in_redis_for_ever_and_no_state_can_be_read_there(
         )
         assert len(fields[b"state1"]) > 192
         state = fields[b"state1"].decode()
+        assert len(fields[b"reply"]) > 192
+        assert b"choices" not in fields[b"reply"]
         for each in (stream, fork["id"]):
             replicas.delete(each)
         left = client.keys(f"*{stream}*")
