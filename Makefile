@@ -21,7 +21,7 @@ help:  ## List the targets
 serve: $(VENV)/.serve  ## Serve the bundled models on http://127.0.0.1:8000
 	$(BIN)/sruserve serve
 
-# Two processes and a thread in each: the linters and the interpreter side by side, then all others.
+# Two processes and a thread in each: the interpreter beside the linters, then all others.
 test: $(VENV)/.test $(OLDEST_TRITON) $(NEWEST_TRITON) $(ORACLES)  ## Run the linters and all tests
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint interpreted
 	OLDEST_TRITON=$(OLDEST_TRITON) NEWEST_TRITON=$(NEWEST_TRITON) SRU_RELEASES=$(SRU_RELEASES) \
@@ -34,8 +34,8 @@ lint: $(VENV)/.test  ## Run ruff and mypy
 	$(BIN)/mypy
 
 interpreted: $(VENV)/.test
-	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest \
-		tests/interpreted tests/gpu/test_engine.py
+	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=2 \
+		--dist=loadfile tests/interpreted tests/gpu/test_engine.py
 
 bench: $(VENV)/.bench  ## Measure against the peers; results go to bench/results/
 	$(BIN)/python -m bench.stack

@@ -54,7 +54,7 @@ PARTS: dict[str, Callable[[Bench, Ceilings], None]] = {
     "peer": peer_timings,
     "tiles": tile_timings,
 }
-_ROUNDS, _QUICK_ROUNDS = 15, 2
+_ROUNDS, _QUICK_ROUNDS = 15, 1
 
 
 def main() -> int:

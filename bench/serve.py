@@ -29,31 +29,45 @@ from bench.resume import against_fresh
 from bench.sockets import at_once
 from bench.streams import against_engine
 
+_PEERS = ("mosec", "uvicorn", "uvloop")
+
 
 def main() -> int:
     args = _arguments()
-    report = Report("serve", ("mosec", "uvicorn", "uvloop"), args.quick)
+    report = Report(f"serve-{args.only}" if args.only else "serve", _PEERS, args.quick)
     print(f"load from {generator()}\n", flush=True)
     try:
-        if args.quick:
-            against_mosec(report, CLASSIFIER, (1, 8), 1, 1)
-            against_engine(report, LANGUAGE_MODEL, 4, 50, 1)
-            against_itself(report, CLASSIFIER, 1, 2)
-            at_once(report, CLASSIFIER, 20)
-            among_idle(report, CLASSIFIER, 100, 10, 2)
-            against_fresh(report, LANGUAGE_MODEL, 10_000, 3)
-        else:
-            against_mosec(report, CLASSIFIER, (1, 32, 128), args.rounds, args.seconds)
-            against_engine(report, LANGUAGE_MODEL, 64, 1000, args.rounds)
-            against_itself(report, CLASSIFIER, 10, 60)
-            at_once(report, CLASSIFIER, 1000)
-            among_idle(report, CLASSIFIER, 10_000, 200, 20)
-            against_fresh(report, LANGUAGE_MODEL, 1_000_000, 100)
+        if args.only != "load":
+            _peers(report, args)
+        if args.only != "peers":
+            _load(report, args.quick)
     except (LoadFailed, StartFailed, ConnectionError) as error:
         print(f"bench.serve: {error}", file=sys.stderr)
         return 1
     report.finish(args.results)
     return 0
+
+
+def _peers(report: Report, args: argparse.Namespace) -> None:
+    if args.quick:
+        against_mosec(report, CLASSIFIER, (1, 8), 1, 1)
+        against_engine(report, LANGUAGE_MODEL, 4, 50, 1)
+        return
+    against_mosec(report, CLASSIFIER, (1, 32, 128), args.rounds, args.seconds)
+    against_engine(report, LANGUAGE_MODEL, 64, 1000, args.rounds)
+
+
+def _load(report: Report, quick: bool) -> None:
+    if quick:
+        against_itself(report, CLASSIFIER, 1, 2)
+        at_once(report, CLASSIFIER, 20)
+        among_idle(report, CLASSIFIER, 100, 10, 2)
+        against_fresh(report, LANGUAGE_MODEL, 10_000, 3)
+        return
+    against_itself(report, CLASSIFIER, 10, 60)
+    at_once(report, CLASSIFIER, 1000)
+    among_idle(report, CLASSIFIER, 10_000, 200, 20)
+    against_fresh(report, LANGUAGE_MODEL, 1_000_000, 100)
 
 
 def _arguments() -> argparse.Namespace:
@@ -65,6 +79,9 @@ def _arguments() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--quick", action="store_true", help="one short round; nothing is kept")
+    parser.add_argument(
+        "--only", choices=("peers", "load"), help="the comparisons, or what it bears (4 minutes)"
+    )
     parser.add_argument("--rounds", type=int, default=7, help="turns of every server (default: 7)")
     parser.add_argument(
         "--seconds", type=int, default=4, help="load on a server in one turn (default: 4)"

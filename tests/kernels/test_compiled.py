@@ -25,20 +25,21 @@ Facts = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def outputs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[str]]]:
-    """What `tests.kernels.aot` prints under each Triton there is, both at work side by side."""
-    home = tmp_path_factory.mktemp("compiled")
+def outputs() -> Iterator[dict[str, Future[str]]]:
+    """What `tests.kernels.aot` prints under each Triton there is, both at work side by side.
+
+    Triton keeps what it has compiled, by its own version, the source and the options.
+    """
     # Without a folder of its own, the newest is the one that is installed.
     folders = {
         "newest": os.environ.get("NEWEST_TRITON", ""),
         "oldest": os.environ.get("OLDEST_TRITON"),
     }
 
-    def compile_all(name: str, folder: str) -> str:
+    def compile_all(folder: str) -> str:
         environment = {
             **os.environ,
             "PYTHONPATH": str(Path(folder).absolute()) if folder else "",
-            "TRITON_CACHE_DIR": str(home / name),
         }
         done = subprocess.run(
             [sys.executable, "-m", "tests.kernels.aot"],
@@ -51,7 +52,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Futu
 
     with ThreadPoolExecutor(2) as pool:
         yield {
-            name: pool.submit(compile_all, name, folder)
+            name: pool.submit(compile_all, folder)
             for name, folder in folders.items()
             if folder is not None
         }

@@ -57,7 +57,10 @@ def schema(driver: Driver, described: object) -> Constraint:
     return Constraint.json_schema(described, driver.model.codec)
 
 
-literals = st.sampled_from(["a", "b", "é", "€", "ab ", "q", "3", r"\.", "[a-d]", r"\d", r"\w", "."])
+# no `\w` and `\d`: Unicode grows, and not every library is of the same age
+literals = st.sampled_from(
+    ["a", "b", "é", "€", "ab ", "q", "3", r"\.", "[a-d]", "[0-9]", "[^x]", "."]
+)
 patterns = st.recursive(
     literals,
     lambda inner: st.one_of(
