@@ -116,7 +116,7 @@ class Application:
         self.streams = open_streams(settings)
         self.lifecycle.repository.on_end.append(self.streams.end)
         self._mounts[STREAMS] = StreamMount(
-            self.streams, catalogue, tenants, limits, routes, self._pages
+            lambda kind: kind(self.streams, catalogue, tenants, limits, routes), self._pages
         )
         inference = Inference(self.lifecycle, routes, self.streams)
         self._mounts[KSERVE] = KServe(tenants, inference, settings.max_body_bytes)

@@ -3,9 +3,6 @@
 from collections.abc import Awaitable, Callable
 
 from sruserve.server.api.call import Call, Message, Receive, Send
-from sruserve.server.api.catalogue import Catalogue
-from sruserve.server.api.limits import InputLimits
-from sruserve.server.api.routes import Routes
 from sruserve.server.api.streams.endpoints import (
     Create,
     Delete,
@@ -16,8 +13,6 @@ from sruserve.server.api.streams.endpoints import (
     StreamEndpoint,
 )
 from sruserve.server.api.streams.steps import Steps
-from sruserve.server.streams.service import Streams
-from sruserve.server.tenants import Tenants
 
 PREFIX = "/v1/streams"
 _ENDPOINTS: dict[tuple[str, int, str], type[StreamEndpoint]] = {
@@ -34,23 +29,17 @@ _ENDPOINTS: dict[tuple[str, int, str], type[StreamEndpoint]] = {
 class StreamMount:
     """Serves `/v1/streams`.
 
+    make: an endpoint of a kind.
     others: answers what is none of its paths and methods.
     """
 
     def __init__(
         self,
-        streams: Streams,
-        catalogue: Catalogue,
-        tenants: Tenants,
-        limits: InputLimits,
-        routes: Routes,
+        make: Callable[[type[StreamEndpoint]], StreamEndpoint],
         others: Callable[[Message, Receive, Send], Awaitable[None]],
     ) -> None:
         self._others = others
-        self._endpoints = {
-            where: endpoint(streams, catalogue, tenants, limits, routes)
-            for where, endpoint in _ENDPOINTS.items()
-        }
+        self._endpoints = {where: make(endpoint) for where, endpoint in _ENDPOINTS.items()}
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         below = scope["path"].removeprefix(PREFIX).split("/")[1:]
