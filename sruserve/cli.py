@@ -2,13 +2,14 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
 from sruserve import __version__
 from sruserve.cli_models import import_, inspect, verify
-from sruserve.cli_shared import DTypeName, fail
+from sruserve.cli_shared import fail
+from sruserve.model.names import DType
 
 app = typer.Typer(
     name="sruserve",
@@ -74,9 +75,9 @@ def serve(
         ),
     ] = None,
     dtype: Annotated[
-        DTypeName | None,
+        DType | None,
         typer.Option(
-            metavar="|".join(DTypeName),
+            metavar="|".join(get_args(DType)),
             help="Compute dtype of all models (SRUSERVE_DTYPE, which can also name one for each "
             "model); float16 runs on a GPU only.",
             show_default=False,
@@ -97,8 +98,7 @@ def serve(
     from sruserve.server.settings import SettingsError, load_settings
 
     given: dict[str, Any] = {"host": host, "port": port, "workers": workers}
-    given |= {"device": device, "fast": fast}
-    given["dtype"] = dtype.value if dtype else None
+    given |= {"device": device, "dtype": dtype, "fast": fast}
     given = {name: value for name, value in given.items() if value is not None}
     if folders:
         given["model_folders"] = tuple(folders)

@@ -1,26 +1,16 @@
 """The commands for models: import, verify, inspect."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sruserve.cli_shared import DTypeName, fail, progress_bar
+from sruserve.cli_shared import fail, progress_bar
 from sruserve.model.importers.origins import ORIGINS
+from sruserve.model.names import DType, Task
 
 if TYPE_CHECKING:
     from sruserve.model.folder import Model
-
-
-class TaskName(StrEnum):
-    """What a model is for."""
-
-    CLASSIFY = "classify"
-    PAIR = "pair"
-    TAG = "tag"
-    GENERATE = "generate"
-    ENCODE = "encode"
 
 
 FORMATS = ("auto", *ORIGINS)
@@ -40,7 +30,7 @@ DeviceOption = Annotated[
     ),
 ]
 DTypeOption = Annotated[
-    DTypeName | None,
+    DType | None,
     typer.Option(help="Compute dtype; default: the model's own. float16 runs on a GPU only."),
 ]
 
@@ -50,7 +40,7 @@ def import_(
     out: Annotated[
         Path, typer.Argument(help="The model folder to write; a model folder there is replaced.")
     ],
-    task: Annotated[TaskName, typer.Option(help="What the model is for.")],
+    task: Annotated[Task, typer.Option(help="What the model is for.")],
     format: Annotated[  # noqa: A002
         str,
         typer.Option(
@@ -92,9 +82,7 @@ def import_(
             def step(name: str) -> None:
                 progress.update(bar, description=name, advance=1)
 
-            model = import_checkpoint(
-                weights, out, task.value, options, vocab, labels, format, step
-            )
+            model = import_checkpoint(weights, out, task, options, vocab, labels, format, step)
     except ModelError as error:
         fail(error)
     typer.echo(f"wrote {out}: {model.parameters:,} parameters, digest {model.digest[:16]}…")
@@ -168,7 +156,7 @@ def inspect(
         fail(error)
 
 
-def _load(path: Path, device: str, dtype: DTypeName | None) -> "Model":
+def _load(path: Path, device: str, dtype: DType | None) -> "Model":
     """A model on the device that was asked for, or the end of the command."""
     from sruserve.kernels.devices import DeviceError, resolve_device, use_device
     from sruserve.model.folder import load_model
@@ -179,7 +167,7 @@ def _load(path: Path, device: str, dtype: DTypeName | None) -> "Model":
         fail(error)
     try:
         use_device(resolved)
-        return load_model(path, dtype.value if dtype else None, resolved)
+        return load_model(path, dtype, resolved)
     except RuntimeError as error:  # a GPU that is full, or that another process has alone
         if resolved.type == "cpu":
             raise

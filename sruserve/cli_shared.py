@@ -1,6 +1,5 @@
-"""What every command shares: option values, one-line errors and the bar."""
+"""What every command shares: one-line errors and the bar."""
 
-from enum import StrEnum
 from typing import NoReturn
 
 import typer
@@ -8,14 +7,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
 _errors = Console(stderr=True, highlight=False)
-
-
-class DTypeName(StrEnum):
-    """What to compute in."""
-
-    FLOAT32 = "float32"
-    BFLOAT16 = "bfloat16"
-    FLOAT16 = "float16"
 
 
 def fail(error: Exception, code: int = 1) -> NoReturn:

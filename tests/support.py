@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from sruserve.model.cells import FAMILIES
-from sruserve.model.config import ModelConfig, Task, architecture
+from sruserve.model.config import ModelConfig, architecture
 from sruserve.model.embeddings import EmbeddingConfig
 from sruserve.model.folder import Model, load_model, save_model
 from sruserve.model.heads import HeadConfig
+from sruserve.model.names import Task
 from sruserve.model.network import network_shapes
 
 CPU = torch.device("cpu")

@@ -32,15 +32,28 @@ def test_every_command_explains_itself(command: str) -> None:
     assert "Usage" in result.output
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["import", "--help"], ["--version"]], ids=str)
-def test_help_does_not_wait_for_torch(arguments: list[str]) -> None:
-    code = (
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--help"], 0),
+        (["import", "--help"], 0),
+        (["--version"], 0),
+        (["settings"], 0),
+        (["serve", "--host", "1:2"], 2),
+        (["serve", "nothing"], 2),
+    ],
+    ids=str,
+)
+def test_help_and_mistakes_do_not_wait_for_torch(arguments: list[str], code: int) -> None:
+    program = (
         "import sys\n"
         "from sruserve.cli import app\n"
-        f"app({arguments}, standalone_mode=False)\n"
-        "sys.exit('torch' in sys.modules)"
+        "sys.modules['torch'] = None  # an import of it fails from here on\n"
+        f"app({arguments})"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_inspect_says_what_a_model_is(tmp_path: Path) -> None:
@@ -56,27 +69,42 @@ def test_inspect_says_what_a_model_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:7", "tpu"])
+@pytest.mark.parametrize("command", [["inspect"], ["verify", "case.safetensors"]], ids=str)
 def test_a_device_that_is_not_there_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str], device: str
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     model = str(save_random_model(tmp_path / "m", vocab_size=9))
-    for result in (
-        run("inspect", model, "--device", device),
-        run("verify", model, "case.safetensors", "--device", device),
-        run("serve", model, "--port", "0", "--device", device),
-    ):
-        assert result.returncode in (1, 2)
-        assert "cuda" in result.stderr + result.stdout
-        assert "Traceback" not in result.stderr + result.stdout
+    result = CliRunner().invoke(app, [command[0], model, *command[1:], "--device", device])
+    assert result.exit_code == 1
+    assert "cuda" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--device", "cuda:7"], "SRUSERVE_DEVICE: cannot compute on cuda:7"),
+        (["--device", "cpu", "--dtype", "float16"], "set its dtype to bfloat16"),
+    ],
+    ids=["device", "dtype"],
+)
+def test_a_server_that_cannot_compute_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], told: str
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    model = str(save_random_model(tmp_path / "m", vocab_size=9))
+    result = run("serve", model, "--port", "0", *options)
+    assert result.returncode == 1
+    assert told in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 def test_float16_is_refused_on_the_cpu(tmp_path: Path) -> None:
     model = str(save_random_model(tmp_path / "m", vocab_size=9))
-    for command in (["inspect", model], ["serve", model, "--port", "0"]):
-        result = run(*command, "--device", "cpu", "--dtype", "float16")
-        assert result.returncode == 1
-        assert "set its dtype to bfloat16" in result.stderr + result.stdout
+    result = CliRunner().invoke(app, ["inspect", model, "--device", "cpu", "--dtype", "float16"])
+    assert result.exit_code == 1
+    assert "set its dtype to bfloat16" in result.stderr
 
 
 def test_serve_passes_its_options_on_as_settings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,4 +171,4 @@ def test_a_mistake_is_one_line_without_a_traceback(tmp_path: Path, command: str)
 def test_output_to_a_file_has_no_colours(tmp_path: Path) -> None:
     result = run("inspect", str(save_random_model(tmp_path / "m", vocab_size=9)))
     assert "\x1b" not in result.stdout + result.stderr
-    assert "\x1b" not in run("inspect", str(tmp_path / "nothing")).stderr
+    assert "\x1b" not in run("serve", str(tmp_path / "nothing")).stderr

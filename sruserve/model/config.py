@@ -1,7 +1,7 @@
 """The frozen description of a network, as `config.json` holds it."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import (
     BaseModel,
@@ -20,10 +20,8 @@ from sruserve.model.cells.stack import StackConfig
 from sruserve.model.embeddings import EmbeddingConfig
 from sruserve.model.errors import ConfigError
 from sruserve.model.heads import HeadConfig
+from sruserve.model.names import DType, Task
 from sruserve.model.state import StateLayout
-
-Task = Literal["classify", "pair", "tag", "generate", "encode"]
-DType = Literal["float32", "bfloat16", "float16"]
 
 LABELLED = ("classify", "pair", "tag")
 _SHOWN = 8  # findings in a message

@@ -18,8 +18,9 @@ from sruserve.kernels.devices import (
 )
 from sruserve.kernels.dispatch import INTERPRETER
 from sruserve.kernels.self_check import KernelMismatch, check_kernels
-from sruserve.model.config import DType, ModelConfig, read_config
+from sruserve.model.config import ModelConfig, read_config
 from sruserve.model.folder import compute_dtype
+from sruserve.model.names import DType
 from sruserve.model.network import network_shapes
 from sruserve.model.versions import CONFIG_FILE, newest
 from sruserve.server.settings import Settings, SettingsError, variable_name

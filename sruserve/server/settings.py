@@ -21,7 +21,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from sruserve.model.config import DType
+from sruserve.model.names import DType
 from sruserve.server.tenants import KeyEntry, read_keys
 
 PREFIX = "SRUSERVE_"

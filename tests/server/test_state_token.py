@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sruserve.model.config import DType
+from sruserve.model.names import DType
 from sruserve.server.engine.jobs import Snapshot
 from sruserve.server.errors import (
     StateExpired,

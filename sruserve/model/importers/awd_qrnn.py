@@ -7,7 +7,6 @@ from torch import Tensor
 
 from sruserve.model.cells.gated import LSTMConfig
 from sruserve.model.cells.stack import StackConfig
-from sruserve.model.config import Task
 from sruserve.model.errors import CheckpointError
 from sruserve.model.importers.network import vocabulary_and_head
 from sruserve.model.importers.options import agree, known, make
@@ -21,6 +20,7 @@ from sruserve.model.importers.tensors import (
     need,
     rest_of,
 )
+from sruserve.model.names import Task
 
 _QRNN = rf"rnns\.{NUMBER}\.linear\.(?:module\.)?"
 _LSTM = rf"rnns\.{NUMBER}\.(?:module\.)?(?=(?:weight|bias)_[ih]h_l0)"

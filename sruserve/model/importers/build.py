@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 from torch import Tensor
 
-from sruserve.model.config import LABELLED, ModelConfig, Task, architecture, explain
+from sruserve.model.config import LABELLED, ModelConfig, architecture, explain
 from sruserve.model.errors import CheckpointError, OptionError
 from sruserve.model.folder import Model, save_model
 from sruserve.model.heads import HeadConfig
@@ -16,6 +16,7 @@ from sruserve.model.importers.origin import Imported
 from sruserve.model.importers.origins import ORIGINS, origin
 from sruserve.model.importers.tensors import matrix_of
 from sruserve.model.importers.vocabulary import is_string_list, read_json, vocabulary
+from sruserve.model.names import Task
 
 _HEAD_OPTIONS = ("pooling", "combine")  # ours: no library's constructor knows them
 

@@ -5,12 +5,12 @@ from collections.abc import Collection, Mapping
 
 from torch import Tensor
 
-from sruserve.model.config import Task
 from sruserve.model.errors import CheckpointError, OptionError
 from sruserve.model.importers.options import agree, make
 from sruserve.model.importers.origin import Imported, Options
 from sruserve.model.importers.sru_stack import read_stack
 from sruserve.model.importers.tensors import NUMBER, floats, layers_of, need
+from sruserve.model.names import Task
 
 _ENCODERS = ("doc_rnn", "question_rnn")
 

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from torch import Tensor
 
 from sruserve.model.cells.stack import StackConfig
-from sruserve.model.config import Task
 from sruserve.model.errors import CheckpointError
 from sruserve.model.heads import HeadConfig
 from sruserve.model.importers.lrn_cells import CELLS, Kind, kind_of
@@ -14,6 +13,7 @@ from sruserve.model.importers.network import vocabulary_and_head
 from sruserve.model.importers.options import agree, known
 from sruserve.model.importers.origin import Imported, Options
 from sruserve.model.importers.tensors import NUMBER, floats, layers_of, need, rest_of
+from sruserve.model.names import Task
 
 # An `RNN` of several cells, alone or in a model; or the language model, an `RNN` for each layer.
 _BARE = rf"(?:[^.]+\.)*cell_{NUMBER}\."

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from sruserve.model.config import Task
 from sruserve.model.errors import CheckpointError
 from sruserve.model.heads import HeadConfig
 from sruserve.model.importers.tensors import matrix_of
+from sruserve.model.names import Task
 
 _MODULES = {
     "emb_layer.embedding.": "embedding.",

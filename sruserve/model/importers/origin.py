@@ -7,9 +7,9 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from sruserve.model.cells.stack import StackConfig
-from sruserve.model.config import Task
 from sruserve.model.embeddings import EmbeddingConfig
 from sruserve.model.heads import HeadConfig
+from sruserve.model.names import Task
 
 Options = Mapping[str, Any]
 

@@ -7,7 +7,6 @@ from typing import Any
 from torch import Tensor
 
 from sruserve.model.cells.qrnn import QRNNConfig
-from sruserve.model.config import Task
 from sruserve.model.errors import CheckpointError, OptionError
 from sruserve.model.importers.network import vocabulary_and_head
 from sruserve.model.importers.options import agree, flag, known, make, shown
@@ -20,6 +19,7 @@ from sruserve.model.importers.tensors import (
     need,
     rest_of,
 )
+from sruserve.model.names import Task
 
 _LAYER = rf"(?:[^.]+\.)*layers\.{NUMBER}\.linear\."
 _TRAINING = {"bias", "batch_first", "dropout", "bidirectional", "save_prev_x", "use_cuda"}

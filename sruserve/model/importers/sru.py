@@ -5,12 +5,12 @@ from collections.abc import Collection, Mapping
 
 from torch import Tensor
 
-from sruserve.model.config import Task
 from sruserve.model.errors import CheckpointError
 from sruserve.model.importers.network import vocabulary_and_head
 from sruserve.model.importers.origin import Imported, Options
 from sruserve.model.importers.sru_stack import read_stack
 from sruserve.model.importers.tensors import NUMBER, floats, layers_of, matrix_of, rest_of
+from sruserve.model.names import Task
 
 _OWN = r"rnn_lst\.[0-9]{1,4}\.(weight|weight_c|custom_\w+\..*|transform_module\.([01]\.)?weight)"
 _STACK = rf"((?:[^.]+\.)*)rnn_lst\.{NUMBER}\."

@@ -7,7 +7,6 @@ from typing import Any
 from torch import Tensor
 
 from sruserve.model.cells.srupp import SRUppConfig
-from sruserve.model.config import Task
 from sruserve.model.errors import CheckpointError, OptionError
 from sruserve.model.importers.network import vocabulary_and_head
 from sruserve.model.importers.options import agree, flag, known, make, shown
@@ -15,6 +14,7 @@ from sruserve.model.importers.origin import Imported, Options
 from sruserve.model.importers.srupp_adaptive import adaptive, is_adaptive
 from sruserve.model.importers.srupp_norms import norms
 from sruserve.model.importers.tensors import NUMBER, floats, layers_of, matrix_of, need, rest_of
+from sruserve.model.names import Task
 
 _TRAINING = {
     "dropout",

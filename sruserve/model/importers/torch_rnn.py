@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from sruserve.model.cells.gated import GatedConfig, GRUConfig, LSTMConfig, RNNConfig
-from sruserve.model.config import Task
 from sruserve.model.errors import CheckpointError, OptionError
 from sruserve.model.heads import HeadConfig
 from sruserve.model.importers.options import agree, flag, known, make
 from sruserve.model.importers.origin import Imported, Options
 from sruserve.model.importers.tensors import check_names, floats, need
+from sruserve.model.names import Task
 
 _OF_STACK = re.compile(
     r"((?:.+\.)?)((?:weight_ih|weight_hh|weight_hr|bias_ih|bias_hh)_l([0-9]{1,4})(_reverse)?)"
