@@ -11,6 +11,7 @@ from urllib.parse import parse_qs
 
 from pydantic_core import to_json
 
+from sruserve.server.api.parts import check_parts
 from sruserve.server.errors import BodyTooLarge, Draining, ServeError
 from sruserve.server.metrics import UNKNOWN_MODEL
 
@@ -119,6 +120,12 @@ class Call:
                 "raise SRUSERVE_MAX_BODY_BYTES"
             )
         return b"".join(parts)
+
+    async def json_body(self, limit: int) -> bytes:
+        """The whole body, of so few parts that reading it is short; raises `InputTooLong`."""
+        body = await self.body(limit)
+        check_parts(body, limit)
+        return body
 
     async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         """Send the status line and the headers."""

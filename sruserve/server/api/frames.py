@@ -12,6 +12,7 @@ from sruserve.server.api.call import Call, ClientGone, Message, Receive, Send, j
 from sruserve.server.api.catalogue import Catalogue
 from sruserve.server.api.completion_request import CompletionRequest
 from sruserve.server.api.endpoint import Endpoint
+from sruserve.server.api.parts import check_parts
 from sruserve.server.api.problems import as_serve_error
 from sruserve.server.api.requests import Request
 from sruserve.server.api.route import off_loop
@@ -79,8 +80,9 @@ class Frame(Call):
         """Bytes of the frame."""
         return len(self._data)
 
-    def fields(self) -> dict[str, Any]:
-        """What the frame says, but for its id."""
+    def fields(self, longest: int) -> dict[str, Any]:
+        """What the frame says, but for its id; `longest`: bytes of a frame."""
+        check_parts(self._data, longest)
         try:
             given = from_json(self._data)
         except ValueError as error:
@@ -142,7 +144,7 @@ class Frames(Endpoint):
 
     async def serve(self, call: Call, tenant: Tenant) -> None:
         assert isinstance(call, Frame)
-        fields = call.fields()
+        fields = call.fields(self._complete.limits.body_bytes)
         beginning = {name: fields.pop(name) for name in _BEGINNING if name in fields}
         if call.stream is not None:
             if beginning:

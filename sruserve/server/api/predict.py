@@ -79,7 +79,7 @@ class PredictEndpoint(Endpoint):
 
     async def serve(self, call: Call, tenant: Tenant) -> None:
         route = self._route
-        body = await call.body(route.limits.body_bytes)
+        body = await call.json_body(route.limits.body_bytes)
         asked = PredictRequest.model_validate_json(body)
         if isinstance(asked.inputs, list):
             check_inputs(len(asked.inputs), route.limits, "inputs")

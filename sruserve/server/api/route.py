@@ -38,7 +38,7 @@ class Route(Endpoint, Generic[Body]):
         self._validate: Callable[[bytes], Body] = self.schema.__pydantic_validator__.validate_json
 
     async def serve(self, call: Call, tenant: Tenant) -> None:
-        body = await call.body(self.limits.body_bytes)
+        body = await call.json_body(self.limits.body_bytes)
         request = self._validate(body)
         served = self.choose(request).of(tenant)
         call.model = served.name

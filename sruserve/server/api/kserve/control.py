@@ -60,7 +60,7 @@ class ControlEndpoint(KServeEndpoint):
         """The answer to a POST; None: there is none."""
         if parts[:1] != ("repository",):
             return None
-        body = ControlBody.model_validate_json(await call.body(self._body_bytes) or b"{}")
+        body = ControlBody.model_validate_json(await call.json_body(self._body_bytes) or b"{}")
         match parts[1:]:
             case ("index",):
                 return self._inference.index(body.ready)

@@ -11,6 +11,7 @@ from sruserve.server.api.kserve.edge import KServeEndpoint
 from sruserve.server.api.kserve.messages import InferRequest, InferResponse, Tensor
 from sruserve.server.api.kserve.service import Inference
 from sruserve.server.api.kserve.wire import InferHeader, read_request, write_response
+from sruserve.server.api.parts import check_parts
 from sruserve.server.api.route import LONG_BYTES, off_loop
 from sruserve.server.errors import InvalidRequest
 from sruserve.server.metrics import UNKNOWN_MODEL
@@ -72,6 +73,7 @@ class InferEndpoint(KServeEndpoint):
         json_bytes = _header_length(length, len(body))
         if json_bytes == 0 and body:
             return self._raw_request(model, version, body)
+        check_parts(body[:json_bytes], self._body_bytes)
         return read_request(model, version, body, json_bytes)
 
     def _raw_request(self, model: str, version: str, body: bytes) -> InferRequest:

@@ -31,7 +31,7 @@ class Steps(StreamEndpoint):
     path, schema = "/v1/streams/{id}/steps", Step
 
     async def serve(self, call: Call, tenant: Tenant) -> None:
-        body = await call.body(self.limits.body_bytes)
+        body = await call.json_body(self.limits.body_bytes)
         held, served = await self.find(call, tenant)
         route, request = self._read(served, body)
         served.engine.check_admission(len(body))

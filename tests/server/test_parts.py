@@ -1,0 +1,134 @@
+"""A body of millions of tiny parts is refused before it is read, in every protocol."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+import websockets.sync.client as websockets
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sruserve.server.api.parts import MOST_PARTS, check_parts
+from sruserve.server.errors import InputTooLong
+
+LONGEST = 8 << 20  # bytes of a body
+# What reading them would take is 0.4 to 6 seconds; a value takes less than a list.
+TINY = ["[]", "{}", "[0]", '[0,""]', "[{},{}]", "0"]
+
+
+def filled(before: str, item: str) -> bytes:
+    """A body of 8 MB: a list of `item`, and what stands before it."""
+    room = LONGEST - len(before) - 2
+    items = ",".join([item] * (room // (len(item) + 1)))
+    return f"{before}[{items}]}}".encode()
+
+
+@contextmanager
+def at_once() -> Iterator[None]:
+    """Client and server together need little time, sending and receiving included."""
+    begin = time.process_time()
+    yield
+    assert time.process_time() - begin < 0.8
+
+
+@pytest.mark.parametrize("item", TINY)
+@pytest.mark.parametrize(
+    ("path", "before"),
+    [
+        ("/v1/score", '{"model":"characters","input":'),
+        ("/v1/completions", '{"model":"characters","prompt":'),
+        ("/v1/classify", '{"model":"sensor","features":'),
+        ("/v1/classify", '{"model":"question","input":"a","unknown":'),
+        ("/v1/streams", '{"model":"question","unknown":'),
+        ("/predict?model=question", '{"inputs":'),
+        ("/v2/models/question/infer", '{"inputs":'),
+        ("/v2/repository/index", '{"ready":'),
+    ],
+)
+def test_over_http(client: httpx.Client, path: str, before: str, item: str) -> None:
+    body = filled(before, item)
+    with at_once():
+        reply = client.post(path, content=body)
+    assert reply.status_code == (400 if path.startswith("/v2") else 422), reply.text
+    assert "the body holds" in reply.text
+
+
+@pytest.mark.parametrize("item", TINY)
+def test_in_a_step_of_a_stream(client: httpx.Client, item: str) -> None:
+    stream = client.post("/v1/streams", json={"model": "question"}).json()["id"]
+    body = filled('{"step":1,"input":', item)
+    with at_once():
+        reply = client.post(f"/v1/streams/{stream}/steps", content=body)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (422, "input_too_long")
+    assert client.get(f"/v1/streams/{stream}").json()["step"] == 0
+
+
+@pytest.mark.parametrize("item", TINY)
+def test_in_a_frame(client: httpx.Client, item: str) -> None:
+    url = str(client.base_url).replace("http", "ws", 1)
+    body = filled('{"model":"question","input":', item).decode()
+    with websockets.connect(f"{url}/v1/stream", compression=None) as socket:
+        with at_once():
+            socket.send(body)
+            told = json.loads(socket.recv())
+        assert told["error"]["code"] == "input_too_long"
+        socket.send('{"model": "question", "input": "a"}')
+        assert json.loads(socket.recv())["usage"] == {"steps": 0}  # a word that is held back
+
+
+def test_the_header_of_binary_tensors_is_bounded_and_what_follows_is_not(
+    client: httpx.Client,
+) -> None:
+    tensor = {"name": "features", "shape": [10_000, 8], "datatype": "FP32"}
+    size = 4 * 10_000 * 8
+    head = json.dumps({"inputs": [tensor | {"parameters": {"binary_data_size": size}}]}).encode()
+    for body, length, status in (
+        (head + b"[{{:" * (size // 4), len(head), 200),
+        (head + b"[{{:" * (size // 4), len(head) + size, 400),
+    ):
+        reply = client.post(
+            "/v2/models/sensor/infer",
+            content=body,
+            headers={"inference-header-content-length": str(length)},
+        )
+        assert reply.status_code == status, reply.text
+        assert ("the body holds" in reply.text) is (status == 400)
+
+
+def test_texts_may_hold_any_number_of_brackets() -> None:
+    for text in ("[" * LONGEST, ',"\\' * (LONGEST // 6), "{:}\n" * (LONGEST // 5)):
+        check_parts(json.dumps({"input": text}).encode(), LONGEST)
+
+
+def parts_of(value: Any) -> int:
+    """How many lists, objects and fields a value has."""
+    if isinstance(value, dict):
+        return 1 + len(value) + sum(map(parts_of, value.values()))
+    return 1 + sum(map(parts_of, value)) if isinstance(value, list) else 0
+
+
+NASTY = st.text(st.sampled_from('[]{}:,"\\a'), max_size=9)
+ANY = st.recursive(
+    st.none() | st.integers() | NASTY,
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(NASTY, inner, max_size=5),
+    max_leaves=30,
+)
+
+
+@settings(max_examples=20)
+@given(ANY)
+def test_what_stands_in_texts_does_not_count(value: Any) -> None:
+    """Enough copies to be over the bound by little, or not to be, whatever texts they hold."""
+    parts = parts_of(value)
+    copies = MOST_PARTS // parts if parts else 1000
+    for count in (copies - 1, copies + 1):
+        body = json.dumps([value] * count).encode()
+        if parts * count + 1 > MOST_PARTS:
+            with pytest.raises(InputTooLong, match=f"{parts * count + 1} lists"):
+                check_parts(body, len(body) * 8)
+        else:
+            check_parts(body, len(body) * 8)
