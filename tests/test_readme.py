@@ -1,4 +1,4 @@
-"""Every command in the README is run, against the server that `make serve` starts."""
+"""Commands and programs in the documents are run, against the server that `make serve` starts."""
 
 import json
 import os
@@ -21,6 +21,11 @@ BASH = ("bash", "-euo", "pipefail")
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 PROGRAMS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+OTHERS = [
+    program
+    for path in sorted((ROOT / "docs").glob("*.md"))
+    for program in re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL)
+]
 COMMANDS = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
 
 
@@ -60,7 +65,7 @@ def ports() -> Iterator[tuple[int, int]]:
 
 
 def run(text: str, ports: tuple[int, int], *program: str) -> str:
-    """What a program writes that is given a text of the README."""
+    """What a program writes that is given a text of the documents."""
     assert "127.0.0.1:800" in text
     for written, port in zip(("127.0.0.1:8000", "127.0.0.1:8001"), ports, strict=True):
         text = text.replace(written, f"127.0.0.1:{port}")
@@ -90,6 +95,12 @@ def test_a_client_of_the_readme_takes_five_lines_at_most(
     assert "openai" in program or "number" in output
     assert len(output) > 8
     assert "error" not in output
+
+
+@pytest.mark.parametrize("program", OTHERS, ids=lambda program: program.split("\n")[0][:60])
+def test_a_program_of_the_documents_runs(program: str, ports: tuple[int, int]) -> None:
+    output = run(program, ports, sys.executable)
+    assert "number" in output or "completions" in program
 
 
 def test_every_family_is_in_the_table_with_a_test_that_is_there() -> None:

@@ -63,8 +63,8 @@ def test_a_completion(connected: openai.OpenAI) -> None:
 
 
 def test_the_example_of_the_documentation_runs(client: httpx.Client) -> None:
-    section = Path("docs/http.md").read_text().split("## Completions")[1]
-    code = section.split("```python")[1].split("```")[0]
+    page = Path("docs/completions.md").read_text()
+    code = page.split("```python")[1].split("```")[0]
     code = code.replace("http://127.0.0.1:8000", str(client.base_url))
     names: dict[str, Any] = {}
     exec(code.replace("shakespeare", "characters"), names)
