@@ -132,7 +132,7 @@ def loadable(tile: ProductTile, inputs: int, dtype: torch.dtype) -> ProductTile:
 
 def sample_warps(vocabulary: int) -> int:
     """For a stream's program of the sampler, of so many tokens."""
-    return min(max(vocabulary // 128, 1), 8)
+    return min(max(vocabulary // 128, 1), 16)
 
 
 def _vector(tiles: tuple[ProductTile, ...], rows: int) -> ProductTile:

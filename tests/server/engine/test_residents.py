@@ -355,7 +355,7 @@ def test_host_memory_that_runs_out_leaves_what_there_is_and_is_asked_for_again(
         asyncio.run(run(driver))
 
 
-def test_a_hundred_thousand_streams_are_kept_and_each_is_continued_as_if_never_stopped(
+def test_a_hundred_thousand_streams_are_kept_and_any_is_continued_as_if_never_stopped(
     tmp_path: Path,
 ) -> None:
     def memory() -> int:
