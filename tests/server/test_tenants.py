@@ -38,7 +38,7 @@ def guarded(serve: Serve) -> Iterator[httpx.Client]:
         {"authorization": ACME},
     ],
 )
-@pytest.mark.parametrize("path", [COMPLETE, "/v1/models", "/v1/models/characters"])
+@pytest.mark.parametrize("path", [COMPLETE, "/v1/models", "/v1/models/characters", "/v1/stream"])
 def test_without_a_known_key_nothing_is_served(
     guarded: httpx.Client, path: str, sent: dict[str, str]
 ) -> None:
