@@ -35,6 +35,7 @@ log = logging.getLogger("sruserve.api")
 _REFUSED: dict[int | str, dict[str, Any]] = {
     401: {"model": replies.ErrorReply, "description": "The API key is missing or unknown"},
     404: {"model": replies.ErrorReply, "description": "No such model"},
+    429: {"model": replies.ErrorReply, "description": "The API key has used up its requests"},
 }
 _ASSETS = "/docs/assets"
 _DESCRIPTION = """Inference for trained recurrent models. All that a model remembers of a stream is
@@ -162,10 +163,10 @@ def _add_models(app: FastAPI, lifecycle: Lifecycle) -> None:
             vocab_size=model.config.vocab_size,
         )
 
-    def check_key(request: Request) -> None:
-        lifecycle.tenants.of(request.headers.get("authorization"))
+    async def admit(request: Request) -> None:
+        lifecycle.tenants.of(request.headers.get("authorization")).admit()
 
-    known = APIRouter(dependencies=[Depends(check_key)], tags=["models"], responses=_REFUSED)
+    known = APIRouter(dependencies=[Depends(admit)], tags=["models"], responses=_REFUSED)
 
     @known.get("/v1/models", summary="List the models")
     async def list_models() -> replies.ModelList:
