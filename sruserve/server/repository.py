@@ -91,12 +91,6 @@ class Repository:
                 "explicit model load / unload is not allowed: this server loads its models when it "
                 f"starts; its operator can set {variable_name('model_control')}=true"
             )
-        if self._settings.workers > 1:
-            raise ModelControlRefused(
-                "explicit model load / unload is not allowed: this server has several workers, "
-                "and a request reaches one of them; its operator can restart it, or set "
-                f"{variable_name('workers')}=1"
-            )
 
         async def alone() -> None:
             async with self._one_change:

@@ -18,6 +18,7 @@ import pytest
 from sruserve.model.versions import newest, versions
 from sruserve.server.app import Application
 from tests.server.conftest import LABELS, Serve, words_vocabulary
+from tests.server.test_running import start
 from tests.server.test_socket import ask, completed, connected, run
 from tests.support import save_random_model
 
@@ -347,19 +348,22 @@ def test_nothing_but_the_operators_folders_is_loaded(
     assert change(client, name, "load").status_code in (400, 404)
 
 
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [({}, "SRUSERVE_MODEL_CONTROL=true"), ({"model_control": True, "workers": 2}, "WORKERS=1")],
-)
-def test_models_are_changed_only_where_that_is_allowed(
-    serve: Serve, given: dict[str, Any], told: str
-) -> None:
-    with serve("question", **given) as (client, _):
+def test_models_are_changed_only_where_that_is_allowed(serve: Serve) -> None:
+    with serve("question") as (client, _):
         for what in ("load", "unload"):
             reply = change(client, "question", what)
             assert reply.status_code == 403
-            assert told in reply.json()["error"]
+            assert "SRUSERVE_MODEL_CONTROL=true" in reply.json()["error"]
         assert classify(client).status_code == 200
+
+
+def test_several_workers_whose_models_may_change_do_not_start(models: Path) -> None:
+    process = start(str(models / "question"), workers="2", model_control="true")
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert len(output.splitlines()) == 1
+    assert "SRUSERVE_WORKERS=2" in output
+    assert "SRUSERVE_MODEL_CONTROL to false" in output
 
 
 def test_versions_are_numbers_in_their_order(tmp_path: Path) -> None:
