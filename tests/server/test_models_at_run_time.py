@@ -14,10 +14,13 @@ from typing import Any
 
 import httpx
 import pytest
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
 
 from sruserve.model.versions import newest, versions
 from sruserve.server.app import Application
 from tests.server.conftest import LABELS, Serve, words_vocabulary
+from tests.server.kserve.conftest import grpc_address
 from tests.server.test_running import start
 from tests.server.test_socket import ask, completed, connected, run
 from tests.support import save_random_model
@@ -46,8 +49,8 @@ def models(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def running(serve: Serve, models: Path) -> Iterator[tuple[httpx.Client, Application]]:
-    with serve(models=models, model_folders=(), model_control=True) as (client, application):
-        yield client, application
+    with serve(models=models, model_folders=(), model_control=True, grpc_port=0) as served:
+        yield served
 
 
 def change(client: httpx.Client, name: str, what: str) -> httpx.Response:
@@ -268,15 +271,24 @@ def test_a_state_of_the_old_version_is_refused_by_the_new_one(
 
 
 def test_a_version_that_cannot_be_loaded_leaves_what_was_served(
-    running: tuple[httpx.Client, Application], models: Path
+    running: tuple[httpx.Client, Application], models: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    client, _ = running
+    client, application = running
     (models / "question" / "3").mkdir()
     (models / "question" / "3" / "config.json").write_text("{}")
     with always_asking(client, classify) as replies:
         reply = change(client, "question", "load")
         assert reply.status_code == 400
-        assert str(models / "question" / "3") in reply.text
+        with (
+            triton.InferenceServerClient(grpc_address(application)) as rpc,
+            pytest.raises(InferenceServerException) as refused,
+        ):
+            rpc.load_model("question")
+        for told in (reply.json()["error"], refused.value.message()):
+            assert "'question' was not loaded" in told
+            assert "(invalid_config); the server's log says why" in told
+            assert str(models) not in told
+        assert caplog.text.count(str(models / "question" / "3")) == 2
     assert {reply.status_code for reply in replies} == {200}
     assert version_of(client) == "2"
 
