@@ -45,23 +45,29 @@ clean:  ## Remove what the other targets made
 	rm -rf $(VENV) build dist *.egg-info sruserve/kernels/_cpu*.so .mypy_cache .ruff_cache .pytest_cache
 
 $(VENV)/bin/python:
-	$(PYTHON) -m venv $(VENV)
+	@echo 'Making a virtual environment in $(VENV)'
+	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.serve: $(SOURCES) | $(VENV)/bin/python
-	$(PIP) --editable .
+	@echo 'Installing sruserve and what it needs, torch too: some minutes'
+	@$(PIP) --editable .
 	@touch $@
 
 $(VENV)/.test: $(SOURCES) | $(VENV)/bin/python
-	$(PIP) --editable '.[test]'
+	@echo 'Installing what the tests need: some minutes'
+	@$(PIP) --editable '.[test]'
 	@touch $@ $(VENV)/.serve
 
 $(VENV)/triton-%: | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@ triton==$*
+	@echo 'Installing triton $* for the tests'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@ triton==$*
 
 $(SRU_RELEASES)/sru-%: | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@ sru==$*
+	@echo 'Installing sru $* for the tests'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@ sru==$*
 
 # sru compiles its CPU kernel, with ninja and a C++ compiler, when it is first imported.
 $(VENV)/.bench: $(VENV)/.serve
-	$(PIP) --editable '.[bench]'
+	@echo 'Installing the peers to measure against: some minutes'
+	@$(PIP) --editable '.[bench]'
 	@touch $@

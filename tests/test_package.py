@@ -90,3 +90,14 @@ def test_the_pinned_triton_is_the_one_that_the_pinned_torch_asks_for() -> None:
     pins = dict(line.split("==") for line in lines if "==" in line)
     wanted = {"2.11.0": "3.6.0", "2.13.0": "3.7.1"}  # as their wheels' metadata say
     assert pins["triton"] == wanted[pins["torch"]]
+
+
+def test_make_says_what_it_does_before_every_step_that_takes_long(tmp_path: Path) -> None:
+    venv = tmp_path / "new"
+    made = [f"{venv}/{name}" for name in (".test", "triton-3.6.0", "releases/sru-2.6.0")]
+    command = ["make", "--dry-run", f"VENV={venv}", "serve", "bench", *made]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    lines = done.stdout.splitlines()
+    steps = [i for i, line in enumerate(lines) if " -m pip install " in line or " -m venv " in line]
+    assert len(steps) == 6
+    assert all(lines[step - 1].startswith("echo '") for step in steps)

@@ -17,6 +17,7 @@ ServeError
 │   ├── ModelLoadFailed         422  model_load_failed
 │   ├── RouteNotFound           404  route_not_found
 │   ├── MethodNotAllowed        405  method_not_allowed
+│   ├── UpgradeRequired         426  upgrade_required
 │   ├── Unsupported             501  unsupported
 │   ├── Unauthorized            401  invalid_api_key
 │   ├── StreamUnknown           404  stream_unknown
@@ -195,6 +196,16 @@ class MethodNotAllowed(InvalidRequest):
     """The path exists, but not for that method."""
 
     status, code = 405, "method_not_allowed"
+
+
+class UpgradeRequired(InvalidRequest):
+    """What is at that path is a WebSocket, and the request does not ask for one."""
+
+    status, code = 426, "upgrade_required"
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return {**super().headers, "upgrade": "websocket", "connection": "upgrade"}
 
 
 class Unsupported(InvalidRequest):

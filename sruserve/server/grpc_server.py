@@ -35,7 +35,8 @@ class GrpcServer:
                 ("grpc.so_reuseport", 1),  # every worker listens on the same port
             ]
         )
-        self._server.add_generic_rpc_handlers((GrpcService(lifecycle, inference).handler(),))
+        service = GrpcService(lifecycle, inference, settings.max_queue_bytes)
+        self._server.add_generic_rpc_handlers((service.handler(),))
         health_pb2_grpc.add_HealthServicer_to_server(_Health(inference), self._server)
 
     async def start(self) -> None:

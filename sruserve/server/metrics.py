@@ -106,7 +106,10 @@ class RouteMetrics:
             for outcome in ("ok", "invalid", "refused", "cancelled", "error")
         }
         self.disconnected = series.DISCONNECTS.labels(model_name).inc
-        self.first_character = series.FIRST_CHARACTER.labels(model_name).observe
+
+    def first_character(self, seconds: float) -> None:
+        """A streamed completion has told its first text, so long after it was read."""
+        series.FIRST_CHARACTER.labels(self._labels[0]).observe(seconds)
 
     def finish(self, outcome: str, seconds: float, reason: str | None = None) -> None:
         """Count a request by its outcome, and by the code of the error that ended it."""

@@ -91,12 +91,6 @@ class Repository:
                 "explicit model load / unload is not allowed: this server loads its models when it "
                 f"starts; its operator can set {variable_name('model_control')}=true"
             )
-        if self._settings.workers > 1:
-            raise ModelControlRefused(
-                "explicit model load / unload is not allowed: this server has several workers, "
-                "and a request reaches one of them; its operator can restart it, or set "
-                f"{variable_name('workers')}=1"
-            )
 
         async def alone() -> None:
             async with self._one_change:
@@ -110,7 +104,8 @@ class Repository:
     def _changed(self, task: asyncio.Task[None]) -> None:
         self._changes.discard(task)
         if not task.cancelled() and (error := task.exception()):
-            log.warning("models stay as they are: %s", error)
+            told = [str(each) for each in (error, error.__cause__) if each is not None]
+            log.warning("models stay as they are: %s", ": ".join(told))
 
     async def _load(self, name: str) -> None:
         begin = time.perf_counter()
@@ -153,13 +148,18 @@ class Repository:
 
 @contextmanager
 def _explained(name: str) -> Iterator[None]:
-    """Whatever is wrong with a model's folder is said to whoever asked for it."""
+    """Tell whoever asked for a model what kind of thing is wrong; the reason may name paths."""
     try:
         yield
     except ModelNotFound:
         raise
     except (ModelError, ServeError, SettingsError, OSError) as error:
-        raise ModelLoadFailed(f"{name} was not loaded: {error}", param="model") from error
+        kind = f" ({error.code})" if isinstance(error, ModelError | ServeError) else ""
+        raise ModelLoadFailed(
+            f"{name[:100]!r} was not loaded: its folder holds nothing that can be served{kind}; "
+            "the server's log says why",
+            param="model",
+        ) from error
 
 
 async def _stop(engine: Engine, timeout_seconds: float) -> None:

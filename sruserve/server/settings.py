@@ -200,6 +200,17 @@ class Settings(BaseSettings):
     def _off_is_none(cls, value: Any) -> Any:
         return None if value == "off" else value
 
+    @field_validator("workers")
+    @classmethod
+    def _models_stay_where_workers_are_several(cls, value: int, info: ValidationInfo) -> int:
+        if value > 1 and info.data.get("model_control"):
+            variable = variable_name("model_control")
+            raise ValueError(
+                f"cannot be with {variable}=true, since a request to load or unload a model "
+                f"reaches one of the workers only; set it to 1, or {variable} to false"
+            )
+        return value
+
     @field_validator("state_keys")
     @classmethod
     def _keys_are_keys(cls, value: SecretStr | None) -> SecretStr | None:

@@ -48,7 +48,9 @@ def queries() -> Iterator[tuple[str, str, str]]:
 def exported() -> dict[str, set[str]]:
     """The labels of every sample on `/metrics`, of a server with one model."""
     EngineMetrics("dashboard-test").states("pool", 0, 0)
-    RouteMetrics("dashboard-test", "/v1/score").finish("refused", 0.001, "overloaded")
+    requests = RouteMetrics("dashboard-test", "/v1/completions")
+    requests.first_character(0.001)
+    requests.finish("refused", 0.001, "overloaded")
     StateMetrics("dashboard-test").rejected("state_expired")
     StreamMetrics("dashboard-test")
     describe_build("0", "reference")
@@ -85,7 +87,7 @@ def test_everything_that_the_server_exports_is_on_the_dashboard(
 
 
 def _family(sample: str) -> str:
-    return re.sub(r"_(bucket|sum|count|total|created)$", "", sample)
+    return re.sub(r"_(bucket|sum|count|total)$", "", sample)
 
 
 def test_the_list_of_models_comes_from_a_metric_that_the_server_exports(

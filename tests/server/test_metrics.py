@@ -1,6 +1,7 @@
 """Metrics: each event moves its own numbers by as much as happened, and no others."""
 
 import asyncio
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -159,6 +160,17 @@ def test_gauges_are_back_at_zero_when_nothing_runs(client: httpx.Client, serve: 
     ):
         assert line in text
     assert 'sru_build_info{kernel="' in text
+
+
+def test_series_are_made_ahead_for_what_can_happen_alone(client: httpx.Client) -> None:
+    text = client.get("/metrics").text
+    made = set(re.findall(r'sru_request_seconds_count{model="(.*?)",route="(.*?)"}', text))
+    assert {("question", "/v1/classify"), ("characters", "/v1/score")} <= made
+    assert {("question", "/v1/stream"), ("unknown", "/v1/tag")} <= made
+    never = {("question", "/v1/score"), ("characters", "/v1/classify"), ("whole", "/v1/stream")}
+    assert not never & made
+    assert 'sru_first_character_seconds_count{model="question"}' not in text
+    assert "_created" not in text
 
 
 def test_every_promised_metric_is_exported_under_its_name(client: httpx.Client) -> None:

@@ -14,10 +14,14 @@ from typing import Any
 
 import httpx
 import pytest
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
 
 from sruserve.model.versions import newest, versions
 from sruserve.server.app import Application
 from tests.server.conftest import LABELS, Serve, words_vocabulary
+from tests.server.kserve.conftest import grpc_address
+from tests.server.test_running import start
 from tests.server.test_socket import ask, completed, connected, run
 from tests.support import save_random_model
 
@@ -45,8 +49,8 @@ def models(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def running(serve: Serve, models: Path) -> Iterator[tuple[httpx.Client, Application]]:
-    with serve(models=models, model_folders=(), model_control=True) as (client, application):
-        yield client, application
+    with serve(models=models, model_folders=(), model_control=True, grpc_port=0) as served:
+        yield served
 
 
 def change(client: httpx.Client, name: str, what: str) -> httpx.Response:
@@ -267,15 +271,24 @@ def test_a_state_of_the_old_version_is_refused_by_the_new_one(
 
 
 def test_a_version_that_cannot_be_loaded_leaves_what_was_served(
-    running: tuple[httpx.Client, Application], models: Path
+    running: tuple[httpx.Client, Application], models: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    client, _ = running
+    client, application = running
     (models / "question" / "3").mkdir()
     (models / "question" / "3" / "config.json").write_text("{}")
     with always_asking(client, classify) as replies:
         reply = change(client, "question", "load")
         assert reply.status_code == 400
-        assert str(models / "question" / "3") in reply.text
+        with (
+            triton.InferenceServerClient(grpc_address(application)) as rpc,
+            pytest.raises(InferenceServerException) as refused,
+        ):
+            rpc.load_model("question")
+        for told in (reply.json()["error"], refused.value.message()):
+            assert "'question' was not loaded" in told
+            assert "(invalid_config); the server's log says why" in told
+            assert str(models) not in told
+        assert caplog.text.count(str(models / "question" / "3")) == 2
     assert {reply.status_code for reply in replies} == {200}
     assert version_of(client) == "2"
 
@@ -347,19 +360,22 @@ def test_nothing_but_the_operators_folders_is_loaded(
     assert change(client, name, "load").status_code in (400, 404)
 
 
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [({}, "SRUSERVE_MODEL_CONTROL=true"), ({"model_control": True, "workers": 2}, "WORKERS=1")],
-)
-def test_models_are_changed_only_where_that_is_allowed(
-    serve: Serve, given: dict[str, Any], told: str
-) -> None:
-    with serve("question", **given) as (client, _):
+def test_models_are_changed_only_where_that_is_allowed(serve: Serve) -> None:
+    with serve("question") as (client, _):
         for what in ("load", "unload"):
             reply = change(client, "question", what)
             assert reply.status_code == 403
-            assert told in reply.json()["error"]
+            assert "SRUSERVE_MODEL_CONTROL=true" in reply.json()["error"]
         assert classify(client).status_code == 200
+
+
+def test_several_workers_whose_models_may_change_do_not_start(models: Path) -> None:
+    process = start(str(models / "question"), workers="2", model_control="true")
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert len(output.splitlines()) == 1
+    assert "SRUSERVE_WORKERS=2" in output
+    assert "SRUSERVE_MODEL_CONTROL to false" in output
 
 
 def test_versions_are_numbers_in_their_order(tmp_path: Path) -> None:

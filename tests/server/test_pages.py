@@ -58,6 +58,16 @@ def test_readiness_is_503_when_an_engine_has_died_and_liveness_is_not(
     assert client.get("/readyz").status_code == 200
 
 
+def test_a_plain_request_for_the_socket_is_told_to_open_one(client: httpx.Client) -> None:
+    reply = client.get("/v1/stream")
+    assert (reply.status_code, reply.headers["upgrade"]) == (426, "websocket")
+    assert reply.headers["connection"] == "upgrade"
+    error = reply.json()["error"]
+    assert error["code"] == "upgrade_required"
+    assert "WebSocket client" in error["message"]
+    assert client.post("/v1/stream").headers["allow"] == "GET"
+
+
 def test_the_index_shows_the_way(client: httpx.Client) -> None:
     index = client.get("/").json()
     assert set(index) == {"name", "version", "documentation", "models", "metrics"}

@@ -38,7 +38,7 @@ def guarded(serve: Serve) -> Iterator[httpx.Client]:
         {"authorization": ACME},
     ],
 )
-@pytest.mark.parametrize("path", [COMPLETE, "/v1/models", "/v1/models/characters"])
+@pytest.mark.parametrize("path", [COMPLETE, "/v1/models", "/v1/models/characters", "/v1/stream"])
 def test_without_a_known_key_nothing_is_served(
     guarded: httpx.Client, path: str, sent: dict[str, str]
 ) -> None:
@@ -80,6 +80,19 @@ def test_a_tenant_over_its_requests_is_told_when_to_come_back(serve: Serve) -> N
         assert client.post(COMPLETE, json=body, headers=bearer(OTHER)).status_code == 200
         time.sleep(1)
         assert client.post(COMPLETE, json=body, headers=bearer(ACME)).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/characters", "/v2", "/v2/models/stats"])
+def test_requests_of_every_route_but_probes_and_metrics_count(serve: Serve, path: str) -> None:
+    keys = json.dumps([{"key": ACME, "requests_per_second": 0.1}])
+    with serve("characters", api_keys=keys) as (client, _):
+        for free in ("/livez", "/readyz", "/v2/health/ready", "/v2/models/characters/ready"):
+            assert client.get(free, headers=bearer(ACME)).status_code == 200
+        assert client.get("/metrics", headers=bearer(ACME)).status_code == 200
+        replies = [client.get(path, headers=bearer(ACME)) for _ in range(2)]
+        assert [reply.status_code for reply in replies] == [200, 429]
+        assert int(replies[-1].headers["retry-after"]) == 10
+        assert client.get("/readyz", headers=bearer(ACME)).status_code == 200
 
 
 def test_steps_are_charged_when_they_are_known_and_delay_what_follows(serve: Serve) -> None:

@@ -1,6 +1,6 @@
 """The models that are served now."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 from sruserve.server.api.served import Served
 from sruserve.server.errors import InvalidRequest, ModelNotFound, WrongTask
@@ -52,7 +52,7 @@ class Catalogue(Mapping[str, Served]):
     def choose(self, name: str | None, *tasks: str) -> Served:
         """The named model, or the only one for the tasks; raises if there is no such model."""
         needed = " or ".join(f"'{task}'" for task in tasks)
-        fitting = self._fitting(tasks)
+        fitting = self.fitting(*tasks)
         if name is not None:
             served = self[name]
             if name not in fitting:
@@ -72,5 +72,10 @@ class Catalogue(Mapping[str, Served]):
             )
         return self._by_name[fitting[0]]
 
-    def _fitting(self, tasks: Sequence[str]) -> list[str]:
+    def fitting(self, *tasks: str) -> list[str]:
+        """The ids of the models for the tasks."""
         return [name for name, each in self._by_name.items() if each.model.config.task in tasks]
+
+    def streaming(self) -> list[str]:
+        """The ids of the models that go on from a state."""
+        return [name for name, each in self._by_name.items() if each.model.network.streams]

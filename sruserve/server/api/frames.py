@@ -134,7 +134,7 @@ class Frames(Endpoint):
     path, schema = PATH, Request
 
     def __init__(self, catalogue: Catalogue, tenants: Tenants, routes: Routes) -> None:
-        super().__init__(tenants, (*catalogue, UNKNOWN_MODEL))
+        super().__init__(tenants, (*catalogue.streaming(), UNKNOWN_MODEL))
         self._catalogue = catalogue
         self._complete = routes.complete
         self._chunks: dict[str, TextRoute[Any]] = {

@@ -15,12 +15,19 @@ from sruserve import __version__
 from sruserve.server import metrics
 from sruserve.server.api import replies, requests
 from sruserve.server.api.completion_request import CompletionRequest
+from sruserve.server.api.frames import PATH as SOCKET
 from sruserve.server.api.kserve import document as kserve
 from sruserve.server.api.predict import PredictRequest
 from sruserve.server.api.problems import explain_validation
 from sruserve.server.api.served import Served
 from sruserve.server.api.streams.document import describe_streams
-from sruserve.server.errors import InvalidRequest, MethodNotAllowed, RouteNotFound, ServeError
+from sruserve.server.errors import (
+    InvalidRequest,
+    MethodNotAllowed,
+    RouteNotFound,
+    ServeError,
+    UpgradeRequired,
+)
 from sruserve.server.lifecycle import Lifecycle
 
 log = logging.getLogger("sruserve.api")
@@ -28,6 +35,7 @@ log = logging.getLogger("sruserve.api")
 _REFUSED: dict[int | str, dict[str, Any]] = {
     401: {"model": replies.ErrorReply, "description": "The API key is missing or unknown"},
     404: {"model": replies.ErrorReply, "description": "No such model"},
+    429: {"model": replies.ErrorReply, "description": "The API key has used up its requests"},
 }
 _ASSETS = "/docs/assets"
 _DESCRIPTION = """Inference for trained recurrent models. All that a model remembers of a stream is
@@ -155,10 +163,10 @@ def _add_models(app: FastAPI, lifecycle: Lifecycle) -> None:
             vocab_size=model.config.vocab_size,
         )
 
-    def check_key(request: Request) -> None:
-        lifecycle.tenants.of(request.headers.get("authorization"))
+    async def admit(request: Request) -> None:
+        lifecycle.tenants.of(request.headers.get("authorization")).admit()
 
-    known = APIRouter(dependencies=[Depends(check_key)], tags=["models"], responses=_REFUSED)
+    known = APIRouter(dependencies=[Depends(admit)], tags=["models"], responses=_REFUSED)
 
     @known.get("/v1/models", summary="List the models")
     async def list_models() -> replies.ModelList:
@@ -167,6 +175,13 @@ def _add_models(app: FastAPI, lifecycle: Lifecycle) -> None:
     @known.get("/v1/models/{model}", summary="Describe a model")
     async def describe_model(model: str) -> replies.ServedModel:
         return describe(lifecycle.catalogue[model])
+
+    @known.get(SOCKET, include_in_schema=False)
+    async def refuse_plain() -> None:
+        raise UpgradeRequired(
+            f"{SOCKET} is a WebSocket: connect to it with a WebSocket client (ws:// or wss://), or "
+            "send single requests to the other routes, which /docs lists"
+        )
 
     app.include_router(known)
 

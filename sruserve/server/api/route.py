@@ -30,7 +30,7 @@ class Route(Endpoint, Generic[Body]):
     schema: ClassVar[type[Request]]
 
     def __init__(self, catalogue: Catalogue, tenants: Tenants, limits: InputLimits) -> None:
-        super().__init__(tenants, (*catalogue, UNKNOWN_MODEL))
+        super().__init__(tenants, (*catalogue.fitting(self.task), UNKNOWN_MODEL))
         self.catalogue = catalogue
         self.limits = limits
         self._reading_bytes = 0  # of the bodies that other threads read, or that wait for one

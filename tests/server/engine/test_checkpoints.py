@@ -137,7 +137,12 @@ def test_text_and_last_result_wait_for_a_checkpoint_that_is_on_its_way(
     async def let_go() -> None:
         lane.allowed = -1
 
-    limits = Limits(state_pool_bytes=rows * model.network.layout.nbytes, flush_ms=0, flush_max_ms=0)
+    limits = Limits(
+        state_pool_bytes=rows * model.network.layout.nbytes,
+        burst=4,  # so that there is text between two checkpoints
+        flush_ms=0,
+        flush_max_ms=0,
+    )
     with Driver(model, limits, lane) as driver:
         asyncio.run(run(driver))
 

@@ -135,6 +135,49 @@ def test_a_client_that_waits_no_longer_withdraws_its_work(
     until(lambda: grpc_server[1].lifecycle.active == 0)
 
 
+@pytest.mark.parametrize("method", ["ModelStreamInfer", "ModelInfer", "RepositoryIndex"])
+def test_calls_that_clients_hold_open_have_a_bound_that_probes_do_not_know(
+    serve: Serve, method: str
+) -> None:
+    path = f"/inference.GRPCInferenceService/{method}"
+    with (
+        serve("question", grpc_port=0, max_queue_bytes=3 * 64 << 10) as (http, application),
+        grpc.insecure_channel(grpc_address(application)) as channel,
+        triton.InferenceServerClient(grpc_address(application)) as client,
+    ):
+        silent = queue.Queue[bytes]()  # requests that do not come
+        hold = channel.stream_stream(path)
+        held = [hold(iter(silent.get, b"")) for _ in range(3)]
+        assert client.is_server_ready()
+        full = "[StatusCode.UNAVAILABLE] Exceeds maximum queue size"
+        until(lambda: refusal(client) == full)
+        result = hold(iter([b""]))
+        assert result.code() is grpc.StatusCode.UNAVAILABLE
+        assert result.details() == "Exceeds maximum queue size"
+        assert client.is_server_live()
+        assert client.is_model_ready("question")
+        health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
+        assert health.status == health_pb2.HealthCheckResponse.SERVING
+        labels = f'outcome="refused",route="{INFER}"'
+        assert f'sru_requests_total{{model="unknown",{labels}}}' in http.get("/metrics").text
+        held.pop().cancel()
+        until(lambda: refusal(client) is None)
+        for _ in held:
+            silent.put(b"")  # the end of a call's requests
+        ends = {call.code().name for call in held}
+        assert ends == {"OK" if method == "ModelStreamInfer" else "INVALID_ARGUMENT"}
+        silent.put(b"")  # of the cancelled call's thread
+
+
+def refusal(client: Any) -> str | None:
+    """Why the server has no place for an inference; None: it has."""
+    try:
+        client.infer("question", inputs_of(triton, "question"))
+    except InferenceServerException as problem:
+        return str(problem)
+    return None
+
+
 def test_keys_are_asked_of_everything_but_probes(serve: Serve) -> None:
     with (
         serve("question", grpc_port=0, api_keys="acme:acme-key-123") as (_, application),

@@ -70,6 +70,8 @@ def test_nested_and_flat_data_are_the_same(client: httpx.Client) -> None:
     assert scores(flat) == scores(nested)
     mixed = post(client, json.dumps(header(data=[["who"], "is it"], shape=[2, 1])).encode())
     assert "mixes lists and values" in error(mixed)
+    more = post(client, json.dumps(header(data=[["who"], ["is it"], []], shape=[2, 1])).encode())
+    assert "so 2 elements, and 3 were sent" in error(more)
 
 
 def test_a_binary_reply_has_its_tensors_in_the_order_of_its_json(client: httpx.Client) -> None:

@@ -10,6 +10,7 @@ from tritonclient.grpc import service_pb2 as proto
 
 from sruserve.server.api.kserve.grpc_call import Rpc, RpcEndpoint, abort
 from sruserve.server.api.kserve.grpc_messages import parse, read_request, write_response
+from sruserve.server.api.kserve.grpc_open import OpenCalls
 from sruserve.server.api.kserve.problems import explain
 from sruserve.server.api.kserve.service import Inference
 from sruserve.server.api.route import LONG_BYTES
@@ -26,11 +27,13 @@ Answer = Callable[[Any], Awaitable[Mapping[str, Any]]]
 class GrpcService:
     """Answers in tritonclient's messages. Requests come as bytes, so that bad ones are told."""
 
-    def __init__(self, lifecycle: Lifecycle, inference: Inference) -> None:
+    def __init__(self, lifecycle: Lifecycle, inference: Inference, queue_bytes: int) -> None:
         self._lifecycle, self._inference = lifecycle, inference
         tenants = lifecycle.tenants
         self._infer = RpcEndpoint(f"/{SERVICE}/ModelInfer", tenants)
         self._control = RpcEndpoint(f"/{SERVICE}", tenants)
+        self._queue_bytes = queue_bytes
+        self._open = OpenCalls(self._infer, self._most_open)
 
     def handler(self) -> grpc.GenericRpcHandler:
         """What a gRPC server is given."""
@@ -55,15 +58,20 @@ class GrpcService:
             if name == "ModelStreamInfer":
                 handlers[name] = grpc.stream_stream_rpc_method_handler(self._stream, None, write)
                 continue
-            if name == "ModelInfer":
-                behaviour = self._model_infer
-            elif name in probes:
-                behaviour = partial(self._probe, probes[name], kind, reply)
-            else:
-                answer = answers.get(name, _unsupported)
-                behaviour = partial(self._ask, answer, kind, reply)
-            handlers[name] = grpc.unary_unary_rpc_method_handler(behaviour, None, write)
+            if name in probes:
+                probe = partial(self._probe, probes[name], kind, reply)
+                handlers[name] = grpc.unary_unary_rpc_method_handler(probe, None, write)
+                continue
+            answer: Callable[[bytes, Any], Awaitable[Any]] = self._model_infer
+            if name != "ModelInfer":
+                answer = partial(self._ask, answers.get(name, _unsupported), kind, reply)
+            behaviour = self._open.unary(answer)
+            handlers[name] = grpc.stream_unary_rpc_method_handler(behaviour, None, write)
         return grpc.method_handlers_generic_handler(SERVICE, handlers)
+
+    def _most_open(self) -> int:
+        """A call for every short body that the queues may hold."""
+        return max(1, self._queue_bytes * len(self._lifecycle.catalogue) // LONG_BYTES)
 
     async def _model_infer(self, data: bytes, context: Any) -> Any:
         rpc = await self._inferred(data, context)
@@ -71,16 +79,17 @@ class GrpcService:
 
     async def _stream(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
         """Answer in order; an error is told in its place, and the stream goes on."""
-        async for data in requests:
-            rpc = await self._inferred(data, context)
-            if rpc.problem is None:
-                rpc.reply.parameters["triton_final_response"].bool_param = True
-                yield proto.ModelStreamInferResponse(infer_response=rpc.reply)
-            else:
-                yield proto.ModelStreamInferResponse(
-                    error_message=explain(rpc.problem).message,
-                    infer_response=proto.ModelInferResponse(id=rpc.id),
-                )
+        async with self._open.one_more(context):
+            async for data in requests:
+                rpc = await self._inferred(data, context)
+                if rpc.problem is None:
+                    rpc.reply.parameters["triton_final_response"].bool_param = True
+                    yield proto.ModelStreamInferResponse(infer_response=rpc.reply)
+                else:
+                    yield proto.ModelStreamInferResponse(
+                        error_message=explain(rpc.problem).message,
+                        infer_response=proto.ModelInferResponse(id=rpc.id),
+                    )
 
     async def _inferred(self, data: bytes, context: Any) -> Rpc:
         async def work(rpc: Rpc, tenant: Tenant) -> Any:

@@ -43,7 +43,7 @@ class StreamEndpoint(Endpoint):
         limits: InputLimits,
         routes: Routes,
     ) -> None:
-        super().__init__(tenants, (*catalogue, UNKNOWN_MODEL))
+        super().__init__(tenants, (*catalogue.streaming(), UNKNOWN_MODEL))
         self.streams, self.catalogue, self.limits = streams, catalogue, limits
         self.routes = routes
 
