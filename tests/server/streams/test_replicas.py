@@ -187,15 +187,6 @@ def test_forks_beyond_the_quota_are_none_at_all(serve: Serve, redis_port: int) -
         assert replicas.post(stream, "fork", n=5).status_code == 201
 
 
-def test_what_is_no_head_of_a_stream_is_not_served(own_redis: tuple[Replicas, Any, int]) -> None:
-    replicas, _, port = own_redis
-    stream = replicas.create()
-    with redis.Redis(port=port) as client:
-        client.hset(f"sruserve:stream:{'0' * 32}:{stream}", "head", '{"model": 1}')
-    for reply in (replicas.get(stream), replicas.step(stream, 1, prompt="a")):
-        assert (reply.status_code, code(reply)) == (503, "store_unavailable")
-
-
 def test_a_store_needs_keys_that_last_and_its_password_is_not_repeated() -> None:
     with pytest.raises(SettingsError, match="SRUSERVE_STATE_KEYS") as refused:
         load_settings(store="redis://:secret-word@127.0.0.1")
