@@ -9,7 +9,7 @@ from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import AuthenticationError, NoScriptError, RedisError
 
 from sruserve.server.errors import StoreUnavailable
 from sruserve.server.streams import scripts
@@ -41,8 +41,7 @@ class RedisLink:
                     result = await self._redis.eval(script, *given)
         except (RedisError, OSError) as error:
             if not self.away:
-                why = str(error) or f"no answer in {_PATIENCE_SECONDS:.0f} seconds"
-                log.error("Redis fails, and with it server-held streams: %s", why)
+                log.error("Redis fails, and with it server-held streams: %s", _why(error))
             self.away = True
             raise StoreUnavailable from None
         if self.away:
@@ -57,6 +56,12 @@ class RedisLink:
 def check_address(url: str) -> None:
     """Raise `ValueError`, which does not repeat the password, for an URL that cannot be used."""
     _pool(url)
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, AuthenticationError):
+        return "it does not take the name and password in SRUSERVE_STORE, or wants some"
+    return str(error) or f"no answer in {_PATIENCE_SECONDS:.0f} seconds"
 
 
 def _pool(url: str) -> Any:

@@ -54,19 +54,26 @@ redis.call('ZADD', ends, 'XX', 'GT', now[1] * 1000 + least, ARGV[3])
 return 1
 """
 
-# What has ended is counted out here, because nothing tells when a key expires. Counts of which
-# Redis has evicted a part are begun anew.
+# What has ended is counted out here, because nothing tells when a key expires. Counts that do not
+# fit together, because Redis has evicted a part of them, are begun anew.
 _HOLD = """
+local function counted()
+  for key, kind in pairs({[sizes] = 'hash', [ends] = 'zset', [sum] = 'string'}) do
+    if redis.call('TYPE', key).ok ~= kind then return false end
+  end
+  return string.match(redis.call('GETRANGE', sum, 0, 15), '^%d+$')
+end
+local function bytes_of(id) return tonumber(redis.call('HGET', sizes, id) or 0) or 0 end
 local function hold(id, bytes, most, idle)
-  if redis.call('EXISTS', sizes, ends, sum) < 3 then redis.call('DEL', sizes, ends, sum) end
+  if not counted() then redis.call('DEL', sizes, ends, sum) end
   local now = redis.call('TIME')
   now = now[1] * 1000 + math.floor(now[2] / 1000)
   for _, gone in ipairs(redis.call('ZRANGEBYSCORE', ends, '-inf', now, 'LIMIT', 0, 100)) do
-    redis.call('DECRBY', sum, redis.call('HGET', sizes, gone) or 0)
+    redis.call('DECRBY', sum, bytes_of(gone))
     redis.call('HDEL', sizes, gone)
     redis.call('ZREM', ends, gone)
   end
-  local added = bytes - (redis.call('HGET', sizes, id) or 0)
+  local added = bytes - bytes_of(id)
   local held = tonumber(redis.call('GET', sum) or 0)
   if most >= 0 and added > 0 and held + added > most then return held end
   redis.call('INCRBY', sum, added)

@@ -131,3 +131,13 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_random_model(
         folder, vocabulary=list(range(32, 127)), input_size=512, hidden_size=512, num_layers=4
     )
+
+
+@pytest.fixture
+def own_redis(start_redis: StartRedis, serve: Serve) -> Iterator[tuple[Replicas, Any, int]]:
+    """Two servers on a Redis that the test may do anything to."""
+    port = free_port()
+    with start_redis(port) as program:
+        given: dict[str, Any] = {"state_keys": KEYS, "store": f"redis://127.0.0.1:{port}"}
+        with serve("characters", **given) as one, serve("characters", **given) as two:
+            yield Replicas([one, two], "redis"), program, port
