@@ -2,11 +2,16 @@
 
 import logging
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from functools import partial
+from hashlib import sha1
 from pathlib import Path
+from select import select
 from typing import Any
 
 import httpx
@@ -14,7 +19,7 @@ import pytest
 import redis
 
 from sruserve.server.settings import SettingsError, load_settings
-from sruserve.server.streams import redis_link, redis_store
+from sruserve.server.streams import redis_link, redis_store, scripts
 from tests.server.conftest import Serve
 from tests.server.streams.conftest import KEYS, Replicas, StartRedis, free_port
 from tests.server.streams.test_redis_records import OwnRedis, key_of
@@ -123,55 +128,100 @@ def test_a_server_that_was_paused_writes_nothing_over_what_another_did(
     assert replicas.step(stream, 2, prompt="", max_tokens=5, temperature=0).content == after.content
 
 
-def test_what_is_sent_twice_because_an_answer_is_late_is_done_once(
-    serve: Serve, start_redis: StartRedis, monkeypatch: pytest.MonkeyPatch
+class LosesAnswers:
+    """Stands before Redis; the answer to the next command that has `lose` in it is lost."""
+
+    def __init__(self, port: int) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port, self._redis_port = int(self._listener.getsockname()[1]), port
+        self.lose = b"nothing"
+        self._threads = ThreadPoolExecutor(16)
+        self._threads.submit(self._accept)
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._threads.shutdown()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                self._threads.submit(self._serve, self._listener.accept()[0])
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, socket.create_connection(("127.0.0.1", self._redis_port)) as upstream:
+            losing = False
+            while True:
+                for source in select([client, upstream], [], [])[0]:
+                    data = source.recv(1 << 20)
+                    if not data or (losing and source is upstream):
+                        return
+                    if source is client and self.lose in data:
+                        losing, self.lose = True, b"nothing"
+                    (upstream if source is client else client).sendall(data)
+
+
+def test_what_is_sent_again_because_its_answer_was_lost_is_done_once(
+    serve: Serve, start_redis: StartRedis
 ) -> None:
-    monkeypatch.setattr(redis_link, "_ANSWER_SECONDS", 0.2)
     port = free_port()
-    given: dict[str, Any] = {"state_keys": KEYS, "store": f"redis://127.0.0.1:{port}"}
-    with start_redis(port) as program, serve("characters", **given) as running:
+    with start_redis(port), redis.Redis(port=port) as client, ExitStack() as stack:
+        proxy = LosesAnswers(port)
+        stack.callback(proxy.close)
+        store = f"redis://127.0.0.1:{proxy.port}"
+        running = stack.enter_context(serve("characters", state_keys=KEYS, store=store))
         replicas = Replicas([running], "redis")
 
-        def stalled(ask: Callable[[], httpx.Response]) -> httpx.Response:
-            with ThreadPoolExecutor(1) as pool:
-                program.send_signal(signal.SIGSTOP)
-                reply = pool.submit(ask)
-                time.sleep(0.3)
-                program.send_signal(signal.SIGCONT)
-                return reply.result()
+        def losing(script: str, ask: Callable[[], httpx.Response]) -> Any:
+            proxy.lose = sha1(script.encode()).hexdigest().encode()
+            reply = ask()
+            assert proxy.lose == b"nothing", "no answer was lost"
+            assert reply.is_success, reply.text
+            return reply.json()
 
-        stream = stalled(lambda: replicas.ask("POST", "/v1/streams", json={})).json()["id"]
-        assert text(stalled(lambda: replicas.step(stream, 1, prompt="a")))
-        assert replicas.step(stream, 2, prompt="a").status_code == 200
-        assert stalled(lambda: replicas.post(stream, "rewind", step=1)).json()["next_step"] == 2
-        forks = stalled(lambda: replicas.post(stream, "fork", n=3)).json()["data"]
+        for _ in range(2):  # from now on Redis knows all scripts
+            first = replicas.create()
+            assert replicas.step(first, 1, prompt="a").status_code == 200
+            replicas.delete(first)
+        body = {"model": "characters"}
+        stream = losing(scripts.ADD, lambda: replicas.ask("POST", "/v1/streams", json=body))["id"]
+        losing(scripts.TAKE, lambda: replicas.step(stream, 1, prompt="a"))
+        losing(scripts.COMMIT, lambda: replicas.step(stream, 2, prompt="a"))
+        assert replicas.get(stream).json()["step"] == 2
+        losing(scripts.COMMIT, lambda: replicas.post(stream, "rewind", step=1))
+        losing(scripts.READ_STATE, lambda: replicas.step(stream, 2, prompt="a"))
+        forks = losing(scripts.ADD, lambda: replicas.post(stream, "fork", n=3))["data"]
+        losing(scripts.GIVE_BACK, lambda: replicas.post(stream, "fork"))
+        assert len(client.keys("*:stream:*")) == 5
         for each in (stream, *(fork["id"] for fork in forks)):
-            gone = stalled(lambda each=each: replicas.delete(each))  # type: ignore[misc]
-            assert gone.status_code == 200, gone.text
-        with redis.Redis(port=port) as client:
-            assert client.keys("*stream*") == []
-            assert client.get(f"sruserve:sum:{'0' * 32}") == b"0"
+            losing(scripts.DELETE, partial(replicas.delete, each))
+        assert len(client.keys("*:stream:*")) == 1
+        assert client.get(f"sruserve:sum:{'0' * 32}") == b"192"
 
 
 def test_all_that_wait_for_one_stream_are_told_together_that_redis_stands_still(
-    own_redis: OwnRedis, monkeypatch: pytest.MonkeyPatch
+    slow: tuple[Replicas, Any, redis.Redis], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_link, "_PATIENCE_SECONDS", 0.6)
-    replicas, program, _ = own_redis
-    stream = replicas.create()
-    program.send_signal(signal.SIGSTOP)
-    begin = time.monotonic()
+    monkeypatch.setattr(redis_link, "_PATIENCE_SECONDS", 0.5)
+    replicas, program, client = slow
+    stream, server = replicas.create("large"), replicas.clients[0]
+    path = f"/v1/streams/{stream}/steps"
     with ThreadPoolExecutor(20) as pool:
-        asked = [pool.submit(replicas.step, stream, 1, prompt="a") for _ in range(20)]
-        time.sleep(0.1)
-        health = time.monotonic()
-        assert replicas.ask("POST", "/v1/completions", json={"prompt": "a"}).status_code == 200
-        assert time.monotonic() - health < 0.5
+        asked = [pool.submit(server.post, path, json={"step": 1, **LONG})]
+        until(lambda: taken(client, stream))
+        asked += [pool.submit(server.post, path, json={"step": 1, **LONG}) for _ in range(12)]
+        time.sleep(0.2)
+        program.send_signal(signal.SIGSTOP)
+        asked[0].result()
+        begin = time.monotonic()
+        whole = {"model": "large", "prompt": "a", "max_tokens": 1}
+        assert server.post("/v1/completions", json=whole).status_code == 200
+        assert time.monotonic() - begin < 0.4, "all else waits, too"
         replies = [each.result() for each in asked]
-    assert time.monotonic() - begin < 3
+        assert time.monotonic() - begin < 2
     assert {(reply.status_code, code(reply)) for reply in replies} == {(503, "store_unavailable")}
     program.send_signal(signal.SIGCONT)
-    assert replicas.step(stream, 1, prompt="a").status_code == 200
+    assert replicas.step(stream, 1, **LONG).status_code == 200
 
 
 @pytest.mark.parametrize("saved", [False, True])
