@@ -105,11 +105,11 @@ class RedisStore:
         if taken is None:
             return
         idle_ms = held.idle_seconds * 1000
-        giving = self._let_go(_key(held), taken.lease, idle_ms, idle_ms + _GONE_MS, held.id)
-        if self._link.away:
-            self._soon(giving)  # nobody waits for a Redis that has just not answered
-        else:
-            await giving
+        giving = self._soon(
+            self._let_go(_key(held), taken.lease, idle_ms, idle_ms + _GONE_MS, held.id)
+        )
+        if not self._link.away:  # else it may take as long as what has just failed
+            await asyncio.shield(giving)
 
     async def state(self, served: Served, held: Held) -> Snapshot | None:
         token = await self._token(held)
@@ -137,10 +137,10 @@ class RedisStore:
             raise
 
     async def delete(self, held: Held) -> None:
-        taken = self._taken.pop(_key(held))
-        done = await self._run(scripts.DELETE, _key(held), taken.lease, held.id)
-        if done == scripts.NOT_MINE:
+        lease = self._taken[_key(held)].lease
+        if await self._run(scripts.DELETE, _key(held), lease, held.id) == scripts.NOT_MINE:
             raise StoreUnavailable
+        self._taken.pop(_key(held))
 
     def end(self, engine: Engine) -> None:
         del engine  # its states are in Redis, and another one of the same model continues them
@@ -200,7 +200,10 @@ class RedisStore:
             for copy in copies:
                 with suppress(StreamUnknown):
                     if await self.take(copy.tenant, copy.id) is not None:
-                        await self.delete(copy)
+                        try:
+                            await self.delete(copy)
+                        finally:
+                            await self.give_back(copy)
 
     async def _renew(self) -> None:
         while True:

@@ -247,6 +247,44 @@ def test_a_redis_that_is_emptied_or_older_in_the_middle_of_a_step_is_not_written
         assert client.keys("*") == [], "a stream came back from the dead"
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_redis_that_is_killed_in_the_middle_of_a_step_is_written_to_once(
+    serve: Serve,
+    start_redis: StartRedis,
+    large: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kept: bool,
+) -> None:
+    monkeypatch.setattr(redis_store, "_LEASE_MS", 300)
+    asked = LONG | {"max_tokens": 150}
+    port = free_port()
+    keeps = tmp_path if kept else None
+    store = f"redis://127.0.0.1:{port}"
+    with serve(model_folders=(large,), state_keys=KEYS, store=store) as running:
+        replicas = Replicas([running], "redis")
+        with ThreadPoolExecutor(1) as pool:
+            with start_redis(port, keeps) as program, redis.Redis(port=port) as client:
+                stream = replicas.create("large")
+                first = replicas.step(stream, 1, **asked)
+                step = pool.submit(replicas.step, stream, 2, **asked | {"prompt": ""})
+                until(lambda: taken(client, stream))
+                program.kill()
+            with start_redis(port, keeps):
+                reply = step.result()
+                again = replicas.step(stream, 2, **asked | {"prompt": ""})
+                if not kept:
+                    assert reply.status_code in (404, 503)
+                    assert (again.status_code, code(again)) == (404, "stream_unknown")
+                    return
+                assert reply.status_code in (200, 503)  # the latter if it was not back in time
+                assert replicas.get(stream).json()["step"] == 2
+        whole = replicas.ask(
+            "POST", "/v1/completions", json={"model": "large", **LONG, "max_tokens": 300}
+        )
+        assert text(first) + text(again) == text(whole)
+
+
 def test_scripts_that_redis_forgot_are_sent_again(own_redis: OwnRedis) -> None:
     replicas, _, port = own_redis
     stop = threading.Event()
