@@ -11,6 +11,10 @@ from typing import Final
 _KEYS = """
 local stream, lease, tombstone = KEYS[1], KEYS[2], KEYS[3]
 local sizes, ends, sum = KEYS[4], KEYS[5], KEYS[6]
+local function after(milliseconds)
+  local now = redis.call('TIME')
+  return now[1] * 1000 + math.floor(now[2] / 1000) + milliseconds
+end
 """
 UNKNOWN, EXPIRED, BUSY, FOUND = range(4)
 
@@ -49,8 +53,7 @@ if redis.call('HGET', stream, 'by') ~= ARGV[1] then return 0 end
 redis.call('SET', lease, ARGV[1], 'PX', ARGV[2])
 local least = 2 * ARGV[2]
 if redis.call('PTTL', stream) < least then redis.call('PEXPIRE', stream, least) end
-local now = redis.call('TIME')
-redis.call('ZADD', ends, 'XX', 'GT', now[1] * 1000 + least, ARGV[3])
+redis.call('ZADD', ends, 'XX', 'GT', after(least), ARGV[3])
 return 1
 """
 
@@ -66,9 +69,7 @@ end
 local function bytes_of(id) return tonumber(redis.call('HGET', sizes, id) or 0) or 0 end
 local function hold(id, bytes, most, idle)
   if not counted() then redis.call('DEL', sizes, ends, sum) end
-  local now = redis.call('TIME')
-  now = now[1] * 1000 + math.floor(now[2] / 1000)
-  for _, gone in ipairs(redis.call('ZRANGEBYSCORE', ends, '-inf', now, 'LIMIT', 0, 100)) do
+  for _, gone in ipairs(redis.call('ZRANGEBYSCORE', ends, '-inf', after(0), 'LIMIT', 0, 100)) do
     redis.call('DECRBY', sum, bytes_of(gone))
     redis.call('HDEL', sizes, gone)
     redis.call('ZREM', ends, gone)
@@ -78,7 +79,7 @@ local function hold(id, bytes, most, idle)
   if most >= 0 and added > 0 and held + added > most then return held end
   redis.call('INCRBY', sum, added)
   redis.call('HSET', sizes, id, bytes)
-  redis.call('ZADD', ends, now + idle, id)
+  redis.call('ZADD', ends, after(idle), id)
   for _, key in ipairs({sizes, ends, sum}) do
     if redis.call('PTTL', key) < 2 * idle then redis.call('PEXPIRE', key, 2 * idle) end
   end
@@ -134,7 +135,7 @@ redis.call('HDEL', stream, 'by')
 if ARGV[2] then
   redis.call('PEXPIRE', stream, ARGV[2])
   redis.call('PEXPIRE', tombstone, ARGV[3])
-  redis.call('ZADD', ends, 'XX', redis.call('TIME')[1] * 1000 + ARGV[2], ARGV[4])
+  redis.call('ZADD', ends, 'XX', after(ARGV[2]), ARGV[4])
 end
 return 1
 """

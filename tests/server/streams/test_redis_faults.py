@@ -344,7 +344,7 @@ def test_when_redis_evicts_one_key_nothing_else_goes_wrong(own_redis: OwnRedis, 
         for number in (2, 3):
             assert replicas.step(other, number, prompt="a").status_code == 200
         assert replicas.delete(other).status_code == 200
-        held = int(client.get(f"sruserve:sum:{'0' * 32}") or 0)  # type: ignore[arg-type]
+        held = int(client.get(f"sruserve:sum:{'0' * 32}") or 0)
         assert held == (192 if what == "stream" else 0)  # until its time is over
 
 

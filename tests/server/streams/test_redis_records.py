@@ -1,5 +1,6 @@
 """What lies in Redis is not trusted: a server wrote it for that stream, or it is refused."""
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ from tests.server.streams.conftest import Replicas
 from tests.server.streams.test_streams import code
 
 OwnRedis = tuple[Replicas, Any, int]
-Fields = dict[bytes, bytes]
+Fields = dict[Any, Any]
 Change = Callable[[Fields, Fields, Fields], Fields]
 
 # Of a stream after two steps: what it is, what it was after one, what another stream is.
@@ -73,7 +74,7 @@ def test_a_stream_that_was_changed_in_redis_is_refused_and_others_are_not(
             assert reply.status_code == 422, f"{what}: {reply.text}"
             assert code(reply) in ("state_tampered", "state_unknown_key"), what
         assert client.keys("*lease*") == [], f"{what} leaves the stream taken"
-        client.hset(key_of(stream), mapping=dict(now))
+        client.hset(key_of(stream), mapping=now)
     assert replicas.step(stream, 2, prompt="a").status_code == 200, "it was put right again"
     assert replicas.step(stream, 3, prompt="a").status_code == 200
     client.close()
@@ -113,3 +114,15 @@ def test_keys_of_another_type_are_503_or_healed_and_stop_no_other_stream(
         for wrong in ("x", "1e400", "-99999999999999999999"):
             client.set(f"sruserve:sum:{'0' * 32}", wrong, ex=60)
             assert replicas.step(replicas.create(), 1, prompt="a").status_code == 200, wrong
+
+
+def test_a_stream_that_lives_on_without_a_step_still_counts(own_redis: OwnRedis) -> None:
+    replicas, _, port = own_redis
+    stream = replicas.create(idle_seconds=1)
+    assert replicas.step(stream, 1, prompt="a").status_code == 200
+    for _ in range(2):
+        time.sleep(0.6)
+        assert replicas.get(stream, "/state").status_code == 200
+    assert replicas.step(replicas.create(), 1, prompt="a").status_code == 200
+    with redis.Redis(port=port) as client:
+        assert client.get(f"sruserve:sum:{'0' * 32}") == b"384"
