@@ -241,6 +241,9 @@ class Settings(BaseSettings):
             raise ValueError("should begin with redis:// or rediss://")
         if find_spec("redis") is None:
             raise ValueError("needs the extra 'redis': pip install 'sruserve[redis]'")
+        from sruserve.server.streams.redis_link import check_address  # the extra `redis` is there
+
+        check_address(value.get_secret_value())
         if "state_keys" in info.data and info.data["state_keys"] is None:
             raise ValueError(
                 f"needs {variable_name('state_keys')}: what it holds is encrypted under keys that "

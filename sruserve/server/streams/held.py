@@ -67,8 +67,9 @@ class Held:
 class Store(Protocol):
     """Where streams live. What it is asked of another tenant's stream, it does not know.
 
-    All raise `StreamUnknown` or `StreamExpired` for streams that are not there, and a store that
-    can be away raises `StoreUnavailable`.
+    All raise `StreamUnknown` or `StreamExpired` for streams that are not there. A store outside
+    this process raises `StoreUnavailable` when it is away, and `StateRefused` for what is not what
+    was stored.
 
     keep: how the engine is to hand the states over that it is given.
     """
@@ -95,15 +96,19 @@ class Store(Protocol):
         """The state after the last step of a stream that was taken; None: nothing was read yet."""
         ...
 
-    async def commit(self, served: Served, held: Held, end: Snapshot) -> Held:
+    async def commit(self, served: Served, held: Held, end: Snapshot) -> Held | None:
         """Make a step of a taken stream true, whole or not at all, and give the stream back.
 
+        None: it is not, because another has taken the stream meanwhile.
         Whatever comes of it, `end` is the store's from now on.
         """
         ...
 
-    async def rewind(self, served: Served, held: Held) -> Held:
-        """Make a taken stream what `held` says, with fewer checkpoints, and give it back."""
+    async def rewind(self, served: Served, held: Held) -> Held | None:
+        """Make a taken stream what `held` says, with fewer checkpoints, and give it back.
+
+        None: as of `commit`.
+        """
         ...
 
     async def fork(self, served: Served, held: Held, copies: list[Held]) -> list[Held]:

@@ -23,5 +23,6 @@ def _open_store(settings: Settings) -> Store | None:
         from sruserve.server.streams.redis_store import RedisStore  # the extra `redis` is there
 
         keys = parse_keys(master_keys(settings))
-        return RedisStore(settings.store.get_secret_value(), Envelope(keys))
+        most_bytes = max(settings.max_body_bytes, settings.max_token_bytes)
+        return RedisStore(settings.store.get_secret_value(), Envelope(keys), most_bytes)
     return MemoryStore(settings.stream_bytes) if settings.workers == 1 else None

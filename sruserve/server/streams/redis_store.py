@@ -1,32 +1,25 @@
 """Streams in Redis: any replica serves any of them, and a restart loses none.
 
-A stream is one hash: `head` (what is known of it), `reply` (to its last step, sealed) and the state
-after each of its checkpoints, sealed as a state token. Whoever works on a stream has its lease,
-renewed every second; a replica that dies loses it after three.
+A stream is one hash: `head` (what is known of it) and `reply` (to its last step), both sealed, and
+the state after each of its checkpoints, sealed as a state token. Whoever works on a stream has its
+lease, renewed every second; a replica that dies loses it after five. Who is late by more keeps the
+stream until another takes it, and changes nothing after that.
 """
 
 import asyncio
-import logging
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from collections.abc import Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from secrets import token_hex
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
-
-from sruserve.server.api.route import off_loop
+from sruserve.server.api.route import LONG_BYTES, off_loop
 from sruserve.server.api.served import Served
 from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.jobs import Keep, Snapshot
 from sruserve.server.errors import (
     StateQuotaExceeded,
-    StateRefused,
     StoreUnavailable,
     StreamExists,
     StreamExpired,
@@ -35,253 +28,223 @@ from sruserve.server.errors import (
 from sruserve.server.state_token import Envelope
 from sruserve.server.streams import scripts
 from sruserve.server.streams.held import Held
+from sruserve.server.streams.record import Marks, Records, mark, tampered
+from sruserve.server.streams.redis_link import RedisLink
 from sruserve.server.tenants import Tenant
-
-log = logging.getLogger("sruserve.streams")
 
 Key = tuple[bytes, str]
 
-_LEASE_MS = 3000
+_LEASE_MS = 5000  # longer than Redis may stop for, and the renewal before that
 _RENEW_SECONDS = 1.0
-_PATIENCE_SECONDS = 2.0  # with a Redis that does not answer
-_CONNECTIONS = 64
 _LONG_ROW = 16 << 10  # numbers; sealing more would hold up the event loop
+_HEAD_BYTES = 64 << 10
+_SEAL_BYTES = 1 << 10  # beyond what is sealed
 _GONE_MS = 24 * 3600 * 1000  # for which an expired stream is told from an unknown one
 
 
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """What this server knows of a stream that it works on."""
+
+    lease: str
+    marks: Marks
+
+
 class RedisStore:
-    """The streams of all servers that have the same Redis and the same state keys."""
+    """The streams of all servers that have the same Redis and the same state keys.
+
+    most_bytes: of a reply or a state; what is longer in Redis was changed there, and is not read.
+    """
 
     keep = Keep.SNAPSHOT
 
-    def __init__(self, url: str, envelope: Envelope) -> None:
-        self._envelope = envelope
-        pool = BlockingConnectionPool.from_url(
-            url,
-            max_connections=_CONNECTIONS,
-            timeout=_PATIENCE_SECONDS,
-            socket_timeout=_PATIENCE_SECONDS,
-            socket_connect_timeout=_PATIENCE_SECONDS,
-            retry=Retry(NoBackoff(), 1),
-        )
-        self._redis: Any = Redis.from_pool(pool)
-        self._scripts = {
-            text: self._redis.register_script(text)
-            for text in (
-                *(scripts.TAKE, scripts.READ, scripts.RENEW, scripts.ADD, scripts.COMMIT),
-                *(scripts.GIVE_BACK, scripts.DELETE),
-            )
-        }
-        self._leases: dict[Key, str] = {}
-        self._renewing: asyncio.Task[None] | None = None
-        self._away = False
+    def __init__(self, url: str, envelope: Envelope, most_bytes: int) -> None:
+        self._link = RedisLink(url)
+        self._records = Records(envelope)
+        self._most_bytes = most_bytes + _SEAL_BYTES
+        self._taken: dict[Key, _Taken] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        self._renewing = asyncio.create_task(self._renew())
+        self._soon(self._renew())
 
     async def stop(self) -> None:
-        if self._renewing is not None:
-            self._renewing.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._renewing
-        await self._redis.aclose()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._link.close()
 
     async def add(self, served: Served, held: Held, start: Snapshot | None) -> Held:
         token = "" if start is None else served.seal_held_state(start)
         return await self._add(served, held, token)
 
     async def read(self, tenant: Tenant, stream_id: str) -> Held:
-        found = await self._run(scripts.READ, (tenant.id, stream_id), [])
-        return self._held(found, tenant, stream_id)
+        key = (tenant.id, stream_id)
+        held, _ = await self._open(
+            tenant, stream_id, await self._run(scripts.READ, key, _HEAD_BYTES)
+        )
+        return held
 
     async def take(self, tenant: Tenant, stream_id: str) -> Held | None:
         key, lease = (tenant.id, stream_id), token_hex(16)
-        found = await self._run(scripts.TAKE, key, [lease, _LEASE_MS])
-        if found[0] == scripts.BUSY:
-            return None
-        held = self._held(found, tenant, stream_id)
-        self._leases[key] = lease
+        try:
+            found = await self._run(
+                scripts.TAKE, key, lease, _LEASE_MS, _HEAD_BYTES, self._most_bytes
+            )
+            if found[0] == scripts.BUSY:
+                return None
+            held, marks = await self._open(tenant, stream_id, found)
+        except BaseException:  # whoever left may have taken it, or Redis does so later
+            self._soon(self._let_go(key, lease))
+            raise
+        self._taken[key] = _Taken(lease, marks)
         return held
 
     async def give_back(self, held: Held) -> None:
-        lease = self._leases.pop(_key(held), None)
-        if lease is not None:
-            idle_ms = held.idle_seconds * 1000
-            with suppress(StoreUnavailable):  # the lease ends by itself
-                await self._run(scripts.GIVE_BACK, _key(held), [lease, idle_ms, idle_ms + _GONE_MS])
+        taken = self._taken.pop(_key(held), None)
+        if taken is None:
+            return
+        idle_ms = held.idle_seconds * 1000
+        giving = self._soon(
+            self._let_go(_key(held), taken.lease, idle_ms, idle_ms + _GONE_MS, held.id)
+        )
+        if not self._link.away:  # else it may take as long as what has just failed
+            await asyncio.shield(giving)
 
     async def state(self, served: Served, held: Held) -> Snapshot | None:
         token = await self._token(held)
-        if not token and not held.step:
+        if not token:
             return None
         return await off_loop(len(token) > 4 * _LONG_ROW, served.open_state, token)
 
-    async def commit(self, served: Served, held: Held, end: Snapshot) -> Held:
+    async def commit(self, served: Served, held: Held, end: Snapshot) -> Held | None:
         if held.ended:
             return await self._commit(served, held, {})
         token = await off_loop(
             served.model.network.layout.width > _LONG_ROW, served.seal_held_state, end
         )
-        return await self._commit(served, held, {_state_field(held.step): token})
+        return await self._commit(served, held, {held.step: token})
 
-    async def rewind(self, served: Served, held: Held) -> Held:
+    async def rewind(self, served: Served, held: Held) -> Held | None:
         return await self._commit(served, held, {})
 
     async def fork(self, served: Served, held: Held, copies: list[Held]) -> list[Held]:
         token = await self._token(held)
-        added: list[Held] = []
         try:
-            for copy in copies:
-                added.append(await self._add(served, copy, token))  # noqa: PERF401
-        except Exception:
-            for copy in added:
-                with suppress(StoreUnavailable, StreamUnknown, StreamExpired):
-                    await self.take(copy.tenant, copy.id)
-                    await self.delete(copy)
+            return [await self._add(served, copy, token) for copy in copies]
+        except BaseException:
+            await asyncio.shield(self._soon(self._take_back(copies)))
             raise
-        return added
 
     async def delete(self, held: Held) -> None:
-        lease = self._leases.pop(_key(held))
-        done = await self._run(scripts.DELETE, _key(held), [lease, held.id])
-        if done == scripts.NOT_MINE:
+        lease = self._taken[_key(held)].lease
+        if await self._run(scripts.DELETE, _key(held), lease, held.id) == scripts.NOT_MINE:
             raise StoreUnavailable
+        self._taken.pop(_key(held))
 
     def end(self, engine: Engine) -> None:
         del engine  # its states are in Redis, and another one of the same model continues them
 
     async def _add(self, served: Served, held: Held, token: str) -> Held:
-        states = {_state_field(held.step): token} if token else {}
-        terms = self._terms(served, held, len(states))
-        arguments = [*terms, *_flat(self._fields(held) | states)]
-        return await self._change(scripts.ADD, served, held, arguments)
-
-    async def _commit(self, served: Served, held: Held, states: dict[str, str]) -> Held:
-        """Make a taken stream what `held` says; states: those that are new."""
-        staying = [_state_field(step) for step in held.checkpoints]
-        lease = self._leases.get(_key(held), "")
-        arguments = [
-            *(*self._terms(served, held, 1), lease, len(staying), *staying),
-            *_flat(self._fields(held) | states),
-        ]
-        changed = await self._change(scripts.COMMIT, served, held, arguments)
-        self._leases.pop(_key(held), None)
-        return changed
-
-    async def _change(self, script: str, served: Served, held: Held, arguments: list[Any]) -> Held:
-        done = await self._run(script, _key(held), arguments)
+        tokens = {held.step: token} if token else {}
+        terms = [*_terms(served, held, len(tokens)), token_hex(16)]
+        fields = await self._fields(held, {}, tokens)
+        done = await self._run(scripts.ADD, _key(held), *terms, *_flat(fields))
         if done == scripts.EXISTS:
             raise StreamExists("a stream of that id lives already: end it, or take another id")
+        return _changed(served, held, done)
+
+    async def _commit(self, served: Served, held: Held, tokens: dict[int, str]) -> Held | None:
+        """Make a taken stream what `held` says, with the states that are new."""
+        taken = self._taken[_key(held)]
+        staying = [_state_field(step) for step in held.checkpoints]
+        fields = await self._fields(held, taken.marks, tokens)
+        arguments = [*_terms(served, held, 1), taken.lease, len(staying), *staying, *_flat(fields)]
+        done = await self._run(scripts.COMMIT, _key(held), *arguments)
         if done == scripts.NOT_MINE:
-            raise StoreUnavailable("another replica has taken the stream; send the request again")
-        if done >= 0:
-            raise StateQuotaExceeded(
-                f"the streams of this API key hold {done} bytes of state and may hold "
-                f"{served.tenant.state_bytes}: delete some, or continue with state tokens"
-            )
-        return replace(held, expires_at=time.time() + held.idle_seconds)
+            return None
+        changed = _changed(served, held, done)
+        self._taken.pop(_key(held), None)
+        return changed
 
-    def _terms(self, served: Served, held: Held, states: int) -> list[Any]:
-        """The stream's id, what its states take, what the tenant may have, how long it may idle."""
-        most = served.tenant.state_bytes
-        idle_ms = held.idle_seconds * 1000
-        nbytes = served.model.network.layout.nbytes * states
-        return [held.id, nbytes, -1 if most is None else most, idle_ms, idle_ms + _GONE_MS]
+    async def _fields(
+        self, held: Held, marks: Marks, tokens: dict[int, str]
+    ) -> dict[str, str | bytes]:
+        """The record of a stream, and its states that are new."""
+        marks = marks | {step: mark(token.encode()) for step, token in tokens.items()}
+        sealed = await off_loop(len(held.reply) > LONG_BYTES, self._records.seal, held, marks)
+        return sealed | {_state_field(step): token for step, token in tokens.items()}
 
-    async def _token(self, held: Held) -> str:
-        """The sealed state after the last step; empty: nothing was read yet."""
-        with self._explained():
-            token = await self._redis.hget(_names(_key(held))[0], _state_field(held.step))
-        return (token or b"").decode("ascii", "replace")
-
-    async def _renew(self) -> None:
-        while True:
-            await asyncio.sleep(_RENEW_SECONDS)
-            for key, lease in list(self._leases.items()):
-                with suppress(StoreUnavailable):  # then the commit finds out
-                    await self._run(scripts.RENEW, key, [lease, _LEASE_MS])
-
-    async def _run(self, script: str, key: Key, arguments: list[Any]) -> Any:
-        with self._explained():
-            return await self._scripts[script](keys=_names(key), args=arguments)
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """A Redis that does not do what it is asked is away; the log says so once."""
-        try:
-            yield
-        except (RedisError, OSError) as error:
-            if not self._away:
-                log.error("Redis fails, and with it server-held streams: %s", error)
-            self._away = True
-            raise StoreUnavailable from None
-        if self._away:
-            log.info("Redis answers again")
-        self._away = False
-
-    def _held(self, found: list[Any], tenant: Tenant, stream_id: str) -> Held:
+    async def _open(self, tenant: Tenant, stream_id: str, found: list[Any]) -> tuple[Held, Marks]:
         """A stream of which Redis has told: how it was found, head, reply, time left."""
         if found[0] == scripts.EXPIRED:
             raise StreamExpired("the stream was idle for too long; create another one")
         if found[0] == scripts.UNKNOWN:
             raise StreamUnknown("there is no such stream, or it was deleted; create one")
-        _, head, sealed, left_ms = found
-        try:
-            known = _Head.model_validate_json(head)
-            content = bytes.fromhex(known.content)
-            reply = self._envelope.open(sealed, _owner(tenant, stream_id)) if sealed else b""
-        except (ValueError, StateRefused) as error:
-            log.error("what Redis has of the stream is none of this server's: %s", error)
-            raise StoreUnavailable from None
-        return Held(
-            id=stream_id,
-            tenant=tenant,
-            model=known.model,
-            seed=known.seed,
-            idle_seconds=known.idle_seconds,
-            created=known.created,
-            expires_at=time.time() + left_ms / 1000,
-            step=known.step,
-            content=content,
-            reply=reply,
-            ended=known.ended,
-            checkpoints=known.checkpoints,
+        _, head, reply, left_ms = found
+        long = len(reply or b"") > LONG_BYTES
+        held, marks = await off_loop(long, self._records.open, tenant, stream_id, head, reply)
+        return replace(held, expires_at=time.time() + left_ms / 1000), marks
+
+    async def _token(self, held: Held) -> str:
+        """The sealed state after the last step of a taken stream; empty: nothing was read yet."""
+        field = _state_field(held.step)
+        token = await self._run(scripts.READ_STATE, _key(held), field, self._most_bytes)
+        if mark(token) != self._taken[_key(held)].marks[held.step]:
+            raise tampered()
+        return str(token, "ascii")
+
+    async def _take_back(self, copies: list[Held]) -> None:
+        """Forget those of some new streams that were added; if Redis is away they expire."""
+        with suppress(StoreUnavailable):
+            for copy in copies:
+                with suppress(StreamUnknown):
+                    if await self.take(copy.tenant, copy.id) is not None:
+                        try:
+                            await self.delete(copy)
+                        finally:
+                            await self.give_back(copy)
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(_RENEW_SECONDS)
+            renewals = [
+                self._run(scripts.RENEW, key, taken.lease, _LEASE_MS, key[1])
+                for key, taken in self._taken.items()
+            ]
+            await asyncio.gather(*renewals, return_exceptions=True)  # the commit finds out
+
+    async def _let_go(self, key: Key, *arguments: Any) -> None:
+        with suppress(StoreUnavailable):  # the lease ends by itself
+            await self._run(scripts.GIVE_BACK, key, *arguments)
+
+    async def _run(self, script: str, key: Key, *arguments: Any) -> Any:
+        return await self._link.run(script, _names(key), list(arguments))
+
+    def _soon(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Do what goes on whether somebody waits for it or not."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _changed(served: Served, held: Held, done: int) -> Held:
+    """A stream after what Redis says of its change."""
+    if done >= 0:
+        raise StateQuotaExceeded(
+            f"the streams of this API key hold {done} bytes of state and may hold "
+            f"{served.tenant.state_bytes}: delete some, or continue with state tokens"
         )
-
-    def _fields(self, held: Held) -> dict[str, str | bytes]:
-        head = _Head(
-            model=held.model,
-            seed=held.seed,
-            idle_seconds=held.idle_seconds,
-            created=held.created,
-            step=held.step,
-            content=held.content.hex(),
-            ended=held.ended,
-            checkpoints=held.checkpoints,
-        )
-        reply = b""
-        if held.reply:
-            reply = self._envelope.seal(held.reply, _owner(held.tenant, held.id))
-        return {"head": head.model_dump_json(), "reply": reply, "ended": str(int(held.ended))}
+    return replace(held, expires_at=time.time() + held.idle_seconds)
 
 
-class _Head(BaseModel):
-    """What is known of a stream, as Redis has it."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    model: str
-    seed: int
-    idle_seconds: int
-    created: int
-    step: int
-    content: str
-    ended: bool
-    checkpoints: tuple[int, ...]
-
-
-def _owner(tenant: Tenant, stream_id: str) -> bytes:
-    return tenant.id + stream_id.encode()
+def _terms(served: Served, held: Held, states: int) -> list[Any]:
+    """The stream's id, what its states take, what the tenant may have, how long it may idle."""
+    most = served.tenant.state_bytes
+    idle_ms = held.idle_seconds * 1000
+    nbytes = served.model.network.layout.nbytes * states
+    return [held.id, nbytes, -1 if most is None else most, idle_ms, idle_ms + _GONE_MS]
 
 
 def _flat(fields: dict[str, Any]) -> list[Any]:

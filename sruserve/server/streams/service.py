@@ -1,6 +1,7 @@
 """Server-held streams: steps that happen exactly once, forks, rewinds and their end."""
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -16,6 +17,7 @@ from sruserve.server.errors import (
     NoCheckpoint,
     Overloaded,
     StepReused,
+    StoreUnavailable,
     StreamsNeedRedis,
     StreamUnknown,
     WrongStep,
@@ -58,7 +60,7 @@ class Streams:
         self._idle_seconds = idle_seconds
         self._reply_bytes, self._most_waiting_bytes = reply_bytes, waiting_bytes
         self._waiting_bytes = 0
-        self._locks: WeakValueDictionary[tuple[bytes, str], asyncio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[tuple[bytes, str], _Line] = WeakValueDictionary()
         self._steps: set[asyncio.Task[bytes]] = set()
 
     async def start(self) -> None:
@@ -153,7 +155,7 @@ class Streams:
                     f"the state after step {step} is not kept; the stream can go back to: {known}",
                     param="step",
                 )
-            return await self._store.rewind(served, held.back_at(step))
+            return _kept(await self._store.rewind(served, held.back_at(step)))
 
     async def delete(self, tenant: Tenant, stream_id: str) -> None:
         """Forget a stream, after the step that it is in."""
@@ -178,20 +180,31 @@ class Streams:
         work: Work,
         last: bool,
     ) -> bytes:
-        """One turn at a stream: the stored reply, or a step that is done and committed."""
+        """One turn at a stream: the stored reply, or a step that is done and committed.
+
+        If another replica takes the stream meanwhile, another turn tells whether it does this step.
+        """
         with served.holders.one_more():  # whether its caller is still there or not
             async with turn as held:
                 if _is_repeat(held, number, digest):
-                    stream_metrics(held.model).repeated()
-                    return held.reply
+                    return _repeated(held)
                 if _alive(held).model != served.name:
                     raise StreamUnknown(f"this is a stream of {held.model}, not of {served.name}")
-                return await self._compute(served, held, digest, work, last)
+                reply = await self._compute(served, held, digest, work, last)
+            if reply is not None:
+                return reply
+            async with await self._turn(served.tenant, held.id, 0) as held:
+                if _is_repeat(held, number, digest):
+                    return _repeated(held)
+            raise _lost()
 
     async def _compute(
         self, served: Served, held: Held, digest: bytes, work: Work, last: bool
-    ) -> bytes:
-        """The reply to the next step of a taken stream, which it has made true."""
+    ) -> bytes | None:
+        """The reply to the next step of a taken stream, which it has made true.
+
+        None: it has not, because another replica has taken the stream.
+        """
         idle_seconds = max(0.0, time.time() - (held.expires_at - held.idle_seconds))
         start = await self._store.state(served, held)
         view = StreamView(served, start, self._store.keep, seed=held.seed)
@@ -207,7 +220,8 @@ class Streams:
             view.drop()
             raise
         after = held.after(digest, reply, self._checkpoints, ended=last)
-        await self._store.commit(served, after, end)
+        if await self._store.commit(served, after, end) is None:
+            return None
         stream_metrics(held.model).computed(idle_seconds)
         return reply
 
@@ -225,11 +239,12 @@ class Streams:
             )
         self._waiting_bytes += cost
         try:
-            lock = self._lock(tenant, stream_id)
+            lock, asked = self._lock(tenant, stream_id), time.monotonic()
             await lock.acquire()
             try:
-                while (held := await self._store.take(tenant, stream_id)) is None:
-                    await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+                if lock.failed_at > asked:  # each would wait for the store as long as the first
+                    raise StoreUnavailable
+                held = await self._take(lock, tenant, stream_id)
             except BaseException:
                 lock.release()
                 raise
@@ -237,24 +252,40 @@ class Streams:
         finally:
             self._waiting_bytes -= cost
 
+    async def _take(self, lock: "_Line", tenant: Tenant, stream_id: str) -> Held:
+        """Take a stream as soon as no other replica has it."""
+        try:
+            while (held := await self._store.take(tenant, stream_id)) is None:
+                await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+        except StoreUnavailable:
+            lock.failed_at = time.monotonic()
+            raise
+        return held
+
     @property
     def _store(self) -> Store:
         if self._shared is None:
             raise StreamsNeedRedis
         return self._shared
 
-    def _lock(self, tenant: Tenant, stream_id: str) -> asyncio.Lock:
+    def _lock(self, tenant: Tenant, stream_id: str) -> "_Line":
         """Whose holder is the only one here that works on the stream; it lives while it is used."""
         key = (tenant.id, stream_id)
         lock = self._locks.get(key)
         if lock is None:
-            lock = self._locks[key] = asyncio.Lock()
+            lock = self._locks[key] = _Line()
         return lock
 
     def _forget(self, step: asyncio.Task[bytes]) -> None:
         self._steps.discard(step)
         if not step.cancelled():
             step.exception()  # somebody was told, or nobody waits any more
+
+
+class _Line(asyncio.Lock):
+    """Who waits here for a stream; failed_at: when the store could last not say whose it is."""
+
+    failed_at = -math.inf
 
 
 class _Turn:
@@ -277,6 +308,21 @@ def _alive(held: Held) -> Held:
     if held.ended:
         raise StreamUnknown("the stream has ended; create another one")
     return held
+
+
+def _kept(held: Held | None) -> Held:
+    if held is None:
+        raise _lost()
+    return held
+
+
+def _lost() -> StoreUnavailable:
+    return StoreUnavailable("another replica has taken the stream; send the same request again")
+
+
+def _repeated(held: Held) -> bytes:
+    stream_metrics(held.model).repeated()
+    return held.reply
 
 
 def _is_repeat(held: Held, number: int | None, digest: bytes) -> bool:

@@ -23,7 +23,7 @@ ACME, OTHER = "acme-key-123", "other-key-123"
 MODELS = ("characters", "question", "sensor", "whole")
 TASKS = ("tagger", "small")
 
-StartRedis = Callable[[int], AbstractContextManager[subprocess.Popen[bytes]]]
+StartRedis = Callable[..., AbstractContextManager[subprocess.Popen[bytes]]]
 
 
 def free_port() -> int:
@@ -34,16 +34,20 @@ def free_port() -> int:
 
 @pytest.fixture(scope="session")
 def start_redis(tmp_path_factory: pytest.TempPathFactory) -> StartRedis:
-    """`with start_redis(port)`: Debian's redis-server, which writes nothing."""
+    """`with start_redis(port)`: Debian's redis-server, which writes nothing.
+
+    keeps: a folder, where it writes every change before it answers.
+    """
     program = shutil.which("redis-server")
     if program is None:
         pytest.skip("redis-server is not installed")
 
     @contextmanager
-    def run(port: int) -> Iterator[subprocess.Popen[bytes]]:
-        folder = tmp_path_factory.mktemp("redis")
+    def run(port: int, keeps: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
+        folder = keeps or tmp_path_factory.mktemp("redis")
         command = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)]
-        command += ["--save", "", "--appendonly", "no", "--logfile", str(folder / "log")]
+        command += ["--save", "", "--appendonly", "yes" if keeps else "no"]
+        command += ["--appendfsync", "always", "--logfile", str(folder / "log")]
         process = subprocess.Popen(command)
         try:
             with redis.Redis(port=port) as client:
@@ -131,3 +135,13 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_random_model(
         folder, vocabulary=list(range(32, 127)), input_size=512, hidden_size=512, num_layers=4
     )
+
+
+@pytest.fixture
+def own_redis(start_redis: StartRedis, serve: Serve) -> Iterator[tuple[Replicas, Any, int]]:
+    """Two servers on a Redis that the test may do anything to."""
+    port = free_port()
+    with start_redis(port) as program:
+        given: dict[str, Any] = {"state_keys": KEYS, "store": f"redis://127.0.0.1:{port}"}
+        with serve("characters", **given) as one, serve("characters", **given) as two:
+            yield Replicas([one, two], "redis"), program, port

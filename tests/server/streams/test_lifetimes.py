@@ -68,10 +68,14 @@ def test_nobody_lives_longer_than_the_operator_allows(replicas: Replicas) -> Non
 def test_running_and_queued_steps_keep_a_stream_alive(slow: Replicas) -> None:
     stream = slow.create("large", idle_seconds=1)
     begin = time.monotonic()
+    one, other = slow.clients[0], slow.clients[-1]  # what is queued at one server keeps its order
+    path = f"/v1/streams/{stream}/steps"
     with ThreadPoolExecutor(3) as pool:
-        running = [pool.submit(slow.step, stream, n, **SLOW) for n in (1, 1)]
-        time.sleep(0.2)
-        queued = pool.submit(slow.step, stream, 2, prompt="", max_tokens=1)
+        running = [pool.submit(one.post, path, json={"step": 1, **SLOW})]
+        time.sleep(0.1)
+        running.append(pool.submit(other.post, path, json={"step": 1, **SLOW}))
+        time.sleep(0.1)
+        queued = pool.submit(other.post, path, json={"step": 2, "prompt": "", "max_tokens": 1})
         replies = [each.result() for each in running]
     assert time.monotonic() - begin > 1.1, "the step was too short to tell"
     assert replies[0].content == replies[1].content

@@ -3,7 +3,6 @@
 import json
 import signal
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +14,7 @@ import redis
 
 from sruserve.server.settings import SettingsError, load_settings
 from tests.server.conftest import Serve
-from tests.server.streams.conftest import ACME, KEYS, Replicas, StartRedis, free_port
+from tests.server.streams.conftest import ACME, KEYS, Replicas, StartRedis
 from tests.server.streams.test_streams import code, text
 from tests.server.test_clients_that_leave import until
 from tests.server.test_running import serving
@@ -75,6 +74,7 @@ def test_a_server_that_has_lost_its_lease_changes_nothing(
             lease = f"sruserve:lease:{'0' * 32}:{stream}"
             until(lambda: client.delete(lease) == 1)
             client.set(lease, "another server", px=500)
+            client.hset(lease.replace(":lease:", ":stream:"), "by", "another server")
             lost = asked.result()
         assert (lost.status_code, code(lost)) == (503, "store_unavailable")
         assert replicas.get(stream).json()["step"] == 0
@@ -86,16 +86,6 @@ def _told(events: str) -> str:
     whole = [line for line in events.split("\n") if line.startswith("data: {")]
     told = [json.loads(line[6:]) for line in whole if line.rstrip().endswith("}")]
     return "".join(each["choices"][0]["text"] for each in told)
-
-
-@pytest.fixture
-def own_redis(start_redis: StartRedis, serve: Serve) -> Iterator[tuple[Replicas, Any, int]]:
-    """Two servers on a Redis that the test may do anything to."""
-    port = free_port()
-    with start_redis(port) as program:
-        given: dict[str, Any] = {"state_keys": KEYS, "store": f"redis://127.0.0.1:{port}"}
-        with serve("characters", **given) as one, serve("characters", **given) as two:
-            yield Replicas([one, two], "redis"), program, port
 
 
 def test_without_redis_streams_are_503_at_once_and_all_else_goes_on(
@@ -185,15 +175,6 @@ def test_forks_beyond_the_quota_are_none_at_all(serve: Serve, redis_port: int) -
             full = replicas.post(stream, "fork", n=6)
             assert (full.status_code, code(full)) == (429, "state_quota_exceeded")
         assert replicas.post(stream, "fork", n=5).status_code == 201
-
-
-def test_what_is_no_head_of_a_stream_is_not_served(own_redis: tuple[Replicas, Any, int]) -> None:
-    replicas, _, port = own_redis
-    stream = replicas.create()
-    with redis.Redis(port=port) as client:
-        client.hset(f"sruserve:stream:{'0' * 32}:{stream}", "head", '{"model": 1}')
-    for reply in (replicas.get(stream), replicas.step(stream, 1, prompt="a")):
-        assert (reply.status_code, code(reply)) == (503, "store_unavailable")
 
 
 def test_a_store_needs_keys_that_last_and_its_password_is_not_repeated() -> None:

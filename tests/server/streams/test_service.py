@@ -163,3 +163,22 @@ def test_a_step_goes_on_when_its_caller_is_cancelled_and_one_that_waits_does_not
         await streams.delete(served.tenant, held.id)
 
     run(test)
+
+
+def test_a_caller_that_leaves_at_any_moment_keeps_no_stream(run: Run) -> None:
+    async def test(streams: Streams, catalogue: Catalogue) -> None:
+        served = catalogue["characters"]
+        held = await streams.create(served, None)
+        await streams.step(served, held.id, 1, b"a", write)
+        for moment in range(60):
+            asked: asyncio.Task[object] = asyncio.create_task(
+                streams.token(served, held.id) if moment % 2 else streams.rewind(served, held.id, 1)
+            )
+            await asyncio.sleep(moment * 5e-5)
+            asked.cancel()
+            await asyncio.gather(asked, return_exceptions=True)
+            async with asyncio.timeout(1):
+                await streams.token(served, held.id)
+        await streams.delete(served.tenant, held.id)
+
+    run(test)

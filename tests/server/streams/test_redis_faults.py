@@ -1,0 +1,394 @@
+"""Redis stops, forgets, refuses and comes back; servers stop and come back."""
+
+import logging
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from functools import partial
+from hashlib import sha1
+from pathlib import Path
+from select import select
+from typing import Any
+
+import httpx
+import pytest
+import redis
+
+from sruserve.server.settings import SettingsError, load_settings
+from sruserve.server.streams import redis_link, redis_store, scripts
+from tests.server.conftest import Serve
+from tests.server.streams.conftest import KEYS, Replicas, StartRedis, free_port
+from tests.server.streams.test_redis_records import OwnRedis, key_of
+from tests.server.streams.test_streams import code, text
+from tests.server.test_clients_that_leave import until
+from tests.server.test_running import serving
+
+LONG: dict[str, Any] = {"prompt": "To be", "max_tokens": 400, "temperature": 0}
+
+
+@pytest.fixture(scope="module")
+def slow(
+    serve: Serve, start_redis: StartRedis, large: Path
+) -> Iterator[tuple[Replicas, Any, redis.Redis]]:
+    """Two servers of a slow model whose leases are short; their Redis, and a client of it."""
+    port = free_port()
+    given: dict[str, Any] = {"model_folders": (large,), "state_keys": KEYS}
+    given["store"] = f"redis://127.0.0.1:{port}"
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        start_redis(port) as program,
+        redis.Redis(port=port) as client,
+    ):
+        patch.setattr(redis_store, "_LEASE_MS", 300)
+        patch.setattr(redis_store, "_RENEW_SECONDS", 0.1)
+        with serve(**given) as one, serve(**given) as other:
+            yield Replicas([one, other], "redis"), program, client
+
+
+def stall(program: Any, seconds: float) -> None:
+    program.send_signal(signal.SIGSTOP)
+    time.sleep(seconds)
+    program.send_signal(signal.SIGCONT)
+
+
+def taken(client: redis.Redis, stream: str) -> bool:
+    return bool(client.exists(key_of(stream).replace(":stream:", ":lease:")))
+
+
+def test_steps_outlive_a_redis_that_stops_for_longer_than_their_lease(
+    slow: tuple[Replicas, Any, redis.Redis],
+) -> None:
+    replicas, program, client = slow
+    alone, shared = replicas.create("large"), replicas.create("large")
+    with ThreadPoolExecutor(3) as pool:
+        steps = [pool.submit(replicas.step, alone, 1, **LONG)]
+        until(lambda: taken(client, alone))
+        steps.append(pool.submit(replicas.step, shared, 1, **LONG))
+        until(lambda: taken(client, shared))
+        steps.append(pool.submit(replicas.step, shared, 1, **LONG))
+        time.sleep(0.05)
+        stall(program, 0.5)
+        replies = [each.result() for each in steps]
+    assert [reply.status_code for reply in replies] == [200] * 3
+    assert replies[1].content == replies[2].content
+    for stream in (alone, shared):
+        assert replicas.get(stream).json()["step"] == 1
+        assert text(replicas.step(stream, 1, **LONG)) == text(replies[0])
+
+
+def test_a_step_that_loses_its_stream_in_the_middle_gets_the_reply_of_who_did_it(
+    slow: tuple[Replicas, Any, redis.Redis],
+) -> None:
+    replicas, _, client = slow
+    stream = replicas.create("large")
+    one, other = replicas.clients
+    body = {"step": 1, **LONG}
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(one.post, f"/v1/streams/{stream}/steps", json=body)
+        until(lambda: taken(client, stream))
+        begin = time.monotonic()
+        second = pool.submit(other.post, f"/v1/streams/{stream}/steps", json=body)
+        lease = key_of(stream).replace(":stream:", ":lease:")
+        holder = client.get(lease)
+        while client.get(lease) == holder and time.monotonic() < begin + 5:
+            client.delete(lease)
+        replies = [first.result(), second.result()]
+    assert [reply.status_code for reply in replies] == [200, 200]
+    assert replies[0].content == replies[1].content
+    assert replicas.get(stream).json()["step"] == 1
+
+
+def test_a_server_that_was_paused_writes_nothing_over_what_another_did(
+    slow: tuple[Replicas, Any, redis.Redis], large: Path
+) -> None:
+    replicas, _, client = slow
+    store = f"redis://127.0.0.1:{client.connection_pool.connection_kwargs['port']}"
+    stream = replicas.create("large")
+    steps, lease = f"/v1/streams/{stream}/steps", key_of(stream).replace(":stream:", ":lease:")
+    with (
+        serving(large, state_keys=KEYS, store=store) as (paused, process),
+        ThreadPoolExecutor(1) as pool,
+    ):
+        late = pool.submit(paused.post, steps, json={"step": 1, **LONG}, timeout=30)
+        until(lambda: taken(client, stream))
+        process.send_signal(signal.SIGSTOP)
+        client.delete(lease)  # as if it had run out
+        done = replicas.step(stream, 1, prompt="Not to be", max_tokens=5, temperature=0)
+        after = replicas.step(stream, 2, prompt="", max_tokens=5, temperature=0)
+        process.send_signal(signal.SIGCONT)
+        lost = late.result()
+    assert (lost.status_code, code(lost)) == (409, "wrong_step")
+    whole = {"model": "large", "prompt": "Not to be", "max_tokens": 10, "temperature": 0}
+    both = text(replicas.ask("POST", "/v1/completions", json=whole))
+    assert text(done) + text(after) == both
+    assert replicas.step(stream, 2, prompt="", max_tokens=5, temperature=0).content == after.content
+
+
+class LosesAnswers:
+    """Stands before Redis; the answer to the next command that has `lose` in it is lost."""
+
+    def __init__(self, port: int) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port, self._redis_port = int(self._listener.getsockname()[1]), port
+        self.lose = b"nothing"
+        self._threads = ThreadPoolExecutor(16)
+        self._threads.submit(self._accept)
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._threads.shutdown()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                self._threads.submit(self._serve, self._listener.accept()[0])
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, socket.create_connection(("127.0.0.1", self._redis_port)) as upstream:
+            losing = False
+            while True:
+                for source in select([client, upstream], [], [])[0]:
+                    data = source.recv(1 << 20)
+                    if not data or (losing and source is upstream):
+                        return
+                    if source is client and self.lose in data:
+                        losing, self.lose = True, b"nothing"
+                    (upstream if source is client else client).sendall(data)
+
+
+def test_what_is_sent_again_because_its_answer_was_lost_is_done_once(
+    serve: Serve, start_redis: StartRedis
+) -> None:
+    port = free_port()
+    with start_redis(port), redis.Redis(port=port) as client, ExitStack() as stack:
+        proxy = LosesAnswers(port)
+        stack.callback(proxy.close)
+        store = f"redis://127.0.0.1:{proxy.port}"
+        running = stack.enter_context(serve("characters", state_keys=KEYS, store=store))
+        replicas = Replicas([running], "redis")
+
+        def losing(script: str, ask: Callable[[], httpx.Response]) -> Any:
+            proxy.lose = sha1(script.encode()).hexdigest().encode()
+            reply = ask()
+            assert proxy.lose == b"nothing", "no answer was lost"
+            assert reply.is_success, reply.text
+            return reply.json()
+
+        for _ in range(2):  # from now on Redis knows all scripts
+            first = replicas.create()
+            assert replicas.step(first, 1, prompt="a").status_code == 200
+            replicas.delete(first)
+        body = {"model": "characters"}
+        stream = losing(scripts.ADD, lambda: replicas.ask("POST", "/v1/streams", json=body))["id"]
+        losing(scripts.TAKE, lambda: replicas.step(stream, 1, prompt="a"))
+        losing(scripts.COMMIT, lambda: replicas.step(stream, 2, prompt="a"))
+        assert replicas.get(stream).json()["step"] == 2
+        losing(scripts.COMMIT, lambda: replicas.post(stream, "rewind", step=1))
+        losing(scripts.READ_STATE, lambda: replicas.step(stream, 2, prompt="a"))
+        forks = losing(scripts.ADD, lambda: replicas.post(stream, "fork", n=3))["data"]
+        losing(scripts.GIVE_BACK, lambda: replicas.post(stream, "fork"))
+        assert len(client.keys("*:stream:*")) == 5
+        for each in (stream, *(fork["id"] for fork in forks)):
+            losing(scripts.DELETE, partial(replicas.delete, each))
+        assert len(client.keys("*:stream:*")) == 1
+        assert client.get(f"sruserve:sum:{'0' * 32}") == b"192"
+
+
+def test_all_that_wait_for_one_stream_are_told_together_that_redis_stands_still(
+    slow: tuple[Replicas, Any, redis.Redis], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_link, "_PATIENCE_SECONDS", 0.5)
+    replicas, program, client = slow
+    stream, server = replicas.create("large"), replicas.clients[0]
+    path = f"/v1/streams/{stream}/steps"
+    with ThreadPoolExecutor(20) as pool:
+        asked = [pool.submit(server.post, path, json={"step": 1, **LONG})]
+        until(lambda: taken(client, stream))
+        asked += [pool.submit(server.post, path, json={"step": 1, **LONG}) for _ in range(12)]
+        time.sleep(0.2)
+        program.send_signal(signal.SIGSTOP)
+        asked[0].result()
+        begin = time.monotonic()
+        whole = {"model": "large", "prompt": "a", "max_tokens": 1}
+        assert server.post("/v1/completions", json=whole).status_code == 200
+        assert time.monotonic() - begin < 0.4, "all else waits, too"
+        replies = [each.result() for each in asked]
+        assert time.monotonic() - begin < 2
+    assert {(reply.status_code, code(reply)) for reply in replies} == {(503, "store_unavailable")}
+    program.send_signal(signal.SIGCONT)
+    assert replicas.step(stream, 1, **LONG).status_code == 200
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_redis_that_is_emptied_or_older_in_the_middle_of_a_step_is_not_written_to(
+    slow: tuple[Replicas, Any, redis.Redis], saved: bool
+) -> None:
+    replicas, _, client = slow
+    stream = replicas.create("large")
+    assert replicas.step(stream, 1, prompt="a").status_code == 200
+    older = client.dump(key_of(stream))
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(replicas.step, stream, 2, **LONG)
+        until(lambda: taken(client, stream))
+        client.flushall()
+        if saved:
+            client.restore(key_of(stream), 60_000, older)  # type: ignore[arg-type]
+        lost = running.result()
+    if saved:
+        assert (lost.status_code, code(lost)) == (503, "store_unavailable")
+        assert replicas.step(stream, 2, prompt="a").status_code == 200
+    else:
+        assert (lost.status_code, code(lost)) == (404, "stream_unknown")
+        assert client.keys("*") == [], "a stream came back from the dead"
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_redis_that_is_killed_in_the_middle_of_a_step_is_written_to_once(
+    serve: Serve,
+    start_redis: StartRedis,
+    large: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kept: bool,
+) -> None:
+    monkeypatch.setattr(redis_store, "_LEASE_MS", 300)
+    asked = LONG | {"max_tokens": 150}
+    port = free_port()
+    keeps = tmp_path if kept else None
+    store = f"redis://127.0.0.1:{port}"
+    with serve(model_folders=(large,), state_keys=KEYS, store=store) as running:
+        replicas = Replicas([running], "redis")
+        with ThreadPoolExecutor(1) as pool:
+            with start_redis(port, keeps) as program, redis.Redis(port=port) as client:
+                stream = replicas.create("large")
+                first = replicas.step(stream, 1, **asked)
+                step = pool.submit(replicas.step, stream, 2, **asked | {"prompt": ""})
+                until(lambda: taken(client, stream))
+                program.kill()
+            with start_redis(port, keeps):
+                reply = step.result()
+                again = replicas.step(stream, 2, **asked | {"prompt": ""})
+                if not kept:
+                    assert reply.status_code in (404, 503)
+                    assert (again.status_code, code(again)) == (404, "stream_unknown")
+                    return
+                assert reply.status_code in (200, 503)  # the latter if it was not back in time
+                assert replicas.get(stream).json()["step"] == 2
+        whole = replicas.ask(
+            "POST", "/v1/completions", json={"model": "large", **LONG, "max_tokens": 300}
+        )
+        assert text(first) + text(again) == text(whole)
+
+
+def test_scripts_that_redis_forgot_are_sent_again(own_redis: OwnRedis) -> None:
+    replicas, _, port = own_redis
+    stop = threading.Event()
+
+    def forget() -> None:
+        with redis.Redis(port=port) as client:
+            while not stop.is_set():
+                client.script_flush()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(forget)
+        try:
+            stream = replicas.create()
+            for number in range(1, 6):
+                assert replicas.step(stream, number, prompt="a").status_code == 200
+        finally:
+            stop.set()
+
+
+def test_a_redis_that_refuses_is_503_and_streams_go_on_when_it_does_not(
+    own_redis: OwnRedis, caplog: pytest.LogCaptureFixture
+) -> None:
+    replicas, _, port = own_redis
+    stream = replicas.create()
+    with redis.Redis(port=port) as client:
+        for what, begin, end in (
+            ("read only", ("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE")),
+            ("full", ("CONFIG", "SET", "maxmemory", "1"), ("CONFIG", "SET", "maxmemory", "0")),
+        ):
+            client.execute_command(*begin)
+            for reply in (
+                replicas.ask("POST", "/v1/streams", json={}),
+                replicas.step(stream, 1, prompt="a"),
+            ):
+                assert (reply.status_code, code(reply)) == (503, "store_unavailable"), what
+            client.execute_command(*end)
+            assert replicas.get(stream).json()["step"] == 0, what
+            assert client.keys("*lease*") == [], what
+    assert replicas.step(stream, 1, prompt="a").status_code == 200
+    assert "read only replica" in caplog.text
+    assert "maxmemory" in caplog.text
+
+
+@pytest.mark.parametrize("what", ["stream", "gone", "lease", "sizes", "ends", "sum"])
+def test_when_redis_evicts_one_key_nothing_else_goes_wrong(own_redis: OwnRedis, what: str) -> None:
+    replicas, _, port = own_redis
+    stream, other = replicas.create(), replicas.create()
+    for each in (stream, other):
+        assert replicas.step(each, 1, prompt="a").status_code == 200
+    with redis.Redis(port=port) as client:
+        for key in client.keys(f"sruserve:{what}:*"):
+            if other not in str(key):
+                client.delete(key)
+        replies = [replicas.step(stream, 2, prompt="a"), replicas.delete(stream)]
+        expected = 410 if what == "stream" else 200
+        assert [reply.status_code for reply in replies] == [expected, expected]
+        for number in (2, 3):
+            assert replicas.step(other, number, prompt="a").status_code == 200
+        assert replicas.delete(other).status_code == 200
+        held = int(client.get(f"sruserve:sum:{'0' * 32}") or 0)
+        assert held == (192 if what == "stream" else 0)  # until its time is over
+
+
+def test_a_wrong_password_is_logged_as_such_and_never_shown(
+    serve: Serve, start_redis: StartRedis, caplog: pytest.LogCaptureFixture
+) -> None:
+    port = free_port()
+    with start_redis(port), redis.Redis(port=port) as client:
+        client.config_set("requirepass", "the-right-word")
+        for given, told in (
+            (f"redis://127.0.0.1:{port}", "password in SRUSERVE_STORE"),
+            (f"redis://:a-wrong-word@127.0.0.1:{port}", "password in SRUSERVE_STORE"),
+            (f"rediss://:a-wrong-word@127.0.0.1:{port}", "Timeout connecting"),
+        ):
+            caplog.clear()
+            with (
+                caplog.at_level(logging.DEBUG),
+                serve("characters", state_keys=KEYS, store=given) as (http, _),
+            ):
+                refused = http.post("/v1/streams", json={})
+                assert (refused.status_code, code(refused)) == (503, "store_unavailable")
+                pages = [http.get(path).text for path in ("/metrics", "/health", "/v2")]
+            assert told in caplog.text
+            shown = caplog.text + refused.text + "".join(pages)
+            assert "a-wrong-word" not in shown
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:secret-word/x@127.0.0.1:6379",
+        "redis://:secret-word@127.0.0.1:port",
+        "redis://:secret-word@127.0.0.1:99999",
+        "redis://:secret-word@127.0.0.1/first",
+        "redis://:secret-word@127.0.0.1/0?decode_responses=true",
+        "redis://:secret-word@127.0.0.1/0?socket_timeout=secret-word",
+        "redis://:secret-word@127.0.0.1/0?db=secret-word",
+        "redis://:secret-word@127.0.0.1/0?ssl_ca_certs=/ca.pem",
+        "rediss://:secret-word@127.0.0.1/0?ssl_bogus=1",
+        "rediss://:secret-word@127.0.0.1/0?ssl_cert_reqs=secret-word",
+        "redis://:secret-word@[::1",
+    ],
+)
+def test_an_address_that_cannot_be_is_refused_at_the_start(url: str) -> None:
+    with pytest.raises(SettingsError, match="SRUSERVE_STORE: ") as refused:
+        load_settings(store=url, state_keys=KEYS)
+    assert "secret-word" not in str(refused.value)
