@@ -1,13 +1,11 @@
 """Server-held streams: steps that happen exactly once, forks, rewinds and their end."""
 
 import asyncio
-import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from secrets import randbits, token_urlsafe
-from weakref import WeakValueDictionary
 
 from sruserve.server.api.served import Served
 from sruserve.server.engine.engine import Engine
@@ -15,7 +13,6 @@ from sruserve.server.engine.jobs import Snapshot
 from sruserve.server.errors import (
     InputTooLong,
     NoCheckpoint,
-    Overloaded,
     StepReused,
     StoreUnavailable,
     StreamsNeedRedis,
@@ -25,6 +22,7 @@ from sruserve.server.errors import (
 from sruserve.server.metrics import stream_metrics
 from sruserve.server.streams.held import Held, Store
 from sruserve.server.streams.portable import portable
+from sruserve.server.streams.turns import Turn, Turns
 from sruserve.server.streams.view import StreamView
 from sruserve.server.tenants import Tenant
 
@@ -33,7 +31,6 @@ Work = Callable[[StreamView], Awaitable[bytes]]
 MOST_FORKS = 256
 _ID_BYTES = 16
 _LAST_SECONDS = 5.0
-_LOOK_AGAIN_SECONDS = 0.02  # at a stream that another replica works on
 
 
 class Streams:
@@ -58,9 +55,8 @@ class Streams:
         self._shared = store
         self._checkpoints = checkpoints
         self._idle_seconds = idle_seconds
-        self._reply_bytes, self._most_waiting_bytes = reply_bytes, waiting_bytes
-        self._waiting_bytes = 0
-        self._locks: WeakValueDictionary[tuple[bytes, str], _Line] = WeakValueDictionary()
+        self._reply_bytes = reply_bytes
+        self._turns = Turns(waiting_bytes)
         self._steps: set[asyncio.Task[bytes]] = set()
 
     async def start(self) -> None:
@@ -102,7 +98,7 @@ class Streams:
             created=int(time.time()),
         )
         with served.holders.one_more():
-            async with self._lock(held.tenant, held.id):
+            async with self._turns.line(held.tenant, held.id):
                 return await self._store.add(served, held, start)
 
     async def describe(self, tenant: Tenant, stream_id: str) -> Held:
@@ -132,7 +128,7 @@ class Streams:
         last: the stream ends with this step; its reply stays until the stream expires.
         """
         with served.holders.one_more():
-            turn = await self._turn(served.tenant, stream_id, len(content))
+            turn = await self._turns.take(self._store, served.tenant, stream_id, len(content))
             digest = sha256(content).digest()
             step = asyncio.create_task(self._answer(turn, served, number, digest, work, last))
             self._steps.add(step)
@@ -173,7 +169,7 @@ class Streams:
 
     async def _answer(
         self,
-        turn: "_Turn",
+        turn: Turn,
         served: Served,
         number: int | None,
         digest: bytes,
@@ -193,7 +189,7 @@ class Streams:
                 reply = await self._compute(served, held, digest, work, last)
             if reply is not None:
                 return reply
-            async with await self._turn(served.tenant, held.id, 0) as held:
+            async with await self._turns.take(self._store, served.tenant, held.id) as held:
                 if _is_repeat(held, number, digest):
                     return _repeated(held)
             raise _lost()
@@ -227,40 +223,8 @@ class Streams:
 
     @asynccontextmanager
     async def _taken(self, tenant: Tenant, stream_id: str) -> AsyncIterator[Held]:
-        async with await self._turn(tenant, stream_id, 0) as held:
+        async with await self._turns.take(self._store, tenant, stream_id) as held:
             yield held
-
-    async def _turn(self, tenant: Tenant, stream_id: str, cost: int) -> "_Turn":
-        """Wait until nobody else works on a stream, and take it."""
-        if self._waiting_bytes and self._waiting_bytes + cost > self._most_waiting_bytes:
-            raise Overloaded(
-                "the steps that wait for their streams are as long as SRUSERVE_MAX_QUEUE_BYTES "
-                "allows; retry after a moment"
-            )
-        self._waiting_bytes += cost
-        try:
-            lock, asked = self._lock(tenant, stream_id), time.monotonic()
-            await lock.acquire()
-            try:
-                if lock.failed_at > asked:  # each would wait for the store as long as the first
-                    raise StoreUnavailable
-                held = await self._take(lock, tenant, stream_id)
-            except BaseException:
-                lock.release()
-                raise
-            return _Turn(self._store, lock, held)
-        finally:
-            self._waiting_bytes -= cost
-
-    async def _take(self, lock: "_Line", tenant: Tenant, stream_id: str) -> Held:
-        """Take a stream as soon as no other replica has it."""
-        try:
-            while (held := await self._store.take(tenant, stream_id)) is None:
-                await asyncio.sleep(_LOOK_AGAIN_SECONDS)
-        except StoreUnavailable:
-            lock.failed_at = time.monotonic()
-            raise
-        return held
 
     @property
     def _store(self) -> Store:
@@ -268,40 +232,10 @@ class Streams:
             raise StreamsNeedRedis
         return self._shared
 
-    def _lock(self, tenant: Tenant, stream_id: str) -> "_Line":
-        """Whose holder is the only one here that works on the stream; it lives while it is used."""
-        key = (tenant.id, stream_id)
-        lock = self._locks.get(key)
-        if lock is None:
-            lock = self._locks[key] = _Line()
-        return lock
-
     def _forget(self, step: asyncio.Task[bytes]) -> None:
         self._steps.discard(step)
         if not step.cancelled():
             step.exception()  # somebody was told, or nobody waits any more
-
-
-class _Line(asyncio.Lock):
-    """Who waits here for a stream; failed_at: when the store could last not say whose it is."""
-
-    failed_at = -math.inf
-
-
-class _Turn:
-    """The right to change a stream, here and among replicas."""
-
-    def __init__(self, store: Store, lock: asyncio.Lock, held: Held) -> None:
-        self._store, self._lock, self._held = store, lock, held
-
-    async def __aenter__(self) -> Held:
-        return self._held
-
-    async def __aexit__(self, *_: object) -> None:
-        try:
-            await self._store.give_back(self._held)
-        finally:
-            self._lock.release()
 
 
 def _alive(held: Held) -> Held:
