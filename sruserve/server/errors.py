@@ -162,8 +162,10 @@ class BodyTooLarge(InvalidRequest):
     status, code = 413, "body_too_large"
 
 
-class ModelNotFound(InvalidRequest):
-    """No model of that name is served."""
+class ModelNotFound(InvalidRequest, KeyError):
+    """No model of that name is served; a `KeyError`, too, as every mapping raises."""
+
+    __str__ = Exception.__str__  # a key's would be in quotes
 
     status, code = 404, "model_not_found"
 
