@@ -1,8 +1,8 @@
 """Compile every shipped Triton kernel ahead of time, on a machine without a GPU.
 
-`python -m tests.kernels.aot` compiles `configurations()` for both capabilities with whichever
-Triton it finds and prints one JSON object: {"triton": version, "kernels": {key: facts}}, the facts
-being what `Compiled` holds, without the PTX, and the wanted patterns that the PTX lacks.
+`python -m tests.kernels.aot 0 2` compiles the first of every two `forms()`, `1 2` the others, with
+whichever Triton it finds, and prints one JSON object: {"triton": version, "kernels": {key: facts}},
+the facts being what `Compiled` holds, without the PTX, and the wanted patterns that the PTX lacks.
 
 To add a kernel, write a function that yields a `Configuration` for every form its launcher can
 choose (a covering set where that is many), built from the tables in `sruserve.kernels.tiles`, and
@@ -13,10 +13,11 @@ kernel; pointers count as 16-byte aligned, and a None in `constants` is an argum
 import json
 import re
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,13 @@ def configurations() -> Iterator[Configuration]:
         aot_products.step_configurations(),
         aot_products.sample_configurations(),
     )
+
+
+def forms() -> Iterator[tuple[Configuration, int]]:
+    """Every configuration with each capability; whoever takes every second one gets all kinds."""
+    for turn, wanted in enumerate(configurations()):
+        for capability in wanted.capabilities[:: 1 if turn % 2 else -1]:
+            yield wanted, capability
 
 
 def scan_configurations() -> Iterator[Configuration]:
@@ -211,17 +219,17 @@ def _cuobjdump(what: str, cubin: bytes) -> str:
 
 
 def main() -> None:
+    share, shares = map(int, sys.argv[1:])
     kernels: dict[str, dict[str, Any]] = {}
-    for wanted in configurations():
-        for capability in wanted.capabilities:
-            made = compile_ahead(
-                wanted.kernel, wanted.signature, wanted.constants, wanted.options, capability
-            )
-            facts = asdict(made)
-            del facts["ptx"]
-            pattern = wanted.contains.get(capability, "")
-            facts["lacks"] = "" if re.search(pattern, made.ptx) else pattern
-            kernels[key(wanted, capability)] = facts
+    for wanted, capability in islice(forms(), share, None, shares):
+        made = compile_ahead(
+            wanted.kernel, wanted.signature, wanted.constants, wanted.options, capability
+        )
+        facts = asdict(made)
+        del facts["ptx"]
+        pattern = wanted.contains.get(capability, "")
+        facts["lacks"] = "" if re.search(pattern, made.ptx) else pattern
+        kernels[key(wanted, capability)] = facts
     print(json.dumps({"triton": triton.__version__, "kernels": kernels}))
 
 

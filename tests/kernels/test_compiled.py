@@ -16,70 +16,59 @@ pytest.importorskip("triton")
 from tests.kernels import aot
 
 SHARED_BYTES = {80: 166_912, 90: 232_448}  # CUDA programming guide: the most of one block
-KERNELS = {
-    aot.key(wanted, capability): (wanted, capability)
-    for wanted in aot.configurations()
-    for capability in wanted.capabilities
-}
+# The folders of other Tritons than the installed one, if there are any.
+TRITONS = [os.environ[name] for name in ("NEWEST_TRITON", "OLDEST_TRITON") if name in os.environ]
+SHARES = max(len(TRITONS), 1)
+KERNELS = {aot.key(wanted, capability): (wanted, capability) for wanted, capability in aot.forms()}
 Facts = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def outputs() -> Iterator[dict[str, Future[str]]]:
-    """What `tests.kernels.aot` prints under each Triton there is, both at work side by side.
+def compiled() -> Iterator[list[Future[dict[str, Facts]]]]:
+    """The facts of every kernel, under one of the Tritons, all of which are at work side by side.
 
-    Triton keeps what it has compiled, by its own version, the source and the options.
+    They take the forms in turns: each kernel comes to each of them, for both capabilities. Triton
+    keeps what it has compiled, by its own version, the source and the options.
     """
-    # Without a folder of its own, the newest is the one that is installed.
-    folders = {
-        "newest": os.environ.get("NEWEST_TRITON", ""),
-        "oldest": os.environ.get("OLDEST_TRITON"),
-    }
 
-    def compile_all(folder: str) -> str:
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(Path(folder).absolute()) if folder else "",
-        }
+    def compile_share(share: int) -> dict[str, Facts]:
+        folder = TRITONS[share] if TRITONS else ""
         done = subprocess.run(
-            [sys.executable, "-m", "tests.kernels.aot"],
-            env=environment,
+            [sys.executable, "-m", "tests.kernels.aot", str(share), str(SHARES)],
+            env={**os.environ, "PYTHONPATH": str(Path(folder).absolute()) if folder else ""},
             capture_output=True,
             text=True,
         )
         assert done.returncode == 0, done.stderr
-        return done.stdout
+        printed = json.loads(done.stdout)
+        assert folder.endswith(printed["triton"]) or not folder, "another Triton was asked for"
+        kernels: dict[str, Facts] = printed["kernels"]
+        return kernels
 
-    with ThreadPoolExecutor(2) as pool:
-        yield {
-            name: pool.submit(compile_all, folder)
-            for name, folder in folders.items()
-            if folder is not None
-        }
-
-
-@pytest.fixture(scope="module", params=["newest", "oldest"])
-def compiled(request: pytest.FixtureRequest, outputs: dict[str, Future[str]]) -> dict[str, Facts]:
-    """The facts of every kernel, under one Triton."""
-    if request.param not in outputs:
-        pytest.skip("OLDEST_TRITON names no folder that holds the oldest supported Triton")
-    printed = json.loads(outputs[request.param].result())
-    folder = os.environ.get(f"{request.param.upper()}_TRITON", "")
-    assert folder.endswith(printed["triton"]) or not folder, "another Triton was asked for"
-    kernels: dict[str, Facts] = printed["kernels"]
-    return kernels
+    with ThreadPoolExecutor(SHARES) as pool:
+        yield [pool.submit(compile_share, share) for share in range(SHARES)]
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_a_kernel_compiles_to_what_its_tile_promises(name: str, compiled: dict[str, Facts]) -> None:
+def test_a_kernel_compiles_to_what_its_tile_promises(
+    name: str, compiled: list[Future[dict[str, Facts]]]
+) -> None:
     wanted, capability = KERNELS[name]
-    facts = compiled[name]
+    facts = compiled[list(KERNELS).index(name) % SHARES].result()[name]
     assert facts["async_copies"] >= wanted.async_copies
     assert facts["spill_bytes"] == 0
     assert facts["registers"] <= wanted.registers
     assert facts["barriers"] <= wanted.barriers
     assert facts["shared_bytes"] <= SHARED_BYTES[capability]
     assert not facts["lacks"]
+
+
+def test_every_kernel_comes_to_every_triton_for_every_capability() -> None:
+    """As a form for its capability alone, or with another dtype, width or tile."""
+    kinds = {(wanted.kernel.__name__, capability) for wanted, capability in KERNELS.values()}
+    for share in range(2):
+        mine = list(KERNELS.values())[share::2]
+        assert {(wanted.kernel.__name__, capability) for wanted, capability in mine} == kinds
 
 
 @pytest.mark.parametrize("wanted", list(aot.configurations()), ids=lambda wanted: wanted.name)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -129,6 +129,7 @@ def alone(streams: Streams, steps: int) -> tuple[Tensor, Tensor]:
     return torch.tensor(picked).T, torch.tensor(ends, dtype=torch.float64)
 
 
+@settings(max_examples=50)
 @given(
     count=st.integers(1, 24),
     steps=st.integers(1, 23),

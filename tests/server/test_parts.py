@@ -32,7 +32,7 @@ def at_once() -> Iterator[None]:
     """Client and server together need little time, sending and receiving included."""
     begin = time.process_time()
     yield
-    assert time.process_time() - begin < 0.8
+    assert time.process_time() - begin < 1.5
 
 
 @pytest.mark.parametrize("item", TINY)

@@ -235,7 +235,6 @@ def test_failures_to_start_are_one_line_and_an_exit_code(
         port = str(taken.getsockname()[1])
         for arguments, settings, code, told in (
             ((str(folders / "question"),), {"port": port}, 1, f"port {port}"),
-            ((str(folders / "question"),), {"host": "host.invalid"}, 2, "host.invalid"),
             ((str(tmp_path),), {}, 2, "config.json"),
             ((str(broken),), {}, 1, "broken"),
             ((), {"port": "x"}, 2, "SRUSERVE_PORT"),

@@ -11,8 +11,9 @@ _QUOTE = ord('"')
 
 def check_parts(json: bytes, longest: int) -> None:
     """Raise `InputTooLong` if reading `json` would take long; `longest`: bytes of a body."""
+    most_values = max(MOST_PARTS, longest // BYTES_FOR_A_VALUE)
     parts, values = _counted(json)
-    if parts <= MOST_PARTS and values * BYTES_FOR_A_VALUE <= longest:
+    if parts <= MOST_PARTS and values <= most_values:
         return
     parts, values = _counted(_without_texts(json))
     if parts > MOST_PARTS:
@@ -20,10 +21,10 @@ def check_parts(json: bytes, longest: int) -> None:
             f"the body holds {parts} lists, objects and fields and may hold {MOST_PARTS}: send "
             "fewer inputs or steps at once, the rest with `state`"
         )
-    if values * BYTES_FOR_A_VALUE > longest:
+    if values > most_values:
         raise InputTooLong(
-            f"the body holds {values} values and may hold {longest // BYTES_FOR_A_VALUE}: send "
-            "fewer at once, or ask the operator to raise SRUSERVE_MAX_BODY_BYTES"
+            f"the body holds {values} values and may hold {most_values}: send fewer at once, or "
+            "ask the operator to raise SRUSERVE_MAX_BODY_BYTES"
         )
 
 

@@ -18,7 +18,7 @@ _GROWTH = 4 << 20  # bytes that a round may leave behind by chance
 
 
 def continue_all(model: Model, count: int, memory: Callable[[], int]) -> None:
-    """Begin `count` streams, continue a random quarter, then a random eighth once more.
+    """Begin `count` streams, continue a random tenth, half of these once more.
 
     A thousand answers have to be those of streams that never stopped, and `memory`, in bytes, may
     not grow any more in the last round.
@@ -26,7 +26,7 @@ def continue_all(model: Model, count: int, memory: Callable[[], int]) -> None:
     assert model.network.layout.width == 2 * 24
     pick = np.random.default_rng(0)
     first, second = pick.integers(0, 50, (2, count, 1))
-    again = pick.permutation(count)[: count // 4]
+    again = pick.permutation(count)[: count // 10]
     sample = set(again[:1000].tolist())
     states: list[Any] = [None] * count
     answers: dict[int, Any] = {}
@@ -52,7 +52,7 @@ def continue_all(model: Model, count: int, memory: Callable[[], int]) -> None:
         assert residents.on_host > count - _DEVICE_ROWS - _AT_ONCE
         await advance(driver, pick.permutation(again), second, check=True)
         before = memory()
-        await advance(driver, pick.permutation(again)[: count // 8], first)
+        await advance(driver, pick.permutation(again)[: count // 20], first)
         assert memory() < before + _GROWTH
         assert residents.on_device + residents.on_host == count
         items = [Item(np.concatenate((first[i], second[i]))) for i in sample]
