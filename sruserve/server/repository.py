@@ -156,8 +156,7 @@ def _explained(name: str) -> Iterator[None]:
     except (ModelError, ServeError, SettingsError, OSError) as error:
         kind = f" ({error.code})" if isinstance(error, ModelError | ServeError) else ""
         raise ModelLoadFailed(
-            f"{name[:100]!r} was not loaded: its folder holds nothing that can be served{kind}; "
-            "the server's log says why",
+            f"{name[:100]!r} was not loaded{kind}; the server's log says why",
             param="model",
         ) from error
 

@@ -49,7 +49,9 @@ def at_once() -> Iterator[None]:
         ("/v2/repository/index", '{"ready":'),
     ],
 )
-def test_over_http(client: httpx.Client, path: str, before: str, item: str) -> None:
+def test_very_many_parts_are_refused_at_once_over_http(
+    client: httpx.Client, path: str, before: str, item: str
+) -> None:
     body = filled(before, item)
     with at_once():
         reply = client.post(path, content=body)
@@ -58,7 +60,9 @@ def test_over_http(client: httpx.Client, path: str, before: str, item: str) -> N
 
 
 @pytest.mark.parametrize("item", TINY)
-def test_in_a_step_of_a_stream(client: httpx.Client, item: str) -> None:
+def test_very_many_parts_are_refused_at_once_in_a_step_of_a_stream(
+    client: httpx.Client, item: str
+) -> None:
     stream = client.post("/v1/streams", json={"model": "question"}).json()["id"]
     body = filled('{"step":1,"input":', item)
     with at_once():
@@ -68,7 +72,7 @@ def test_in_a_step_of_a_stream(client: httpx.Client, item: str) -> None:
 
 
 @pytest.mark.parametrize("item", TINY)
-def test_in_a_frame(client: httpx.Client, item: str) -> None:
+def test_very_many_parts_are_refused_at_once_in_a_frame(client: httpx.Client, item: str) -> None:
     url = str(client.base_url).replace("http", "ws", 1)
     body = filled('{"model":"question","input":', item).decode()
     with websockets.connect(f"{url}/v1/stream", compression=None) as socket:

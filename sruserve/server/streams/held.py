@@ -6,6 +6,7 @@ from typing import Protocol, Self
 from sruserve.server.api.served import Served
 from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.jobs import Keep, Snapshot
+from sruserve.server.errors import StoreUnavailable, StreamExpired, StreamUnknown
 from sruserve.server.tenants import Tenant
 
 
@@ -130,3 +131,15 @@ class Store(Protocol):
     async def stop(self) -> None:
         """Let go of connections and timers."""
         ...
+
+
+def absent(*, expired: bool) -> StreamExpired | StreamUnknown:
+    """The error of a stream that a store does not hold, or not any more."""
+    if expired:
+        return StreamExpired("the stream was idle for too long and is gone; create another one")
+    return StreamUnknown("there is no such stream, or it was deleted; create one")
+
+
+def taken_over() -> StoreUnavailable:
+    """The error of a change that came to nothing because another replica has the stream."""
+    return StoreUnavailable("another replica has taken the stream; send the same request again")

@@ -16,12 +16,10 @@ from sruserve.server.errors import (
     Overloaded,
     StateWrongModel,
     StreamExists,
-    StreamExpired,
-    StreamUnknown,
 )
 from sruserve.server.metrics import stream_metrics
 from sruserve.server.streams.expiry import Expiry
-from sruserve.server.streams.held import Held
+from sruserve.server.streams.held import Held, absent
 from sruserve.server.streams.view import forget
 from sruserve.server.tenants import Tenant
 
@@ -228,9 +226,7 @@ class MemoryStore:
         entry = self._entries.get(key)
         if entry is not None:
             return entry
-        if key in self._gone:
-            raise StreamExpired("the stream was idle for too long and is gone; create another one")
-        raise StreamUnknown("there is no such stream, or it was deleted; create one")
+        raise absent(expired=key in self._gone)
 
     def _insert(self, entry: _Entry) -> Held:
         key = _key(entry.held)

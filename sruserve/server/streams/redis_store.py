@@ -22,12 +22,11 @@ from sruserve.server.errors import (
     StateQuotaExceeded,
     StoreUnavailable,
     StreamExists,
-    StreamExpired,
     StreamUnknown,
 )
 from sruserve.server.state_token import Envelope
 from sruserve.server.streams import scripts
-from sruserve.server.streams.held import Held
+from sruserve.server.streams.held import Held, absent, taken_over
 from sruserve.server.streams.record import Marks, Records, mark, tampered
 from sruserve.server.streams.redis_link import RedisLink
 from sruserve.server.tenants import Tenant
@@ -139,7 +138,7 @@ class RedisStore:
     async def delete(self, held: Held) -> None:
         lease = self._taken[_key(held)].lease
         if await self._run(scripts.DELETE, _key(held), lease, held.id) == scripts.NOT_MINE:
-            raise StoreUnavailable
+            raise taken_over()
         self._taken.pop(_key(held))
 
     def end(self, engine: Engine) -> None:
@@ -177,10 +176,8 @@ class RedisStore:
 
     async def _open(self, tenant: Tenant, stream_id: str, found: list[Any]) -> tuple[Held, Marks]:
         """A stream of which Redis has told: how it was found, head, reply, time left."""
-        if found[0] == scripts.EXPIRED:
-            raise StreamExpired("the stream was idle for too long; create another one")
-        if found[0] == scripts.UNKNOWN:
-            raise StreamUnknown("there is no such stream, or it was deleted; create one")
+        if found[0] in (scripts.UNKNOWN, scripts.EXPIRED):
+            raise absent(expired=found[0] == scripts.EXPIRED)
         _, head, reply, left_ms = found
         long = len(reply or b"") > LONG_BYTES
         held, marks = await off_loop(long, self._records.open, tenant, stream_id, head, reply)

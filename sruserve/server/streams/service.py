@@ -14,13 +14,12 @@ from sruserve.server.errors import (
     InputTooLong,
     NoCheckpoint,
     StepReused,
-    StoreUnavailable,
     StreamsNeedRedis,
     StreamUnknown,
     WrongStep,
 )
 from sruserve.server.metrics import stream_metrics
-from sruserve.server.streams.held import Held, Store
+from sruserve.server.streams.held import Held, Store, taken_over
 from sruserve.server.streams.portable import portable
 from sruserve.server.streams.turns import Turn, Turns
 from sruserve.server.streams.view import StreamView
@@ -192,7 +191,7 @@ class Streams:
             async with await self._turns.take(self._store, served.tenant, held.id) as held:
                 if _is_repeat(held, number, digest):
                     return _repeated(held)
-            raise _lost()
+            raise taken_over()
 
     async def _compute(
         self, served: Served, held: Held, digest: bytes, work: Work, last: bool
@@ -246,12 +245,8 @@ def _alive(held: Held) -> Held:
 
 def _kept(held: Held | None) -> Held:
     if held is None:
-        raise _lost()
+        raise taken_over()
     return held
-
-
-def _lost() -> StoreUnavailable:
-    return StoreUnavailable("another replica has taken the stream; send the same request again")
 
 
 def _repeated(held: Held) -> bytes:

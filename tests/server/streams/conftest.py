@@ -128,6 +128,14 @@ def replicas(
         yield Replicas(running, request.param)
 
 
+OwnRedis = tuple[Replicas, Any, int]
+
+
+def key_of(stream: str, what: str = "stream") -> str:
+    """Where Redis has a stream of the one tenant, or its lease."""
+    return f"sruserve:{what}:{'0' * 32}:{stream}"
+
+
 @pytest.fixture(scope="session")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that takes a millisecond or so for a token."""
@@ -138,7 +146,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def own_redis(start_redis: StartRedis, serve: Serve) -> Iterator[tuple[Replicas, Any, int]]:
+def own_redis(start_redis: StartRedis, serve: Serve) -> Iterator[OwnRedis]:
     """Two servers on a Redis that the test may do anything to."""
     port = free_port()
     with start_redis(port) as program:

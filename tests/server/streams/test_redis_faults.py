@@ -21,8 +21,14 @@ import redis
 from sruserve.server.settings import SettingsError, load_settings
 from sruserve.server.streams import redis_link, redis_store, scripts
 from tests.server.conftest import Serve
-from tests.server.streams.conftest import KEYS, Replicas, StartRedis, free_port
-from tests.server.streams.test_redis_records import OwnRedis, key_of
+from tests.server.streams.conftest import (
+    KEYS,
+    OwnRedis,
+    Replicas,
+    StartRedis,
+    free_port,
+    key_of,
+)
 from tests.server.streams.test_streams import code, text
 from tests.server.test_clients_that_leave import until
 from tests.server.test_running import serving
@@ -56,7 +62,7 @@ def stall(program: Any, seconds: float) -> None:
 
 
 def taken(client: redis.Redis, stream: str) -> bool:
-    return bool(client.exists(key_of(stream).replace(":stream:", ":lease:")))
+    return bool(client.exists(key_of(stream, "lease")))
 
 
 def test_steps_outlive_a_redis_that_stops_for_longer_than_their_lease(
@@ -92,7 +98,7 @@ def test_a_step_that_loses_its_stream_in_the_middle_gets_the_reply_of_who_did_it
         until(lambda: taken(client, stream))
         begin = time.monotonic()
         second = pool.submit(other.post, f"/v1/streams/{stream}/steps", json=body)
-        lease = key_of(stream).replace(":stream:", ":lease:")
+        lease = key_of(stream, "lease")
         holder = client.get(lease)
         while client.get(lease) == holder and time.monotonic() < begin + 5:
             client.delete(lease)
@@ -108,7 +114,7 @@ def test_a_server_that_was_paused_writes_nothing_over_what_another_did(
     replicas, _, client = slow
     store = f"redis://127.0.0.1:{client.connection_pool.connection_kwargs['port']}"
     stream = replicas.create("large")
-    steps, lease = f"/v1/streams/{stream}/steps", key_of(stream).replace(":stream:", ":lease:")
+    steps, lease = f"/v1/streams/{stream}/steps", key_of(stream, "lease")
     with (
         serving(large, state_keys=KEYS, store=store) as (paused, process),
         ThreadPoolExecutor(1) as pool,

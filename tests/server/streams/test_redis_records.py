@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 import redis
 
-from tests.server.streams.conftest import Replicas
+from tests.server.streams.conftest import OwnRedis, Replicas, key_of
 from tests.server.streams.test_streams import code
 
-OwnRedis = tuple[Replicas, Any, int]
 Fields = dict[Any, Any]
 Change = Callable[[Fields, Fields, Fields], Fields]
 
@@ -37,10 +36,6 @@ CHANGES: dict[str, Change] = {
     "no state": lambda *_: {b"state2": b""},
     "a state that is too long": lambda *_: {b"state2": b"a" * (20 << 20)},
 }
-
-
-def key_of(stream: str) -> str:
-    return f"sruserve:stream:{'0' * 32}:{stream}"
 
 
 @pytest.fixture
