@@ -1,10 +1,12 @@
 """Tiny models of every kind, and real servers for them on free loopback ports."""
 
+import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import httpx
@@ -12,7 +14,9 @@ import pytest
 import uvicorn
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+import sruserve
 from sruserve.model.heads import HeadConfig
+from sruserve.server.api.call import Call
 from sruserve.server.app import Application
 from sruserve.server.run import connections
 from sruserve.server.settings import load_settings
@@ -26,6 +30,7 @@ WORDS = ("<oov>", *TEXT.split(), "who", "what", "where", "when", "a", "b", "c")
 CHARACTERS = [10, *range(32, 127), *range(0x80, 0xC0), *range(0xC2, 0xF5)]  # all of UTF-8
 
 Serve = Callable[..., AbstractContextManager[tuple[httpx.Client, Application]]]
+Leftovers = Callable[[], list[Any]]
 
 
 def words_vocabulary() -> bytes:
@@ -88,6 +93,33 @@ def server(serve: Serve) -> Iterator[tuple[httpx.Client, Application]]:
     """One server with all models, for tests that need nothing special."""
     with serve(sse_ping_seconds=0.2, state_keys="a" * 64) as running:
         yield running
+
+
+@pytest.fixture
+def leftovers() -> Iterator[Leftovers]:
+    """What of the server is garbage since the test began."""
+
+    def found() -> list[Any]:
+        time.sleep(0.05)  # the reply is there before its request has ended
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        return [each for each in gc.garbage if _of_the_server(each)]
+
+    gc.collect()
+    gc.disable()
+    try:
+        yield found
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+        gc.collect()
+
+
+def _of_the_server(garbage: object) -> bool:
+    if isinstance(garbage, FrameType):
+        return garbage.f_code.co_filename.startswith(f"{sruserve.__path__[0]}/server")
+    return isinstance(garbage, Call)
 
 
 @pytest.fixture(scope="session")

@@ -83,7 +83,7 @@ def test_a_tenant_over_its_requests_is_told_when_to_come_back(serve: Serve) -> N
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/models/characters", "/v2", "/v2/models/stats"])
-def test_requests_of_every_route_but_probes_and_metrics_count(serve: Serve, path: str) -> None:
+def test_questions_about_models_count_and_probes_do_not(serve: Serve, path: str) -> None:
     keys = json.dumps([{"key": ACME, "requests_per_second": 0.1}])
     with serve("characters", api_keys=keys) as (client, _):
         for free in ("/livez", "/readyz", "/v2/health/ready", "/v2/models/characters/ready"):

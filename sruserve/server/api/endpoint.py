@@ -8,7 +8,7 @@ from typing import ClassVar
 from pydantic import BaseModel
 
 from sruserve.server.api.call import Call, ClientGone
-from sruserve.server.api.problems import as_serve_error
+from sruserve.server.api.problems import as_serve_error, forget_frames
 from sruserve.server.errors import Draining, ServeError
 from sruserve.server.metrics import RouteMetrics
 from sruserve.server.tenants import Tenant, Tenants
@@ -42,10 +42,7 @@ class Endpoint:
             outcome = "cancelled"
             self.metrics(call.model).disconnected()
         except Exception as error:
-            problem = as_serve_error(error, self.schema)
-            outcome, reason = problem.outcome, problem.code
-            if not call.started:
-                await self.refuse(call, problem)
+            outcome, reason = await self._tell(call, error)
         except CancelledError:  # the server is stopping, and no longer waits for this client
             outcome = "cancelled"
             if not call.started:
@@ -58,6 +55,15 @@ class Endpoint:
     async def serve(self, call: Call, tenant: Tenant) -> None:
         """Send the reply to a tenant's request, or raise; `call.model` is set when it is known."""
         raise NotImplementedError
+
+    async def _tell(self, call: Call, error: Exception) -> tuple[str, str]:
+        """Answer with what went wrong, if nothing was sent yet; tells outcome and code."""
+        problem = as_serve_error(error, self.schema)
+        for each in (error, problem):
+            forget_frames(each)
+        if not call.started:
+            await self.refuse(call, problem)
+        return problem.outcome, problem.code
 
     async def refuse(self, call: Call, problem: ServeError) -> None:
         """Answer with an error in the protocol's own shape."""

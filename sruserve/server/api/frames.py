@@ -91,7 +91,7 @@ class Frame(Call):
             raise InvalidRequest("a frame must be a JSON object")
         known = given.pop("id", None)
         if known is not None:
-            if not isinstance(known, str | int) or len(str(known)) > _MOST_ID:
+            if type(known) not in (str, int) or len(str(known)) > _MOST_ID:
                 raise InvalidRequest(
                     f"'id' must be a text or an integer of at most {_MOST_ID} characters",
                     param="id",
@@ -215,7 +215,7 @@ class Frames(Endpoint):
         if op not in ("state", "close"):
             raise InvalidRequest("'op' must be 'state' or 'close'", param="op")
         if fields:
-            field = next(iter(fields))
+            field = next(iter(fields))[:_MOST_ID]
             raise InvalidRequest(f"an 'op' comes alone: leave out '{field}'", param=field)
         await frame.tell({"state": stream.token()})
         frame.last = op == "close"

@@ -5,13 +5,13 @@ import numpy as np
 from sruserve.server.errors import InputTooLong
 
 MOST_PARTS = 1 << 16  # lists, objects and fields, at a microsecond or two
-BYTES_FOR_A_VALUE = 8  # of the longest body, at a tenth of a microsecond
+BYTES_FOR_A_VALUE = 8  # of the longest body, at a few tenths of one
 _QUOTE = ord('"')
 
 
 def check_parts(json: bytes, longest: int) -> None:
     """Raise `InputTooLong` if reading `json` would take long; `longest`: bytes of a body."""
-    most_values = max(MOST_PARTS, longest // BYTES_FOR_A_VALUE)
+    most_values = MOST_PARTS + longest // BYTES_FOR_A_VALUE
     parts, values = _counted(json)
     if parts <= MOST_PARTS and values <= most_values:
         return

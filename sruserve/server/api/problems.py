@@ -20,6 +20,7 @@ log = logging.getLogger("sruserve.api")
 
 # Lists end at their first mistake, but each unknown field is one, and explaining takes time.
 _MOST_PROBLEMS = 1000
+_MOST_NAME = 100  # characters
 
 # Fields that take several shapes: pydantic would explain each shape that the value does not have.
 _SHAPES = {
@@ -45,11 +46,24 @@ def as_serve_error(error: Exception, fields: type[BaseModel]) -> ServeError:
     return ServeError("the server failed on this request; its log says why")
 
 
+def forget_frames(error: BaseException) -> None:
+    """Let go of what the error went through, where it has been told.
+
+    The frames hold the request, and some of them the error: all of it would stay in memory until
+    the garbage collector comes, which is rare.
+    """
+    rest: BaseException | None = error
+    while rest is not None:
+        rest.__traceback__, cause = None, rest.__cause__ or rest.__context__
+        rest.__cause__ = rest.__context__ = None
+        rest = cause
+
+
 def explain_validation(problems: Iterable[Any], fields: Iterable[str] = ()) -> ServeError:
     """The first thing that pydantic found wrong, in the words of the API."""
     problem = next(iter(problems))
     kind, message = problem["type"], problem["msg"]
-    path = [part for part in problem["loc"] if part != "body"]
+    path = [_short(part) for part in problem["loc"] if part != "body"]
     param = str(path[0]) if path else None
     if kind == "json_invalid":
         reason = problem.get("ctx", {}).get("error", message)
@@ -74,6 +88,11 @@ def explain_validation(problems: Iterable[Any], fields: Iterable[str] = ()) -> S
     return InvalidRequest(
         f"{_place(path)} {message.removeprefix('Input ').replace('should', 'must', 1)}", param=param
     )
+
+
+def _short(part: int | str) -> int | str:
+    """A name as far as it is told: a client may have made it as long as a body."""
+    return part[:_MOST_NAME] if isinstance(part, str) else part
 
 
 def _place(path: list[Any]) -> str:

@@ -63,7 +63,7 @@ class Turns:
             try:
                 if line.failed_at > asked:  # each would wait for the store as long as the first
                     raise StoreUnavailable
-                held = await _take(store, line, tenant, stream_id)
+                held = await _when_free(store, line, tenant, stream_id)
             except BaseException:
                 line.release()
                 raise
@@ -78,7 +78,7 @@ class _Line(asyncio.Lock):
     failed_at = -math.inf
 
 
-async def _take(store: Store, line: _Line, tenant: Tenant, stream_id: str) -> Held:
+async def _when_free(store: Store, line: _Line, tenant: Tenant, stream_id: str) -> Held:
     """Take a stream as soon as no other replica has it."""
     try:
         while (held := await store.take(tenant, stream_id)) is None:

@@ -71,13 +71,27 @@ class RpcEndpoint(Endpoint):
         call.problem = problem
 
 
+def end_refused(context: Any, problem: ServeError) -> None:
+    """Let a call that was read end with an error when its handler returns, whatever it returns.
+
+    `context.abort` would leave the call and its message to the garbage collector.
+    """
+    code, details = _status(context, problem)
+    context.set_code(code)
+    context.set_details(details)
+
+
 async def abort(context: Any, problem: ServeError) -> NoReturn:
-    """End a call with an error."""
+    """End a call with an error at once, even if its client sends nothing."""
+    await context.abort(*_status(context, problem))
+    raise AssertionError("`abort` raises")
+
+
+def _status(context: Any, problem: ServeError) -> tuple[grpc.StatusCode, str]:
+    """The code and the text of an error, whose headers go behind them."""
     told = explain(problem)
     context.set_trailing_metadata(tuple(problem.headers.items()))
-    code = grpc.StatusCode[_CODES.get(told.code, told.code)]
-    await context.abort(code, told.message[:_MOST_DETAILS])
-    raise AssertionError("`abort` raises")
+    return grpc.StatusCode[_CODES.get(told.code, told.code)], told.message[:_MOST_DETAILS]
 
 
 async def _nothing() -> Message:

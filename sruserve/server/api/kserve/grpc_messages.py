@@ -1,6 +1,6 @@
 """KServe's protobuf messages, as tritonclient has them, to and from what an inference is asked."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,11 @@ from sruserve.server.api.kserve.messages import (
     Tensor,
 )
 from sruserve.server.api.kserve.wire import MOST_PARAMETERS, MOST_TENSORS, check_in_message
-from sruserve.server.errors import InvalidRequest, MalformedBody
+from sruserve.server.errors import InputTooLong, InvalidRequest, MalformedBody
 
 _MOST_ID = 1024  # characters
 _MOST_DIMENSIONS = 16
+_MOST_ELEMENTS = 1 << 16
 # where elements are that do not come as raw bytes; FP16 has no such place
 _FIELDS = {
     "BOOL": "bool_contents", "INT8": "int_contents", "INT16": "int_contents",
@@ -44,14 +45,14 @@ def read_request(data: bytes) -> InferRequest:
         raise InvalidRequest(f"'id' may have {_MOST_ID} characters at most", param="id")
     if max(len(message.inputs), len(message.outputs)) > MOST_TENSORS:
         raise InvalidRequest(f"there may be {MOST_TENSORS} inputs and as many outputs")
-    raw = list(message.raw_input_contents)
+    raw = message.raw_input_contents
     if raw and len(raw) != len(message.inputs):
         raise InvalidRequest(
             f"there are {len(message.inputs)} inference inputs and {len(raw)} raw contents: send "
             "one for each, or none",
             param="inputs",
         )
-    contents = raw or [None] * len(message.inputs)
+    contents = list(raw) or [None] * len(message.inputs)
     return InferRequest(
         message.model_name,
         message.model_version,
@@ -89,15 +90,16 @@ def _parameter(value: Any) -> Any:
 
 
 def _read_input(given: Any, raw: bytes | None) -> Tensor:
-    name, datatype, shape = given.name, given.datatype, tuple(given.shape)
+    name, datatype, sizes = given.name, given.datatype, given.shape
     check_datatype(name, datatype)
     check_in_message(name, given.parameters)
-    if len(shape) > _MOST_DIMENSIONS or any(size < 0 for size in shape):
+    if len(sizes) > _MOST_DIMENSIONS or any(size < 0 for size in sizes):
         raise InvalidRequest(
             f"the shape of inference input '{name[:100]}' must have {_MOST_DIMENSIONS} sizes at "
             "most, none of them negative",
             param="inputs",
         )
+    shape = tuple(sizes)
     filled = [field.name for field, _ in given.contents.ListFields()]
     if raw is not None:
         if filled:
@@ -118,10 +120,16 @@ def _read_input(given: Any, raw: bytes | None) -> Tensor:
 
 
 def _read_contents(
-    name: str, datatype: str, shape: tuple[int, ...], elements: Iterable[Any]
+    name: str, datatype: str, shape: tuple[int, ...], elements: Sequence[Any]
 ) -> Tensor:
+    check_count(name, shape, len(elements))
+    if len(elements) > _MOST_ELEMENTS:  # reading each takes the event loop's time
+        raise InputTooLong(
+            f"inference input '{name[:100]}' has {len(elements)} elements in 'contents', which may "
+            f"hold {_MOST_ELEMENTS}: send them as raw_input_contents",
+            param="inputs",
+        )
     values = list(elements)
-    check_count(name, shape, len(values))
     if datatype == BYTES:
         return Tensor(name, datatype, shape, values)
     try:

@@ -8,13 +8,13 @@ import grpc
 from google.protobuf.json_format import ParseDict
 from tritonclient.grpc import service_pb2 as proto
 
-from sruserve.server.api.kserve.grpc_call import Rpc, RpcEndpoint, abort
+from sruserve.server.api.kserve.grpc_call import Rpc, RpcEndpoint, end_refused
 from sruserve.server.api.kserve.grpc_messages import parse, read_request, write_response
 from sruserve.server.api.kserve.grpc_open import OpenCalls
 from sruserve.server.api.kserve.problems import explain
 from sruserve.server.api.kserve.service import Inference
 from sruserve.server.api.route import LONG_BYTES
-from sruserve.server.errors import ServeError, Unsupported
+from sruserve.server.errors import InputTooLong, ServeError, Unsupported
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.tenants import Tenant
 
@@ -75,7 +75,7 @@ class GrpcService:
 
     async def _model_infer(self, data: bytes, context: Any) -> Any:
         rpc = await self._inferred(data, context)
-        return rpc.reply if rpc.problem is None else await abort(context, rpc.problem)
+        return rpc.reply if rpc.problem is None else end_refused(context, rpc.problem)
 
     async def _stream(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
         """Answer in order; an error is told in its place, and the stream goes on."""
@@ -110,17 +110,19 @@ class GrpcService:
 
         async def work(rpc: Rpc, tenant: Tenant) -> Any:
             del rpc, tenant  # all of them see the same models
+            if len(data) > LONG_BYTES:
+                raise InputTooLong(f"the message has {len(data)} bytes and may have {LONG_BYTES}")
             return ParseDict(await answer(parse(kind, data)), reply(), ignore_unknown_fields=True)
 
         rpc = await self._control.ask(context, work)
-        return rpc.reply if rpc.problem is None else await abort(context, rpc.problem)
+        return rpc.reply if rpc.problem is None else end_refused(context, rpc.problem)
 
     async def _probe(self, answer: Any, kind: Any, reply: Any, data: bytes, context: Any) -> Any:
         """Answer whoever asks, at once."""
         try:
             return reply(**answer(parse(kind, data)))
         except ServeError as error:
-            await abort(context, error)
+            return end_refused(context, error)
 
     def _server_live(self, _: Any) -> dict[str, bool]:
         return {"live": True}

@@ -1,0 +1,29 @@
+"""A call that is refused leaves nothing behind that only the garbage collector could free."""
+
+from typing import Any
+
+import grpc
+import pytest
+from tritonclient.grpc import service_pb2 as proto
+
+from tests.server.conftest import Leftovers
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ("ModelInfer", proto.ModelInferRequest(model_name="absent")),
+        ("ModelInfer", proto.ModelInferRequest(model_name="question", id="x" * 2000)),
+        ("ModelMetadata", proto.ModelMetadataRequest(name="absent")),
+        ("ModelReady", proto.ModelReadyRequest(name="absent")),
+    ],
+    ids=["an unknown model", "a long id", "metadata", "a probe"],
+)
+def test_a_refusal_over_grpc(
+    channel: grpc.Channel, method: str, message: Any, leftovers: Leftovers
+) -> None:
+    call = channel.unary_unary(f"/inference.GRPCInferenceService/{method}")
+    for _ in range(3):
+        with pytest.raises(grpc.RpcError):
+            call(message.SerializeToString(), timeout=10)
+    assert not leftovers()
