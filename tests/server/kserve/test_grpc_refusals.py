@@ -3,6 +3,7 @@
 from typing import Any
 
 import grpc
+import psutil
 import pytest
 from tritonclient.grpc import service_pb2 as proto
 
@@ -27,3 +28,16 @@ def test_a_refusal_over_grpc(
         with pytest.raises(grpc.RpcError):
             call(message.SerializeToString(), timeout=10)
     assert not leftovers()
+
+
+@pytest.mark.usefixtures("leftovers")  # which keeps the garbage collector away
+def test_no_message_stays_in_memory(channel: grpc.Channel) -> None:
+    message = proto.ModelInferRequest(model_name="question", id="x" * 900_000).SerializeToString()
+    infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+    process, held = psutil.Process(), []
+    for _ in range(3):
+        for _ in range(40):
+            with pytest.raises(grpc.RpcError):
+                infer(message, timeout=10)
+        held.append(process.memory_info().rss)
+    assert held[2] - held[1] < 10 << 20

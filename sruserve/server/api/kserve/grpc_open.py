@@ -4,6 +4,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, NoReturn
 
+import grpc
+
 from sruserve.server.api.kserve.grpc_call import Rpc, RpcEndpoint, abort
 from sruserve.server.errors import MalformedBody, Overloaded
 from sruserve.server.tenants import Tenant
@@ -41,10 +43,12 @@ class OpenCalls:
         """
 
         async def behave(requests: AsyncIterator[bytes], context: Any) -> Any:
+            del requests  # left before its end, it would hold the message in a cycle
             async with self.one_more(context):
-                async for data in requests:
-                    return await answer(data, context)
-                return await abort(context, MalformedBody("the call has no message"))
+                data = await context.read()
+                if data is grpc.aio.EOF:
+                    return await abort(context, MalformedBody("the call has no message"))
+                return await answer(data, context)
 
         return behave
 
