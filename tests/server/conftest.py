@@ -119,7 +119,7 @@ def leftovers() -> Iterator[Leftovers]:
 def _of_the_server(garbage: Any) -> bool:
     kind = type(garbage)  # `isinstance` would ask a weak proxy, whose object may be gone
     if kind is FrameType:
-        return garbage.f_code.co_filename.startswith(f"{sruserve.__path__[0]}/server")
+        return str(garbage.f_code.co_filename).startswith(f"{sruserve.__path__[0]}/server")
     return issubclass(kind, Call)
 
 

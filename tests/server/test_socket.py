@@ -333,7 +333,7 @@ def test_hundreds_of_sockets_opened_at_once_are_all_answered_while_http_stays_fa
         texts, slowest = run(lambda: talk(client))
         longest = max(texts, key=len)
         assert all(longest.startswith(text[:-4]) and text for text in texts)
-        assert slowest < 3  # all share two cores, the clients too
+        assert slowest < 6  # all share two cores, the clients too
         engine = application.lifecycle.catalogue["characters"].engine
         until(lambda: engine.rows == 0 and metric(client, "sru_sockets") == 0)
 
