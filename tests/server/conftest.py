@@ -97,16 +97,17 @@ def server(serve: Serve) -> Iterator[tuple[httpx.Client, Application]]:
 
 @pytest.fixture
 def leftovers() -> Iterator[Leftovers]:
-    """What of the server is garbage since the test began."""
+    """What of the server was made since the test began and is garbage."""
 
     def found() -> list[Any]:
         time.sleep(0.05)  # the reply is there before its request has ended
         gc.set_debug(gc.DEBUG_SAVEALL)
         gc.collect()
-        return [each for each in gc.garbage if _of_the_server(each)]
+        return [each for each in gc.garbage if id(each) not in earlier and _of_the_server(each)]
 
     gc.collect()
     gc.disable()
+    earlier = {id(each) for each in gc.get_objects()}  # what other tests still hold, for one
     try:
         yield found
     finally:
