@@ -66,7 +66,8 @@ class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
 
     async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802
         if request.service not in ("", SERVICE):
-            await context.abort(grpc.StatusCode.NOT_FOUND, "there is no such service here")
+            context.set_code(grpc.StatusCode.NOT_FOUND)
+            context.set_details("there is no such service here")
         return self._status(request.service)
 
     async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802

@@ -54,6 +54,11 @@ def test_the_only_model_for_pairs_need_not_be_named(serve: Serve, task_folders: 
         assert reply.json()["model"] == "pairs"
 
 
+def test_requests_for_pairs_are_counted_from_zero(tasks: httpx.Client) -> None:
+    with_zero = 'sru_request_seconds_count{model="pairs-attention",route="/v1/classify"}'
+    assert with_zero in tasks.get("/metrics").text
+
+
 def test_ids_give_what_their_text_gives(tasks: httpx.Client) -> None:
     by_text = compare(tasks, input="How far", pair="is it")
     assert compare(tasks, input=[1, 2], pair=[3, 4]) == by_text

@@ -19,6 +19,7 @@ class ClassifyRoute(SequenceRoute[ClassifyRequest]):
     """A label with its score, and the scores of all labels."""
 
     path, task, schema = "/v1/classify", "classify", ClassifyRequest
+    other_tasks = (_PAIR,)
     prefix = "cls"
 
     def choose(self, request: ClassifyRequest) -> Served:

@@ -24,13 +24,17 @@ LONG_BYTES = 64 << 10  # to parse or pack more would hold up the event loop
 
 
 class Route(Endpoint, Generic[Body]):
-    """`POST path` for models of one task. Subclasses answer a valid request."""
+    """`POST path` for models of one task. Subclasses answer a valid request.
+
+    other_tasks: more tasks whose models it answers for.
+    """
 
     task: ClassVar[str]
+    other_tasks: ClassVar[tuple[str, ...]] = ()
     schema: ClassVar[type[Request]]
 
     def __init__(self, catalogue: Catalogue, tenants: Tenants, limits: InputLimits) -> None:
-        super().__init__(tenants, (*catalogue.fitting(self.task), UNKNOWN_MODEL))
+        super().__init__(tenants, (*catalogue.fitting(self.task, *self.other_tasks), UNKNOWN_MODEL))
         self.catalogue = catalogue
         self.limits = limits
         self._reading_bytes = 0  # of the bodies that other threads read, or that wait for one

@@ -16,11 +16,11 @@ from sruserve.server.api.kserve.messages import (
     Tensor,
 )
 from sruserve.server.api.kserve.wire import MOST_PARAMETERS, MOST_TENSORS, check_in_message
+from sruserve.server.api.parts import MOST_PARTS
 from sruserve.server.errors import InputTooLong, InvalidRequest, MalformedBody
 
 _MOST_ID = 1024  # characters
 _MOST_DIMENSIONS = 16
-_MOST_ELEMENTS = 1 << 16
 # where elements are that do not come as raw bytes; FP16 has no such place
 _FIELDS = {
     "BOOL": "bool_contents", "INT8": "int_contents", "INT16": "int_contents",
@@ -123,10 +123,10 @@ def _read_contents(
     name: str, datatype: str, shape: tuple[int, ...], elements: Sequence[Any]
 ) -> Tensor:
     check_count(name, shape, len(elements))
-    if len(elements) > _MOST_ELEMENTS:  # reading each takes the event loop's time
+    if len(elements) > MOST_PARTS:  # reading each takes the event loop's time
         raise InputTooLong(
             f"inference input '{name[:100]}' has {len(elements)} elements in 'contents', which may "
-            f"hold {_MOST_ELEMENTS}: send them as raw_input_contents",
+            f"hold {MOST_PARTS}: send them as raw_input_contents",
             param="inputs",
         )
     values = list(elements)

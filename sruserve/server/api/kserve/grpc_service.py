@@ -21,6 +21,8 @@ from sruserve.server.tenants import Tenant
 _DESCRIBED = proto.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 SERVICE = _DESCRIBED.full_name
 
+_SHORT_BYTES = 64 << 10  # what a message may have to count as one call among those that are open
+
 Answer = Callable[[Any], Awaitable[Mapping[str, Any]]]
 
 
@@ -71,7 +73,7 @@ class GrpcService:
 
     def _most_open(self) -> int:
         """A call for every short body that the queues may hold."""
-        return max(1, self._queue_bytes * len(self._lifecycle.catalogue) // LONG_BYTES)
+        return max(1, self._queue_bytes * len(self._lifecycle.catalogue) // _SHORT_BYTES)
 
     async def _model_infer(self, data: bytes, context: Any) -> Any:
         rpc = await self._inferred(data, context)
