@@ -103,18 +103,17 @@ def leftovers() -> Iterator[Leftovers]:
         time.sleep(0.05)  # the reply is there before its request has ended
         gc.set_debug(gc.DEBUG_SAVEALL)
         gc.collect()
-        return [each for each in gc.garbage if id(each) not in earlier and _of_the_server(each)]
+        return [each for each in gc.garbage if _of_the_server(each)]
 
-    gc.collect()
     gc.disable()
-    earlier = {id(each) for each in gc.get_objects()}  # what other tests still hold, for one
+    gc.freeze()  # what was there before is no garbage of this test
     try:
         yield found
     finally:
         gc.set_debug(0)
         gc.garbage.clear()
+        gc.unfreeze()
         gc.enable()
-        gc.collect()
 
 
 def _of_the_server(garbage: Any) -> bool:
