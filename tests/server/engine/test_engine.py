@@ -165,12 +165,12 @@ def test_text_is_told_as_it_comes_and_once(lm: Driver) -> None:
         told = lm.job(
             Kind.GENERATE,
             [item],
-            sampling=Sampling(max_tokens=3000),
+            sampling=Sampling(max_tokens=1000),
             stream=True,
             keep=Keep.SNAPSHOT,
         )
         parts = (await told.results())[0]
-        whole = await lm.generate("Hello", 3000, seed=3)
+        whole = await lm.generate("Hello", 1000, seed=3)
         assert len(parts) > 3
         assert "".join(part.text for part in parts if isinstance(part, Generated)) == whole.text
         assert [getattr(part, "finish_reason", "") for part in parts[:-1]] == [None] * (
@@ -364,12 +364,12 @@ def test_a_full_queue_refuses_at_once_and_goes_on(tmp_path: Path) -> None:
     model = random_model(tmp_path / "lm")
 
     async def run(driver: Driver) -> None:
-        items = [Item(driver.ids(TEXT))] * 50
+        items = [Item(driver.ids(TEXT))] * 10
         jobs = [driver.job(Kind.SCORE, items, cost=10) for _ in range(3)]
         with pytest.raises(Overloaded):
             driver.job(Kind.SCORE, items, cost=10)
         for told in jobs:
-            assert len(await told.results()) == 50
+            assert len(await told.results()) == 10
         assert driver.engine.waiting == 0
         await driver.score("Hello")
         driver.job(Kind.SCORE, items, cost=90)
