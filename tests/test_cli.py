@@ -81,22 +81,14 @@ def test_a_device_that_is_not_there_is_one_line(
     assert result.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        (["--device", "cuda:7"], "SRUSERVE_DEVICE: cannot compute on cuda:7"),
-        (["--device", "cpu", "--dtype", "float16"], "set its dtype to bfloat16"),
-    ],
-    ids=["device", "dtype"],
-)
 def test_a_server_that_cannot_compute_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     model = str(save_random_model(tmp_path / "m", vocab_size=9))
-    result = run("serve", model, "--port", "0", *options)
+    result = run("serve", model, "--port", "0", "--device", "cuda:7")
     assert result.returncode == 1
-    assert told in result.stderr
+    assert "SRUSERVE_DEVICE: cannot compute on cuda:7" in result.stderr
     assert "Traceback" not in result.stderr
 
 

@@ -1,5 +1,6 @@
 """Rows are cleared when they are handed out, and never handed out twice."""
 
+import psutil
 import pytest
 import torch
 
@@ -29,6 +30,14 @@ def test_a_full_pool_says_so_and_hands_out_nothing(pool: StatePool) -> None:
     with pytest.raises(PoolFull):
         pool.acquire(2)
     assert len(pool) == 3
+
+
+def test_rows_that_nobody_used_take_no_memory() -> None:
+    process = psutil.Process()
+    before = process.memory_info().rss
+    pool = StatePool(1 << 16, StateLayout([("c", (1024,))]))
+    pool.acquire(100)
+    assert process.memory_info().rss - before < 32 << 20 < pool.rows.nbytes
 
 
 def test_a_row_is_released_once(pool: StatePool) -> None:
