@@ -13,14 +13,12 @@ from starlette.exceptions import HTTPException
 
 from sruserve import __version__
 from sruserve.server import metrics
-from sruserve.server.api import replies, requests
-from sruserve.server.api.completion_request import CompletionRequest
+from sruserve.server.api import document, replies
 from sruserve.server.api.frames import PATH as SOCKET
 from sruserve.server.api.kserve import document as kserve
-from sruserve.server.api.predict import PredictRequest
 from sruserve.server.api.problems import explain_validation
 from sruserve.server.api.served import Served
-from sruserve.server.api.streams.document import describe_streams
+from sruserve.server.api.streams import document as streams
 from sruserve.server.errors import (
     InvalidRequest,
     MethodNotAllowed,
@@ -59,91 +57,14 @@ def create_pages(lifecycle: Lifecycle) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _validation_problem)
     app.add_exception_handler(ServeError, _serve_problem)
     app.add_exception_handler(Exception, _unforeseen_problem)
-    _describe_hot_routes(app)
-    _describe_predict(app)
+    app.include_router(document.router)
+    app.include_router(streams.router)
     _add_models(app, lifecycle)
     _add_probes(app, lifecycle)
     _add_docs(app)
     app.include_router(kserve.router)
     _describe_keys(app)
     return app
-
-
-def _describe_hot_routes(app: FastAPI) -> None:
-    """Put the hot routes into the document. POST never gets here; other methods do, and get 405."""
-    errors: dict[int | str, dict[str, Any]] = {
-        status: {"model": replies.ErrorReply, "description": what}
-        for status, what in (
-            (400, "The body is not JSON"),
-            (401, "The API key is missing or unknown"),
-            (403, "The state belongs to another tenant"),
-            (404, "No such model"),
-            (410, "The state has expired"),
-            (413, "The body is too long"),
-            (422, "The request cannot be served as it is"),
-            (429, "The queue is full: retry after the time in `Retry-After`"),
-            (500, "The server failed on this request"),
-            (503, "The server is stopping: retry elsewhere"),
-            (504, "The request waited for too long"),
-        )
-    }
-
-    @app.post("/v1/classify", responses=errors, tags=["inference"], summary="Classify texts")
-    async def classify(body: requests.ClassifyRequest) -> replies.ClassifyReply:
-        """Label texts or features, or the next chunk of a stream, or pairs of texts."""
-        raise NotImplementedError
-
-    @app.post("/v1/tag", responses=errors, tags=["inference"], summary="Label every step")
-    async def tag(body: requests.TagRequest) -> replies.TagReply:
-        """Label each token of texts, or each step of ids or features, and merge labels to spans.
-
-        A span that goes on from the chunk before is `continued`.
-        """
-        raise NotImplementedError
-
-    @app.post("/v1/encode", responses=errors, tags=["inference"], summary="Compute outputs")
-    async def encode(body: requests.EncodeRequest) -> replies.EncodeReply:
-        """The outputs of a network without a head, for each step."""
-        raise NotImplementedError
-
-    @app.post("/v1/score", responses=errors, tags=["inference"], summary="Score texts")
-    async def score(body: requests.ScoreRequest) -> replies.ScoreReply:
-        """Log-likelihood and bits per character of texts under a language model."""
-        raise NotImplementedError
-
-    events: dict[str, Any] = {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
-
-    @app.post(
-        "/v1/completions",
-        responses={**errors, 200: events},
-        tags=["inference"],
-        summary="Complete prompts",
-    )
-    async def completions(body: CompletionRequest) -> replies.CompletionReply:
-        """Generate text in OpenAI's shape; with `stream`, as server-sent events of the same shape.
-
-        A stream's `state` is on the chunk that carries `finish_reason`.
-        """
-        raise NotImplementedError
-
-    describe_streams(app, errors)
-
-
-def _describe_predict(app: FastAPI) -> None:
-    errors: dict[int | str, dict[str, Any]] = {
-        status: {"model": replies.PredictError}
-        for status in (400, 401, 404, 413, 422, 429, 500, 503, 504)
-    }
-
-    @app.post("/predict", responses=errors, tags=["inference"], summary="Classify texts as TEI")
-    async def predict(
-        body: PredictRequest, model: str | None = None
-    ) -> list[replies.Prediction] | list[list[replies.Prediction]]:
-        """The labels of a text, the likeliest first, in text-embeddings-inference's shape.
-
-        A batch gets a list of them for each of its texts.
-        """
-        raise NotImplementedError
 
 
 def _add_models(app: FastAPI, lifecycle: Lifecycle) -> None:
