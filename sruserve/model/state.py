@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -45,12 +44,7 @@ class StateLayout:
         return self.width * 4
 
     def allocate(self, rows: int, device: torch.device = CPU) -> Tensor:
-        """Zeroed states, (rows, width), float32.
-
-        A CPU's take memory as they are first written, not before.
-        """
-        if device.type == "cpu":
-            return torch.from_numpy(np.zeros((rows, self.width), np.float32))
+        """Zeroed states, (rows, width), float32."""
         return torch.zeros(rows, self.width, device=device)
 
     def pack(self, states: Mapping[str, Tensor]) -> Tensor:

@@ -23,11 +23,11 @@ class StatePool:
     """Rows of one packed state each, on the device that the steps run on.
 
     capacity: rows; a stream in a step holds two, the one it reads and the one it writes.
-    rows: (capacity, width), float32.
+    rows: (capacity, width), float32; they take a CPU's memory when they are first handed out.
     """
 
     def __init__(self, capacity: int, layout: StateLayout, device: torch.device = CPU) -> None:
-        self.rows = layout.allocate(capacity, device)
+        self.rows = torch.empty(capacity, layout.width, device=device)
         self.width, self.row_bytes = layout.width, layout.nbytes
         self.capacity = capacity
         self._used = 0  # rows from this one on were never handed out
