@@ -21,11 +21,11 @@ help:  ## List the targets
 serve: $(VENV)/.serve  ## Serve the bundled models on http://127.0.0.1:8000
 	$(BIN)/sruserve serve
 
-# Two processes and a thread in each: the interpreter beside the linters, then all others.
+# For two cores: the interpreter beside the linters, then all others, of which one in three waits.
 test: $(VENV)/.test $(OLDEST_TRITON) $(NEWEST_TRITON) $(ORACLES)  ## Run the linters and all tests
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint interpreted
 	OLDEST_TRITON=$(OLDEST_TRITON) NEWEST_TRITON=$(NEWEST_TRITON) SRU_RELEASES=$(SRU_RELEASES) \
-		OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=2 --dist=loadfile \
+		OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=3 --dist=loadfile \
 		--no-loadscope-reorder
 
 lint: $(VENV)/.test  ## Run ruff and mypy

@@ -144,7 +144,7 @@ def run(
 
 
 @pytest.mark.parametrize("windowed", [True, False], ids=["window", "whole"])
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_any_model_gives_the_outputs_and_states_of_its_release(
     ask: Ask, release: str, windowed: bool, data: st.DataObject
