@@ -8,6 +8,7 @@ import socket
 import struct
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import httpx
@@ -310,30 +311,24 @@ def test_every_frame_has_an_answer_whatever_it_is(
 def test_hundreds_of_sockets_opened_at_once_are_all_answered_while_http_stays_fast(
     serve: Serve,
 ) -> None:
-    count = 300
-
-    async def talk(client: httpx.Client) -> tuple[list[str], float]:
+    async def talk(client: httpx.Client) -> list[str]:
         async def one(i: int) -> str:
             async with connected(client) as connection:
                 text, _ = await completed(connection, **GENERATE, max_tokens=10 + i % 3)
                 return text
 
-        slowest = 0.0
-        async with httpx.AsyncClient(base_url=client.base_url, timeout=SECONDS) as http:
-            sockets = asyncio.gather(*map(one, range(count)))
-            while not sockets.done():
-                begin = time.perf_counter()
-                reply = await http.get("/readyz")
-                assert reply.status_code == 200
-                slowest = max(slowest, time.perf_counter() - begin)
-                await asyncio.sleep(0.02)
-        return await sockets, slowest
+        return await asyncio.gather(*map(one, range(300)))
 
-    with serve("characters") as (client, application):
-        texts, slowest = run(lambda: talk(client))
-        longest = max(texts, key=len)
-        assert all(longest.startswith(text[:-4]) and text for text in texts)
-        assert slowest < 6  # all share two cores, the clients too
+    with serve("characters") as (client, application), ThreadPoolExecutor(1) as pool:
+        texts, slowest = pool.submit(run, lambda: talk(client)), 0.0
+        while not texts.done():  # not from the loop of the sockets, which has much to do itself
+            begin = time.perf_counter()
+            assert client.get("/readyz").status_code == 200
+            slowest = max(slowest, time.perf_counter() - begin)
+            time.sleep(0.02)
+        longest = max(texts.result(), key=len)
+        assert all(longest.startswith(text[:-4]) and text for text in texts.result())
+        assert slowest < 2
         engine = application.lifecycle.catalogue["characters"].engine
         until(lambda: engine.rows == 0 and metric(client, "sru_sockets") == 0)
 
