@@ -68,21 +68,26 @@ def test_a_bare_checkout_with_torch_and_triton_is_all_it_needs() -> None:
     assert done.stdout.endswith("alone\n")
 
 
-def test_help_teaches() -> None:
-    done = _run("-m", "bench.gpu", "--help")
-    assert done.returncode == 0, done.stderr
+def test_help_teaches(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["bench", "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        gpu.main()
+    told = capsys.readouterr().out
     for said in ("python -m bench.gpu", "--quick", "--only-checks", "--results", "another machine"):
-        assert said in done.stdout
+        assert said in told
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_it_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gpu_it_says_so_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    done = _run("-m", "bench.gpu")
-    assert done.returncode == 2
-    assert not done.stdout
-    assert done.stderr.count("\n") == 1
-    assert "torch sees no GPU" in done.stderr
+    monkeypatch.setattr(sys, "argv", ["bench"])
+    assert gpu.main() == 2
+    out, told = capsys.readouterr()
+    assert not out
+    assert told.count("\n") == 1
+    assert "torch sees no GPU" in told
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
