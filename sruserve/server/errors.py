@@ -213,7 +213,7 @@ class UpgradeRequired(InvalidRequest):
 class Unsupported(InvalidRequest):
     """A part of a protocol that this server does not have."""
 
-    status, code = 501, "unsupported"
+    status, code, retry = 501, "unsupported", False
 
 
 class Unauthorized(InvalidRequest):

@@ -78,16 +78,13 @@ def test_help_teaches(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_it_says_so_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_gpu_it_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    monkeypatch.setattr(sys, "argv", ["bench"])
-    assert gpu.main() == 2
-    out, told = capsys.readouterr()
-    assert not out
-    assert told.count("\n") == 1
-    assert "torch sees no GPU" in told
+    done = _run("-m", "bench.gpu")
+    assert done.returncode == 2
+    assert not done.stdout
+    assert done.stderr.count("\n") == 1
+    assert "torch sees no GPU" in done.stderr
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)

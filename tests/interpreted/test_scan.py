@@ -38,8 +38,9 @@ def test_it_agrees_with_the_definition(variant: dict[str, Any], width: int) -> N
     torch.testing.assert_close(work.run(triton_scan), work.expected(), rtol=1e-5, atol=2e-6)
 
 
-def test_it_agrees_with_the_definition_where_tiles_are_full() -> None:
-    work = case(2 * BLOCK, LENGTHS, **SRU_VARIANTS["everything"])
+@pytest.mark.parametrize("variant", ["everything", "highway-block", "no-skip"])
+def test_it_agrees_with_the_definition_where_tiles_are_full(variant: str) -> None:
+    work = case(2 * BLOCK, LENGTHS, **SRU_VARIANTS[variant])
     torch.testing.assert_close(work.run(triton_scan), work.expected(), rtol=1e-5, atol=2e-6)
 
 

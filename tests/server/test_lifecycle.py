@@ -1,14 +1,15 @@
-"""Draining: engines end together, and the process ends whatever becomes of them."""
+"""Starting and draining: engines end together, and the process ends whatever becomes of them."""
 
 import asyncio
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from sruserve.server.lifecycle import Lifecycle
-from sruserve.server.settings import load_settings
+from sruserve.server.settings import SettingsError, load_settings
 
 
 class SlowEngine:
@@ -65,3 +66,9 @@ def test_the_process_ends_even_if_an_engine_fails_to(caplog: pytest.LogCaptureFi
 
     asyncio.run(run())
     assert "broken" in caplog.text
+
+
+def test_too_small_a_pool_is_named_by_its_variable(folders: Path) -> None:
+    settings = load_settings(model_folders=(folders / "characters",), state_pool_bytes=1)
+    with pytest.raises(SettingsError, match="raise SRUSERVE_STATE_POOL_BYTES above"):
+        asyncio.run(Lifecycle(settings).start())

@@ -1,6 +1,5 @@
 """The server as a process: start, several workers, signals, restarts, and failures in one line."""
 
-import asyncio
 import json
 import os
 import re
@@ -18,8 +17,6 @@ import httpx
 import psutil
 import pytest
 
-from sruserve.server.lifecycle import Lifecycle
-from sruserve.server.settings import SettingsError, load_settings
 from tests.server.test_clients_that_leave import connect, until
 
 KEY = "c" * 64
@@ -87,8 +84,9 @@ def test_a_signal_stops_an_idle_server_at_once_and_cleanly(folders: Path, number
         assert time.monotonic() - begin < 5
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_while_models_are_loaded_stops_at_once(
-    folders: Path, monkeypatch: pytest.MonkeyPatch
+    folders: Path, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")  # what makes loading long
     process = start(str(folders / "characters"))
@@ -99,7 +97,7 @@ def test_a_signal_while_models_are_loaded_stops_at_once(
             told = process.stdout.readline()
             assert told, "it ended by itself"
         time.sleep(1)
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         rest = ended(process)
     finally:
         process.kill()
@@ -206,9 +204,7 @@ def test_any_worker_continues_what_any_other_began_and_metrics_are_of_all(folder
         ended(process)
 
 
-def test_a_worker_that_dies_is_replaced_and_all_end_when_their_supervisor_is_killed(
-    folders: Path,
-) -> None:
+def test_a_worker_that_dies_is_replaced(folders: Path) -> None:
     with serving(folders / "characters", workers="2") as (client, process):
 
         def workers() -> list[psutil.Process]:
@@ -226,10 +222,8 @@ def test_a_worker_that_dies_is_replaced_and_all_end_when_their_supervisor_is_kil
         victim.kill()
         until(lambda: len({w.pid for w in workers()} - {victim.pid}) == 2, 30)
         assert complete(client, prompt="a", max_tokens=2)["finish_reason"] == "length"
-        left = workers()
-        process.kill()
-        _, alive = psutil.wait_procs(left, timeout=30)
-        assert not alive
+        process.send_signal(signal.SIGINT)
+        ended(process)
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
@@ -263,6 +257,14 @@ def test_the_access_log_names_requests_and_no_content(folders: Path) -> None:
     assert "secret" not in output
 
 
+def test_workers_end_when_their_supervisor_is_killed(folders: Path) -> None:
+    with serving(folders / "characters", workers="2") as (_, process):
+        workers = psutil.Process(process.pid).children()
+        process.kill()
+        _, alive = psutil.wait_procs(workers, timeout=30)
+        assert not alive
+
+
 def test_sigterm_while_a_body_is_unfinished_leaves_no_traceback(folders: Path) -> None:
     with serving(folders / "characters", drain_seconds="0") as (client, process):
         address = (client.base_url.host, client.base_url.port or 0)
@@ -280,9 +282,3 @@ def test_a_host_that_cannot_be_ends_in_one_line(folders: Path) -> None:
         assert process.returncode == 2
         assert output.count("\n") == 1
         assert "SRUSERVE_HOST" in output
-
-
-def test_too_small_a_pool_is_named_by_its_variable(folders: Path) -> None:
-    settings = load_settings(model_folders=(folders / "characters",), state_pool_bytes=1)
-    with pytest.raises(SettingsError, match="raise SRUSERVE_STATE_POOL_BYTES above"):
-        asyncio.run(Lifecycle(settings).start())

@@ -320,14 +320,14 @@ def test_hundreds_of_sockets_opened_at_once_are_all_answered_while_http_stays_fa
         return await asyncio.gather(*map(one, range(300)))
 
     with serve("characters") as (client, application), ThreadPoolExecutor(1) as pool:
-        texts, slowest = pool.submit(run, lambda: talk(client)), 0.0
-        while not texts.done():  # not from the loop of the sockets, which has much to do itself
+        talking, slowest = pool.submit(run, lambda: talk(client)), 0.0
+        while not talking.done():  # not from the loop of the sockets, which has much to do itself
             begin = time.perf_counter()
             assert client.get("/readyz").status_code == 200
             slowest = max(slowest, time.perf_counter() - begin)
             time.sleep(0.02)
-        longest = max(texts.result(), key=len)
-        assert all(longest.startswith(text[:-4]) and text for text in texts.result())
+        longest = max(texts := talking.result(), key=len)
+        assert all(longest.startswith(text[:-4]) and text for text in texts)
         assert slowest < 2
         engine = application.lifecycle.catalogue["characters"].engine
         until(lambda: engine.rows == 0 and metric(client, "sru_sockets") == 0)

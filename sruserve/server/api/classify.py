@@ -26,7 +26,7 @@ class ClassifyRoute(SequenceRoute[ClassifyRequest]):
         """A model of task `pair` for a pair, and no other."""
         if request.model is None:
             return self.catalogue.choose(None, self.task if request.pair is None else _PAIR)
-        served = self.catalogue.choose(request.model, self.task, _PAIR)
+        served = super().choose(request)
         compares = served.model.config.task == _PAIR
         if compares and request.pair is None:
             raise InvalidRequest(

@@ -1,6 +1,5 @@
 """The routes that need not be fast: models, probes, metrics and the documentation."""
 
-import logging
 from typing import Any
 
 import swagger_ui_bundle
@@ -27,8 +26,6 @@ from sruserve.server.errors import (
     UpgradeRequired,
 )
 from sruserve.server.lifecycle import Lifecycle
-
-log = logging.getLogger("sruserve.api")
 
 _REFUSED: dict[int | str, dict[str, Any]] = {
     401: {"model": replies.ErrorReply, "description": "The API key is missing or unknown"},
@@ -154,10 +151,10 @@ def _describe_keys(app: FastAPI) -> None:
     describe = app.openapi
 
     def openapi() -> dict[str, Any]:
-        document = describe()
-        document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-        document["security"] = [{}, {"key": []}]
-        return document
+        described = describe()
+        described["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        described["security"] = [{}, {"key": []}]
+        return described
 
     app.openapi = openapi  # type: ignore[method-assign]
 

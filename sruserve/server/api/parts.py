@@ -4,7 +4,7 @@ import numpy as np
 
 from sruserve.server.errors import InputTooLong
 
-MOST_PARTS = 1 << 16  # lists, objects and fields, at a microsecond or two
+MOST_PARTS = 1 << 16  # of JSON, or elements of gRPC's `contents`: a microsecond or two each
 BYTES_FOR_A_VALUE = 8  # of the longest body, at a few tenths of one
 _QUOTE = ord('"')
 

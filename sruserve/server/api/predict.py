@@ -83,7 +83,8 @@ class PredictEndpoint(Endpoint):
         asked = PredictRequest.model_validate_json(body)
         if isinstance(asked.inputs, list):
             check_inputs(len(asked.inputs), route.limits, "inputs")
-        served = route.catalogue.choose(call.query("model"), "classify", "pair").of(tenant)
+        tasks = route.task, *route.other_tasks
+        served = route.catalogue.choose(call.query("model"), *tasks).of(tenant)
         call.model, cost = served.name, len(body)
         served.engine.check_admission(cost)
         texts: Sequence[Sequence[Any]] = _entries(served, asked.inputs)

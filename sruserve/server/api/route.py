@@ -52,7 +52,7 @@ class Route(Endpoint, Generic[Body]):
 
     def choose(self, request: Any) -> Served:
         """The model that is to answer, or an error that says why there is none."""
-        return self.catalogue.choose(request.model, self.task)
+        return self.catalogue.choose(request.model, self.task, *self.other_tasks)
 
     async def answer(self, call: Call, request: Body, served: Served, cost: int) -> None:
         """Send the reply to a valid request, or raise."""

@@ -10,11 +10,14 @@ from sruserve.server.engine.pool import HostRows, PoolFull, StatePool
 
 @pytest.fixture
 def pool() -> StatePool:
-    return StatePool(4, StateLayout([("c", (3,))]))
+    pool = StatePool(4, StateLayout([("c", (3,))]))
+    pool.rows.fill_(torch.nan)  # what memory holds that nobody has written to
+    return pool
 
 
 def test_a_row_is_cleared_when_it_is_handed_out(pool: StatePool) -> None:
     (row,) = pool.acquire(1)
+    assert not pool.rows[row].any()
     pool.rows[row] = torch.nan
     pool.release(row)
     assert not pool.rows[pool.acquire(4)].any()

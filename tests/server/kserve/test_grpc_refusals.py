@@ -1,10 +1,12 @@
 """A call that is refused leaves nothing behind that only the garbage collector could free."""
 
 from typing import Any
+from urllib.parse import urljoin
 
 import grpc
 import psutil
 import pytest
+from grpc_health.v1.health_pb2 import HealthCheckRequest
 from tritonclient.grpc import service_pb2 as proto
 
 from tests.server.conftest import Leftovers
@@ -17,13 +19,14 @@ from tests.server.conftest import Leftovers
         ("ModelInfer", proto.ModelInferRequest(model_name="question", id="x" * 2000)),
         ("ModelMetadata", proto.ModelMetadataRequest(name="absent")),
         ("ModelReady", proto.ModelReadyRequest(name="absent")),
+        ("/grpc.health.v1.Health/Check", HealthCheckRequest(service="other")),
     ],
-    ids=["an unknown model", "a long id", "metadata", "a probe"],
+    ids=["an unknown model", "a long id", "metadata", "a probe", "health"],
 )
 def test_a_refusal_over_grpc(
     channel: grpc.Channel, method: str, message: Any, leftovers: Leftovers
 ) -> None:
-    call = channel.unary_unary(f"/inference.GRPCInferenceService/{method}")
+    call = channel.unary_unary(urljoin("/inference.GRPCInferenceService/", method))
     for _ in range(3):
         with pytest.raises(grpc.RpcError):
             call(message.SerializeToString(), timeout=10)

@@ -21,7 +21,7 @@ from sruserve.server.tenants import Tenant
 _DESCRIBED = proto.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 SERVICE = _DESCRIBED.full_name
 
-_SHORT_BYTES = 64 << 10  # what a message may have to count as one call among those that are open
+_SHORT_BYTES = 64 << 10  # of a short body: the queue's bytes allow so many calls
 
 Answer = Callable[[Any], Awaitable[Mapping[str, Any]]]
 
