@@ -9,14 +9,23 @@ from hypothesis import HealthCheck, settings
 # Servers of different tests run at the same time; those of gRPC's tests take free ports.
 os.environ.setdefault("SRUSERVE_GRPC_PORT", "off")
 
+# Whole files go to the processes in turn; the others would wait for a long one that began last.
+LONG = ("test_package.py", "test_resumption.py", "test_running.py")
+
 # A shared machine makes no promise on time; fixtures of a module are safe to use again.
 settings.register_profile(
     "sruserve",
     deadline=None,
+    max_examples=50,
     derandomize=bool(os.environ.get("CI")),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 settings.load_profile("sruserve")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take longest."""
+    items.sort(key=lambda item: item.path.name not in LONG)
 
 
 @pytest.hookimpl(wrapper=True)
