@@ -1,0 +1,77 @@
+"""One bound on what is held in memory at a time: bytes, numbers, calls, whatever is counted."""
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable
+from typing import Self
+
+from sruserve.server.errors import ServeError
+
+
+class Hold:
+    """An amount that counts against a budget until it is released, as a context manager or not."""
+
+    __slots__ = ("_budget", "_owner", "amount")
+
+    def __init__(self, budget: "Budget", owner: Hashable) -> None:
+        self._budget, self._owner = budget, owner
+        self.amount = 0
+
+    def grow(self, amount: int) -> None:
+        """Hold so much more, or raise what the budget refuses with and hold what was held."""
+        self._budget._take(self, self._owner, amount)
+        self.amount += amount
+
+    def release(self) -> None:
+        """Hold nothing any more; a second time does nothing."""
+        self._budget._give_back(self._owner, self.amount)
+        self.amount = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class Budget:
+    """What all holders may hold together, on one thread.
+
+    A holder that is alone may hold any amount: what is too much for one has bounds of its own.
+
+    limit: of all holders together.
+    refuse: makes the error of a refusal.
+    share: the most of one owner, so that it leaves room for others; None: all of it. Holders
+        without an owner have no such bound.
+    """
+
+    def __init__(
+        self, limit: int, refuse: Callable[[], ServeError], share: int | None = None
+    ) -> None:
+        self.limit, self.share = limit, share
+        self.held = 0
+        self._refuse = refuse
+        self._of_owner: defaultdict[Hashable, int] = defaultdict(int)
+
+    def hold(self, amount: int = 0, owner: Hashable = None) -> Hold:
+        """Begin to hold an amount, or raise the budget's error."""
+        hold = Hold(self, owner)
+        hold.grow(amount)
+        return hold
+
+    def _take(self, hold: Hold, owner: Hashable, amount: int) -> None:
+        others = self.held - hold.amount
+        if others and self.held + amount > self.limit:
+            raise self._refuse()
+        if owner is not None:
+            own = self._of_owner.get(owner, 0)
+            if self.share is not None and own > hold.amount and own + amount > self.share:
+                raise self._refuse()
+            self._of_owner[owner] += amount
+        self.held += amount
+
+    def _give_back(self, owner: Hashable, amount: int) -> None:
+        self.held -= amount
+        if owner is not None:
+            self._of_owner[owner] -= amount
+            if not self._of_owner[owner]:
+                del self._of_owner[owner]

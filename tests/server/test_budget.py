@@ -1,0 +1,61 @@
+"""A bound on what is held at a time."""
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sruserve.server.budget import Budget, Hold
+from sruserve.server.errors import Overloaded
+
+
+def test_what_is_released_can_be_held_again() -> None:
+    budget = Budget(10, Overloaded)
+    with budget.hold(8), pytest.raises(Overloaded):
+        budget.hold(3)
+    with budget.hold(3):
+        assert budget.held == 3
+    assert budget.held == 0
+
+
+def test_a_holder_that_is_alone_may_hold_any_amount() -> None:
+    budget = Budget(10, Overloaded)
+    alone = budget.hold(9)
+    alone.grow(90)
+    with pytest.raises(Overloaded):
+        budget.hold(1)
+    alone.release()
+    budget.hold(1)
+
+
+def test_an_owner_leaves_room_for_others() -> None:
+    budget = Budget(10, Overloaded, share=6)
+    budget.hold(5, "greedy")
+    with pytest.raises(Overloaded):
+        budget.hold(2, "greedy")
+    budget.hold(5, "modest")
+
+
+def test_a_refused_growth_changes_nothing() -> None:
+    budget = Budget(10, Overloaded)
+    other, hold = budget.hold(4), budget.hold(5)
+    with pytest.raises(Overloaded):
+        hold.grow(2)
+    assert (hold.amount, budget.held) == (5, 9)
+    other.release()
+    hold.grow(2)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 8), st.booleans()), max_size=40))
+def test_the_sum_is_always_that_of_the_holders(steps: list[tuple[int, int, bool]]) -> None:
+    budget = Budget(20, Overloaded, share=12)
+    holds: list[Hold] = []
+    for owner, amount, releases in steps:
+        if releases and holds:
+            holds.pop().release()
+            continue
+        with suppress(Overloaded):
+            holds.append(budget.hold(amount, owner or None))
+        assert budget.held == sum(hold.amount for hold in holds)
+        assert budget.held <= 20
