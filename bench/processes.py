@@ -46,7 +46,7 @@ class Server:
         return self._process.pid
 
     def __enter__(self) -> "Server":
-        self.port = _free_port()
+        self.port = free_port()
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("SRUSERVE_")}
         self._output = tempfile.TemporaryFile("w+")
         begin = perf_counter()
@@ -111,7 +111,8 @@ def answers(port: int, method: str, path: str, body: bytes = b"") -> bool:
         connection.close()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -121,13 +121,20 @@ def test_what_people_wrote_around_the_tables_stays(tmp_path: Path) -> None:
     assert text.count("## serve · A (R) CPU, 2 cores") == 1
 
 
-@pytest.mark.parametrize("module", ["bench.stack", "bench.serve"])
+@pytest.mark.parametrize(
+    ("module", "option"),
+    [
+        ("bench.stack", "--quick"),
+        ("bench.serve.__main__", "--quick"),
+        ("bench.serve.soak", "--minutes"),
+    ],
+)
 def test_help_teaches_without_the_peers_installed(
-    module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    module: str, option: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["bench", "--help"])
     with pytest.raises(SystemExit, match="0"):
         import_module(module).main()
     told = capsys.readouterr().out
-    assert "--quick" in told
-    assert f"python -m {module}" in told
+    assert option in told
+    assert f"python -m {module.removesuffix('.__main__')}" in told

@@ -1,0 +1,249 @@
+"""Clients that mean harm, each in a way of its own: `python -m bench.serve.hostile …`.
+
+All of them have bounds: what they send is for one server on this machine, and ends with the soak.
+"""
+
+import argparse
+import asyncio
+import base64
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from websockets.asyncio.client import connect
+
+from bench.serve.http2 import unfinished
+from bench.serve.http_client import Http
+from bench.serve.known import CLASSIFIER, LANGUAGE_MODEL
+from bench.serve.seen import Log
+
+_LEAVES_SECONDS = 1.0  # an impatient client's patience
+_BODY = 8 << 20
+_GRAMMARS: tuple[dict[str, Any], ...] = (
+    {"regex": "a{100000000}"},
+    {"regex": "((a{1000}){1000}){1000}"},
+    {"regex": "(?i)(\\pL|\\pN){2000}"},
+    {"json_schema": {"allOf": [{"type": "string", "pattern": f".*{i}.*"} for i in range(60)]}},
+    {"json_schema": {"type": "array", "minItems": 1 << 30, "items": {"type": "string"}}},
+)
+
+
+class Hostile:
+    """Everything that one of them needs."""
+
+    def __init__(self, arguments: argparse.Namespace, log: Log) -> None:
+        self.port, self.grpc_port, self.key = (
+            arguments.port, arguments.grpc_port, arguments.key,
+        )  # fmt: skip
+        self.log = log
+
+    async def post(self, kind: str, path: str, body: Any, patience: float | None = None) -> None:
+        """Ask with the hostile key, and perhaps leave before the answer."""
+        async with Http(self.port, self.key) as http:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(patience):
+                    await self.log.time(kind, lambda: http.ask(path, body))
+
+    async def send(self, data: bytes, seconds: float) -> None:
+        """Send bytes, and wait for whatever comes."""
+        with suppress(OSError):
+            reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+            try:
+                writer.write(data)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(seconds):
+                        await writer.drain()
+                        await reader.read()
+            finally:
+                writer.close()
+
+
+async def grammars(self: Hostile) -> None:
+    """Expressions that no memory is enough for; the client leaves."""
+    body = {"model": LANGUAGE_MODEL, "prompt": "a", **random.choice(_GRAMMARS)}
+    await self.post("hostile grammar", "/v1/completions", body, _LEAVES_SECONDS)
+
+
+async def colons(self: Hostile) -> None:
+    """A text that a tokenizer takes long for; the client hangs up."""
+    body = {"model": CLASSIFIER, "input": ":" * (1 << 20)}
+    await self.post("hostile text", "/v1/classify", body, 0.1)
+
+
+async def words(self: Hostile) -> None:
+    """Words that nobody has said before."""
+    text = " ".join(random.randbytes(2000).hex() for _ in range(200))
+    await self.post("hostile words", "/v1/classify", {"model": CLASSIFIER, "input": text})
+
+
+async def crowd(self: Hostile) -> None:
+    """As many inputs as a request may have."""
+    body = {"model": LANGUAGE_MODEL, "input": ["to be or not to be " * 20] * 1024}
+    await self.post("hostile crowd", "/v1/score", body)
+
+
+async def logprobs(self: Hostile) -> None:
+    """Few bytes that ask for many."""
+    body = {"model": LANGUAGE_MODEL, "prompt": "a", "max_tokens": 90_000, "logprobs": 20}
+    await self.post("hostile logprobs", "/v1/completions", body, 20)
+
+
+async def hog(self: Hostile) -> None:
+    """The longest text that may be asked for, many times."""
+    body = {"model": LANGUAGE_MODEL, "prompt": "a", "n": 64, "max_tokens": 1500, "stream": True}
+    async with Http(self.port, self.key) as http:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(20):
+                await self.log.time("hostile hog", lambda: http.events("/v1/completions", body))
+
+
+async def values(self: Hostile) -> None:
+    """Legal JSON that takes long to read."""
+    body = b'{"input":[' + b",".join([b"1"] * 2_000_000) + b"]}"
+    await self.send(_request("/v1/score", body, self.key), 10)
+
+
+async def forks(self: Hostile) -> None:
+    """Streams without end."""
+    async with Http(self.port, self.key) as http:
+
+        async def ask() -> None:
+            made = await http.ask("/v1/streams", {"model": CLASSIFIER, "idle_seconds": 60})
+            for _ in range(20):
+                await http.ask(f"/v1/streams/{made['id']}/fork", {"n": 256})
+
+        await self.log.time("hostile forks", ask)
+
+
+async def slow_bodies(self: Hostile) -> None:
+    """Bodies that come a byte at a time."""
+    head = _request("/v1/classify", b"", self.key, length=_BODY)
+    with suppress(OSError):
+        _, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            writer.write(head)
+            for _ in range(60):
+                writer.write(b" ")
+                await writer.drain()
+                await asyncio.sleep(1)
+        finally:
+            writer.close()
+
+
+async def unfinished_bodies(self: Hostile) -> None:
+    """Bodies that lack a byte."""
+    head = _request("/v1/classify", b"", self.key, length=_BODY)
+    await self.send(head + bytes(_BODY - 1), 20)
+
+
+async def connections(self: Hostile) -> None:
+    """Connections that say nothing."""
+    await asyncio.gather(*(self.send(b"", 20) for _ in range(30)))
+
+
+async def garbage(self: Hostile) -> None:
+    """What is no HTTP."""
+    await self.send(random.randbytes(random.randrange(1, 100_000)), 2)
+
+
+async def sockets(self: Hostile) -> None:
+    """Sockets with frames that are none."""
+    with suppress(Exception):  # whatever the server does about it
+        headers = {"authorization": f"Bearer {self.key}"}
+        url = f"ws://127.0.0.1:{self.port}/v1/stream"
+        async with connect(url, additional_headers=headers, open_timeout=20) as socket:
+            for _ in range(50):
+                await socket.send(random.choice(["{", "[]", '{"op":"state"}', '{"input": 1}']))
+            await asyncio.sleep(10)
+
+
+async def tokens(self: Hostile) -> None:
+    """States that are none."""
+    state = base64.urlsafe_b64encode(random.randbytes(1 << 16)).decode().rstrip("=")
+    body = {"model": CLASSIFIER, "input": "a", "state": state}
+    await self.post("hostile token", "/v1/classify", body)
+
+
+async def scrapers(self: Hostile) -> None:
+    """More metrics than anybody can read."""
+    with suppress(Exception):
+        async with Http(self.port, None) as http:
+            for _ in range(50):
+                await http.request("/metrics", None)
+
+
+async def calls(self: Hostile) -> None:
+    """gRPC without a key: messages that never end."""
+    path = random.choice(
+        ("/grpc.health.v1.Health/Check", "/inference.GRPCInferenceService/ModelInfer")
+    )
+    with suppress(Exception):
+        await unfinished(self.grpc_port, path, 100, _BODY - 1000, 15)
+
+
+async def watchers(self: Hostile) -> None:
+    """gRPC without a key: calls that never end."""
+    with suppress(Exception):
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{self.grpc_port}") as channel:
+            health = health_pb2_grpc.HealthStub(channel)
+            asked = [health.Watch(health_pb2.HealthCheckRequest()) for _ in range(500)]
+            await asyncio.gather(*(each.read() for each in asked), return_exceptions=True)
+            await asyncio.sleep(10)
+
+
+Attack = Callable[[Hostile], Awaitable[None]]
+ATTACKS: dict[Attack, tuple[int, float]] = {  # how many at a time, and seconds between two
+    grammars: (4, 1), colons: (4, 2), words: (1, 5), crowd: (2, 1), logprobs: (1, 5), hog: (2, 5),
+    values: (1, 5), forks: (2, 2), slow_bodies: (30, 1), unfinished_bodies: (10, 5),
+    connections: (5, 1), garbage: (2, 1), sockets: (20, 1), tokens: (1, 1), scrapers: (4, 0.1),
+    calls: (2, 5), watchers: (2, 5),
+}  # fmt: skip
+
+
+async def _again(attack: Attack, hostile: Hostile, pause: float) -> None:
+    while True:
+        with suppress(OSError, EOFError):
+            await attack(hostile)
+        await asyncio.sleep(random.uniform(0.5, 1.5) * pause)
+
+
+def _request(path: str, body: bytes, key: str, length: int = 0) -> bytes:
+    head = (
+        f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {key}\r\n"
+        f"content-type: application/json\r\ncontent-length: {length or len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+async def _main(arguments: argparse.Namespace) -> None:
+    with arguments.log.open("a") as file:
+        hostile = Hostile(arguments, Log(file))
+        chosen = [
+            attack for attack in ATTACKS if attack.__name__ in (arguments.only or attack.__name__)
+        ]
+        await asyncio.gather(
+            *(
+                _again(attack, hostile, ATTACKS[attack][1])
+                for attack in chosen
+                for _ in range(ATTACKS[attack][0])
+            )
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser("python -m bench.serve.hostile", description=__doc__)
+    parser.add_argument("port", type=int)
+    parser.add_argument("grpc_port", type=int)
+    parser.add_argument("key")
+    parser.add_argument("log", type=Path)
+    names = [attack.__name__ for attack in ATTACKS]
+    parser.add_argument("--only", nargs="+", choices=names, help="some of the ways")
+    asyncio.run(_main(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()
