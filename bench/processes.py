@@ -27,6 +27,7 @@ class Server:
     """A server process. Within `with` it is ready.
 
     port: on 127.0.0.1. start_seconds: from the start of the process to the first good answer.
+    checkout: whose code it runs.
     """
 
     def __init__(
@@ -35,8 +36,10 @@ class Server:
         command: Callable[[int], Sequence[str]],
         ready: Callable[[int], bool],
         environment: Mapping[str, str] | None = None,
+        checkout: Path = ROOT,
     ) -> None:
         self.name, self._command, self._ready = name, command, ready
+        self._checkout = checkout
         self._environment = dict(environment or {})
         self.port = 0
         self.start_seconds = 0.0
@@ -52,8 +55,8 @@ class Server:
         begin = perf_counter()
         self._process = subprocess.Popen(
             self._command(self.port),
-            cwd=ROOT,
-            env=inherited | self._environment,
+            cwd=self._checkout,
+            env=inherited | self._environment | {"PYTHONPATH": str(self._checkout)},
             stdout=self._output,
             stderr=subprocess.STDOUT,
         )
@@ -88,7 +91,10 @@ class Server:
 
 
 def sruserve(
-    name: str, folders: Sequence[Path], environment: Mapping[str, str] | None = None
+    name: str,
+    folders: Sequence[Path],
+    environment: Mapping[str, str] | None = None,
+    checkout: Path = ROOT,
 ) -> Server:
     """Our server with the given models and settings; everything else is its default."""
 
@@ -96,7 +102,7 @@ def sruserve(
         return [*SRUSERVE, *map(str, folders), "--port", str(port)]
 
     settings = {"SRUSERVE_LOG_LEVEL": "warning", "SRUSERVE_GRPC_PORT": "off", **(environment or {})}
-    return Server(name, command, lambda port: answers(port, "GET", "/readyz"), settings)
+    return Server(name, command, lambda port: answers(port, "GET", "/readyz"), settings, checkout)
 
 
 def answers(port: int, method: str, path: str, body: bytes = b"") -> bool:

@@ -40,7 +40,7 @@ def against_engine(report: Report, folder: Path, streams: int, tokens: int, roun
             for name in in_turn(list(found), turn):
                 report.doing(f"round {turn + 1} of {rounds}: {streams} streams, {name}")
                 if name == http:
-                    speed = uvloop.run(_over_http(server.port, streams, tokens))
+                    speed = uvloop.run(over_http(server.port, streams, tokens))
                 else:
                     speed = _ask(process.stdin, process.stdout, streams, tokens)
                 if turn >= 0:
@@ -60,7 +60,7 @@ def _ask(into: IO[str], out: IO[str], streams: int, tokens: int) -> float:
     return int(characters) / float(seconds)
 
 
-async def _over_http(port: int, streams: int, tokens: int) -> float:
+async def over_http(port: int, streams: int, tokens: int) -> float:
     """Send all requests at once; time until the last stream has ended. Text is read afterwards."""
     loop = asyncio.get_running_loop()
     made = [await loop.create_connection(EventStream, "127.0.0.1", port) for _ in range(streams)]
