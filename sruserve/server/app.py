@@ -26,6 +26,7 @@ from sruserve.server.api.tag import TagRoute
 from sruserve.server.errors import ServeError
 from sruserve.server.grpc_port import wants_grpc
 from sruserve.server.lifecycle import Lifecycle
+from sruserve.server.metrics_page import MetricsPage
 from sruserve.server.settings import Settings, SettingsError
 from sruserve.server.streams.opening import open_streams
 
@@ -45,7 +46,8 @@ class Application:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.lifecycle = Lifecycle(settings)
-        self._pages = create_pages(self.lifecycle)
+        self.metrics = MetricsPage()
+        self._pages = create_pages(self.lifecycle, self.metrics)
         self._hot: dict[str, Endpoint] = {}
         self._mounts: dict[str, ASGI] = {}  # by the beginning of the paths that they serve
         self.grpc: GrpcServer | None = None

@@ -67,6 +67,7 @@ def serve(folders: Path) -> Serve:
         chosen = tuple(folders / name for name in names)
         given = {"state_pool_bytes": 1 << 20, "model_folders": chosen, "models": folders} | given
         application = Application(load_settings(**given))
+        application.metrics.seconds = 0.0  # tests read what they have just done
         config = uvicorn.Config(
             application, port=0, loop="uvloop", log_config=None, timeout_graceful_shutdown=2,
             **connections(application.settings),

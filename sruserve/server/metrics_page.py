@@ -1,0 +1,47 @@
+"""The text of all metrics, made once for all who ask at about the same time."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from sruserve.server.metrics import render
+from sruserve.server.threads import in_own_thread
+
+_SECONDS = 1.0
+
+
+class MetricsPage:
+    """One rendering at a time; who asks meanwhile waits for it, and who asks soon gets its text.
+
+    A rendering is tens of milliseconds of Python, which the event loop waits for in part.
+
+    seconds: how long a text is given out.
+    """
+
+    def __init__(
+        self,
+        seconds: float = _SECONDS,
+        make: Callable[[], tuple[bytes, str]] = render,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.seconds = seconds
+        self._make, self._clock = make, clock
+        self._page = (b"", "")
+        self._until = float("-inf")
+        self._rendering: asyncio.Task[tuple[bytes, str]] | None = None
+
+    async def read(self) -> tuple[bytes, str]:
+        """All metrics as they are, or were a moment ago, and their content type."""
+        if self._rendering is None:
+            if self._clock() < self._until:
+                return self._page
+            self._rendering = asyncio.create_task(self._render())
+        return await asyncio.shield(self._rendering)  # others wait for it, too
+
+    async def _render(self) -> tuple[bytes, str]:
+        try:
+            self._page = await in_own_thread("metrics", self._make)
+            self._until = self._clock() + self.seconds
+            return self._page
+        finally:
+            self._rendering = None
