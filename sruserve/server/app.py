@@ -27,6 +27,7 @@ from sruserve.server.errors import ServeError
 from sruserve.server.grpc_port import wants_grpc
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.metrics_page import MetricsPage
+from sruserve.server.pulse import Pulse
 from sruserve.server.settings import Settings, SettingsError
 from sruserve.server.streams.opening import open_streams
 
@@ -43,8 +44,9 @@ _NUMBER_BYTES = 8  # a reply may be about as long as a request, and all that wai
 class Application:
     """Serves once its lifespan has started; any ASGI server can run it."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, pulse: Pulse | None = None) -> None:
         self.settings = settings
+        self._pulse = pulse
         self.lifecycle = Lifecycle(settings)
         self.metrics = MetricsPage()
         self._pages = create_pages(self.lifecycle, self.metrics)
@@ -85,6 +87,8 @@ class Application:
         except (ModelError, ServeError, SettingsError, OSError) as error:
             await send({"type": "lifespan.startup.failed", "message": str(error)})
             return
+        if self._pulse is not None:
+            self._pulse.start(lambda: self.lifecycle.repository.engines)
         await send({"type": "lifespan.startup.complete"})
         await receive()
         if self.grpc is not None:
@@ -135,6 +139,6 @@ class Application:
             await self.grpc.start()
 
 
-def create_app(settings: Settings) -> Application:
+def create_app(settings: Settings, pulse: Pulse | None = None) -> Application:
     """The application that `settings` describe; nothing is loaded before its lifespan starts."""
-    return Application(settings)
+    return Application(settings, pulse)

@@ -4,7 +4,6 @@ import asyncio
 import gc
 import logging
 import multiprocessing
-import os
 import signal
 import threading
 import time
@@ -19,8 +18,9 @@ from sruserve.kernels import kernel_name
 from sruserve.server.api.catalogue import Catalogue
 from sruserve.server.device import choose_device, prepare_gpu
 from sruserve.server.discovery import find_models
+from sruserve.server.ending import end_after, leaving_at_once
 from sruserve.server.loading import Loader
-from sruserve.server.metrics import describe_build, forget_process
+from sruserve.server.metrics import describe_build
 from sruserve.server.repository import Repository
 from sruserve.server.settings import (
     Settings,
@@ -36,6 +36,8 @@ log = logging.getLogger("sruserve.server")
 
 # A client that does not read its reply may not hold up the end for longer than this.
 _LAST_WORDS_SECONDS = 2.0
+# Last words, and what the HTTP server needs to close, with some time to spare.
+_FORCE_SECONDS = 6.0
 
 
 class Lifecycle:
@@ -87,7 +89,7 @@ class Lifecycle:
             self._settings.max_token_bytes,
         )
         device = choose_device(self._settings.device)
-        with _leaving_at_once():
+        with leaving_at_once():
             if device.type == "cuda":
                 device = await asyncio.to_thread(prepare_gpu, self._settings, paths, dtypes, device)
             await self.repository.open(Loader(self._settings, device, sealer), paths)
@@ -110,7 +112,6 @@ class Lifecycle:
         """End the engines; whatever still runs gets `Draining`."""
         self.draining = True
         await self.repository.stop(0)
-        forget_process(os.getpid())
 
     def _own_process(self, loop: asyncio.AbstractEventLoop) -> None:
         """Settle in for as long as the process lives; drain before the server obeys a signal."""
@@ -140,6 +141,7 @@ class Lifecycle:
     ) -> None:
         if not self.draining:
             self.draining = True
+            end_after(self._settings.drain_seconds + _FORCE_SECONDS)
             loop.call_soon_threadsafe(self._begin_drain, lambda: then(number, None))
         elif number == signal.SIGINT and not self._hurried:  # a second Ctrl-C does not wait
             self._hurried = True
@@ -164,26 +166,3 @@ class Lifecycle:
             log.exception("draining failed: stopping at once")
         finally:
             then()
-
-
-@contextmanager
-def _leaving_at_once() -> Iterator[None]:
-    """While nobody is served there is nothing to finish: a signal ends the process.
-
-    Loading may take long (a GPU's kernels are compiled at the first start), in threads that cannot
-    be interrupted.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def leave(*_: object) -> None:
-        log.info("told to stop before anything was served")
-        os._exit(0)
-
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

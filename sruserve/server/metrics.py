@@ -8,6 +8,7 @@ client can choose.
 
 import os
 from functools import cache
+from pathlib import Path
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -16,9 +17,9 @@ from prometheus_client import (
     Gauge,
     generate_latest,
 )
-from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from prometheus_client.multiprocess import MultiProcessCollector
 
-from sruserve.server import series
+from sruserve.server import metric_files, series
 from sruserve.server.tallies import steps_of
 
 UNKNOWN_MODEL = "unknown"
@@ -165,16 +166,12 @@ def describe_build(version: str, kernel: str) -> None:
     series.BUILD.labels(version, kernel).set(1)
 
 
-def forget_process(pid: int) -> None:
-    """Take a worker that has ended out of the sums of gauges."""
-    if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
-        mark_process_dead(pid)  # type: ignore[no-untyped-call]
-
-
 def render() -> tuple[bytes, str]:
     """All metrics as text, of all workers if there are several, and its content type."""
-    registry = REGISTRY
-    if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
-        registry = CollectorRegistry()
-        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-    return generate_latest(registry), CONTENT_TYPE_LATEST
+    if metric_files.VARIABLE not in os.environ:
+        return generate_latest(REGISTRY), CONTENT_TYPE_LATEST
+    folder = Path(os.environ[metric_files.VARIABLE])
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, str(folder))  # type: ignore[no-untyped-call]
+    with metric_files.reading(folder):
+        return generate_latest(registry), CONTENT_TYPE_LATEST

@@ -2,25 +2,28 @@
 
 import logging
 import os
-import shutil
 import signal
 import socket
 import sys
-import tempfile
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from logging.config import dictConfig
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
-from uvicorn.config import STARTUP_FAILURE
-from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
 from sruserve.server.discovery import find_models
+from sruserve.server.ending import FAILED, MISUSED, STOPPED, leaving_at_once
 from sruserve.server.grpc_port import hold_port, wants_grpc
 from sruserve.server.logs import log_config
+from sruserve.server.metric_files import VARIABLE, EndedWorkers, MetricFolder, keep_files_whole
 from sruserve.server.protocol import Protocol
+from sruserve.server.pulse import Pulse, Watchdog
 from sruserve.server.settings import Settings, SettingsError, dtypes_by_model, master_keys
+from sruserve.server.supervision import Patience
+from sruserve.server.supervisor import Supervisor
 from sruserve.server.websocket_protocol import WebSocketProtocol
 
 if TYPE_CHECKING:
@@ -28,9 +31,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sruserve.server")
 
-STOPPED, FAILED, MISUSED = 0, 1, 2
 # What is left to uvicorn after our own draining: connections whose clients do not read.
 _CLOSE_SECONDS = 2
+# A worker ends by force after its drain; only one that cannot even do that is killed then.
+_KILL_SECONDS = 8
 
 
 def serve(settings: Settings) -> int:
@@ -74,16 +78,16 @@ def serve(settings: Settings) -> int:
     host, port = listener.getsockname()[:2]
     log.info("starting on http://%s:%d", f"[{host}]" if ":" in host else host, port)
     with listener, grpc_holder or nullcontext():
-        run = _run_one if settings.workers == 1 else _run_workers
-        return run(settings, listener)
+        if settings.workers > 1:
+            return _run_workers(settings, listener)
+        return _run_one(settings, listener, Watchdog(settings.worker_timeout_seconds).beat)
 
 
-def uvicorn_config(settings: Settings) -> uvicorn.Config:
+def uvicorn_config(settings: Settings, pulse: Pulse) -> uvicorn.Config:
     """How uvicorn serves us. The application is made, and torch imported, where it runs."""
     return uvicorn.Config(
-        partial(_create_app, settings),
+        partial(_create_app, settings, pulse),
         factory=True,
-        workers=settings.workers,
         loop="uvloop" if sys.platform != "win32" else "asyncio",
         lifespan="on",
         log_config=log_config(settings.log_level),
@@ -106,66 +110,61 @@ def connections(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _create_app(settings: Settings) -> "Application":
+def _create_app(settings: Settings, pulse: Pulse) -> "Application":
     from sruserve.server.app import create_app
 
-    return create_app(settings)
+    return create_app(settings, pulse)
 
 
-def _run_one(settings: Settings, listener: socket.socket) -> int:
+def _run_one(settings: Settings, listener: socket.socket, beat: Callable[[], None]) -> int:
+    """Serve in this process, and call `beat` for as long as its event loop runs."""
+    with leaving_at_once():
+        import sruserve.server.app  # noqa: F401  # torch takes seconds
     # uvicorn raises the signal again after it has stopped: then it has been obeyed already
     signal.signal(signal.SIGTERM, lambda *_: None)
-    server = uvicorn.Server(uvicorn_config(settings))
+    pulse = Pulse(settings.worker_timeout_seconds, beat)
+    server = uvicorn.Server(uvicorn_config(settings, pulse))
     try:
         server.run(sockets=[listener])
     except KeyboardInterrupt:
         return STOPPED
     except SystemExit:  # the lifespan failed, and its one line has been logged
         return FAILED
-    return STOPPED if server.started else FAILED
+    return STOPPED if server.started and not pulse.failed else FAILED
 
 
 def _run_workers(settings: Settings, listener: socket.socket) -> int:
-    folder = tempfile.mkdtemp(prefix="sruserve-metrics-")
-    os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder  # read by the workers when they import
-    workers = _Workers(uvicorn_config(settings), [listener])
     try:
-        workers.run()
+        folder = MetricFolder.make()
+    except OSError as error:
+        return _fail(f"no folder for metrics: {error}; TMPDIR may name another", FAILED)
+    os.environ[VARIABLE] = str(folder.path)
+    supervisor = Supervisor(
+        partial(_work, settings, listener),
+        settings.workers,
+        Patience(beat_seconds=settings.worker_timeout_seconds),
+        settings.drain_seconds + _KILL_SECONDS,
+        EndedWorkers(folder.path),
+    )
+    try:
+        return supervisor.run()
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    failed = any(process.exitcode == STARTUP_FAILURE for process in workers.processes)
-    return FAILED if failed else STOPPED
+        folder.leave()
 
 
-class _Workers(Multiprocess):
-    """uvicorn's supervisor, but a worker is replaced only when it has ended.
-
-    uvicorn also asks each worker for a sign of life, and waits for it with everything else, signals
-    too; a worker that imports torch on a busy machine is slow to answer, and one that fails then
-    never does.
-    """
-
-    def keep_subprocess_alive(self) -> None:
-        for index, worker in enumerate(self.processes):
-            if self.should_exit.is_set() or worker.process.is_alive():
-                continue
-            worker.join()
-            if worker.exitcode == STARTUP_FAILURE:  # it would fail again
-                self.should_exit.set()
-                return
-            log.error(
-                "worker %s ended with exit code %s: replacing it", worker.pid, worker.exitcode
-            )
-            _forget(worker.pid)
-            self.processes[index] = Process(self.config, self.sockets)
-            self.processes[index].start()
-
-
-def _forget(pid: int | None) -> None:
-    from sruserve.server.metrics import forget_process
-
-    if pid is not None:
-        forget_process(pid)
+def _work(settings: Settings, listener: socket.socket, beat: Callable[[], None]) -> int:
+    """What each worker does."""
+    dictConfig(log_config(settings.log_level))
+    try:
+        folder = MetricFolder(Path(os.environ[VARIABLE]))
+        keep_files_whole(folder.path)
+    except OSError as error:
+        log.error("%s", error)
+        return FAILED
+    try:
+        return _run_one(settings, listener, beat)
+    finally:
+        folder.leave()
 
 
 def _bind(host: str, port: int) -> socket.socket:

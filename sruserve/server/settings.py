@@ -66,6 +66,13 @@ class Settings(BaseSettings):
     workers: PositiveInt = Field(
         1, le=256, description="Server processes, each with its own engines."
     )
+    worker_timeout_seconds: PositiveInt = Field(
+        60,
+        le=86_400,
+        description="How long a worker may give no sign of life before it is killed and replaced; "
+        "a server of one worker ends then. Also how long an engine may be dead; ten times as long "
+        "for a single step.",
+    )
     device: str = Field(
         "auto",
         description="Where to compute: `cpu`, `cuda` (the first GPU), `cuda:1` and so on; `auto`: "

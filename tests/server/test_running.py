@@ -204,7 +204,10 @@ def test_any_worker_continues_what_any_other_began_and_metrics_are_of_all(folder
         ended(process)
 
 
-def test_a_worker_that_dies_is_replaced(folders: Path) -> None:
+def test_a_worker_that_dies_is_replaced_and_what_it_counted_stays(
+    folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     with serving(folders / "characters", workers="2") as (client, process):
 
         def workers() -> list[psutil.Process]:
@@ -218,9 +221,18 @@ def test_a_worker_that_dies_is_replaced(folders: Path) -> None:
                 return False
 
         until(lambda: len(workers()) == 2)
+        for _ in range(20):
+            with httpx.Client(base_url=client.base_url, timeout=60) as one:
+                complete(one, prompt="a", max_tokens=2)
+        counted = 'sru_requests_total{model="characters",outcome="ok",route="/v1/completions"} 20.0'
+        until(lambda: counted in client.get("/metrics").text, 10)
+        (folder,) = tmp_path.iterdir()
+        most = len(list(folder.glob("*.db"))) + 2
         victim = workers()[0]
         victim.kill()
-        until(lambda: len({w.pid for w in workers()} - {victim.pid}) == 2, 30)
+        until(lambda: len({w.pid for w in workers()} - {victim.pid}) == 2, 60)
+        until(lambda: counted in client.get("/metrics").text, 10)
+        assert len(list(folder.glob("*.db"))) <= most
         assert complete(client, prompt="a", max_tokens=2)["finish_reason"] == "length"
         process.send_signal(signal.SIGINT)
         ended(process)
@@ -257,12 +269,17 @@ def test_the_access_log_names_requests_and_no_content(folders: Path) -> None:
     assert "secret" not in output
 
 
-def test_workers_end_when_their_supervisor_is_killed(folders: Path) -> None:
+def test_workers_end_when_their_supervisor_is_killed_and_leave_no_files(
+    folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     with serving(folders / "characters", workers="2") as (_, process):
         workers = psutil.Process(process.pid).children()
+        assert list(tmp_path.iterdir())
         process.kill()
         _, alive = psutil.wait_procs(workers, timeout=30)
         assert not alive
+        assert not list(tmp_path.iterdir())
 
 
 def test_sigterm_while_a_body_is_unfinished_leaves_no_traceback(folders: Path) -> None:

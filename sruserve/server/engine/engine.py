@@ -77,6 +77,7 @@ class Engine:
         self._threads = Threads(network, limits.threads)
         self._warm, self._draining = threading.Event(), threading.Event()
         self._failure: Exception | None = None
+        self.turns = 0
         self._deadline = float("inf")
         self._thread = threading.Thread(target=self._run, name=f"engine {model.name}", daemon=True)
 
@@ -108,6 +109,11 @@ class Engine:
     def alive(self) -> bool:
         """Whether the engine serves, or has been told to end."""
         return self._thread.is_alive() or self._draining.is_set()
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is something to do; while there is, `turns` grows."""
+        return self.waiting > 0 or self.running > 0
 
     def drain(self, timeout: float) -> None:
         """Take no more jobs, and fail what is not done in `timeout` seconds. Returns at once."""
@@ -191,6 +197,7 @@ class Engine:
                 _log.exception("the engine of %s failed", self.model.name)
                 self._end_all(EngineFailure("the engine failed; see the server's log"))
             self._outbox.send()
+            self.turns += 1
         self._inbox.close()
         self._end_all(Draining("the server is stopping; retry on another replica"))
         self._states.moves.finish()

@@ -1,0 +1,103 @@
+"""A process's signs of life, and its end when it can serve no more."""
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Protocol
+from weakref import WeakKeyDictionary
+
+from sruserve.server.ending import FAILED
+from sruserve.server.supervision import LOOK_SECONDS, Silence
+
+log = logging.getLogger("sruserve.server")
+
+_STEP_PATIENCE = 10  # a step of a large model on a slow CPU takes long, and the loop goes on
+
+
+class Watched(Protocol):
+    """An engine, as far as it is watched.
+
+    alive: its thread runs, or was told to end.
+    busy: it has something to do.
+    turns: grows as it does it.
+    """
+
+    @property
+    def alive(self) -> bool: ...
+    @property
+    def busy(self) -> bool: ...
+    @property
+    def turns(self) -> int: ...
+
+
+class Pulse:
+    """Beats once a second from the event loop, and ends the process if an engine stays dead.
+
+    patience_seconds: for an engine whose thread has ended; ten times that for one that is busy and
+        finishes no step.
+    beat: tells somebody outside the event loop that it runs.
+    end: makes the process finish what it can, and end.
+    failed: whether that was done.
+    """
+
+    def __init__(
+        self,
+        patience_seconds: float,
+        beat: Callable[[], None],
+        end: Callable[[], None] = lambda: signal.raise_signal(signal.SIGTERM),
+    ) -> None:
+        self.failed = False
+        self._patience_seconds = patience_seconds
+        self._beat, self._end = beat, end
+        self._task: asyncio.Task[None] | None = None
+        self._silences: WeakKeyDictionary[Watched, tuple[Silence, int]] = WeakKeyDictionary()
+
+    def start(self, engines: Callable[[], Iterable[Watched]]) -> None:
+        """Beat for as long as the running event loop does."""
+        self._task = asyncio.get_running_loop().create_task(self._run(engines))
+
+    async def _run(self, engines: Callable[[], Iterable[Watched]]) -> None:
+        while True:
+            self._beat()
+            self.look(engines(), time.monotonic())
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def look(self, engines: Iterable[Watched], now: float) -> None:
+        """See whether all engines work; end the process if one has not for too long."""
+        for engine in engines:
+            silence, turns = self._silences.get(engine) or (Silence(now), -1)
+            if engine.alive and (not engine.busy or engine.turns != turns):
+                silence.heard()
+            self._silences[engine] = silence, engine.turns
+            patience = self._patience_seconds * (_STEP_PATIENCE if engine.alive else 1)
+            if silence.look(now) > patience and not self.failed:
+                self.failed = True
+                what = "finishes no step" if engine.alive else "has ended"
+                log.critical("an engine %s: ending, so that the server is started again", what)
+                self._end()
+
+
+class Watchdog:
+    """Ends a process whose event loop gives no sign of life. Where workers are, they have a
+    supervisor for that."""
+
+    def __init__(self, patience_seconds: float) -> None:
+        self._patience_seconds = patience_seconds
+        self._silence = Silence(time.monotonic())
+        self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
+
+    def beat(self) -> None:
+        """The event loop runs. It is watched from its first beat on."""
+        self._silence.heard()
+        if not self._thread.is_alive():
+            self._thread.start()
+
+    def _run(self) -> None:
+        while self._silence.look(time.monotonic()) <= self._patience_seconds:
+            time.sleep(LOOK_SECONDS)
+        log.critical("the event loop gives no sign of life: ending")
+        os._exit(FAILED)

@@ -1,0 +1,218 @@
+"""Keeps worker processes running until it is told to stop, or until there is no hope."""
+
+import logging
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from sruserve.server.ending import FAILED, STOPPED
+from sruserve.server.metric_files import EndedWorkers
+from sruserve.server.supervision import LOOK_SECONDS, Do, Patience, Supervision
+
+log = logging.getLogger("sruserve.server")
+
+_spawn = multiprocessing.get_context("spawn")
+_STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+_PIPE_BYTES = 64 << 10  # as many as wait at most, so that one read takes all
+
+Work = Callable[[Callable[[], None]], int]
+
+
+class Worker:
+    """One process, and the pipe through which it gives signs of life."""
+
+    def __init__(self, work: Work) -> None:
+        self._beats, theirs = _spawn.Pipe(duplex=False)
+        self._process = _spawn.Process(target=_run, args=(work, theirs))
+        try:
+            self._process.start()
+        except OSError:
+            self._beats.close()
+            raise
+        finally:
+            theirs.close()
+        os.set_blocking(self._beats.fileno(), False)
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+        self.sentinel = self._process.sentinel
+
+    @property
+    def exit_code(self) -> int | None:
+        """Its exit code, or the negative number of the signal that ended it; None: it lives."""
+        return self._process.exitcode
+
+    def has_beaten(self) -> bool:
+        """Whether there was a sign of life since the last call."""
+        try:
+            return bool(os.read(self._beats.fileno(), _PIPE_BYTES))
+        except BlockingIOError:
+            return False
+
+    def send(self, number: int) -> None:
+        """Send it a signal, if it lives."""
+        if self._process.is_alive():
+            os.kill(self.pid, number)
+
+    def close(self) -> None:
+        """Forget a worker that has ended."""
+        self._process.join()
+        self._process.close()
+        self._beats.close()
+
+
+class Supervisor:
+    """Runs `work` in several processes.
+
+    work: called in each process with a function that gives a sign of life; returns an exit code.
+    drain_seconds: how long workers may take to end after a signal.
+    """
+
+    def __init__(
+        self,
+        work: Work,
+        workers: int,
+        patience: Patience,
+        drain_seconds: float,
+        ended: EndedWorkers,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._work, self._clock, self._ended = work, clock, ended
+        self._policy = Supervision(workers, patience, clock())
+        self._workers: list[Worker | None] = [None] * workers
+        self._drain_seconds = drain_seconds
+        self._signals: list[int] = []
+
+    def run(self) -> int:
+        """Supervise until a signal, and return the process's exit code."""
+        with self._obeying() as woken:
+            while not self._signals:
+                reason = self._look()
+                if reason is not None:
+                    log.critical("%s: stopping", reason)
+                    self._stop(woken)
+                    return FAILED
+                self._wait(woken)
+            return self._stop(woken)
+
+    def _look(self) -> str | None:
+        """Look at each worker once; returns why to stop, if there is a reason."""
+        for place, worker in enumerate(self._workers):
+            if worker is not None and worker.has_beaten():
+                self._policy.beat(place)
+            if worker is not None and worker.exit_code is not None:
+                code = self._bury(place, worker)
+                if code == FAILED and not self._policy.proven:
+                    return "a worker could not start"  # and said why; it would be so again
+                wait = self._policy.ended(place, self._clock())
+                again = f"in {wait:.0f} s" if wait else "now"
+                log.error(
+                    "worker %s ended with exit code %s: replacing it %s", worker.pid, code, again
+                )
+        now = self._clock()
+        if (reason := self._policy.hopeless(now)) is not None:
+            return reason
+        for place, worker in enumerate(self._workers):
+            match self._policy.look(place, now):
+                case Do.START:
+                    self._start(place)
+                case Do.KILL if worker is not None:
+                    log.error("worker %s gives no sign of life: killing it", worker.pid)
+                    worker.send(signal.SIGKILL)
+        self._ended.move()
+        return None
+
+    def _start(self, place: int) -> None:
+        self._policy.started(place, self._clock())
+        try:
+            self._workers[place] = Worker(self._work)
+        except OSError as error:  # no more processes or descriptors
+            wait = self._policy.ended(place, self._clock())
+            log.error("no worker can be started: %s; trying again in %.0f s", error, wait)
+
+    def _bury(self, place: int, worker: Worker) -> int | None:
+        code = worker.exit_code
+        worker.close()
+        self._workers[place] = None
+        self._ended.add(worker.pid)
+        return code
+
+    def _stop(self, woken: int) -> int:
+        """Let all workers drain, and kill those that take too long."""
+        deadline = self._clock() + self._drain_seconds
+        self._send(signal.SIGTERM)
+        obeyed = len(self._signals)
+        while self._living:
+            if self._clock() >= deadline:
+                log.error("%d workers do not stop: killing them", len(self._living))
+                self._send(signal.SIGKILL)
+                self._join()
+                return FAILED
+            self._wait(woken)
+            if signal.SIGINT in self._signals[obeyed:]:  # a second Ctrl-C does not wait
+                obeyed = len(self._signals)
+                self._send(signal.SIGINT)
+        self._join()
+        return STOPPED
+
+    @property
+    def _living(self) -> list[Worker]:
+        return [w for w in self._workers if w is not None and w.exit_code is None]
+
+    def _send(self, number: int) -> None:
+        for worker in self._living:
+            worker.send(number)
+
+    def _join(self) -> None:
+        for worker in self._workers:
+            if worker is not None:
+                worker.close()
+
+    def _wait(self, woken: int) -> None:
+        """Wait until a worker ends or a signal arrives, but not for long."""
+        wait([woken, *(worker.sentinel for worker in self._living)], LOOK_SECONDS)
+        with suppress(BlockingIOError):
+            os.read(woken, 4096)
+
+    @contextmanager
+    def _obeying(self) -> Iterator[int]:
+        """Collect signals; yields a file that is readable when one has arrived."""
+        readable, writable = os.pipe()
+        for end in (readable, writable):
+            os.set_blocking(end, False)
+        before = {n: signal.signal(n, self._on_signal) for n in _STOP if _heeded(n)}
+        waker = signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
+        try:
+            yield readable
+        finally:
+            signal.set_wakeup_fd(waker)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            for end in (readable, writable):
+                os.close(end)
+
+    def _on_signal(self, number: int, _: Any) -> None:
+        self._signals.append(number)
+
+
+def _heeded(number: int) -> bool:
+    """Whether somebody, as `nohup` does, wants a signal to be ignored."""
+    return signal.getsignal(number) is not signal.SIG_IGN
+
+
+def _run(work: Work, beats: Connection) -> None:
+    """What a worker process does."""
+    # Ctrl-C reaches all of a terminal's processes; a worker obeys its supervisor alone.
+    os.setpgid(0, 0)
+    os.set_blocking(beats.fileno(), False)
+
+    def beat() -> None:
+        with suppress(OSError):  # the pipe is full while the supervisor is stopped; or it is gone
+            os.write(beats.fileno(), b".")
+
+    raise SystemExit(work(beat))

@@ -1,0 +1,44 @@
+"""A supervisor of two small workers, as a program: `FOLDER MANNER DRAIN_SECONDS`.
+
+A module of its own, because each of its processes imports it, and torch takes seconds.
+"""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from sruserve.server.metric_files import EndedWorkers
+from sruserve.server.supervision import Patience
+from sruserve.server.supervisor import Supervisor
+
+
+def work(folder: Path, manner: str, beat: Callable[[], None]) -> int:
+    """A worker that beats until SIGTERM, or behaves in some other manner."""
+    (folder / str(os.getpid())).touch()
+    if manner == "fails":
+        return 1
+    stop: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _: stop.append(number))
+    while not stop or (manner == "stays" and signal.SIGINT not in stop) or manner == "never":
+        beat()
+        time.sleep(0.05)
+        if manner == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+    return 0
+
+
+def main(folder: str, manner: str, drain_seconds: str) -> int:
+    """The supervisor, in a process of its own."""
+    path = Path(folder)
+    given = partial(work, path, manner)
+    patience = Patience(beat_seconds=3, deaths=1)
+    return Supervisor(given, 2, patience, float(drain_seconds), EndedWorkers(path)).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
