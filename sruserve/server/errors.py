@@ -36,6 +36,7 @@ ServeError
 │       └── StateExpired        410  state_expired
 ├── Refused
 │   ├── Overloaded              429  overloaded
+│   │   └── TooManyChanges      429  overloaded
 │   ├── RateLimited             429  rate_limited
 │   ├── StateQuotaExceeded      429  state_quota_exceeded
 │   ├── Draining                503  draining
@@ -331,6 +332,10 @@ class Overloaded(Refused):
 
     status, code, type = 429, "overloaded", "rate_limit_error"
     retry_after_seconds = 1
+
+
+class TooManyChanges(Overloaded):
+    """As many loads and unloads of models as may wait do."""
 
 
 class RateLimited(Refused):

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -11,6 +11,7 @@ from pathlib import Path
 from sruserve.model.errors import ModelError
 from sruserve.server.api.catalogue import Catalogue
 from sruserve.server.api.served import Served
+from sruserve.server.budget import Budget
 from sruserve.server.discovery import loadable_models
 from sruserve.server.engine.engine import Engine
 from sruserve.server.errors import (
@@ -19,12 +20,15 @@ from sruserve.server.errors import (
     ModelLoadFailed,
     ModelNotFound,
     ServeError,
+    TooManyChanges,
 )
 from sruserve.server.loading import Loader
 from sruserve.server.settings import Settings, SettingsError, variable_name
 from sruserve.server.threads import in_own_thread
 
 log = logging.getLogger("sruserve.server")
+
+_MOST_WAITING = 16  # loads and unloads; each takes seconds
 
 
 class Repository:
@@ -41,7 +45,8 @@ class Repository:
         self._settings = settings
         self._loader: Loader | None = None
         self._one_change = asyncio.Lock()
-        self._changes: set[asyncio.Task[None]] = set()
+        self._waiting = Budget(_MOST_WAITING, _too_many_wait)
+        self._running: asyncio.Task[None] | None = None
         self._leaving: dict[asyncio.Task[None], Engine] = {}
         self._closed = False
 
@@ -59,15 +64,15 @@ class Repository:
     async def load(self, name: str) -> None:
         """Serve the newest version that is in a model's folder now, and then end the old one.
 
-        Raises `ModelControlRefused`, `ModelNotFound`, `ModelLoadFailed` or `Draining`; then what
-        was served is served on.
+        Raises `ModelControlRefused`, `TooManyChanges`, `ModelNotFound`, `ModelLoadFailed`
+        or `Draining`; then what was served is served on.
         """
         await self._change(partial(self._load, name))
 
     async def unload(self, name: str) -> None:
         """Serve a model no more; requests that hold it finish.
 
-        Raises `ModelControlRefused`, `ModelNotFound` or `Draining`.
+        Raises `ModelControlRefused`, `TooManyChanges`, `ModelNotFound` or `Draining`.
         """
         await self._change(partial(self._unload, name))
 
@@ -84,25 +89,25 @@ class Repository:
         for engine in self.engines:
             engine.drain(0)
 
-    async def _change(self, change: Callable[[], Awaitable[None]]) -> None:
-        """Make one change after the other, each of them whole: even if its client leaves."""
+    async def _change(self, change: Callable[[], Coroutine[None, None, None]]) -> None:
+        """Make one change after the other, each of them whole: even if its client leaves then.
+
+        One whose client leaves before its turn is not made. Raises `TooManyChanges`.
+        """
         if not self._settings.model_control:
             raise ModelControlRefused(
                 "explicit model load / unload is not allowed: this server loads its models when it "
                 f"starts; its operator can set {variable_name('model_control')}=true"
             )
 
-        async def alone() -> None:
-            async with self._one_change:
-                await change()
-
-        task = asyncio.create_task(alone())
-        self._changes.add(task)
-        task.add_done_callback(self._changed)
-        await asyncio.shield(task)
+        with self._waiting.hold(1):
+            await self._one_change.acquire()
+        self._running = asyncio.create_task(change())
+        self._running.add_done_callback(self._changed)
+        await asyncio.shield(self._running)
 
     def _changed(self, task: asyncio.Task[None]) -> None:
-        self._changes.discard(task)
+        self._one_change.release()
         if not task.cancelled() and (error := task.exception()):
             told = [str(each) for each in (error, error.__cause__) if each is not None]
             log.warning("models stay as they are: %s", ": ".join(told))
@@ -144,6 +149,12 @@ class Repository:
             for tell in self.on_end:
                 tell(served.engine)
             log.info("version %s of %s is unloaded", served.version, served.name)
+
+
+def _too_many_wait() -> TooManyChanges:
+    return TooManyChanges(
+        f"{_MOST_WAITING} loads and unloads of models wait for their turn; retry when they are done"
+    )
 
 
 @contextmanager

@@ -1,5 +1,7 @@
 """All of KServe v2 over HTTP but inference and probes: metadata, statistics, the repository."""
 
+import asyncio
+from collections.abc import Coroutine
 from typing import Any, NoReturn
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -65,12 +67,17 @@ class ControlEndpoint(KServeEndpoint):
             case ("index",):
                 return self._inference.index(body.ready)
             case ("models", name, "load"):
-                await self._inference.load(name, body.parameters)
+                await _while_there(call, self._inference.load(name, body.parameters))
                 return {}
             case ("models", name, "unload"):
-                await self._inference.unload(name)
+                await _while_there(call, self._inference.unload(name))
                 return {}
         return None
+
+
+async def _while_there(call: Call, change: Coroutine[None, None, None]) -> None:
+    """Wait for a change of the models; one whose client leaves before its turn is not made."""
+    await call.wait(asyncio.ensure_future(change))
 
 
 def _version(place: tuple[str, ...]) -> str:

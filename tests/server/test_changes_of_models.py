@@ -1,0 +1,104 @@
+"""Loads and unloads that wait for their turn: few of them, and only while their clients wait."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
+
+from sruserve.server.app import Application
+from sruserve.server.loading import Loader
+from sruserve.server.repository import _MOST_WAITING
+from tests.server.conftest import Serve
+from tests.server.kserve.conftest import grpc_address
+from tests.server.test_clients_that_leave import until
+
+
+class SlowLoads:
+    """The names of the models that were loaded, and a gate before the loads that follow."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun: list[str] = []
+        self.gate = threading.Event()
+        load = Loader.load
+
+        def slowly(loader: Loader, folder: Path, *rest: Any) -> Any:
+            self.begun.append(folder.name)
+            assert self.gate.wait(60)
+            return load(loader, folder, *rest)
+
+        monkeypatch.setattr(Loader, "load", slowly)
+
+
+@pytest.fixture(scope="module")
+def running(serve: Serve) -> Iterator[tuple[httpx.Client, Application]]:
+    with serve("question", model_folders=(), model_control=True, grpc_port=0) as served:
+        yield served
+
+
+def ask(client: httpx.Client, name: str = "words") -> socket.socket:
+    """Ask for a load; to leave, close the socket."""
+    connection = socket.create_connection((client.base_url.host, client.base_url.port or 0), 30)
+    path = f"/v2/repository/models/{name}/load"
+    connection.sendall(f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n".encode())
+    return connection
+
+
+def waiting(application: Application) -> int:
+    return application.lifecycle.repository._waiting.held
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_load_whose_client_left_before_its_turn_is_not_made(
+    running: tuple[httpx.Client, Application], monkeypatch: pytest.MonkeyPatch, protocol: str
+) -> None:
+    client, application = running
+    loads = SlowLoads(monkeypatch)
+    first = ask(client, "question")
+    until(lambda: loads.begun == ["question"])
+    if protocol == "http":
+        others = [ask(client) for _ in range(3)]
+        until(lambda: waiting(application) == 3)
+        for each in others:
+            each.close()
+    else:
+        with (
+            triton.InferenceServerClient(grpc_address(application)) as rpc,
+            pytest.raises(InferenceServerException, match="Deadline"),
+        ):
+            rpc.load_model("words", client_timeout=1)
+    until(lambda: waiting(application) == 0)
+    before = application.lifecycle.catalogue["question"]
+    first.close()  # its load runs, and is made whole
+    loads.gate.set()
+    until(lambda: application.lifecycle.catalogue["question"] is not before)
+    reply = client.post("/v2/repository/models/ids/load")
+    assert reply.status_code == 200
+    assert loads.begun == ["question", "ids"]
+
+
+def test_so_many_may_wait_and_no_more(
+    running: tuple[httpx.Client, Application], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, application = running
+    loads = SlowLoads(monkeypatch)
+    with ExitStack() as connections:
+        first = connections.enter_context(ask(client, "question"))
+        until(lambda: loads.begun == ["question"])
+        others = [connections.enter_context(ask(client)) for _ in range(_MOST_WAITING)]
+        until(lambda: waiting(application) == _MOST_WAITING)
+        for what in ("load", "unload"):
+            reply = client.post(f"/v2/repository/models/words/{what}")
+            assert reply.status_code == 429
+            assert "wait for their turn" in reply.json()["error"]
+            assert reply.headers["retry-after"]
+        loads.gate.set()
+        for each in (first, *others):
+            assert each.recv(1 << 16).startswith(b"HTTP/1.1 200")
+    assert loads.begun.count("words") == _MOST_WAITING
