@@ -9,6 +9,7 @@
 # The first stages fill virtual environments; the last ones only run them.
 
 # All stages must use one image: the environment links to its Python and its C library.
+# deploy/pin-images.sh finds the digest that makes it the same image tomorrow.
 ARG PYTHON_IMAGE=python:3.12-slim-bookworm
 
 FROM ${PYTHON_IMAGE} AS builder
@@ -21,14 +22,7 @@ RUN apt-get update \
  && python -m venv --without-pip /opt/sruserve
 
 WORKDIR /src
-COPY constraints.txt ./
-
-
-FROM builder AS wheel
-
-COPY . .
-RUN --mount=type=cache,target=/root/.cache/pip \
-    pip wheel --no-deps --wheel-dir /wheels .
+COPY constraints.txt requirements.lock requirements-torch.lock ./
 
 
 FROM builder AS cpu-environment
@@ -36,16 +30,26 @@ FROM builder AS cpu-environment
 # The package index that PyTorch alone is taken from, to get its CPU build where pip's own index
 # has the CUDA one. Empty: pip's own. docs/deployment.md says which address to give.
 ARG TORCH_INDEX=""
+# The hash of the file that is taken from there, as pip writes it: sha256:…
+ARG TORCH_HASH=""
 
 # PyTorch is most of the download. Alone in its layer, it stays when the code changes.
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip --python /opt/sruserve/bin/python install \
-        ${TORCH_INDEX:+--index-url "${TORCH_INDEX}"} --no-deps --constraint constraints.txt torch
+    if [ -n "${TORCH_INDEX}" ]; then \
+        echo "$(grep ^torch== constraints.txt)${TORCH_HASH:+ --hash=${TORCH_HASH}}" > torch.txt \
+        && pip --python /opt/sruserve/bin/python install \
+            --index-url "${TORCH_INDEX}" --no-deps --requirement torch.txt; \
+    else \
+        pip --python /opt/sruserve/bin/python install \
+            --no-deps --require-hashes --requirement requirements-torch.lock; \
+    fi
 
-COPY --from=wheel /wheels /wheels
 RUN --mount=type=cache,target=/root/.cache/pip \
     pip --python /opt/sruserve/bin/python install \
-        --constraint constraints.txt "$(echo /wheels/sruserve-*.whl)[grpc,redis]"
+        --no-deps --require-hashes --requirement requirements.lock
+
+COPY . .
+RUN pip --python /opt/sruserve/bin/python install --no-deps --no-build-isolation --no-index .
 
 # Without its compiled kernel the server runs too, many times slower, so such an image must not be.
 # -I: the installed package, not the one in this folder.
@@ -55,14 +59,17 @@ RUN /opt/sruserve/bin/python -I -c \
 
 FROM builder AS gpu-environment
 
-# The default index has the CUDA build, which brings the CUDA libraries and its own Triton.
-RUN --mount=type=cache,target=/root/.cache/pip \
-    pip --python /opt/sruserve/bin/python install --constraint constraints.txt torch triton
-
-COPY --from=wheel /wheels /wheels
+# PyTorch's CUDA build, the CUDA libraries and its own Triton.
 RUN --mount=type=cache,target=/root/.cache/pip \
     pip --python /opt/sruserve/bin/python install \
-        --constraint constraints.txt "$(echo /wheels/sruserve-*.whl)[grpc,redis]"
+        --no-deps --require-hashes --requirement requirements-torch.lock
+
+RUN --mount=type=cache,target=/root/.cache/pip \
+    pip --python /opt/sruserve/bin/python install \
+        --no-deps --require-hashes --requirement requirements.lock
+
+COPY . .
+RUN pip --python /opt/sruserve/bin/python install --no-deps --no-build-isolation --no-index .
 
 # Nor without CUDA or Triton: it would find no GPU, and refuse to start.
 RUN /opt/sruserve/bin/python -I -c \

@@ -44,7 +44,8 @@ def test_no_service_can_gain_rights(name: str) -> None:
 @each_pulled_service
 def test_pulled_images_are_pinned_and_do_not_run_as_root(name: str) -> None:
     image = SERVICES[name]["image"]
-    assert re.search(r":v?\d+\.\d+\.\d+$", image), f"{image} may be another one tomorrow"
+    pinned = rf"\${{{name.upper()}_IMAGE:-[a-z/]+:v?\d+\.\d+\.\d+}}"
+    assert re.fullmatch(pinned, image), f"{image} may be another one tomorrow, or has no variable"
     assert int(SERVICES[name]["user"].split(":")[0]) > 0
 
 
@@ -60,6 +61,29 @@ def test_the_server_is_built_from_the_cpu_target_with_its_own_health_check() -> 
     assert "healthcheck" not in SERVER
     assert "user" not in SERVER
     assert "\nHEALTHCHECK " in (ROOT / "Dockerfile").read_text()
+
+
+def test_the_image_that_all_is_built_on_is_that_of_the_dockerfile_unless_it_is_pinned() -> None:
+    (given,) = re.findall(r"^ARG PYTHON_IMAGE=(.*)$", (ROOT / "Dockerfile").read_text(), re.M)
+    assert SERVER["build"]["args"]["PYTHON_IMAGE"] == f"${{PYTHON_IMAGE:-{given}}}"
+
+
+@each_service
+def test_no_service_may_take_all_memory_and_each_is_started_again(name: str) -> None:
+    service = SERVICES[name]
+    limit = re.fullmatch(r"(?:\$\{MEMORY_LIMIT:-)?(\d+)([mg])\}?", service["mem_limit"])
+    assert limit is not None
+    assert int(limit[1]) << {"m": 0, "g": 10}[limit[2]] <= 4 << 10
+    assert service["restart"] == "unless-stopped"
+
+
+def test_the_server_has_room_for_what_its_settings_allow_two_models_to_hold() -> None:
+    """Its state pools, the states of idle streams, the queues, and what streams hold beside."""
+    default = {name: Settings.model_fields[name].default for name in Settings.model_fields}
+    of_a_model = ("state_pool_bytes", "state_host_bytes", "max_queue_bytes")
+    held = 2 * sum(default[name] for name in of_a_model) + default["stream_bytes"]
+    assert held + (1 << 30) <= 4 << 30
+    assert SERVER["mem_limit"] == SERVER["memswap_limit"] == "${MEMORY_LIMIT:-4g}"
 
 
 def test_the_server_writes_only_to_temporary_memory() -> None:

@@ -151,16 +151,46 @@ def test_an_image_that_lacks_what_it_runs_with_is_not_built(
     assert bool(ended.value.code) is bool(lacks)
 
 
-def test_torch_comes_from_the_chosen_index_and_everything_is_constrained() -> None:
-    cpu, gpu = stages()["cpu-environment"], stages()["gpu-environment"]
-    for stage in (cpu, gpu):
-        installs = [a for name, a in stage if name == "RUN" and "/bin/python install" in a]
-        assert len(installs) == 2
-        assert all("--constraint constraints.txt" in arguments for arguments in installs)
-    assert ("ARG", 'TORCH_INDEX=""') in cpu
-    (torch,) = [arguments for _, arguments in cpu if arguments.endswith(" torch")]
-    assert '${TORCH_INDEX:+--index-url "${TORCH_INDEX}"} --no-deps' in torch
-    assert any(arguments.endswith("constraints.txt torch triton") for _, arguments in gpu)
+HASHED = "pip --python /opt/sruserve/bin/python install --no-deps --require-hashes --requirement "
+
+
+def runs(target: str) -> list[str]:
+    """The commands of a stage, with single spaces."""
+    return [" ".join(a.split()) for name, a in stages()[target] if name == "RUN"]
+
+
+def test_everything_that_is_installed_has_a_hash_but_torchs_cpu_build() -> None:
+    cpu, gpu = runs("cpu-environment"), runs("gpu-environment")
+    assert f"else {HASHED}requirements-torch.lock; fi" in cpu[0]
+    assert gpu[0].endswith(f"{HASHED}requirements-torch.lock")
+    for commands in (cpu, gpu):
+        assert commands[1].endswith(f"{HASHED}requirements.lock")
+        assert commands[2].endswith("install --no-deps --no-build-isolation --no-index .")
+        assert len([c for c in commands if " install " in c]) == 3
+
+
+@pytest.mark.parametrize("digest", ["", "sha256:" + "a" * 64])
+def test_torchs_cpu_build_is_the_tested_version_from_the_chosen_index(
+    digest: str, tmp_path: Path
+) -> None:
+    """The line of shell runs here, with a `pip` that shows what it was given."""
+    stage = stages()["cpu-environment"]
+    assert {("ARG", 'TORCH_INDEX=""'), ("ARG", 'TORCH_HASH=""')} <= set(stage)
+    command = runs("cpu-environment")[0].removeprefix("--mount=type=cache,target=/root/.cache/pip ")
+    (tmp_path / "constraints.txt").write_text((ROOT / "constraints.txt").read_text())
+    done = subprocess.run(
+        ["sh", "-ec", f'pip() {{ echo "$@"; cat torch.txt; }}; {command}'],
+        env=os.environ | {"TORCH_INDEX": "https://index.example/cpu", "TORCH_HASH": digest},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    asked, line = done.stdout.splitlines()
+    assert asked.endswith(
+        "install --index-url https://index.example/cpu --no-deps --requirement torch.txt"
+    )
+    assert re.fullmatch(r"torch==[\d.]+" + (f" --hash={digest}" if digest else ""), line)
 
 
 def test_the_build_sees_the_sources_and_nothing_else() -> None:
@@ -168,6 +198,7 @@ def test_the_build_sees_the_sources_and_nothing_else() -> None:
     admitted = {rule[1:] for rule in rules if rule.startswith("!")}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     needed = {"sruserve", "setup.py", "pyproject.toml", "constraints.txt", project["readme"]}
+    needed |= {"requirements.lock", "requirements-torch.lock"}
     assert "*" in rules, "everything is kept out that is not named"
     assert admitted == needed | set(project["license-files"])
     assert all((ROOT / name).exists() for name in admitted)
