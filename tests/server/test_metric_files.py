@@ -190,9 +190,16 @@ def test_a_folder_is_never_removed_through_a_link(temporary: Path, tmp_path: Pat
     assert kept.exists()
 
 
+def test_a_folder_that_another_program_made_is_kept(temporary: Path) -> None:
+    (temporary / "sruserve-metrics-and-more").mkdir()
+    MetricFolder.make().leave()
+    assert [folder.name for folder in temporary.iterdir()] == ["sruserve-metrics-and-more"]
+
+
 def test_a_folder_that_is_locked_is_somebodys(temporary: Path) -> None:
     left = temporary / "sruserve-metrics-locked"
     left.mkdir()
+    (left / "lock").touch()
     held = os.open(left, os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_SH)
     MetricFolder.make().leave()
