@@ -26,6 +26,7 @@ from sruserve.server.api.tag import TagRoute
 from sruserve.server.errors import ServeError
 from sruserve.server.grpc_port import wants_grpc
 from sruserve.server.lifecycle import Lifecycle
+from sruserve.server.metrics_page import PATH as METRICS
 from sruserve.server.metrics_page import MetricsPage
 from sruserve.server.pulse import Pulse
 from sruserve.server.settings import Settings, SettingsError
@@ -49,7 +50,7 @@ class Application:
         self._pulse = pulse
         self.lifecycle = Lifecycle(settings)
         self.metrics = MetricsPage()
-        self._pages = create_pages(self.lifecycle, self.metrics)
+        self._pages = create_pages(self.lifecycle)
         self._hot: dict[str, Endpoint] = {}
         self._mounts: dict[str, ASGI] = {}  # by the beginning of the paths that they serve
         self.grpc: GrpcServer | None = None
@@ -61,6 +62,9 @@ class Application:
             if route is not None and scope["method"] == "POST":
                 with self.lifecycle.answering():
                     await route(Call(scope, receive, send))
+                return
+            if path == METRICS and scope["method"] == "GET":
+                await self.metrics.answer(send)
                 return
             for prefix, mounted in self._mounts.items():
                 if path == prefix or path.startswith(prefix + "/"):

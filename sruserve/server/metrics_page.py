@@ -2,11 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from sruserve.server.metrics import render
 from sruserve.server.threads import in_own_thread
 
+PATH = "/metrics"
 _SECONDS = 1.0
 
 
@@ -29,6 +31,16 @@ class MetricsPage:
         self._page = (b"", "")
         self._until = float("-inf")
         self._rendering: asyncio.Task[tuple[bytes, str]] | None = None
+
+    async def answer(self, send: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
+        """Reply to `GET /metrics`, whose readers should not cost others what a page does."""
+        text, content_type = await self.read()
+        headers = [
+            (b"content-type", content_type.encode()),
+            (b"content-length", b"%d" % len(text)),
+        ]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": text})
 
     async def read(self) -> tuple[bytes, str]:
         """All metrics as they are, or were a moment ago, and their content type."""

@@ -17,7 +17,6 @@ from schemathesis.specs.openapi.checks import (
 
 from sruserve.server.api.pages import create_pages
 from sruserve.server.lifecycle import Lifecycle
-from sruserve.server.metrics_page import MetricsPage
 from sruserve.server.settings import load_settings
 from tests.server.conftest import Serve
 
@@ -39,9 +38,7 @@ def every(serve: Serve, folders: Path, task_folders: Path) -> Iterator[httpx.Cli
         yield client
 
 
-schema = schemathesis.openapi.from_dict(
-    create_pages(Lifecycle(load_settings()), MetricsPage()).openapi()
-)
+schema = schemathesis.openapi.from_dict(create_pages(Lifecycle(load_settings())).openapi())
 
 
 @schema.parametrize()
