@@ -59,6 +59,10 @@ class Worker:
         if self._process.is_alive():
             os.kill(self.pid, number)
 
+    def join(self, seconds: float) -> None:
+        """Wait for its end, but not for longer."""
+        self._process.join(seconds)
+
     def close(self) -> None:
         """Forget a worker that has ended."""
         self._process.join()
@@ -175,7 +179,11 @@ class Supervisor:
 
     def _wait(self, woken: int) -> None:
         """Wait until a worker ends or a signal arrives, but not for long."""
-        wait([woken, *(worker.sentinel for worker in self._living)], LOOK_SECONDS)
+        living = self._living
+        ready = wait([woken, *(worker.sentinel for worker in living)], LOOK_SECONDS)
+        for worker in living:
+            if worker.sentinel in ready:
+                worker.join(LOOK_SECONDS)  # its files are closed a little before its end
         with suppress(BlockingIOError):
             os.read(woken, 4096)
 
