@@ -9,6 +9,7 @@ from tritonclient.grpc import service_pb2 as proto
 
 from sruserve.server.api.kserve.binary import read_binary, write_binary
 from sruserve.server.api.kserve.datatypes import BYTES, NUMBERS, check_count, check_datatype
+from sruserve.server.api.kserve.grpc_parts import MOST_FIELDS, check_fields
 from sruserve.server.api.kserve.messages import (
     InferRequest,
     InferResponse,
@@ -40,6 +41,8 @@ def parse(kind: Any, data: bytes) -> Any:
 
 def read_request(data: bytes) -> InferRequest:
     """The inference in a serialized `ModelInferRequest`; raises `InvalidRequest`."""
+    if len(data) > MOST_FIELDS:  # a shorter one cannot have more than so many
+        check_fields(proto.ModelInferRequest, data)
     message = parse(proto.ModelInferRequest, data)
     if len(message.id) > _MOST_ID:
         raise InvalidRequest(f"'id' may have {_MOST_ID} characters at most", param="id")

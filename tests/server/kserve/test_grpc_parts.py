@@ -1,0 +1,117 @@
+"""A message of millions of parts is refused before an object is made of each."""
+
+from typing import Any
+
+import grpc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tritonclient.grpc import service_pb2 as proto
+
+from sruserve.server.api.kserve.grpc_messages import read_request
+from sruserve.server.api.kserve.grpc_parts import MOST_FIELDS, check_fields
+from sruserve.server.errors import InputTooLong
+from tests.server.kserve.test_grpc import infer
+
+STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
+
+
+def varint(number: int) -> bytes:
+    digits = []
+    while number > 127:
+        digits.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*digits, number])
+
+
+def field(number: int, data: bytes = b"") -> bytes:
+    return varint(number << 3 | 2) + varint(len(data)) + data
+
+
+def tensor(data: bytes) -> bytes:
+    return field(5, data)
+
+
+def contents(data: bytes) -> bytes:
+    return tensor(field(5, data))
+
+
+TOO_MANY = {
+    "inputs": field(5),
+    "outputs": field(6),
+    "raw contents": field(7),
+    "parameters": field(4),
+    "names": field(1),
+    "unknown numbers": varint(99 << 3) + b"\1",
+    "unknown groups": varint(99 << 3 | 3) + varint(99 << 3 | 4),
+    "fixed numbers": varint(99 << 3 | 5) + b"\0\0\0\0",
+    "long tags": b"\xaa\x80\x80\x80\0\0",
+}
+
+
+@pytest.mark.parametrize("part", TOO_MANY.values(), ids=TOO_MANY)
+def test_too_many_fields_are_refused_wherever_they_are(part: bytes) -> None:
+    parts = part * (MOST_FIELDS + 1)
+    for message in (parts, tensor(parts), contents(parts)):
+        with pytest.raises(InputTooLong, match="fields and numbers"):
+            read_request(message)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        contents(field(2, b"\1" * 8_000_000)),
+        contents(field(5, b"\1" * 8_000_000)),
+        tensor(field(3, b"\1" * 8_000_000)),
+        contents(field(8) * 4_000_000),
+        contents(field(5)) * 1_000_000,
+        tensor(field(4, field(2, field(1)))) * 700_000,
+    ],
+    ids=["int", "uint64", "a shape", "texts", "tensors", "parameters"],
+)
+def test_so_are_too_many_numbers_and_whatever_lies_deep(message: bytes) -> None:
+    with pytest.raises(InputTooLong):
+        check_fields(proto.ModelInferRequest, message)
+
+
+@given(st.integers(0, 9), st.integers(0, 9), st.integers(0, 99))
+@settings(max_examples=10)
+def test_what_lies_in_a_message_is_what_is_counted(
+    tensors: int, parameters: int, texts: int
+) -> None:
+    request = proto.ModelInferRequest()
+    for i in range(tensors):
+        given = request.inputs.add(name=str(i))
+        given.contents.bytes_contents.extend([b"a"] * texts)
+        for j in range(parameters):
+            given.parameters[str(j)].int64_param = j + 1
+    data = request.SerializeToString()
+    # a tensor, its name, its contents and their texts; a parameter, its name, its value, a number
+    fields = tensors * (3 + texts + 4 * parameters)
+    check_fields(proto.ModelInferRequest, data + field(1) * (MOST_FIELDS - fields))
+    with pytest.raises(InputTooLong):
+        check_fields(proto.ModelInferRequest, data + field(1) * (MOST_FIELDS - fields + 1))
+
+
+@given(st.binary(max_size=200))
+def test_what_is_no_message_is_left_to_the_parser(data: bytes) -> None:
+    check_fields(proto.ModelInferRequest, data.ljust(1, b"\0"))
+
+
+def test_long_tensors_are_few_parts() -> None:
+    request = proto.ModelInferRequest(raw_input_contents=[bytes(1 << 20)] * 8)
+    given = request.inputs.add(name="a", shape=[1] * 16)
+    given.contents.int64_contents.extend([-1] * (1 << 16))
+    check_fields(proto.ModelInferRequest, request.SerializeToString())
+
+
+@pytest.mark.parametrize("part", [field(5), field(7), contents(b"")])
+def test_a_client_is_told(channel: grpc.Channel, part: bytes) -> None:
+    message = part * 200_000
+    with pytest.raises(grpc.RpcError) as caught:
+        infer(channel, message)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "fields and numbers" in str(caught.value.details())
+    stream = channel.stream_stream(STREAM, None, proto.ModelStreamInferResponse.FromString)
+    replies: list[Any] = list(stream(iter([message, message]), timeout=20))
+    assert ["fields and numbers" in reply.error_message for reply in replies] == [True, True]
