@@ -1,22 +1,53 @@
 """The gRPC server: its port, its limits, its health."""
 
-import asyncio
 import logging
-from collections.abc import AsyncIterator
+import resource
 from typing import Any
 
 import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 
+from sruserve.server.api.kserve.grpc_messages import parse
+from sruserve.server.api.kserve.grpc_probes import Probes
 from sruserve.server.api.kserve.grpc_service import SERVICE, GrpcService
 from sruserve.server.api.kserve.service import Inference
+from sruserve.server.errors import RouteNotFound
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.settings import Settings, SettingsError, variable_name
 
 log = logging.getLogger("sruserve.server")
 
-_LOOK_SECONDS = 0.2  # between two looks of a client's watch at what it watches
+_HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+_CONNECTIONS = 1024
+_STREAMS_OF_CONNECTION = 1024  # calls; a client keeps more of them back
+_HELLO_SECONDS = 10  # for what an HTTP/2 connection begins with
+_AGE_SECONDS = 3600  # of a connection that takes no more calls, and then of the calls that it has
 _LAST_WORDS_SECONDS = 1.0  # after draining: for what is still on its way to clients
+
+
+def _options(settings: Settings) -> list[tuple[str, int]]:
+    """What gRPC's core is to bound by itself."""
+    idle_ms = 1000 * settings.keep_alive_seconds
+    return [
+        ("grpc.so_reuseport", 1),  # every worker listens on the same port
+        ("grpc.max_receive_message_length", settings.max_body_bytes),
+        ("grpc.max_send_message_length", -1),  # replies have bounds of their own
+        # 64 KiB of a message may wait unread; with probes of the bandwidth that is 4 MiB
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.max_concurrent_streams", _STREAMS_OF_CONNECTION),
+        ("grpc.max_allowed_incoming_connections", _connections()),
+        ("grpc.server_handshake_timeout_ms", 1000 * _HELLO_SECONDS),
+        ("grpc.max_connection_idle_ms", idle_ms),
+        ("grpc.keepalive_time_ms", idle_ms),  # finds clients that are gone without a word
+        ("grpc.max_connection_age_ms", 1000 * _AGE_SECONDS),
+        ("grpc.max_connection_age_grace_ms", 1000 * _AGE_SECONDS),
+    ]
+
+
+def _connections() -> int:
+    """As many as there should be, and leave most descriptors to others."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _CONNECTIONS if soft == resource.RLIM_INFINITY else min(_CONNECTIONS, soft // 4)
 
 
 class GrpcServer:
@@ -28,16 +59,12 @@ class GrpcServer:
     def __init__(self, settings: Settings, lifecycle: Lifecycle, inference: Inference) -> None:
         self.port = 0
         self._settings = settings
-        self._server = grpc.aio.server(
-            options=[
-                ("grpc.max_receive_message_length", settings.max_body_bytes),
-                ("grpc.max_send_message_length", -1),  # replies have bounds of their own
-                ("grpc.so_reuseport", 1),  # every worker listens on the same port
-            ]
+        self._server = grpc.aio.server(options=_options(settings))
+        probes = Probes(inference.ready)
+        service = GrpcService(settings, lifecycle, inference)
+        self._server.add_generic_rpc_handlers(
+            (service.handler(probes), _Health(inference).handler(probes))
         )
-        service = GrpcService(lifecycle, inference, settings.max_queue_bytes)
-        self._server.add_generic_rpc_handlers((service.handler(),))
-        health_pb2_grpc.add_HealthServicer_to_server(_Health(inference), self._server)
 
     async def start(self) -> None:
         """Listen; raises `SettingsError` if that is not possible."""
@@ -58,32 +85,31 @@ class GrpcServer:
         await self._server.stop(_LAST_WORDS_SECONDS)
 
 
-class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
-    """Serving while the server takes work, the service as much as all of it."""
+class _Health:
+    """gRPC's health protocol: serving while the server takes work, the service as much as all."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
 
-    async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802
-        if request.service not in ("", SERVICE):
-            # as in `end_refused`: `abort` would leave the call to the garbage collector
-            context.set_code(grpc.StatusCode.NOT_FOUND)
-            context.set_details("there is no such service here")
-        return self._status(request.service)
+    def handler(self, probes: Probes) -> grpc.GenericRpcHandler:
+        """What a gRPC server is given."""
+        write = health_pb2.HealthCheckResponse.SerializeToString
+        check, watch = probes.unary(self._check), probes.watch(self._status)
+        handlers = {
+            "Check": grpc.stream_unary_rpc_method_handler(check, None, write),
+            "Watch": grpc.stream_stream_rpc_method_handler(watch, None, write),
+        }
+        return grpc.method_handlers_generic_handler(_HEALTH, handlers)
 
-    async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
-        del context
-        told = None
-        while True:
-            status = self._status(request.service)
-            if status != told:
-                yield status
-                told = status
-            await asyncio.sleep(_LOOK_SECONDS)
+    def _check(self, data: bytes) -> Any:
+        status = self._status(data)
+        if status.status == status.SERVICE_UNKNOWN:
+            raise RouteNotFound("there is no such service here")
+        return status
 
-    def _status(self, service: str) -> Any:
+    def _status(self, data: bytes) -> Any:
         statuses = health_pb2.HealthCheckResponse
-        if service not in ("", SERVICE):
+        if parse(health_pb2.HealthCheckRequest, data).service not in ("", SERVICE):
             return statuses(status=statuses.SERVICE_UNKNOWN)
         ready = self._inference.ready()
         return statuses(status=statuses.SERVING if ready else statuses.NOT_SERVING)

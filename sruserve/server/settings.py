@@ -143,6 +143,12 @@ class Settings(BaseSettings):
     max_inputs: PositiveInt = Field(
         1024, description="Most inputs in one request; for completions, prompts times `n`."
     )
+    grpc_streams: PositiveInt = Field(
+        64,
+        description="`ModelStreamInfer` calls that may be open at a time in one worker. One "
+        "tenant, or without API keys one connection, may have half of them; a sole tenant all. "
+        "Each may hold an unfinished message of `SRUSERVE_MAX_BODY_BYTES`.",
+    )
     max_new_tokens: PositiveInt = Field(
         100_000,
         description="Most tokens that one request may ask for: `max_tokens` times its completions.",

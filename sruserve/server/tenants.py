@@ -124,7 +124,10 @@ class _Key:
 
 
 class Tenants:
-    """All tenants of a server; without API keys everybody is the anonymous one."""
+    """All tenants of a server; without API keys everybody is the anonymous one.
+
+    count: how many have keys.
+    """
 
     def __init__(self, entries: Iterable[KeyEntry] = ()) -> None:
         by_name: dict[str, Tenant] = {}
@@ -132,6 +135,7 @@ class Tenants:
         for entry in entries:  # the limits of a tenant with several keys are those of its first
             tenant = by_name.setdefault(entry.tenant, Tenant(entry.tenant, entry))
             self._keys.append(_Key(_digest(entry.key), tenant))
+        self.count = len(by_name)
 
     def of(self, authorization: str | None) -> Tenant:
         """The tenant of an `Authorization` header, or raise `Unauthorized`."""

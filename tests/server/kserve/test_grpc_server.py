@@ -5,6 +5,7 @@ import re
 import signal
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import tritonclient.grpc as triton
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
+from sruserve.server.api.kserve.grpc_service import SERVICE as NAME
 from sruserve.server.app import Application
 from tests.server.conftest import Serve
 from tests.server.kserve.conftest import grpc_address
@@ -22,6 +24,8 @@ from tests.server.kserve.support import connected
 from tests.server.kserve.test_grpc import INFER, inputs_of, texts
 from tests.server.test_clients_that_leave import until
 from tests.server.test_running import ended, serving, start
+
+FULL, TOO_MANY = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 def test_what_the_server_says_of_itself_and_its_models(
@@ -140,33 +144,48 @@ def test_calls_that_clients_hold_open_have_a_bound_that_probes_do_not_know(
     serve: Serve, method: str
 ) -> None:
     path = f"/inference.GRPCInferenceService/{method}"
+    limits = {"max_queue_bytes": 2 * 64 << 10, "grpc_streams": 4}
     with (
-        serve("question", grpc_port=0, max_queue_bytes=3 * 64 << 10) as (http, application),
+        serve("question", grpc_port=0, **limits) as (http, application),
         grpc.insecure_channel(grpc_address(application)) as channel,
         triton.InferenceServerClient(grpc_address(application)) as client,
     ):
         silent = queue.Queue[bytes]()  # requests that do not come
         hold = channel.stream_stream(path)
-        held = [hold(iter(silent.get, b"")) for _ in range(3)]
-        assert client.is_server_ready()
-        full = "[StatusCode.UNAVAILABLE] Exceeds maximum queue size"
-        until(lambda: refusal(client) == full)
-        result = hold(iter([b""]))
-        assert result.code() is grpc.StatusCode.UNAVAILABLE
-        assert result.details() == "Exceeds maximum queue size"
+        held = [hold(iter(silent.get, b"")) for _ in range(2)]
+        refused = until_refused(hold)
         assert client.is_server_live()
         assert client.is_model_ready("question")
         health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
         assert health.status == health_pb2.HealthCheckResponse.SERVING
-        labels = f'outcome="refused",route="{INFER}"'
+        if method == "ModelStreamInfer":
+            assert refused == (TOO_MANY, "too many ModelStreamInfer")
+        else:
+            assert refused == (FULL, "Exceeds maximum queue siz")
+        labels = f'outcome="refused",route="{INFER if method != "RepositoryIndex" else f"/{NAME}"}"'
         assert f'sru_requests_total{{model="unknown",{labels}}}' in http.get("/metrics").text
+        assert refusal(client) is None  # another connection
         held.pop().cancel()
-        until(lambda: refusal(client) is None)
-        for _ in held:
-            silent.put(b"")  # the end of a call's requests
-        ends = {call.code().name for call in held}
-        assert ends == {"OK" if method == "ModelStreamInfer" else "INVALID_ARGUMENT"}
+        until(lambda: ending(hold).code() is not refused[0])
+        silent.put(b"")  # the end of a call's requests
+        end = "OK" if method == "ModelStreamInfer" else "INVALID_ARGUMENT"
+        assert held.pop().code().name == end
         silent.put(b"")  # of the cancelled call's thread
+
+
+def until_refused(hold: Any) -> tuple[Any, str]:
+    """How a call of a client ends that has too many, and how the reason begins."""
+    until(lambda: ending(hold).code() in (FULL, TOO_MANY))
+    call = ending(hold)
+    return call.code(), call.details()[:25]
+
+
+def ending(hold: Any) -> Any:
+    """A call with one message, at its end."""
+    call = hold(iter([b""]))
+    with suppress(grpc.RpcError):
+        list(call)
+    return call
 
 
 def refusal(client: Any) -> str | None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import grpc
 from pydantic import BaseModel
@@ -71,20 +71,23 @@ class RpcEndpoint(Endpoint):
         call.problem = problem
 
 
-def end_refused(context: Any, problem: ServeError) -> None:
-    """Let a call that was read end with an error when its handler returns, whatever it returns.
+async def end(context: Any, problem: ServeError) -> None:
+    """End a call with an error; what its handler waits for or returns comes to nothing then.
 
-    `context.abort` would leave the call and its message to the garbage collector.
+    No message is sent: a client that takes none could hold the call. The call keeps what `abort`
+    raises, with all frames that it goes through, so a task of its own takes it.
     """
-    code, details = _status(context, problem)
-    context.set_code(code)
-    context.set_details(details)
+    if context.done():
+        return
+    ending = asyncio.ensure_future(context.abort(*_status(context, problem)))
+    ending.add_done_callback(lambda _: ending.cancelled() or ending.exception())
+    await asyncio.wait((ending,))
 
 
-async def abort(context: Any, problem: ServeError) -> NoReturn:
-    """End a call with an error at once, even if its client sends nothing."""
-    await context.abort(*_status(context, problem))
-    raise AssertionError("`abort` raises")
+def authorization(context: Any) -> str | None:
+    """What a call's metadata has of that name."""
+    metadata = context.invocation_metadata() or ()
+    return next((str(value) for name, value in metadata if name == "authorization"), None)
 
 
 def _status(context: Any, problem: ServeError) -> tuple[grpc.StatusCode, str]:

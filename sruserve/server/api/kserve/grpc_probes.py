@@ -1,0 +1,115 @@
+"""Probes over gRPC: short calls of anybody, without a key, that take nothing from other calls."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sruserve.server.api.kserve.grpc_call import end
+from sruserve.server.api.kserve.grpc_calls import Behaviour, until_ended
+from sruserve.server.api.kserve.grpc_reading import Reads
+from sruserve.server.api.problems import forget_frames
+from sruserve.server.budget import Budget
+from sruserve.server.errors import ServeError, TooManyCalls
+
+_PROBES, _PROBES_OF_ONE = 4096, 16  # open in all, and over one connection
+_WATCHES, _WATCHES_OF_ONE = 1024, 8
+_READS, _READ_SECONDS = 8, 0.25  # a probe's message travels with its headers
+_LOOK_SECONDS = 0.2  # between two looks at what is watched
+
+
+class Probes:
+    """The open probes, of which a connection leaves room for those of others.
+
+    look: what watchers are told of when it changes.
+    """
+
+    def __init__(self, look: Callable[[], bool]) -> None:
+        self._open = Budget(_PROBES, _too_many, _PROBES_OF_ONE)
+        self._watches = Budget(_WATCHES, _too_many, _WATCHES_OF_ONE)
+        self._reads = Reads(_READS, _READ_SECONDS)
+        self._watched = Watched(look)
+
+    def unary(self, answer: Callable[[bytes], Any], read: bool = True) -> Behaviour:
+        """The behaviour of a probe: `answer` gets its message, or b"" where it is not read."""
+
+        async def behave(requests: Any, context: Any) -> Any:
+            del requests
+            owner = context.peer()
+            try:
+                until_ended(self._open.hold(1, owner))
+                return answer(await self._reads.read(context, owner) if read else b"")
+            except ServeError as error:
+                problem = error
+            forget_frames(problem)
+            await end(context, problem)
+            return None
+
+        return behave
+
+    def watch(self, answer: Callable[[bytes], Any]) -> Behaviour:
+        """The behaviour of a watch: `answer` makes what is told at first and after each change."""
+
+        async def behave(requests: Any, context: Any) -> None:
+            del requests
+            owner = context.peer()
+            try:
+                until_ended(self._watches.hold(1, owner))
+                message = await self._reads.read(context, owner)
+                with self._watched.watching():
+                    await self._tell(context, answer, message)
+            except ServeError as error:
+                problem = error
+            forget_frames(problem)
+            await end(context, problem)
+
+        return behave
+
+    async def _tell(self, context: Any, answer: Callable[[bytes], Any], message: bytes) -> None:
+        told = None
+        while True:
+            change = self._watched.change
+            if (now := answer(message)) != told:
+                await context.write(now)
+                told = now
+            await change.wait()
+
+
+class Watched:
+    """Something that many watch and one task looks at, as long as anybody watches.
+
+    change: the next one, in `watching`.
+    """
+
+    def __init__(self, look: Callable[[], bool], seconds: float = _LOOK_SECONDS) -> None:
+        self.change = asyncio.Event()
+        self._look, self._seconds = look, seconds
+        self._watchers = 0
+        self._looking: asyncio.Task[None] | None = None
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Look at it while the block runs."""
+        self._watchers += 1
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._keep_looking(self._look()))
+        try:
+            yield
+        finally:
+            self._watchers -= 1
+
+    async def _keep_looking(self, seen: bool) -> None:
+        while self._watchers:
+            if (now := self._look()) != seen:
+                seen = now
+                self.change.set()
+                self.change = asyncio.Event()
+            await asyncio.sleep(self._seconds)
+        self._looking = None
+
+
+def _too_many() -> TooManyCalls:
+    return TooManyCalls(
+        f"too many probes are open: a connection may have {_PROBES_OF_ONE}, and {_WATCHES_OF_ONE} "
+        "watches; end some of them"
+    )

@@ -1,0 +1,258 @@
+"""What one client holds over gRPC, with a key or without, takes nothing from another."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+import tritonclient.grpc as triton
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tritonclient.grpc import service_pb2 as proto
+from tritonclient.utils import InferenceServerException
+
+from sruserve.server import grpc_server
+from sruserve.server.app import Application
+from tests.server.conftest import Serve
+from tests.server.kserve.conftest import grpc_address
+from tests.server.kserve.raw_http2 import RawClient, message, unfinished
+from tests.server.kserve.test_grpc import INFER, inputs_of
+from tests.server.test_clients_that_leave import until
+
+STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
+CHECK, WATCH = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
+LIVE, READY = (f"/inference.GRPCInferenceService/Server{name}" for name in ("Live", "Ready"))
+ACME, LABS = "acme-key-123", "labs-key-123"
+LONG = 1 << 20  # the longest message
+READS = 4  # of as long messages at a time: so many go into the queue
+UNREAD = 64 << 10  # bytes of a message that may wait unread
+LIMITS: dict[str, Any] = {
+    "grpc_port": 0,
+    "max_body_bytes": LONG,
+    "max_queue_bytes": READS * LONG,
+    "keep_alive_seconds": 1,
+    "grpc_streams": 8,
+}
+
+
+@pytest.fixture(scope="module")
+def keyed(serve: Serve) -> Iterator[tuple[httpx.Client, Application]]:
+    with serve("question", api_keys=f"acme:{ACME},labs:{LABS}", **LIMITS) as running:
+        yield running
+
+
+@pytest.fixture
+def raw(keyed: tuple[httpx.Client, Application]) -> Iterator[RawClient]:
+    """A client that sends what it likes."""
+    with RawClient(port(keyed)) as client:
+        yield client
+
+
+def port(running: tuple[httpx.Client, Application]) -> int:
+    assert running[1].grpc is not None
+    return running[1].grpc.port
+
+
+def flood(client: RawClient, method: str, calls: int, key: str | None = None) -> tuple[int, int]:
+    """Begin calls whose messages lack a byte, until all end: tells the bytes that the server held
+    at most at a time, as if it kept all that came of a call, and the calls open at the last."""
+    left = {client.call(method, key): unfinished(LONG) for _ in range(calls)}
+    most = 0
+    for _ in range(250):
+        for call, data in left.items():
+            if call not in client.ended:
+                left[call] = data[client.send(call, data[:UNREAD]) :]
+        held = [LONG - len(data) for call, data in left.items() if call not in client.ended]
+        most = max(most, sum(held))
+        client.read(0.01)
+        if not held:
+            break
+    return most, len(held)
+
+
+@pytest.mark.parametrize("method", [INFER, STREAM, "/inference.GRPCInferenceService/ModelConfig"])
+def test_without_a_key_no_message_is_read_and_no_call_stays_open(
+    raw: RawClient, method: str
+) -> None:
+    most, still_open = flood(raw, method, 20)
+    assert still_open == 0
+    assert most <= 20 * UNREAD
+    assert all(b"needs an API key" in end for end in raw.ended.values())
+
+
+@pytest.mark.parametrize("method", [CHECK, "/inference.GRPCInferenceService/ModelReady"])
+def test_probes_hold_few_messages_and_none_for_long(raw: RawClient, method: str) -> None:
+    most, still_open = flood(raw, method, 40)
+    assert still_open == 0
+    assert most <= 8 * LONG + 16 * UNREAD
+
+
+def test_unfinished_messages_of_a_tenant_hold_no_more_than_a_part_of_the_queue(
+    raw: RawClient,
+) -> None:
+    most, still_open = flood(raw, INFER, 30, ACME)
+    assert still_open == READS // 2  # they may take seconds yet
+    assert most <= (READS + READS // 2) * LONG + 30 * UNREAD
+
+
+def test_a_probe_that_says_nothing_is_answered_before_its_message(raw: RawClient) -> None:
+    calls = [raw.call(LIVE), raw.call(READY)]
+    raw.until(lambda: set(calls) <= set(raw.ended))
+
+
+def test_a_connection_that_is_full_of_probes_keeps_nobody_elses_waiting(
+    keyed: tuple[httpx.Client, Application], raw: RawClient
+) -> None:
+    with grpc.insecure_channel(grpc_address(keyed[1])) as channel:
+        for call in [raw.call(CHECK) for _ in range(50)]:
+            raw.send(call, unfinished(LONG))
+        health = health_pb2_grpc.HealthStub(channel)
+        status = health.Check(health_pb2.HealthCheckRequest(), timeout=20).status
+    assert status == health_pb2.HealthCheckResponse.SERVING
+    raw.until(lambda: len(raw.ended) == 50)
+    refused = [end for end in raw.ended.values() if b"too many probes" in end]
+    assert len(refused) >= 50 - 16
+
+
+def test_silent_calls_without_a_key_shut_nobody_out(
+    keyed: tuple[httpx.Client, Application], raw: RawClient
+) -> None:
+    for _ in range(200):
+        raw.call(STREAM)
+    raw.until(lambda: len(raw.ended) == 200)
+    assert infer(keyed, LABS) is None
+
+
+def infer(running: tuple[httpx.Client, Application], key: str) -> str | None:
+    """Why an inference is refused; None: it is not."""
+    headers = {"authorization": f"Bearer {key}"}
+    with triton.InferenceServerClient(grpc_address(running[1])) as client:
+        try:
+            client.infer("question", inputs_of(triton, "question"), headers=headers)
+        except InferenceServerException as problem:
+            return str(problem)
+    return None
+
+
+def test_a_tenant_at_its_bound_of_streams_hurts_itself_alone(
+    keyed: tuple[httpx.Client, Application], raw: RawClient
+) -> None:
+    calls = [raw.call(STREAM, ACME) for _ in range(5)]
+    raw.until(lambda: bool(raw.ended))
+    assert list(raw.ended) == [calls[-1]]
+    assert b"SRUSERVE_GRPC_STREAMS" in raw.ended[calls[-1]]
+    assert infer(keyed, ACME) is None  # a stream takes no place of another call
+    assert len(stream(keyed, LABS)) == 2
+
+
+def stream(running: tuple[httpx.Client, Application], key: str, *requests: Any) -> list[Any]:
+    """The responses of a stream."""
+    asked = requests or 2 * (question(),)
+    with grpc.insecure_channel(grpc_address(running[1])) as channel:
+        call = channel.stream_stream(STREAM, None, proto.ModelStreamInferResponse.FromString)
+        metadata = (("authorization", f"Bearer {key}"),)
+        return list(call(iter(asked), metadata=metadata, timeout=20))
+
+
+def question() -> bytes:
+    request = proto.ModelInferRequest(model_name="question")
+    given = request.inputs.add(name="text", datatype="BYTES", shape=[1, 1])
+    given.contents.bytes_contents.append(b"who")
+    return bytes(request.SerializeToString())
+
+
+def test_a_tenant_whose_silent_calls_fill_its_places_hurts_itself_alone(
+    keyed: tuple[httpx.Client, Application], raw: RawClient
+) -> None:
+    places = READS * LONG // (64 << 10)
+    calls = [raw.call(INFER, ACME) for _ in range(places + 1)]
+    raw.until(lambda: calls[-1] in raw.ended)
+    assert b"Exceeds maximum queue size" in raw.ended[calls[-1]]
+    assert infer(keyed, LABS) is None
+
+
+def test_a_stream_that_is_idle_for_too_long_ends_with_a_reason(
+    keyed: tuple[httpx.Client, Application],
+) -> None:
+    ended = threading.Event()
+
+    def requests() -> Iterator[bytes]:
+        yield question()
+        ended.wait(30)
+
+    with grpc.insecure_channel(grpc_address(keyed[1])) as channel:
+        metadata = (("authorization", f"Bearer {ACME}"),)
+        call = channel.stream_stream(STREAM)(requests(), metadata=metadata)
+        assert next(call)
+        with pytest.raises(grpc.RpcError) as caught:
+            next(call)
+        ended.set()
+    assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert caught.value.details() == "no message was complete within 1.0 seconds"
+
+
+def test_a_call_has_its_place_until_its_reply_is_taken(serve: Serve) -> None:
+    limits = LIMITS | {"max_queue_bytes": 2 * 64 << 10}
+    with (
+        serve("question", **limits) as running,
+        RawClient(port(running), window=0) as client,
+    ):
+        sent = message(question())
+        answered = [client.call(INFER) for _ in range(2)]
+        for call in answered:
+            client.send(call, sent, end=True)
+        until(lambda: inferences(running[0]) == 2 and running[1].lifecycle.active == 0)
+        client.send(client.call(INFER), sent, end=True)
+        client.until(lambda: bool(client.ended))
+        (refused,) = client.ended
+        assert b"Exceeds maximum queue size" in client.ended[refused]
+        for call in answered:
+            client.open_window(call)
+        client.until(lambda: len(client.ended) == 3)
+        again = client.call(INFER)
+        client.send(again, sent, end=True)
+        client.open_window(again)
+        client.until(lambda: again in client.ended)
+        assert client.ended[again].endswith(b"grpc-message\0")  # nothing is wrong
+
+
+def inferences(http: httpx.Client) -> int:
+    """How many have been answered."""
+    (model,) = http.get("/v2/models/question/stats").json()["model_stats"]
+    return int(model["inference_count"])
+
+
+def test_watchers_are_few_over_one_connection_and_others_have_room(
+    keyed: tuple[httpx.Client, Application], raw: RawClient
+) -> None:
+    calls = [raw.call(WATCH) for _ in range(9)]
+    for call in calls:
+        raw.send(call, message(b""))
+    raw.until(lambda: bool(raw.ended))
+    assert list(raw.ended) == [calls[-1]]
+    assert b"too many probes" in raw.ended[calls[-1]]
+    with grpc.insecure_channel(grpc_address(keyed[1])) as channel:
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+        assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+        watch.cancel()
+
+
+def test_connections_without_a_call_are_closed(raw: RawClient) -> None:
+    raw.until(lambda: raw.closed, 30)
+
+
+def test_connections_have_a_bound(monkeypatch: pytest.MonkeyPatch, serve: Serve) -> None:
+    monkeypatch.setattr(grpc_server, "_CONNECTIONS", 2)
+    with serve("question", grpc_port=0) as running, RawClient(port(running)):
+        with RawClient(port(running)), pytest.raises(ConnectionError):
+            RawClient(port(running))
+        until(lambda: connects(port(running)))
+
+
+def connects(port: int) -> bool:
+    try:
+        with RawClient(port):
+            return True
+    except ConnectionError:
+        return False

@@ -1,0 +1,100 @@
+"""Places that owners take in turn, and what many watch and one looks at."""
+
+import asyncio
+from collections.abc import Hashable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sruserve.server.api.kserve.grpc_probes import Watched
+from sruserve.server.api.kserve.grpc_reading import Turns
+
+
+async def settle() -> None:
+    """Let all tasks go on as far as they can."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+@given(st.integers(1, 4), st.lists(st.integers(0, 5), max_size=40))
+def test_an_owner_that_comes_last_waits_for_one_turn_of_each_other_owner(
+    places: int, owners: list[int]
+) -> None:
+    async def run() -> None:
+        turns, order = Turns(places), list[Hashable]()
+
+        async def take(owner: Hashable) -> None:
+            await turns.take(owner)
+            order.append(owner)
+
+        tasks = [asyncio.create_task(take(owner)) for owner in owners]
+        await settle()
+        assert order == owners[:places]
+        waiting = owners[places:]
+        last = asyncio.create_task(take("last"))
+        await settle()
+        while not last.done():
+            turns.give_back()
+            await settle()
+        assert len(order) - len(owners[:places]) <= len(set(waiting)) + 1
+        while len(order) <= len(owners):
+            turns.give_back()
+            await settle()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(run())
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=12))
+def test_no_place_is_lost_with_those_who_leave(leave: list[bool]) -> None:
+    async def run() -> None:
+        turns = Turns(1)
+        await turns.take("first")
+        tasks = [asyncio.create_task(turns.take(i % 3)) for i in range(len(leave))]
+        await settle()
+        turns.give_back()  # one of them has its turn, and does not know it yet
+        for task, leaves in zip(tasks, leave, strict=True):
+            if leaves:
+                task.cancel()
+        taken = 0
+        for _ in leave:
+            await settle()
+            if sum(task.done() and not task.cancelled() for task in tasks) > taken:
+                taken += 1
+                turns.give_back()
+        await settle()
+        assert taken == leave.count(False)
+        await asyncio.wait_for(turns.take("another"), 5)
+
+    asyncio.run(run())
+
+
+def test_one_look_serves_all_watchers_and_a_change_wakes_them() -> None:
+    async def run() -> None:
+        looks, value, woken = 0, True, 0
+
+        def look() -> bool:
+            nonlocal looks
+            looks += 1
+            return value
+
+        watched = Watched(look, seconds=0.001)
+
+        async def watch() -> None:
+            nonlocal woken
+            with watched.watching():
+                await watched.change.wait()
+            woken += 1
+
+        watchers = [asyncio.create_task(watch()) for _ in range(1000)]
+        await asyncio.sleep(0.05)
+        assert looks <= 52  # one in each millisecond
+        assert woken == 0
+        value = False
+        await asyncio.wait_for(asyncio.gather(*watchers), 10)
+        await asyncio.sleep(0.05)
+        before = looks
+        await asyncio.sleep(0.05)
+        assert looks == before  # nobody watches
+
+    asyncio.run(run())
