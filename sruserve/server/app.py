@@ -8,6 +8,7 @@ from sruserve.model.errors import ModelError
 from sruserve.server.api.call import Call, Message, Receive, Send
 from sruserve.server.api.classify import ClassifyRoute
 from sruserve.server.api.completions import CompletionRoute
+from sruserve.server.api.constraints import Constraints
 from sruserve.server.api.encode import EncodeRoute
 from sruserve.server.api.endpoint import Endpoint
 from sruserve.server.api.frames import Frames
@@ -53,6 +54,7 @@ class Application:
         self._pages = create_pages(self.lifecycle)
         self._hot: dict[str, Endpoint] = {}
         self._mounts: dict[str, ASGI] = {}  # by the beginning of the paths that they serve
+        self._constraints = Constraints(settings.max_grammar_bytes)
         self.grpc: GrpcServer | None = None
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -99,6 +101,7 @@ class Application:
             await self.grpc.stop()
         await self.lifecycle.stop()
         await self.streams.stop()
+        self._constraints.close()
         await send({"type": "lifespan.shutdown.complete"})
 
     def _add_routes(self) -> Inference:
@@ -119,7 +122,9 @@ class Application:
             TagRoute(catalogue, tenants, limits),
             EncodeRoute(catalogue, tenants, limits),
             ScoreRoute(catalogue, tenants, limits),
-            CompletionRoute(catalogue, tenants, limits, settings.sse_ping_seconds),
+            CompletionRoute(
+                catalogue, tenants, limits, settings.sse_ping_seconds, self._constraints
+            ),
         )
         predict = PredictEndpoint(tenants, routes.classify, settings.max_batch_tokens)
         self._hot = {route.path: route for route in (*routes, predict)}

@@ -123,6 +123,11 @@ class Settings(BaseSettings):
     flush_max_ms: PositiveInt = Field(
         50, le=60_000, description="What that time grows to when many streams are open."
     )
+    max_grammar_bytes: PositiveInt = Field(
+        512 << 20,
+        description="Memory of the processes that compile and follow regular expressions and JSON "
+        "schemas, together and per worker, before requests with other ones get 429.",
+    )
     state_pool_bytes: PositiveInt = Field(
         256 << 20,
         description="Memory of the device for the states of streams, running or kept, per model "

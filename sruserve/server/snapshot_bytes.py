@@ -5,7 +5,7 @@ import struct
 import numpy as np
 from numpy.typing import NDArray
 
-from sruserve.server.engine.constraint import IDENTITY_BYTES, MOST_SPELLED
+from sruserve.server.engine.constrained import IDENTITY_BYTES, MOST_SPELLED
 from sruserve.server.engine.jobs import Snapshot
 from sruserve.server.errors import StateNotFinite, StateTampered
 

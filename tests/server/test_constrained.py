@@ -1,9 +1,7 @@
 """Completions that match a regular expression or a JSON schema."""
 
-import asyncio
 import json
 import re
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,11 +9,6 @@ from typing import Any
 import httpx
 import pytest
 
-from sruserve.server.api.completion_request import CompletionRequest
-from sruserve.server.api.constraints import Constraints
-from sruserve.server.app import Application
-from sruserve.server.engine.constraint import Constraint
-from sruserve.server.errors import Overloaded
 from tests.server.conftest import Serve, words_vocabulary
 from tests.server.test_bad_input import refusal
 from tests.server.test_openai import chunks, connect, create, text_of
@@ -168,58 +161,7 @@ def test_constraints_that_cannot_be_followed_are_refused(writers: httpx.Client) 
     assert complete(writers, regex="[a-z]{5}", logit_bias={"113": 100})["text"] == "qqqqq"
 
 
-def test_a_constraint_is_compiled_once_and_never_on_the_event_loop(
-    writers: httpx.Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compiled, make = [], Constraint.regex
-
-    def watched(pattern: str, codec: Any) -> Constraint:
-        with pytest.raises(RuntimeError):  # there is no loop in this thread
-            asyncio.get_running_loop()
-        compiled.append(pattern)
-        return make(pattern, codec)
-
-    monkeypatch.setattr(Constraint, "regex", watched)
+def test_a_constraint_is_compiled_once_for_all_who_ask_together(writers: httpx.Client) -> None:
     with ThreadPoolExecutor(8) as pool:
         texts = {pool.submit(complete, writers, regex="[xyz]{7}", seed=3) for _ in range(8)}
         assert len({each.result()["text"] for each in texts}) == 1
-    assert compiled == ["[xyz]{7}"]
-    for number in range(70):
-        complete(writers, regex=f"{number}", max_tokens=0)
-    complete(writers, regex="[xyz]{7}")
-    assert compiled.count("[xyz]{7}") == 2  # others have pushed it out
-
-
-def test_a_call_that_is_cancelled_gives_its_place_at_the_compiler_back_when_it_is_compiled(
-    application: Application, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    go, make = threading.Event(), Constraint.regex
-
-    def held(pattern: str, codec: Any) -> Constraint:
-        assert go.wait(20)
-        return make(pattern, codec)
-
-    monkeypatch.setattr(Constraint, "regex", held)
-    served = application.lifecycle.catalogue["characters"]
-    constraints = Constraints()
-
-    async def ask(number: int) -> Constraint | None:
-        return await constraints.of(CompletionRequest(prompt="a", regex=f"a{{{number}}}"), served)
-
-    async def run() -> None:
-        calls = [asyncio.create_task(ask(number)) for number in range(1, 33)]
-        await asyncio.sleep(0)
-        for call in calls:
-            call.cancel()
-        ends = await asyncio.gather(*calls, return_exceptions=True)
-        assert all(isinstance(end, asyncio.CancelledError) for end in ends)
-        with pytest.raises(Overloaded, match="waiting to be compiled"):
-            await ask(40)
-        go.set()
-        async with asyncio.timeout(20):
-            while len(asyncio.all_tasks()) > 1:  # what goes on for nobody
-                await asyncio.sleep(0.01)
-        again = [asyncio.create_task(ask(number)) for number in range(41, 73)]
-        assert all(await asyncio.gather(*again))
-
-    asyncio.run(run())

@@ -29,11 +29,16 @@ class CompletionRoute(Route[CompletionRequest]):
     path, task, schema = "/v1/completions", "generate", CompletionRequest
 
     def __init__(
-        self, catalogue: Catalogue, tenants: Tenants, limits: InputLimits, ping_seconds: float
+        self,
+        catalogue: Catalogue,
+        tenants: Tenants,
+        limits: InputLimits,
+        ping_seconds: float,
+        constraints: Constraints,
     ) -> None:
         super().__init__(catalogue, tenants, limits)
         self._ping_seconds = ping_seconds
-        self._constraints = Constraints()
+        self._constraints = constraints
 
     async def answer(
         self, call: Call, request: CompletionRequest, served: Served, cost: int
@@ -75,7 +80,7 @@ class CompletionRoute(Route[CompletionRequest]):
         deadline, keep = self.deadline(request), served.keep(request)
         given = split_inputs(request.prompt, self.limits, "prompt")
         check_completions(request, len(given) * (request.n or 1), self.limits)
-        constraint = await self._constraints.of(request, served)
+        constraint = await self._constraints.of(call, request, served, deadline)
         sampling = read_sampling(request, served, constraint)
         long = is_long(given, request.state)
         prompts = await self.read(long, cost, read_prompts, request, served, given)

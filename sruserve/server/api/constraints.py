@@ -1,73 +1,161 @@
-"""Compiled constraints: made once for a model, away from the event loop, and kept for a while."""
+"""Compiled constraints: made once for a tenant's model, in processes, and kept for a while."""
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
 from hashlib import sha256
-from typing import Any
+from time import monotonic
 
-from sruserve.model.text import Codec
-from sruserve.server.api.call import json_bytes
+from sruserve.server.api.call import Caller, json_bytes
 from sruserve.server.api.completion_request import CompletionRequest, Schema
+from sruserve.server.api.line import Line
 from sruserve.server.api.served import Served
-from sruserve.server.engine.constraint import Constraint
-from sruserve.server.errors import InvalidRequest, Overloaded
+from sruserve.server.budget import Budget
+from sruserve.server.engine.alphabet import Alphabet
+from sruserve.server.engine.confined import Bounds, ConfinedConstraint, GrammarProcess
+from sruserve.server.engine.grammar_host import GrammarHost
+from sruserve.server.engine.grammar_memory import GrammarMemory
+from sruserve.server.errors import DeadlineExceeded, InvalidRequest, Overloaded
 
-_MOST_KEPT = 64
-_MOST_WAITING = 32
+MOST_PROCESSES = 64
+MOST_WAITING, MOST_WAITING_OF_ONE = 64, 32
+_MOST_BYTES = 256 << 10  # of a regex or schema, as JSON
+_QUICK_SECONDS = 0.25  # what takes longer gives its turn up
+_MOST_LARGE = 2  # of those at a time; one of each tenant
+_PATIENCE_SECONDS = 10.0
 
 
 class Constraints:
-    """The constraints that were asked for last, of all models."""
+    """The constraints that were asked for last, of all models.
 
-    def __init__(self) -> None:
-        self._kept: OrderedDict[bytes, Constraint] = OrderedDict()
-        self._compiling = asyncio.Lock()
-        self._waiting = 0
+    most_bytes: of all their processes together.
+    """
 
-    async def of(self, request: CompletionRequest, served: Served) -> Constraint | None:
+    def __init__(self, most_bytes: int, bounds: Bounds | None = None) -> None:
+        self.host = GrammarHost()
+        self._bounds = bounds or Bounds()
+        self._memory = GrammarMemory(most_bytes)
+        self._kept: OrderedDict[bytes, ConfinedConstraint] = OrderedDict()
+        self._compiling: dict[bytes, _Compiling] = {}
+        self._line = Line(Budget(MOST_WAITING, _too_many, MOST_WAITING_OF_ONE))
+        self._large = Budget(_MOST_LARGE, _too_large, 1)
+
+    async def of(
+        self, caller: Caller, request: CompletionRequest, served: Served, deadline: float
+    ) -> ConfinedConstraint | None:
         """What the text of a request has to match, if anything.
 
-        Raises `InvalidRequest`, `ConstraintUnsatisfiable`, or `Overloaded` when too many others
-        wait for theirs.
+        Raises `InvalidRequest`, `ConstraintUnsatisfiable`, `Overloaded` when too many others wait
+        for theirs, or `DeadlineExceeded` at the deadline, or when the wait has been long.
         """
         asked = _asked(request)
         if asked is None:
             return None
         field, given = asked
-        key = sha256(b"\0".join((served.model.digest.encode(), *map(json_bytes, asked)))).digest()
-        if key in self._kept:
+        said = json_bytes(given)
+        if len(said) > _MOST_BYTES:
+            raise InvalidRequest(f"'{field}' has {len(said)} bytes; simplify it", param=field)
+        owner = served.tenant.id
+        # a process is asked by one engine's thread alone
+        engine = served.engine.number.to_bytes(8, "big")
+        key = sha256(engine + owner + field.encode() + b"\0" + said).digest()
+        kept = self._kept.get(key)
+        if kept is not None and kept.process.fresh:
             self._kept.move_to_end(key)
-            return self._kept[key]
-        if self._waiting >= _MOST_WAITING:
-            raise Overloaded(
-                f"{_MOST_WAITING} regular expressions and schemas are waiting to be compiled; "
-                "retry after a moment"
-            )
-        self._waiting += 1
-        compiled = asyncio.create_task(self._compile(key, field, given, served.model.codec))
-        compiled.add_done_callback(self._was_compiled)
-        return await asyncio.shield(compiled)  # it goes on, and counts, if nobody waits any more
+            return kept
+        waiting = asyncio.create_task(self._wait(key, field, given, served, deadline))
+        await caller.wait(waiting)
+        return waiting.result()
+
+    def close(self) -> None:
+        """End all processes."""
+        self._kept.clear()
+        self.host.close()
+
+    async def _wait(
+        self, key: bytes, field: str, given: str | Schema, served: Served, deadline: float
+    ) -> ConfinedConstraint:
+        """Wait for a compilation, which ends when nobody waits for it any more."""
+        compiling = self._compiling.get(key)
+        if compiling is None:
+            task = asyncio.create_task(self._compile(key, field, given, served))
+            compiling = self._compiling[key] = _Compiling(task)
+        seconds = min(_PATIENCE_SECONDS, deadline - monotonic() if deadline else _PATIENCE_SECONDS)
+        compiling.waiters += 1
+        try:
+            async with asyncio.timeout(seconds):
+                return await asyncio.shield(compiling.task)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"'{field}' was not compiled in time; retry when the server is less busy"
+            ) from None
+        finally:
+            compiling.waiters -= 1
+            if not compiling.waiters:
+                compiling.task.cancel()
+                if self._compiling.get(key) is compiling:
+                    del self._compiling[key]
 
     async def _compile(
-        self, key: bytes, field: str, given: str | Schema, codec: Codec | None
-    ) -> Constraint:
-        make: Callable[[Any, Codec | None], Constraint] = (
-            Constraint.regex if field == "regex" else Constraint.json_schema
-        )
-        async with self._compiling:  # one at a time leaves the threads to others
-            if key not in self._kept:
-                try:
-                    self._kept[key] = await asyncio.to_thread(make, given, codec)
-                except InvalidRequest as error:
-                    error.param = field
-                    raise
-                if len(self._kept) > _MOST_KEPT:
-                    self._kept.popitem(last=False)
-            return self._kept[key]
+        self, key: bytes, field: str, given: str | Schema, served: Served
+    ) -> ConfinedConstraint:
+        """A constraint, which is kept; one that is quick never waits for one that is not."""
+        kind = "regex" if field == "regex" else "json_schema"
+        owner = served.tenant.id
+        making: asyncio.Task[ConfinedConstraint] | None = None
+        try:
+            alphabet = Alphabet.of(served.model.codec)
+            async with self._line.turn(owner):
+                self._make_room()
+                process = GrammarProcess(self.host, self.host.fork(), self._memory, self._bounds)
+                await process.start()
+                making = asyncio.create_task(
+                    ConfinedConstraint.compiled(kind, given, alphabet, process)
+                )
+                await asyncio.wait({making}, timeout=_QUICK_SECONDS)
+            if making.done():
+                constraint = making.result()
+            else:
+                with self._large.hold(1, owner):
+                    constraint = await making
+        except InvalidRequest as error:
+            error.param = field
+            raise
+        finally:
+            if making is not None:
+                making.cancel()
+        self._kept[key] = constraint
+        return constraint
 
-    def _was_compiled(self, _: object) -> None:
-        self._waiting -= 1
+    def _make_room(self) -> None:
+        """Let go of those that were used longest ago; raises `Overloaded` if that is not enough."""
+        while self._full:
+            if not self._kept:
+                raise Overloaded(
+                    "the regular expressions and schemas in use take all the memory or processes "
+                    "that they may (SRUSERVE_MAX_GRAMMAR_BYTES); retry after a moment"
+                )
+            self._kept.popitem(last=False)
+
+    @property
+    def _full(self) -> bool:
+        """Whether another would be too many. Half of the memory is left to those that grow."""
+        memory = self._memory
+        return len(memory) >= MOST_PROCESSES or memory.held_bytes > memory.most_bytes // 2
+
+
+class _Compiling:
+    """A compilation, and how many wait for it."""
+
+    def __init__(self, task: asyncio.Task[ConfinedConstraint]) -> None:
+        self.task = task
+        self.waiters = 0
+        task.add_done_callback(_see)
+
+
+def _see(task: asyncio.Task[ConfinedConstraint]) -> None:
+    """Look at an error that everybody who waited for it may have left."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _asked(request: CompletionRequest) -> tuple[str, str | Schema] | None:
@@ -78,3 +166,16 @@ def _asked(request: CompletionRequest) -> tuple[str, str | Schema] | None:
         return "json_schema", request.json_schema
     schema = request.schema_of_format
     return None if schema is None else ("response_format", schema)
+
+
+def _too_many() -> Overloaded:
+    return Overloaded(
+        "too many regular expressions and schemas are waiting to be compiled; retry after a moment"
+    )
+
+
+def _too_large() -> Overloaded:
+    return Overloaded(
+        "other regular expressions or schemas that take long are being compiled; retry after a "
+        "moment, or simplify this one"
+    )

@@ -6,7 +6,7 @@ from sruserve.server.api.completion_request import CompletionRequest
 from sruserve.server.api.inputs import check_ids
 from sruserve.server.api.limits import InputLimits
 from sruserve.server.api.served import Served
-from sruserve.server.engine.constraint import Constraint
+from sruserve.server.engine.constrained import TextConstraint
 from sruserve.server.engine.jobs import Sampling
 from sruserve.server.errors import InputTooLong, InvalidRequest
 
@@ -33,7 +33,7 @@ def check_completions(request: CompletionRequest, completions: int, limits: Inpu
 
 
 def read_sampling(
-    request: CompletionRequest, served: Served, constraint: Constraint | None
+    request: CompletionRequest, served: Served, constraint: TextConstraint | None
 ) -> Sampling:
     """How to pick tokens of a model; raises `InvalidRequest` for ids that it does not have."""
     biases, allowed = _biases(request, served), _allowed(request, served)

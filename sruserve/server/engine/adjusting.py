@@ -8,8 +8,8 @@ from torch import Tensor
 
 from sruserve.kernels.devices import send
 from sruserve.kernels.slots import WINDOW
+from sruserve.server.engine.constrained import TextPosition
 from sruserve.server.engine.pool import indices
-from sruserve.server.engine.spelling import Spelling
 from sruserve.server.engine.streams import Stream
 
 # Picks tokens, (streams) int64, from scores (streams, vocabulary), float32, at a step of a burst.
@@ -29,7 +29,7 @@ class Adjusted:
         self._rows = rows
         self._fixed = torch.from_numpy(np.stack([_fixed(s, vocabulary) for s in chosen]))
         self._penalties = _Penalties(chosen) if any(map(_penalised, chosen)) else None
-        self._spellings: dict[int, Spelling] = {}
+        self._spellings: dict[int, TextPosition] = {}
         for row, stream in zip(rows, chosen, strict=True):
             if stream.spelling is not None:
                 stream.spelling.settle(0)  # what a step that failed has taken
@@ -49,6 +49,8 @@ class Adjusted:
             tokens = self._pick(adjusted, step)
             if spelling:
                 picked = tokens.tolist()
+                for row, one in spelling.items():
+                    one.expect(picked[row])
                 spelling = {row: one for row, one in spelling.items() if not one.take(picked[row])}
             if not spelling:  # or again for whoever was about to step into a dead end
                 break
@@ -96,7 +98,7 @@ def _fixed(stream: Stream, vocabulary: int) -> np.ndarray[tuple[int], np.dtype[n
     return added
 
 
-def _allow(logits: Tensor, row: int, spelling: Spelling) -> None:
+def _allow(logits: Tensor, row: int, spelling: TextPosition) -> None:
     """Leave the scores of those tokens only that may come next."""
     ids = indices(spelling.ids.tolist(), logits.device)
     kept = logits[row, ids]

@@ -2,13 +2,15 @@
 
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sruserve.model.text import Codec
 from sruserve.server.errors import UnfitInput
+
+if TYPE_CHECKING:  # the process of a grammar does without tokenizers
+    from sruserve.model.text import Codec
 
 # What ends a text, a value or a number comes first, so that a search for an end is short.
 _ORDER = b'"}]0123456789,:'
@@ -31,7 +33,7 @@ class Alphabet:
     order: bytes
 
     @classmethod
-    def of(cls, codec: Codec | None) -> Self:
+    def of(cls, codec: "Codec | None") -> Self:
         """The alphabet of a vocabulary; raises `UnfitInput` if its ids write more than a byte."""
         if codec is None or any(len(piece) != 1 for piece in codec.pieces):
             raise UnfitInput(
@@ -39,7 +41,11 @@ class Alphabet:
                 "one does not: leave 'regex' and 'json_schema' out",
                 code="constraint_unsupported",
             )
-        values = b"".join(codec.pieces)
+        return cls.of_values(b"".join(codec.pieces))
+
+    @classmethod
+    def of_values(cls, values: bytes) -> Self:
+        """The alphabet of the byte that each id writes."""
         ids = np.full(256, -1, np.int64)
         ids[list(values)] = np.arange(len(values))
         first = bytes(byte for byte in _ORDER if byte in values)
@@ -55,14 +61,15 @@ class Alphabet:
 def _texts(values: bytes) -> str | None:
     whole = np.zeros(256, np.bool_)
     whole[list(values)] = True
-    code = np.arange(0x110000)
-    last, second, third = (0x80 | code >> shift & 0x3F for shift in (0, 6, 12))
+    one = whole[0x80:0xC0]  # every byte of a character but its first
+    two = (one[:, None] & one).ravel()
+    three = (one[:, None] & two).ravel()
     writable = np.concatenate(
         [
-            whole[code[:0x80]],
-            (whole[0xC0 | code >> 6 & 0x1F] & whole[last])[0x80:0x800],
-            (whole[0xE0 | code >> 12 & 0x0F] & whole[second] & whole[last])[0x800:0x10000],
-            (whole[0xF0 | code >> 18] & whole[third] & whole[second] & whole[last])[0x10000:],
+            whole[:0x80],
+            (whole[0xC0:0xE0, None] & one).ravel()[0x80:],
+            (whole[0xE0:0xF0, None] & two).ravel()[0x800:],
+            (whole[0xF0:0xF5, None] & three).ravel()[0x10000:0x110000],
         ]
     )
     writable[0xD800:0xE000] = False  # no characters

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from llguidance import LLMatcher, regex_to_lark
 
-from sruserve.model.text import Codec
 from sruserve.server.engine.alphabet import Alphabet
+from sruserve.server.engine.constrained import IDENTITY_BYTES
 from sruserve.server.engine.matching import compiled, following, refusal
 from sruserve.server.engine.spelling import Spelling
 from sruserve.server.engine.witness import Work, witness
@@ -20,13 +20,12 @@ from sruserve.server.errors import ConstraintUnsatisfiable, InvalidRequest, Stat
 if TYPE_CHECKING:  # it is of the library's stubs alone
     from llguidance._lib import JsonCompileOptions
 
-IDENTITY_BYTES = 16
-MOST_SPELLED = 32_768  # bytes of one match; at this length a text ends as at its last token
 _MOST_PATTERN = 8192  # characters
 _MOST_SCHEMA = 32_768  # characters
 _MOST_PATTERNS = 64  # of a schema
 _MOST_MULTIPLE = 10_000
 _FIRST_WORK = 10_000  # steps of the search for a first match
+_REPLAYED = 256  # bytes that are read with the fuel of one step
 _ANY = "(?s:.*)"
 _UNSPELLABLE = "the model's vocabulary cannot spell any text that matches; allow other characters"
 _COMPACT: "JsonCompileOptions" = {
@@ -53,12 +52,11 @@ class Constraint:
     way: bytes | None = field(compare=False, repr=False)
 
     @classmethod
-    def regex(cls, pattern: str, codec: Codec | None) -> Self:
+    def regex(cls, pattern: str, alphabet: Alphabet) -> Self:
         """Text that a regular expression of Rust's `regex` crate matches as a whole.
 
         Raises `InvalidRequest`, or `ConstraintUnsatisfiable` if the model can spell no match.
         """
-        alphabet = Alphabet.of(codec)
         matcher, way = _pattern(pattern, alphabet.texts or _ANY), None
         if alphabet.texts is None:
             way = _way(matcher, alphabet)
@@ -67,22 +65,22 @@ class Constraint:
         return cls(_identity("regex", pattern), matcher, alphabet, way)
 
     @classmethod
-    def json_schema(cls, schema: object, codec: Codec | None) -> Self:
+    def json_schema(cls, schema: object, alphabet: Alphabet) -> Self:
         """Compact JSON that a schema describes; raises as `regex` does."""
-        alphabet = Alphabet.of(codec)
         text = _checked(schema)
-        try:
-            grammar = LLMatcher.grammar_from_json_schema(text, overrides=_COMPACT)
-        except ValueError as error:
-            raise refusal(str(error)) from None
-        matcher = compiled(grammar)
+        grammar = json.dumps({**json.loads(text), "x-guidance": _COMPACT})
+        matcher = compiled(f"start: %json {grammar}")
         return cls(_identity("json_schema", text), matcher, alphabet, _way(matcher, alphabet))
 
     def begin(self, spelled: bytes = b"") -> Spelling:
         """The position behind `spelled`; raises `StateTampered` if no match begins so."""
         matcher, way = self.matcher.deep_copy(), self.way
-        if matcher.try_consume_tokens(list(spelled)) < len(spelled):
-            raise StateTampered("the state's text does not follow its constraint; start anew")
+        for first in range(0, len(spelled), _REPLAYED):
+            part = spelled[first : first + _REPLAYED]
+            if first:
+                following(matcher)  # fills up the fuel
+            if matcher.try_consume_tokens(list(part)) < len(part):
+                raise StateTampered("the state's text does not follow its constraint; start anew")
         if spelled and way is not None:
             way = _way(matcher, self.alphabet)
         return Spelling(matcher, self.alphabet, spelled, way)
@@ -104,10 +102,9 @@ def _pattern(pattern: str, texts: str) -> LLMatcher:
         raise InvalidRequest("the regex ends in a single backslash; escape it by another one")
     try:
         lark = regex_to_lark(pattern, use_ascii="")
-        grammar = LLMatcher.grammar_from_lark(f"start: TEXT\nTEXT: /(?:{lark})/ & /{texts}/")
     except ValueError as error:  # no Unicode
         raise refusal(str(error)) from None
-    return compiled(grammar)
+    return compiled(f"start: TEXT\nTEXT: /(?:{lark})/ & /{texts}/")
 
 
 def _checked(schema: object) -> str:

@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from functools import partial
+from itertools import count
 from weakref import proxy
 
 import torch
@@ -39,10 +40,13 @@ from sruserve.server.errors import (
 )
 
 _log = logging.getLogger(__name__)
+_numbers = count()
 
 
 class Engine:
     """Serves jobs on one model: submit → schedule → step → settle.
+
+    number: no other engine of this process has had it.
 
     Jobs come from an event loop's thread; results go back to it, all of a step's in one call.
     """
@@ -51,6 +55,7 @@ class Engine:
         self, model: Model, limits: Limits, metrics: Metrics, lane: Lane | None = None
     ) -> None:
         self.model, self._limits, self._metrics = model, limits, metrics
+        self.number = next(_numbers)
         network = model.network
         row_bytes = max(1, network.layout.nbytes)
         if limits.state_pool_bytes < 2 * row_bytes:

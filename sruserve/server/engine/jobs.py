@@ -8,7 +8,7 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
-from sruserve.server.engine.constraint import Constraint
+from sruserve.server.engine.constrained import TextConstraint
 from sruserve.server.engine.residents import Resident
 
 Row = NDArray[np.float32]
@@ -97,7 +97,7 @@ class Sampling:
     presence_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
     allowed: tuple[int, ...] = ()
-    constraint: Constraint | None = None
+    constraint: TextConstraint | None = None
     state_interval: int = 0
 
     @property

@@ -9,7 +9,10 @@ from numpy.typing import NDArray
 from sruserve.server.errors import ConstraintUnsatisfiable, InvalidRequest
 
 END = 256  # the token that ends a match
-# Fuel and items bound the time of a step (a few ms at worst), states and sizes the memory.
+# Forced bytes are found without fuel: `a{100000000}` would be walked through at once.
+_OPTIONS = '%llguidance {"no_forcing": true}\n'
+# Fuel and items bound most steps to a few ms, states and sizes most of the memory. Building the
+# lexer and one transition of it have no bound: `confined.py` gives them one.
 _LIMITS = LLParserLimits(
     max_items_in_row=2000,
     initial_lexer_fuel=1_000_000,
@@ -37,8 +40,8 @@ _TOKENIZER = LLTokenizer(TokenizerWrapper(_Bytes()), n_vocab=257, eos_token=END,
 
 
 def compiled(grammar: str) -> LLMatcher:
-    """A matcher at the beginning of a grammar; raises `InvalidRequest`."""
-    matcher = LLMatcher(_TOKENIZER, grammar, log_level=0, limits=_LIMITS)
+    """A matcher at the beginning of a grammar in Lark's notation; raises `InvalidRequest`."""
+    matcher = LLMatcher(_TOKENIZER, _OPTIONS + grammar, log_level=0, limits=_LIMITS)
     if matcher.is_error():
         raise refusal(matcher.get_error())
     return matcher
@@ -60,7 +63,7 @@ def following(matcher: LLMatcher) -> NDArray[np.bool_]:
 def refusal(reason: str) -> InvalidRequest:
     """What a client is told of llguidance's complaint."""
     told = " ".join(reason.replace("<non-verbose/>", "").split())
-    told = told.partition(" 1 | start:")[0][:300]  # behind it is a grammar that is not the client's
+    told = told.partition(" 1 | %llguidance")[0][:300]  # behind it is a grammar of ours
     if "unsatisfiable" in told.lower():
         return ConstraintUnsatisfiable(f"no text can match: {told}")
     return InvalidRequest(f"the regex or schema cannot be followed: {told}; correct or simplify it")

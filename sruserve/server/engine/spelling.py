@@ -52,9 +52,17 @@ class Spelling:
         return not self._options.any()
 
     @property
+    def options(self) -> NDArray[np.bool_]:
+        """Which bytes may come next, (256)."""
+        return self._options
+
+    @property
     def ids(self) -> NDArray[np.int64]:
         """The tokens that may come next."""
         return self._alphabet.ids[self._options]
+
+    def expect(self, token: int) -> None:
+        """See `TextPosition`: there is nothing to begin with."""
 
     def take(self, token: int) -> bool:
         """Go on by one of `ids`; False: that is a dead end, and now it is none of them."""

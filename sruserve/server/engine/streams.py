@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from sruserve.kernels.slots import WINDOW
 from sruserve.model.text import Codec
-from sruserve.server.engine.constraint import MOST_SPELLED, Constraint
+from sruserve.server.engine.constrained import MOST_SPELLED, TextConstraint, TextPosition
 from sruserve.server.engine.found import Found
 from sruserve.server.engine.jobs import (
     COMPLETE,
@@ -30,7 +30,6 @@ from sruserve.server.engine.jobs import (
 from sruserve.server.engine.moves import Move
 from sruserve.server.engine.philox import uniforms
 from sruserve.server.engine.residents import Resident
-from sruserve.server.engine.spelling import Spelling
 from sruserve.server.engine.writer import Writer
 
 _NEW = Snapshot(np.zeros(0, np.float32))
@@ -274,7 +273,9 @@ class Stream:
         )
 
 
-def _spelling(constraint: Constraint | None, start: Snapshot, prompted: bool) -> Spelling | None:
+def _spelling(
+    constraint: TextConstraint | None, start: Snapshot, prompted: bool
+) -> TextPosition | None:
     """A text's place in a constraint: where its state left it, but behind a prompt it begins."""
     if constraint is None:
         return None

@@ -17,7 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sruserve.model.text import Bytes
-from sruserve.server.engine.constraint import MOST_SPELLED, Constraint
+from sruserve.server.engine.alphabet import Alphabet
+from sruserve.server.engine.constrained import MOST_SPELLED
+from sruserve.server.engine.constraint import Constraint
 from sruserve.server.engine.jobs import Generated
 from sruserve.server.errors import (
     ConstraintUnsatisfiable,
@@ -28,7 +30,7 @@ from sruserve.server.errors import (
 from tests.server.engine.driver import Driver, same_state
 from tests.support import random_model
 
-ALL = Bytes(list(range(256)))
+ALL = Alphabet.of(Bytes(list(range(256))))
 LETTERS = [ord(c) for c in string.ascii_lowercase + " ,.3" if c != "q"]
 
 
@@ -50,11 +52,11 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
 
 
 def regex(driver: Driver, pattern: str) -> Constraint:
-    return Constraint.regex(pattern, driver.model.codec)
+    return Constraint.regex(pattern, Alphabet.of(driver.model.codec))
 
 
 def schema(driver: Driver, described: object) -> Constraint:
-    return Constraint.json_schema(described, driver.model.codec)
+    return Constraint.json_schema(described, Alphabet.of(driver.model.codec))
 
 
 # no `\w` and `\d`: Unicode grows, and not every library is of the same age
@@ -266,7 +268,7 @@ def test_a_schema_that_nothing_follows_is_refused_at_once(lm: Driver, described:
     with pytest.raises(ConstraintUnsatisfiable):
         schema(lm, described)
     with pytest.raises(ConstraintUnsatisfiable):
-        Constraint.json_schema({"type": "string"}, Bytes(LETTERS))
+        Constraint.json_schema({"type": "string"}, Alphabet.of(Bytes(LETTERS)))
 
 
 HOSTILE_PATTERNS = [
@@ -326,7 +328,7 @@ def test_a_model_of_words_is_told_that_it_cannot() -> None:
     words.pieces = (b" a", b" b")
     for codec in (words, None):
         with pytest.raises(UnfitInput) as refused:
-            Constraint.regex("a", codec)
+            Alphabet.of(codec)
         assert refused.value.code == "constraint_unsupported"
 
 

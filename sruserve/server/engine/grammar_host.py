@@ -1,0 +1,108 @@
+"""Processes for grammars: a helper without torch, threads or secrets forks one for each."""
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import sruserve
+from sruserve.server.engine.wire import COMMAND, FORK
+from sruserve.server.errors import EngineFailure
+
+_log = logging.getLogger(__name__)
+
+_CODE = """
+import sys
+sys.path[:] = {paths!r}
+import socket
+from sruserve.server.engine.grammar_process import help_server
+help_server(socket.socket(fileno={control}))
+"""
+
+
+class GrammarHost:
+    """Starts processes, and kills them. The helper is started when it is first needed.
+
+    It ends with the server, however that ends, because the other end of its socket does.
+    """
+
+    def __init__(self) -> None:
+        self._helper: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The helper's process, if it runs."""
+        return self._helper.pid if self._helper is not None else None
+
+    def fork(self) -> socket.socket:
+        """Ask for a process; returns our end of its socket. Raises `EngineFailure`."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            for _ in range(2):  # the helper may have been killed
+                try:
+                    control = self._running()
+                    socket.send_fds(control, [COMMAND.pack(FORK)], [theirs.fileno()])
+                    return ours
+                except OSError as error:
+                    _log.error("the helper for grammars is gone: %s", error)
+                    self.close()
+        ours.close()
+        raise EngineFailure("no process could be started for the regex or schema; retry")
+
+    def kill(self, pid: int) -> None:
+        """End a process that `fork` has started, if it has not ended."""
+        if self._control is not None:
+            try:
+                self._control.send(COMMAND.pack(pid))
+            except OSError as error:
+                _log.error("a grammar's process cannot be ended: %s", error)
+                self.close()
+
+    def close(self) -> None:
+        """End the helper and all of its processes that wait for something to do."""
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._helper is not None:
+            try:
+                self._helper.wait(0.5)
+            except subprocess.TimeoutExpired:
+                self._helper.kill()
+                self._helper.wait()
+            self._helper = None
+
+    def _running(self) -> socket.socket:
+        if self._helper is not None and self._helper.poll() is not None:
+            self.close()
+        if self._control is None:
+            ours, theirs = socket.socketpair()
+            ours.setblocking(False)  # a helper that hangs is replaced
+            with theirs:
+                self._helper = subprocess.Popen(  # noqa: S603 - our own interpreter
+                    [sys.executable, "-I", "-S", "-c", _code(theirs.fileno())],
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    cwd="/",
+                    env=_environment(),
+                )
+            self._control = ours
+        return self._control
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _code(control: int) -> str:
+    root = str(Path(sruserve.__file__).parent.parent)  # an editable install is not on the path
+    paths = [root, *(os.path.abspath(path) for path in sys.path if path)]
+    return _CODE.format(paths=paths, control=control)
+
+
+def _environment() -> dict[str, str]:
+    """None of the server's secrets; what finds libraries, and what keeps numpy from threads."""
+    kept = ("LD_LIBRARY_PATH", "PATH", "LANG", "LC_ALL")
+    environment = {name: os.environ[name] for name in kept if name in os.environ}
+    return environment | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}

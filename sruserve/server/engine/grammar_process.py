@@ -1,0 +1,177 @@
+"""The process of one grammar: it compiles and follows it within bounds that the kernel holds.
+
+A helper process imports what is needed, once, and forks a process for each grammar. Nobody but
+these ever runs the library on what a client sent: what takes too much memory, too much time, or
+crashes, ends one of them, and with it one grammar.
+"""
+
+import gc
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any, BinaryIO, NoReturn
+
+from sruserve.server.engine.alphabet import Alphabet
+from sruserve.server.engine.constraint import Constraint
+from sruserve.server.engine.spelling import Spelling
+from sruserve.server.engine.wire import (
+    BEGIN,
+    COMMAND,
+    FORK,
+    MESSAGE,
+    SETTLE,
+    TAKE,
+    Position,
+    bad,
+    frame,
+    good,
+    pack_position,
+    receive,
+)
+from sruserve.server.errors import EngineFailure, ServeError
+
+_PAGE = resource.getpagesize()
+
+
+def help_server(control: socket.socket) -> None:
+    """Fork a process for every socket that comes, and kill those that are named, until the end."""
+    children: set[int] = set()
+
+    def reap(*_: object) -> None:
+        try:
+            while ended := os.waitpid(-1, os.WNOHANG)[0]:
+                children.discard(ended)
+        except ChildProcessError:
+            pass
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # it ends with the server, whose drain needs it
+    signal.signal(signal.SIGCHLD, reap)
+    gc.collect()
+    gc.freeze()  # so that a child's collections leave the pages shared
+    while True:
+        command, fds, _, _ = socket.recv_fds(control, COMMAND.size, 1)
+        if not command:
+            return
+        (pid,) = COMMAND.unpack(command)
+        if pid != FORK:
+            if pid in children:  # and not waited for: the number is nobody else's
+                os.kill(pid, signal.SIGKILL)
+            continue
+        (channel,) = fds
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+        try:
+            child = os.fork()
+        except OSError as error:  # too many processes: the server sees the channel end
+            print(f"no process for a grammar: {error}", file=sys.stderr)
+            child = -1
+        if child == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+            control.close()
+            _be_child(socket.socket(fileno=channel))
+        if child > 0:
+            children.add(child)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+        os.close(channel)
+
+
+def _be_child(channel: socket.socket) -> NoReturn:
+    try:
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for stream in range(3):
+            os.dup2(nowhere, stream)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        channel.sendall(frame(str(os.getpid()).encode()))
+        with channel.makefile("rb") as messages:
+            _Grammar(channel, messages, json.loads(receive(messages))).follow()
+    except (EOFError, OSError):
+        pass  # the server has let go of the grammar
+    finally:
+        os._exit(0)
+
+
+class _Grammar:
+    """A grammar, and the positions of the texts that follow it.
+
+    asked: what to compile and within which bounds; see `confined.py`.
+    """
+
+    def __init__(self, channel: socket.socket, messages: BinaryIO, asked: dict[str, Any]) -> None:
+        self._channel, self._messages = channel, messages
+        self._statm = os.open("/proc/self/statm", os.O_RDONLY)
+        self._held_at_first = self._memory()[1]
+        self._step_seconds = asked["step_seconds"]
+        self._spellings: dict[int, Spelling] = {}
+        _bound_memory(self._memory()[0] + asked["compile_bytes"])
+        constraint: Constraint | None = None
+
+        def made() -> bytes:
+            nonlocal constraint
+            alphabet = Alphabet.of_values(bytes.fromhex(asked["values"]))
+            make = Constraint.regex if asked["kind"] == "regex" else Constraint.json_schema
+            constraint = make(asked["given"], alphabet)
+            return constraint.identity + self._held().to_bytes(8, "little")
+
+        self._answer(made, asked["compile_seconds"])
+        if constraint is None:
+            raise EOFError
+        self._constraint: Constraint = constraint
+        _bound_memory(self._memory()[0] + asked["growth_bytes"])
+
+    def follow(self) -> None:
+        """Answer until the server lets go."""
+        while True:
+            message = receive(self._messages)
+            op, number, given = MESSAGE.unpack_from(message)
+            if op == BEGIN:
+                spelled = message[MESSAGE.size :]
+                self._answer(lambda: self._begin(number, spelled), given / 1000)  # noqa: B023
+            elif op == TAKE:
+                self._answer(lambda: self._take(number, given), self._step_seconds)  # noqa: B023
+            elif op == SETTLE:
+                self._spellings[number].settle(given)
+            else:
+                self._spellings.pop(number, None)
+
+    def _begin(self, number: int, spelled: bytes) -> bytes:
+        self._spellings[number] = self._constraint.begin(spelled)
+        return self._position(number)
+
+    def _take(self, number: int, token: int) -> bytes:
+        return self._position(number, self._spellings[number].take(token))
+
+    def _position(self, number: int, taken: bool = True) -> bytes:
+        spelling = self._spellings[number]
+        return pack_position(Position(taken, self._held(), spelling.options, spelling.problem))
+
+    def _answer(self, work: Callable[[], bytes], seconds: float) -> None:
+        """Reply; the kernel ends the process if the work takes more of a CPU's time."""
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+        try:
+            reply = good(work())
+        except ServeError as error:
+            reply = bad(error)
+        except (MemoryError, EOFError, OSError):
+            raise EOFError from None
+        except BaseException as error:  # a panic is none of `Exception`
+            reply = bad(EngineFailure(f"{type(error).__name__}: {error}"[:500]))
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        self._channel.sendall(frame(reply))
+
+    def _held(self) -> int:
+        """How many bytes it has come to hold."""
+        return max(0, self._memory()[1] - self._held_at_first)
+
+    def _memory(self) -> tuple[int, int]:
+        """Bytes of address space, and of memory that is no file's."""
+        size, resident, shared, *_ = os.pread(self._statm, 200, 0).split()
+        return int(size) * _PAGE, (int(resident) - int(shared)) * _PAGE
+
+
+def _bound_memory(most: int) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
