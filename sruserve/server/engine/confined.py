@@ -8,7 +8,8 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import count
-from typing import Self
+from typing import BinaryIO, Self
+from weakref import finalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,6 +71,7 @@ class GrammarProcess:
         self._replies = channel.makefile("rb")
         self._unsent: deque[bytes] = deque()
         self._expected = 0  # replies
+        finalize(self, _close, self._replies, channel)
         memory.add(self)
 
     @property
@@ -200,9 +202,11 @@ class GrammarProcess:
             received += part
         return message
 
-    def __del__(self) -> None:
-        self._replies.close()
-        self._channel.close()  # the process ends when it has nothing to do
+
+def _close(replies: BinaryIO, channel: socket.socket) -> None:
+    """Let go of a process, which then ends when it has nothing to do."""
+    replies.close()
+    channel.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +284,8 @@ class ConfinedSpelling:
         try:
             position = self._process.answer()
         except ServeError as error:
-            position = Position(True, 0, _NOWHERE, error)
+            # without the frames, which hold this text and with it the process
+            position = Position(True, 0, _NOWHERE, error.with_traceback(None))
         if position.taken:
             self._trail.append(self._options)
             self._spelled.append(self._alphabet.values[token])

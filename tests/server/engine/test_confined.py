@@ -1,0 +1,332 @@
+"""Grammars in processes of their own: they follow as others do, and none takes the server."""
+
+import asyncio
+import gc
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Coroutine, Iterable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sruserve.server.engine.alphabet import Alphabet
+from sruserve.server.engine.confined import Bounds, ConfinedConstraint, GrammarProcess
+from sruserve.server.engine.constrained import MOST_SPELLED
+from sruserve.server.engine.constraint import Constraint
+from sruserve.server.engine.grammar_host import GrammarHost
+from sruserve.server.engine.grammar_memory import GrammarMemory
+from sruserve.server.engine.jobs import Generated
+from sruserve.server.errors import InvalidRequest, ServeError, StateTampered
+from tests.server.engine.driver import Driver
+from tests.server.engine.test_constraint import SCHEMAS
+from tests.server.test_clients_that_leave import until
+from tests.support import random_model
+
+T = TypeVar("T")
+ALL = Alphabet.of_values(bytes(range(256)))
+
+
+def many(lengths: Iterable[int]) -> dict[str, Any]:
+    """Strings of many patterns: to look at all of them takes the product of what each allows."""
+    patterns = [f"^(s|x.*({'abcdefg'[n % 5 : n % 5 + 3]}).{{{n}}}z)$" for n in lengths]
+    return {"allOf": [{"type": "string", "pattern": pattern} for pattern in patterns]}
+
+
+MANY_AT_ONCE = many(range(60))
+
+
+class Grammars:
+    """Makes confined constraints; `memory` counts them."""
+
+    def __init__(self, most_bytes: int = 1 << 30) -> None:
+        self.host = GrammarHost()
+        self.memory = GrammarMemory(most_bytes)
+
+    async def start(self, bounds: Bounds) -> GrammarProcess:
+        process = GrammarProcess(self.host, self.host.fork(), self.memory, bounds)
+        await process.start()
+        return process
+
+    async def make(
+        self, kind: str, given: object, bounds: Bounds | None = None, alphabet: Alphabet = ALL
+    ) -> ConfinedConstraint:
+        process = await self.start(bounds or Bounds())
+        return await ConfinedConstraint.compiled(kind, given, alphabet, process)
+
+    def regex(self, pattern: str, **given: Any) -> ConfinedConstraint:
+        return run(self.make("regex", pattern, **given))
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    async def within() -> T:
+        async with asyncio.timeout(60):
+            return await work
+
+    return asyncio.run(within())
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Grammars]:
+    grammars = Grammars()
+    yield grammars
+    grammars.host.close()
+
+
+@pytest.fixture
+def grammars(shared: Grammars) -> Grammars:
+    gc.collect()  # what other tests were told may hold frames, and these constraints
+    return shared
+
+
+@pytest.fixture(scope="module")
+def lm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    folder = tmp_path_factory.mktemp("lm") / "bytes"
+    with Driver(random_model(folder, vocabulary=list(range(256)))) as driver:
+        yield driver
+        assert driver.engine.rows == 0, "a row leaked"
+
+
+@settings(max_examples=15)
+@given(
+    constraint=st.sampled_from(
+        [("json_schema", schema) for schema in SCHEMAS]
+        + [("regex", pattern) for pattern in ("[a-c]{3,9}!", "é+|[^é]{2}", "(?:abc|axq)*")]
+    ),
+    alphabet=st.sampled_from([ALL, Alphabet.of_values(b'abcx3" ,.{}[]:-0@\xc3\xa9n')]),
+    draws=st.lists(st.tuples(st.integers(0, 255), st.booleans(), st.integers(0, 9))),
+)
+def test_a_confined_text_has_the_same_options_as_one_that_is_not(
+    grammars: Grammars,
+    constraint: tuple[str, Any],
+    alphabet: Alphabet,
+    draws: list[tuple[int, bool, int]],
+) -> None:
+    kind, given = constraint
+    make = Constraint.regex if kind == "regex" else Constraint.json_schema
+    try:
+        inside = make(given, alphabet)
+    except InvalidRequest as error:
+        with pytest.raises(type(error), match="vocabulary cannot spell"):
+            run(grammars.make(kind, given, alphabet=alphabet))
+        return
+    confined = run(grammars.make(kind, given, alphabet=alphabet))
+    assert confined.identity == inside.identity
+    one, other = inside.begin(), confined.begin()
+    for draw, settle, kept in draws:
+        assert one.ids.tolist() == other.ids.tolist()
+        if one.ended:
+            break
+        token = int(one.ids[draw % len(one.ids)])
+        other.expect(token)
+        assert one.take(token) == other.take(token)
+        if settle:
+            count = min(kept, one.ahead)
+            one.settle(count)
+            other.settle(count)
+        assert (one.spelled, one.ahead, one.ended) == (other.spelled, other.ahead, other.ended)
+    one.settle(0)
+    again = inside.begin(one.spelled).ids.tolist()  # it knows of fewer dead ends
+    assert confined.begin(one.spelled).ids.tolist() == again
+
+
+HOSTILE: list[tuple[str, Any]] = [
+    ("json_schema", MANY_AT_ONCE),
+    ("regex", "((a{1000}){1000}){1000}"),
+    ("regex", r"(?:\p{L}{1,1000}\p{N}?){1000}(?:\p{Lu}|x){1000}"),
+    ("json_schema", {"type": "array", "items": {"type": "integer"}, "minItems": 100_000_000}),
+    ("json_schema", {"type": "array", "items": MANY_AT_ONCE}),
+]
+
+
+@pytest.mark.parametrize(("kind", "given"), HOSTILE, ids=lambda value: str(value)[:30])
+def test_a_grammar_that_takes_too_much_ends_its_own_process_and_is_refused(
+    grammars: Grammars, kind: str, given: Any
+) -> None:
+    before = psutil.Process().memory_info().rss
+    with pytest.raises(InvalidRequest):
+        run(grammars.make(kind, given))
+    assert psutil.Process().memory_info().rss - before < 64 << 20
+    assert len(grammars.memory) == 0
+    assert grammars.regex("a").begin().ids.tolist() == [97]
+
+
+def test_repeated_characters_are_not_walked_through_before_they_are_written(
+    grammars: Grammars,
+) -> None:
+    """`a{100000000}` once took 5 GiB in a minute and a half."""
+    bounds = Bounds(compile_seconds=0.5, compile_bytes=16 << 20)
+    spelling = grammars.regex("xa{100000000}|yb", bounds=bounds).begin()
+    for token in b"xaaa":
+        assert spelling.take(token)
+    assert spelling.ids.tolist() == [97]
+
+
+def test_a_text_whose_grammar_grows_too_much_fails_alone(lm: Driver, grammars: Grammars) -> None:
+    async def both() -> None:
+        small = await grammars.make("regex", "[a-z]{1,40}", Bounds(growth_bytes=8 << 20))
+        large = await grammars.make("regex", r"(\w{1,80}\s?){1,80}", Bounds(growth_bytes=1 << 20))
+        alone = await lm.generate("Hello", 40, constraint=small)
+        failed, again = await asyncio.gather(
+            lm.generate("Hello", 3000, constraint=large),
+            lm.generate("Hello", 40, constraint=small),
+            return_exceptions=True,
+        )
+        assert isinstance(failed, InvalidRequest)
+        assert isinstance(again, Generated)
+        assert again.text == alone.text
+        with pytest.raises(InvalidRequest):
+            large.begin()
+        assert not large.process.fresh
+
+    run(both())
+
+
+def test_a_step_that_takes_too_long_ends_its_process(grammars: Grammars) -> None:
+    endless = {"type": "array", "items": {"type": "integer"}, "minItems": 100_000_000}
+    described = {"anyOf": [{"const": "s"}, endless]}
+    constraint = run(grammars.make("json_schema", described, Bounds(step_seconds=0.004)))
+    spelling = constraint.begin()
+    assert spelling.take(ord("["))
+    assert isinstance(spelling.problem, InvalidRequest)
+    assert spelling.ended
+    until(lambda: is_gone(constraint.process.pid))
+
+
+def test_a_long_text_is_read_again_with_the_fuel_of_many_steps(grammars: Grammars) -> None:
+    spelled = b"ab c" * 4000
+    constraint = grammars.regex("[a-z ]{18000}")
+    assert constraint.begin(spelled).spelled == spelled
+    whole = run(grammars.make("json_schema", {"type": "array", "items": {"type": "integer"}}))
+    longest = (b"[" + b"1," * MOST_SPELLED)[:MOST_SPELLED]
+    assert whole.begin(longest).length == MOST_SPELLED
+    with pytest.raises(StateTampered):
+        constraint.begin(b"ab9")
+    assert constraint.begin(b"ab").length == 2
+
+
+def test_a_compilation_ends_with_those_who_wait_for_it(grammars: Grammars) -> None:
+    async def leave() -> int:
+        process = await grammars.start(Bounds())
+        os.kill(process.pid, signal.SIGSTOP)  # it would go on for ever
+        compiling = asyncio.create_task(process.compile("regex", "a", ALL))
+        await asyncio.sleep(0.05)
+        compiling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await compiling
+        return process.pid
+
+    pid = run(leave())
+    until(lambda: is_gone(pid))
+    assert len(grammars.memory) == 0
+
+
+def test_a_process_ends_when_nobody_holds_its_constraint(grammars: Grammars) -> None:
+    constraint = grammars.regex("ab")
+    spelling, pid = constraint.begin(), constraint.process.pid
+    del constraint
+    assert spelling.take(97)
+    assert not is_gone(pid)
+    del spelling
+    until(lambda: is_gone(pid))
+    assert len(grammars.memory) == 0
+
+
+def test_positions_of_texts_that_are_over_are_forgotten(grammars: Grammars) -> None:
+    """All of the positions, of 2,000 bytes each, would take more than the process may."""
+    constraint = run(
+        grammars.make(
+            "json_schema",
+            {"type": "array", "items": {"type": "integer"}},
+            Bounds(growth_bytes=6 << 20),
+        )
+    )
+    for _ in range(300):
+        assert constraint.begin(b"[" + b"1," * 1000).length == 2001
+
+
+def test_a_process_has_none_of_the_servers_secrets_and_sockets(
+    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SRUSERVE_STATE_KEYS", "secret")
+    other = Grammars()
+    constraint = other.regex("a")
+    helper = other.host.pid
+    assert helper is not None
+    for pid, sockets in ((helper, 1), (constraint.process.pid, 1)):
+        process = psutil.Process(pid)
+        assert not [name for name in process.environ() if name.startswith("SRUSERVE")]
+        links = [os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir()]
+        assert sum(link.startswith("socket:") for link in links) == sockets
+        assert process.num_threads() == 1
+        assert "torch" not in Path(f"/proc/{pid}/maps").read_text()
+    other.host.close()
+    until(lambda: is_gone(helper))
+
+
+def test_a_helper_that_was_killed_is_replaced(grammars: Grammars) -> None:
+    constraint = grammars.regex("a+")
+    helper = grammars.host.pid
+    assert helper is not None
+    os.kill(helper, signal.SIGKILL)
+    until(lambda: is_gone(helper))
+    assert constraint.begin().take(97)  # what it has started goes on
+    assert grammars.regex("b+").begin().take(98)
+    assert grammars.host.pid != helper
+
+
+CODE = """
+import asyncio, os, signal
+from sruserve.server.engine.confined import *
+from sruserve.server.engine.grammar_host import GrammarHost
+from sruserve.server.engine.grammar_memory import GrammarMemory
+
+async def start():
+    host = GrammarHost()
+    process = GrammarProcess(host, host.fork(), GrammarMemory(1 << 30), Bounds())
+    await process.start()
+    await process.compile("regex", "a", Alphabet.of_values(b"a"))
+    return host, process
+
+host, process = asyncio.run(start())
+print(host.pid, process.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_all_processes_end_with_a_server_that_is_killed() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CODE], stdout=subprocess.PIPE, text=True, timeout=60, check=False
+    )
+    assert done.returncode == -signal.SIGKILL
+    helper, process = map(int, done.stdout.split())
+    until(lambda: is_gone(helper) and is_gone(process))
+
+
+def test_what_all_hold_together_is_bounded_and_the_largest_ends(grammars: Grammars) -> None:
+    few = Grammars(most_bytes=12 << 20)
+    try:
+        small, large = few.regex("[a-z]{9}"), few.regex(r"(\w{1,80}\s?){1,80}")
+        assert len(few.memory) == 2
+        position = small.begin()
+        growing = large.begin()
+        while not growing.ended:
+            assert growing.take(growing.ids[0])
+        assert isinstance(growing.problem, ServeError)
+        assert few.memory.held_bytes <= 12 << 20
+        assert position.take(97)
+        assert position.problem is None
+    finally:
+        few.host.close()
