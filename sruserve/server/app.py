@@ -54,7 +54,7 @@ class Application:
         self._pages = create_pages(self.lifecycle)
         self._hot: dict[str, Endpoint] = {}
         self._mounts: dict[str, ASGI] = {}  # by the beginning of the paths that they serve
-        self._constraints = Constraints(settings.max_grammar_bytes)
+        self.constraints = Constraints(settings.max_grammar_bytes)
         self.grpc: GrpcServer | None = None
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -101,7 +101,7 @@ class Application:
             await self.grpc.stop()
         await self.lifecycle.stop()
         await self.streams.stop()
-        self._constraints.close()
+        self.constraints.close()
         await send({"type": "lifespan.shutdown.complete"})
 
     def _add_routes(self) -> Inference:
@@ -123,7 +123,7 @@ class Application:
             EncodeRoute(catalogue, tenants, limits),
             ScoreRoute(catalogue, tenants, limits),
             CompletionRoute(
-                catalogue, tenants, limits, settings.sse_ping_seconds, self._constraints
+                catalogue, tenants, limits, settings.sse_ping_seconds, self.constraints
             ),
         )
         predict = PredictEndpoint(tenants, routes.classify, settings.max_batch_tokens)

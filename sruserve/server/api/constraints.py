@@ -21,22 +21,23 @@ MOST_WAITING, MOST_WAITING_OF_ONE = 64, 32
 _MOST_BYTES = 256 << 10  # of a regex or schema, as JSON
 _QUICK_SECONDS = 0.25  # what takes longer gives its turn up
 _MOST_LARGE = 2  # of those at a time; one of each tenant
-_PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 10.0
 
 
 class Constraints:
     """The constraints that were asked for last, of all models.
 
-    most_bytes: of all their processes together.
+    most_bytes: of all their processes together, which `memory` counts.
     """
 
     def __init__(self, most_bytes: int, bounds: Bounds | None = None) -> None:
         self.host = GrammarHost()
         self._bounds = bounds or Bounds()
-        self._memory = GrammarMemory(most_bytes)
-        self._kept: OrderedDict[bytes, ConfinedConstraint] = OrderedDict()
-        self._compiling: dict[bytes, _Compiling] = {}
-        self._line = Line(Budget(MOST_WAITING, _too_many, MOST_WAITING_OF_ONE))
+        self.memory = GrammarMemory(most_bytes)
+        self.kept: OrderedDict[bytes, ConfinedConstraint] = OrderedDict()
+        self.compiling: dict[bytes, _Compiling] = {}
+        self._places = Budget(MOST_WAITING, _too_many, MOST_WAITING_OF_ONE)
+        self._line = Line(self._places)
         self._large = Budget(_MOST_LARGE, _too_large, 1)
 
     async def of(
@@ -58,28 +59,33 @@ class Constraints:
         # a process is asked by one engine's thread alone
         engine = served.engine.number.to_bytes(8, "big")
         key = sha256(engine + owner + field.encode() + b"\0" + said).digest()
-        kept = self._kept.get(key)
+        kept = self.kept.get(key)
         if kept is not None and kept.process.fresh:
-            self._kept.move_to_end(key)
+            self.kept.move_to_end(key)
             return kept
         waiting = asyncio.create_task(self._wait(key, field, given, served, deadline))
         await caller.wait(waiting)
         return waiting.result()
 
+    @property
+    def waiting(self) -> int:
+        """How many wait to be compiled, or are."""
+        return self._places.held
+
     def close(self) -> None:
         """End all processes."""
-        self._kept.clear()
+        self.kept.clear()
         self.host.close()
 
     async def _wait(
         self, key: bytes, field: str, given: str | Schema, served: Served, deadline: float
     ) -> ConfinedConstraint:
         """Wait for a compilation, which ends when nobody waits for it any more."""
-        compiling = self._compiling.get(key)
+        compiling = self.compiling.get(key)
         if compiling is None:
             task = asyncio.create_task(self._compile(key, field, given, served))
-            compiling = self._compiling[key] = _Compiling(task)
-        seconds = min(_PATIENCE_SECONDS, deadline - monotonic() if deadline else _PATIENCE_SECONDS)
+            compiling = self.compiling[key] = _Compiling(task)
+        seconds = min(PATIENCE_SECONDS, deadline - monotonic() if deadline else PATIENCE_SECONDS)
         compiling.waiters += 1
         try:
             async with asyncio.timeout(seconds):
@@ -92,8 +98,8 @@ class Constraints:
             compiling.waiters -= 1
             if not compiling.waiters:
                 compiling.task.cancel()
-                if self._compiling.get(key) is compiling:
-                    del self._compiling[key]
+                if self.compiling.get(key) is compiling:
+                    del self.compiling[key]
 
     async def _compile(
         self, key: bytes, field: str, given: str | Schema, served: Served
@@ -106,7 +112,7 @@ class Constraints:
             alphabet = Alphabet.of(served.model.codec)
             async with self._line.turn(owner):
                 self._make_room()
-                process = GrammarProcess(self.host, self.host.fork(), self._memory, self._bounds)
+                process = GrammarProcess(self.host, self.host.fork(), self.memory, self._bounds)
                 await process.start()
                 making = asyncio.create_task(
                     ConfinedConstraint.compiled(kind, given, alphabet, process)
@@ -123,23 +129,23 @@ class Constraints:
         finally:
             if making is not None:
                 making.cancel()
-        self._kept[key] = constraint
+        self.kept[key] = constraint
         return constraint
 
     def _make_room(self) -> None:
         """Let go of those that were used longest ago; raises `Overloaded` if that is not enough."""
         while self._full:
-            if not self._kept:
+            if not self.kept:
                 raise Overloaded(
                     "the regular expressions and schemas in use take all the memory or processes "
                     "that they may (SRUSERVE_MAX_GRAMMAR_BYTES); retry after a moment"
                 )
-            self._kept.popitem(last=False)
+            self.kept.popitem(last=False)
 
     @property
     def _full(self) -> bool:
         """Whether another would be too many. Half of the memory is left to those that grow."""
-        memory = self._memory
+        memory = self.memory
         return len(memory) >= MOST_PROCESSES or memory.held_bytes > memory.most_bytes // 2
 
 

@@ -1,0 +1,199 @@
+"""Hostile grammars over the wire: they are refused, and everybody else is served."""
+
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from sruserve.server.api import constraints as module
+from sruserve.server.api.constraints import MOST_WAITING_OF_ONE, Constraints
+from sruserve.server.app import Application
+from tests.server.conftest import Serve
+from tests.server.engine.test_confined import MANY_AT_ONCE, is_gone
+from tests.server.test_bad_input import refusal
+from tests.server.test_clients_that_leave import connect, until
+from tests.server.test_running import ended, serving
+from tests.support import save_random_model
+
+KEYS = ["one:11111111", "two:22222222"]
+Running = tuple[httpx.Client, Application]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    parent = tmp_path_factory.mktemp("writers")
+    save_random_model(parent / "bytes", vocabulary=list(range(256)))
+    return parent / "bytes"
+
+
+@pytest.fixture(scope="module")
+def running(serve: Serve, folder: Path) -> Iterator[Running]:
+    given: dict[str, Any] = {"models": folder.parent, "model_folders": ()}
+    with serve(**given, api_keys=",".join(KEYS), max_grammar_bytes=32 << 20) as running:
+        running[0].headers["authorization"] = "Bearer 11111111"
+        yield running
+
+
+@pytest.fixture
+def client(running: Running) -> httpx.Client:
+    return running[0]
+
+
+@pytest.fixture
+def grammars(running: Running) -> Constraints:
+    return running[1].constraints
+
+
+def body(**given: Any) -> dict[str, Any]:
+    return {"model": "bytes", "prompt": "a", "max_tokens": 5, "seed": 1} | given
+
+
+def complete(client: httpx.Client, key: str = "11111111", **given: Any) -> httpx.Response:
+    headers = {"authorization": f"Bearer {key}"}
+    return client.post("/v1/completions", json=body(**given), headers=headers)
+
+
+@contextmanager
+def stopped(grammars: Constraints, client: httpx.Client) -> Iterator[None]:
+    """While this lasts, no process is started for a grammar."""
+    assert complete(client, regex="a").status_code == 200
+    assert grammars.host.pid is not None
+    os.kill(grammars.host.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(grammars.host.pid, signal.SIGCONT)
+
+
+HOSTILE: list[dict[str, Any]] = [
+    {"json_schema": MANY_AT_ONCE},
+    {"regex": "((a{1000}){1000}){1000}"},
+    {"regex": "a" * 300_000},
+    {"response_format": {"type": "json_schema", "json_schema": {"schema": MANY_AT_ONCE}}},
+    {"json_schema": {"enum": ["x" * 300_000]}},
+]
+
+
+@pytest.mark.parametrize("given", HOSTILE, ids=lambda given: str(given)[:40])
+def test_a_grammar_that_takes_too_much_is_refused_and_the_server_does_not_grow(
+    client: httpx.Client, given: dict[str, Any]
+) -> None:
+    before = psutil.Process().memory_info().rss
+    refusal(complete(client, **given), 422, "invalid_request", next(iter(given)))
+    assert psutil.Process().memory_info().rss - before < 64 << 20
+    assert complete(client, regex="[0-9]{5}").json()["choices"][0]["text"].isdigit()
+
+
+def test_eighty_bytes_do_not_take_the_process(client: httpx.Client) -> None:
+    reply = complete(client, regex="a{100000000}")
+    assert reply.json()["choices"][0]["text"] == "aaaaa"
+
+
+def test_over_kserve_the_same_bounds_hold(client: httpx.Client) -> None:
+    tensor = {"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "data": ["a"]}
+    parameters = {"regex": "((a{1000}){1000}){1000}", "max_tokens": 5}
+    asked = {"inputs": [tensor], "parameters": parameters}
+    reply = client.post("/v2/models/bytes/infer", json=asked)
+    assert reply.status_code in (400, 422), reply.text
+    assert "simplify" in reply.text
+    assert client.get("/readyz").status_code == 200
+
+
+def test_the_cache_is_bounded_in_processes_and_bytes(
+    client: httpx.Client, grammars: Constraints
+) -> None:
+    for number in range(12):
+        assert complete(client, regex=f"[a-z]{{{number + 1}}}").status_code == 200
+    memory = grammars.memory
+    assert memory.held_bytes <= 32 << 20
+    assert 1 < len(memory) < 6
+    helper = psutil.Process(grammars.host.pid)
+    until(lambda: len(helper.children()) == len(memory))
+
+
+def test_a_client_that_leaves_gives_its_place_back_and_ends_the_compilation(
+    client: httpx.Client, grammars: Constraints
+) -> None:
+    key = {"authorization": "Bearer 11111111"}
+    with stopped(grammars, client):
+        gone = connect(client, "/v1/completions", body(regex="[a-z]{77}"), **key)
+        until(lambda: len(grammars.compiling) == 1)
+        gone.close()
+        until(lambda: len(grammars.compiling) == 0)
+        until(lambda: grammars.waiting == 0)
+    assert complete(client, regex="[a-z]{77}").status_code == 200
+
+
+def test_who_asks_for_the_same_as_somebody_who_leaves_still_gets_it(
+    client: httpx.Client, grammars: Constraints
+) -> None:
+    key = {"authorization": "Bearer 11111111"}
+    with ThreadPoolExecutor(1) as pool:
+        with stopped(grammars, client):
+            gone = connect(client, "/v1/completions", body(regex="[a-z]{78}"), **key)
+            until(lambda: len(grammars.compiling) == 1)
+            stays = pool.submit(complete, client, regex="[a-z]{78}")
+            until(lambda: [each.waiters for each in grammars.compiling.values()] == [2])
+            gone.close()
+            until(lambda: [each.waiters for each in grammars.compiling.values()] == [1])
+        assert stays.result().status_code == 200
+
+
+def test_one_tenants_crowd_gets_429_and_another_tenant_a_place(
+    client: httpx.Client, grammars: Constraints
+) -> None:
+    with ThreadPoolExecutor(MOST_WAITING_OF_ONE + 1) as pool:
+        with stopped(grammars, client):
+            crowd = [
+                pool.submit(complete, client, regex=f"b{{{n}}}c", max_tokens=0)
+                for n in range(MOST_WAITING_OF_ONE)
+            ]
+            until(lambda: grammars.waiting == MOST_WAITING_OF_ONE)
+            refusal(complete(client, regex="one more"), 429, "overloaded", None)
+            other = pool.submit(complete, client, "22222222", regex="b{3}c")
+            until(lambda: grammars.waiting == MOST_WAITING_OF_ONE + 1)
+        assert other.result().status_code == 200
+        assert {each.result().status_code for each in crowd} <= {200, 429}
+
+
+def test_a_wait_that_is_long_ends_in_504(
+    client: httpx.Client, grammars: Constraints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stopped(grammars, client):
+        asked = complete(client, regex="[a-z]{79}", timeout_ms=50)
+        refusal(asked, 504, "deadline_exceeded", None)
+        monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.05)
+        refusal(complete(client, regex="[a-z]{79}"), 504, "deadline_exceeded", None)
+    assert grammars.waiting == 0
+
+
+def test_grammars_in_use_that_leave_no_room_are_a_429(
+    client: httpx.Client, grammars: Constraints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert complete(client, regex="first").status_code == 200
+    monkeypatch.setattr(grammars.memory, "most_bytes", 0)
+    for asked in ("second", "third"):
+        assert complete(client, regex=asked).status_code == 200  # the one before lets go
+    in_use = next(iter(grammars.kept.values()))
+    refusal(complete(client, regex="fourth"), 429, "overloaded", None)
+    assert in_use.process.pid
+
+
+def test_a_server_that_is_stopped_while_a_grammar_is_compiled_ends(folder: Path) -> None:
+    with serving(folder) as (client, process):
+        assert client.post("/v1/completions", json=body(regex="a")).status_code == 200
+        (helper,) = psutil.Process(process.pid).children()
+        os.kill(helper.pid, signal.SIGSTOP)
+        waits = connect(client, "/v1/completions", body(regex="b"))
+        client.get("/metrics")  # the request before it is read by now
+        process.terminate()
+        ended(process)
+        waits.close()
+        until(lambda: is_gone(helper.pid))
