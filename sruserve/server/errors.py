@@ -413,3 +413,13 @@ class EngineFailure(ServeError):
     """A step failed; the log says why."""
 
     status, code = 500, "engine_failure"
+
+
+def faults() -> tuple[type[BaseException], ...]:
+    """What `except` catches where a failure must not end more than one request.
+
+    A panic of a library in Rust (tokenizers, cryptography, pydantic) derives from `BaseException`,
+    as requests to stop do, and each library makes a type of its own when it first panics.
+    """
+    panics = (kind for kind in BaseException.__subclasses__() if kind.__name__ == "PanicException")
+    return (Exception, *panics)

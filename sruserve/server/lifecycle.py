@@ -19,6 +19,7 @@ from sruserve.server.api.catalogue import Catalogue
 from sruserve.server.device import choose_device, prepare_gpu
 from sruserve.server.discovery import find_models
 from sruserve.server.ending import end_after, leaving_at_once
+from sruserve.server.errors import faults
 from sruserve.server.loading import Loader
 from sruserve.server.metrics import describe_build
 from sruserve.server.repository import Repository
@@ -162,7 +163,7 @@ class Lifecycle:
             deadline = time.monotonic() + _LAST_WORDS_SECONDS
             while self.active and time.monotonic() < deadline:
                 await asyncio.sleep(0.01)
-        except Exception:
+        except faults():
             log.exception("draining failed: stopping at once")
         finally:
             then()

@@ -13,7 +13,7 @@ from sruserve.server.api.served import Served
 from sruserve.server.device import out_of_memory
 from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.limits import Limits
-from sruserve.server.errors import StateTooLarge
+from sruserve.server.errors import StateTooLarge, faults
 from sruserve.server.metrics import EngineMetrics
 from sruserve.server.presets import compute_presets
 from sruserve.server.settings import Settings, SettingsError, dtype_of, variable_name
@@ -41,7 +41,7 @@ class Loader:
             if now is not None and _same(model, now.model):
                 return self._again(model, now)
             engine = self._start_engine(model)
-        except Exception as error:
+        except faults() as error:
             if device.type == "cpu" or not is_out_of_memory(error.__cause__ or error):
                 raise
             raise out_of_memory(folder.name) from error

@@ -7,6 +7,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
+from sruserve.server.errors import faults
+
 T = TypeVar("T")
 
 
@@ -22,7 +24,7 @@ async def in_own_thread(name: str, work: Callable[[], T]) -> T:
     def run() -> None:
         try:
             outcome: Callable[[], None] = partial(done.set_result, work())
-        except Exception as error:
+        except faults() as error:
             outcome = partial(done.set_exception, error)
         with suppress(RuntimeError):  # the loop is closed: a second signal did not wait
             loop.call_soon_threadsafe(tell, outcome)

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from sruserve.server.api.call import Call, ClientGone
 from sruserve.server.api.problems import as_serve_error, forget_frames
-from sruserve.server.errors import Draining, ServeError
+from sruserve.server.errors import Draining, ServeError, faults
 from sruserve.server.metrics import RouteMetrics
 from sruserve.server.tenants import Tenant, Tenants
 
@@ -33,15 +33,16 @@ class Endpoint:
 
     async def __call__(self, call: Call) -> None:
         """Answer a request, whatever happens, and count it once."""
-        outcome, reason = "ok", None
+        outcome, reason = "error", None
         try:
             tenant = self.tenants.of(call.header(b"authorization"))
             tenant.admit()
             await self.serve(call, tenant)
+            outcome = "ok"
         except ClientGone:
             outcome = "cancelled"
             self.metrics(call.model).disconnected()
-        except Exception as error:
+        except faults() as error:
             outcome, reason = await self._tell(call, error)
         except CancelledError:  # the server is stopping, and no longer waits for this client
             outcome = "cancelled"
@@ -56,7 +57,7 @@ class Endpoint:
         """Send the reply to a tenant's request, or raise; `call.model` is set when it is known."""
         raise NotImplementedError
 
-    async def _tell(self, call: Call, error: Exception) -> tuple[str, str]:
+    async def _tell(self, call: Call, error: BaseException) -> tuple[str, str]:
         """Answer with what went wrong, if nothing was sent yet; tells outcome and code."""
         problem = as_serve_error(error, self.schema)
         for each in (error, problem):

@@ -11,6 +11,7 @@ from sruserve.server.api.completion_request import CompletionRequest
 from sruserve.server.api.problems import as_serve_error
 from sruserve.server.api.route import off_loop
 from sruserve.server.engine.jobs import Generated
+from sruserve.server.errors import faults
 
 DONE = b"data: [DONE]\n\n"
 PING = b": ping\n\n"
@@ -93,7 +94,7 @@ async def send_events(
             much = reply.is_much([piece for _, piece in pieces])
             await _send(call, await off_loop(much, reply.events, pieces) if pieces else PING)
         await _send(call, reply.last_event() + DONE, more=False)
-    except Exception as error:
+    except faults() as error:
         if isinstance(error, ClientGone) or not call.started:
             raise
         problem = as_serve_error(error, CompletionRequest)

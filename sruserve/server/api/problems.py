@@ -33,7 +33,7 @@ _SHAPES = {
 }
 
 
-def as_serve_error(error: Exception, fields: type[BaseModel]) -> ServeError:
+def as_serve_error(error: BaseException, fields: type[BaseModel]) -> ServeError:
     """Explain an exception; an unforeseen one is logged, and its message stays inside."""
     if isinstance(error, ServeError):
         return error

@@ -11,7 +11,7 @@ from sruserve.server.engine.moves import Move
 from sruserve.server.engine.residents import Resident
 from sruserve.server.engine.states import States, trouble
 from sruserve.server.engine.streams import Stream
-from sruserve.server.errors import ServeError
+from sruserve.server.errors import ServeError, faults
 
 Stopped = tuple[Stream, Ending]  # a stream, and why it ends
 
@@ -45,7 +45,7 @@ class Departures:
                         departure.row = self._states.keep(departure.stream)
                 elif job.keep is Keep.SNAPSHOT:
                     self._take(departures)
-            except Exception as error:
+            except faults() as error:
                 for departure in departures:
                     departure.error = trouble(error)
             self._open += departures

@@ -37,6 +37,7 @@ from sruserve.server.errors import (
     ServeError,
     StateTooLarge,
     StateWrongModel,
+    faults,
 )
 
 _log = logging.getLogger(__name__)
@@ -81,8 +82,8 @@ class Engine:
         self._tier = "device" if network.device.type == "cuda" else "pool"
         self._threads = Threads(network, limits.threads)
         self._warm, self._draining = threading.Event(), threading.Event()
-        self._failure: Exception | None = None
         self.turns = 0
+        self._failure: BaseException | None = None
         self._deadline = float("inf")
         self._thread = threading.Thread(target=self._run, name=f"engine {model.name}", daemon=True)
 
@@ -186,7 +187,7 @@ class Engine:
             most_streams = min(self._limits.max_batch_tokens, self._states.room)
             self._stepper.warm_up(most_streams, self._limits.burst)
             self._tell_occupancy()
-        except Exception as error:
+        except faults() as error:
             _log.exception("%s failed to warm up", self.model.name)
             self._failure = error
             return
@@ -198,7 +199,7 @@ class Engine:
             except _DeadDevice:
                 self._give_up()
                 return
-            except Exception:
+            except faults():
                 _log.exception("the engine of %s failed", self.model.name)
                 self._end_all(EngineFailure("the engine failed; see the server's log"))
             self._outbox.send()
@@ -266,7 +267,7 @@ class Engine:
         problem: ServeError | None = None
         try:
             advances = self._advance(batch)
-        except Exception as error:
+        except faults() as error:
             problem = self._explain(error)
         # Here and not above: what the error holds on to is memory that the next try may need.
         if isinstance(problem, OutOfDeviceMemory) and len(batch) > 1:
@@ -283,7 +284,7 @@ class Engine:
                     self._metrics.step(len(advances), tokens, now - started)
                     self._metrics.consumed(sum(count for _, count in batch.inputs))
                 self._settler.settle(batch, advances, now, self._fail)
-            except Exception as error:
+            except faults() as error:
                 problem = self._explain(error)
         if problem is not None:
             self._abandon(batch, advances, problem)
@@ -298,7 +299,7 @@ class Engine:
         computed = batch.computed
         return self._stepper.step(computed, burst, self._interrupted) if len(computed) else []
 
-    def _explain(self, error: Exception) -> ServeError:
+    def _explain(self, error: BaseException) -> ServeError:
         """What the jobs of a step that failed are told; what it was is logged."""
         if is_out_of_memory(error):
             _log.warning("a step of %s ran out of memory: %s", self.model.name, error)
@@ -308,7 +309,7 @@ class Engine:
             raise _DeadDevice from error
         return EngineFailure("the model failed on this batch; see the server's log")
 
-    def _fail(self, job: Job, error: Exception) -> None:
+    def _fail(self, job: Job, error: BaseException) -> None:
         self._end(job, error if isinstance(error, ServeError) else self._explain(error))
 
     def _abandon(self, batch: Batch, advances: list[Advance], problem: ServeError) -> None:

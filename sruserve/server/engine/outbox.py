@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from sruserve.server.engine.jobs import Job, Result
 from sruserve.server.engine.residents import Resident
-from sruserve.server.errors import ServeError
+from sruserve.server.errors import ServeError, faults
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class Outbox:
                     done.set_exception(note.error)
                 else:
                     done.set_result(None)
-            except Exception as error:
+            except faults() as error:
                 self._take_back(note)
                 done.set_exception(error)
 

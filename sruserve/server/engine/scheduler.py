@@ -20,6 +20,7 @@ from sruserve.server.errors import (
     OutOfDeviceMemory,
     Overloaded,
     ServeError,
+    faults,
 )
 
 _GLANCE_SECONDS = 20e-6  # between two looks, while all that there is to do is on its way
@@ -165,7 +166,7 @@ class Scheduler:
             self._states.receive(streams)
         except ServeError as error:
             self._fail(job, error)
-        except Exception as error:  # nobody else is to suffer
+        except faults() as error:  # nobody else is to suffer
             if is_out_of_memory(error):
                 self._fail(job, OutOfDeviceMemory())
             else:

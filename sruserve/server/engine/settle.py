@@ -14,7 +14,7 @@ from sruserve.server.engine.scheduler import Scheduler
 from sruserve.server.engine.states import States, trouble
 from sruserve.server.engine.step import Stepper
 from sruserve.server.engine.streams import Stream
-from sruserve.server.errors import ServeError
+from sruserve.server.errors import ServeError, faults
 
 _CROWD = 64  # open completions at which text is flushed as rarely as it may be
 
@@ -55,7 +55,7 @@ class Settler:
         batch: Batch,
         advances: list[Advance],
         now: float,
-        fail: Callable[[Job, Exception], None],
+        fail: Callable[[Job, BaseException], None],
     ) -> None:
         """Swap rows, tell results, let go of the streams that are done.
 
@@ -68,7 +68,7 @@ class Settler:
         interval = self._flush_seconds()
         stopped: list[Stopped] = []
         marked: list[Stream] = []
-        failed: dict[Job, Exception] = {}
+        failed: dict[Job, BaseException] = {}
         for advance in advances:
             stream = advance.stream
             stream.found.add(advance.found)
@@ -78,7 +78,7 @@ class Settler:
                 continue
             try:
                 used, ending, told = self._write(advance)
-            except Exception as error:
+            except faults() as error:
                 failed[stream.job] = error
                 row, advance.row = advance.row, -1
                 self._states.pool.release(row)
@@ -137,7 +137,7 @@ class Settler:
         for departure in self._departures.ended():
             try:
                 self._tell(departure)
-            except Exception as error:
+            except faults() as error:
                 self._departures.undo(departure)
                 fail(departure.stream.job, trouble(error))
 

@@ -21,6 +21,7 @@ from sruserve.server.errors import (
     Overloaded,
     ServeError,
     StateExpired,
+    faults,
 )
 
 _MAX_ROWS = 1 << 20
@@ -104,7 +105,7 @@ class States:
             try:
                 self._bring([stream for stream in own if stream.resident is None])
                 self._fetch([stream for stream in own if stream.resident is not None])
-            except Exception as error:
+            except faults() as error:
                 fail(job, trouble(error))
 
     def _moves(self, stream: Stream) -> bool:
@@ -233,7 +234,7 @@ class States:
         stream.reads = False
 
 
-def trouble(error: Exception) -> ServeError:
+def trouble(error: BaseException) -> ServeError:
     """What a job is told whose states could not be moved."""
     if isinstance(error, ServeError):
         return error

@@ -20,6 +20,7 @@ from sruserve.server.api.streams.messages import (
     TagStep,
 )
 from sruserve.server.api.streams.recorder import Recorder
+from sruserve.server.errors import faults
 from sruserve.server.streams.held import Held
 from sruserve.server.streams.view import StreamView
 from sruserve.server.tenants import Tenant
@@ -49,7 +50,7 @@ class Steps(StreamEndpoint):
         except ClientGone:
             recorder.heard = False
             raise
-        except Exception as error:
+        except faults() as error:
             if not call.started:
                 raise
             problem = as_serve_error(error, type(request))
