@@ -187,7 +187,7 @@ def test_grammars_in_use_that_leave_no_room_are_a_429(
 
 
 def test_a_server_that_is_stopped_while_a_grammar_is_compiled_ends(folder: Path) -> None:
-    with serving(folder) as (client, process):
+    with serving(folder, drain_seconds="1") as (client, process):
         assert client.post("/v1/completions", json=body(regex="a")).status_code == 200
         (helper,) = psutil.Process(process.pid).children()
         os.kill(helper.pid, signal.SIGSTOP)

@@ -85,6 +85,7 @@ class GrammarHost:
                     [sys.executable, "-I", "-S", "-c", _code(theirs.fileno())],
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
                     cwd="/",
                     env=_environment(),
                 )
