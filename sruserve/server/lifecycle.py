@@ -50,7 +50,7 @@ class Lifecycle:
 
     def __init__(self, settings: Settings) -> None:
         self.repository = Repository(settings)
-        self.tenants = Tenants(api_keys(settings))
+        self.tenants = Tenants(api_keys(settings), settings.tenant_stream_bytes)
         self.started_at = int(time.time())
         self.ready = False
         self.draining = False

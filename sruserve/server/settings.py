@@ -22,7 +22,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from sruserve.model.names import DType
-from sruserve.server.tenants import KeyEntry, read_keys
+from sruserve.server.tenants import STREAM_BYTES, KeyEntry, read_keys
 
 PREFIX = "SRUSERVE_"
 _TEN_YEARS = 10 * 366 * 24 * 3600
@@ -199,7 +199,14 @@ class Settings(BaseSettings):
     stream_bytes: PositiveInt = Field(
         256 << 20,
         description="Host memory of a worker for what its server-held streams hold beside their "
-        "states: replies, states from tokens, and 1 KiB for each state.",
+        "states: replies, states from tokens, and 1 KiB for each stream and each state. Each "
+        "tenant of the API keys has a part of its own.",
+    )
+    tenant_stream_bytes: PositiveInt = Field(
+        STREAM_BYTES,
+        description="Most bytes that the server-held streams of one tenant may take with all that "
+        "belongs to them, unless its API key has `state_bytes`; without API keys, those of "
+        "everybody. Of one worker, or in Redis.",
     )
 
     sse_ping_seconds: float = Field(

@@ -23,11 +23,15 @@ from pydantic import (
 from sruserve.server.errors import RateLimited, StateQuotaExceeded, Unauthorized
 
 DEFAULT_TENANT = "default"  # of keys that stand in a list without a name
+STREAM_BYTES = 1 << 30  # that a tenant's streams may take, unless something else is said
 _BEARER = "bearer "
 
 
 class KeyEntry(BaseModel):
-    """One API key, and what its tenant may use in one worker; unset is unlimited."""
+    """One API key, and what its tenant may use in one worker.
+
+    A rate that is unset is unlimited; `state_bytes` is then what the operator allows everybody.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -61,7 +65,7 @@ class Tenant:
     """Whoever holds certain API keys: states belong to it, limits count what it uses.
 
     id: 16 bytes that its states are bound to; those of the anonymous tenant are zeros.
-    state_bytes: the most that its server-held streams may have; None: any number.
+    state_bytes: the most that its server-held streams may take, with all that belongs to them.
     """
 
     def __init__(
@@ -69,14 +73,15 @@ class Tenant:
         name: str = "",
         entry: KeyEntry | None = None,
         clock: Callable[[], float] = time.monotonic,
+        state_bytes: int = STREAM_BYTES,
     ) -> None:
         self.name = name
         self.id = sha256(b"tenant\0" + name.encode()).digest()[:16] if name else bytes(16)
         rates = (entry.requests_per_second, entry.steps_per_second) if entry else (None, None)
         self._requests, self._steps = (Bucket(rate, clock) if rate else None for rate in rates)
-        self.state_bytes = entry.state_bytes if entry else None
+        self.state_bytes = (entry and entry.state_bytes) or state_bytes
         self._priority = entry.priority if entry else -1000
-        self._held_bytes = 0
+        self.held_bytes = 0
 
     def admit(self) -> None:
         """Count a request, or raise `RateLimited` with the time until the next one may come."""
@@ -96,22 +101,20 @@ class Tenant:
         if self._steps is not None:
             self._steps.take(steps)
 
-    def hold(self, state_bytes: int, instead_of: int = 0) -> None:
-        """Count a state that the server keeps for it, or raise `StateQuotaExceeded`.
+    def hold(self, amount: int, instead_of: int = 0) -> None:
+        """Count bytes of what the server keeps for it, or raise `StateQuotaExceeded`.
 
-        instead_of: bytes of other states that will be released as soon as this one is held.
+        amount: less is kept if it is negative, which is never refused.
+        instead_of: bytes that will be released as soon as these are held.
         """
-        most = self.state_bytes
-        if most is not None and self._held_bytes - instead_of + state_bytes > most:
-            raise StateQuotaExceeded(
-                f"the streams of this API key hold {self._held_bytes} bytes of state and may hold "
-                f"{most}: delete some, or continue with state tokens"
-            )
-        self._held_bytes += state_bytes
+        more = amount - instead_of
+        if more > 0 and self.held_bytes + more > self.state_bytes:
+            raise over_quota(self.held_bytes, self.state_bytes)
+        self.held_bytes += amount
 
-    def release(self, state_bytes: int) -> None:
-        """A state that `hold` counted is kept no more."""
-        self._held_bytes -= state_bytes
+    def release(self, amount: int) -> None:
+        """Bytes that `hold` counted are kept no more."""
+        self.held_bytes -= amount
 
 
 ANONYMOUS = Tenant()
@@ -127,20 +130,25 @@ class Tenants:
     """All tenants of a server; without API keys everybody is the anonymous one.
 
     count: how many have keys.
+    state_bytes: what the streams of a tenant may take whose key does not say it.
     """
 
-    def __init__(self, entries: Iterable[KeyEntry] = ()) -> None:
+    def __init__(self, entries: Iterable[KeyEntry] = (), state_bytes: int = STREAM_BYTES) -> None:
+        self._anonymous = Tenant(state_bytes=state_bytes)
         by_name: dict[str, Tenant] = {}
         self._keys = []
         for entry in entries:  # the limits of a tenant with several keys are those of its first
-            tenant = by_name.setdefault(entry.tenant, Tenant(entry.tenant, entry))
-            self._keys.append(_Key(_digest(entry.key), tenant))
+            if entry.tenant not in by_name:
+                by_name[entry.tenant] = Tenant(entry.tenant, entry, state_bytes=state_bytes)
+            self._keys.append(_Key(_digest(entry.key), by_name[entry.tenant]))
+        tenants = by_name.values() or [self._anonymous]
+        self.quotas = [tenant.state_bytes for tenant in tenants]
         self.count = len(by_name)
 
     def of(self, authorization: str | None) -> Tenant:
         """The tenant of an `Authorization` header, or raise `Unauthorized`."""
         if not self._keys:
-            return ANONYMOUS
+            return self._anonymous
         given = authorization or ""
         key = given[len(_BEARER) :].strip() if given[: len(_BEARER)].lower() == _BEARER else ""
         digest, found = _digest(key), None
@@ -153,6 +161,14 @@ class Tenants:
                 + (", and the one that was sent is not known here" if key else "")
             )
         return found
+
+
+def over_quota(held: int, most: int) -> StateQuotaExceeded:
+    """The error of a tenant whose streams may not take more."""
+    return StateQuotaExceeded(
+        f"the streams of this API key take {held} bytes, with all that belongs to them, and may "
+        f"take {most}: delete some, or continue with state tokens"
+    )
 
 
 def read_keys(listed: str | None, file: Path | None) -> list[KeyEntry]:

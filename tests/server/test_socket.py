@@ -530,7 +530,7 @@ def test_with_api_keys_the_handshake_needs_one(serve: Serve) -> None:
 
 
 def test_the_limits_of_an_api_key_hold_in_sockets(serve: Serve) -> None:
-    entry = {"key": "a-long-key", "tenant": "a", "state_bytes": 300, "requests_per_second": 20}
+    entry = {"key": "a-long-key", "tenant": "a", "state_bytes": 5000, "requests_per_second": 20}
     headers = {"authorization": "Bearer a-long-key"}
     with serve("question", api_keys=json.dumps([entry])) as (client, _):
 

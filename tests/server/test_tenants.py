@@ -10,7 +10,7 @@ import pytest
 
 from sruserve.server.errors import RateLimited, StateQuotaExceeded, Unauthorized
 from sruserve.server.settings import SettingsError, load_settings
-from sruserve.server.tenants import ANONYMOUS, KeyEntry, Tenant, Tenants, read_keys
+from sruserve.server.tenants import KeyEntry, Tenant, Tenants, read_keys
 from tests.server.conftest import Serve
 
 ACME, OTHER = "acme-key-123", "other-key-123"
@@ -124,8 +124,13 @@ def test_kept_states_count_against_the_quota_until_they_are_released() -> None:
         tenant.hold(60)
     tenant.release(60)
     tenant.hold(100)
-    ANONYMOUS.hold(1 << 40)
-    ANONYMOUS.release(1 << 40)
+    tenant.hold(-60)
+    tenant.hold(60, instead_of=60)
+    assert tenant.held_bytes == 100
+    anybody = Tenants(state_bytes=50).of(None)
+    anybody.hold(50)
+    with pytest.raises(StateQuotaExceeded):
+        anybody.hold(1)
 
 
 def test_keys_of_one_tenant_share_its_states_and_limits(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ PATH = "/v1/stream"
 _BEGINNING = ("model", "state", "preset")
 _TASKS = ("classify", "tag", "encode", "generate")
 _MOST_ID = 100
+_SOCKET_BYTES = 4096  # of what a socket takes beside its stream's state
 
 
 @dataclass(slots=True)
@@ -50,11 +51,15 @@ class Stream:
 
     def hold(self) -> None:
         """Count the state as its tenant's; raises `StateQuotaExceeded`."""
-        self.served.tenant.hold(self.served.model.network.layout.nbytes)
+        self.served.tenant.hold(self._bytes)
 
     def release(self) -> None:
         """The state is kept no more."""
-        self.served.tenant.release(self.served.model.network.layout.nbytes)
+        self.served.tenant.release(self._bytes)
+
+    @property
+    def _bytes(self) -> int:
+        return self.served.model.network.layout.nbytes + _SOCKET_BYTES
 
 
 class Frame(Call):

@@ -102,6 +102,12 @@ class Engine:
         """State rows in use, on the device."""
         return len(self._states.pool)
 
+    @property
+    def most_kept(self) -> int:
+        """States that can be kept, but for a few that are on their way."""
+        most = self._states.residents.most
+        return most - most // 64
+
     def start(self) -> None:
         """Warm the model up, then serve. Blocks until warm."""
         self._thread.start()

@@ -45,6 +45,11 @@ class Residents:
         self._promised = 0
 
     @property
+    def most(self) -> int:
+        """States that can be kept."""
+        return self._kept_at_most + self._host.most
+
+    @property
     def on_device(self) -> int:
         """States in pool rows."""
         return len(self._device) + self._spilling
@@ -61,9 +66,10 @@ class Residents:
         with suppress(Exception):  # then there is less room, as it knows itself
             # Memory that is had now cannot be missing when running streams need the rows.
             self._host.grow(spilled)
-        room = self._kept_at_most + self._host.most
-        if taken + count > room:
-            raise ResidentsFull(f"{taken} of {room} states are kept, and {count} more are wanted")
+        if taken + count > self.most:
+            raise ResidentsFull(
+                f"{taken} of {self.most} states are kept, and {count} more are wanted"
+            )
         self._promised += count
 
     def forgo(self, count: int = 1) -> None:

@@ -25,13 +25,17 @@ class Expiry(Generic[K]):
         self._due[key] = at
         self._push(key, at)
         if len(self._heap) > 2 * len(self._due) + _SPARE:
-            self._heap.clear()
-            for each, time in self._due.items():
-                self._push(each, time)
+            self._heap = [(time, i, each) for i, (each, time) in enumerate(self._due.items())]
+            heapq.heapify(self._heap)
 
     def remove(self, key: K) -> None:
         """A key is never due, unless it is put again."""
         self._due.pop(key, None)
+
+    def is_due(self, key: K, now: float) -> bool:
+        """Whether `take` would find a key."""
+        at = self._due.get(key)
+        return at is not None and at <= now
 
     def take(self, now: float) -> Iterator[K]:
         """Remove the keys that are due, the earliest first."""

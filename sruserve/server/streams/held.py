@@ -85,12 +85,19 @@ class Store(Protocol):
         """What is known of a stream; it lives no longer for that."""
         ...
 
-    async def take(self, tenant: Tenant, stream_id: str) -> Held | None:
-        """Take the right to change a stream, which cannot expire then; None: another has it."""
+    async def take(self, tenant: Tenant, stream_id: str, *, to_free: bool = False) -> Held | None:
+        """Take the right to change a stream, which cannot expire then; None: another has it.
+
+        to_free: it is to take less memory, which a store that is full allows, too.
+        """
         ...
 
     async def give_back(self, held: Held) -> None:
         """Give that right back, if `commit` or another change has not: the idle time begins."""
+        ...
+
+    async def begin(self, served: Served, held: Held) -> Snapshot | None:
+        """What `state` says, and room for the state that a step will end in, or `Refused`."""
         ...
 
     async def state(self, served: Served, held: Held) -> Snapshot | None:

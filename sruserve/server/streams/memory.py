@@ -2,10 +2,11 @@
 
 import asyncio
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 import numpy as np
 
@@ -14,32 +15,58 @@ from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.jobs import Keep, Snapshot
 from sruserve.server.errors import (
     Overloaded,
+    ServeError,
     StateWrongModel,
     StreamExists,
 )
 from sruserve.server.metrics import stream_metrics
 from sruserve.server.streams.expiry import Expiry
 from sruserve.server.streams.held import Held, absent
+from sruserve.server.streams.shares import Shares
 from sruserve.server.streams.view import forget
 from sruserve.server.tenants import Tenant
 
 Key = tuple[bytes, str]
 
 _MOST_GONE = 1 << 16  # expired ids that are told from unknown ones
+_MOST_AT_ONCE = 256  # streams that expire together: more would hold up the event loop
 _LOOK_SECONDS = 1.0  # between two looks for streams that nobody asks for
-_STATE_BYTES = 1024  # of objects, about, for each state of a stream
+_STREAM_BYTES = 1024  # of objects, at most, for a stream, with its place in every table
+_STATE_BYTES = 1024  # the same for each state of it
+_TOKEN_BYTES = 40  # of a token in a state's window
+
+
+class Room:
+    """A place among the states that an engine keeps; given back once."""
+
+    __slots__ = ("_rows", "_tenant")
+
+    def __init__(self, rows: Shares, tenant: Tenant) -> None:
+        rows.take(tenant, 1)
+        self._rows: Shares | None = rows
+        self._tenant = tenant
+
+    def release(self) -> None:
+        if self._rows is not None:
+            self._rows.take(self._tenant, -1)
+        self._rows = None
 
 
 class Kept:
-    """A state that streams and their checkpoints share; freed when the last of them lets go."""
+    """A state that streams and their checkpoints share; freed when the last of them lets go.
 
-    def __init__(self, served: Served, state: Snapshot) -> None:
+    nbytes: of its row, wherever it lies.
+    host_bytes: of all else that it takes, but for its objects.
+    room: the engine's, if the engine keeps it.
+    """
+
+    def __init__(self, served: Served, state: Snapshot, room: Room | None = None) -> None:
         self._state: Snapshot | None = state
         self.nbytes = served.model.network.layout.nbytes
-        self.host_bytes = state.row.nbytes if isinstance(state.row, np.ndarray) else 0
+        self.host_bytes = _beside(state)
         self.users = 0
         self._engine: Engine | None = served.engine
-        self._tenant = served.tenant
+        self._tenant, self._room = served.tenant, room
 
     def of(self, served: Served) -> Snapshot:
         """The state, for the model that it is of; raises `StateWrongModel`."""
@@ -58,6 +85,8 @@ class Kept:
         if not self.users:
             if self._engine is not None and self._state is not None:
                 forget(self._engine, self._state)
+            if self._room is not None:
+                self._room.release()
             self._tenant.release(self.nbytes)
 
     def end(self, engine: Engine) -> None:
@@ -68,32 +97,50 @@ class Kept:
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """states: by step; None: nothing was read yet. busy: somebody has taken it."""
+    """states: by step; None: nothing was read yet. busy: somebody has taken it.
+
+    cost: bytes of host memory beside the rows of its states.
+    room: for the state that the step it is in will end in.
+    """
 
     held: Held
     states: dict[int, Kept | None]
     busy: bool = False
     cost: int = field(init=False)
+    room: Room | None = None
 
     def __post_init__(self) -> None:
         self.cost = _cost(self.held, self.states.values())
+
+    def leave_room(self) -> None:
+        if self.room is not None:
+            self.room.release()
+        self.room = None
 
 
 class MemoryStore:
     """The streams of a server with one worker. Used by the event loop's thread alone.
 
+    Every tenant has a part of the host memory and of each engine's room, which the streams of
+    others cannot take: whatever they do, its own streams go on, and it may create more.
+
     most_bytes: of host memory for replies, states from tokens, and what Python needs.
+    quotas: the most bytes that each tenant may have, in all.
     clock: seconds that never go back.
     """
 
     keep = Keep.RESIDENT
 
-    def __init__(self, most_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._most_bytes, self._clock = most_bytes, clock
+    def __init__(
+        self, most_bytes: int, quotas: Sequence[int], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._clock, self._quotas = clock, quotas
         self._entries: dict[Key, _Entry] = {}
-        self._bytes = 0
+        self._bytes = Shares(most_bytes, quotas, _no_memory)
+        self._rows: dict[Engine, Shares] = {}
         self._expiry: Expiry[Key] = Expiry()
-        self._gone: OrderedDict[Key, None] = OrderedDict()
+        self._gone: defaultdict[bytes, OrderedDict[str, None]] = defaultdict(OrderedDict)
+        self._most_gone = _MOST_GONE // max(1, len(quotas))
         self._looking: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -106,23 +153,16 @@ class MemoryStore:
                 await self._looking
 
     async def add(self, served: Served, held: Held, start: Snapshot | None) -> Held:
-        self.expire()
         key = _key(held)
+        self._expire_if_due(key)
         before = self._entries.get(key)
         if before is not None and not before.held.ended:
             raise StreamExists("a stream of that id lives already: end it, or take another id")
-        kept = None
-        if start is not None:
-            kept = Kept(served, start)
+        kept = Kept(served, start) if start is not None else None
         entry = _Entry(held, {0: kept})
-        self._charge(entry.cost)
-        try:
-            if kept is not None:
-                served.tenant.hold(kept.nbytes)
-                kept.use()
-        except Exception:
-            self._charge(-entry.cost)
-            raise
+        self._charge(held.tenant, entry.cost, kept.nbytes if kept is not None else 0)
+        if kept is not None:
+            kept.use()
         if before is not None:
             self._remove(key)
         return self._insert(entry)
@@ -130,7 +170,8 @@ class MemoryStore:
     async def read(self, tenant: Tenant, stream_id: str) -> Held:
         return self._find((tenant.id, stream_id)).held
 
-    async def take(self, tenant: Tenant, stream_id: str) -> Held | None:
+    async def take(self, tenant: Tenant, stream_id: str, *, to_free: bool = False) -> Held | None:
+        del to_free
         key = (tenant.id, stream_id)
         entry = self._find(key)
         entry.busy = True
@@ -142,7 +183,13 @@ class MemoryStore:
         entry = self._entries.get(key)
         if entry is not None and entry.busy:
             entry.busy = False
+            entry.leave_room()
             self._idle(key, entry)
+
+    async def begin(self, served: Served, held: Held) -> Snapshot | None:
+        entry, state = self._entries[_key(held)], await self.state(served, held)
+        entry.room = Room(self._rows_of(served.engine), held.tenant)
+        return state
 
     async def state(self, served: Served, held: Held) -> Snapshot | None:
         kept = self._entries[_key(held)].states[held.step]
@@ -150,22 +197,18 @@ class MemoryStore:
 
     async def commit(self, served: Served, held: Held, end: Snapshot) -> Held:
         entry = self._entries[_key(held)]
-        new = Kept(served, end)
+        new = Kept(served, end, entry.room)
         after = {**entry.states, held.step: new}
         states = {step: after[step] for step in held.checkpoints}
         leaving = [kept for step, kept in entry.states.items() if step not in states and kept]
         cost = _cost(held, states.values())
+        freed = sum(kept.nbytes for kept in leaving if kept.users == 1)
         try:
-            self._charge(cost - entry.cost)
-            try:
-                freed = sum(kept.nbytes for kept in leaving if kept.users == 1)
-                served.tenant.hold(new.nbytes, instead_of=freed)
-            except Exception:
-                self._charge(entry.cost - cost)
-                raise
+            self._charge(held.tenant, cost - entry.cost, new.nbytes, freed)
         except Exception:
             forget(served.engine, end)
             raise
+        entry.room = None
         new.use()
         entry.held, entry.states, entry.cost = held, states, cost
         for kept in leaving:
@@ -182,7 +225,7 @@ class MemoryStore:
             if step not in states and kept is not None:
                 kept.leave()
         cost = _cost(held, states.values())
-        self._charge(cost - entry.cost)
+        self._charge(held.tenant, cost - entry.cost)
         entry.held, entry.states, entry.cost = held, states, cost
         return held
 
@@ -190,7 +233,7 @@ class MemoryStore:
         del served
         kept = self._entries[_key(held)].states[held.step]
         entries = [_Entry(copy, {copy.step: kept}) for copy in copies]
-        self._charge(sum(entry.cost for entry in entries))
+        self._charge(held.tenant, sum(entry.cost for entry in entries))
         for _ in entries:
             if kept is not None:
                 kept.use()
@@ -200,38 +243,51 @@ class MemoryStore:
         self._remove(_key(held))
 
     def end(self, engine: Engine) -> None:
+        self._rows.pop(engine, None)
         for entry in self._entries.values():
             for kept in entry.states.values():
                 if kept is not None:
                     kept.end(engine)
 
-    def expire(self) -> None:
-        """Forget the streams that have been idle for too long."""
-        for key in self._expiry.take(self._clock()):
-            entry = self._entries[key]
-            self._remove(key)
-            if not entry.held.ended:
-                stream_metrics(entry.held.model).expired()
-            self._gone[key] = None
-            if len(self._gone) > _MOST_GONE:
-                self._gone.popitem(last=False)
+    def expire(self) -> bool:
+        """Forget some streams that have been idle for too long; whether there may be more."""
+        due = list(islice(self._expiry.take(self._clock()), _MOST_AT_ONCE))
+        for key in due:
+            self._expire(key)
+        return len(due) == _MOST_AT_ONCE
+
+    def _expire_if_due(self, key: Key) -> None:
+        """Forget what is due: some of all, and the stream of a key in any case."""
+        self.expire()
+        if self._expiry.is_due(key, self._clock()):
+            self._expire(key)
+
+    def _expire(self, key: Key) -> None:
+        entry = self._entries[key]
+        self._remove(key)
+        if not entry.held.ended:
+            stream_metrics(entry.held.model).expired()
+        tenant, stream_id = key
+        gone = self._gone[tenant]
+        gone[stream_id] = None
+        if len(gone) > self._most_gone:
+            gone.popitem(last=False)
 
     async def _look(self) -> None:
         while True:
-            await asyncio.sleep(_LOOK_SECONDS)
-            self.expire()
+            await asyncio.sleep(0 if self.expire() else _LOOK_SECONDS)
 
     def _find(self, key: Key) -> _Entry:
-        self.expire()
+        self._expire_if_due(key)
         entry = self._entries.get(key)
         if entry is not None:
             return entry
-        raise absent(expired=key in self._gone)
+        raise absent(expired=key[1] in self._gone.get(key[0], ()))
 
     def _insert(self, entry: _Entry) -> Held:
         key = _key(entry.held)
         self._entries[key] = entry
-        self._gone.pop(key, None)
+        self._gone[key[0]].pop(key[1], None)
         stream_metrics(entry.held.model).held(1)
         self._idle(key, entry)
         return entry.held
@@ -244,19 +300,34 @@ class MemoryStore:
     def _remove(self, key: Key) -> None:
         entry = self._entries.pop(key)
         self._expiry.remove(key)
-        self._charge(-entry.cost)
+        self._charge(entry.held.tenant, -entry.cost)
         stream_metrics(entry.held.model).held(-1)
+        entry.leave_room()
         for kept in entry.states.values():
             if kept is not None:
                 kept.leave()
 
-    def _charge(self, cost: int) -> None:
-        if cost > 0 and self._bytes + cost > self._most_bytes:
-            raise Overloaded(
-                "the streams that this server holds are as many as SRUSERVE_STREAM_BYTES allows: "
-                "delete some, or continue with state tokens"
-            )
-        self._bytes += cost
+    def _charge(self, tenant: Tenant, cost: int, state_bytes: int = 0, freed: int = 0) -> None:
+        """Count what a tenant has more, or less, of everything; all of it or nothing.
+
+        cost: bytes beside the rows of states. freed: bytes of rows that it is about to let go.
+        """
+        self._bytes.take(tenant, cost)
+        try:
+            tenant.hold(cost + state_bytes, instead_of=freed)
+        except ServeError:
+            self._bytes.take(tenant, -cost)
+            raise
+
+    def _rows_of(self, engine: Engine) -> Shares:
+        """The parts of an engine's room for states; each stream may have one in the making."""
+        rows = self._rows.get(engine)
+        if rows is None:
+            row_bytes = engine.model.network.layout.nbytes
+            stream, state = _STREAM_BYTES + _STATE_BYTES, row_bytes + _STATE_BYTES
+            wanted = [quota // stream + quota // state for quota in self._quotas]
+            rows = self._rows[engine] = Shares(engine.most_kept, wanted, _no_room)
+        return rows
 
 
 def _key(held: Held) -> Key:
@@ -264,6 +335,29 @@ def _key(held: Held) -> Key:
 
 
 def _cost(held: Held, states: Iterable[Kept | None]) -> int:
-    return len(held.reply) + sum(
-        _STATE_BYTES + (kept.host_bytes if kept is not None else 0) for kept in (None, *states)
+    """Bytes of host memory of a stream beside the rows of its states."""
+    each = (_STATE_BYTES + (kept.host_bytes if kept is not None else 0) for kept in states)
+    return _STREAM_BYTES + len(held.id) + len(held.reply) + sum(each)
+
+
+def _beside(state: Snapshot) -> int:
+    """Bytes of what a state holds beside a row that the engine keeps."""
+    row = state.row.nbytes if isinstance(state.row, np.ndarray) else 0
+    texts = 4 * (len(state.word) + len(state.held)) + len(state.utf8) + len(state.spelled)
+    return row + state.answer.nbytes + _TOKEN_BYTES * len(state.window) + texts
+
+
+def _no_memory() -> ServeError:
+    return Overloaded(
+        "the server-held streams are as many as this server has memory for, or as this API key may "
+        "have of it: delete some, or continue with state tokens, or ask the operator to raise "
+        "SRUSERVE_STREAM_BYTES"
+    )
+
+
+def _no_room() -> ServeError:
+    return Overloaded(
+        "the server-held streams have as many states as this model has room for, or as this API "
+        "key may have of them: delete some, or continue with state tokens, or ask the operator to "
+        "raise SRUSERVE_STATE_HOST_BYTES"
     )

@@ -2,14 +2,16 @@
 
 import asyncio
 import logging
-from typing import Any
+import time
+from contextlib import suppress
+from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, NoScriptError, RedisError
+from redis.exceptions import AuthenticationError, NoScriptError, RedisError, ResponseError
 
 from sruserve.server.errors import StoreUnavailable
 from sruserve.server.streams import scripts
@@ -19,6 +21,13 @@ log = logging.getLogger("sruserve.streams")
 _ANSWER_SECONDS = 2.0  # then the command is sent once more, on another connection
 _PATIENCE_SECONDS = 5.0  # in all, so that a Redis that stops for three seconds is waited for
 _CONNECTIONS = 64
+_TELL_SECONDS = 60.0  # between two lines of the log that say the same
+# uvloop raises `RuntimeError` for a connection that ends while it is written to.
+_LOST = (RedisError, OSError, EOFError, RuntimeError)
+_REFUSED = (
+    "the store of server-held streams takes nothing now, and the server's log says why; send the "
+    "same request again, or delete streams"
+)
 _ADDRESS = "redis://:PASSWORD@HOST:6379/0, or rediss:// for TLS"
 
 
@@ -29,6 +38,7 @@ class RedisLink:
         self._redis: Any = Redis.from_pool(_pool(url))
         self._hashes = {text: self._redis.register_script(text).sha for text in scripts.ALL}
         self.away = False
+        self._told, self._told_at = "", 0.0
 
     async def run(self, script: str, keys: list[str], arguments: list[Any]) -> Any:
         """What a script returns. It may have run even if this raises, now or a while later."""
@@ -39,15 +49,32 @@ class RedisLink:
                     result = await self._redis.evalsha(self._hashes[script], *given)
                 except NoScriptError:
                     result = await self._redis.eval(script, *given)
-        except (RedisError, OSError) as error:
-            if not self.away:
-                log.error("Redis fails, and with it server-held streams: %s", _why(error))
+        except ResponseError as error:
+            self._tell(f"Redis refuses what server-held streams need: {_why(error)}")
+            raise StoreUnavailable(_REFUSED) from None
+        except _LOST as error:
             self.away = True
+            self._tell(f"Redis fails, and with it server-held streams: {_why(error)}")
             raise StoreUnavailable from None
         if self.away:
             log.info("Redis answers again")
+            self._told = ""
         self.away = False
         return result
+
+    async def memory(self) -> int:
+        """The bytes that Redis may have; 0: as many as there are, or it does not say."""
+        with suppress(*_LOST):
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                return int((await self._redis.info("memory")).get("maxmemory", 0))
+        return 0
+
+    def _tell(self, problem: str) -> None:
+        """Log what is wrong, unless it has just been: every request finds the same."""
+        now = time.monotonic()
+        if problem != self._told or now > self._told_at + _TELL_SECONDS:
+            log.error(problem)
+            self._told, self._told_at = problem, now
 
     async def close(self) -> None:
         await self._redis.aclose()
@@ -61,7 +88,8 @@ def check_address(url: str) -> None:
 def _why(error: Exception) -> str:
     if isinstance(error, AuthenticationError):
         return "it does not take the name and password in SRUSERVE_STORE, or wants some"
-    return str(error) or f"no answer in {_PATIENCE_SECONDS:.0f} seconds"
+    told = str(error).partition(" script: ")[0]  # and not which line of it
+    return told or f"no answer in {_PATIENCE_SECONDS:.0f} seconds"
 
 
 def _pool(url: str) -> Any:
@@ -77,12 +105,14 @@ def _pool(url: str) -> Any:
     for name in parse_qs(parts.query):
         if name != "db" and not (name.startswith("ssl_") and parts.scheme == "rediss"):
             raise ValueError(f"takes no option {name!r}, but `db`, and `ssl_…` with rediss://")
+    retry, ended = Retry(NoBackoff(), 1), cast(Any, RuntimeError)
+    retry.update_supported_errors([ended])  # see `_LOST`
     pool: Any = BlockingConnectionPool(
         max_connections=_CONNECTIONS,
         timeout=None,
         socket_timeout=_ANSWER_SECONDS,
         socket_connect_timeout=_ANSWER_SECONDS,
-        retry=Retry(NoBackoff(), 1),
+        retry=retry,
         **options,
     )
     try:

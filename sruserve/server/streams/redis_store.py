@@ -8,7 +8,7 @@ stream until another takes it, and changes nothing after that.
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from secrets import token_hex
@@ -19,7 +19,6 @@ from sruserve.server.api.served import Served
 from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.jobs import Keep, Snapshot
 from sruserve.server.errors import (
-    StateQuotaExceeded,
     StoreUnavailable,
     StreamExists,
     StreamUnknown,
@@ -29,7 +28,8 @@ from sruserve.server.streams import scripts
 from sruserve.server.streams.held import Held, absent, taken_over
 from sruserve.server.streams.record import Marks, Records, mark, tampered
 from sruserve.server.streams.redis_link import RedisLink
-from sruserve.server.tenants import Tenant
+from sruserve.server.streams.shares import fair_part
+from sruserve.server.tenants import Tenant, over_quota
 
 Key = tuple[bytes, str]
 
@@ -38,6 +38,9 @@ _RENEW_SECONDS = 1.0
 _LONG_ROW = 16 << 10  # numbers; sealing more would hold up the event loop
 _HEAD_BYTES = 64 << 10
 _SEAL_BYTES = 1 << 10  # beyond what is sealed
+_LOOK_SECONDS = 10.0  # between two looks at Redis' memory
+_ANY = -1  # bytes
+_FILLED = 0.75  # of Redis' memory with streams; the rest is for its clients, and others' data
 _GONE_MS = 24 * 3600 * 1000  # for which an expired stream is told from an unknown one
 
 
@@ -53,19 +56,25 @@ class RedisStore:
     """The streams of all servers that have the same Redis and the same state keys.
 
     most_bytes: of a reply or a state; what is longer in Redis was changed there, and is not read.
+    quotas: the most bytes that each tenant may have in Redis. A Redis that has less memory than all
+        of these is divided among them, so that no tenant fills it.
     """
 
     keep = Keep.SNAPSHOT
 
-    def __init__(self, url: str, envelope: Envelope, most_bytes: int) -> None:
+    def __init__(
+        self, url: str, envelope: Envelope, most_bytes: int, quotas: Sequence[int]
+    ) -> None:
         self._link = RedisLink(url)
         self._records = Records(envelope)
         self._most_bytes = most_bytes + _SEAL_BYTES
+        self._quotas, self._part = quotas, max(quotas)
         self._taken: dict[Key, _Taken] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         self._soon(self._renew())
+        self._soon(self._divide())
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -80,15 +89,22 @@ class RedisStore:
     async def read(self, tenant: Tenant, stream_id: str) -> Held:
         key = (tenant.id, stream_id)
         held, _ = await self._open(
-            tenant, stream_id, await self._run(scripts.READ, key, _HEAD_BYTES)
+            tenant, stream_id, await self._run(scripts.READ, key, stream_id, _HEAD_BYTES)
         )
         return held
 
-    async def take(self, tenant: Tenant, stream_id: str) -> Held | None:
+    async def take(self, tenant: Tenant, stream_id: str, *, to_free: bool = False) -> Held | None:
         key, lease = (tenant.id, stream_id), token_hex(16)
         try:
             found = await self._run(
-                scripts.TAKE, key, lease, _LEASE_MS, _HEAD_BYTES, self._most_bytes
+                scripts.TAKE,
+                key,
+                stream_id,
+                lease,
+                _LEASE_MS,
+                _HEAD_BYTES,
+                self._most_bytes,
+                int(to_free),
             )
             if found[0] == scripts.BUSY:
                 return None
@@ -104,11 +120,12 @@ class RedisStore:
         if taken is None:
             return
         idle_ms = held.idle_seconds * 1000
-        giving = self._soon(
-            self._let_go(_key(held), taken.lease, idle_ms, idle_ms + _GONE_MS, held.id)
-        )
+        giving = self._soon(self._let_go(_key(held), taken.lease, idle_ms, held.id))
         if not self._link.away:  # else it may take as long as what has just failed
             await asyncio.shield(giving)
+
+    async def begin(self, served: Served, held: Held) -> Snapshot | None:
+        return await self.state(served, held)
 
     async def state(self, served: Served, held: Held) -> Snapshot | None:
         token = await self._token(held)
@@ -125,7 +142,7 @@ class RedisStore:
         return await self._commit(served, held, {held.step: token})
 
     async def rewind(self, served: Served, held: Held) -> Held | None:
-        return await self._commit(served, held, {})
+        return await self._commit(served, held, {}, bounded=False)
 
     async def fork(self, served: Served, held: Held, copies: list[Held]) -> list[Held]:
         token = await self._token(held)
@@ -146,23 +163,30 @@ class RedisStore:
 
     async def _add(self, served: Served, held: Held, token: str) -> Held:
         tokens = {held.step: token} if token else {}
-        terms = [*_terms(served, held, len(tokens)), token_hex(16)]
+        most = self._most_of(served.tenant)
+        terms = [*_terms(held, most), token_hex(16)]
         fields = await self._fields(held, {}, tokens)
         done = await self._run(scripts.ADD, _key(held), *terms, *_flat(fields))
         if done == scripts.EXISTS:
             raise StreamExists("a stream of that id lives already: end it, or take another id")
-        return _changed(served, held, done)
+        return _changed(held, done, most)
 
-    async def _commit(self, served: Served, held: Held, tokens: dict[int, str]) -> Held | None:
-        """Make a taken stream what `held` says, with the states that are new."""
+    async def _commit(
+        self, served: Served, held: Held, tokens: dict[int, str], *, bounded: bool = True
+    ) -> Held | None:
+        """Make a taken stream what `held` says, with the states that are new.
+
+        bounded: it may be refused because it takes too much.
+        """
+        most = self._most_of(served.tenant) if bounded else _ANY
         taken = self._taken[_key(held)]
         staying = [_state_field(step) for step in held.checkpoints]
         fields = await self._fields(held, taken.marks, tokens)
-        arguments = [*_terms(served, held, 1), taken.lease, len(staying), *staying, *_flat(fields)]
+        arguments = [*_terms(held, most), taken.lease, len(staying), *staying, *_flat(fields)]
         done = await self._run(scripts.COMMIT, _key(held), *arguments)
         if done == scripts.NOT_MINE:
             return None
-        changed = _changed(served, held, done)
+        changed = _changed(held, done, most)
         self._taken.pop(_key(held), None)
         return changed
 
@@ -196,11 +220,23 @@ class RedisStore:
         with suppress(StoreUnavailable):
             for copy in copies:
                 with suppress(StreamUnknown):
-                    if await self.take(copy.tenant, copy.id) is not None:
+                    if await self.take(copy.tenant, copy.id, to_free=True) is not None:
                         try:
                             await self.delete(copy)
                         finally:
                             await self.give_back(copy)
+
+    def _most_of(self, tenant: Tenant) -> int:
+        """The most bytes that a tenant may have in Redis."""
+        return min(tenant.state_bytes, self._part)
+
+    async def _divide(self) -> None:
+        """See how much memory Redis may have, and what a part of it is."""
+        while True:
+            memory = await self._link.memory()
+            limit = int(_FILLED * memory) if memory else sum(self._quotas)
+            self._part = fair_part(limit, self._quotas)
+            await asyncio.sleep(_LOOK_SECONDS)
 
     async def _renew(self) -> None:
         while True:
@@ -226,22 +262,16 @@ class RedisStore:
         return task
 
 
-def _changed(served: Served, held: Held, done: int) -> Held:
+def _changed(held: Held, done: int, most: int) -> Held:
     """A stream after what Redis says of its change."""
     if done >= 0:
-        raise StateQuotaExceeded(
-            f"the streams of this API key hold {done} bytes of state and may hold "
-            f"{served.tenant.state_bytes}: delete some, or continue with state tokens"
-        )
+        raise over_quota(done, most)
     return replace(held, expires_at=time.time() + held.idle_seconds)
 
 
-def _terms(served: Served, held: Held, states: int) -> list[Any]:
-    """The stream's id, what its states take, what the tenant may have, how long it may idle."""
-    most = served.tenant.state_bytes
-    idle_ms = held.idle_seconds * 1000
-    nbytes = served.model.network.layout.nbytes * states
-    return [held.id, nbytes, -1 if most is None else most, idle_ms, idle_ms + _GONE_MS]
+def _terms(held: Held, most: int) -> list[Any]:
+    """The stream's id, what its tenant may have, how long it may idle, and is told of then."""
+    return [held.id, most, held.idle_seconds * 1000, _GONE_MS]
 
 
 def _flat(fields: dict[str, Any]) -> list[Any]:
@@ -257,7 +287,8 @@ def _key(held: Held) -> Key:
 
 
 def _names(key: Key) -> list[str]:
-    """The keys in Redis: the stream, its lease and tombstone; then what its tenant holds."""
+    """The keys in Redis: the stream, its lease and tombstone; then the tables of its tenant."""
     tenant, stream_id = key[0].hex(), key[1]
     of_stream = [f"sruserve:{what}:{tenant}:{stream_id}" for what in ("stream", "lease", "gone")]
-    return of_stream + [f"sruserve:{what}:{tenant}" for what in ("sizes", "ends", "sum")]
+    tables = ("sizes", "ends", "sum", "expired")
+    return of_stream + [f"sruserve:{what}:{tenant}" for what in tables]

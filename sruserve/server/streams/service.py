@@ -143,7 +143,7 @@ class Streams:
 
     async def rewind(self, served: Served, stream_id: str, step: int) -> Held:
         """The stream as it was after `step`; raises `NoCheckpoint`."""
-        async with self._taken(served.tenant, stream_id) as held:
+        async with self._taken(served.tenant, stream_id, to_free=True) as held:
             if step not in _alive(held).checkpoints:
                 known = ", ".join(map(str, held.checkpoints))
                 raise NoCheckpoint(
@@ -154,7 +154,7 @@ class Streams:
 
     async def delete(self, tenant: Tenant, stream_id: str) -> None:
         """Forget a stream, after the step that it is in."""
-        async with self._taken(tenant, stream_id) as held:
+        async with self._taken(tenant, stream_id, to_free=True) as held:
             await self._store.delete(held)
 
     async def token(self, served: Served, stream_id: str) -> tuple[int, str | None]:
@@ -201,7 +201,7 @@ class Streams:
         None: it has not, because another replica has taken the stream.
         """
         idle_seconds = max(0.0, time.time() - (held.expires_at - held.idle_seconds))
-        start = await self._store.state(served, held)
+        start = await self._store.begin(served, held)
         view = StreamView(served, start, self._store.keep, seed=held.seed)
         try:
             reply = await work(view)
@@ -221,8 +221,11 @@ class Streams:
         return reply
 
     @asynccontextmanager
-    async def _taken(self, tenant: Tenant, stream_id: str) -> AsyncIterator[Held]:
-        async with await self._turns.take(self._store, tenant, stream_id) as held:
+    async def _taken(
+        self, tenant: Tenant, stream_id: str, *, to_free: bool = False
+    ) -> AsyncIterator[Held]:
+        turn = await self._turns.take(self._store, tenant, stream_id, to_free=to_free)
+        async with turn as held:
             yield held
 
     @property

@@ -5,6 +5,7 @@ import math
 import time
 from weakref import WeakValueDictionary
 
+from sruserve.server.budget import Budget
 from sruserve.server.errors import Overloaded, StoreUnavailable
 from sruserve.server.streams.held import Held, Store
 from sruserve.server.tenants import Tenant
@@ -31,11 +32,11 @@ class Turn:
 class Turns:
     """The lines in front of all streams.
 
-    most_bytes: of the requests that wait in them.
+    most_bytes: of the requests that wait in them; a tenant's may be half of that.
     """
 
     def __init__(self, most_bytes: int) -> None:
-        self._most_bytes, self._bytes = most_bytes, 0
+        self._waiting = Budget(most_bytes, _overloaded, share=most_bytes // 2)
         self._lines: WeakValueDictionary[tuple[bytes, str], _Line] = WeakValueDictionary()
 
     def line(self, tenant: Tenant, stream_id: str) -> "_Line":
@@ -46,30 +47,31 @@ class Turns:
             line = self._lines[key] = _Line()
         return line
 
-    async def take(self, store: Store, tenant: Tenant, stream_id: str, cost: int = 0) -> Turn:
+    async def take(
+        self,
+        store: Store,
+        tenant: Tenant,
+        stream_id: str,
+        cost: int = 0,
+        *,
+        to_free: bool = False,
+    ) -> Turn:
         """Wait until nobody else works on a stream, and take it.
 
         cost: bytes of the request that waits; `Overloaded` if there is no room for it.
+        to_free: as of `Store.take`.
         """
-        if self._bytes and self._bytes + cost > self._most_bytes:
-            raise Overloaded(
-                "the steps that wait for their streams are as long as SRUSERVE_MAX_QUEUE_BYTES "
-                "allows; retry after a moment"
-            )
-        self._bytes += cost
-        try:
+        with self._waiting.hold(cost, tenant.name or None):
             line, asked = self.line(tenant, stream_id), time.monotonic()
             await line.acquire()
             try:
                 if line.failed_at > asked:  # each would wait for the store as long as the first
                     raise StoreUnavailable
-                held = await _when_free(store, line, tenant, stream_id)
+                held = await _when_free(store, line, tenant, stream_id, to_free)
             except BaseException:
                 line.release()
                 raise
             return Turn(store, line, held)
-        finally:
-            self._bytes -= cost
 
 
 class _Line(asyncio.Lock):
@@ -78,10 +80,19 @@ class _Line(asyncio.Lock):
     failed_at = -math.inf
 
 
-async def _when_free(store: Store, line: _Line, tenant: Tenant, stream_id: str) -> Held:
+def _overloaded() -> Overloaded:
+    return Overloaded(
+        "the steps that wait for their streams are as long as SRUSERVE_MAX_QUEUE_BYTES allows; "
+        "retry after a moment"
+    )
+
+
+async def _when_free(
+    store: Store, line: _Line, tenant: Tenant, stream_id: str, to_free: bool
+) -> Held:
     """Take a stream as soon as no other replica has it."""
     try:
-        while (held := await store.take(tenant, stream_id)) is None:
+        while (held := await store.take(tenant, stream_id, to_free=to_free)) is None:
             await asyncio.sleep(_LOOK_AGAIN_SECONDS)
     except StoreUnavailable:
         line.failed_at = time.monotonic()

@@ -41,7 +41,8 @@ def run(request: pytest.FixtureRequest, folders: Path) -> Run:
         settings = load_settings(
             model_folders=chosen, state_pool_bytes=1 << 20, store=store, state_keys=KEYS
         )
-        lifecycle, streams = Lifecycle(settings), open_streams(settings)
+        lifecycle = Lifecycle(settings)
+        streams = open_streams(settings, lifecycle.tenants)
         await lifecycle.start()
         await streams.start()
         try:
