@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import (
     BaseModel,
@@ -20,11 +20,12 @@ from pydantic import (
     ValidationError,
 )
 
-from sruserve.server.errors import RateLimited, StateQuotaExceeded, Unauthorized
+from sruserve.server.errors import RateLimited, Refused, StateQuotaExceeded, Unauthorized
 
 DEFAULT_TENANT = "default"  # of keys that stand in a list without a name
 STREAM_BYTES = 1 << 30  # that a tenant's streams may take, unless something else is said
 _BEARER = "bearer "
+_ROUNDING = 1e-9
 
 
 class KeyEntry(BaseModel):
@@ -44,21 +45,61 @@ class KeyEntry(BaseModel):
 
 
 class Bucket:
-    """A token bucket that holds one second's worth; use beyond it is a debt that time pays."""
+    """A token bucket that holds one second's worth.
+
+    More than that may be taken from a full one alone, and is then a debt that time pays: so no
+    more than one request is ever ahead of the rate, and nobody waits longer than for that one.
+    """
 
     def __init__(self, rate: float, clock: Callable[[], float]) -> None:
         self._rate, self._most, self._clock = rate, max(rate, 1.0), clock
         self._level, self._at = self._most, clock()
 
-    def wait_seconds(self) -> float:
-        """How long until something may be taken; 0 is now."""
+    def take(self, amount: float) -> float:
+        """Take an amount, and return 0; or the seconds until it could be taken, and take none."""
+        wait = self._seconds_until(min(amount, self._most))
+        if not wait:
+            self._level -= amount
+        return wait
+
+    def give_back(self, amount: float) -> None:
+        self._level += amount
+
+    def debt_seconds(self) -> float:
+        """How long until any amount could be taken, if there is a debt; else 0."""
+        return self._seconds_until(self._most) if self._seconds_until(0) else 0.0
+
+    def _seconds_until(self, level: float) -> float:
         now = self._clock()
         self._level = min(self._most, self._level + (now - self._at) * self._rate)
         self._at = now
-        return max(0.0, (1.0 - self._level) / self._rate)
+        missing = level - self._level
+        return missing / self._rate if missing > _ROUNDING * self._most else 0.0
 
-    def take(self, amount: float) -> None:
-        self._level -= amount
+
+class Spent:
+    """Steps that are taken while a block computes them; what it did not use is given back.
+
+    used: how many were computed; None: nobody knows, so all of them count, unless the block ends
+        because the server refuses the work.
+    """
+
+    __slots__ = ("_bucket", "_most", "used")
+
+    def __init__(self, bucket: Bucket | None, most: int) -> None:
+        self._bucket, self._most = bucket, most
+        self.used: int | None = 0
+
+    def __enter__(self) -> Self:
+        if self._bucket is not None and (wait := self._bucket.take(self._most)):
+            raise _limited("steps", wait)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self.used is None and kind is not None and issubclass(kind, Refused):
+            self.used = 0
+        if self._bucket is not None and self.used is not None:
+            self._bucket.give_back(self._most - self.used)
 
 
 class Tenant:
@@ -85,21 +126,18 @@ class Tenant:
 
     def admit(self) -> None:
         """Count a request, or raise `RateLimited` with the time until the next one may come."""
-        if self._requests is not None and (wait := self._requests.wait_seconds()):
-            raise _limited("requests", wait)
-        if self._steps is not None and (wait := self._steps.wait_seconds()):
+        if self._steps is not None and (wait := self._steps.debt_seconds()):
             raise _limited("steps", wait)
-        if self._requests is not None:
-            self._requests.take(1)
+        if self._requests is not None and (wait := self._requests.take(1)):
+            raise _limited("requests", wait)
 
     def priority(self, asked: int) -> int:
         """The priority that a request gets which asks for one."""
         return max(asked, self._priority)
 
-    def charge(self, steps: int) -> None:
-        """Count steps that were computed; those beyond the limit delay the next request."""
-        if self._steps is not None:
-            self._steps.take(steps)
+    def spend(self, most: int) -> Spent:
+        """`with` it: the steps that the work may need at most, or `RateLimited`."""
+        return Spent(self._steps, most)
 
     def hold(self, amount: int, instead_of: int = 0) -> None:
         """Count bytes of what the server keeps for it, or raise `StateQuotaExceeded`.

@@ -1,14 +1,24 @@
 """API keys, and what each tenant may use."""
 
 import json
+import math
+import random
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
 import pytest
 
-from sruserve.server.errors import RateLimited, StateQuotaExceeded, Unauthorized
+from sruserve.server.errors import (
+    NotFinite,
+    Overloaded,
+    RateLimited,
+    StateQuotaExceeded,
+    Unauthorized,
+)
 from sruserve.server.settings import SettingsError, load_settings
 from sruserve.server.tenants import KeyEntry, Tenant, Tenants, read_keys
 from tests.server.conftest import Serve
@@ -95,26 +105,109 @@ def test_questions_about_models_count_and_probes_do_not(serve: Serve, path: str)
         assert client.get("/readyz", headers=bearer(ACME)).status_code == 200
 
 
-def test_steps_are_charged_when_they_are_known_and_delay_what_follows(serve: Serve) -> None:
+def test_steps_count_before_they_are_computed_and_what_is_not_used_is_given_back(
+    serve: Serve,
+) -> None:
     keys = json.dumps([{"key": ACME, "steps_per_second": 100}])
+    with serve("characters", "question", api_keys=keys) as (client, _):
+        body = {"model": "characters", "prompt": "a", "max_tokens": 400}
+        with ThreadPoolExecutor(8) as pool:
+            asked = [
+                pool.submit(client.post, COMPLETE, json=body, headers=bearer(ACME))
+                for _ in range(8)
+            ]
+            replies = [each.result() for each in asked]
+        codes = [reply.status_code for reply in replies]
+        assert codes.count(200) == 1, "several pass the same check"
+        refused = [reply for reply in replies if reply.status_code == 429]
+        assert len(refused) == 7
+        assert max(int(reply.headers["retry-after"]) for reply in refused) <= 5
     with serve("characters", api_keys=keys) as (client, _):
-        body = {"prompt": "a", "max_tokens": 400}
-        assert client.post(COMPLETE, json=body, headers=bearer(ACME)).status_code == 200
-        refused = client.post(COMPLETE, json=body, headers=bearer(ACME))
-        assert refused.status_code == 429
-        assert 2 <= int(refused.headers["retry-after"]) <= 4
+        body = {"prompt": "a", "max_tokens": 90, "stop": list("abcdefghijklmnop")}
+        for _ in range(5):  # each may take 91, and takes less
+            reply = client.post(COMPLETE, json=body, headers=bearer(ACME))
+            assert reply.status_code == 200
+            if reply.json()["usage"]["total_tokens"] > 20:
+                break
 
 
-def test_a_bucket_pays_its_debt_with_time() -> None:
-    now = 0.0
-    tenant = Tenant("a", KeyEntry(key=ACME, steps_per_second=10), lambda: now)
-    tenant.admit()
-    tenant.charge(40)
-    with pytest.raises(RateLimited) as refused:
+LIMITED = KeyEntry(key=ACME, steps_per_second=10)
+
+
+def take(tenant: Tenant, steps: int) -> int | None:
+    """Use so many steps; or the seconds to wait."""
+    try:
         tenant.admit()
-    assert refused.value.retry_after_seconds == 4  # 31 steps short of one, at ten per second
+        with tenant.spend(steps) as spent:
+            spent.used = steps
+    except RateLimited as refused:
+        return refused.retry_after_seconds
+    return None
+
+
+def test_more_than_a_second_is_let_through_when_nothing_else_was_and_is_paid_with_time() -> None:
+    now = 0.0
+    tenant = Tenant("a", LIMITED, lambda: now)
+    assert take(tenant, 40) is None
+    assert take(tenant, 1) == 4  # 30 owed, and then the bucket fills
+    now = 2.5
+    assert take(tenant, 1) == 2
     now = 3.2
-    tenant.admit()
+    assert take(tenant, 5) == 1
+    assert take(tenant, 2) is None
+    assert take(tenant, 40) == 1  # until the bucket is full
+    now = 4.3
+    assert take(tenant, 40) is None
+
+
+def test_who_waits_as_long_as_told_is_let_through() -> None:
+    chance, now = random.Random(3), 0.0
+    tenant = Tenant("a", LIMITED, lambda: now)
+    used = largest = 0
+    for _ in range(2000):
+        steps = chance.choice([0, 1, 3, 9, 10, 11, 40, 500])
+        if (wait := take(tenant, steps)) is not None:
+            assert wait <= 1 + math.ceil(largest / 10), "more than the largest request owes"
+            now += wait
+            assert take(tenant, steps) is None
+        used, largest = used + steps, max(largest, steps)
+        assert used <= 10 + 10 * now + 500, "more than the rate, a burst and one request"
+        now += chance.random() * 0.3
+
+
+def test_requests_that_run_together_do_not_pass_the_same_check() -> None:
+    tenant = Tenant("a", LIMITED, lambda: 0.0)
+    with tenant.spend(6):
+        with pytest.raises(RateLimited), tenant.spend(6):
+            pass
+        with tenant.spend(4) as spent:
+            spent.used = 4
+    with tenant.spend(6) as spent:
+        spent.used = None
+    assert take(tenant, 1) == 1, "what nobody knows of counts"
+    with pytest.raises(RateLimited), tenant.spend(1):
+        pass
+
+
+def test_who_is_refused_has_used_nothing() -> None:
+    tenant = Tenant("a", LIMITED, lambda: 0.0)
+    for used in (0, None):
+        with suppress(Overloaded), tenant.spend(500) as spent:
+            spent.used = used
+            raise Overloaded
+    with suppress(NotFinite), tenant.spend(10) as spent:
+        spent.used = None
+        raise NotFinite("it was computed")
+    assert take(tenant, 1) == 1
+
+
+def test_as_many_requests_as_a_second_has_are_let_through_at_once() -> None:
+    now = 0.0
+    entry = KeyEntry(key=ACME, requests_per_second=3)
+    tenant = Tenant("a", entry, lambda: now)
+    for moment in (0.0, 1.0, 100.0):
+        now = moment
+        assert [take(tenant, 5) for _ in range(4)] == [None, None, None, 1]
 
 
 def test_kept_states_count_against_the_quota_until_they_are_released() -> None:

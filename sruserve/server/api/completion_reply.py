@@ -44,6 +44,7 @@ class Completion:
             for k in range(n)
         ]
         self._unfinished = len(self._choices)
+        self.generated = 0  # tokens of all choices, as far as they have come
         echoed = n * sum(len(prompt.logprobs) for prompt in prompts)
         self._echoes_much = echoed > LONG_TOKENS
         self._prompt_tokens = sum(len(prompt.ids) for prompt in prompts)
@@ -62,6 +63,7 @@ class Completion:
 
     def deliver(self, index: int, piece: Any) -> None:
         """Called by the engine, on the loop."""
+        self.generated += len(piece.tokens)
         if self.outbox is None:
             self._choices[index].keep(piece)
             return

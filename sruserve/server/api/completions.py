@@ -86,7 +86,14 @@ class CompletionRoute(Route[CompletionRequest]):
         prompts = await self.read(long, cost, read_prompts, request, served, given)
         state_numbers = len(prompts) * (request.n or 1) * served.state_numbers(keep)
         waiting_states = self._waiting_states(request, state_numbers)
-        with self.promise(waiting_states * state_numbers + echo_numbers(prompts, request)):
+        items = choices_of(prompts, request)
+        read = sum(len(item.inputs) for item in items)
+        if request.echoes_logprobs:
+            read += sum(len(prompt.ids) for prompt in prompts)
+        with (
+            self.promise(waiting_states * state_numbers + echo_numbers(prompts, request)),
+            served.tenant.spend(read + len(items) * request.token_limit) as spent,
+        ):
             if request.echoes_logprobs:
                 prompts = await self._scored(call, request, served, prompts, deadline)
             done = call.loop.create_future()
@@ -95,7 +102,7 @@ class CompletionRoute(Route[CompletionRequest]):
             completion = Completion(call, served, request, prompts, done, outbox, first_text)
             job = Job(
                 kind=Kind.GENERATE,
-                items=choices_of(prompts, request),
+                items=items,
                 loop=call.loop,
                 deliver=completion.deliver,
                 done=done,
@@ -107,11 +114,14 @@ class CompletionRoute(Route[CompletionRequest]):
                 priority=served.tenant.priority(request.priority),
             )
             served.submit(job)
+            spent.used = None
             try:
                 yield completion
             finally:
+                # A client that leaves before it was told anything has used nobody knows how much.
+                if request.stream or (done.done() and not done.cancelled()):
+                    spent.used = read + completion.generated
                 done.cancel()  # does nothing to a job that has ended
-                served.tenant.charge(completion.steps)
 
     async def _scored(
         self,
@@ -134,7 +144,6 @@ class CompletionRoute(Route[CompletionRequest]):
             priority=served.tenant.priority(request.priority),
         )
         await run_job(call, served, job)
-        served.tenant.charge(sum(result.steps for result in results))
         return [
             replace(prompt, logprobs=result.logprobs)
             for prompt, result in zip(prompts, results, strict=True)

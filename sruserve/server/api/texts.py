@@ -15,7 +15,7 @@ from sruserve.server.api.inputs import (
     split_inputs,
 )
 from sruserve.server.api.requests import ChunkRequest
-from sruserve.server.api.route import Route, off_loop, run_job
+from sruserve.server.api.route import Route, off_loop
 from sruserve.server.api.served import Served
 from sruserve.server.engine.jobs import Item, Job, Keep, Kind
 from sruserve.server.errors import InvalidRequest
@@ -70,10 +70,13 @@ class TextRoute(Route[Body]):
         numbers = sum(self.numbers(served, item) for item in items)
         numbers += len(items) * served.state_numbers(keep)
         many = keep is Keep.SNAPSHOT and len(items) > MANY_STATES
+        asked = sum(len(item.inputs) for item in items)
         with self.promise(numbers):
-            await run_job(caller, served, job)
-            steps = sum(result.steps for result in results)
-            served.tenant.charge(steps)
+            with served.tenant.spend(asked) as spent:
+                served.submit(job)
+                spent.used = None
+                await caller.wait(job.done)
+                steps = spent.used = sum(result.steps for result in results)
             told = list(zip(items, results, strict=True))
             yield Results(told, steps, many or numbers > LONG_CHARACTERS)
 
