@@ -122,7 +122,7 @@ class InputTooLong(InvalidRequest):
 
 
 class NotFinite(InvalidRequest):
-    """A number in the request is NaN or infinite."""
+    """A number in the request is NaN or infinite, or makes the model's numbers so."""
 
     code = "not_finite"
 

@@ -53,6 +53,6 @@ class Checkpoints:
             if stream.dropped:
                 continue
             state = None
-            if move.error is None:
+            if move.error is None and move.states[checkpoint.index].isfinite().all():
                 state = replace(checkpoint.state, row=move.states[checkpoint.index].numpy())
             yield stream, replace(checkpoint.piece, state=state)

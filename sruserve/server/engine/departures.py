@@ -6,11 +6,11 @@ from itertools import groupby
 
 import numpy as np
 
-from sruserve.server.engine.jobs import Ending, Keep, Row
+from sruserve.server.engine.jobs import Ending, Keep, Kind, Row
 from sruserve.server.engine.moves import Move
 from sruserve.server.engine.residents import Resident
 from sruserve.server.engine.states import States, trouble
-from sruserve.server.engine.streams import Stream
+from sruserve.server.engine.streams import Stream, not_finite
 from sruserve.server.errors import ServeError, faults
 
 Stopped = tuple[Stream, Ending]  # a stream, and why it ends
@@ -37,9 +37,17 @@ class Departures:
 
     def begin(self, stopped: Sequence[Stopped]) -> None:
         """Streams are done: have their states kept or copied, if their jobs ask for it."""
+        try:
+            finite = self._finite([stream for stream, _ in stopped])
+        except Exception as error:
+            problem = trouble(error)
+            self._open += [Departure(*one, error=problem) for one in stopped]
+            return
         for job, group in groupby(stopped, key=lambda one: one[0].job):
             departures = [Departure(stream, ending) for stream, ending in group]
             try:
+                if not all(finite.get(departure.stream, True) for departure in departures):
+                    raise not_finite()
                 if job.keep is Keep.RESIDENT:
                     for departure in departures:
                         departure.row = self._states.keep(departure.stream)
@@ -74,6 +82,19 @@ class Departures:
         """Forget a state that was kept for a result of which nobody will be told."""
         if isinstance(departure.row, Resident):
             self._states.residents.drop(departure.row)
+
+    def _finite(self, streams: Sequence[Stream]) -> dict[Stream, bool]:
+        """Whether those states are finite that nobody looks at later.
+
+        They stay here, or show by nothing but the text that was sampled.
+        """
+        unseen = [
+            stream
+            for stream in streams
+            if stream.source >= 0
+            and (stream.job.kind is Kind.GENERATE or stream.job.keep is Keep.RESIDENT)
+        ]
+        return dict(zip(unseen, self._states.finite(unseen), strict=True))
 
     def _take(self, departures: Sequence[Departure]) -> None:
         moving = {}

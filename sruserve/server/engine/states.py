@@ -25,6 +25,7 @@ from sruserve.server.errors import (
 )
 
 _MAX_ROWS = 1 << 20
+_LOOK_BYTES = 4 << 20  # of states that are looked at together
 _RESERVE = 1024  # rows that kept states leave to running streams, however little the host may hold
 
 
@@ -146,6 +147,13 @@ class States:
         self._unread(stream)
         stream.row = row
         self._own += 1
+
+    def finite(self, streams: Sequence[Stream]) -> Iterator[bool]:
+        """Whether every number of each stream's state is finite."""
+        most = max(1, _LOOK_BYTES // max(1, self.pool.row_bytes))
+        for first in range(0, len(streams), most):
+            rows = [stream.source for stream in streams[first : first + most]]
+            yield from self.pool.rows[rows].isfinite().all(1).tolist()
 
     def keep(self, stream: Stream) -> Resident:
         """Keep the state that a stream ends in, instead of giving its row back."""

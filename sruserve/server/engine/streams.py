@@ -31,6 +31,7 @@ from sruserve.server.engine.moves import Move
 from sruserve.server.engine.philox import uniforms
 from sruserve.server.engine.residents import Resident
 from sruserve.server.engine.writer import Writer
+from sruserve.server.errors import NotFinite
 
 _NEW = Snapshot(np.zeros(0, np.float32))
 _NONE = np.zeros(0, np.int64)
@@ -238,6 +239,8 @@ class Stream:
                 before = int(start.answer.argmax()) if len(start.answer) else None
                 labels = np.concatenate([_NONE, *found.labels])
                 scores = np.concatenate([_NEW.answer, *found.values])
+                if np.isnan(scores).any():
+                    raise not_finite()
                 return Tagged(labels, scores, before, steps, state)
             case Kind.ENCODE:
                 outputs = np.concatenate(found.values) if steps else np.zeros((0, 0), np.float32)
@@ -245,13 +248,20 @@ class Stream:
             case Kind.SCORE:
                 # fsum rounds once, so the sum does not depend on how the engine cut the input.
                 total = math.fsum(value for part in found.values for value in part.tolist())
+                if not math.isfinite(total):
+                    raise not_finite()
                 targets = self.known[1:]
                 characters = 0 if self.codec is None else int(self.codec.characters[targets].sum())
                 return Scored(total, len(targets), characters, steps, state, found.logprobs)
+        if found.answer is not None and math.isnan(found.answer.item(-1)):  # then all of them are
+            raise not_finite()
         unanswered = item.more and not steps
         return Classified(None if unanswered else found.answer, steps, state)
 
     def _snapshot(self, row: Row | Resident) -> Snapshot:
+        """The state; raises `NotFinite` for a copy that nothing could go on from."""
+        if isinstance(row, np.ndarray) and not np.isfinite(row).all():
+            raise not_finite()
         item = self.job.items[self.index]
         if not self.job.kind.predicts:
             answer = _NEW.answer if self.found.answer is None else self.found.answer
@@ -271,6 +281,14 @@ class Stream:
             constraint=b"" if constraint is None else constraint.identity,
             spelled=b"" if self.spelling is None else self.spelling.spelled,
         )
+
+
+def not_finite() -> NotFinite:
+    """The error of a stream whose numbers are more than the model can compute with."""
+    return NotFinite(
+        "the numbers of the model become NaN or infinite with this input, so there is no result "
+        "and no state to go on from: send smaller numbers, or go on from an earlier state"
+    )
 
 
 def _spelling(
