@@ -106,7 +106,7 @@ class Application:
 
     def _add_routes(self) -> Inference:
         settings = self.settings
-        limits = InputLimits(
+        limits = self.limits = InputLimits(
             body_bytes=settings.max_body_bytes,
             input_bytes=settings.max_input_bytes,
             inputs=settings.max_inputs,

@@ -21,6 +21,14 @@ class Hold:
         self._budget._take(self, self._owner, amount)
         self.amount += amount
 
+    def resize(self, amount: int) -> None:
+        """Hold this amount instead, or raise what the budget refuses with and change nothing."""
+        if amount > self.amount:
+            self.grow(amount - self.amount)
+        elif amount < self.amount:
+            self._budget._give_back(self._owner, self.amount - amount)
+            self.amount = amount
+
     def release(self) -> None:
         """Hold nothing any more; a second time does nothing."""
         self._budget._give_back(self._owner, self.amount)

@@ -3,15 +3,17 @@
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import AbstractContextManager
 from itertools import count
 from os import urandom
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 from urllib.parse import parse_qs
 
 from pydantic_core import to_json
 
 from sruserve.server.api.parts import check_parts
+from sruserve.server.budget import Hold
 from sruserve.server.errors import BodyTooLarge, Draining, ServeError
 from sruserve.server.metrics import UNKNOWN_MODEL
 
@@ -48,6 +50,10 @@ class Caller(Protocol):
         """Wait for a job. If the client leaves first, withdraw it and raise `ClientGone`."""
         ...
 
+    def unsent(self, hold: Hold) -> AbstractContextManager[object]:
+        """The time in which a reply is made and sent, which `hold` counts."""
+        ...
+
 
 class ClientGone(Exception):
     """The client closed the connection before its reply was complete."""
@@ -59,7 +65,10 @@ class Call:
     begin: `time.perf_counter()` at its arrival.
     model: the name of the model that it is for, as far as that is known.
     started: the reply's status has been sent.
+    keeps: its whole reply stays in memory until the request ends, also where it is streamed.
     """
+
+    keeps: ClassVar[bool] = False
 
     __slots__ = (
         "_gone", "_receive", "_scope", "_send", "_watcher", "begin", "loop", "model", "number",
@@ -176,6 +185,10 @@ class Call:
         finally:
             timer.cancel()
             self.unwatch()
+
+    def unsent(self, hold: Hold) -> AbstractContextManager[object]:
+        """The time in which a reply is made and sent: the block that it opens."""
+        return hold
 
     @property
     def gone(self) -> bool:

@@ -10,10 +10,17 @@ from sruserve.server.api.catalogue import Catalogue
 from sruserve.server.api.completion_reply import Completion
 from sruserve.server.api.completion_request import CompletionRequest
 from sruserve.server.api.constraints import Constraints
-from sruserve.server.api.events import Outbox, next_stretches, send_events
+from sruserve.server.api.events import Outbox, Room, next_stretches, send_events
 from sruserve.server.api.inputs import is_long, split_inputs
 from sruserve.server.api.limits import InputLimits
-from sruserve.server.api.prompts import Prompt, choices_of, echo_numbers, read_prompts
+from sruserve.server.api.prompts import (
+    Prompt,
+    choices_of,
+    echo_numbers,
+    new_numbers,
+    read_prompts,
+    token_numbers,
+)
 from sruserve.server.api.route import Route, off_loop, run_job
 from sruserve.server.api.sampling import check_completions, read_sampling
 from sruserve.server.api.served import Served
@@ -21,6 +28,7 @@ from sruserve.server.engine.jobs import Item, Job, Kind, Sampling
 from sruserve.server.tenants import Tenants
 
 _WAITING_STATES = 8  # those of a client that keeps up
+_STREAM_NUMBERS = 1024  # that a stream may always have waiting: so much for a client that keeps up
 
 
 class CompletionRoute(Route[CompletionRequest]):
@@ -90,14 +98,24 @@ class CompletionRoute(Route[CompletionRequest]):
         read = sum(len(item.inputs) for item in items)
         if request.echoes_logprobs:
             read += sum(len(prompt.ids) for prompt in prompts)
+        numbers = new_numbers(prompts, request)
+        if request.stream and not call.keeps:  # more is counted as it waits for the client
+            numbers = min(numbers, _STREAM_NUMBERS, self.limits.reply_numbers // 2)
+        free = numbers
+        numbers += waiting_states * state_numbers + echo_numbers(prompts, request)
+        advice = "lower `max_tokens`, `n` or `logprobs`, or send fewer or shorter prompts"
+        hold = self.promise(numbers, served, advice)
         with (
-            self.promise(waiting_states * state_numbers + echo_numbers(prompts, request)),
+            call.unsent(hold),
             served.tenant.spend(read + len(items) * request.token_limit) as spent,
         ):
             if request.echoes_logprobs:
                 prompts = await self._scored(call, request, served, prompts, deadline)
             done = call.loop.create_future()
-            outbox = Outbox(done, waiting_states) if request.stream else None
+            outbox = None
+            if request.stream:
+                room = Room(hold, free, token_numbers(request), self.limits.reply_numbers)
+                outbox = Outbox(done, waiting_states, room)
             first_text = self.metrics(served.name).first_character
             completion = Completion(call, served, request, prompts, done, outbox, first_text)
             job = Job(

@@ -54,12 +54,25 @@ def choices_of(prompts: Sequence[Prompt], request: CompletionRequest) -> list[It
     return items
 
 
+def token_numbers(request: CompletionRequest) -> int:
+    """How many numbers, about, a reply says of each token."""
+    if request.logprobs is not None:
+        return _TOKEN_NUMBERS + 2 * request.logprobs
+    return 1 + request.return_token_ids
+
+
 def echo_numbers(prompts: Sequence[Prompt], request: CompletionRequest) -> int:
     """How many numbers, about, a reply says of the prompts' tokens."""
-    if not request.echoes_logprobs:
+    if not request.echo:
         return 0
-    each = _TOKEN_NUMBERS + 2 * (request.logprobs or 0)
+    each = token_numbers(request)
     return sum(len(prompt.ids) for prompt in prompts) * each * (request.n or 1)
+
+
+def new_numbers(prompts: Sequence[Prompt], request: CompletionRequest) -> int:
+    """How many numbers, about, a reply says of new tokens at most."""
+    completions = len(prompts) * (request.n or 1)
+    return completions * request.token_limit * token_numbers(request)
 
 
 def _offsets(given: str | list[int], start: Snapshot | None, served: Served) -> list[int]:

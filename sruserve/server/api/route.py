@@ -1,8 +1,7 @@
 """What the routes of one task share: validate, choose the model, bound what is in memory."""
 
 from asyncio import create_task, shield, to_thread
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from time import monotonic
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -12,6 +11,7 @@ from sruserve.server.api.endpoint import Endpoint
 from sruserve.server.api.limits import InputLimits
 from sruserve.server.api.requests import Request
 from sruserve.server.api.served import Served
+from sruserve.server.budget import Hold
 from sruserve.server.engine.jobs import Job
 from sruserve.server.errors import InputTooLong, Overloaded
 from sruserve.server.metrics import UNKNOWN_MODEL
@@ -38,7 +38,6 @@ class Route(Endpoint, Generic[Body]):
         self.catalogue = catalogue
         self.limits = limits
         self._reading_bytes = 0  # of the bodies that other threads read, or that wait for one
-        self._unsent_numbers = 0  # of the replies that are made, or that wait for their clients
         self._validate: Callable[[bytes], Body] = self.schema.__pydantic_validator__.validate_json
 
     async def serve(self, call: Call, tenant: Tenant) -> None:
@@ -79,28 +78,26 @@ class Route(Endpoint, Generic[Body]):
         reading.add_done_callback(was_read)
         return await shield(reading)  # a thread goes on with it when nobody waits any more
 
-    @contextmanager
-    def promise(self, numbers: int) -> Iterator[None]:
-        """Make and send a reply of about so many numbers, if neither it nor all are too many.
+    def promise(
+        self,
+        numbers: int,
+        served: Served | None = None,
+        advice: str = "send chunks with `state`, or fewer inputs",
+    ) -> Hold:
+        """Hold room for a reply of about so many numbers, before they are made.
 
         Results are in memory until their client has taken them, however short its request was.
+        Raises `InputTooLong` if one reply may not have so many, `Overloaded` if all may not.
+
+        advice: what to change in a request that asks for too much.
         """
         most = self.limits.reply_numbers
         if numbers > most:
             raise InputTooLong(
-                f"the reply would hold {numbers} numbers and may hold {most}: send chunks with "
-                "`state`, or fewer inputs, or ask the operator to raise SRUSERVE_MAX_BODY_BYTES"
+                f"the reply would hold {numbers} numbers and may hold {most}: {advice}, or ask the "
+                "operator to raise SRUSERVE_MAX_BODY_BYTES"
             )
-        if self._unsent_numbers and self._unsent_numbers + numbers > self.limits.unsent_numbers:
-            raise Overloaded(
-                "the replies that are not yet sent are as long as SRUSERVE_MAX_QUEUE_BYTES allows; "
-                "retry after a moment, or ask for less at a time"
-            )
-        self._unsent_numbers += numbers
-        try:
-            yield
-        finally:
-            self._unsent_numbers -= numbers
+        return self.limits.replies.hold(numbers, served.tenant.name or None if served else None)
 
     def deadline(self, request: Request) -> float:
         """When a job that has not begun is given up, on `time.monotonic()`; 0 is never."""

@@ -71,7 +71,7 @@ class TextRoute(Route[Body]):
         numbers += len(items) * served.state_numbers(keep)
         many = keep is Keep.SNAPSHOT and len(items) > MANY_STATES
         asked = sum(len(item.inputs) for item in items)
-        with self.promise(numbers):
+        with caller.unsent(self.promise(numbers, served)):
             with served.tenant.spend(asked) as spent:
                 served.submit(job)
                 spent.used = None

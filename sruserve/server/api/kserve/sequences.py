@@ -13,6 +13,7 @@ from sruserve.server.api.kserve.wire import pack_request, pack_response, unpack_
 from sruserve.server.api.requests import Request
 from sruserve.server.api.route import LONG_BYTES, off_loop
 from sruserve.server.api.served import Served
+from sruserve.server.budget import Hold
 from sruserve.server.errors import (
     InvalidRequest,
     ServeError,
@@ -159,3 +160,6 @@ class _Patient:
 
     async def wait(self, done: asyncio.Future[Any]) -> None:
         await done
+
+    def unsent(self, hold: Hold) -> Hold:
+        return hold

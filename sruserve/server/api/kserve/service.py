@@ -106,7 +106,7 @@ class Inference:
         """The tensors of a model."""
         return task_of(self._find(name, version), self._routes).signature
 
-    def promise(self, response: InferResponse) -> AbstractContextManager[None]:
+    def promise(self, response: InferResponse) -> AbstractContextManager[object]:
         """Send a response: until the block ends it counts among the replies in memory."""
         numbers = sum(len(output.values) for output in response.outputs)
         return self._routes.classify.promise(numbers)

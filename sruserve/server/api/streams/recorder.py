@@ -1,9 +1,11 @@
 """A call whose reply is also kept, and which goes on when its client has left."""
 
 import asyncio
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from sruserve.server.api.call import Call
+from sruserve.server.budget import Hold
 
 
 class Recorder(Call):
@@ -15,7 +17,8 @@ class Recorder(Call):
     heard: the client is still there.
     """
 
-    __slots__ = ("_call", "_headers", "_kept", "heard", "last")
+    __slots__ = ("_call", "_headers", "_holds", "_kept", "heard", "last")
+    keeps = True
 
     def __init__(self, call: Call) -> None:
         self.begin, self.loop, self.number = call.begin, call.loop, call.number
@@ -24,6 +27,7 @@ class Recorder(Call):
         self._watcher = None
         self._call = call
         self._kept: list[bytes] = []
+        self._holds: list[Hold] = []
         self._headers: list[tuple[bytes, bytes]] = []
         self.last = b""
         self.heard = True
@@ -52,6 +56,16 @@ class Recorder(Call):
     async def wait(self, done: asyncio.Future[Any]) -> None:
         """Wait for a job, whatever the client does."""
         await done
+
+    def unsent(self, hold: Hold) -> AbstractContextManager[object]:
+        """Count the reply until `release`: it is stored, then sent."""
+        self._holds.append(hold)
+        return nullcontext()
+
+    def release(self, _: object = None) -> None:
+        """The reply was sent, or nobody waits for it."""
+        for hold in self._holds:
+            hold.release()
 
     def watch(self, done: asyncio.Future[Any]) -> None:
         """Let the job be: its outcome is the step's."""

@@ -1,5 +1,6 @@
 """`POST /v1/streams/{id}/steps`: what the model's own route answers, exactly once."""
 
+from asyncio import Task
 from typing import Any
 
 from pydantic import ValidationError
@@ -45,6 +46,15 @@ class Steps(StreamEndpoint):
 
         step = self.streams.step(served, held.id, request.step, body, work)
         outcome = call.loop.create_task(step)
+        try:
+            await self._answer(call, recorder, outcome, request)
+        finally:
+            outcome.add_done_callback(recorder.release)
+
+    async def _answer(
+        self, call: Call, recorder: Recorder, outcome: Task[bytes], request: Step
+    ) -> None:
+        """Answer with the outcome of a step, as far as the client has not got it."""
         try:
             await call.wait(outcome)
         except ClientGone:

@@ -1,0 +1,165 @@
+"""Replies are counted before they are made, and streams by what waits for their clients."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+import websockets.sync.client as websockets
+
+from sruserve.server.api.events import Outbox, Room
+from sruserve.server.app import Application
+from sruserve.server.budget import Budget
+from sruserve.server.engine.jobs import Generated
+from sruserve.server.errors import Overloaded
+from tests.server.conftest import Serve
+from tests.server.test_bad_input import COMPLETE, post, refusal
+from tests.server.test_clients_that_leave import until
+
+MOST = 1000  # numbers of one reply
+
+
+@pytest.fixture(scope="module")
+def running(serve: Serve) -> Iterator[tuple[httpx.Client, Application]]:
+    """A server whose replies are short."""
+    with serve("characters", "ids", max_body_bytes=8 * MOST) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def small(running: tuple[httpx.Client, Application]) -> httpx.Client:
+    return running[0]
+
+
+@pytest.mark.parametrize(
+    ("beyond", "within"),
+    [
+        ({"max_tokens": 21, "logprobs": 20}, {"max_tokens": 20, "logprobs": 20}),
+        ({"max_tokens": 126, "logprobs": 0}, {"max_tokens": 125, "logprobs": 0}),
+        ({"max_tokens": 11, "logprobs": 20, "n": 2}, {"max_tokens": 10, "logprobs": 20, "n": 2}),
+        ({"max_tokens": 101, "n": 10}, {"max_tokens": 100, "n": 10}),
+        ({"max_tokens": 501, "return_token_ids": True}, {"max_tokens": 501}),
+        ({"prompt": "a" * 100, "echo": True, "n": 10}, {"prompt": "a" * 100, "n": 10}),
+    ],
+    ids=["log-probabilities", "none of others", "n", "text alone", "token ids", "an echo"],
+)
+def test_a_completion_is_counted_before_it_is_made(
+    small: httpx.Client, beyond: dict[str, Any], within: dict[str, Any]
+) -> None:
+    body = {"prompt": "a", "max_tokens": 1}
+    reply = post(small, COMPLETE, body | beyond)
+    message = refusal(reply, 422, "input_too_long")
+    assert "lower `max_tokens`, `n` or `logprobs`" in message
+    assert post(small, COMPLETE, body | within).status_code == 200
+
+
+def test_the_reply_to_a_step_is_counted_as_a_whole_even_if_it_is_streamed(
+    small: httpx.Client,
+) -> None:
+    stream = small.post("/v1/streams", json={"model": "characters"}).json()["id"]
+    steps = f"/v1/streams/{stream}/steps"
+    long = {"step": 1, "prompt": "a", "max_tokens": 21, "logprobs": 20}
+    for more in ({}, {"stream": True}):
+        refusal(small.post(steps, json=long | more), 422, "input_too_long")
+    short = long | {"max_tokens": 20, "stream": True}
+    assert small.post(steps, json=short).text.endswith("data: [DONE]\n\n")
+
+
+def test_a_completion_through_tensors_is_counted_too(small: httpx.Client) -> None:
+    def infer(tokens: int) -> httpx.Response:
+        text = {"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "data": ["a"]}
+        body = {"inputs": [text], "parameters": {"max_tokens": tokens}}
+        return small.post("/v2/models/characters/infer", json=body)
+
+    reply = infer(MOST + 1)
+    assert reply.status_code == 400
+    assert "max_tokens" in reply.json()["error"]
+    assert infer(MOST // 2).status_code == 200
+
+
+def test_a_stream_may_say_more_than_a_whole_reply_as_long_as_its_client_reads(
+    serve: Serve,
+) -> None:
+    body = {"model": "characters", "prompt": "a", "max_tokens": 800, "logprobs": 5}
+    with serve("characters", max_body_bytes=8 * 10 * MOST) as (client, _):
+        refusal(client.post(COMPLETE, json=body), 422, "input_too_long")
+        text = client.post(COMPLETE, json=body | {"stream": True}).text
+        assert text.endswith("data: [DONE]\n\n")
+        assert "error" not in text
+        url = f"{client.base_url}/v1/stream".replace("http", "ws", 1)
+        with websockets.connect(url, compression=None) as socket:
+            socket.send(json.dumps(body))
+            tokens, choice = 0, {"finish_reason": None}
+            while choice["finish_reason"] is None:
+                (choice,) = json.loads(socket.recv(30))["choices"]
+                tokens += len(choice["logprobs"]["tokens"])
+        assert tokens == 800
+
+
+def test_everything_that_was_counted_is_given_back(
+    running: tuple[httpx.Client, Application], small: httpx.Client
+) -> None:
+    _, application = running
+    for body in ({}, {"stream": True}, {"logprobs": 2}, {"prompt": 5}):
+        post(small, COMPLETE, {"prompt": "a", "max_tokens": 5} | body)
+    stream = small.post("/v1/streams", json={"model": "characters"}).json()["id"]
+    for step, more in enumerate(({}, {"stream": True}, {"stream": True, "stop": "a"}), 1):
+        body = {"step": step, "prompt": "a", "max_tokens": 5} | more
+        assert small.post(f"/v1/streams/{stream}/steps", json=body).status_code == 200
+    until(lambda: application.limits.replies.held == 0)
+
+
+def test_an_honest_request_for_log_probabilities_works(client: httpx.Client) -> None:
+    reply = post(client, COMPLETE, {"prompt": "a", "max_tokens": 1000, "logprobs": 5})
+    (choice,) = reply.json()["choices"]
+    assert len(choice["logprobs"]["top_logprobs"]) == 1000
+
+
+def test_a_stream_whose_client_takes_nothing_ends_with_an_error_and_gives_its_room_back() -> None:
+    async def talk() -> None:
+        budget = Budget(100, Overloaded)
+        done = asyncio.get_running_loop().create_future()
+        hold = budget.hold(10)
+        outbox = Outbox(done, 1, Room(hold, free=10, each=2, most=50))
+        piece = Generated("abc", [1, 2, 3])
+        for _ in range(8):
+            outbox.put(0, piece)
+        assert budget.held == 48
+        assert len(await outbox.take(1)) == 8
+        outbox.put(0, piece)  # what was taken is being sent, and still counts
+        with pytest.raises(Overloaded, match="read faster"):
+            await outbox.take(1)
+        assert done.cancelled()
+        hold.release()
+        assert budget.held == 0
+
+    asyncio.run(talk())
+
+
+def test_a_client_that_keeps_up_is_not_touched_by_those_who_fill_the_budget() -> None:
+    async def talk() -> None:
+        budget = Budget(100, Overloaded)
+        mine = budget.hold(10)
+        others = budget.hold(90)
+        outbox = Outbox(
+            asyncio.get_running_loop().create_future(), 1, Room(mine, free=10, each=1, most=50)
+        )
+        for _ in range(20):
+            outbox.put(0, Generated("abc", [1, 2, 3]))
+            assert await outbox.take(1)
+        assert budget.held == 100
+        others.release()
+
+    asyncio.run(talk())
+
+
+def test_a_tenant_leaves_room_for_the_replies_of_others(serve: Serve) -> None:
+    keys = "greedy:greedy-key,modest:modest-key"
+    with serve("characters", api_keys=keys, max_queue_bytes=8 * MOST) as (client, application):
+        replies = application.limits.replies
+        with replies.hold(MOST // 2, "greedy"):
+            for key, status in (("greedy-key", 429), ("modest-key", 200)):
+                client.headers["authorization"] = f"Bearer {key}"
+                assert post(client, COMPLETE, {"prompt": "a"}).status_code == status
