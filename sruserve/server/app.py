@@ -24,12 +24,15 @@ from sruserve.server.api.socket import Sockets
 from sruserve.server.api.streams.mount import PREFIX as STREAMS
 from sruserve.server.api.streams.mount import StreamMount
 from sruserve.server.api.tag import TagRoute
+from sruserve.server.connections import Connections, raise_file_limit
 from sruserve.server.errors import ServeError
 from sruserve.server.grpc_port import wants_grpc
+from sruserve.server.intake import Intake
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.metrics_page import PATH as METRICS
 from sruserve.server.metrics_page import MetricsPage
 from sruserve.server.pulse import Pulse
+from sruserve.server.metrics import connections_open
 from sruserve.server.settings import Settings, SettingsError
 from sruserve.server.streams.opening import open_streams
 
@@ -56,6 +59,13 @@ class Application:
         self._mounts: dict[str, ASGI] = {}  # by the beginning of the paths that they serve
         self.constraints = Constraints(settings.max_grammar_bytes)
         self.grpc: GrpcServer | None = None
+        self.intake = Intake(
+            settings.max_queue_bytes,
+            settings.receive_grace_seconds,
+            settings.receive_bytes_per_second,
+            settings.max_body_bytes,
+        )
+        self.connections = Connections(raise_file_limit(settings.max_connections), connections_open)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -78,13 +88,14 @@ class Application:
                 await self._sockets.connect(scope, receive, send)
             return
         elif scope["type"] == "lifespan":
-            await self._lifespan(receive, send)
+            await self._lifespan(scope, receive, send)
             return
         await self._pages(scope, receive, send)
 
-    async def _lifespan(self, receive: Receive, send: Send) -> None:
+    async def _lifespan(self, scope: Message, receive: Receive, send: Send) -> None:
         """Start before the first request and stop after the last. A failure ends in one line."""
         await receive()
+        scope.setdefault("state", {}).update(intake=self.intake, connections=self.connections)
         try:
             await self.lifecycle.start()
             inference = self._add_routes()
@@ -135,7 +146,9 @@ class Application:
         )
         inference = Inference(self.lifecycle, routes, self.streams)
         self._mounts[KSERVE] = KServe(tenants, inference, settings.max_body_bytes)
-        self._sockets = Sockets(Frames(catalogue, tenants, routes))
+        self._sockets = Sockets(
+            Frames(catalogue, tenants, routes), max(1, self.connections.most // 2)
+        )
         self.lifecycle.on_drain.append(self._sockets.drain)
         return inference
 

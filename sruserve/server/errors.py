@@ -11,6 +11,9 @@ ServeError
 │   ├── ConstraintUnsatisfiable 422  constraint_unsatisfiable
 │   ├── MalformedBody           400  malformed_body
 │   ├── BodyTooLarge            413  body_too_large
+│   ├── RequestTimeout          408  request_timeout
+│   ├── UnsupportedMediaType    415  unsupported_media_type
+│   ├── OriginNotAllowed        403  origin_not_allowed
 │   ├── ModelNotFound           404  model_not_found
 │   ├── PresetNotFound          404  preset_not_found
 │   ├── ModelControlRefused     403  model_control_refused
@@ -163,6 +166,24 @@ class BodyTooLarge(InvalidRequest):
     """The body is over the operator's limit, whatever its headers said."""
 
     status, code = 413, "body_too_large"
+
+
+class RequestTimeout(InvalidRequest):
+    """The client sent its request too slowly."""
+
+    status, code = 408, "request_timeout"
+
+
+class UnsupportedMediaType(InvalidRequest):
+    """The body's content type is one that a page of any origin can send."""
+
+    status, code = 415, "unsupported_media_type"
+
+
+class OriginNotAllowed(InvalidRequest):
+    """The request comes from a page in a browser, and not from one of this server."""
+
+    status, code = 403, "origin_not_allowed"
 
 
 class ModelNotFound(InvalidRequest, KeyError):

@@ -120,6 +120,11 @@ class RouteMetrics:
             series.REFUSALS.labels(self._labels[0], reason).inc()
 
 
+def connections_open(more: int) -> None:
+    """So many more connections are open."""
+    series.CONNECTIONS.inc(more)
+
+
 class SocketMetrics:
     """The open WebSockets, of whatever model."""
 

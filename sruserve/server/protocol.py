@@ -1,12 +1,22 @@
 """uvicorn's HTTP protocol, writing a reply's head and body in one call to the system."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, cast
 
 import httptools
 from uvicorn._types import ASGI3Application
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
+from uvicorn.server import ServerState
 
+from sruserve.server.connections import Connections
+from sruserve.server.errors import Overloaded, ServeError
+from sruserve.server.intake import Inflow, Intake
 from sruserve.server.patience import Patience
 
 # Requests that wait behind one of the same connection before reading pauses. While it does not,
@@ -18,12 +28,20 @@ _LONG_BYTES = 64 << 10  # what a transport is to know of at once, so that it can
 
 
 class JoinedWrites:
-    """A transport that joins what is written within one turn of the event loop."""
+    """A transport that joins what is written within one turn of the event loop.
 
-    __slots__ = ("_loop", "_parts", "_transport")
+    lingers: asked before it is closed; says whether someone else does that a little later.
+    """
 
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport, self._loop = transport, loop
+    __slots__ = ("_lingers", "_loop", "_parts", "_transport")
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        loop: asyncio.AbstractEventLoop,
+        lingers: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._transport, self._loop, self._lingers = transport, loop, lingers
         self._parts: list[bytes] = []
 
     def write(self, data: bytes) -> None:
@@ -37,7 +55,8 @@ class JoinedWrites:
     def close(self) -> None:
         """Write what is left, then close."""
         self._flush()
-        self._transport.close()
+        if not self._lingers():
+            self._transport.close()
 
     def _flush(self) -> None:
         parts, self._parts = self._parts, []
@@ -51,33 +70,194 @@ class JoinedWrites:
 class Protocol(Patience, HttpToolsProtocol):
     """HTTP/1.1 by httptools, over joined writes; gives way to WebSockets, and to nothing else.
 
-    A client that owes a head, or more of a body, has the time of an idle connection for it.
+    What has come and is not read yet counts in the worker's `Intake`. A request that comes too
+    slowly, or when too much is held already, is not received to its end.
+
+    problem: why the request that was coming is not received to its end.
     """
 
+    problem: ServeError | None = None
     _running: RequestResponseCycle | None = None
     _unparsed = b""  # while too many requests wait
     _silent = 0  # bytes of a head, or behind a body, that the parser may be keeping
+    _heads = 0  # bytes of the heads of requests that wait
+    _with_app = 0  # bytes of a body that the application has, and goes on receiving
     _in_body = False
+    _began: float | None = None  # when the unfinished message was seen first
+    _received = 0  # bytes of it, about
+    _clock: asyncio.TimerHandle | None = None
+    _deaf = False  # what comes is dropped: the connection ends with the next reply
+    _lingers = False  # the last reply is sent, and the client is still sending
+    _left = False  # the connection is closed, or another protocol has taken it over
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._intake: Intake = app_state["intake"]
+        self._all: Connections = app_state["connections"]
+        self._inflow = Inflow(self._intake)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client has connected."""
-        joined = JoinedWrites(transport, self.loop)
+        joined = JoinedWrites(transport, self.loop, self._linger)
         super().connection_made(cast(asyncio.Transport, joined))
-        self._wait_for_client()
+        self._place, room = self._all.add(self.client[0] if self.client else "")
+        if room:
+            self._place.idle[self] = None
+            self._wait_for_client()
+        else:
+            self._answer(Overloaded("too many connections are open; close some, or retry later"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has left: uvicorn tells the newest request, and this the one that runs."""
+        self._let_go()
         if self._running is not None and not self._running.response_complete:
             self._running.disconnected = True
             self._running.message_event.set()
         self._unparsed = b""
         self.pipeline.clear()
+        if self.scope is not None:
+            self.scope.pop("connection", None)  # type: ignore[typeddict-item]
         super().connection_lost(exc)
+
+    def give_way(self) -> None:
+        """Close an idle connection, because a new one needs the room."""
+        self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Parse what has come, unless too many requests wait."""
+        if self._deaf:
+            return
         self._unparsed = self._unparsed + data if self._unparsed else data
+        self._received += len(data)
         self._parse()
+        if self._in_body or self._silent or self._unparsed or self.pipeline:
+            self._count()
+
+    def claim(self, owner: str | None) -> None:
+        """From now on the bytes are those of a tenant; raises `Overloaded`."""
+        if not self._left:
+            self._inflow.claim(owner)
+
+    def expect(self, length: int) -> None:
+        """Raise `Overloaded` if a body of so many bytes would not fit now."""
+        self._inflow.expect(length)
+
+    def reading(self, size: int) -> None:
+        """The application has so many bytes of a body whose end it waits for.
+
+        Raises why the body will not be received to its end.
+        """
+        self._with_app = size
+        if self.problem is not None:
+            raise self.problem
+        if not self._left:
+            self._inflow.count(self._held())
+
+    def has_read(self) -> None:
+        """The application has the whole body, or wants no more of it."""
+        self._with_app = 0
+        if not self._left:
+            self._inflow.count(self._held())
+
+    def is_receiving(self, scope: Any) -> bool:
+        """Whether the body of that request is not complete."""
+        return self._in_body and self.scope is scope
+
+    def _held(self) -> int:
+        """Bytes that have come and that nobody has read yet."""
+        held = len(self._unparsed) + self._silent + self._heads + self._with_app
+        if self._running is not None and not self._running.response_complete:
+            held += len(self._running.body)
+        return held + sum(len(cycle.body) for cycle, _ in self.pipeline)
+
+    def _count(self) -> None:
+        """Count the bytes and the time of what is not complete."""
+        try:
+            self._inflow.count(self._held())
+        except ServeError as problem:
+            self._give_up(problem)
+            return
+        if self._began is None and (self._in_body or self._silent):
+            self._began = self.loop.time()
+            if self._clock is None:
+                self._set_clock()
+
+    def _set_clock(self) -> None:
+        assert self._began is not None
+        due = self._began + self._intake.seconds(self._received)
+        self._clock = self.loop.call_at(due, self._check_time)
+
+    def _check_time(self) -> None:
+        """Give a message up whose time is over, unless it has waited for us."""
+        self._clock = None
+        if self._began is None or self._deaf or self.transport.is_closing():
+            return
+        if self.flow.read_paused or self._unparsed:
+            self._began, self._received = self.loop.time(), 0
+        if self._began + self._intake.seconds(self._received) > self.loop.time():
+            self._set_clock()
+        else:
+            self._give_up(self._intake.too_slow())
+
+    def _give_up(self, problem: ServeError) -> None:
+        """Receive no more. Whoever reads the request that is coming says why."""
+        self._unparsed, self._silent = b"", 0
+        coming = self.cycle
+        busy = coming is not None and not coming.response_complete
+        if busy and self._in_body:
+            self._deaf, self.problem = True, problem
+            coming.body, coming.keep_alive = bytearray(), False
+            coming.message_event.set()
+        elif busy:  # the next request has no reply, since those before it are not answered yet
+            self._deaf, coming.keep_alive = True, False
+        elif self._in_body:  # it is answered already
+            self.transport.abort()
+        else:
+            self._answer(problem)
+        self._inflow.count(self._held())
+
+    def _answer(self, problem: ServeError) -> None:
+        """Tell a problem where there is no request that could be answered, and hang up."""
+        self._deaf = True
+        body = problem.body()
+        told = {**problem.headers, "content-type": "application/json", "connection": "close"}
+        head = [f"{name}: {value}\r\n".encode() for name, value in told.items()]
+        head.append(b"content-length: %d\r\n\r\n" % len(body))
+        self.transport.write(STATUS_LINE[problem.status] + b"".join(head) + body)
+        self.transport.close()
+
+    def _linger(self) -> bool:
+        """Whether the connection stays open a little, for a client that is still sending.
+
+        Closed at once, it would take the reply from the client.
+        """
+        if not self._in_body or self._lingers:
+            return False
+        self._deaf = self._lingers = True
+        self._place.idle[self] = None
+        self.flow.resume_reading()
+        self.transport.write_eof()
+        self._unset_keepalive_if_required()
+        self.timeout_keep_alive_task = self.loop.call_later(
+            self._intake.grace_seconds, self.transport.abort
+        )
+        return True
+
+    def _let_go(self) -> None:
+        """Count no more."""
+        if self._left:
+            return
+        self._left = True
+        if self._clock is not None:
+            self._clock.cancel()
+        self._inflow.count(0)
+        self._all.remove(self, self._place)
 
     def _parse(self) -> None:
         while self._unparsed and len(self.pipeline) < _PIPELINED:
@@ -87,8 +267,6 @@ class Protocol(Patience, HttpToolsProtocol):
             self._feed(piece)
             if self._silent > _MOST_SILENT:
                 self._hang_up("The head of the request is too long.")
-        if self._in_body:
-            self._wait_for_client()
 
     def _feed(self, data: bytes) -> None:
         """Parse it. Nothing is logged that a client could write at will."""
@@ -103,6 +281,7 @@ class Protocol(Patience, HttpToolsProtocol):
                 rest = data[upgrade.args[0] :]
                 if self._opens_socket():
                     rest, self._unparsed, self._in_body = rest + self._unparsed, b"", False
+                    self._let_go()
                     self.handle_websocket_upgrade()
                     cast(asyncio.Protocol, self.transport.get_protocol()).data_received(rest)
                     return
@@ -116,14 +295,16 @@ class Protocol(Patience, HttpToolsProtocol):
                 return
 
     def _hang_up(self, why: str) -> None:
-        self._unparsed, self._in_body, self._silent = b"", False, 0
+        self._unparsed, self._in_body, self._silent, self._deaf = b"", False, 0, True
         self.send_400_response(why)
 
     def on_headers_complete(self) -> None:
         """Begin the request, or queue it behind another one."""
-        self._silent, self._in_body = 0, True
         self._unset_keepalive_if_required()
+        self.scope["connection"] = self  # type: ignore[typeddict-unknown-key]
         super().on_headers_complete()
+        self._heads = self._heads + self._silent if self.pipeline else 0
+        self._silent, self._in_body = 0, True
         if 0 < len(self.pipeline) < _PIPELINED:
             self.flow.resume_reading()
 
@@ -135,18 +316,27 @@ class Protocol(Patience, HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """The request is here: now the client waits for us."""
         self._silent, self._in_body = 0, False
+        self._began, self._received = None, 0
         self._unset_keepalive_if_required()
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
         """Begin the next request, and read more if few wait."""
+        if self._lingers:
+            return
         super().on_response_complete()
+        if not self.pipeline:
+            self._heads = 0
+            if self._running is None or self._running.response_complete:
+                self._place.idle[self] = None
         if self.transport.is_closing():
             self._unparsed = b""
             return
         self._parse()
         if len(self.pipeline) >= _PIPELINED:
             self.flow.pause_reading()
+        if self._inflow.counts:
+            self._count()
 
     def _wait_for_client(self) -> None:
         self._unset_keepalive_if_required()
@@ -171,4 +361,5 @@ class Protocol(Patience, HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle
+        self._place.idle.pop(self, None)
         super()._start_asgi_task(cycle, app)

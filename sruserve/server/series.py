@@ -52,6 +52,9 @@ QUEUED = Gauge("sru_queue_requests", "Requests that wait.", ("model",), multipro
 RUNNING = Gauge(
     "sru_running", "Sequences that are computed.", ("model",), multiprocess_mode="livesum"
 )
+CONNECTIONS = Gauge(
+    "sru_connections", "Open HTTP and WebSocket connections.", multiprocess_mode="livesum"
+)
 SOCKETS = Gauge("sru_sockets", "Open WebSockets.", multiprocess_mode="livesum")
 MINT_TIME = Histogram(
     "sru_state_mint_seconds", "Sealing of a state token.", ("model",), buckets=_STATE_SECONDS

@@ -109,7 +109,9 @@ class Settings(BaseSettings):
         1024, description="Requests that may wait, per model and worker, before more get 429."
     )
     max_queue_bytes: PositiveInt = Field(
-        64 << 20, description="Bytes of request bodies that may wait, per model and worker."
+        64 << 20,
+        description="Bytes of request bodies that may wait, per model and worker; also of those "
+        "that are still received, per worker, beside 16 KiB of each connection.",
     )
     queue_timeout_ms: NonNegativeInt = Field(
         0, description="Longest wait of a request before its first step, then 504; 0: no limit."
@@ -207,6 +209,27 @@ class Settings(BaseSettings):
         description="Most bytes that the server-held streams of one tenant may take with all that "
         "belongs to them, unless its API key has `state_bytes`; without API keys, those of "
         "everybody. Of one worker, or in Redis.",
+    )
+
+    max_connections: PositiveInt = Field(
+        4096,
+        description="Most open HTTP and WebSocket connections of a worker, one address at most "
+        "half of them; less where the limit of open files is too low. When there are more, the "
+        "longest idle one is closed.",
+    )
+    receive_grace_seconds: float = Field(
+        10.0,
+        gt=0,
+        description="How long a request, or a message of a WebSocket, may take in any case.",
+    )
+    receive_bytes_per_second: PositiveInt = Field(
+        16 << 10, description="Least rate at which its bytes have to come after that, else 408."
+    )
+    allowed_origins: str | None = Field(
+        None,
+        description="Origins of web pages that may send requests, separated by commas, such as "
+        "`https://app.example.com`; `*`: all. Unset: only pages of this server, at an IP address, "
+        "`localhost` or `SRUSERVE_HOST`. Programs send no origin and are not affected.",
     )
 
     sse_ping_seconds: float = Field(

@@ -8,15 +8,29 @@ from uvicorn.config import Config
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 from websockets.frames import Frame
+from websockets.http11 import Request
 from websockets.protocol import State
 
+from sruserve.server.connections import Connections
+from sruserve.server.errors import Overloaded, ServeError
+from sruserve.server.intake import Inflow, Intake
 from sruserve.server.patience import Patience
 
+_POLICY, _TRY_LATER = 1008, 1013  # codes of RFC 6455 and of its registry
 _PIECE_BYTES = 16 << 10  # what is parsed in one turn of the event loop: frames may be tiny
 
 
 class WebSocketProtocol(Patience, WebSocketsSansIOProtocol):
-    """Frames, as fast as they are taken. Messages reach the application as bytes."""
+    """Frames, as fast as they are taken. Messages reach the application as bytes.
+
+    All that has come counts in the worker's `Intake` until the application has read its message.
+    """
+
+    _with_app = 0  # bytes of messages that the application has not read
+    _began: float | None = None  # when the unfinished message was seen first
+    _received = 0  # bytes of it, about
+    _clock: asyncio.TimerHandle | None = None
+    _left = False
 
     def __init__(
         self,
@@ -28,11 +42,104 @@ class WebSocketProtocol(Patience, WebSocketsSansIOProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self.timeout_keep_alive = config.timeout_keep_alive
         self._unparsed = bytearray()
+        self._intake: Intake = app_state["intake"]
+        self._all: Connections = app_state["connections"]
+        self._inflow = Inflow(self._intake)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take over the connection from HTTP."""
+        super().connection_made(transport)
+        self._place, _ = self._all.add(self.client[0] if self.client else "")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client has left."""
+        if self._clock is not None:
+            self._clock.cancel()
+        self._left = True
+        self._inflow.count(0)
+        self._all.remove(self, self._place)
+        if self.handshake_initiated and hasattr(self, "scope"):
+            self.scope.pop("connection", None)  # type: ignore[typeddict-item]
+        super().connection_lost(exc)
+
+    def handle_connect(self, event: Request) -> None:
+        """A client asks for a WebSocket."""
+        super().handle_connect(event)
+        if not self.close_sent:
+            self.scope["connection"] = self  # type: ignore[typeddict-unknown-key]
+
+    def give_way(self) -> None:
+        """Sockets are not closed for new connections: their streams would be lost."""
 
     def data_received(self, data: bytes) -> None:
         """Keep what has come, and parse some of it."""
         self._unparsed += data
+        self._received += len(data)
         self._parse()
+        self._count()
+
+    def claim(self, owner: str | None) -> None:
+        """From now on the bytes are those of a tenant; raises `Overloaded`."""
+        if not self._left:
+            self._inflow.claim(owner)
+
+    def is_receiving(self, scope: Any) -> bool:
+        """A handshake has no body."""
+        del scope
+        return False
+
+    def has_read(self, size: int) -> None:
+        """The application has read a message of so many bytes."""
+        self._with_app -= size
+        self._count()
+
+    def _partial(self) -> int:
+        """Bytes of a message that is not complete."""
+        fragments = len(self.frames[0]) if self.frames else 0
+        return fragments + len(self.conn.reader.buffer)
+
+    def _count(self) -> None:
+        """Count the bytes and the time of what is not complete."""
+        if self._left or self.transport.is_closing():
+            return
+        partial = self._partial()
+        try:
+            self._inflow.count(len(self._unparsed) + partial + self._with_app)
+        except ServeError as problem:
+            self._give_up(problem)
+            return
+        if not partial:
+            self._began, self._received = None, 0
+        elif self._began is None:
+            self._began = self.loop.time()
+            if self._clock is None:
+                self._set_clock()
+
+    def _set_clock(self) -> None:
+        assert self._began is not None
+        due = self._began + self._intake.seconds(self._received)
+        self._clock = self.loop.call_at(due, self._check_time)
+
+    def _check_time(self) -> None:
+        """Give a message up whose time is over, unless it has waited for us."""
+        self._clock = None
+        if self._began is None or self._left or self.transport.is_closing():
+            return
+        if self.read_paused or self._unparsed:
+            self._began, self._received = self.loop.time(), 0
+        if self._began + self._intake.seconds(self._received) > self.loop.time():
+            self._set_clock()
+        else:
+            self._give_up(self._intake.too_slow())
+
+    def _give_up(self, problem: ServeError) -> None:
+        """Close, and say why as far as a close frame has room for it."""
+        self._unparsed.clear()
+        code = _TRY_LATER if isinstance(problem, Overloaded) else _POLICY
+        self.conn.fail(code, problem.code)
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        self.close_sent = True
+        self.transport.close()
 
     def _parse(self) -> None:
         # before the handshake's answer, and while the application has a message, the rest waits
@@ -74,6 +181,12 @@ class WebSocketProtocol(Patience, WebSocketsSansIOProtocol):
         elif self.read_paused and self.queue.empty() and not self.transport.is_closing():
             self.read_paused = False
             self.transport.resume_reading()
+
+    def send_receive_event_to_app(self) -> None:
+        """A message is complete."""
+        if not self.close_sent:
+            self._with_app += len(self.frames[0])
+        super().send_receive_event_to_app()
 
     def handle_text(self, event: Frame) -> None:
         """Whoever parses JSON sees for himself whether it is UTF-8."""

@@ -15,6 +15,7 @@ from pydantic_core import to_json
 from sruserve.server.api.parts import check_parts
 from sruserve.server.budget import Hold
 from sruserve.server.errors import BodyTooLarge, Draining, ServeError
+from sruserve.server.intake import FREE_BYTES
 from sruserve.server.metrics import UNKNOWN_MODEL
 
 Message = MutableMapping[str, Any]
@@ -37,6 +38,16 @@ def json_bytes(value: object) -> bytes:
     return to_json(value, inf_nan_mode="null")
 
 
+class Connection(Protocol):
+    """Counts the bytes of a request body that the application receives."""
+
+    def claim(self, owner: str | None) -> None: ...
+    def expect(self, length: int) -> None: ...
+    def reading(self, size: int) -> None: ...
+    def has_read(self) -> None: ...
+    def is_receiving(self, scope: Message) -> bool: ...
+
+
 class Caller(Protocol):
     """Who waits for a job, over whatever protocol.
 
@@ -55,6 +66,13 @@ class Caller(Protocol):
         ...
 
 
+def _too_large(limit: int) -> BodyTooLarge:
+    return BodyTooLarge(
+        f"the body is longer than {limit} bytes; send less at once, or ask the operator to raise "
+        "SRUSERVE_MAX_BODY_BYTES"
+    )
+
+
 class ClientGone(Exception):
     """The client closed the connection before its reply was complete."""
 
@@ -64,6 +82,7 @@ class Call:
 
     begin: `time.perf_counter()` at its arrival.
     model: the name of the model that it is for, as far as that is known.
+    owner: the tenant that its bytes count for; None without API keys.
     started: the reply's status has been sent.
     keeps: its whole reply stays in memory until the request ends, also where it is streamed.
     """
@@ -72,7 +91,7 @@ class Call:
 
     __slots__ = (
         "_gone", "_receive", "_scope", "_send", "_watcher", "begin", "loop", "model", "number",
-        "started",
+        "owner", "started",
     )  # fmt: skip
 
     def __init__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -81,6 +100,7 @@ class Call:
         self.number = f"{_prefix}{next(_numbers):08x}"
         self.model = UNKNOWN_MODEL
         self.started = False
+        self.owner: str | None = None
         self._scope, self._receive = scope, receive
         self._send = send
         self._gone = False
@@ -89,6 +109,11 @@ class Call:
     def header(self, name: bytes) -> str | None:
         """The value of a header, whose name is in lower case."""
         return next((v.decode("latin-1") for n, v in self._scope["headers"] if n == name), None)
+
+    @property
+    def connection(self) -> Connection | None:
+        """What the request comes over, where that counts its bytes."""
+        return self._scope.get("connection")
 
     @property
     def method(self) -> str:
@@ -106,7 +131,17 @@ class Call:
         return values[0] if values else None
 
     async def body(self, limit: int) -> bytes:
-        """The whole body; raises `BodyTooLarge` beyond `limit` bytes, whatever its headers said."""
+        """The whole body; raises `BodyTooLarge` beyond `limit` bytes, whatever its headers said.
+
+        Also raises `Overloaded` or `RequestTimeout`, if it is not received to its end.
+        """
+        length, connection = self.header(b"content-length"), self.connection
+        if length is not None and int(length) > FREE_BYTES:  # before the client is told to send it
+            if int(length) > limit:
+                raise _too_large(limit)
+            if connection is not None:
+                connection.claim(self.owner)
+                connection.expect(int(length))
         message = await self._receive()
         if message["type"] == "http.disconnect":
             raise ClientGone
@@ -114,21 +149,21 @@ class Call:
         if not message.get("more_body", False) and len(body) <= limit:
             return body
         parts, size = [body], len(body)
-        # Some more than the limit is read and dropped, so that its sender gets to see the reply.
-        while message.get("more_body", False) and size <= 2 * limit:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            part = message.get("body", b"")
-            size += len(part)
-            if size <= limit:
-                parts.append(part)
-        if size > limit:
-            raise BodyTooLarge(
-                f"the body is longer than {limit} bytes; send less at once, or ask the operator to "
-                "raise SRUSERVE_MAX_BODY_BYTES"
-            )
-        return b"".join(parts)
+        try:
+            while message.get("more_body", False) and size <= limit:
+                if connection is not None:
+                    connection.reading(size)
+                message = await self._receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                parts.append(message.get("body", b""))
+                size += len(parts[-1])
+            if size > limit:
+                raise _too_large(limit)
+            return b"".join(parts)
+        finally:
+            if connection is not None:
+                connection.has_read()
 
     async def json_body(self, limit: int) -> bytes:
         """The whole body, of so few parts that reading it is short; raises `InputTooLong`."""
@@ -168,7 +203,9 @@ class Call:
         """Answer with an error as another protocol tells it."""
         headers = [JSON_TYPE, (b"content-length", b"%d" % len(body))]
         headers += [(name.encode(), value.encode()) for name, value in error.headers.items()]
-        if isinstance(error, BodyTooLarge | Draining):
+        connection = self.connection
+        unread = connection is not None and connection.is_receiving(self._scope)
+        if unread or isinstance(error, Draining):
             headers.append((b"connection", b"close"))  # nothing more is read from this client
         await self.start(status, headers)
         await self.send(body)

@@ -37,6 +37,7 @@ class Endpoint:
         try:
             tenant = self.tenants.of(call.header(b"authorization"))
             tenant.admit()
+            call.owner = tenant.name or None
             await self.serve(call, tenant)
             outcome = "ok"
         except ClientGone:

@@ -67,31 +67,29 @@ class Frame(Call):
 
     stream: what the socket's frames have begun, if anything.
     last: the client is done with the socket.
+    cost: bytes of the frame.
     """
 
-    __slots__ = ("_data", "_id", "_running", "last", "stream")
+    __slots__ = ("_data", "_id", "_running", "cost", "last", "stream")
 
     def __init__(
         self, scope: Message, receive: Receive, send: Send, data: bytes, stream: Stream | None
     ) -> None:
         super().__init__(scope, receive, send)
         self.stream, self.last = stream, False
-        self._data = data
+        self._data, self.cost = data, len(data)
         self._id: dict[str, Any] = {}
         self._running: asyncio.Future[None] | None = None
 
-    @property
-    def cost(self) -> int:
-        """Bytes of the frame."""
-        return len(self._data)
-
     def fields(self, longest: int) -> dict[str, Any]:
         """What the frame says, but for its id; `longest`: bytes of a frame."""
-        check_parts(self._data, longest)
         try:
+            check_parts(self._data, longest)
             given = from_json(self._data)
         except ValueError as error:
             raise MalformedBody(f"the frame is not valid JSON: {error}") from None
+        finally:
+            self.let_go()
         if not isinstance(given, dict):
             raise InvalidRequest("a frame must be a JSON object")
         known = given.pop("id", None)
@@ -103,6 +101,13 @@ class Frame(Call):
                 )
             self._id = {"id": known}
         return given
+
+    def let_go(self) -> None:
+        """Its bytes have been read, or nobody will read them."""
+        data, self._data = self._data, b""
+        connection = self._scope.get("connection")
+        if data and connection is not None:
+            connection.has_read(len(data))
 
     async def tell(self, told: dict[str, Any], *, much: bool = False) -> None:
         """Send a reply; `much`: making it would hold up the event loop."""

@@ -7,7 +7,7 @@ from sruserve.server.api.call import Call, ClientGone, Message, Receive, Send
 from sruserve.server.api.endpoint import Endpoint
 from sruserve.server.api.frames import PATH, Frame, Frames, Stream
 from sruserve.server.api.requests import Request
-from sruserve.server.errors import Draining, RouteNotFound, StateTooLarge
+from sruserve.server.errors import Draining, Overloaded, RouteNotFound, StateTooLarge
 from sruserve.server.metrics import UNKNOWN_MODEL, SocketMetrics
 from sruserve.server.tenants import Tenant
 
@@ -18,13 +18,16 @@ _MOST_WAITING, _MOST_WAITING_BYTES = 16, 64 << 10
 
 
 class Sockets(Endpoint):
-    """Opens sockets, and ends them when the server stops."""
+    """Opens sockets, and ends them when the server stops.
+
+    most: sockets that may be open. They do not give way to others, as idle connections do.
+    """
 
     path, schema = PATH, Request
 
-    def __init__(self, frames: Frames) -> None:
+    def __init__(self, frames: Frames, most: int) -> None:
         super().__init__(frames.tenants, [UNKNOWN_MODEL])
-        self._frames = frames
+        self._frames, self._most = frames, most
         self._open: set[Socket] = set()
         self._draining = False
         self._sockets = SocketMetrics()
@@ -53,13 +56,16 @@ class Sockets(Endpoint):
 
     async def serve(self, call: Call, tenant: Tenant) -> None:
         """Let a client in, or raise."""
-        del tenant
         assert isinstance(call, _Handshake)
         if call.path != PATH:
             raise RouteNotFound(f"there is no WebSocket at {call.path[:100]}; open {PATH}")
         if self._draining:
             raise Draining("the server is stopping; connect to another replica")
+        if len(self._open) >= self._most:
+            raise Overloaded("too many WebSockets are open; close some, or retry later")
         await call.accept()
+        if call.connection is not None:
+            call.connection.claim(tenant.name or None)
 
     def drain(self) -> None:
         """Let no more clients in; those that are here get their states when their frames end."""
@@ -85,6 +91,7 @@ class Socket:
             while (data := await self._waiting.take()) is not None:
                 self._frame = self._new_frame(data)
                 await self._frames(self._frame)
+                self._frame.let_go()
                 self._stream = self._frame.stream
                 if self._frame.last:
                     await self._close(_DONE)

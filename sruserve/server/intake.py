@@ -1,0 +1,76 @@
+"""Bound the request bytes that all connections of a worker hold, and how long they may take."""
+
+from collections.abc import Hashable
+
+from sruserve.server.budget import Budget
+from sruserve.server.errors import Overloaded, RequestTimeout
+
+# Each connection may hold so much beside the budget, so that small requests always get in.
+FREE_BYTES = 16 << 10
+
+
+class Intake:
+    """The limits of what clients send, the same for all connections.
+
+    limit: bytes of all connections together, beside the free ones of each. An owner, which is a
+        tenant with an API key, gets at most half.
+    grace_seconds, bytes_per_second: the time of one message is the grace, and then as long as its
+        bytes take at this rate.
+    most: bytes of one message that count for its time.
+    """
+
+    def __init__(self, limit: int, grace_seconds: float, bytes_per_second: int, most: int) -> None:
+        self.budget = Budget(limit, _full, share=limit // 2)
+        self.grace_seconds, self._rate, self._most = grace_seconds, bytes_per_second, most
+
+    def seconds(self, received: int) -> float:
+        """How long a message may take of which so many bytes have come."""
+        return self.grace_seconds + min(received, self._most) / self._rate
+
+    def too_slow(self) -> RequestTimeout:
+        """What a client is told that sends too slowly."""
+        return RequestTimeout(
+            f"the request came too slowly: after {self.grace_seconds:g} seconds send at least "
+            f"{self._rate} bytes per second"
+        )
+
+
+class Inflow:
+    """The bytes of one connection that nobody has read yet."""
+
+    __slots__ = ("_hold", "_intake", "_owner")
+
+    def __init__(self, intake: Intake) -> None:
+        self._intake = intake
+        self._owner: Hashable = None
+        self._hold = intake.budget.hold()
+
+    @property
+    def counts(self) -> bool:
+        """Whether something of it is counted."""
+        return self._hold.amount > 0
+
+    def count(self, amount: int) -> None:
+        """The connection holds so many bytes now; raises `Overloaded` if that is too much."""
+        self._hold.resize(max(0, amount - FREE_BYTES))
+
+    def claim(self, owner: Hashable) -> None:
+        """Count the bytes as an owner's from now on; raises `Overloaded`."""
+        if owner != self._owner:
+            amount = self._hold.amount
+            self._hold.release()
+            self._owner = owner
+            self._hold = self._intake.budget.hold(amount, owner)
+
+    def expect(self, amount: int) -> None:
+        """Raise `Overloaded` if so many bytes would not fit now."""
+        held = self._hold.amount
+        self._hold.resize(max(held, amount - FREE_BYTES))
+        self._hold.resize(held)
+
+
+def _full() -> Overloaded:
+    return Overloaded(
+        "too many request bytes are being received (limit: SRUSERVE_MAX_QUEUE_BYTES); retry later "
+        f"or send requests of up to {FREE_BYTES} bytes"
+    )

@@ -1,0 +1,324 @@
+"""What clients send is bounded together and in time, and small requests always get in."""
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from typing import Any
+
+import httpx
+import pytest
+import websockets.sync.client as websockets
+
+from sruserve.server.app import Application
+from sruserve.server.errors import Overloaded
+from sruserve.server.intake import FREE_BYTES, Inflow, Intake
+from tests.server.conftest import Serve
+from tests.server.test_bad_input import SCORE, post, refusal
+from tests.server.test_clients_that_leave import metric, until
+
+Running = tuple[httpx.Client, Application]
+
+BUDGET = 1 << 20
+LONGEST = 512 << 10
+GRACE = 0.3
+SECONDS = 20
+CHUNKED = b"POST /v1/score HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+UPGRADE = (
+    b"GET /v1/stream HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
+    b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\r\n"
+)
+
+
+@pytest.fixture(scope="module")
+def running(serve: Serve) -> Iterator[Running]:
+    """A server that takes little, and is patient."""
+    with serve("characters", max_queue_bytes=BUDGET, max_body_bytes=LONGEST) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def hasty(serve: Serve) -> Iterator[Running]:
+    """A server that waits for no client."""
+    given: dict[str, Any] = {"receive_grace_seconds": GRACE, "keep_alive_seconds": 60}
+    with serve("characters", receive_bytes_per_second=1 << 20, **given) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every byte is given back."""
+    yield
+    for name in {"running", "hasty"} & set(request.fixturenames):
+        _, application = request.getfixturevalue(name)
+        until(lambda app=application: app.intake.budget.held == 0)  # type: ignore[misc]
+        until(lambda app=application: app.lifecycle.active == 0)  # type: ignore[misc]
+
+
+def connect(client: httpx.Client, data: bytes) -> socket.socket:
+    connection = socket.create_connection((client.base_url.host, client.base_url.port or 0))
+    connection.settimeout(SECONDS)
+    connection.sendall(data)
+    return connection
+
+
+def head(length: int, *more: bytes) -> bytes:
+    lines = b"".join(line + b"\r\n" for line in more)
+    return b"POST /v1/score HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n%b\r\n" % (length, lines)
+
+
+def frame(data: bytes, size: int) -> bytes:
+    """The beginning of a message of `size` bytes."""
+    return b"\x81\xff" + size.to_bytes(8, "big") + bytes(4) + data
+
+
+def told(connection: socket.socket) -> bytes:
+    """What a connection says until it is closed."""
+    data = b""
+    try:
+        while part := connection.recv(65536):
+            data += part
+    except ConnectionResetError:
+        pass
+    return data
+
+
+def code(reply: bytes) -> str:
+    """The code of the error in a reply."""
+    found: str = json.loads(reply.partition(b"\r\n\r\n")[2])["error"]["code"]
+    return found
+
+
+def unfinished_body(client: httpx.Client) -> socket.socket:
+    return connect(client, head(LONGEST) + b"a" * (LONGEST - 1))
+
+
+def unfinished_chunks(client: httpx.Client) -> socket.socket:
+    return connect(client, CHUNKED + b"%x\r\n" % LONGEST + b"a" * (LONGEST - 1))
+
+
+def unfinished_frame(client: httpx.Client) -> socket.socket:
+    connection = connect(client, UPGRADE)
+    assert b" 101 " in connection.recv(4096)
+    connection.sendall(frame(b"a" * (LONGEST - 1), LONGEST))
+    return connection
+
+
+def unfinished_message(client: httpx.Client) -> socket.socket:
+    connection = connect(client, UPGRADE)
+    assert b" 101 " in connection.recv(4096)
+    fragment = frame(b"a" * (LONGEST // 2), LONGEST // 2)
+    connection.sendall(b"\x01" + fragment[1:] + b"\x00" + fragment[1:-1])
+    return connection
+
+
+UNFINISHED = [unfinished_body, unfinished_chunks, unfinished_frame, unfinished_message]
+
+
+@pytest.mark.parametrize("begin", UNFINISHED)
+def test_unfinished_bodies_and_frames_are_bounded_together(running: Running, begin: Any) -> None:
+    client, application = running
+    budget = application.intake.budget
+    with ExitStack() as stack:
+        opened = [stack.enter_context(begin(client)) for _ in range(4)]
+        until(lambda: budget.held > BUDGET // 3)
+        assert budget.held <= BUDGET
+        refused = [each for each in opened if ended(each)]
+        assert len(refused) >= 2
+        # small requests get in, whatever the others hold
+        assert post(client, SCORE, {"input": "a" * (FREE_BYTES - 100)}).status_code == 200
+
+
+def ended(connection: socket.socket) -> bool:
+    """Whether the server has answered or closed a connection, after a moment."""
+    connection.settimeout(0.5)
+    try:
+        connection.recv(1, socket.MSG_PEEK)
+    except TimeoutError:
+        return False
+    except ConnectionResetError:
+        return True
+    return True
+
+
+def test_a_body_beyond_the_budget_is_429_before_it_is_sent_and_after(running: Running) -> None:
+    client, application = running
+    with application.intake.budget.hold(BUDGET - 1000):
+        reply = post(client, SCORE, {"input": "a" * 200_000})
+        assert "SRUSERVE_MAX_QUEUE_BYTES" in refusal(reply, 429, "overloaded")
+        with connect(client, CHUNKED + b"30000\r\n" + b"a" * 0x20000) as connection:
+            assert code(told(connection)) == "overloaded"
+        with connect(client, head(200_000, b"expect: 100-continue")) as connection:
+            reply_bytes = told(connection)
+            assert reply_bytes.startswith(b"HTTP/1.1 429 ")
+    assert post(client, SCORE, {"input": "a" * 200_000}).status_code == 200
+
+
+def test_a_body_over_the_limit_is_refused_before_the_client_is_told_to_send_it(
+    running: Running,
+) -> None:
+    client, _ = running
+    with connect(client, head(LONGEST + 1, b"expect: 100-continue")) as connection:
+        reply = told(connection)
+    assert reply.startswith(b"HTTP/1.1 413 ")
+    assert b"100 Continue" not in reply
+    body = b'{"model":"characters","input":"abc"}'
+    with connect(client, head(len(body), b"expect: 100-continue")) as connection:
+        assert connection.recv(4096).startswith(b"HTTP/1.1 100 ")
+        connection.sendall(body)
+        assert connection.recv(4096).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_client_that_goes_on_sending_gets_to_read_why_it_was_refused(running: Running) -> None:
+    client, _ = running
+    for size in (LONGEST + 1, 40 * LONGEST):
+        refusal(client.post(SCORE, content=b"a" * size), 413, "body_too_large")
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [b"POST /v1/sc", head(100), head(100) + b"{", head(100_000) + b"a" * 20_000,
+     CHUNKED + b"5\r\n{", b"GET /livez HTTP/1.1\r\nhost: x\r\nx: ", CHUNKED + b"0\r\nx: y\r\n"],
+    ids=["path", "no body", "a byte", "many", "a chunk", "a header", "trailers"],
+)  # fmt: skip
+def test_a_request_that_comes_too_slowly_is_408(hasty: Running, begin: bytes) -> None:
+    with connect(hasty[0], begin) as connection:
+        reply = told(connection)
+    assert reply.startswith(b"HTTP/1.1 408 ")
+    assert code(reply) == "request_timeout"
+    assert b"connection: close" in reply
+
+
+def test_a_byte_now_and_then_keeps_no_request_alive(hasty: Running) -> None:
+    with connect(hasty[0], head(100_000)) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sent = 0
+        try:
+            while not ended_now(connection):
+                connection.sendall(b"a")
+                sent += 1
+                time.sleep(GRACE / 10)
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        assert 5 < sent < 500
+
+
+def ended_now(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return bool(connection.recv(1, socket.MSG_PEEK)) or True
+    except BlockingIOError:
+        return False
+    finally:
+        connection.settimeout(SECONDS)
+
+
+@pytest.mark.parametrize("data", [b"\x81", frame(b"{", 100), b"\x01\x81" + bytes(4) + b"{"])
+def test_a_message_that_comes_too_slowly_closes_its_socket(hasty: Running, data: bytes) -> None:
+    with connect(hasty[0], UPGRADE) as connection:
+        assert b" 101 " in connection.recv(4096)
+        connection.sendall(data)
+        reply = told(connection)
+    assert reply.endswith(b"\x03\xf0request_timeout")  # 1008
+
+
+def test_an_idle_socket_and_an_idle_connection_have_no_such_time(hasty: Running) -> None:
+    client, _ = hasty
+    url = f"{client.base_url}/v1/stream".replace("http", "ws", 1)
+    with websockets.connect(url, compression=None) as connection:
+        for _ in range(2):
+            connection.send('{"model":"characters","input":"a"}')
+            if "error" in connection.recv(SECONDS):
+                connection.send('{"input":"a"}')
+                assert "steps" in connection.recv(SECONDS)
+            assert post(client, SCORE, {"input": "a"}).status_code == 200
+            time.sleep(2 * GRACE)
+
+
+def test_an_honest_upload_works(hasty: Running) -> None:
+    client, _ = hasty
+    body = b'{"model":"characters","input":"' + b"a" * (1 << 20) + b'"}'
+
+    def slowly() -> Iterator[bytes]:
+        for at in range(0, len(body), 1 << 17):
+            yield body[at : at + (1 << 17)]
+            time.sleep(1 / 32)  # 4 MiB a second, where one is asked for
+
+    assert client.post(SCORE, content=slowly()).status_code == 200
+
+
+def test_a_body_waits_for_no_clock_while_it_waits_for_the_server(hasty: Running) -> None:
+    """A request behind another one is not read until that is answered."""
+    client, application = hasty
+    engine = application.lifecycle.catalogue["characters"].engine
+    long = {"model": "characters", "prompt": "a", "max_tokens": 3000, "stop": "\x7f"}
+    first = json.dumps(long).encode()
+    second = b'{"model":"characters","input":"' + b"a" * 900_000 + b'"}'
+    data = head(len(first)).replace(b"/v1/score", b"/v1/completions") + first
+    with connect(client, data) as connection:
+        until(lambda: engine.running == 1)
+        connection.setblocking(False)
+        request, sent = head(len(second)) + second, 0
+        deadline = time.monotonic() + SECONDS
+        replies = b""
+        while replies.count(b'"usage"') < 2 and time.monotonic() < deadline:
+            with suppress(BlockingIOError):
+                sent += connection.send(request[sent : sent + 65536]) if sent < len(request) else 0
+            try:
+                replies += connection.recv(65536)
+            except BlockingIOError:
+                time.sleep(0.01)
+    assert replies.count(b"HTTP/1.1 200 ") == 2
+
+
+def test_the_bytes_of_a_key_are_bounded_and_unknown_keys_hold_none(serve: Serve) -> None:
+    keys = "greedy:greedy-key,modest:modest-key"
+    limits = {"max_queue_bytes": BUDGET, "max_body_bytes": LONGEST}
+    with serve("characters", api_keys=keys, **limits) as (client, application):
+        budget = application.intake.budget
+        with connect(client, head(LONGEST, b"authorization: Bearer wrong-key")) as wrong:
+            wrong.sendall(b"a" * 100_000)
+            assert code(told(wrong)) == "invalid_api_key"
+        until(lambda: budget.held == 0)
+        key = b"authorization: Bearer greedy-key"
+        with connect(client, head(LONGEST, key) + b"a" * (LONGEST - 1)):
+            until(lambda: budget.held > LONGEST // 2)
+            for name, status in (("greedy-key", 429), ("modest-key", 200)):
+                client.headers["authorization"] = f"Bearer {name}"
+                assert post(client, SCORE, {"input": "a" * 200_000}).status_code == status
+
+
+def test_messages_that_wait_in_a_socket_count_until_they_are_read(running: Running) -> None:
+    client, application = running
+    url = f"{client.base_url}/v1/stream".replace("http", "ws", 1)
+    begin = '{"model":"characters","prompt":"a","max_tokens":50000}'
+    message = json.dumps({"input": "a" * (LONGEST // 2)})
+    with ExitStack() as stack:
+        for _ in range(4):
+            connection = websockets.connect(url, compression=None, close_timeout=0)
+            stack.enter_context(connection)
+            for text in (begin, message, message):
+                connection.send(text)
+        until(lambda: metric(client, "sru_sockets") < 4)
+        assert metric(client, "sru_sockets") > 0
+        assert BUDGET // 4 < application.intake.budget.held <= BUDGET
+
+
+def test_the_time_of_a_message_grows_with_what_has_come_up_to_an_end() -> None:
+    intake = Intake(100, grace_seconds=10, bytes_per_second=16, most=1600)
+    assert intake.seconds(0) == 10
+    assert intake.seconds(160) == 20
+    assert intake.seconds(1 << 40) == 110
+
+
+def test_a_connection_holds_a_little_beside_the_budget() -> None:
+    intake = Intake(100, 1, 1, 1)
+    many = [Inflow(intake) for _ in range(10)]
+    for each in many:
+        each.count(FREE_BYTES)
+    many[0].count(FREE_BYTES + 90)
+    with pytest.raises(Overloaded):
+        many[1].count(FREE_BYTES + 11)
+    many[0].count(0)
+    many[1].count(FREE_BYTES + 11)
