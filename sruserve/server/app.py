@@ -25,7 +25,7 @@ from sruserve.server.api.streams.mount import PREFIX as STREAMS
 from sruserve.server.api.streams.mount import StreamMount
 from sruserve.server.api.tag import TagRoute
 from sruserve.server.connections import Connections, raise_file_limit
-from sruserve.server.errors import ServeError
+from sruserve.server.errors import OriginNotAllowed, ServeError
 from sruserve.server.grpc_port import wants_grpc
 from sruserve.server.intake import Intake
 from sruserve.server.lifecycle import Lifecycle
@@ -33,6 +33,7 @@ from sruserve.server.metrics_page import PATH as METRICS
 from sruserve.server.metrics_page import MetricsPage
 from sruserve.server.pulse import Pulse
 from sruserve.server.metrics import connections_open
+from sruserve.server.origins import Origins, answer_preflight, readable
 from sruserve.server.settings import Settings, SettingsError
 from sruserve.server.streams.opening import open_streams
 
@@ -59,6 +60,7 @@ class Application:
         self._mounts: dict[str, ASGI] = {}  # by the beginning of the paths that they serve
         self.constraints = Constraints(settings.max_grammar_bytes)
         self.grpc: GrpcServer | None = None
+        self.origins = Origins((settings.allowed_origins or "").split(","), settings.host)
         self.intake = Intake(
             settings.max_queue_bytes,
             settings.receive_grace_seconds,
@@ -69,6 +71,16 @@ class Application:
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
+            try:
+                origin = self.origins.check(scope)
+            except OriginNotAllowed as problem:
+                await Call(scope, receive, send).refuse(problem)
+                return
+            if origin is not None:
+                if scope["method"] == "OPTIONS":
+                    await answer_preflight(scope, send, origin)
+                    return
+                send = readable(send, origin)
             path = scope["path"]
             route = self._hot.get(path)
             if route is not None and scope["method"] == "POST":
@@ -147,7 +159,7 @@ class Application:
         inference = Inference(self.lifecycle, routes, self.streams)
         self._mounts[KSERVE] = KServe(tenants, inference, settings.max_body_bytes)
         self._sockets = Sockets(
-            Frames(catalogue, tenants, routes), max(1, self.connections.most // 2)
+            Frames(catalogue, tenants, routes), self.origins, max(1, self.connections.most // 2)
         )
         self.lifecycle.on_drain.append(self._sockets.drain)
         return inference

@@ -88,6 +88,7 @@ class Protocol(Patience, HttpToolsProtocol):
     _clock: asyncio.TimerHandle | None = None
     _deaf = False  # what comes is dropped: the connection ends with the next reply
     _lingers = False  # the last reply is sent, and the client is still sending
+    _wrong = "Invalid HTTP request received."  # what is said of a request that cannot be
     _left = False  # the connection is closed, or another protocol has taken it over
 
     def __init__(
@@ -291,7 +292,7 @@ class Protocol(Patience, HttpToolsProtocol):
                 self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
                 data = head + rest
             except httptools.HttpParserError:
-                self._hang_up("Invalid HTTP request received.")
+                self._hang_up(self._wrong)
                 return
 
     def _hang_up(self, why: str) -> None:
@@ -301,6 +302,10 @@ class Protocol(Patience, HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Begin the request, or queue it behind another one."""
         self._unset_keepalive_if_required()
+        hosts = [name for name, _ in self.headers if name == b"host"]
+        if len(hosts) != 1 and (hosts or self.parser.get_http_version() == "1.1"):
+            self._wrong = "A request must have one Host header."
+            raise ValueError(self._wrong)
         self.scope["connection"] = self  # type: ignore[typeddict-unknown-key]
         super().on_headers_complete()
         self._heads = self._heads + self._silent if self.pipeline else 0

@@ -9,6 +9,7 @@ from sruserve.server.api.frames import PATH, Frame, Frames, Stream
 from sruserve.server.api.requests import Request
 from sruserve.server.errors import Draining, Overloaded, RouteNotFound, StateTooLarge
 from sruserve.server.metrics import UNKNOWN_MODEL, SocketMetrics
+from sruserve.server.origins import Origins
 from sruserve.server.tenants import Tenant
 
 _DONE, _RESTARTING = 1000, 1012  # codes of RFC 6455
@@ -25,9 +26,9 @@ class Sockets(Endpoint):
 
     path, schema = PATH, Request
 
-    def __init__(self, frames: Frames, most: int) -> None:
+    def __init__(self, frames: Frames, origins: Origins, most: int) -> None:
         super().__init__(frames.tenants, [UNKNOWN_MODEL])
-        self._frames, self._most = frames, most
+        self._frames, self._origins, self._most = frames, origins, most
         self._open: set[Socket] = set()
         self._draining = False
         self._sockets = SocketMetrics()
@@ -57,6 +58,7 @@ class Sockets(Endpoint):
     async def serve(self, call: Call, tenant: Tenant) -> None:
         """Let a client in, or raise."""
         assert isinstance(call, _Handshake)
+        self._origins.check(call.scope)
         if call.path != PATH:
             raise RouteNotFound(f"there is no WebSocket at {call.path[:100]}; open {PATH}")
         if self._draining:
@@ -145,7 +147,7 @@ class Socket:
 class _Handshake(Call):
     """The request that opens a socket."""
 
-    __slots__ = ("accepted", "path")
+    __slots__ = ("accepted", "path", "scope")
 
     def __init__(self, scope: Message, receive: Receive, send: Send) -> None:
         async def answer(message: Message) -> None:
@@ -156,6 +158,7 @@ class _Handshake(Call):
 
         super().__init__(scope, receive, answer)
         self.path: str = scope["path"]
+        self.scope = scope
         self.accepted = False
 
     async def accept(self) -> None:

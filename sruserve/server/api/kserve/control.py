@@ -9,9 +9,16 @@ from pydantic import BaseModel, ConfigDict, Field
 from sruserve.server.api.call import Call, json_bytes
 from sruserve.server.api.kserve.edge import KServeEndpoint
 from sruserve.server.api.kserve.service import Inference
-from sruserve.server.errors import MethodNotAllowed, RouteNotFound, Unsupported
+from sruserve.server.errors import (
+    MethodNotAllowed,
+    RouteNotFound,
+    Unsupported,
+    UnsupportedMediaType,
+)
 from sruserve.server.metrics import UNKNOWN_MODEL
 from sruserve.server.tenants import Tenant, Tenants
+
+_JSON, _BYTES = "application/json", "application/octet-stream"
 
 
 class ControlBody(BaseModel):
@@ -62,6 +69,7 @@ class ControlEndpoint(KServeEndpoint):
         """The answer to a POST; None: there is none."""
         if parts[:1] != ("repository",):
             return None
+        _check_type(call)
         body = ControlBody.model_validate_json(await call.json_body(self._body_bytes) or b"{}")
         match parts[1:]:
             case ("index",):
@@ -78,6 +86,15 @@ class ControlEndpoint(KServeEndpoint):
 async def _while_there(call: Call, change: Coroutine[None, None, None]) -> None:
     """Wait for a change of the models; one whose client leaves before its turn is not made."""
     await call.wait(asyncio.ensure_future(change))
+
+
+def _check_type(call: Call) -> None:
+    """Refuse what a form of any page can send; some clients send JSON without a type."""
+    given = (call.header(b"content-type") or _JSON).partition(";")[0].strip().lower()
+    if given not in (_JSON, _BYTES):
+        raise UnsupportedMediaType(
+            f"the repository takes JSON: send 'content-type: {_JSON}', or no content type"
+        )
 
 
 def _version(place: tuple[str, ...]) -> str:
