@@ -322,8 +322,10 @@ def test_any_path_header_and_framing_is_answered_without_a_fault(
         (b"GET / HTTP/1.1\r\nx: ", b"a" * 1000),
         (b"GET / HTTP/1.1\r\n", b"x: y\r\n" * 100),
         (b"GET /", b"a" * 1000),
-        (b"POST /v1/score HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\n",
-         b"x: y\r\n" * 100),
+        (
+            b"POST /v1/score HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\n",
+            b"x: y\r\n" * 100,
+        ),
     ],
     ids=["header", "headers", "path", "trailers"],
 )

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,13 @@ COMPLETE = "/v1/completions"
 Process = subprocess.Popen[str]
 
 
-def start(*arguments: str, **settings: str) -> Process:
+def start(*arguments: str, open_files: int | None = None, **settings: str) -> Process:
+    command = [sys.executable, "-m", "sruserve", "serve", *arguments]
+    if open_files is not None:
+        command = ["sh", "-c", f'ulimit -n {open_files} && exec "$@"', "sh", *command]
     variables = {f"SRUSERVE_{name.upper()}": value for name, value in settings.items()}
     return subprocess.Popen(
-        [sys.executable, "-m", "sruserve", "serve", *arguments],
+        command,
         env=os.environ | {"SRUSERVE_PORT": "0", "SRUSERVE_STATE_POOL_BYTES": "1000000"} | variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -37,9 +40,11 @@ def start(*arguments: str, **settings: str) -> Process:
 
 
 @contextmanager
-def serving(*folders: Path, **settings: str) -> Iterator[tuple[httpx.Client, Process]]:
+def serving(
+    *folders: Path, open_files: int | None = None, **settings: str
+) -> Iterator[tuple[httpx.Client, Process]]:
     """A server process, ready; it is killed at the end if it has not stopped."""
-    process = start(*map(str, folders), **settings)
+    process = start(*map(str, folders), open_files=open_files, **settings)
     try:
         assert process.stdout is not None
         while not (address := re.search("http://[^ \n]+", line := process.stdout.readline())):
@@ -263,9 +268,11 @@ def test_failures_to_start_are_one_line_and_an_exit_code(
 def test_the_access_log_names_requests_and_no_content(folders: Path) -> None:
     with serving(folders / "characters", access_log="true") as (client, process):
         complete(client, prompt="a secret prompt", max_tokens=1)
+        assert client.get("/livez?api_key=a-secret-key&token=x").status_code == 200
         process.send_signal(signal.SIGTERM)
         output = ended(process)
     assert '"POST /v1/completions HTTP/1.1" 200' in output
+    assert '"GET /livez HTTP/1.1" 200' in output
     assert "secret" not in output
 
 
@@ -299,3 +306,16 @@ def test_a_host_that_cannot_be_ends_in_one_line(folders: Path) -> None:
         assert process.returncode == 2
         assert output.count("\n") == 1
         assert "SRUSERVE_HOST" in output
+
+
+def test_a_server_with_few_descriptors_answers_probes_among_silent_clients(folders: Path) -> None:
+    with serving(folders / "characters", open_files=256) as (client, process), ExitStack() as stack:
+        address = (client.base_url.host, client.base_url.port or 0)
+        for _ in range(400):
+            stack.enter_context(socket.create_connection(address))
+        for _ in range(3):
+            with httpx.Client(base_url=client.base_url) as other:
+                assert other.get("/readyz").status_code == 200
+                assert complete(other, prompt="a", max_tokens=1)["finish_reason"] == "length"
+        process.send_signal(signal.SIGTERM)
+        assert ended(process).count("SRUSERVE_MAX_CONNECTIONS") == 1

@@ -1,0 +1,144 @@
+"""Open connections are bounded, idle ones give way, and one address leaves room for others."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import httpx
+import pytest
+import websockets.sync.client as websockets
+from websockets.exceptions import InvalidStatus
+
+from sruserve.server.app import Application
+from sruserve.server.connections import Connections
+from tests.server.conftest import Serve
+from tests.server.test_bad_input import SCORE, post
+from tests.server.test_clients_that_leave import connect, metric, until
+
+MOST = 20  # of one address half
+
+
+@pytest.fixture(scope="module")
+def running(serve: Serve) -> Iterator[tuple[httpx.Client, Application]]:
+    with serve("characters", max_connections=MOST) as running:
+        yield running
+
+
+def silent(client: httpx.Client, data: bytes = b"") -> socket.socket:
+    connection = socket.create_connection((client.base_url.host, client.base_url.port or 0))
+    connection.settimeout(20)
+    connection.sendall(data)
+    return connection
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /livez HT", b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"])
+def test_idle_connections_give_way_the_longest_idle_one_first(
+    running: tuple[httpx.Client, Application], sent: bytes
+) -> None:
+    client, application = running
+    client.close()
+    with ExitStack() as stack:
+        for _ in range(5 * MOST):
+            connection = stack.enter_context(silent(client, sent))
+        newest = connection
+        until(lambda: application.connections.open <= MOST // 2)
+        newest.sendall(b"\r\n\r\n" if not sent else b"")
+        with httpx.Client(base_url=client.base_url, timeout=20) as other:
+            for _ in range(3):
+                assert other.get("/livez").status_code == 200
+            assert post(other, SCORE, {"input": "a"}).status_code == 200
+            assert 0 < metric(other, "sru_connections") <= MOST // 2 + 1
+
+
+def test_a_connection_that_waits_for_its_reply_does_not_give_way(serve: Serve) -> None:
+    with serve("characters", max_connections=MOST) as (client, application):
+        engine = application.lifecycle.catalogue["characters"].engine
+        long = {"model": "characters", "prompt": "a", "max_tokens": 100_000, "stream": True}
+        with ExitStack() as stack:
+            for _ in range(MOST // 2 - 1):
+                stack.enter_context(connect(client, "/v1/completions", long))
+            until(lambda: engine.running == MOST // 2 - 1)
+            with silent(client) as last:
+                until(lambda: application.connections.open == MOST // 2)
+                for _ in range(3):
+                    with httpx.Client(base_url=client.base_url, timeout=20) as other:
+                        assert other.get("/readyz").status_code == 200
+                assert last.recv(1) == b""
+            with connect(client, "/v1/completions", long):
+                until(lambda: engine.running == MOST // 2)
+                with silent(client) as refused:
+                    reply = refused.recv(65536)
+                assert reply.startswith(b"HTTP/1.1 429 ")
+                assert json.loads(reply.partition(b"\r\n\r\n")[2])["error"]["code"] == "overloaded"
+            assert engine.running >= MOST // 2 - 1
+        until(lambda: application.connections.open == 0)
+
+
+def test_sockets_take_at_most_half_of_the_connections(serve: Serve) -> None:
+    with serve("characters", max_connections=4) as (client, application):
+        application.connections._share = 4  # as if they came from several addresses
+        url = f"{client.base_url}/v1/stream".replace("http", "ws", 1)
+        with websockets.connect(url), websockets.connect(url):
+            with pytest.raises(InvalidStatus) as refused:
+                websockets.connect(url)
+            assert refused.value.response.status_code == 429
+            assert client.get("/livez").status_code == 200
+
+
+class Idle:
+    closed = False
+
+    def give_way(self) -> None:
+        self.closed = True
+
+
+def test_when_all_addresses_together_have_too_many_the_one_with_most_gives_way() -> None:
+    connections = Connections(9)
+    opened: dict[str, list[Idle]] = {"a": [], "b": [], "c": []}
+    for address in "aaaabbbcc":
+        place, room = connections.add(address)
+        assert room
+        idle = Idle()
+        place.idle[idle] = None
+        opened[address].append(idle)
+    place, room = connections.add("d")
+    assert room
+    assert [idle.closed for idle in opened["a"]] == [True, False, False, False]
+    assert not any(idle.closed for idle in (*opened["b"], *opened["c"]))
+
+
+def test_an_address_never_has_more_than_half_however_many_it_opens() -> None:
+    connections = Connections(10)
+    for _ in range(5):
+        assert connections.add("greedy")[1]
+    assert not connections.add("greedy")[1]
+    assert all(connections.add(f"modest {i}")[1] for i in range(4))
+
+
+def test_of_crowds_the_log_tells_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    connections = Connections(2)
+    for _ in range(100):
+        connections.add("a")
+    assert caplog.text.count("SRUSERVE_MAX_CONNECTIONS") == 1
+
+
+def test_a_quarter_of_the_descriptors_is_left_for_everything_else() -> None:
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (128, {hard}));"
+        "from sruserve.server.connections import raise_file_limit;"
+        "print(raise_file_limit({most}), resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
+    )
+
+    def limits(hard: int, most: int) -> str:
+        return subprocess.run(
+            [sys.executable, "-c", code.format(hard=hard, most=most)],
+            capture_output=True, check=True, text=True, env=os.environ,
+        ).stdout.strip()  # fmt: skip
+
+    assert limits(256, 4096) == "192 256"  # raised to the hard limit, as far as that goes
+    assert limits(1024, 100) == "100 264"  # no more than is needed
+    assert limits(1024, 4096) == "768 1024"
