@@ -25,6 +25,7 @@ PROMISED = (
     *("sru_streams", "sru_state_bytes", "sru_queue_requests", "sru_state_mint_seconds"),
     *("sru_state_open_seconds", "sru_state_rejected_total", "sru_refusals_total"),
     *("sru_client_disconnects_total", "sru_replays_total", "sru_sockets", "sru_build_info"),
+    "sru_connections",
     *("sru_held_streams", "sru_stream_steps_total", "sru_stream_idle_seconds"),
     "sru_streams_expired_total",
 )
