@@ -1,5 +1,6 @@
 """Bound the open connections of a worker, so that descriptors are left for everything else."""
 
+import ipaddress
 import logging
 import resource
 from collections.abc import Callable
@@ -49,21 +50,23 @@ class Connections:
         self._places: dict[str, Place] = {}
         self._logged = -_LOG_SECONDS
 
-    def add(self, address: str) -> tuple[Place, bool]:
-        """Count a new connection; also tells whether there is room for it."""
-        place = self._places.get(address)
-        if place is None:
-            place = self._places[address] = Place(address)
+    def add(self, address: str) -> Place | None:
+        """Count a new connection; None: there is no room for it, and it does not count."""
+        address = _network(address)
+        place = self._places.get(address) or Place(address)
         room = True
         if place.open >= self._share:
             room = self._make_room(place)
         elif self.open >= self.most:
             crowds = [each for each in self._places.values() if each.idle]
-            room = bool(crowds) and self._make_room(max(crowds, key=lambda each: each.open))
+            room = self._make_room(max(crowds, key=lambda each: each.open, default=place))
+        if not room:
+            return None
+        self._places[address] = place
         place.open += 1
         self.open += 1
         self._tell(1)
-        return place, room
+        return place
 
     def remove(self, connection: Connection, place: Place) -> None:
         """A connection is closed."""
@@ -92,6 +95,13 @@ class Connections:
                 "files set it",
                 self.open, self.most, self._share,
             )  # fmt: skip
+
+
+def _network(address: str) -> str:
+    """What counts as one address: of IPv6 the first half, since a client has all of the rest."""
+    if ":" not in address or "." in address:
+        return address
+    return ipaddress.ip_address(address.partition("%")[0]).exploded[:19]
 
 
 def raise_file_limit(connections: int) -> int:

@@ -28,7 +28,8 @@ class Origins:
 
     def check(self, scope: Message) -> str | None:
         """The origin that may read the reply, if it is another one; raises `OriginNotAllowed`."""
-        origin = site = None
+        origin: str | None = None
+        site = b""
         for name, value in scope["headers"]:
             if name == b"origin":
                 origin = value.decode("latin-1").lower()

@@ -14,7 +14,7 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 from uvicorn.server import ServerState
 
-from sruserve.server.connections import Connections
+from sruserve.server.connections import Connections, Place
 from sruserve.server.errors import Overloaded, ServeError
 from sruserve.server.intake import Inflow, Intake
 from sruserve.server.patience import Patience
@@ -51,6 +51,10 @@ class JoinedWrites:
         self._parts.append(data)
         if len(data) >= _LONG_BYTES:
             self._flush()
+
+    def forget(self) -> None:
+        """Ask no more before closing: nothing may keep the connection in memory."""
+        self._lingers = bool
 
     def close(self) -> None:
         """Write what is left, then close."""
@@ -107,16 +111,19 @@ class Protocol(Patience, HttpToolsProtocol):
         """A client has connected."""
         joined = JoinedWrites(transport, self.loop, self._linger)
         super().connection_made(cast(asyncio.Transport, joined))
-        self._place, room = self._all.add(self.client[0] if self.client else "")
-        if room:
-            self._place.idle[self] = None
+        place = self._all.add(self.client[0] if self.client else "")
+        if place is not None:
+            self._place = place
+            place.idle[self] = None
             self._wait_for_client()
         else:
+            self._left = True
             self._answer(Overloaded("too many connections are open; close some, or retry later"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has left: uvicorn tells the newest request, and this the one that runs."""
-        self._let_go()
+        if not self._left:
+            self._all.remove(self, self.hand_over())
         if self._running is not None and not self._running.response_complete:
             self._running.disconnected = True
             self._running.message_event.set()
@@ -250,15 +257,15 @@ class Protocol(Patience, HttpToolsProtocol):
         )
         return True
 
-    def _let_go(self) -> None:
-        """Count no more."""
-        if self._left:
-            return
+    def hand_over(self) -> Place:
+        """Let another protocol go on with the connection; the place is its own from now on."""
         self._left = True
+        self._place.idle.pop(self, None)
+        cast(JoinedWrites, self.transport).forget()
         if self._clock is not None:
             self._clock.cancel()
         self._inflow.count(0)
-        self._all.remove(self, self._place)
+        return self._place
 
     def _parse(self) -> None:
         while self._unparsed and len(self.pipeline) < _PIPELINED:
@@ -282,7 +289,6 @@ class Protocol(Patience, HttpToolsProtocol):
                 rest = data[upgrade.args[0] :]
                 if self._opens_socket():
                     rest, self._unparsed, self._in_body = rest + self._unparsed, b"", False
-                    self._let_go()
                     self.handle_websocket_upgrade()
                     cast(asyncio.Protocol, self.transport.get_protocol()).data_received(rest)
                     return

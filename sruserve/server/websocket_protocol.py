@@ -1,7 +1,7 @@
 """uvicorn's WebSocket protocol, bounded: no client makes it hold, log or compute without end."""
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
 from uvicorn.config import Config
@@ -11,7 +11,7 @@ from websockets.frames import Frame
 from websockets.http11 import Request
 from websockets.protocol import State
 
-from sruserve.server.connections import Connections
+from sruserve.server.connections import Connections, Place
 from sruserve.server.errors import Overloaded, ServeError
 from sruserve.server.intake import Inflow, Intake
 from sruserve.server.patience import Patience
@@ -49,7 +49,8 @@ class WebSocketProtocol(Patience, WebSocketsSansIOProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take over the connection from HTTP."""
         super().connection_made(transport)
-        self._place, _ = self._all.add(self.client[0] if self.client else "")
+        http = cast(asyncio.Transport, transport).get_protocol()
+        self._place: Place = http.hand_over()  # type: ignore[attr-defined]
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has left."""

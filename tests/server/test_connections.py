@@ -100,13 +100,12 @@ def test_when_all_addresses_together_have_too_many_the_one_with_most_gives_way()
     connections = Connections(9)
     opened: dict[str, list[Idle]] = {"a": [], "b": [], "c": []}
     for address in "aaaabbbcc":
-        place, room = connections.add(address)
-        assert room
+        place = connections.add(address)
+        assert place is not None
         idle = Idle()
         place.idle[idle] = None
         opened[address].append(idle)
-    place, room = connections.add("d")
-    assert room
+    assert connections.add("d")
     assert [idle.closed for idle in opened["a"]] == [True, False, False, False]
     assert not any(idle.closed for idle in (*opened["b"], *opened["c"]))
 
@@ -114,9 +113,18 @@ def test_when_all_addresses_together_have_too_many_the_one_with_most_gives_way()
 def test_an_address_never_has_more_than_half_however_many_it_opens() -> None:
     connections = Connections(10)
     for _ in range(5):
-        assert connections.add("greedy")[1]
-    assert not connections.add("greedy")[1]
-    assert all(connections.add(f"modest {i}")[1] for i in range(4))
+        assert connections.add("greedy")
+    assert not connections.add("greedy")
+    assert all(connections.add(f"modest {i}") for i in range(4))
+
+
+def test_all_addresses_of_one_ipv6_network_are_one() -> None:
+    connections = Connections(4)
+    assert connections.add("2001:db8::1")
+    assert connections.add("2001:db8::2%eth0")
+    assert not connections.add("2001:db8:0:0:ffff::3")
+    assert connections.add("2001:db8:0:1::1")
+    assert connections.add("::ffff:10.0.0.1")
 
 
 def test_of_crowds_the_log_tells_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:

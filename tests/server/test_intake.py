@@ -42,7 +42,7 @@ def running(serve: Serve) -> Iterator[Running]:
 def hasty(serve: Serve) -> Iterator[Running]:
     """A server that waits for no client."""
     given: dict[str, Any] = {"receive_grace_seconds": GRACE, "keep_alive_seconds": 60}
-    with serve("characters", receive_bytes_per_second=1 << 20, **given) as running:
+    with serve("characters", receive_bytes_per_second=1 << 16, **given) as running:
         yield running
 
 
@@ -238,23 +238,23 @@ def test_an_idle_socket_and_an_idle_connection_have_no_such_time(hasty: Running)
 
 def test_an_honest_upload_works(hasty: Running) -> None:
     client, _ = hasty
-    body = b'{"model":"characters","input":"' + b"a" * (1 << 20) + b'"}'
+    body = b'{"model":"absent","input":"' + b"a" * (1 << 20) + b'"}'
 
     def slowly() -> Iterator[bytes]:
         for at in range(0, len(body), 1 << 17):
             yield body[at : at + (1 << 17)]
-            time.sleep(1 / 32)  # 4 MiB a second, where one is asked for
+            time.sleep(GRACE / 4)
 
-    assert client.post(SCORE, content=slowly()).status_code == 200
+    assert client.post(SCORE, content=slowly()).status_code == 404  # it was read to its end
 
 
 def test_a_body_waits_for_no_clock_while_it_waits_for_the_server(hasty: Running) -> None:
     """A request behind another one is not read until that is answered."""
     client, application = hasty
     engine = application.lifecycle.catalogue["characters"].engine
-    long = {"model": "characters", "prompt": "a", "max_tokens": 3000, "stop": "\x7f"}
+    long = {"model": "characters", "prompt": "a", "max_tokens": 800, "stop": "\x7f"}
     first = json.dumps(long).encode()
-    second = b'{"model":"characters","input":"' + b"a" * 900_000 + b'"}'
+    second = b'{"model":"absent","input":"' + b"a" * 900_000 + b'"}'
     data = head(len(first)).replace(b"/v1/score", b"/v1/completions") + first
     with connect(client, data) as connection:
         until(lambda: engine.running == 1)
@@ -262,14 +262,14 @@ def test_a_body_waits_for_no_clock_while_it_waits_for_the_server(hasty: Running)
         request, sent = head(len(second)) + second, 0
         deadline = time.monotonic() + SECONDS
         replies = b""
-        while replies.count(b'"usage"') < 2 and time.monotonic() < deadline:
+        while b"model_not_found" not in replies and time.monotonic() < deadline:
             with suppress(BlockingIOError):
                 sent += connection.send(request[sent : sent + 65536]) if sent < len(request) else 0
             try:
                 replies += connection.recv(65536)
             except BlockingIOError:
                 time.sleep(0.01)
-    assert replies.count(b"HTTP/1.1 200 ") == 2
+    assert [replies.count(b"HTTP/1.1 %d " % status) for status in (200, 404)] == [1, 1]
 
 
 def test_the_bytes_of_a_key_are_bounded_and_unknown_keys_hold_none(serve: Serve) -> None:

@@ -105,9 +105,10 @@ def test_everything_that_was_counted_is_given_back(
     for body in ({}, {"stream": True}, {"logprobs": 2}, {"prompt": 5}):
         post(small, COMPLETE, {"prompt": "a", "max_tokens": 5} | body)
     stream = small.post("/v1/streams", json={"model": "characters"}).json()["id"]
-    for step, more in enumerate(({}, {"stream": True}, {"stream": True, "stop": "a"}), 1):
-        body = {"step": step, "prompt": "a", "max_tokens": 5} | more
-        assert small.post(f"/v1/streams/{stream}/steps", json=body).status_code == 200
+    ways: list[dict[str, Any]] = [{}, {"stream": True}, {"stream": True, "stop": "a"}]
+    for step, more in enumerate(ways, 1):
+        asked = {"step": step, "prompt": "a", "max_tokens": 5} | more
+        assert small.post(f"/v1/streams/{stream}/steps", json=asked).status_code == 200
     until(lambda: application.limits.replies.held == 0)
 
 

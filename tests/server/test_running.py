@@ -25,9 +25,9 @@ COMPLETE = "/v1/completions"
 Process = subprocess.Popen[str]
 
 
-def start(*arguments: str, open_files: int | None = None, **settings: str) -> Process:
+def start(*arguments: str, open_files: str = "", **settings: str) -> Process:
     command = [sys.executable, "-m", "sruserve", "serve", *arguments]
-    if open_files is not None:
+    if open_files:
         command = ["sh", "-c", f'ulimit -n {open_files} && exec "$@"', "sh", *command]
     variables = {f"SRUSERVE_{name.upper()}": value for name, value in settings.items()}
     return subprocess.Popen(
@@ -41,7 +41,7 @@ def start(*arguments: str, open_files: int | None = None, **settings: str) -> Pr
 
 @contextmanager
 def serving(
-    *folders: Path, open_files: int | None = None, **settings: str
+    *folders: Path, open_files: str = "", **settings: str
 ) -> Iterator[tuple[httpx.Client, Process]]:
     """A server process, ready; it is killed at the end if it has not stopped."""
     process = start(*map(str, folders), open_files=open_files, **settings)
@@ -309,7 +309,10 @@ def test_a_host_that_cannot_be_ends_in_one_line(folders: Path) -> None:
 
 
 def test_a_server_with_few_descriptors_answers_probes_among_silent_clients(folders: Path) -> None:
-    with serving(folders / "characters", open_files=256) as (client, process), ExitStack() as stack:
+    with (
+        serving(folders / "characters", open_files="256") as (client, process),
+        ExitStack() as stack,
+    ):
         address = (client.base_url.host, client.base_url.port or 0)
         for _ in range(400):
             stack.enter_context(socket.create_connection(address))

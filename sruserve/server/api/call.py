@@ -136,12 +136,11 @@ class Call:
         Also raises `Overloaded` or `RequestTimeout`, if it is not received to its end.
         """
         length, connection = self.header(b"content-length"), self.connection
-        if length is not None and int(length) > FREE_BYTES:  # before the client is told to send it
-            if int(length) > limit:
-                raise _too_large(limit)
-            if connection is not None:
-                connection.claim(self.owner)
-                connection.expect(int(length))
+        if length is not None and int(length) > limit:  # before the client is told to send it
+            raise _too_large(limit)
+        if connection is not None and (length is None or int(length) > FREE_BYTES):
+            connection.claim(self.owner)
+            connection.expect(int(length or 0))
         message = await self._receive()
         if message["type"] == "http.disconnect":
             raise ClientGone
