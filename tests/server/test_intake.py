@@ -174,6 +174,12 @@ def test_a_client_that_goes_on_sending_gets_to_read_why_it_was_refused(running: 
     client, _ = running
     for size in (LONGEST + 1, 40 * LONGEST):
         refusal(client.post(SCORE, content=b"a" * size), 413, "body_too_large")
+    with connect(client, head(LONGEST + 1)) as connection:
+        connection.recv(1, socket.MSG_PEEK)
+        for _ in range(4):  # it would be reset if the server had closed it
+            connection.sendall(b"a" * (LONGEST // 4))
+            time.sleep(0.05)
+        assert told(connection).startswith(b"HTTP/1.1 413 ")
 
 
 @pytest.mark.parametrize(
@@ -294,6 +300,12 @@ def test_messages_that_wait_in_a_socket_count_until_they_are_read(running: Runni
     url = f"{client.base_url}/v1/stream".replace("http", "ws", 1)
     begin = '{"model":"characters","prompt":"a","max_tokens":50000}'
     message = json.dumps({"input": "a" * (LONGEST // 2)})
+    with websockets.connect(url, compression=None, close_timeout=0) as connection:
+        connection.send(begin)
+        connection.send(message)
+        until(lambda: application.intake.budget.held > LONGEST // 2 - FREE_BYTES - 100)
+        time.sleep(0.1)  # it stays so
+        assert application.intake.budget.held > LONGEST // 2 - FREE_BYTES - 100
     with ExitStack() as stack:
         for _ in range(4):
             connection = websockets.connect(url, compression=None, close_timeout=0)
