@@ -161,6 +161,7 @@ class WebSocketProtocol(Patience, WebSocketsSansIOProtocol):
             self.loop.call_soon(self._parse)
         else:
             self._go_on()
+        self._count()
 
     async def receive(self) -> ASGIReceiveEvent:
         """The next message; then there is room for more."""
