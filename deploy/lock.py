@@ -20,7 +20,7 @@ def resolve() -> str:
     command = [
         *("uv", "pip", "compile", "pyproject.toml", "--extra", "grpc", "--extra", "redis"),
         *("--constraint", "constraints.txt", "--universal", "--python-version", "3.11"),
-        *("--default-index", "https://pypi.org/simple", "--no-config"),
+        "--no-config",
         *("--generate-hashes", "--no-header", "--no-annotate", "--no-build", "--quiet"),
     ]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)

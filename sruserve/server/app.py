@@ -29,11 +29,11 @@ from sruserve.server.errors import OriginNotAllowed, ServeError
 from sruserve.server.grpc_port import wants_grpc
 from sruserve.server.intake import Intake
 from sruserve.server.lifecycle import Lifecycle
+from sruserve.server.metrics import connections_open
 from sruserve.server.metrics_page import PATH as METRICS
 from sruserve.server.metrics_page import MetricsPage
-from sruserve.server.pulse import Pulse
-from sruserve.server.metrics import connections_open
 from sruserve.server.origins import Origins, answer_preflight, readable
+from sruserve.server.pulse import Pulse
 from sruserve.server.settings import Settings, SettingsError
 from sruserve.server.streams.opening import open_streams
 

@@ -41,7 +41,6 @@ ServeError
 │   ├── Overloaded              429  overloaded
 │   │   └── TooManyChanges      429  overloaded
 │   │   └── TooManyCalls        429  overloaded
-│   ├── RequestTimeout          408  request_timeout
 │   ├── RateLimited             429  rate_limited
 │   ├── StateQuotaExceeded      429  state_quota_exceeded
 │   ├── Draining                503  draining
@@ -363,12 +362,6 @@ class TooManyChanges(Overloaded):
 
 class TooManyCalls(Overloaded):
     """The client holds as many calls open as it may, or all clients do."""
-
-
-class RequestTimeout(Refused):
-    """The request did not arrive in time."""
-
-    status, code, type = 408, "request_timeout", "invalid_request_error"
 
 
 class RateLimited(Refused):
