@@ -5,11 +5,11 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from sruserve.model.errors import CaseError
 from sruserve.model.folder import Model
+from sruserve.model.weights import read_tensors
 
 INPUTS = {"x", "tokens"}
 OUTPUTS = {"h", "logits", "log_probs"}
@@ -28,7 +28,7 @@ class Case:
 
     def __init__(self, path: Path) -> None:
         try:
-            self.tensors = load_file(path)
+            self.tensors, _ = read_tensors(path)
         except (OSError, SafetensorError) as error:
             raise CaseError(f"cannot read {path}: {error}") from error
         known = INPUTS | OUTPUTS | {"lengths"}

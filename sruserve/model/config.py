@@ -19,6 +19,7 @@ from sruserve.model.cells import FAMILIES
 from sruserve.model.cells.stack import StackConfig
 from sruserve.model.embeddings import EmbeddingConfig
 from sruserve.model.errors import ConfigError
+from sruserve.model.files import read_regular
 from sruserve.model.heads import HeadConfig
 from sruserve.model.names import DType, Task
 from sruserve.model.state import StateLayout
@@ -116,11 +117,7 @@ class ModelConfig(BaseModel):
 def read_config(path: Path) -> ModelConfig:
     """Read `config.json`, or raise `ConfigError` with every field that is wrong."""
     try:
-        with path.open("rb") as file:
-            content = file.read(_LARGEST_FILE + 1)
-        if len(content) > _LARGEST_FILE:
-            raise ConfigError(f"{path} is larger than {_LARGEST_FILE:,} bytes")
-        return ModelConfig.model_validate_json(content)
+        return ModelConfig.model_validate_json(read_regular(path, _LARGEST_FILE))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except ValidationError as error:

@@ -4,10 +4,11 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -20,13 +21,16 @@ from sruserve.model.errors import (
     FolderError,
     ModelError,
 )
+from sruserve.model.files import read_regular
 from sruserve.model.network import Network, network_shapes
 from sruserve.model.replacing import replacing
-from sruserve.model.text import BYTES_FILE, WORDS_FILE, Codec, read_codec
+from sruserve.model.text import BYTES_FILE, WORDS_FILE, Codec, make_codec
 from sruserve.model.versions import CONFIG_FILE, newest
+from sruserve.model.weights import read_tensors
 
 WEIGHTS_FILE, PRESETS_FILE = "model.safetensors", "presets.json"
 _FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+_WIDEST_BYTES = 8  # of a float
 _FILES = {CONFIG_FILE, WEIGHTS_FILE, WORDS_FILE, BYTES_FILE, PRESETS_FILE}
 
 
@@ -61,6 +65,9 @@ def load_model(
 ) -> Model:
     """Load a model folder, or the newest version in one, to compute in `dtype` on `device`.
 
+    Every file is read once, into the process's own memory: what the digest is taken of is what is
+    computed with, whatever becomes of the files.
+
     dtype: "float32", "bfloat16" or, on a GPU, "float16"; None: as the model's config says.
     fast: on a GPU, kernels chosen by the number of rows; the bits of a row then depend on it.
 
@@ -73,15 +80,17 @@ def load_model(
     version, path = newest(path)
     config = read_config(path / CONFIG_FILE)
     compute = compute_dtype(config, dtype, device)
-    tensors, stored = _read_weights(path / WEIGHTS_FILE)
-    check_tensors(tensors, network_shapes(config), str(path / WEIGHTS_FILE))
-    digest = model_digest(config, tensors, path)
+    shapes = network_shapes(config)
+    tensors, stored = _read_weights(path / WEIGHTS_FILE, shapes)
+    check_tensors(tensors, shapes, str(path / WEIGHTS_FILE))
+    vocabulary = _read_vocabulary(path)
+    digest = model_digest(config, tensors, vocabulary)
     if stored != digest:
         raise FolderError(
             f"{path} was changed after its import: {WEIGHTS_FILE} carries the digest of other "
             "weights, config or vocabulary; import the checkpoint again"
         )
-    codec = read_codec(path)
+    codec = make_codec(vocabulary, path)
     if codec is not None and codec.size != config.vocab_size:
         raise FolderError(
             f"{path}: the vocabulary has {codec.size} entries and config.json says "
@@ -122,7 +131,7 @@ def save_model(
         with replacing(path) as new:
             _write(new, config, tensors, vocabulary or {})
             if (path / PRESETS_FILE).exists():  # the operator's, of the model that is replaced
-                (new / PRESETS_FILE).write_bytes((path / PRESETS_FILE).read_bytes())
+                (new / PRESETS_FILE).write_bytes(read_regular(path / PRESETS_FILE))
             try:
                 # checked on the CPU, which has no float16
                 dtype = "float32" if config.dtype == "float16" else None
@@ -170,8 +179,13 @@ def check_tensors(
         raise CheckpointError(f"{source} does not fit the network that is described: {shown}")
 
 
-def model_digest(config: ModelConfig, tensors: Mapping[str, Tensor], folder: Path) -> str:
-    """SHA-256, in hex, of all that fixes what a model computes."""
+def model_digest(
+    config: ModelConfig, tensors: Mapping[str, Tensor], vocabulary: Mapping[str, bytes]
+) -> str:
+    """SHA-256, in hex, of all that fixes what a model computes.
+
+    vocabulary: contents by file name.
+    """
     maths = {"model_type", "task", "vocab_size", "rnn", "embedding", "head"}
     described = config.model_dump(mode="json", include=maths, exclude_defaults=True)
     digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
@@ -180,12 +194,8 @@ def model_digest(config: ModelConfig, tensors: Mapping[str, Tensor], folder: Pat
         digest.update(f"\0{name}\0{tensor.dtype}\0{list(tensor.shape)}\0".encode())
         digest.update(tensor.view(-1).view(torch.uint8).numpy().data)
     for name in (WORDS_FILE, BYTES_FILE):
-        if (folder / name).exists():
-            try:
-                content = (folder / name).read_bytes()
-            except OSError as error:
-                raise FolderError(f"cannot read {folder / name}: {error.strerror}") from error
-            digest.update(f"\0{name}\0".encode() + content)
+        if name in vocabulary:
+            digest.update(f"\0{name}\0".encode() + vocabulary[name])
     return digest.hexdigest()
 
 
@@ -220,17 +230,32 @@ def _write(
         (folder / name).write_bytes(content)
     (folder / CONFIG_FILE).write_text(config.model_dump_json(indent=2, exclude_none=True) + "\n")
     weights = _unshared(tensors)
-    digest = model_digest(config, weights, folder)
+    digest = model_digest(config, weights, vocabulary)
     save_file(weights, folder / WEIGHTS_FILE, {"format": "pt", "digest": digest})
     # The library writes for the owner alone; a server often runs as somebody else.
     (folder / WEIGHTS_FILE).chmod((folder / CONFIG_FILE).stat().st_mode)
 
 
-def _read_weights(path: Path) -> tuple[dict[str, Tensor], str | None]:
+def _read_weights(
+    path: Path, shapes: Mapping[str, tuple[int, ...]]
+) -> tuple[dict[str, Tensor], str | None]:
     """The tensors of a safetensors file and the digest in its metadata."""
+    most_bytes = _WIDEST_BYTES * sum(prod(shape) for shape in shapes.values())
     try:
-        with safe_open(path, "pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return tensors, (file.metadata() or {}).get("digest")
+        tensors, metadata = read_tensors(path, most_bytes)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"cannot read {path}: {error}") from error
+    return tensors, metadata.get("digest")
+
+
+def _read_vocabulary(folder: Path) -> dict[str, bytes]:
+    """The contents of the vocabulary files that a folder has."""
+    found = {}
+    for name in (WORDS_FILE, BYTES_FILE):
+        try:
+            found[name] = read_regular(folder / name)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise FolderError(f"cannot read {folder / name}: {error.strerror}") from error
+    return found

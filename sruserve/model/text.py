@@ -2,15 +2,17 @@
 
 import json
 import re
-from contextlib import suppress
-from pathlib import Path
-from typing import Protocol
+from array import array
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from sruserve.model.errors import FolderError, TextError
+from sruserve.model.pieces import Pieces
 
 Ids = NDArray[np.int64]
 
@@ -18,10 +20,11 @@ WORDS_FILE, BYTES_FILE = "tokenizer.json", "bytes.json"
 MAX_UNFINISHED = 65_536  # characters of a word that no white space ends
 _PROBES = ("ab cd", 'it\'s 3.5\n"x"', "A\tb.c,  d ")
 _LONG = 4096  # characters that the tokenizer takes faster whole than piece by piece
-_MOST_KNOWN = 100_000
+_PART = 1 << 16  # characters of a long text that are made into ids at a time
+_LIBRARY_WORDS = 1024
 _PROBED = 64
-_PIECE = re.compile(r"[^ \t\n\v\f\r]+")
-_LAST_SPACE = re.compile(r".*[ \t\n\v\f\r]", re.DOTALL)
+_SPACES = " \t\n\v\f\r"
+_PIECE, _SPACE = re.compile(f"[^{_SPACES}]+"), re.compile(f"[{_SPACES}]")
 
 
 class Codec(Protocol):
@@ -66,50 +69,50 @@ def token_text(codec: Codec | None, token: int) -> str:
 
 
 class Words:
-    """Words by a Hugging Face tokenizer that never looks across white space."""
+    """Words by a Hugging Face tokenizer that never looks across white space.
 
-    def __init__(self, path: Path) -> None:
+    content: of a tokenizer.json. source: what messages call it.
+    """
+
+    def __init__(self, content: bytes, source: object = WORDS_FILE) -> None:
         try:
-            self._tokenizer = Tokenizer.from_file(str(path))
+            self._tokenizer = Tokenizer.from_buffer(content)
             self._tokenizer.no_padding()
             self._tokenizer.no_truncation()
+            _bound_cache(self._tokenizer.model)
             self.size: int = self._tokenizer.get_vocab_size()
             words = [self._tokenizer.id_to_token(i) for i in range(self.size)]
-            self._known: dict[str, _Piece] = {}
+            self._ids, self._places = Pieces(), Pieces()
             own = " ".join(str(word) for word in words[:_PROBED])
             joins = any(self._joins(probe) for probe in (*_PROBES, own))
         except Exception as error:  # the library raises bare exceptions
-            raise FolderError(f"{path} is no tokenizer.json of use: {error}") from error
+            raise FolderError(f"{source} is no tokenizer.json of use: {error}") from error
         if None in words:
-            raise FolderError(f"{path} must number its {self.size} entries from 0 without gaps")
+            raise FolderError(f"{source} must number its {self.size} entries from 0 without gaps")
         self.pieces = tuple(f" {word}".encode() for word in words)
         self.characters: Ids = np.array([len(piece.decode()) for piece in self.pieces], np.int64)
         if joins:
             raise FolderError(
-                f"{path} joins text across white space, so a text's chunks would not give the same "
-                "ids as the whole; use a tokenizer that splits on white space first"
+                f"{source} joins text across white space, so a text's chunks would not give the "
+                "same ids as the whole; use a tokenizer that splits on white space first"
             )
 
     def encode(self, text: str, word: str = "", more: bool = False) -> tuple[Ids, str]:
         text, word = _finished(word + text, more)
-        if len(text) > _LONG:
-            with suppress(Exception):  # where a word has no entry, the pieces say which
-                return np.array(self._tokenized(text)[0], np.int64), word
-        ids: list[int] = []
-        for piece in _PIECE.findall(text):
-            ids += self._piece(piece)[0]
-        return np.array(ids, np.int64), word
+        if len(text) <= _LONG:
+            return np.array(self._ids_by_piece(text), np.int64), word
+        return np.concatenate([self._ids_of(part) for part in _parts(text)]), word
 
     def locate(self, text: str, word: str = "", more: bool = False) -> tuple[Ids, Ids, str]:
         held = len(word)
         text, word = _finished(word + text, more)
-        ids: list[int] = []
-        places: list[tuple[int, int]] = []
+        # arrays, because to make one of a list of a million tuples would stop all other threads
+        ids, places = array("q"), array("q")
         for match in _PIECE.finditer(text):
-            found, within = self._piece(match[0])
+            found, within = self._located(match[0])
             start = match.start() - held
-            ids += found
-            places += [(start + first, start + end) for first, end in within]
+            ids.extend(found)
+            places.extend([start + place for place in within])
         return np.array(ids, np.int64), np.array(places, np.int64).reshape(-1, 2), word
 
     def _joins(self, probe: str) -> bool:
@@ -118,32 +121,73 @@ class Words:
 
         def known(piece: re.Match[str]) -> str:
             try:
-                parts.extend(self._piece(piece[0])[0])
+                parts.extend(self._ids_of_new(piece[0]))
             except TextError:
                 return ""
             return piece[0]
 
-        return self._tokenized(_PIECE.sub(known, probe))[0] != parts
+        return self._tokenized(_PIECE.sub(known, probe)).ids != parts
 
-    def _piece(self, piece: str) -> "_Piece":
-        """The ids of text without white space. Pieces come again, and are tokenised only once."""
-        known = self._known.get(piece)
-        if known is None:
-            try:
-                known = self._tokenized(piece)
-            except Exception as error:  # the library raises bare exceptions
-                raise TextError(
-                    f"the model's vocabulary has no {piece[:100]!r}, and no entry for unknown "
-                    "words; leave it out or replace it"
-                ) from error
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            self._known[piece] = known
-        return known
+    def _ids_of(self, text: str) -> Ids:
+        """The ids of a long text."""
+        try:
+            return np.array(self._tokenized(text).ids, np.int64)
+        except Exception:  # a word has no entry: the pieces say which
+            return np.array(self._ids_by_piece(text), np.int64)
 
-    def _tokenized(self, text: str) -> "_Piece":
-        found = self._tokenizer.encode(text, add_special_tokens=False)
-        return found.ids, found.offsets
+    def _ids_by_piece(self, text: str) -> list[int]:
+        """The ids of a short text, most of whose words were seen before."""
+        ids: list[int] = []
+        known = self._ids.get
+        for piece in _PIECE.findall(text):
+            found = known(piece)
+            ids += self._ids_of_new(piece) if found is None else found
+        return ids
+
+    def _ids_of_new(self, piece: str) -> list[int]:
+        """The ids of text without white space."""
+        with _named(piece):
+            ids: list[int] = self._tokenized(piece).ids
+        self._ids.keep(piece, ids)
+        return ids
+
+    def _located(self, piece: str) -> tuple[list[int], list[int]]:
+        """The ids of text without white space, and where in it each begins and ends, by turns."""
+        ids, places = self._ids.get(piece), self._places.get(piece)
+        if ids is None or places is None:
+            with _named(piece):
+                (found,) = self._tokenizer.encode_batch([piece], add_special_tokens=False)
+            ids = found.ids
+            # `offsets` would make all of them in one go, and hold up all other threads
+            places = [at for i in range(len(ids)) for at in found.token_to_chars(i) or ()]
+            self._ids.keep(piece, ids)
+            self._places.keep(piece, places)
+        return ids, places
+
+    def _tokenized(self, text: str) -> Encoding:
+        """The tokens of a text, without their places.
+
+        Unlike `encode`, `encode_batch_fast` leaves the interpreter to other threads.
+        """
+        return self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0]
+
+
+def _bound_cache(model: Any) -> None:
+    """Bound what the library keeps of words, up to 14 kB each, from 10,000 of them."""
+    if hasattr(model, "_resize_cache"):  # models that look words up have no cache
+        model._resize_cache(_LIBRARY_WORDS)
+
+
+@contextmanager
+def _named(piece: str) -> Iterator[None]:
+    """Say which piece of a text has no entry."""
+    try:
+        yield
+    except Exception as error:  # the library raises bare exceptions
+        raise TextError(
+            f"the model's vocabulary has no {piece[:100]!r}, and no entry for unknown words; leave "
+            "it out or replace it"
+        ) from error
 
 
 class Bytes:
@@ -177,32 +221,53 @@ class Bytes:
         return ids, np.stack([first, first + 1], 1), rest
 
 
-_Piece = tuple[list[int], list[tuple[int, int]]]  # ids, and where in the piece each of them lies
-
-
 def _finished(text: str, more: bool) -> tuple[str, str]:
     """The text up to the word that may go on, and that word."""
     if not more:
         return text, ""
-    finished = _LAST_SPACE.match(text)
-    end = finished.end() if finished else 0
+    end = _behind_last_space(text, 0, len(text))
     if len(text) - end > MAX_UNFINISHED:
         raise TextError(f'no white space in {len(text) - end} characters: send "more": false')
     return text[:end], text[end:]
 
 
-def read_codec(folder: Path) -> Codec | None:
-    """The vocabulary of a model folder, or None: the model takes and returns ids."""
-    if (folder / WORDS_FILE).exists():
-        return Words(folder / WORDS_FILE)
-    if not (folder / BYTES_FILE).exists():
+def _parts(text: str) -> Iterator[str]:
+    """A text in parts that end with white space, few of them longer than `_PART`.
+
+    Only a word that is longer itself makes a longer part.
+    """
+    at = 0
+    while len(text) - at > _PART:
+        end = _behind_last_space(text, at, at + _PART)
+        if end == at:
+            found = _SPACE.search(text, at + _PART)
+            end = found.end() if found else len(text)
+        yield text[at:end]
+        at = end
+    if at < len(text):
+        yield text[at:]
+
+
+def _behind_last_space(text: str, begin: int, end: int) -> int:
+    """Where the text goes on behind its last white space; `begin` if there is none."""
+    return max(begin, *(text.rfind(space, begin, end) + 1 for space in _SPACES))
+
+
+def make_codec(vocabulary: Mapping[str, bytes], folder: object) -> Codec | None:
+    """The codec of the vocabulary files in a model folder; None: the model takes and returns ids.
+
+    vocabulary: contents by file name.
+    """
+    if WORDS_FILE in vocabulary:
+        return Words(vocabulary[WORDS_FILE], f"{folder}/{WORDS_FILE}")
+    if BYTES_FILE not in vocabulary:
         return None
     try:
-        values = json.loads((folder / BYTES_FILE).read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise FolderError(f"{folder / BYTES_FILE} is no JSON of use: {error}") from error
+        values = json.loads(vocabulary[BYTES_FILE])
+    except (ValueError, RecursionError) as error:
+        raise FolderError(f"{folder}/{BYTES_FILE} is no JSON of use: {error}") from error
     if not is_byte_list(values):
-        raise FolderError(f"{folder / BYTES_FILE} must be a JSON list of different bytes, 0 to 255")
+        raise FolderError(f"{folder}/{BYTES_FILE} must be a JSON list of different bytes, 0 to 255")
     return Bytes(values)
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
+from sruserve.model.files import read_regular
 from sruserve.model.folder import PRESETS_FILE
 from sruserve.server.api.inputs import encode_features, encode_input
 from sruserve.server.api.served import Served
@@ -68,7 +69,7 @@ def compute_presets(served: Served) -> Mapping[str, Snapshot]:
 
 def _read(file: Path) -> dict[str, Prefix]:
     try:
-        content = file.read_bytes()
+        content = read_regular(file)
     except FileNotFoundError:
         return {}
     except OSError as error:

@@ -12,19 +12,21 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import ByteLevel, PreTokenizer, Whitespace
 
 from sruserve.model.errors import FolderError, TextError
-from sruserve.model.text import Bytes, Words, read_codec
+from sruserve.model.text import Bytes, Codec, Words, make_codec
 
 
 @pytest.fixture(scope="module")
-def words(tmp_path_factory: pytest.TempPathFactory) -> Words:
+def words() -> Words:
     vocabulary = {
         w: i for i, w in enumerate(["<oov>", "how", "far", "is", "it", "?", ".", "'", "s"])
     }
     tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="<oov>"))
     tokenizer.pre_tokenizer = Whitespace()
-    path = tmp_path_factory.mktemp("words") / "tokenizer.json"
-    tokenizer.save(str(path))
-    return Words(path)
+    return Words(tokenizer.to_str().encode())
+
+
+def codec_of(folder: Path) -> Codec | None:
+    return make_codec({file.name: file.read_bytes() for file in folder.iterdir()}, folder)
 
 
 @given(
@@ -86,7 +88,7 @@ def without_unknown(path: Path, pre_tokenizer: PreTokenizer | None) -> Path:
 
 @pytest.mark.parametrize("times", [1, 1000], ids=["short", "long"])
 def test_a_word_that_has_no_entry_is_named(tmp_path: Path, times: int) -> None:
-    codec = read_codec(without_unknown(tmp_path, Whitespace()))
+    codec = codec_of(without_unknown(tmp_path, Whitespace()))
     assert codec is not None
     assert codec.encode("how far " * times)[0].tolist() == [0, 1] * times
     for read in (codec.encode, codec.locate):
@@ -96,7 +98,7 @@ def test_a_word_that_has_no_entry_is_named(tmp_path: Path, times: int) -> None:
 
 def test_a_vocabulary_without_an_entry_for_unknown_words_must_split_too(tmp_path: Path) -> None:
     with pytest.raises(FolderError):
-        read_codec(without_unknown(tmp_path, None))
+        codec_of(without_unknown(tmp_path, None))
 
 
 def test_an_unfinished_word_is_held_back(words: Words) -> None:
@@ -121,13 +123,13 @@ def test_a_tokenizer_that_joins_across_white_space_is_refused(tmp_path: Path) ->
     tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(FolderError, match="white space"):
-        Words(tmp_path / "tokenizer.json")
+        codec_of(tmp_path)
 
 
 def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(FolderError, match="tokenizer"):
-        read_codec(tmp_path)
+        codec_of(tmp_path)
 
 
 def test_bytes_are_ranked_as_listed() -> None:
@@ -145,4 +147,4 @@ def test_a_character_outside_the_vocabulary_is_named() -> None:
 def test_a_list_that_is_no_list_of_bytes_is_refused(tmp_path: Path, values: object) -> None:
     (tmp_path / "bytes.json").write_text(json.dumps(values))
     with pytest.raises(FolderError, match="bytes"):
-        read_codec(tmp_path)
+        codec_of(tmp_path)

@@ -1,15 +1,17 @@
 """Read the tensors of a checkpoint file without ever running what it says."""
 
+from os import SEEK_END
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from zipfile import BadZipFile, ZipFile
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from sruserve.model.errors import CheckpointError
+from sruserve.model.files import memory_bytes, open_regular
+from sruserve.model.weights import read_tensors
 
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "network")
 _DIMENSIONS = 8  # of a tensor: no network of ours has more than 2
@@ -31,12 +33,16 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
     """
     if path.suffix == ".safetensors":
         try:
-            return load_file(path)
+            return read_tensors(path)[0]
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"cannot read {path}: {error}") from error
-    _check_archive(path)
     try:
-        loaded: Any = torch.load(path, map_location="cpu", weights_only=True)
+        with open_regular(path, memory_bytes()) as file:
+            _check_archive(path, file)
+            file.seek(0)
+            loaded: Any = torch.load(file, map_location="cpu", weights_only=True)
+    except CheckpointError:
+        raise
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
     except Exception as error:  # a damaged pickle can raise anything
@@ -66,15 +72,15 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def _check_archive(path: Path) -> None:
+def _check_archive(path: Path, file: BinaryIO) -> None:
     """Raise `CheckpointError` for an archive of more than the file's bytes.
 
     torch.save compresses nothing, but torch.load would unpack what is: a thousand times as much.
     """
     try:
-        with ZipFile(path) as archive:
+        with ZipFile(file) as archive:
             unpacked = sum(entry.file_size for entry in archive.infolist())
-        size = path.stat().st_size
+        size = file.seek(0, SEEK_END)
     except (OSError, ValueError, BadZipFile):  # what torch.load says of it is better
         return
     if unpacked > size:

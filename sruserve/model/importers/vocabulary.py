@@ -10,6 +10,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from sruserve.model.errors import OptionError
+from sruserve.model.files import read_regular
 from sruserve.model.text import BYTES_FILE, WORDS_FILE, Words, is_byte_list
 
 UNKNOWN_WORDS = ("<oov>", "<unk>", "<UNK>")
@@ -22,14 +23,15 @@ def vocabulary(path: Path, size: int | None) -> dict[str, bytes]:
     """
     if size is None:
         raise OptionError("--vocab: the checkpoint has no embedding, so it takes features, not ids")
-    content = read_json(path)
-    entries = Words(path).size if isinstance(content, dict) else size
+    given = _read(path)
+    content = _parsed(path, given)
+    entries = Words(given, path).size if isinstance(content, dict) else size
     if isinstance(content, list):
         entries = len(content)
     if entries != size:
         raise OptionError(f"--vocab has {entries} entries; the embedding has {size} rows")
     if isinstance(content, dict):
-        return {WORDS_FILE: path.read_bytes()}
+        return {WORDS_FILE: given}
     if is_byte_list(content):
         return {BYTES_FILE: json.dumps(content).encode()}
     if not is_string_list(content) or len(set(content)) != len(content):
@@ -46,10 +48,19 @@ def vocabulary(path: Path, size: int | None) -> dict[str, bytes]:
 
 def read_json(path: Path) -> Any:
     """The content of a JSON file, or `OptionError`."""
+    return _parsed(path, _read(path))
+
+
+def _read(path: Path) -> bytes:
     try:
-        return json.loads(path.read_bytes())
+        return read_regular(path)
     except OSError as error:
         raise OptionError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _parsed(path: Path, content: bytes) -> Any:
+    try:
+        return json.loads(content)
     except (ValueError, RecursionError) as error:
         raise OptionError(f"{path} is no JSON of use: {error}") from error
 
