@@ -12,11 +12,17 @@ import websockets.sync.client as websockets
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sruserve.server.api.parts import MOST_PARTS, check_parts
+from sruserve.server.api.parts import (
+    MOST_PARTS,
+    MOST_VALUES,
+    _counted,
+    _without_texts,
+    check_parts,
+)
 from sruserve.server.errors import InputTooLong
 
 LONGEST = 8 << 20  # bytes of a body
-# What reading them would take is 0.4 to 6 seconds; a value takes less than a list.
+# What reading them would take is 0.1 to 6 seconds; a value takes less than a list.
 TINY = ["[]", "{}", "[0]", '[0,""]', "[{},{}]", "0"]
 
 
@@ -105,7 +111,7 @@ def test_the_header_of_binary_tensors_is_bounded_and_what_follows_is_not(
 
 def test_texts_may_hold_any_number_of_brackets() -> None:
     for text in ("[" * LONGEST, ',"\\' * (LONGEST // 6), "{:}\n" * (LONGEST // 5)):
-        check_parts(json.dumps({"input": text}).encode(), LONGEST)
+        check_parts(json.dumps({"input": text}).encode())
 
 
 def parts_of(value: Any) -> int:
@@ -123,6 +129,15 @@ ANY = st.recursive(
 )
 
 
+def commas_of(value: Any) -> int:
+    """How many commas its JSON has outside of texts."""
+    if isinstance(value, dict):
+        return max(0, len(value) - 1) + sum(map(commas_of, value.values()))
+    if isinstance(value, list):
+        return max(0, len(value) - 1) + sum(map(commas_of, value))
+    return 0
+
+
 @settings(max_examples=20)
 @given(ANY)
 def test_what_stands_in_texts_does_not_count(value: Any) -> None:
@@ -133,6 +148,32 @@ def test_what_stands_in_texts_does_not_count(value: Any) -> None:
         body = json.dumps([value] * count).encode()
         if parts * count + 1 > MOST_PARTS:
             with pytest.raises(InputTooLong, match=f"{parts * count + 1} lists"):
-                check_parts(body, len(body) * 8)
+                check_parts(body)
+        elif (values := (1 + commas_of(value)) * count) > MOST_VALUES:
+            with pytest.raises(InputTooLong, match=f"{values} values"):
+                check_parts(body)
         else:
-            check_parts(body, len(body) * 8)
+            check_parts(body)
+
+
+@given(ANY, st.integers(1, 9))
+def test_a_body_may_be_looked_at_in_any_pieces(value: Any, size: int) -> None:
+    body = json.dumps(value).encode()
+    found = _counted(_without_texts(body, size), count_digits=False)
+    assert found == (parts_of(value), 1 + commas_of(value), 0)
+
+
+@pytest.mark.parametrize(
+    ("count", "digits", "fits"),
+    [(1, 4 << 20, False), (1000, 4000, False), (700, 4000, True), (MOST_VALUES - 1, 20, True)],
+)
+def test_integers_of_thousands_of_digits_are_bounded_together(
+    count: int, digits: int, fits: bool
+) -> None:
+    body = b'{"input":[' + b",".join([b"1" * digits] * count) + b"]}"
+    if fits:
+        check_parts(body)
+        return
+    with pytest.raises(InputTooLong, match="digits"):
+        check_parts(body)
+    check_parts(json.dumps({"input": body.decode()}).encode())

@@ -17,6 +17,7 @@ from sruserve.server.budget import Hold
 from sruserve.server.errors import BodyTooLarge, Draining, ServeError
 from sruserve.server.intake import FREE_BYTES
 from sruserve.server.metrics import UNKNOWN_MODEL
+from sruserve.server.offload import LONG_BYTES, off_loop
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -167,7 +168,7 @@ class Call:
     async def json_body(self, limit: int) -> bytes:
         """The whole body, of so few parts that reading it is short; raises `InputTooLong`."""
         body = await self.body(limit)
-        check_parts(body, limit)
+        await off_loop(len(body) > LONG_BYTES, check_parts, body, cost=len(body), caller=self)
         return body
 
     async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:

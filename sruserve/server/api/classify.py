@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from sruserve.server.api.inputs import encode_input, is_long, split_inputs
+from sruserve.server.api.call import Caller
+from sruserve.server.api.inputs import Ids, encode_input, is_long, split_inputs
 from sruserve.server.api.requests import ClassifyRequest
 from sruserve.server.api.sequences import SequenceRoute
 from sruserve.server.api.served import Served
@@ -46,9 +47,11 @@ class ClassifyRoute(SequenceRoute[ClassifyRequest]):
         del item
         return len(served.labels)
 
-    async def items(self, request: ClassifyRequest, served: Served, cost: int) -> list[Item]:
+    async def items(
+        self, caller: Caller, request: ClassifyRequest, served: Served, cost: int
+    ) -> Sequence[Item]:
         if request.pair is None:
-            return await super().items(request, served, cost)
+            return await super().items(caller, request, served, cost)
         if request.features is not None:
             raise InvalidRequest("'pair' goes with 'input'; leave out 'features'", param="features")
         if request.input is None:
@@ -61,8 +64,16 @@ class ClassifyRoute(SequenceRoute[ClassifyRequest]):
                 "each",
                 param=_PAIR,
             )
-        long = is_long([*firsts, *seconds], None)
-        return await self.read(long, cost, _pairs, served, firsts, seconds)
+        both = [*firsts, *seconds]
+
+        def read(first: int, end: int) -> list[Ids]:
+            fields = ("input" if i < len(firsts) else _PAIR for i in range(first, end))
+            some = zip(both[first:end], fields, strict=True)
+            return [encode_input(served, given, None, field)[0] for given, field in some]
+
+        ids = await self.read_inputs(is_long(both), cost, both, read, caller)
+        pairs = zip(ids[: len(firsts)], ids[len(firsts) :], strict=True)
+        return [Item(np.concatenate(pair), first=len(pair[0])) for pair in pairs]
 
     def result(self, served: Served, item: Item, result: Classified) -> dict[str, Any]:
         del item
@@ -77,14 +88,3 @@ class ClassifyRoute(SequenceRoute[ClassifyRequest]):
             "scores": dict(zip(served.labels, scores, strict=True)),
             "state": state,
         }
-
-
-def _pairs(
-    served: Served, firsts: Sequence[str | list[int]], seconds: Sequence[str | list[int]]
-) -> list[Item]:
-    items = []
-    for one, other in zip(firsts, seconds, strict=True):
-        first, _ = encode_input(served, one, None, "input")
-        second, _ = encode_input(served, other, None, _PAIR)
-        items.append(Item(np.concatenate([first, second]), first=len(first)))
-    return items

@@ -9,6 +9,7 @@ from sruserve.server.api.call import Call, json_bytes
 from sruserve.server.api.choices import LONG_TOKENS, Choice, is_much
 from sruserve.server.api.completion_request import CompletionRequest
 from sruserve.server.api.events import Outbox, data
+from sruserve.server.api.long_json import long_json
 from sruserve.server.api.prompts import Prompt
 from sruserve.server.api.served import Served
 from sruserve.server.engine.jobs import Generated
@@ -74,8 +75,9 @@ class Completion:
 
     def events(self, pieces: list[tuple[int, Generated]]) -> bytes:
         """One event for each stretch."""
+        json = long_json if self.is_much([piece for _, piece in pieces]) else json_bytes
         return b"".join(
-            self._head + json_bytes(self._choices[index].part(piece)) + self._tail
+            self._head + json(self._choices[index].part(piece)) + self._tail
             for index, piece in pieces
         )
 
@@ -107,7 +109,8 @@ class Completion:
     def whole(self) -> bytes:
         """The reply to a request that does not stream."""
         choices = [choice.whole() for choice in self._choices]
-        return json_bytes({**self._header, "choices": choices, "usage": self._usage()})
+        json = long_json if self.is_much(self.pieces) else json_bytes
+        return json({**self._header, "choices": choices, "usage": self._usage()})
 
     @property
     def steps(self) -> int:

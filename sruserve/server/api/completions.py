@@ -18,13 +18,14 @@ from sruserve.server.api.prompts import (
     choices_of,
     echo_numbers,
     new_numbers,
-    read_prompts,
+    read_prompt,
     token_numbers,
 )
-from sruserve.server.api.route import Route, off_loop, run_job
+from sruserve.server.api.route import Route, run_job
 from sruserve.server.api.sampling import check_completions, read_sampling
 from sruserve.server.api.served import Served
 from sruserve.server.engine.jobs import Item, Job, Kind, Sampling
+from sruserve.server.offload import off_loop
 from sruserve.server.tenants import Tenants
 
 _WAITING_STATES = 8  # those of a client that keeps up
@@ -56,7 +57,7 @@ class CompletionRoute(Route[CompletionRequest]):
             if outbox is None:
                 await call.wait(done)
                 much = completion.is_much(completion.pieces)
-                await call.reply(await off_loop(much, completion.whole))
+                await call.reply(await off_loop(much, completion.whole, caller=call))
                 return
             await send_events(call, done, outbox, completion, self._ping_seconds)
 
@@ -90,8 +91,7 @@ class CompletionRoute(Route[CompletionRequest]):
         check_completions(request, len(given) * (request.n or 1), self.limits)
         constraint = await self._constraints.of(call, request, served, deadline)
         sampling = read_sampling(request, served, constraint)
-        long = is_long(given, request.state)
-        prompts = await self.read(long, cost, read_prompts, request, served, given)
+        prompts = await self._prompts(call, request, served, given, cost)
         state_numbers = len(prompts) * (request.n or 1) * served.state_numbers(keep)
         waiting_states = self._waiting_states(request, state_numbers)
         items = choices_of(prompts, request)
@@ -140,6 +140,23 @@ class CompletionRoute(Route[CompletionRequest]):
                 if request.stream or (done.done() and not done.cancelled()):
                     spent.used = read + completion.generated
                 done.cancel()  # does nothing to a job that has ended
+
+    async def _prompts(
+        self,
+        call: Call,
+        request: CompletionRequest,
+        served: Served,
+        given: Sequence[str | list[int]],
+        cost: int,
+    ) -> list[Prompt]:
+        """The prompts, each with its state."""
+        starts = await self.starts(call, request, served, len(given), cost)
+
+        def read(first: int, end: int) -> list[Prompt]:
+            some = zip(given[first:end], starts[first:end], strict=True)
+            return [read_prompt(request, served, one, start) for one, start in some]
+
+        return await self.read_inputs(is_long(given), cost, given, read, call)
 
     async def _scored(
         self,

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from sruserve.server.api.long_json import listed
 from sruserve.server.api.requests import EncodeRequest
 from sruserve.server.api.sequences import SequenceRoute
 from sruserve.server.api.served import Served
@@ -23,4 +24,4 @@ class EncodeRoute(SequenceRoute[EncodeRequest]):
 
     def result(self, served: Served, item: Item, result: Encoded) -> dict[str, Any]:
         del item
-        return {"outputs": result.outputs.tolist(), "state": served.seal_state(result.state)}
+        return {"outputs": listed(result.outputs), "state": served.seal_state(result.state)}

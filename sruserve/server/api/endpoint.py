@@ -11,6 +11,7 @@ from sruserve.server.api.call import Call, ClientGone
 from sruserve.server.api.problems import as_serve_error, forget_frames
 from sruserve.server.errors import Draining, ServeError, faults
 from sruserve.server.metrics import RouteMetrics
+from sruserve.server.offload import owner
 from sruserve.server.tenants import Tenant, Tenants
 
 
@@ -38,6 +39,7 @@ class Endpoint:
             tenant = self.tenants.of(call.header(b"authorization"))
             tenant.admit()
             call.owner = tenant.name or None
+            owner.set(call.owner)
             await self.serve(call, tenant)
             outcome = "ok"
         except ClientGone:

@@ -12,16 +12,17 @@ from sruserve.server.api.call import Call, ClientGone, Message, Receive, Send, j
 from sruserve.server.api.catalogue import Catalogue
 from sruserve.server.api.completion_request import CompletionRequest
 from sruserve.server.api.endpoint import Endpoint
+from sruserve.server.api.long_json import long_json
 from sruserve.server.api.parts import check_parts
 from sruserve.server.api.problems import as_serve_error
 from sruserve.server.api.requests import Request
-from sruserve.server.api.route import off_loop
 from sruserve.server.api.routes import Routes
 from sruserve.server.api.served import Served
 from sruserve.server.api.texts import Results, TextRoute
 from sruserve.server.engine.jobs import Keep, Snapshot
 from sruserve.server.errors import InvalidRequest, MalformedBody, ServeError, StateWrongModel
 from sruserve.server.metrics import UNKNOWN_MODEL
+from sruserve.server.offload import LONG_BYTES, off_loop
 from sruserve.server.streams.view import StreamView
 from sruserve.server.tenants import Tenant, Tenants
 
@@ -81,15 +82,13 @@ class Frame(Call):
         self._id: dict[str, Any] = {}
         self._running: asyncio.Future[None] | None = None
 
-    def fields(self, longest: int) -> dict[str, Any]:
-        """What the frame says, but for its id; `longest`: bytes of a frame."""
+    def fields(self) -> dict[str, Any]:
+        """What the frame says, but for its id."""
         try:
-            check_parts(self._data, longest)
+            check_parts(self._data)
             given = from_json(self._data)
         except ValueError as error:
             raise MalformedBody(f"the frame is not valid JSON: {error}") from None
-        finally:
-            self.let_go()
         if not isinstance(given, dict):
             raise InvalidRequest("a frame must be a JSON object")
         known = given.pop("id", None)
@@ -111,7 +110,7 @@ class Frame(Call):
 
     async def tell(self, told: dict[str, Any], *, much: bool = False) -> None:
         """Send a reply; `much`: making it would hold up the event loop."""
-        text = await off_loop(much, _text, {**self._id, **told})
+        text = await off_loop(much, _text, {**self._id, **told}, much)
         try:
             await self._send({"type": "websocket.send", "text": text})
         except OSError:
@@ -154,7 +153,11 @@ class Frames(Endpoint):
 
     async def serve(self, call: Call, tenant: Tenant) -> None:
         assert isinstance(call, Frame)
-        fields = call.fields(self._complete.limits.body_bytes)
+        long, cost = call.cost > LONG_BYTES, call.cost
+        try:
+            fields = await off_loop(long, call.fields, cost=cost, caller=call)
+        finally:
+            call.let_go()
         beginning = {name: fields.pop(name) for name in _BEGINNING if name in fields}
         if call.stream is not None:
             if beginning:
@@ -242,7 +245,7 @@ class Frames(Endpoint):
         parts = self._complete.parts(frame, request, view, frame.cost)
         async with aclosing(parts):
             async for part in parts:
-                await frame.tell(part)
+                await frame.tell(part, much=request.echoes_logprobs)
         stream.state = view.take_end()
 
 
@@ -259,5 +262,5 @@ def _told(route: TextRoute[Any], view: StreamView, results: Results) -> dict[str
     return {**route.result(view, item, result), "usage": {"steps": results.steps}}
 
 
-def _text(told: dict[str, Any]) -> str:
-    return json_bytes(told).decode()
+def _text(told: dict[str, Any], much: bool) -> str:
+    return (long_json if much else json_bytes)(told).decode()

@@ -22,11 +22,13 @@ from sruserve.server.errors import (
     NotFinite,
     UnfitInput,
 )
+from sruserve.server.offload import LONG_BYTES
 
 Ids = NDArray[np.int64]
+Features = list[list[float]] | NDArray[np.float32]  # of JSON, or of a tensor
 
 # Longer texts are turned into ids on another thread, so that the event loop never stands still.
-LONG_CHARACTERS = 16 << 10
+LONG_CHARACTERS = 8 << 10
 MANY_STATES = 16  # the same for sealing and opening states
 SEEDS = 1 << 64
 
@@ -55,11 +57,16 @@ def check_inputs(count: int, limits: InputLimits, field: str) -> None:
         )
 
 
-def is_long(inputs: Sequence[str | list[int]], state: State | None) -> bool:
-    """Whether reading the inputs and opening their states would hold up the event loop."""
-    if isinstance(state, list) and len(state) > MANY_STATES:
-        return True
+def is_long(inputs: Sequence[str | list[int]]) -> bool:
+    """Whether reading the inputs would hold up the event loop."""
     return sum(map(len, inputs)) > LONG_CHARACTERS
+
+
+def opens_long(state: State | None) -> bool:
+    """Whether opening the states would hold up the event loop."""
+    if state is None or isinstance(state, str):
+        return len(state or "") > LONG_BYTES
+    return len(state) > MANY_STATES or sum(len(one or "") for one in state) > LONG_BYTES
 
 
 def encode_input(
@@ -116,7 +123,7 @@ def _codec(served: Served, field: str) -> Codec:
 def _check_not_empty(
     ids: Ids, given: str | list[int], start: Snapshot | None, field: str, more: bool
 ) -> None:
-    if start is None and not len(ids) and not (given and more):
+    if start is None and not len(ids) and not (len(given) and more):
         raise EmptyInput(
             f"'{field}' holds nothing to read; send some text, or a `state` to continue",
             param=field,
@@ -132,13 +139,14 @@ def sampler_key(start: Snapshot | None, seed: int | None = None) -> tuple[int, i
     return randbits(63), 0
 
 
-def encode_features(served: Served, given: list[list[float]]) -> NDArray[np.float32]:
+def encode_features(served: Served, given: Features) -> NDArray[np.float32]:
     """Features, (steps, width), of one sequence."""
     config = served.model.config
     if config.vocab_size is not None:
         raise InvalidRequest(f"{served.name} reads text: send `input`", param="features")
     width = config.rnn.input_size
-    if any(len(row) != width for row in given):
+    widths = given.shape[1:] if isinstance(given, np.ndarray) else set(map(len, given))
+    if not set(widths) <= {width}:
         raise InvalidRequest(
             f"every step of 'features' must have {width} numbers for {served.name}",
             param="features",
@@ -150,12 +158,13 @@ def encode_features(served: Served, given: list[list[float]]) -> NDArray[np.floa
     return features
 
 
-def check_ids(given: list[int], model: Model, field: str) -> Ids:
+def check_ids(given: list[int] | Ids, model: Model, field: str) -> Ids:
     size = model.config.vocab_size
     if size is None:
         raise InvalidRequest(f"{model.name} takes `features`, not ids", param=field)
-    # compared as Python integers: JSON's may be longer than 64 bits
-    if given and not 0 <= min(given) <= max(given) < size:
+    # JSON's may be longer than 64 bits, so they are compared as Python integers
+    least, most = (np.min, np.max) if isinstance(given, np.ndarray) else (min, max)
+    if len(given) and not 0 <= least(given) <= most(given) < size:
         wrong = next(i for i in given if not 0 <= i < size)
         raise InvalidRequest(
             f"'{field}' holds the token id {str(wrong)[:30]}; ids of {model.name} go from 0 to "

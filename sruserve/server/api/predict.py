@@ -10,8 +10,8 @@ from sruserve.server.api.call import Call, json_bytes
 from sruserve.server.api.classify import ClassifyRoute
 from sruserve.server.api.endpoint import Endpoint
 from sruserve.server.api.inputs import LONG_CHARACTERS, check_inputs
+from sruserve.server.api.long_json import long_json
 from sruserve.server.api.requests import ClassifyRequest
-from sruserve.server.api.route import off_loop
 from sruserve.server.api.served import Served
 from sruserve.server.api.texts import Results
 from sruserve.server.api.truncation import Side, truncate
@@ -24,6 +24,7 @@ from sruserve.server.errors import (
     UnfitInput,
 )
 from sruserve.server.metrics import UNKNOWN_MODEL
+from sruserve.server.offload import off_loop
 from sruserve.server.tenants import Tenant, Tenants
 
 _LEAST = np.finfo(np.float32).smallest_subnormal
@@ -90,7 +91,7 @@ class PredictEndpoint(Endpoint):
         texts: Sequence[Sequence[Any]] = _entries(served, asked.inputs)
         if asked.truncate:
             side, long = asked.truncation_direction, cost > LONG_CHARACTERS
-            texts = await route.read(long, cost, self._truncate, served, texts, side)
+            texts = await route.read(long, cost, self._truncate, served, texts, side, caller=call)
         request = ClassifyRequest().model_copy(
             update={
                 "input": [entry[0] for entry in texts],
@@ -155,4 +156,4 @@ def _tell(served: Served, results: Results, raw: bool, alone: bool) -> bytes:
         # softmax has the same value for logits and for these, which lie a constant beside them
         scores = np.log(np.maximum(result.probabilities, _LEAST)) if raw else result.probabilities
         told.append([{"score": float(scores[i]), "label": served.labels[i]} for i in order])
-    return json_bytes(told[0] if alone else told)
+    return (long_json if results.much else json_bytes)(told[0] if alone else told)

@@ -30,16 +30,13 @@ class Prompt:
     logprobs: Sequence[Logprobs] = ()
 
 
-def read_prompts(
-    request: CompletionRequest, served: Served, given: Sequence[str | list[int]]
-) -> list[Prompt]:
-    """The prompts of a request, each with its state."""
-    prompts = []
-    for one, start in zip(given, served.starts(request, len(given)), strict=True):
-        ids, word = encode_input(served, one, start, "prompt")
-        offsets = _offsets(one, start, served) if request.echoes_logprobs else ()
-        prompts.append(Prompt(ids, word, start, _text(one, served), offsets))
-    return prompts
+def read_prompt(
+    request: CompletionRequest, served: Served, given: str | list[int], start: Snapshot | None
+) -> Prompt:
+    """A prompt of a request with its state."""
+    ids, word = encode_input(served, given, start, "prompt")
+    offsets = _offsets(given, start, served) if request.echoes_logprobs else ()
+    return Prompt(ids, word, start, _text(given, served), offsets)
 
 
 def choices_of(prompts: Sequence[Prompt], request: CompletionRequest) -> list[Item]:

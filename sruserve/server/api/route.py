@@ -1,26 +1,29 @@
 """What the routes of one task share: validate, choose the model, bound what is in memory."""
 
-from asyncio import create_task, shield, to_thread
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from time import monotonic
 from typing import Any, ClassVar, Generic, TypeVar
 
 from sruserve.server.api.call import Call, Caller
 from sruserve.server.api.catalogue import Catalogue
 from sruserve.server.api.endpoint import Endpoint
+from sruserve.server.api.inputs import opens_long
 from sruserve.server.api.limits import InputLimits
 from sruserve.server.api.requests import Request
 from sruserve.server.api.served import Served
-from sruserve.server.budget import Hold
-from sruserve.server.engine.jobs import Job
+from sruserve.server.budget import Budget, Hold
+from sruserve.server.engine.jobs import Job, Snapshot
 from sruserve.server.errors import InputTooLong, Overloaded
 from sruserve.server.metrics import UNKNOWN_MODEL
+from sruserve.server.offload import LONG_BYTES as LONG_BYTES
+from sruserve.server.offload import off_loop as off_loop
+from sruserve.server.offload import owner
 from sruserve.server.tenants import Tenant, Tenants
 
 Body = TypeVar("Body", bound=Request)
 T = TypeVar("T")
 
-LONG_BYTES = 64 << 10  # to parse or pack more would hold up the event loop
+_TURN = 64 << 10  # characters and ids that are read in one turn on a thread
 
 
 class Route(Endpoint, Generic[Body]):
@@ -37,7 +40,8 @@ class Route(Endpoint, Generic[Body]):
         super().__init__(tenants, (*catalogue.fitting(self.task, *self.other_tasks), UNKNOWN_MODEL))
         self.catalogue = catalogue
         self.limits = limits
-        self._reading_bytes = 0  # of the bodies that other threads read, or that wait for one
+        # bytes of the bodies that other threads read, or that wait for one
+        self._reading = Budget(limits.queue_bytes, _reads_too_much, limits.queue_bytes // 2)
         self._validate: Callable[[bytes], Body] = self.schema.__pydantic_validator__.validate_json
 
     async def serve(self, call: Call, tenant: Tenant) -> None:
@@ -57,26 +61,49 @@ class Route(Endpoint, Generic[Body]):
         """Send the reply to a valid request, or raise."""
         raise NotImplementedError
 
-    async def read(self, long: bool, cost: int, work: Callable[..., T], *given: Any) -> T:
-        """Make a body of `cost` bytes into items: `off_loop`, as far as the queue's bytes go.
+    async def read(
+        self,
+        long: bool,
+        cost: int,
+        work: Callable[..., T],
+        *given: Any,
+        caller: Caller | None = None,
+    ) -> T:
+        """Do `work` on a body of `cost` bytes: `off_loop`, as far as the queue's bytes go.
 
         Such bodies are in memory and not yet in the queue, so they have a bound of their own.
         """
         if not long:
             return work(*given)
-        if self._reading_bytes and self._reading_bytes + cost > self.limits.queue_bytes:
-            raise Overloaded(
-                "the inputs that are being read are as long as SRUSERVE_MAX_QUEUE_BYTES allows; "
-                "retry after a moment, or send less at a time"
-            )
+        with self._reading.hold(cost, owner.get()):
+            return await off_loop(True, work, *given, cost=cost, caller=caller)
 
-        def was_read(_: object) -> None:
-            self._reading_bytes -= cost
+    async def starts(
+        self, caller: Caller, request: Request, served: Served, count: int, cost: int
+    ) -> list[Snapshot | None]:
+        """`Served.starts`, away from the event loop if its states are many or long."""
+        long = opens_long(request.state)
+        return await self.read(long, cost, served.starts, request, count, caller=caller)
 
-        self._reading_bytes += cost
-        reading = create_task(to_thread(work, *given))
-        reading.add_done_callback(was_read)
-        return await shield(reading)  # a thread goes on with it when nobody waits any more
+    async def read_inputs(
+        self,
+        long: bool,
+        cost: int,
+        inputs: Sequence[str | list[int]],
+        work: Callable[[int, int], Sequence[T]],
+        caller: Caller,
+    ) -> list[T]:
+        """`read` the inputs of a body of `cost` bytes, the long ones in turns with others' work.
+
+        work: turns the inputs from a first one up to another into items.
+        """
+        if not long:
+            return list(work(0, len(inputs)))
+        found: list[T] = []
+        with self._reading.hold(cost, owner.get()):
+            for first, end, size in _turns(inputs):
+                found += await off_loop(True, work, first, end, cost=size, caller=caller)
+        return found
 
     def promise(
         self,
@@ -106,9 +133,21 @@ class Route(Endpoint, Generic[Body]):
         return monotonic() + seconds if seconds else 0.0
 
 
-async def off_loop(long: bool, work: Callable[..., T], *given: Any) -> T:
-    """Do `work` here if it is short, on another thread if it would hold up the event loop."""
-    return await to_thread(work, *given) if long else work(*given)
+def _turns(inputs: Sequence[str | list[int]]) -> Iterator[tuple[int, int, int]]:
+    """Inputs in groups of about `_TURN`: the first of each, the end, its characters or ids."""
+    first = size = 0
+    for index, each in enumerate(inputs):
+        size += len(each)
+        if size >= _TURN or index + 1 == len(inputs):
+            yield first, index + 1, size
+            first, size = index + 1, 0
+
+
+def _reads_too_much() -> Overloaded:
+    return Overloaded(
+        "too many bytes of requests are being read (the limit is SRUSERVE_MAX_QUEUE_BYTES, for one "
+        "API key half of it); retry after a moment, or send less at a time"
+    )
 
 
 async def run_job(caller: Caller, served: Served, job: Job) -> None:

@@ -1,8 +1,12 @@
 """What `/v1/classify`, `/v1/tag` and `/v1/encode` share: they read features, too."""
 
+from collections.abc import Sequence
 from typing import ClassVar, TypeVar
 
-from sruserve.server.api.inputs import LONG_CHARACTERS, encode_features
+import numpy as np
+
+from sruserve.server.api.call import Caller
+from sruserve.server.api.inputs import LONG_CHARACTERS, Features, encode_features
 from sruserve.server.api.requests import SequenceRequest
 from sruserve.server.api.served import Served
 from sruserve.server.api.texts import TextRoute
@@ -20,10 +24,12 @@ class SequenceRoute(TextRoute[Body]):
 
     features_item: ClassVar[type[Item]] = Item
 
-    async def items(self, request: Body, served: Served, cost: int) -> list[Item]:
-        features = request.features
+    async def items(
+        self, caller: Caller, request: Body, served: Served, cost: int
+    ) -> Sequence[Item]:
+        features: Features | None = request.features
         if features is None:
-            return await super().items(request, served, cost)
+            return await super().items(caller, request, served, cost)
         if request.input is not None:
             raise InvalidRequest("send either 'input' or 'features'", param="features")
         if len(features) > self.limits.input_bytes:
@@ -33,9 +39,10 @@ class SequenceRoute(TextRoute[Body]):
                 "SRUSERVE_MAX_INPUT_BYTES",
                 param="features",
             )
-        (start,) = served.starts(request, 1)
-        if not features and start is None:
+        (start,) = await self.starts(caller, request, served, 1, cost)
+        if not len(features) and start is None:
             raise EmptyInput("'features' has no step; send at least one", param="features")
-        long = sum(map(len, features)) > LONG_CHARACTERS
-        steps = await self.read(long, cost, encode_features, served, features)
+        many = features.size if isinstance(features, np.ndarray) else sum(map(len, features))
+        long = many > LONG_CHARACTERS
+        steps = await self.read(long, cost, encode_features, served, features, caller=caller)
         return [self.features_item(steps, start, more=request.more)]

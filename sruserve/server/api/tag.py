@@ -1,6 +1,5 @@
 """`POST /v1/tag`: a label for each step of texts, ids or features, and the spans that they mark."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +8,7 @@ from sruserve.server.api.requests import TagRequest
 from sruserve.server.api.sequences import SequenceRoute
 from sruserve.server.api.served import Served
 from sruserve.server.api.spans import Scheme
-from sruserve.server.engine.jobs import Item, Kind, Tagged
+from sruserve.server.engine.jobs import Item, Kind, Snapshot, Tagged
 
 _NUMBERS = 8  # a token's entry is about as long as so many numbers
 
@@ -62,21 +61,16 @@ class TagRoute(SequenceRoute[TagRequest]):
         del served
         return _NUMBERS * len(item.inputs)
 
-    def text_items(
-        self, request: TagRequest, served: Served, inputs: Sequence[str | list[int]]
-    ) -> list[Item]:
-        items: list[Item] = []
-        starts = served.starts(request, len(inputs))
-        for given, start in zip(inputs, starts, strict=True):
-            if not isinstance(given, str):
-                ids, _ = encode_input(served, given, start, "input")
-                items.append(Steps(ids, start, more=request.more, held=len(ids) - len(given)))
-                continue
-            ids, places, word = locate_input(served, given, start, "input", request.more)
-            text = (start.word if start is not None else "") + given
-            held = len(text) - len(given)
-            items.append(Text(ids, start, word, request.more, text=text, held=held, places=places))
-        return items
+    def text_item(
+        self, request: TagRequest, served: Served, given: str | list[int], start: Snapshot | None
+    ) -> Item:
+        if not isinstance(given, str):
+            ids, _ = encode_input(served, given, start, "input")
+            return Steps(ids, start, more=request.more, held=len(ids) - len(given))
+        ids, places, word = locate_input(served, given, start, "input", request.more)
+        text = (start.word if start is not None else "") + given
+        held = len(text) - len(given)
+        return Text(ids, start, word, request.more, text=text, held=held, places=places)
 
     def result(self, served: Served, item: Steps, result: Tagged) -> dict[str, Any]:
         names, scores = served.labels, result.scores.tolist()

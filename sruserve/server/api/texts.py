@@ -14,11 +14,13 @@ from sruserve.server.api.inputs import (
     sampler_key,
     split_inputs,
 )
+from sruserve.server.api.long_json import long_json
 from sruserve.server.api.requests import ChunkRequest
-from sruserve.server.api.route import Route, off_loop
+from sruserve.server.api.route import Route
 from sruserve.server.api.served import Served
-from sruserve.server.engine.jobs import Item, Job, Keep, Kind
+from sruserve.server.engine.jobs import Item, Job, Keep, Kind, Snapshot
 from sruserve.server.errors import InvalidRequest
+from sruserve.server.offload import off_loop
 
 Body = TypeVar("Body", bound=ChunkRequest)
 
@@ -46,7 +48,8 @@ class TextRoute(Route[Body]):
     async def answer(self, call: Call, request: Body, served: Served, cost: int) -> None:
         async with self.computed(call, request, served, cost) as results:
             much = results.much
-            await call.reply(await off_loop(much, self._encode, call.number, served, results))
+            told = await off_loop(much, self._encode, call.number, served, results, caller=call)
+            await call.reply(told)
 
     @asynccontextmanager
     async def computed(
@@ -54,7 +57,7 @@ class TextRoute(Route[Body]):
     ) -> AsyncIterator["Results"]:
         """The results of a request of any protocol; they count as unsent until the block ends."""
         keep = served.keep(request)
-        items = await self.items(request, served, cost)
+        items = await self.items(caller, request, served, cost)
         results: list[Any] = [None] * len(items)
         job = Job(
             kind=self.kind(request),
@@ -80,24 +83,27 @@ class TextRoute(Route[Body]):
             told = list(zip(items, results, strict=True))
             yield Results(told, steps, many or numbers > LONG_CHARACTERS)
 
-    async def items(self, request: Body, served: Served, cost: int) -> list[Item]:
+    async def items(
+        self, caller: Caller, request: Body, served: Served, cost: int
+    ) -> Sequence[Item]:
         """What the request asks to be read."""
         if request.input is None:
             raise InvalidRequest("'input' is missing: send a text", param="input")
         inputs = split_inputs(request.input, self.limits, "input")
-        long = is_long(inputs, request.state)
-        return await self.read(long, cost, self.text_items, request, served, inputs)
+        starts = await self.starts(caller, request, served, len(inputs), cost)
 
-    def text_items(
-        self, request: Body, served: Served, inputs: Sequence[str | list[int]]
-    ) -> list[Item]:
-        """The items of texts or lists of ids."""
-        starts = served.starts(request, len(inputs))
-        items = []
-        for given, start in zip(inputs, starts, strict=True):
-            ids, word = encode_input(served, given, start, "input", request.more)
-            items.append(Item(ids, start, word, request.more, *sampler_key(start)))
-        return items
+        def read(first: int, end: int) -> list[Item]:
+            some = zip(inputs[first:end], starts[first:end], strict=True)
+            return [self.text_item(request, served, given, start) for given, start in some]
+
+        return await self.read_inputs(is_long(inputs), cost, inputs, read, caller)
+
+    def text_item(
+        self, request: Body, served: Served, given: str | list[int], start: Snapshot | None
+    ) -> Item:
+        """The item of a text or a list of ids."""
+        ids, word = encode_input(served, given, start, "input", request.more)
+        return Item(ids, start, word, request.more, *sampler_key(start))
 
     def kind(self, request: Body) -> Kind:
         """What the job asks of the model."""
@@ -122,4 +128,4 @@ class TextRoute(Route[Body]):
         }
 
     def _encode(self, number: str, served: Served, results: "Results") -> bytes:
-        return json_bytes(self.reply(number, served, results))
+        return (long_json if results.much else json_bytes)(self.reply(number, served, results))

@@ -39,7 +39,7 @@ class InferEndpoint(KServeEndpoint):
         encoding, length = call.header(b"content-encoding"), call.header(_HEADER_LENGTH)
         long = encoding is not None or len(body) > LONG_BYTES
         request = await self._inference.read(
-            long, len(body), self._parse, model, version, body, encoding, length
+            long, len(body), self._parse, model, version, body, encoding, length, caller=call
         )
         response = await self._inference.infer(call, tenant, request)
         with self._inference.promise(response):
@@ -73,7 +73,7 @@ class InferEndpoint(KServeEndpoint):
         json_bytes = _header_length(length, len(body))
         if json_bytes == 0 and body:
             return self._raw_request(model, version, body)
-        check_parts(body[:json_bytes], self._body_bytes)
+        check_parts(body[:json_bytes])
         return read_request(model, version, body, json_bytes)
 
     def _raw_request(self, model: str, version: str, body: bytes) -> InferRequest:

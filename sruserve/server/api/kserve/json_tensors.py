@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from sruserve.server.api.kserve.datatypes import BYTES, NUMBERS, check_count
 from sruserve.server.api.kserve.messages import Tensor
+from sruserve.server.api.long_json import listed
 from sruserve.server.errors import InvalidRequest
 
 _TYPES: dict[str, set[type]] = {"b": {bool}, "i": {int}, "u": {int}, "f": {int, float}}
@@ -29,8 +30,7 @@ def read_json(name: str, datatype: str, shape: tuple[int, ...], data: list[Any])
 def json_values(tensor: Tensor) -> list[Any]:
     """What `data` of an output is. A float32 becomes the double of the same value."""
     if isinstance(tensor.values, np.ndarray):
-        values: list[Any] = tensor.values.tolist()
-        return values
+        return listed(tensor.values)
     return [value.decode() for value in tensor.values]
 
 

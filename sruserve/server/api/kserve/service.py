@@ -27,11 +27,11 @@ from sruserve.server.api.kserve.statistics import Statistics, Timing
 from sruserve.server.api.kserve.tasks import Task
 from sruserve.server.api.problems import as_serve_error
 from sruserve.server.api.requests import Request
-from sruserve.server.api.route import off_loop
 from sruserve.server.api.routes import Routes
 from sruserve.server.api.served import Served
 from sruserve.server.errors import InvalidRequest, ModelNotFound, Unsupported
 from sruserve.server.lifecycle import Lifecycle
+from sruserve.server.offload import off_loop
 from sruserve.server.streams.service import Streams
 from sruserve.server.streams.view import StreamView
 from sruserve.server.tenants import Tenant
@@ -73,7 +73,8 @@ class Inference:
         cost = sum(map(_size, request.inputs))
         served.engine.check_admission(cost)
         begin = perf_counter()
-        body = await self.read(cost > LONG_CHARACTERS, cost, _read, task, asked, inputs)
+        long = cost > LONG_CHARACTERS
+        body = await self.read(long, cost, _read, task, asked, inputs, caller=caller)
         timing.reading = perf_counter() - begin
         batch = request.inputs[0].shape[0] if task.signature.max_batch_size else 1
 
@@ -98,9 +99,16 @@ class Inference:
         """Raise at once if an inference of `cost` bytes has no chance."""
         self._find(name, version).engine.check_admission(cost)
 
-    async def read(self, long: bool, cost: int, work: Callable[..., T], *given: Any) -> T:
+    async def read(
+        self,
+        long: bool,
+        cost: int,
+        work: Callable[..., T],
+        *given: Any,
+        caller: Caller | None = None,
+    ) -> T:
         """Do `work` on `cost` bytes of a request: see `Route.read`."""
-        return await self._routes.classify.read(long, cost, work, *given)
+        return await self._routes.classify.read(long, cost, work, *given, caller=caller)
 
     def signature(self, name: str, version: str = "") -> Signature:
         """The tensors of a model."""

@@ -25,7 +25,7 @@ def source(model: Model, text: str, ids: str) -> Spec:
 
 
 def read_fields(names: Mapping[str, str], inputs: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The fields of a request.
+    """The fields of a request. Numbers stay arrays, for to list a million would stop all threads.
 
     names: the field that each tensor is; features are always `features`.
     """
@@ -34,11 +34,11 @@ def read_fields(names: Mapping[str, str], inputs: Mapping[str, Tensor]) -> dict[
         if not isinstance(tensor.values, np.ndarray):
             fields[names[name]] = _texts(name, tensor.values)
         elif tensor.datatype == "INT64":
-            fields[names[name]] = [tensor.values.tolist()]
+            fields[names[name]] = [tensor.values]
         else:
             if not np.isfinite(tensor.values).all():
                 raise InvalidRequest(f"inference input '{name}' has numbers that are not finite")
-            fields["features"] = tensor.values.reshape(tensor.shape).tolist()
+            fields["features"] = tensor.values.reshape(tensor.shape)
     return fields
 
 

@@ -16,6 +16,7 @@ from sruserve.server.api.kserve.messages import (
     RequestedOutput,
     Tensor,
 )
+from sruserve.server.api.long_json import long_json
 from sruserve.server.errors import InvalidRequest
 
 _Dimension = Annotated[int, Field(ge=0, le=2**63 - 1)]
@@ -99,7 +100,7 @@ def write_response(response: InferResponse, binary: Iterable[str]) -> tuple[byte
     if response.parameters:
         head["parameters"] = response.parameters
     some = any(output.name in wanted for output in response.outputs)
-    return json_bytes(head), b"".join(parts) if some else None
+    return long_json(head), b"".join(parts) if some else None
 
 
 def pack_request(request: InferRequest) -> bytes:

@@ -1,0 +1,185 @@
+"""Long work on a few threads: in a fair order, and only while somebody waits for it."""
+
+import asyncio
+import threading
+from asyncio import CancelledError, Future, Task
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sruserve.server.offload import Offload
+
+
+class Held:
+    """One thread that is kept busy until `go`, and what was begun since, in that order."""
+
+    def __init__(self) -> None:
+        self.pool, self.begun = Offload(1), list[Any]()
+        self._free, self._busy = threading.Event(), threading.Event()
+
+    def put(self, name: Any, cost: int, owner: Any = None) -> Task[Any]:
+        """Work that waits; it results in its name."""
+        return asyncio.ensure_future(self.pool.run(partial(self._do, name), cost, owner))
+
+    async def hold(self) -> Task[None]:
+        """Occupy the thread."""
+        holding = asyncio.ensure_future(self.pool.run(self._wait, 0))
+        while not self._busy.is_set():
+            await asyncio.sleep(0.001)
+        return holding
+
+    def go(self) -> None:
+        self._free.set()
+
+    def _do(self, name: Any) -> Any:
+        self.begun.append(name)
+        return name
+
+    def _wait(self) -> None:
+        self._busy.set()
+        assert self._free.wait(20)
+
+
+def run(talk: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(talk(), 20))
+
+
+def test_work_results_in_what_it_gives_or_raises() -> None:
+    def fails() -> None:
+        raise ValueError("so")
+
+    async def talk() -> None:
+        pool = Offload(2)
+        assert await pool.run(lambda: threading.current_thread().name, 1) == "offload 1"
+        with pytest.raises(ValueError, match="so"):
+            await pool.run(fails, 1)
+        assert await pool.run(lambda: 5, 1) == 5
+
+    run(talk)
+
+
+def test_no_more_threads_are_started_than_there_may_be() -> None:
+    names = set[str]()
+
+    async def talk() -> None:
+        pool = Offload(2)
+        work = [pool.run(lambda: names.add(threading.current_thread().name), 1) for _ in range(50)]
+        await asyncio.gather(*work)
+
+    run(talk)
+    assert names <= {"offload 1", "offload 2"}
+
+
+def test_short_work_goes_before_long_work_that_came_sooner() -> None:
+    async def talk() -> None:
+        held = Held()
+        await held.hold()
+        waiting = [held.put(f"long {i}", 1_000_000) for i in range(40)] + [
+            held.put("short", 20_000)
+        ]
+        await asyncio.sleep(0)
+        held.go()
+        await asyncio.gather(*waiting)
+        assert held.begun[0] == "short"
+
+    run(talk)
+
+
+def test_long_work_is_not_overtaken_for_ever() -> None:
+    async def talk() -> None:
+        held = Held()
+        await held.hold()
+        long = held.put("long", 100)
+        await asyncio.sleep(0)
+        held.go()
+        shorts = 0
+        while not long.done():
+            await held.put("short", 10)
+            shorts += 1
+            assert shorts < 20
+
+    run(talk)
+
+
+@given(st.lists(st.integers(1, 100), min_size=1, max_size=30), st.integers(1, 100))
+def test_an_owner_s_work_delays_another_s_by_no_more_than_the_other_s_own(
+    costs: list[int], cost: int
+) -> None:
+    """Whatever one owner has waiting, another's goes when as much of the first is done."""
+
+    async def talk() -> None:
+        held = Held()
+        await held.hold()
+        waiting = [held.put(("greedy", each), each, "greedy") for each in costs]
+        waiting.append(held.put(("modest", cost), cost, "modest"))
+        await asyncio.sleep(0)
+        held.go()
+        await asyncio.gather(*waiting)
+        before = held.begun[: held.begun.index(("modest", cost))]
+        assert sum(each for _, each in before) <= cost
+
+    run(talk)
+
+
+def test_work_that_waits_is_dropped_when_nobody_waits_for_it() -> None:
+    async def talk() -> None:
+        held = Held()
+        holding = await held.hold()
+        waiting = [held.put(i, 1000) for i in range(40)]
+        await asyncio.sleep(0)
+        assert held.pool.waiting == 40
+        for each in waiting[1:]:
+            each.cancel()
+        await asyncio.wait(waiting[1:])
+        assert held.pool.waiting == 1
+        held.go()
+        assert await waiting[0] == 0
+        await holding
+        assert held.begun == [0]
+
+    run(talk)
+
+
+def test_work_that_is_done_already_is_waited_for_even_by_those_who_left() -> None:
+    async def talk() -> None:
+        held = Held()
+        holding = await held.hold()
+        holding.cancel()
+        await asyncio.sleep(0.05)
+        assert not holding.done()
+        held.go()
+        with pytest.raises(CancelledError):
+            await holding
+
+    run(talk)
+
+
+class Gone(Exception):
+    pass
+
+
+class Leaving:
+    """A client that leaves as soon as it waits."""
+
+    async def wait(self, done: Future[Any]) -> None:
+        done.cancel()
+        raise Gone
+
+
+def test_a_client_that_leaves_takes_its_work_out_of_the_queue() -> None:
+    async def talk() -> None:
+        held = Held()
+        await held.hold()
+        left: Awaitable[Any] = held.pool.run(lambda: held.begun.append("left"), 1, None, Leaving())
+        with pytest.raises(Gone):
+            await left
+        assert held.pool.waiting == 0
+        held.go()
+        await held.put("next", 1)
+        assert held.begun == ["next"]
+
+    run(talk)
