@@ -70,7 +70,7 @@ def body(**fields: Any) -> bytes:
 COLONS, ROWS = ":" * 400_000, [[0.123456789] * 8] * (MOST_VALUES // 8 - 9)
 ECHO = {
     "model": "characters",
-    "prompt": words(20_000),
+    "prompt": words(8000),
     "echo": True,
     "logprobs": 5,
     "max_tokens": 1,
@@ -189,7 +189,7 @@ def test_frames_of_a_socket_miss_no_beats(server: Server) -> None:
     host, port, _, _ = server
     frames = [
         body(model="characters", input=words(300_000)).decode(),
-        body(prompt=words(20_000), echo=True, logprobs=5, max_tokens=1).decode(),
+        body(prompt=words(8000), echo=True, logprobs=5, max_tokens=1).decode(),
         '{"input":[' + "[]," * 2_000_000 + "[]]}",
     ]
     url = f"ws://{host}:{port}/v1/stream"

@@ -20,6 +20,7 @@ from sruserve.server.api.requests import Request
 from sruserve.server.api.route import Route
 from sruserve.server.engine.jobs import Job
 from sruserve.server.errors import OutOfDeviceMemory, Overloaded
+from sruserve.server.offload import _POOL, THREADS
 from sruserve.server.tenants import Tenants
 from tests.server.conftest import Serve
 from tests.server.test_bad_input import CLASSIFY, COMPLETE, SCORE, post, refusal
@@ -179,6 +180,57 @@ def test_a_body_counts_until_its_thread_is_through_even_if_its_client_left() -> 
         await route.read(True, 60, work)
 
     asyncio.run(asyncio.wait_for(talk(), 20))
+
+
+def test_the_bodies_of_clients_who_left_are_not_read(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = {"input": "a" * 40_000}
+    go_on, begun, encode = threading.Event(), list[int](), Bytes.encode
+
+    def slowly(self: Bytes, *given: Any) -> Any:
+        begun.append(len(given[0]))
+        go_on.wait(20)
+        return encode(self, *given)
+
+    with serve("characters") as (client, application):
+        monkeypatch.setattr(Bytes, "encode", slowly)
+        left = [connect(client, SCORE, long) for _ in range(THREADS + 20)]
+        until(lambda: len(begun) == THREADS and _POOL.waiting == 20)
+        for connection in left:
+            connection.close()
+        until(lambda: _POOL.waiting == 0)
+        go_on.set()
+        until(lambda: application.lifecycle.active == 0)
+        assert post(client, SCORE, long).status_code == 200
+    assert len(begun) == THREADS + 1
+
+
+def test_an_api_key_may_have_half_of_the_bytes_that_are_read(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = {"input": "a" * 40_000}
+    go_on, encode = threading.Event(), Bytes.encode
+
+    def slowly(self: Bytes, *given: Any) -> Any:
+        go_on.wait(20)
+        return encode(self, *given)
+
+    def ask(key: str) -> httpx.Response:
+        return client.post(SCORE, json=long, headers={"authorization": f"Bearer {key * 8}"})
+
+    keys = json.dumps([{"key": key * 8, "tenant": key} for key in "ab"])
+    with serve("characters", max_queue_bytes=100_000, api_keys=keys) as (client, application):
+        monkeypatch.setattr(Bytes, "encode", slowly)
+        with ThreadPoolExecutor(2) as pool:
+            first = pool.submit(ask, "a")
+            until(lambda: application.lifecycle.active == 1)
+            time.sleep(0.1)  # it has reached the vocabulary
+            refusal(ask("a"), 429, "overloaded")
+            second = pool.submit(ask, "b")
+            until(lambda: application.lifecycle.active == 2)
+            go_on.set()
+            assert [first.result().status_code, second.result().status_code] == [200, 200]
 
 
 def test_a_request_that_the_device_has_no_memory_for_is_503_with_retry_after(
