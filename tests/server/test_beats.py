@@ -57,7 +57,8 @@ def server(
 
 def words(characters: int) -> str:
     """Different words, none of which was seen before."""
-    random, found = Random(), []
+    random = Random()
+    found: list[str] = []
     while sum(map(len, found)) < characters:
         found += [random.randbytes(4).hex() + " " for _ in range(1000)]
     return "".join(found)
