@@ -346,15 +346,15 @@ def test_of_very_many_mistakes_the_first_is_told(
     client: httpx.Client, path: str, field: str, item: str
 ) -> None:
     parts = max(1, item.count("[") + item.count("{"))
-    items = ",".join([item] * (60_000 // parts))
+    items = ",".join([item] * (30_000 // parts))
     rest = "" if field in ("input", "prompt", "features") else ',"input":"a"'
     body = f'{{"{field}":[{items}]{rest}}}'.encode()
     refusal(post(client, path, body), 422, "invalid_request", field)
 
 
 def test_very_many_unknown_fields_are_counted_but_not_explained(client: httpx.Client) -> None:
-    body = {"input": "a"} | {f"k{i}": 0 for i in range(60_000)}
-    assert "60000 mistakes" in refusal(post(client, SCORE, body), 422, "invalid_request")
+    body = {"input": "a"} | {f"k{i}": 0 for i in range(30_000)}
+    assert "30000 mistakes" in refusal(post(client, SCORE, body), 422, "invalid_request")
 
 
 @pytest.mark.parametrize("split", [False, True], ids=["at once", "byte by byte"])
