@@ -80,13 +80,23 @@ class _Steps:
         return product
 
 
+def multiplies_bfloat16() -> bool:
+    """Whether oneDNN multiplies bfloat16 on this processor; without, such products are float32's.
+
+    Those of two bfloat16 numbers are exact in float32, so only the bytes of the weights grow.
+    """
+    return not packed_products() or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 class Product(_Steps):
     """The product on the CPU, with the weight repacked for oneDNN."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
         self.outputs, self.inputs = weight.shape
-        self.bias = None if bias is None else bias.to(dtype).contiguous()
-        self.weight = weight.to(dtype).contiguous()
+        self._wide = dtype is torch.bfloat16 and not multiplies_bfloat16()
+        kept = torch.float32 if self._wide else dtype
+        self.bias = None if bias is None else bias.to(dtype).to(kept).contiguous()
+        self.weight = weight.to(dtype).to(kept).contiguous()
         self._packed = packed_products()
         # A processor without 16-bit instructions takes apart even shallow rows, by its threads.
         emulated = dtype is torch.bfloat16 and not torch.cpu._is_avx512_bf16_supported()
@@ -96,7 +106,9 @@ class Product(_Steps):
 
     def __call__(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """Multiply (rows, in) into (rows, out)."""
-        if not self._packed:
+        if self._wide and x.dtype is torch.bfloat16:
+            product = self(x.float()).to(x.dtype)
+        elif not self._packed:
             product = F.linear(x, self.weight, self.bias)
         elif len(x) == 1 and self._in_pairs:
             # oneDNN switches to another kernel for such a lone row; two cost mostly the same.
