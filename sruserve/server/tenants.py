@@ -41,7 +41,7 @@ class KeyEntry(BaseModel):
     requests_per_second: PositiveFloat | None = None
     steps_per_second: PositiveFloat | None = None
     state_bytes: PositiveInt | None = None
-    priority: int = Field(-1000, description="No request of this key goes sooner than this.")
+    priority: int = Field(0, description="No request of this key goes sooner than this.")
 
 
 class Bucket:
@@ -121,7 +121,7 @@ class Tenant:
         rates = (entry.requests_per_second, entry.steps_per_second) if entry else (None, None)
         self._requests, self._steps = (Bucket(rate, clock) if rate else None for rate in rates)
         self.state_bytes = (entry and entry.state_bytes) or state_bytes
-        self._priority = entry.priority if entry else -1000
+        self._priority = entry.priority if entry else 0
         self.held_bytes = 0
 
     def admit(self) -> None:

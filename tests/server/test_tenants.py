@@ -258,3 +258,12 @@ def test_keys_that_cannot_be_are_refused_without_repeating_them(keys: str) -> No
 def test_a_missing_key_file_is_named() -> None:
     with pytest.raises(SettingsError, match="no-such-file"):
         load_settings(api_keys_file="/no-such-file")
+
+
+def test_a_request_may_ask_for_less_urgency_and_for_more_only_where_its_key_allows_that() -> None:
+    plain = Tenant("plain", KeyEntry(key="abcdefgh"))
+    urgent = Tenant("urgent", KeyEntry(key="abcdefgi", priority=-10))
+    asked = (-1000, -10, 0, 1000)
+    assert [plain.priority(number) for number in asked] == [0, 0, 0, 1000]
+    assert [ANONYMOUS.priority(number) for number in asked] == [0, 0, 0, 1000]
+    assert [urgent.priority(number) for number in asked] == [-10, -10, 0, 1000]
