@@ -32,7 +32,10 @@ class Request(BaseModel):
     state: State | None = Field(None, description=_STATE)
     preset: str | None = Field(None, description=_PRESET)
     priority: int = Field(
-        0, ge=-1000, le=1000, description="Of the requests that wait, lower numbers go first."
+        0,
+        ge=-1000,
+        le=1000,
+        description="Of a tenant's requests that wait, lower numbers get more of each step.",
     )
     timeout_ms: Annotated[int, Field(ge=1, le=2**31)] | None = Field(
         None, description="Longest wait before the first step; then 504 `deadline_exceeded`."

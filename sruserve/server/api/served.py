@@ -73,7 +73,13 @@ class Served:
 
     def submit(self, job: Job) -> None:
         """Hand a job to the engine, or raise at once."""
+        job.tenant = self.owner
         self.engine.submit(job)
+
+    @property
+    def owner(self) -> str | None:
+        """Whose jobs the engine counts together; None: of clients without keys."""
+        return self.tenant.name or None
 
     def keep(self, request: Request) -> Keep:
         """What results carry of the states that they end in; what cannot be is refused here.

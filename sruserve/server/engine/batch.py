@@ -1,6 +1,6 @@
 """One step's work: which streams take part, and with how many of their inputs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sruserve.server.engine.streams import Stream
@@ -37,17 +37,3 @@ class Batch:
                 [stream for stream in part.decodes if not stream.dropped],
                 [(stream, count) for stream, count in part.inputs if not stream.dropped],
             )
-
-
-def shares(streams: Sequence[Stream], budget: int) -> list[tuple[Stream, int]]:
-    """Split `budget` tokens: each gets a fair part, and the first ones get what is left over."""
-    fair = max(1, budget // max(1, len(streams)))
-    counts = [min(stream.remaining, fair) for stream in streams]
-    rest = budget - sum(counts)
-    for i, stream in enumerate(streams):
-        if rest <= 0:
-            break
-        more = min(stream.remaining - counts[i], rest)
-        counts[i] += more
-        rest -= more
-    return list(zip(streams, counts, strict=True))

@@ -1,7 +1,7 @@
 """What the HTTP edge and the engine say to each other: jobs, their items, results and snapshots."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -237,7 +237,9 @@ class Job:
     cost: bytes that the job's input counts for against the queue's bound.
     submitted: `time.monotonic()` of its admission; `begun`: a step has taken it up.
     deadline: `time.monotonic()` after which a job that has not begun is dropped; 0 is never.
-    priority: of jobs that wait, those of the smallest come first, and equal ones in order.
+    steps: inputs of all its items; an item without any counts as one.
+    tenant: whose job it is: tenants get equal parts of each step. None: of nobody in particular.
+    priority: of a tenant's jobs that wait, those of the smallest number get most of its part.
     """
 
     kind: Kind
@@ -250,9 +252,19 @@ class Job:
     sampling: Sampling = field(default_factory=Sampling)
     cost: int = 0
     deadline: float = 0.0
+    tenant: Hashable = None
     priority: int = 0
     submitted: float = 0.0
     begun: bool = False
+    steps: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.steps = sum(max(1, len(item.inputs)) for item in self.items)
+
+    @property
+    def tokens(self) -> int:
+        """Most tokens that it has sampled."""
+        return len(self.items) * self.sampling.max_tokens if self.kind is Kind.GENERATE else 0
 
     @property
     def withdrawn(self) -> bool:

@@ -22,3 +22,18 @@ class Limits:
     flush_ms: float = 10.0
     flush_max_ms: float = 50.0
     threads: int = 0
+
+    @property
+    def small(self) -> int:
+        """Tokens of a request that is small: large ones never delay it."""
+        return max(1, self.max_batch_tokens // 64)
+
+    @property
+    def max_queue_inputs(self) -> int:
+        """Inputs that may wait: 64 for each request that may, 65,536 by default."""
+        return 64 * self.max_queue_requests
+
+    @property
+    def max_queue_tokens(self) -> int:
+        """Tokens that may wait: one for each 16 bytes, 4 Mi by default, and 1 Mi at least."""
+        return max(1 << 20, self.max_queue_bytes // 16)

@@ -2,13 +2,16 @@
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from itertools import groupby
 
 from sruserve.kernels.memory import is_out_of_memory
 from sruserve.model.text import Codec
-from sruserve.server.engine.batch import Batch, shares
+from sruserve.server.engine.admitted import Admitted
+from sruserve.server.engine.batch import Batch
+from sruserve.server.engine.decoders import Decoders
+from sruserve.server.engine.fair_queue import FairQueue
+from sruserve.server.engine.fair_shares import cost_of
 from sruserve.server.engine.inbox import Inbox
 from sruserve.server.engine.jobs import Job
 from sruserve.server.engine.limits import Limits
@@ -25,14 +28,21 @@ from sruserve.server.errors import (
 
 _GLANCE_SECONDS = 20e-6  # between two looks, while all that there is to do is on its way
 _DECODE_SHARE = 8  # while streams decode, inputs take at most 1/8 of a step, so none stalls
+_AHEAD = 2  # begin the streams of so many steps, so that their states arrive during the first
+_MANY_ITEMS = 16  # making the streams of a job with more takes time: of one such job in a step
 
 
 @dataclass(slots=True)
 class _Open:
-    """A job that is here: its streams without a last result, and how many have inputs left."""
+    """A job that is here: its streams without a last result, and how many have inputs left.
 
+    unopened: its streams are not made yet. brief: no stream of it holds a state for long.
+    """
+
+    unread: int
     streams: dict[Stream, None] = field(default_factory=dict)
-    unread: int = 0
+    unopened: bool = True
+    brief: bool = False
 
 
 class Scheduler:
@@ -55,22 +65,23 @@ class Scheduler:
         self._limits, self._inbox, self._states, self._whole = limits, inbox, states, whole
         self._codec, self._fail = codec, fail
         self._jobs: dict[Job, _Open] = {}
-        self._waiting: list[Stream] = []  # by priority
-        self._admitted: deque[Stream] = deque()  # may hold a state, and have inputs left
-        self._arriving: list[Stream] = []  # of those
-        self._stale = False  # some of these belong to dropped jobs
+        self._large: dict[Hashable, deque[Job]] = {}  # unopened jobs, by tenant
+        self._unopened = 0  # streams of those
+        self._queue = FairQueue(limits, whole)
+        self._admitted = Admitted()
+        self._arriving: list[Stream] = []  # of those, whose states are on their way
+        self._decoding = Decoders()
         self._idle = False  # the last batch was empty
-        self._decoding: dict[Stream, None] = {}
 
     @property
     def running(self) -> int:
         """Sequences without a last result."""
-        return self.admitted + len(self._waiting)
+        return self.admitted + self._queue.new + self._unopened
 
     @property
     def admitted(self) -> int:
         """Those of them that may hold a state."""
-        return len(self._decoding) + len(self._admitted)
+        return len(self._admitted)
 
     @property
     def busy(self) -> bool:
@@ -80,7 +91,7 @@ class Scheduler:
     @property
     def contended(self) -> bool:
         """Whether somebody waits besides the streams that decode."""
-        return bool(self._waiting or self._admitted) or not self._inbox.empty
+        return bool(self._queue) or self._unopened > 0 or not self._inbox.empty
 
     def next_batch(self) -> Batch:
         """What to compute next; waits while there is nothing. Empty after `wake`."""
@@ -89,37 +100,40 @@ class Scheduler:
         else:
             self._receive(None)
         self._end_early()
+        self._open_large()
         self._states.make_room(self.running)
-        self._admit()
+        most = self._limits.max_batch_tokens
+        few = max(1, most // _DECODE_SHARE)
+        self._begin(_AHEAD * (few if self._decoding else most))
         self._land()
-        self._forget_dropped()
-        decodes = list(self._decoding)
-        if len(decodes) > self._limits.max_batch_tokens:
-            decodes = decodes[: self._limits.max_batch_tokens]
-            for stream in decodes:  # the others go first next time
-                del self._decoding[stream]
-            self._decoding |= dict.fromkeys(decodes)
-        budget = self._limits.max_batch_tokens - len(decodes)
+        decodes = self._decoding.choose(max(1, most - min(few, self._queue.tokens)))
+        budget = most - len(decodes)
         if decodes:
-            budget = max(min(budget, self._limits.max_batch_tokens // _DECODE_SHARE), 1)
-        batch = Batch(decodes, self._share(budget) if self._admitted else [])
+            budget = max(min(budget, few), 1)
+        batch = Batch(decodes, self._share(budget) if self._queue else [])
         self._idle = not len(batch)
         return batch
 
     def settle(self, batch: Batch) -> None:
-        """Put streams that have inputs left back in their places; the others leave the queue."""
-        self._admitted.extendleft(s for s, _ in reversed(batch.inputs) if s.remaining)
+        """Queue the streams that have inputs left again; the others leave the queue."""
         for stream, _ in batch.inputs:
             if not stream.remaining:
+                self._admitted.remove(stream)
                 self._leave(stream.job)
+            elif not stream.dropped:
+                self._queue.put_back(stream)
 
     def decode(self, stream: Stream) -> None:
         """From now on the stream takes a token in every step."""
-        self._decoding[stream] = None
+        if not stream.admitted:  # it has read its inputs
+            self._decoding.add(stream)
+            self._admitted.add(stream)
 
     def retire(self, stream: Stream) -> None:
         """The stream takes part in no more steps."""
-        self._decoding.pop(stream, None)
+        if stream in self._decoding:
+            self._decoding.remove(stream)
+            self._admitted.remove(stream)
 
     def decoding(self, job: Job) -> list[Stream]:
         """A job's streams that take tokens; none where some have not read all of their inputs."""
@@ -141,10 +155,14 @@ class Scheduler:
             return []
         for stream in entry.streams:
             stream.dropped = True
-            self._decoding.pop(stream, None)
+            if stream in self._decoding:
+                self._decoding.remove(stream)
+        self._admitted.drop(job)
+        self._queue.drop(job)
+        if entry.unopened:
+            self._unopened -= len(job.items)
         if entry.unread:
             self._inbox.leave(job)
-            self._stale = True
         return list(entry.streams)
 
     def jobs(self) -> list[Job]:
@@ -154,13 +172,32 @@ class Scheduler:
 
     def _receive(self, patience: float | None) -> None:
         for note in self._inbox.receive(patience):
-            if isinstance(note, Job):
-                self._open(note)
-            else:
+            if not isinstance(note, Job):
                 self._states.residents.drop(note)
+                continue
+            self._jobs[note] = _Open(unread=len(note.items))
+            self._unopened += len(note.items)
+            if len(note.items) > _MANY_ITEMS:
+                self._large.setdefault(note.tenant, deque()).append(note)
+            else:
+                self._open(note)
+
+    def _open_large(self) -> None:
+        """Open one large job, of the tenants in turn; small ones never wait for it."""
+        while self._large:
+            tenant, jobs = next(iter(self._large.items()))
+            del self._large[tenant]
+            job = jobs.popleft()
+            if jobs:
+                self._large[tenant] = jobs
+            if job in self._jobs:  # else it has ended
+                self._open(job)
+                return
 
     def _open(self, job: Job) -> None:
-        entry = self._jobs[job] = _Open(unread=len(job.items))
+        entry = self._jobs[job]
+        entry.unopened = False
+        self._unopened -= len(job.items)
         try:
             streams = streams_of(job, self._codec)
             self._states.receive(streams)
@@ -173,44 +210,56 @@ class Scheduler:
                 self._fail(job, EngineFailure(f"the request could not be prepared: {error}"))
         else:
             entry.streams = dict.fromkeys(streams)
-            self._waiting.extend(streams)
-            self._waiting.sort(key=_priority)  # equal ones keep their order
+            self._queue.add(job, streams)
+            entry.brief = job.steps + job.tokens <= self._limits.small
 
-    def _admit(self) -> None:
-        """Let the first ones that wait hold a state, as many as there is room for."""
-        if not self._waiting:
+    def _begin(self, budget: int) -> None:
+        """Let streams hold a state whose turn comes with the next `budget` tokens."""
+        if not self._queue.new:
             return
-        room = self._states.room - self.admitted
-        if room <= 0:
-            if not (self._decoding or self._admitted or self._states.busy):  # nothing will change
-                self._fail(
-                    self._waiting[0].job,
-                    Overloaded(
-                        "kept streams fill SRUSERVE_STATE_POOL_BYTES, and "
-                        "SRUSERVE_STATE_HOST_BYTES has no room for them: drop some"
-                    ),
-                )
-            return
-        entering, self._waiting = self._waiting[:room], self._waiting[room:]
-        self._admitted = deque(sorted((*self._admitted, *entering), key=_priority))
-        self._states.admit([stream for stream in entering if not stream.dropped], self._fail)
-        self._arriving += [stream for stream in entering if stream.arrival is not None]
+        room = self._states.room
+        begun = self._queue.begin(budget, lambda stream: self._enter(stream, room))
+        if not begun and room <= 0 and not self._admitted and not self._states.busy:
+            self._refuse_first()  # nothing will change
+        self._states.admit(begun, self._fail)
+        for stream in begun:
+            if stream.arrival is not None:
+                self._arriving.append(stream)
+            elif not stream.dropped:
+                self._queue.land(stream)
+
+    def _enter(self, stream: Stream, room: int) -> bool:
+        """Count a stream as one that may hold a state, if it may."""
+        job = stream.job
+        if not self._admitted.allows(job, self._jobs[job].brief, room):
+            return False
+        self._admitted.add(stream)
+        return True
+
+    def _refuse_first(self) -> None:
+        job = self._queue.first
+        assert job is not None
+        self._fail(
+            job,
+            Overloaded(
+                "kept streams fill SRUSERVE_STATE_POOL_BYTES, and "
+                "SRUSERVE_STATE_HOST_BYTES has no room for them: drop some"
+            ),
+        )
 
     def _land(self) -> None:
         """See which states have arrived, and end the jobs of those that never will."""
         arriving, self._arriving = self._arriving, []
         for stream in arriving:
             try:
-                if not stream.dropped and not self._states.arrived(stream):
+                if stream.dropped:
+                    continue
+                if self._states.arrived(stream):
+                    self._queue.land(stream)
+                else:
                     self._arriving.append(stream)
             except ServeError as error:
                 self._fail(stream.job, error)
-
-    def _forget_dropped(self) -> None:
-        if self._stale:
-            self._waiting = [stream for stream in self._waiting if not stream.dropped]
-            self._admitted = deque(stream for stream in self._admitted if not stream.dropped)
-            self._stale = False
 
     def _end_early(self) -> None:
         """End the jobs whose client left, and those that waited too long for their first step."""
@@ -225,45 +274,25 @@ class Scheduler:
             self._fail(job, error)
 
     def _share(self, budget: int) -> list[tuple[Stream, int]]:
-        """Take streams out of the queue for a step and split `budget` tokens among them.
+        """Take streams out of the queue for a step, with their parts of `budget` tokens.
 
-        Streams of a smaller priority number take all that they can before others get any.
+        Where nothing else can run, those are taken, too, whose states are still arriving: the
+        device waits for them then.
         """
-        if self._whole:
-            taken: list[tuple[Stream, int]] = []
-            while self._admitted and self._admitted[0].remaining <= budget:
-                stream = self._admitted.popleft()
-                budget -= stream.remaining
-                taken.append((stream, stream.remaining))
-            return taken
-        taken = []
-        chosen = sorted(self._choose(budget), key=_priority)
-        for _, group in groupby(chosen, key=_priority):
-            equals = list(group)
-            if budget > 0:
-                parts = shares(equals, budget)
-                budget -= sum(count for _, count in parts)
-                taken += parts
-            else:
-                self._admitted.extend(equals)
-        return taken
+        if not self._queue.tokens and not self._decoding:
+            self._land_early(budget)
+        return self._queue.take(budget)
 
-    def _choose(self, most: int) -> list[Stream]:
-        """Take admitted streams out of the queue; whose state is still arriving stays in it.
-
-        Where nothing else can run, those are taken, too: the device waits for their states then.
-        """
-        chosen: list[Stream] = []
-        late: list[Stream] = []
-        while self._admitted and len(chosen) < most:
-            stream = self._admitted.popleft()
-            (chosen if stream.arrival is None else late).append(stream)
-        if not chosen and not self._decoding:
-            launched = [s.arrival is not None and s.arrival.launched for s in late]
-            count = min(most, launched.index(False) if False in launched else len(late))
-            chosen, late = late[:count], late[count:]
-        self._admitted.extendleft(reversed(late))
-        return chosen
+    def _land_early(self, budget: int) -> None:
+        """Land streams whose states have been launched, so few that one step takes all of them."""
+        launched = 0
+        for stream in self._arriving:
+            budget -= cost_of(stream)
+            if stream.arrival is None or not stream.arrival.launched or (launched and budget < 0):
+                break
+            self._queue.land(stream)
+            launched += 1
+        del self._arriving[:launched]
 
     def _leave(self, job: Job) -> None:
         """One stream of a job has consumed its inputs; after the last, the job leaves the queue."""
@@ -271,7 +300,4 @@ class Scheduler:
         entry.unread -= 1
         if not entry.unread:
             self._inbox.leave(job)
-
-
-def _priority(stream: Stream) -> int:
-    return stream.job.priority
+            self._queue.drop(job)

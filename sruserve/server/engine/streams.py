@@ -95,6 +95,7 @@ class Stream:
                 self.pending = int(self.known[-1])
             self.window = [*start.window, *item.inputs[-WINDOW:].tolist()][-WINDOW:]
         self.found = Found(start.answer if len(start.answer) else None)
+        self.admitted = False  # it may hold a state
         self.dropped = False  # its job ended early
         self.checkpoint = False
         self._unmarked = 0  # characters, or tokens, since the last checkpoint

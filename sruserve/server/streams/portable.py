@@ -35,6 +35,7 @@ async def portable(served: Served, state: Snapshot) -> Snapshot:
         deliver=lambda _, result: ends.append(result),
         done=loop.create_future(),
         keep=Keep.SNAPSHOT,
+        tenant=served.owner,
     )
     served.engine.submit(job)
     await job.done

@@ -1,23 +1,42 @@
-"""The queue's way in, and when it asks to come back."""
+"""The queue's way in, what it admits, and when it asks to come back."""
 
 import asyncio
+from collections.abc import Hashable, Iterator
+from contextlib import suppress
 
+import numpy as np
 import pytest
 
 from sruserve.server.engine.inbox import Inbox
-from sruserve.server.engine.jobs import Job, Kind
+from sruserve.server.engine.jobs import Item, Job, Kind
 from sruserve.server.engine.limits import Limits
 from sruserve.server.errors import Overloaded
 
 
-def job(loop: asyncio.AbstractEventLoop) -> Job:
-    return Job(Kind.SCORE, [], loop, lambda *_: None, loop.create_future())
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    yield loop
+    loop.close()
+
+
+def job(
+    loop: asyncio.AbstractEventLoop,
+    inputs: int = 0,
+    length: int = 1,
+    cost: int = 0,
+    tenant: Hashable = None,
+) -> Job:
+    items = [Item(np.zeros(length, np.int64))] * inputs
+    done = loop.create_future()
+    return Job(Kind.SCORE, items, loop, lambda *_: None, done, cost=cost, tenant=tenant)
 
 
 @pytest.mark.parametrize(("pace", "told"), [(0.01, 1), (0.5, 5), (2.0, 19), (30.0, 60)])
-def test_a_full_queue_asks_to_come_back_when_half_of_it_is_through(pace: float, told: int) -> None:
+def test_a_full_queue_asks_to_come_back_when_half_of_it_is_through(
+    loop: asyncio.AbstractEventLoop, pace: float, told: int
+) -> None:
     now = 0.0
-    loop = asyncio.new_event_loop()
     inbox = Inbox(Limits(max_queue_requests=20), lambda: now)
     for _ in range(10):
         one = job(loop)
@@ -29,6 +48,75 @@ def test_a_full_queue_asks_to_come_back_when_half_of_it_is_through(pace: float, 
         inbox.submit(job(loop))
     with pytest.raises(Overloaded) as refused:
         inbox.submit(job(loop))
-    loop.close()
     assert refused.value.retry_after_seconds == told
     assert refused.value.headers["retry-after"] == str(told)
+
+
+@pytest.mark.parametrize("large", [{"inputs": 300}, {"length": 100_000}, {"cost": 5000}])
+def test_what_waits_is_bounded_in_inputs_tokens_and_bytes_and_small_requests_still_come_in(
+    loop: asyncio.AbstractEventLoop, large: dict[str, int]
+) -> None:
+    limits = Limits(max_batch_tokens=64, max_queue_requests=20, max_queue_bytes=16_000)
+    inbox = Inbox(limits)
+    size = {"inputs": 1, **large}
+    admitted = _fill(inbox, [job(loop, **size) for _ in range(20)])
+    assert 1 < len(admitted) < 20
+    amounts = [sum(each.steps for each in admitted), sum(each.cost for each in admitted)]
+    amounts.append(sum(len(each.items) for each in admitted))
+    bounds = [limits.max_queue_tokens, limits.max_queue_bytes, limits.max_queue_inputs]
+    assert all(amount <= bound for amount, bound in zip(amounts, bounds, strict=True))
+    inbox.submit(job(loop, inputs=1, cost=50))
+    for each in admitted:
+        inbox.leave(each)
+    inbox.submit(job(loop, **size))
+
+
+def test_a_request_that_is_alone_may_be_of_any_size(loop: asyncio.AbstractEventLoop) -> None:
+    inbox = Inbox(Limits(max_queue_bytes=1, max_queue_requests=1))
+    large = job(loop, inputs=100, length=100)
+    inbox.submit(large)
+    inbox.leave(large)
+    inbox.submit(large)
+    assert inbox.queued == 1
+
+
+def test_a_tenant_with_a_key_leaves_an_eighth_of_the_queue_to_others(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    inbox = Inbox(Limits(max_queue_requests=80))
+    greedy = [job(loop, inputs=1, tenant="greedy") for _ in range(80)]
+    assert len(_fill(inbox, greedy)) == 70
+    with pytest.raises(Overloaded, match="this API key"):
+        inbox.submit(greedy[0])
+    inbox.submit(job(loop, inputs=1, tenant="modest"))
+    for _ in range(9):
+        inbox.submit(job(loop, inputs=1))
+
+
+def test_the_wait_for_tokens_follows_the_pace_at_which_tokens_are_read(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    now = 0.0
+    inbox = Inbox(Limits(), lambda: now)
+    large = [job(loop, inputs=10, length=40_000) for _ in range(10)]
+    for each in large:
+        inbox.submit(each)
+    for each in large[:5]:
+        now += 2.0
+        inbox.leave(each)
+    for _ in range(50):  # small ones, which are through at once, do not change it
+        inbox.submit(small := job(loop, inputs=1))
+        inbox.leave(small)
+    with pytest.raises(Overloaded) as refused:
+        inbox.submit(job(loop, inputs=100, length=40_000))
+    assert refused.value.retry_after_seconds == 5
+
+
+def _fill(inbox: Inbox, jobs: list[Job]) -> list[Job]:
+    """Submit jobs until one is refused, and return the others."""
+    admitted: list[Job] = []
+    with suppress(Overloaded):
+        for each in jobs:
+            inbox.submit(each)
+            admitted.append(each)
+    return admitted
