@@ -138,9 +138,9 @@ class Inbox:
                 )
 
     def _count(self, tenant: Hashable, amounts: Sequence[int], sign: int) -> None:
-        self._waiting = [
-            held + sign * more for held, more in zip(self._waiting, amounts, strict=True)
-        ]
+        waiting = self._waiting
+        for which in range(4):
+            waiting[which] += sign * amounts[which]
         if tenant is None:
             return
         own = self._of_tenant.get(tenant, (0, 0, 0, 0))

@@ -100,13 +100,16 @@ class Scheduler:
         else:
             self._receive(None)
         self._end_early()
-        self._open_large()
+        if self._large:
+            self._open_large()
         self._states.make_room(self.running)
         most = self._limits.max_batch_tokens
         few = max(1, most // _DECODE_SHARE)
         self._begin(_AHEAD * (few if self._decoding else most))
         self._land()
-        decodes = self._decoding.choose(max(1, most - min(few, self._queue.tokens)))
+        decodes: list[Stream] = []
+        if self._decoding:
+            decodes = self._decoding.choose(max(1, most - min(few, self._queue.tokens)))
         budget = most - len(decodes)
         if decodes:
             budget = max(min(budget, few), 1)
