@@ -265,5 +265,5 @@ def test_a_request_may_ask_for_less_urgency_and_for_more_only_where_its_key_allo
     urgent = Tenant("urgent", KeyEntry(key="abcdefgi", priority=-10))
     asked = (-1000, -10, 0, 1000)
     assert [plain.priority(number) for number in asked] == [0, 0, 0, 1000]
-    assert [ANONYMOUS.priority(number) for number in asked] == [0, 0, 0, 1000]
+    assert [Tenant().priority(number) for number in asked] == [0, 0, 0, 1000]
     assert [urgent.priority(number) for number in asked] == [-10, -10, 0, 1000]
