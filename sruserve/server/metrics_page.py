@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from sruserve.server.metrics import render
-from sruserve.server.threads import in_own_thread
+from sruserve.server.offload import in_own_thread
 
 PATH = "/metrics"
 _SECONDS = 1.0

@@ -1,7 +1,7 @@
 """uvicorn's HTTP protocol, writing a reply's head and body in one call to the system."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, cast
 
 import httptools
@@ -147,7 +147,7 @@ class Protocol(Patience, HttpToolsProtocol):
         if self._in_body or self._silent or self._unparsed or self.pipeline:
             self._count()
 
-    def claim(self, owner: str | None) -> None:
+    def claim(self, owner: Hashable) -> None:
         """From now on the bytes are those of a tenant; raises `Overloaded`."""
         if not self._left:
             self._inflow.claim(owner)

@@ -23,8 +23,8 @@ from sruserve.server.errors import (
     TooManyChanges,
 )
 from sruserve.server.loading import Loader
+from sruserve.server.offload import in_own_thread
 from sruserve.server.settings import Settings, SettingsError, variable_name
-from sruserve.server.threads import in_own_thread
 
 log = logging.getLogger("sruserve.server")
 

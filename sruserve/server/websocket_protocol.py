@@ -1,6 +1,7 @@
 """uvicorn's WebSocket protocol, bounded: no client makes it hold, log or compute without end."""
 
 import asyncio
+from collections.abc import Hashable
 from typing import Any, cast
 
 from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
@@ -79,7 +80,7 @@ class WebSocketProtocol(Patience, WebSocketsSansIOProtocol):
         self._parse()
         self._count()
 
-    def claim(self, owner: str | None) -> None:
+    def claim(self, owner: Hashable) -> None:
         """From now on the bytes are those of a tenant; raises `Overloaded`."""
         if not self._left:
             self._inflow.claim(owner)

@@ -15,7 +15,7 @@ from tritonclient.utils import InferenceServerException
 from sruserve.server.app import Application
 from sruserve.server.engine.jobs import Generated, Item, Job, Kind, Sampling
 from sruserve.server.errors import EngineFailure, faults
-from sruserve.server.threads import in_own_thread
+from sruserve.server.offload import in_own_thread
 from tests.server.conftest import LABELS, WORDS, Serve
 from tests.server.engine.driver import Driver
 from tests.server.kserve.conftest import grpc_address

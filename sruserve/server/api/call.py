@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Hashable, MutableMapping
 from contextlib import AbstractContextManager
 from itertools import count
 from os import urandom
@@ -17,7 +17,7 @@ from sruserve.server.budget import Hold
 from sruserve.server.errors import BodyTooLarge, Draining, ServeError
 from sruserve.server.intake import FREE_BYTES
 from sruserve.server.metrics import UNKNOWN_MODEL
-from sruserve.server.offload import LONG_BYTES, off_loop
+from sruserve.server.offload import LONG_BYTES, off_loop, owner
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -42,7 +42,7 @@ def json_bytes(value: object) -> bytes:
 class Connection(Protocol):
     """Counts the bytes of a request body that the application receives."""
 
-    def claim(self, owner: str | None) -> None: ...
+    def claim(self, owner: Hashable) -> None: ...
     def expect(self, length: int) -> None: ...
     def reading(self, size: int) -> None: ...
     def has_read(self) -> None: ...
@@ -83,7 +83,6 @@ class Call:
 
     begin: `time.perf_counter()` at its arrival.
     model: the name of the model that it is for, as far as that is known.
-    owner: the tenant that its bytes count for; None without API keys.
     started: the reply's status has been sent.
     keeps: its whole reply stays in memory until the request ends, also where it is streamed.
     """
@@ -92,7 +91,7 @@ class Call:
 
     __slots__ = (
         "_gone", "_receive", "_scope", "_send", "_watcher", "begin", "loop", "model", "number",
-        "owner", "started",
+        "started",
     )  # fmt: skip
 
     def __init__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -101,7 +100,6 @@ class Call:
         self.number = f"{_prefix}{next(_numbers):08x}"
         self.model = UNKNOWN_MODEL
         self.started = False
-        self.owner: str | None = None
         self._scope, self._receive = scope, receive
         self._send = send
         self._gone = False
@@ -140,7 +138,7 @@ class Call:
         if length is not None and int(length) > limit:  # before the client is told to send it
             raise _too_large(limit)
         if connection is not None and (length is None or int(length) > FREE_BYTES):
-            connection.claim(self.owner)
+            connection.claim(owner.get())
             connection.expect(int(length or 0))
         message = await self._receive()
         if message["type"] == "http.disconnect":

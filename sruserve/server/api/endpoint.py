@@ -38,8 +38,7 @@ class Endpoint:
         try:
             tenant = self.tenants.of(call.header(b"authorization"))
             tenant.admit()
-            call.owner = tenant.name or None
-            owner.set(call.owner)
+            owner.set(tenant.name or None)
             await self.serve(call, tenant)
             outcome = "ok"
         except ClientGone:

@@ -9,10 +9,10 @@ from typing import Protocol
 from sruserve.server.api.call import Call, ClientGone, json_bytes
 from sruserve.server.api.completion_request import CompletionRequest
 from sruserve.server.api.problems import as_serve_error
-from sruserve.server.api.route import off_loop
 from sruserve.server.budget import Hold
 from sruserve.server.engine.jobs import Generated
 from sruserve.server.errors import Overloaded, ServeError, faults
+from sruserve.server.offload import off_loop
 
 DONE = b"data: [DONE]\n\n"
 PING = b": ping\n\n"

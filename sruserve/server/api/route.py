@@ -15,9 +15,7 @@ from sruserve.server.budget import Budget, Hold
 from sruserve.server.engine.jobs import Job, Snapshot
 from sruserve.server.errors import InputTooLong, Overloaded
 from sruserve.server.metrics import UNKNOWN_MODEL
-from sruserve.server.offload import LONG_BYTES as LONG_BYTES
-from sruserve.server.offload import off_loop as off_loop
-from sruserve.server.offload import owner
+from sruserve.server.offload import off_loop, owner
 from sruserve.server.tenants import Tenant, Tenants
 
 Body = TypeVar("Body", bound=Request)

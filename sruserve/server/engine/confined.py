@@ -47,11 +47,14 @@ _MOST_EXPECTED = 64  # replies that fit into the buffer of a socket
 class Bounds:
     """What one grammar may take: seconds of a CPU, bytes of memory.
 
+    step_seconds: for one token, because everybody's step waits; what is used comes back by
+        `earned_seconds` with each token.
     growth_bytes: for the tables that grow while texts follow it, and for their positions.
     """
 
     compile_seconds: float = 2.0
     step_seconds: float = 0.1
+    earned_seconds: float = 0.003
     compile_bytes: int = 128 << 20
     growth_bytes: int = 24 << 20
 

@@ -12,6 +12,7 @@ import resource
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
 from typing import Any, BinaryIO, NoReturn
 
@@ -105,7 +106,8 @@ class _Grammar:
         self._channel, self._messages = channel, messages
         self._statm = os.open("/proc/self/statm", os.O_RDONLY)
         self._held_at_first = self._memory()[1]
-        self._step_seconds = asked["step_seconds"]
+        self._most_seconds, self._earned = asked["step_seconds"], asked["earned_seconds"]
+        self._seconds: float = self._most_seconds  # of a CPU, that may be used now
         self._spellings: dict[int, Spelling] = {}
         _bound_memory(self._memory()[0] + asked["compile_bytes"])
         constraint: Constraint | None = None
@@ -132,7 +134,12 @@ class _Grammar:
                 spelled = message[MESSAGE.size :]
                 self._answer(lambda: self._begin(number, spelled), given / 1000)  # noqa: B023
             elif op == TAKE:
-                self._answer(lambda: self._take(number, given), self._step_seconds)  # noqa: B023
+                begin = time.process_time()
+                self._answer(lambda: self._take(number, given), self._seconds)  # noqa: B023
+                left = self._seconds - (time.process_time() - begin)
+                if left <= 0:  # the kernel's timer is coarse
+                    raise EOFError
+                self._seconds = min(left + self._earned, self._most_seconds)
             elif op == SETTLE:
                 self._spellings[number].settle(given)
             else:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from secrets import token_hex
 from typing import Any
 
-from sruserve.server.api.route import LONG_BYTES, off_loop
 from sruserve.server.api.served import Served
 from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.jobs import Keep, Snapshot
@@ -23,6 +22,7 @@ from sruserve.server.errors import (
     StreamExists,
     StreamUnknown,
 )
+from sruserve.server.offload import LONG_BYTES, off_loop
 from sruserve.server.state_token import Envelope
 from sruserve.server.streams import scripts
 from sruserve.server.streams.held import Held, absent, taken_over

@@ -205,6 +205,21 @@ def test_a_step_that_takes_too_long_ends_its_process(grammars: Grammars) -> None
     until(lambda: is_gone(constraint.process.pid))
 
 
+def test_a_text_earns_the_time_of_its_steps(grammars: Grammars) -> None:
+    def taken(bounds: Bounds) -> int:
+        constraint = run(grammars.make("regex", "[a-z ]{18000}", bounds))
+        spelling = constraint.begin()
+        for count in range(4000):
+            if spelling.problem is not None:
+                return count
+            spelling.take(ord("a"))
+            spelling.settle(1)
+        return 4000
+
+    assert taken(Bounds()) == 4000
+    assert taken(Bounds(step_seconds=0.02, earned_seconds=1e-6)) < 4000
+
+
 def test_a_long_text_is_read_again_with_the_fuel_of_many_steps(grammars: Grammars) -> None:
     spelled = b"ab c" * 4000
     constraint = grammars.regex("[a-z ]{18000}")

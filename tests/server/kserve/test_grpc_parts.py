@@ -101,7 +101,7 @@ def test_what_is_no_message_is_left_to_the_parser(data: bytes) -> None:
 def test_long_tensors_are_few_parts() -> None:
     request = proto.ModelInferRequest(raw_input_contents=[bytes(1 << 20)] * 8)
     given = request.inputs.add(name="a", shape=[1] * 16)
-    given.contents.int64_contents.extend([-1] * (1 << 16))
+    given.contents.int64_contents.extend([-1] * (1 << 15))
     check_fields(proto.ModelInferRequest, request.SerializeToString())
 
 

@@ -12,8 +12,8 @@ from sruserve.server.api.kserve.messages import Tensor
 from sruserve.server.api.kserve.signature import Signature, Spec
 from sruserve.server.api.kserve.sources import source
 from sruserve.server.api.kserve.tasks import Task
-from sruserve.server.api.route import LONG_BYTES, off_loop
 from sruserve.server.api.served import Served
+from sruserve.server.offload import LONG_BYTES, off_loop
 from sruserve.server.streams.view import StreamView
 
 

@@ -11,7 +11,7 @@ from sruserve.server.budget import Budget, Hold
 from sruserve.server.errors import Overloaded, ServeError, TooManyCalls
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.settings import Settings
-from sruserve.server.tenants import ANONYMOUS, Tenant
+from sruserve.server.tenants import Tenant
 
 _SHORT_BYTES = 64 << 10  # of a short body: the queue's bytes allow so many calls
 _FEWEST_READS = 4
@@ -140,7 +140,7 @@ def until_ended(hold: Hold) -> None:
 
 def _owner(tenant: Tenant, context: Any) -> Hashable:
     """Whose places a call takes."""
-    return context.peer() if tenant is ANONYMOUS else tenant
+    return tenant if tenant.name else context.peer()
 
 
 def _too_many() -> Overloaded:

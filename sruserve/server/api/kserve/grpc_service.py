@@ -14,9 +14,9 @@ from sruserve.server.api.kserve.grpc_messages import parse, read_request, write_
 from sruserve.server.api.kserve.grpc_probes import Probes
 from sruserve.server.api.kserve.problems import explain
 from sruserve.server.api.kserve.service import Inference
-from sruserve.server.api.route import LONG_BYTES
 from sruserve.server.errors import InputTooLong, Unsupported
 from sruserve.server.lifecycle import Lifecycle
+from sruserve.server.offload import LONG_BYTES
 from sruserve.server.settings import Settings
 from sruserve.server.tenants import Tenant
 

@@ -12,9 +12,9 @@ from sruserve.server.api.kserve.messages import InferRequest, InferResponse, Ten
 from sruserve.server.api.kserve.service import Inference
 from sruserve.server.api.kserve.wire import InferHeader, read_request, write_response
 from sruserve.server.api.parts import check_parts
-from sruserve.server.api.route import LONG_BYTES, off_loop
 from sruserve.server.errors import InvalidRequest
 from sruserve.server.metrics import UNKNOWN_MODEL
+from sruserve.server.offload import LONG_BYTES, off_loop
 from sruserve.server.tenants import Tenant, Tenants
 
 _HEADER_LENGTH = b"inference-header-content-length"

@@ -11,7 +11,6 @@ from sruserve.server.api.kserve.messages import InferRequest, InferResponse
 from sruserve.server.api.kserve.parameters import Sequence
 from sruserve.server.api.kserve.wire import pack_request, pack_response, unpack_response
 from sruserve.server.api.requests import Request
-from sruserve.server.api.route import LONG_BYTES, off_loop
 from sruserve.server.api.served import Served
 from sruserve.server.budget import Hold
 from sruserve.server.errors import (
@@ -23,6 +22,7 @@ from sruserve.server.errors import (
     StreamUnknown,
     WrongStep,
 )
+from sruserve.server.offload import LONG_BYTES, off_loop
 from sruserve.server.streams.service import Streams
 from sruserve.server.streams.view import StreamView
 

@@ -9,9 +9,9 @@ from sruserve.server.api.kserve.messages import Tensor
 from sruserve.server.api.kserve.signature import Signature, Spec
 from sruserve.server.api.kserve.sources import source
 from sruserve.server.api.requests import Request
-from sruserve.server.api.route import off_loop
 from sruserve.server.api.served import Served
 from sruserve.server.api.texts import Results, TextRoute
+from sruserve.server.offload import off_loop
 from sruserve.server.streams.view import StreamView
 
 
