@@ -32,6 +32,8 @@ class Origins:
         site = b""
         for name, value in scope["headers"]:
             if name == b"origin":
+                if origin is not None:
+                    raise _refusal("two origins")
                 origin = value.decode("latin-1").lower()
             elif name == b"sec-fetch-site":
                 site = value
@@ -53,7 +55,8 @@ class Origins:
         except ValueError:
             return False
         hosts = [value for header, value in scope["headers"] if header == b"host"]
-        if [given.netloc.encode("latin-1")] != [host.lower() for host in hosts]:
+        own = [given.netloc.encode("latin-1")] == [host.lower() for host in hosts]
+        if not own or "@" in given.netloc:
             return False
         if name in self._hosts or name.endswith(".localhost"):
             return True

@@ -115,6 +115,23 @@ def test_every_origin_can_be_allowed() -> None:
         Origins().check(scope)
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [
+            (b"host", b"127.0.0.1"),
+            (b"origin", b"http://evil.com"),
+            (b"origin", b"http://127.0.0.1"),
+        ],
+        [(b"host", b"evil@127.0.0.1"), (b"origin", b"http://evil@127.0.0.1")],
+    ],
+    ids=["two origins", "a user's name"],
+)
+def test_an_odd_origin_is_refused(headers: list[tuple[bytes, bytes]]) -> None:
+    with pytest.raises(OriginNotAllowed):
+        Origins().check({"type": "http", "method": "POST", "headers": headers})
+
+
 def test_the_configured_host_is_this_server() -> None:
     headers = [(b"host", b"Models.example:80"), (b"origin", b"https://models.example:80")]
     scope = {"type": "http", "method": "POST", "headers": headers}

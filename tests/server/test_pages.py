@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from sruserve.server.api import pages
 from sruserve.server.app import Application
 
 
@@ -118,6 +119,15 @@ def test_the_documentation_offers_to_send_an_api_key(document: dict[str, Any]) -
     scheme = document["components"]["securitySchemes"]["key"]
     assert scheme == {"type": "http", "scheme": "bearer"}
     assert document["security"] == [{}, {"key": []}]  # where the server has none, none is needed
+
+
+def test_the_documents_are_made_once(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = ("/openapi.json", "/docs/openapi.json")
+    first = [client.get(path).content for path in paths]
+    made: list[object] = []
+    monkeypatch.setattr(pages, "json_bytes", made.append)
+    assert [client.get(path).content for path in paths] == first
+    assert not made
 
 
 def test_the_documentation_page_needs_nothing_from_outside(client: httpx.Client) -> None:

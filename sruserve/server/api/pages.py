@@ -1,5 +1,6 @@
 """The routes that need not be fast: models, probes, metrics and the documentation."""
 
+from functools import cache
 from typing import Any
 
 import swagger_ui_bundle
@@ -12,6 +13,7 @@ from starlette.exceptions import HTTPException
 
 from sruserve import __version__
 from sruserve.server.api import document, replies
+from sruserve.server.api.call import json_bytes
 from sruserve.server.api.frames import PATH as SOCKET
 from sruserve.server.api.kserve import document as kserve
 from sruserve.server.api.problems import explain_validation
@@ -47,7 +49,7 @@ def create_pages(lifecycle: Lifecycle) -> FastAPI:
         description=_DESCRIPTION,
         docs_url=None,
         redoc_url=None,
-        openapi_url="/openapi.json",
+        openapi_url=None,  # `_add_docs` has it, made once
         redirect_slashes=False,
     )
     app.add_exception_handler(HTTPException, _http_problem)
@@ -174,10 +176,18 @@ def _add_docs(app: FastAPI) -> None:
             swagger_ui_parameters={"validatorUrl": None},  # by default it is a public server
         )
 
+    @cache
+    def described(version: str) -> bytes:
+        return json_bytes({**app.openapi(), "openapi": version})
+
+    @app.get("/openapi.json", include_in_schema=False)
+    async def openapi() -> Response:
+        return Response(described(app.openapi_version), media_type="application/json")
+
     @app.get("/docs/openapi.json", include_in_schema=False)
-    async def openapi_for_page() -> dict[str, Any]:
+    async def openapi_for_page() -> Response:
         # the bundled page refuses documents that say 3.1, but renders what is in this one
-        return {**app.openapi(), "openapi": "3.0.3"}
+        return Response(described("3.0.3"), media_type="application/json")
 
 
 def _reply(problem: ServeError) -> Response:

@@ -181,4 +181,7 @@ class _Grammar:
 
 
 def _bound_memory(most: int) -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]  # which only root may raise
+    if hard != resource.RLIM_INFINITY:
+        most = min(most, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
