@@ -13,6 +13,12 @@ STOPPED, FAILED, MISUSED = 0, 1, 2
 """The exit codes of a server and of its workers."""
 
 
+def leave(*_: object) -> None:
+    """End a process that has served nobody yet."""
+    log.info("told to stop before anything was served")
+    os._exit(STOPPED)
+
+
 @contextmanager
 def leaving_at_once() -> Iterator[None]:
     """While nobody is served there is nothing to finish: a signal ends the process.
@@ -23,10 +29,6 @@ def leaving_at_once() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-
-    def leave(*_: object) -> None:
-        log.info("told to stop before anything was served")
-        os._exit(STOPPED)
 
     before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 from sruserve.server.discovery import find_models
-from sruserve.server.ending import FAILED, MISUSED, STOPPED, leaving_at_once
+from sruserve.server.ending import FAILED, MISUSED, STOPPED, leave, leaving_at_once
 from sruserve.server.grpc_port import hold_port, wants_grpc
 from sruserve.server.logs import log_config
 from sruserve.server.metric_files import VARIABLE, EndedWorkers, MetricFolder, keep_files_whole
@@ -120,10 +120,15 @@ def _run_one(settings: Settings, listener: socket.socket, beat: Callable[[], Non
     """Serve in this process, and call `beat` for as long as its event loop runs."""
     with leaving_at_once():
         import sruserve.server.app  # noqa: F401  # torch takes seconds
-    # uvicorn raises the signal again after it has stopped: then it has been obeyed already
-    signal.signal(signal.SIGTERM, lambda *_: None)
     pulse = Pulse(settings.worker_timeout_seconds, beat)
     server = uvicorn.Server(uvicorn_config(settings, pulse))
+
+    def stop(*_: object) -> None:
+        # uvicorn raises the signal again after it has stopped: then it has been obeyed already
+        if not server.started:
+            leave()
+
+    signal.signal(signal.SIGTERM, stop)
     try:
         server.run(sockets=[listener])
     except KeyboardInterrupt:

@@ -14,18 +14,22 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    PositiveFloat,
     PositiveInt,
     TypeAdapter,
     ValidationError,
 )
 
+from sruserve.model.files import read_regular
 from sruserve.server.errors import RateLimited, Refused, StateQuotaExceeded, Unauthorized
 
 DEFAULT_TENANT = "default"  # of keys that stand in a list without a name
 STREAM_BYTES = 1 << 30  # that a tenant's streams may take, unless something else is said
 _BEARER = "bearer "
+_MOST_KEYS_BYTES = 16 << 20
 _ROUNDING = 1e-9
+
+
+_Rate = Annotated[float, Field(ge=1e-3, le=1e12, allow_inf_nan=False)]
 
 
 class KeyEntry(BaseModel):
@@ -38,8 +42,8 @@ class KeyEntry(BaseModel):
 
     key: Annotated[str, Field(min_length=8, max_length=512, pattern=r"^[!-~]+$")]
     tenant: Annotated[str, Field(min_length=1, max_length=100)] = DEFAULT_TENANT
-    requests_per_second: PositiveFloat | None = None
-    steps_per_second: PositiveFloat | None = None
+    requests_per_second: _Rate | None = None
+    steps_per_second: _Rate | None = None
     state_bytes: PositiveInt | None = None
     priority: int = Field(0, description="No request of this key goes sooner than this.")
 
@@ -220,7 +224,7 @@ def read_keys(listed: str | None, file: Path | None) -> list[KeyEntry]:
         entries += _entries(listed) if listed.lstrip().startswith("[") else _short(listed)
     if file is not None:
         try:
-            entries += _entries(file.read_text())
+            entries += _entries(read_regular(file, _MOST_KEYS_BYTES).decode())
         except OSError as error:
             raise ValueError(f"cannot be read: {error.strerror}") from None
         except UnicodeDecodeError:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import random
 import time
 from collections.abc import Iterator
@@ -36,6 +37,19 @@ def guarded(serve: Serve) -> Iterator[httpx.Client]:
     keys = f"acme:{ACME},other:{OTHER}"
     with serve("characters", api_keys=keys, state_keys="a" * 64) as (client, _):
         yield client
+
+
+@pytest.mark.parametrize("rate", ["1e400", "1e-320", "-1", "0"])
+def test_a_rate_is_a_number_to_reckon_with(rate: str) -> None:
+    with pytest.raises(ValueError, match="steps_per_second|JSON list"):
+        read_keys(f'[{{"key": "{ACME}", "steps_per_second": {rate}}}]', None)
+
+
+def test_keys_are_read_from_regular_files_alone(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for file in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):
+        with pytest.raises(ValueError, match="cannot be read"):
+            read_keys(None, file)
 
 
 @pytest.mark.parametrize(
@@ -130,6 +144,20 @@ def test_steps_count_before_they_are_computed_and_what_is_not_used_is_given_back
             assert reply.status_code == 200
             used, allowed = used + reply.json()["usage"]["total_tokens"], allowed + 41
         assert allowed > 100
+
+
+def test_who_leaves_while_a_prompt_is_scored_pays_for_it(serve: Serve) -> None:
+    keys = json.dumps([{"key": ACME, "steps_per_second": 100}])
+    with serve("characters", api_keys=keys) as (client, _):
+        body = {"prompt": "a" * 200_000, "echo": True, "logprobs": 1, "max_tokens": 0}
+        for _ in range(20):
+            try:
+                reply = client.post(COMPLETE, json=body, headers=bearer(ACME), timeout=0.5)
+            except httpx.TimeoutException:
+                continue
+            if reply.status_code == 429:
+                return
+    raise AssertionError("a prompt was scored again and again, and nothing was charged")
 
 
 LIMITED = KeyEntry(key=ACME, steps_per_second=10)

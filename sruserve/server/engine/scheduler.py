@@ -16,6 +16,7 @@ from sruserve.server.engine.inbox import Inbox
 from sruserve.server.engine.jobs import Job
 from sruserve.server.engine.limits import Limits
 from sruserve.server.engine.states import States
+from sruserve.server.engine.step_time import StepTime
 from sruserve.server.engine.streams import Stream, streams_of
 from sruserve.server.errors import (
     DeadlineExceeded,
@@ -71,6 +72,8 @@ class Scheduler:
         self._admitted = Admitted()
         self._arriving: list[Stream] = []  # of those, whose states are on their way
         self._decoding = Decoders()
+        self._step_time = StepTime(limits.max_batch_tokens)
+        self._crowded = False  # not all streams that decode are in the last batch
         self._idle = False  # the last batch was empty
 
     @property
@@ -90,8 +93,9 @@ class Scheduler:
 
     @property
     def contended(self) -> bool:
-        """Whether somebody waits besides the streams that decode."""
-        return bool(self._queue) or self._unopened > 0 or not self._inbox.empty
+        """Whether somebody waits besides the streams of the last batch that decode."""
+        waits = bool(self._queue) or self._unopened > 0 or self._crowded
+        return waits or not self._inbox.empty
 
     def next_batch(self) -> Batch:
         """What to compute next; waits while there is nothing. Empty after `wake`."""
@@ -109,13 +113,19 @@ class Scheduler:
         self._land()
         decodes: list[Stream] = []
         if self._decoding:
-            decodes = self._decoding.choose(max(1, most - min(few, self._queue.tokens)))
+            room = min(most - min(few, self._queue.tokens), self._step_time.streams)
+            decodes = self._decoding.choose(max(1, room))
+        self._crowded = len(decodes) < len(self._decoding)
         budget = most - len(decodes)
         if decodes:
             budget = max(min(budget, few), 1)
         batch = Batch(decodes, self._share(budget) if self._queue else [])
         self._idle = not len(batch)
         return batch
+
+    def took(self, batch: Batch, steps: int, seconds: float) -> None:
+        """A batch of streams that only decode has taken so long for its steps."""
+        self._step_time.learn(len(batch.decodes), max(1, steps), seconds)
 
     def settle(self, batch: Batch) -> None:
         """Queue the streams that have inputs left again; the others leave the queue."""

@@ -62,12 +62,12 @@ class RedisLink:
         self.away = False
         return result
 
-    async def memory(self) -> int:
-        """The bytes that Redis may have; 0: as many as there are, or it does not say."""
+    async def memory(self) -> int | None:
+        """The bytes that Redis may have; 0: as many as there are; None: it does not say now."""
         with suppress(*_LOST):
             async with asyncio.timeout(_PATIENCE_SECONDS):
                 return int((await self._redis.info("memory")).get("maxmemory", 0))
-        return 0
+        return None
 
     def _tell(self, problem: str) -> None:
         """Log what is wrong, unless it has just been: every request finds the same."""

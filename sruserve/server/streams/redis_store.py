@@ -234,8 +234,9 @@ class RedisStore:
         """See how much memory Redis may have, and what a part of it is."""
         while True:
             memory = await self._link.memory()
-            limit = int(_FILLED * memory) if memory else sum(self._quotas)
-            self._part = fair_part(limit, self._quotas)
+            if memory is not None:  # else it is what it was
+                limit = int(_FILLED * memory) if memory else sum(self._quotas)
+                self._part = fair_part(limit, self._quotas)
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def _renew(self) -> None:
