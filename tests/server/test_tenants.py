@@ -23,6 +23,7 @@ from sruserve.server.errors import (
 from sruserve.server.settings import SettingsError, load_settings
 from sruserve.server.tenants import KeyEntry, Tenant, Tenants, read_keys
 from tests.server.conftest import Serve
+from tests.server.test_clients_that_leave import until
 
 ACME, OTHER = "acme-key-123", "other-key-123"
 COMPLETE = "/v1/completions"
@@ -148,16 +149,20 @@ def test_steps_count_before_they_are_computed_and_what_is_not_used_is_given_back
 
 def test_who_leaves_while_a_prompt_is_scored_pays_for_it(serve: Serve) -> None:
     keys = json.dumps([{"key": ACME, "steps_per_second": 100}])
-    with serve("characters", api_keys=keys, max_batch_tokens=16) as (client, _):
+    with serve("characters", api_keys=keys, max_batch_tokens=1) as (client, application):
+        engine = application.lifecycle.catalogue["characters"].engine
         body = {"prompt": "a" * 80_000, "echo": True, "logprobs": 1, "max_tokens": 0}
-        for _ in range(20):
-            try:
-                reply = client.post(COMPLETE, json=body, headers=bearer(ACME), timeout=0.3)
-            except httpx.TimeoutException:
-                continue
-            if reply.status_code == 429:
-                return
-    raise AssertionError("a prompt was scored again and again, and nothing was charged")
+        with (
+            ThreadPoolExecutor(1) as pool,
+            httpx.Client(base_url=client.base_url, timeout=1) as other,
+        ):
+            asked = pool.submit(other.post, COMPLETE, json=body, headers=bearer(ACME))
+            until(lambda: engine.running == 1)
+            with suppress(httpx.HTTPError):
+                asked.result()
+        until(lambda: application.lifecycle.active == 0)
+        reply = client.post(COMPLETE, json={"prompt": "a"}, headers=bearer(ACME))
+        assert reply.json()["error"]["code"] == "rate_limited"
 
 
 LIMITED = KeyEntry(key=ACME, steps_per_second=10)
