@@ -273,6 +273,8 @@ class Scheduler:
                     self._arriving.append(stream)
             except ServeError as error:
                 self._fail(stream.job, error)
+        if self._arriving:  # a job that failed here has dropped its other streams, too
+            self._arriving = [stream for stream in self._arriving if not stream.dropped]
 
     def _end_early(self) -> None:
         """End the jobs whose client left, and those that waited too long for their first step."""

@@ -181,6 +181,25 @@ def test_a_move_that_fails_fails_its_job_alone(
     asyncio.run(run())
 
 
+def test_a_job_whose_second_state_fails_leaves_nobody_waiting_for_its_first(model: Model) -> None:
+    lane = HandLane()
+    lane.refuse, lane.spared = RuntimeError("a broken bus"), 1
+    limits = Limits(max_batch_tokens=64, state_pool_bytes=6 * model.network.layout.nbytes)
+
+    async def run() -> None:
+        driver = Driver(model, limits, lane)
+        driver.engine._states.moves.most = 1  # each state by itself
+        item = Item(driver.ids(TEXT), Snapshot(driver.zero_row()))
+        failing = driver.job(Kind.SCORE, [item, item])
+        other = driver.job(Kind.SCORE, [item])
+        with driver:  # all three begin in the first step
+            with pytest.raises(EngineFailure, match="a state could not be moved"):
+                await failing.results()
+            assert await other.results()
+
+    asyncio.run(run())
+
+
 def test_a_state_of_the_wrong_size_fails_its_job_alone(lm: Driver) -> None:
     async def run() -> None:
         good = asyncio.create_task(lm.score(TEXT))
