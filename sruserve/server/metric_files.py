@@ -119,8 +119,12 @@ class EndedWorkers:
                     self._write(kind)
         except BlockingIOError:
             return
-        except OSError as error:  # somebody has emptied the folder
+        except FileNotFoundError as error:  # somebody has removed the folder
+            self._unmoved.clear()
+            self._unwritten.clear()
             log.error("what ended workers counted is lost: %s", error)
+        except OSError as error:  # tried again at the next move
+            log.error("what ended workers counted is not moved: %s", error)
 
     def _take(self, file: Path) -> None:
         """Add up what is in a file, and remove it: so there is room for the sums."""
@@ -134,7 +138,7 @@ class EndedWorkers:
             except (OSError, RuntimeError, ValueError, struct.error) as error:
                 log.error("what an ended worker counted is lost in part: %s: %s", file.name, error)
             self._unwritten.add(kind)
-        file.unlink()
+        file.unlink(missing_ok=True)
 
     def _write(self, kind: str) -> None:
         new = self._folder / f"{kind}.new"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
+from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from sruserve.server.metric_files import EndedWorkers, MetricFolder, reading
@@ -120,6 +121,38 @@ def test_a_file_that_an_ended_worker_left_broken_is_removed(
     assert "lost in part" in caplog.text
     assert samples(folder)["sizes_count 0"] == 1
     assert not list(folder.glob(f"*_{pid}.db"))
+
+
+def test_counts_in_a_folder_that_is_gone_are_given_up_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ended = EndedWorkers(tmp_path / "gone")
+    ended.add(1)
+    for _ in range(3):
+        ended.move()
+    assert caplog.text.count("is lost") == 1
+
+
+def test_a_file_that_somebody_removes_meanwhile_keeps_no_other_from_being_moved(
+    folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids = [work(folder, 1, 1) for _ in range(2)]
+    read = MmapedDict.read_all_values_from_file
+
+    def remove_and_read(file: Path) -> Iterator[tuple[str, float, float, int]]:
+        if f"_{pids[0]}." in str(file):
+            Path(file).unlink()
+        return read(file)  # type: ignore[no-any-return, no-untyped-call]
+
+    monkeypatch.setattr(MmapedDict, "read_all_values_from_file", remove_and_read)
+    ended = EndedWorkers(folder)
+    for pid in pids:
+        ended.add(pid)
+    ended.move()
+    told = len(caplog.records)
+    ended.move()
+    assert len(caplog.records) == told
+    assert samples(folder)["things_total 0"] == 1
 
 
 def test_no_file_has_a_hole_whose_first_write_could_end_the_worker(folder: Path) -> None:
