@@ -5,7 +5,14 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from heapq import heapify, heappop, heapreplace
 from itertools import count
 
-from sruserve.server.engine.fair_shares import EXPRESS, Request, Tenant, cost_of, divide, split
+from sruserve.server.engine.fair_shares import (
+    EXPRESS,
+    JobShare,
+    TenantShare,
+    cost_of,
+    divide,
+    split,
+)
 from sruserve.server.engine.jobs import Job
 from sruserve.server.engine.limits import Limits
 from sruserve.server.engine.streams import Stream
@@ -28,8 +35,8 @@ class FairQueue:
     def __init__(self, limits: Limits, whole: bool = False) -> None:
         self._small, self._whole = limits.small, whole
         self._chunk = limits.max_batch_tokens if whole else _CHUNK
-        self._tenants: dict[Hashable, Tenant] = {}
-        self._requests: dict[Job, Request] = {}
+        self._tenants: dict[Hashable, TenantShare] = {}
+        self._requests: dict[Job, JobShare] = {}
         self._numbers = count()
         self._clock = 0.0  # what each tenant would have been served of whole streams in equal parts
         self.new = 0  # streams that may not hold a state yet
@@ -49,11 +56,11 @@ class FairQueue:
         small = job.steps <= self._small and job.priority <= 0
         level = EXPRESS if small else job.priority
         width = sum(min(cost_of(stream), self._chunk) for stream in new)
-        request = Request(job.tenant, level, next(self._numbers), new, width)
+        request = JobShare(job.tenant, level, next(self._numbers), new, width)
         self._requests[job] = request
         tenant = self._tenants.get(job.tenant)
         if tenant is None:
-            tenant = self._tenants[job.tenant] = Tenant(self._clock)
+            tenant = self._tenants[job.tenant] = TenantShare(self._clock)
         tenant.requests += 1
         request.served = tenant.clock
         self.new += len(new)
@@ -128,7 +135,7 @@ class FairQueue:
                 self._tenants[name] = self._tenants.pop(name)
         return taken
 
-    def _take_of(self, request: Request, part: int) -> Iterator[tuple[Stream, int]]:
+    def _take_of(self, request: JobShare, part: int) -> Iterator[tuple[Stream, int]]:
         """Take a chunk of one stream after another, or more where there are not enough of them."""
         streams: list[Stream] = []
         wants: list[int] = []
@@ -152,7 +159,7 @@ class FairQueue:
         nobody else can use goes to the streams behind it.
         """
         taken: list[tuple[Stream, int]] = []
-        served: dict[Tenant, None] = {}
+        served: dict[TenantShare, None] = {}
         for strict in (True, False):
             turns = [
                 (tenant.served, number, tenant, WholeTurns(tenant))
@@ -181,17 +188,17 @@ class FairQueue:
             tenant.small_first = not tenant.small_first
         return taken
 
-    def _divide(self, budget: int, of: Callable[[Request], int]) -> list[tuple[Request, int]]:
+    def _divide(self, budget: int, of: Callable[[JobShare], int]) -> list[tuple[JobShare, int]]:
         if len(self._requests) == 1:
             (request,) = self._requests.values()
             return [(request, min(want, budget))] if (want := of(request)) else []
         return divide(self._tenants.values(), budget, of)
 
 
-def _reach(request: Request) -> int:
+def _reach(request: JobShare) -> int:
     """The width of all of a request's streams."""
     return request.new_width + request.coming + request.width
 
 
-def _tokens(request: Request) -> int:
+def _tokens(request: JobShare) -> int:
     return request.tokens

@@ -32,7 +32,7 @@ def split(wants: Sequence[int], budget: int) -> list[int]:
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class JobShare:
     """The streams of one job that have inputs left and are in no step.
 
     new: those that may not hold a state yet. ready: those that may take part in a step.
@@ -53,8 +53,8 @@ class Request:
     served: float = 0.0
 
 
-Want = Callable[[Request], int]
-Part = tuple[Request, int]
+Want = Callable[[JobShare], int]
+Part = tuple[JobShare, int]
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ class _Owed:
 
 
 @dataclass(slots=True, eq=False)
-class Tenant:
+class TenantShare:
     """One tenant's requests, by level. In a level, those whose turn is next come first.
 
     served: tokens taken of whole streams; clock: what each request would have been served of them
@@ -80,7 +80,7 @@ class Tenant:
     clock: float = 0.0
     small_first: bool = True
     requests: int = 0
-    levels: dict[int, dict[Request, None]] = field(default_factory=dict)
+    levels: dict[int, dict[JobShare, None]] = field(default_factory=dict)
     _owed: dict[Want, _Owed] = field(default_factory=lambda: defaultdict(_Owed))
 
     def want(self, of: Want, most: int) -> int:
@@ -129,7 +129,7 @@ class Tenant:
         return given
 
 
-def divide(tenants: Iterable[Tenant], budget: int, of: Want) -> list[Part]:
+def divide(tenants: Iterable[TenantShare], budget: int, of: Want) -> list[Part]:
     """Divide `budget` equally among tenants, and each part among its requests."""
     wanting = [(tenant, want) for tenant in tenants if (want := tenant.want(of, budget))]
     if len(wanting) == 1:
@@ -143,7 +143,7 @@ def divide(tenants: Iterable[Tenant], budget: int, of: Want) -> list[Part]:
     ]
 
 
-def _parts(level: Iterable[Request], budget: int, of: Want) -> list[Part]:
+def _parts(level: Iterable[JobShare], budget: int, of: Want) -> list[Part]:
     """Equal parts for the first requests that want any, each at least one token."""
     wanting: list[Part] = []
     for request in level:

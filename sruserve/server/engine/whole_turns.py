@@ -2,7 +2,7 @@
 
 from heapq import heapify, heappop, heapreplace
 
-from sruserve.server.engine.fair_shares import EXPRESS, Request, Tenant, cost_of
+from sruserve.server.engine.fair_shares import EXPRESS, JobShare, TenantShare, cost_of
 from sruserve.server.engine.streams import Stream
 
 _LATER_WEIGHT = 8  # what a token counts of a request that is less urgent than others
@@ -11,7 +11,7 @@ _LATER_WEIGHT = 8  # what a token counts of a request that is less urgent than o
 class WholeTurns:
     """Requests that were served least come first, and of equal ones the older."""
 
-    def __init__(self, tenant: Tenant) -> None:
+    def __init__(self, tenant: TenantShare) -> None:
         self._tenant = tenant
         self._urgent = min((level for level in tenant.levels if level != EXPRESS), default=EXPRESS)
         self._turns = [
@@ -45,6 +45,6 @@ class WholeTurns:
             heappop(turns)
         return stream
 
-    def _turn(self, request: Request) -> tuple[bool, float, int, Request]:
+    def _turn(self, request: JobShare) -> tuple[bool, float, int, JobShare]:
         behind = self._tenant.small_first and request.level != EXPRESS
         return behind, request.served, request.number, request

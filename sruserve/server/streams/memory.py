@@ -36,7 +36,7 @@ _STATE_BYTES = 1024  # the same for each state of it
 _TOKEN_BYTES = 40  # of a token in a state's window
 
 
-class Room:
+class StateSlot:
     """A place among the states that an engine keeps; given back once."""
 
     __slots__ = ("_rows", "_tenant")
@@ -60,7 +60,7 @@ class Kept:
     room: the engine's, if the engine keeps it.
     """
 
-    def __init__(self, served: Served, state: Snapshot, room: Room | None = None) -> None:
+    def __init__(self, served: Served, state: Snapshot, room: StateSlot | None = None) -> None:
         self._state: Snapshot | None = state
         self.nbytes = served.model.network.layout.nbytes
         self.host_bytes = _beside(state)
@@ -107,7 +107,7 @@ class _Entry:
     states: dict[int, Kept | None]
     busy: bool = False
     cost: int = field(init=False)
-    room: Room | None = None
+    room: StateSlot | None = None
 
     def __post_init__(self) -> None:
         self.cost = _cost(self.held, self.states.values())
@@ -188,7 +188,7 @@ class MemoryStore:
 
     async def begin(self, served: Served, held: Held) -> Snapshot | None:
         entry, state = self._entries[_key(held)], await self.state(served, held)
-        entry.room = Room(self._rows_of(served.engine), held.tenant)
+        entry.room = StateSlot(self._rows_of(served.engine), held.tenant)
         return state
 
     async def state(self, served: Served, held: Held) -> Snapshot | None:
