@@ -45,7 +45,9 @@ class KeyEntry(BaseModel):
     requests_per_second: _Rate | None = None
     steps_per_second: _Rate | None = None
     state_bytes: PositiveInt | None = None
-    priority: int = Field(0, description="No request of this key goes sooner than this.")
+    priority: int = Field(
+        0, ge=-1000, le=1000, description="No request of this key goes sooner than this."
+    )
 
 
 class Bucket:
@@ -252,7 +254,7 @@ def _short(text: str) -> list[KeyEntry]:
     for part in text.split(","):
         tenant, _, key = part.strip().rpartition(":")
         if ":" in tenant:
-            raise ValueError("a key with a colon in it belongs into a JSON list")
+            raise ValueError("a key with a colon in it belongs in a JSON list")
         given: dict[str, Any] = {"key": key, "tenant": tenant or DEFAULT_TENANT}
         try:
             entries.append(KeyEntry.model_validate(given))

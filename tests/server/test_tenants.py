@@ -279,6 +279,8 @@ def test_keys_of_one_tenant_share_its_states_and_limits(tmp_path: Path) -> None:
         "[1]",
         f"{ACME},{ACME}",
         '[{"kez": "x"}]',
+        '[{"key": "abcdefgh", "priority": -1001}]',
+        '[{"key": "abcdefgh", "priority": 1001}]',
         "é" * 9,
         f"a:b:{ACME}",
     ],
