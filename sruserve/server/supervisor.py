@@ -149,8 +149,8 @@ class Supervisor:
     def _stop(self, woken: int) -> int:
         """Let all workers drain, and kill those that take too long."""
         deadline = self._clock() + self._drain_seconds
-        self._send(signal.SIGTERM)
         obeyed = len(self._signals)
+        self._send(signal.SIGTERM)
         while self._living:
             if self._clock() >= deadline:
                 log.error("%d workers do not stop: killing them", len(self._living))

@@ -131,10 +131,10 @@ def test_what_is_wrong_with_a_config_is_said_in_a_short_line(
     config = json.loads((folder / "config.json").read_text())
     config["rnn"][field] = value
     (folder / "config.json").write_text(json.dumps(config))
-    started = time.process_time()
+    started = time.thread_time()
     with pytest.raises(ConfigError) as caught:
         load_model(folder)
-    assert time.process_time() - started < 5
+    assert time.thread_time() - started < 5
     assert len(str(caught.value)) < 2000
 
 

@@ -18,12 +18,20 @@ from sruserve.server.supervisor import Supervisor
 
 def work(folder: Path, manner: str, beat: Callable[[], None]) -> int:
     """A worker that beats until SIGTERM, or behaves in some other manner."""
-    (folder / str(os.getpid())).touch()
+    name = str(os.getpid())
     if manner == "fails":
+        (folder / name).touch()
         return 1
     stop: list[int] = []
+
+    def on_signal(number: int, _: object) -> None:
+        stop.append(number)
+        (folder / f"{name}-told").touch()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, _: stop.append(number))
+        signal.signal(number, on_signal)
+    beat()
+    (folder / name).touch()  # now signals may come
     while not stop or (manner == "stays" and signal.SIGINT not in stop) or manner == "never":
         beat()
         time.sleep(0.05)

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,7 +60,6 @@ def test_a_worker_that_is_stopped_or_killed_is_replaced_and_the_other_is_not(
     with supervising(tmp_path) as process:
         until(lambda: len(workers(tmp_path)) == 2, 60)
         victim, other = workers(tmp_path)
-        time.sleep(0.5)  # it has beaten
         os.kill(victim, number)
         until(lambda: len(workers(tmp_path)) == 3, 60)
         assert not psutil.pid_exists(victim)
@@ -75,7 +73,6 @@ def test_a_worker_that_is_stopped_or_killed_is_replaced_and_the_other_is_not(
 def test_what_does_not_drain_is_killed(tmp_path: Path) -> None:
     with supervising(tmp_path, "never", drain_seconds=1) as process:
         until(lambda: len(workers(tmp_path)) == 2, 60)
-        time.sleep(0.5)
         process.send_signal(signal.SIGTERM)
         assert "2 workers do not stop: killing them" in told(process)
         assert process.returncode == 1
@@ -85,9 +82,8 @@ def test_what_does_not_drain_is_killed(tmp_path: Path) -> None:
 def test_a_second_ctrl_c_reaches_the_workers(tmp_path: Path) -> None:
     with supervising(tmp_path, "stays") as process:
         until(lambda: len(workers(tmp_path)) == 2, 60)
-        time.sleep(0.5)
         process.send_signal(signal.SIGINT)
-        time.sleep(1)
+        until(lambda: len(list(tmp_path.glob("*-told"))) == 2, 60)
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
         told(process)
