@@ -73,7 +73,7 @@ def serve(folders: Path) -> Serve:
             **connections(application.settings),
         )  # fmt: skip
         server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run)
+        thread = threading.Thread(target=server.run, name="server")
         thread.start()
         try:
             while not server.started and thread.is_alive():
