@@ -108,6 +108,9 @@ class Spent:
             self._bucket.give_back(self._most - self.used)
 
 
+_UNCOUNTED = Spent(None, 0)  # of all tenants without a rate: nobody reads its `used`
+
+
 class Tenant:
     """Whoever holds certain API keys: states belong to it, limits count what it uses.
 
@@ -143,7 +146,7 @@ class Tenant:
 
     def spend(self, most: int) -> Spent:
         """`with` it: the steps that the work may need at most, or `RateLimited`."""
-        return Spent(self._steps, most)
+        return Spent(self._steps, most) if self._steps is not None else _UNCOUNTED
 
     def hold(self, amount: int, instead_of: int = 0) -> None:
         """Count bytes of what the server keeps for it, or raise `StateQuotaExceeded`.

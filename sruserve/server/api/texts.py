@@ -70,16 +70,19 @@ class TextRoute(Route[Body]):
             deadline=self.deadline(request),
             priority=served.tenant.priority(request.priority),
         )
-        numbers = sum(self.numbers(served, item) for item in items)
-        numbers += len(items) * served.state_numbers(keep)
+        numbers = len(items) * served.state_numbers(keep)
+        for item in items:
+            numbers += self.numbers(served, item)
         many = keep is Keep.SNAPSHOT and len(items) > MANY_STATES
-        asked = sum(len(item.inputs) for item in items)
         with caller.unsent(self.promise(numbers, served)):
-            with served.tenant.spend(asked) as spent:
+            with served.tenant.spend(job.inputs) as spent:
                 served.submit(job)
                 spent.used = None
                 await caller.wait(job.done)
-                steps = spent.used = sum(result.steps for result in results)
+                steps = 0
+                for result in results:
+                    steps += result.steps
+                spent.used = steps
             told = list(zip(items, results, strict=True))
             yield Results(told, steps, many or numbers > LONG_CHARACTERS)
 

@@ -16,7 +16,7 @@ from sruserve.server.engine.batch import Batch
 from sruserve.server.engine.checkpoints import Checkpoints
 from sruserve.server.engine.departures import Departures
 from sruserve.server.engine.inbox import Inbox
-from sruserve.server.engine.jobs import DRAINING, Item, Job, Keep, Kind, Sampling
+from sruserve.server.engine.jobs import DRAINING, Item, Job, Keep, Kind, Sampling, Snapshot
 from sruserve.server.engine.lanes import Lane, lane_of
 from sruserve.server.engine.limits import Limits
 from sruserve.server.engine.outbox import Outbox
@@ -147,7 +147,8 @@ class Engine:
 
     def submit(self, job: Job) -> None:
         """Admit a job, or raise at once."""
-        self.check_admission(job.cost)
+        if self._draining.is_set():
+            raise Draining("the server is stopping; retry on another replica")
         if not job.items:
             raise EmptyInput("a request without inputs has no outcome: send at least one")
         if not self.model.network.streams:
@@ -161,8 +162,9 @@ class Engine:
         if job.kind is Kind.GENERATE and not all(map(_begins, job.items)):
             raise EmptyInput("nothing to go on from: send a prompt, or a state that has one")
         self._check_sampling(job.sampling)
-        if any(not self._keeps(item) for item in job.items):
-            raise StateWrongModel("the state is kept by another engine; send it to its own")
+        for item in job.items:
+            if item.start is not None and not self._keeps(item.start):
+                raise StateWrongModel("the state is kept by another engine; send it to its own")
         job.submitted = time.monotonic()
         self._inbox.submit(job)
 
@@ -173,6 +175,8 @@ class Engine:
 
     def _check_sampling(self, sampling: Sampling) -> None:
         """Raise `InvalidRequest` for tokens that the model does not have."""
+        if not (sampling.allowed or sampling.logit_bias):
+            return
         outputs = self.model.config.outputs or 0
         tokens = [*sampling.allowed, *(token for token, _ in sampling.logit_bias)]
         if any(not 0 <= token < outputs for token in tokens):
@@ -180,9 +184,9 @@ class Engine:
         if sampling.allowed and sampling.constraint is not None:
             raise InvalidRequest("tokens may be limited by a constraint or by a list, not by both")
 
-    def _keeps(self, item: Item) -> bool:
-        row = item.start.row if item.start is not None else None
-        return not isinstance(row, Resident) or row.owner is self._states.residents
+    def _keeps(self, start: Snapshot) -> bool:
+        """Whether this engine can read a state: it keeps it, or the state came with the job."""
+        return not isinstance(start.row, Resident) or start.row.owner is self._states.residents
 
     @torch.inference_mode()
     def _run(self) -> None:
@@ -229,7 +233,7 @@ class Engine:
         self._outbox.send()
 
     def _turn(self) -> None:
-        """One step, or at the end of a stop's patience the end of everything."""
+        """Run one scheduling step. After the drain deadline, end all jobs instead."""
         if time.monotonic() > self._deadline:
             self._hand_back()
             self._end_all(Draining("the server stopped before this was done; retry"))
