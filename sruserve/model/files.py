@@ -22,7 +22,7 @@ def open_regular(path: Path, most_bytes: int) -> Iterator[FileIO]:
     with FileIO(number, "rb") as file:
         found = os.fstat(number)
         if not S_ISREG(found.st_mode):
-            raise OSError(EINVAL, "it is no regular file", str(path))
+            raise OSError(EINVAL, "not a regular file", str(path))
         if found.st_size > most_bytes:
             what = f"it has {found.st_size:,} bytes and may have {most_bytes:,}"
             raise OSError(EFBIG, what, str(path))

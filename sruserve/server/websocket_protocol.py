@@ -192,7 +192,7 @@ class WebSocketProtocol(Patience, WebSocketsSansIOProtocol):
         super().send_receive_event_to_app()
 
     def handle_text(self, event: Frame) -> None:
-        """Whoever parses JSON sees for himself whether it is UTF-8."""
+        """Text frames pass through as bytes; the JSON parser validates UTF-8."""
         self.handle_bytes(event)
 
     def handle_bytes(self, event: Frame) -> None:

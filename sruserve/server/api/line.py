@@ -21,7 +21,7 @@ class Line:
 
     @asynccontextmanager
     async def turn(self, owner: Hashable) -> AsyncIterator[None]:
-        """Wait for a turn, or raise what the places refuse with; whoever leaves is passed over."""
+        """Wait for a turn, or raise the error of `places`; a cancelled waiter is skipped."""
         with self._places.hold(1, owner):
             if self._taken:
                 await self._wait(owner)

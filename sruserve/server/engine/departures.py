@@ -79,7 +79,7 @@ class Departures:
             yield departure
 
     def undo(self, departure: Departure) -> None:
-        """Forget a state that was kept for a result of which nobody will be told."""
+        """Drop a state that was kept for a result that is not delivered."""
         if isinstance(departure.row, Resident):
             self._states.residents.drop(departure.row)
 

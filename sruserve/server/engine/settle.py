@@ -1,4 +1,4 @@
-"""Make a step true: fresh rows become the streams', what was computed is told, ends are ends."""
+"""Commit a step: assign the new state rows, deliver results, finish sequences that ended."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol

@@ -349,15 +349,13 @@ def _beside(state: Snapshot) -> int:
 
 def _no_memory() -> ServeError:
     return Overloaded(
-        "the server-held streams are as many as this server has memory for, or as this API key may "
-        "have of it: delete some, or continue with state tokens, or ask the operator to raise "
-        "SRUSERVE_STREAM_BYTES"
+        "server-held streams use all memory allowed to this API key (SRUSERVE_STREAM_BYTES): "
+        "delete streams, or continue with state tokens"
     )
 
 
 def _no_room() -> ServeError:
     return Overloaded(
-        "the server-held streams have as many states as this model has room for, or as this API "
-        "key may have of them: delete some, or continue with state tokens, or ask the operator to "
-        "raise SRUSERVE_STATE_HOST_BYTES"
+        "server-held streams use all states of this model allowed to this API key "
+        "(SRUSERVE_STATE_HOST_BYTES): delete streams, or continue with state tokens"
     )

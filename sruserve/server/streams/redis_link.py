@@ -24,10 +24,7 @@ _CONNECTIONS = 64
 _TELL_SECONDS = 60.0  # between two lines of the log that say the same
 # uvloop raises `RuntimeError` for a connection that ends while it is written to.
 _LOST = (RedisError, OSError, EOFError, RuntimeError)
-_REFUSED = (
-    "the store of server-held streams takes nothing now, and the server's log says why; send the "
-    "same request again, or delete streams"
-)
+_REFUSED = "the stream store (Redis) refuses writes; see the server's log; retry, or delete streams"
 _ADDRESS = "redis://:PASSWORD@HOST:6379/0, or rediss:// for TLS"
 
 

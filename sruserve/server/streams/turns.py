@@ -82,8 +82,8 @@ class _Line(asyncio.Lock):
 
 def _overloaded() -> Overloaded:
     return Overloaded(
-        "the steps that wait for their streams are as long as SRUSERVE_MAX_QUEUE_BYTES allows; "
-        "retry after a moment"
+        "too many request bytes wait for their streams (limit: SRUSERVE_MAX_QUEUE_BYTES); "
+        "retry later"
     )
 
 

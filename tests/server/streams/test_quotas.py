@@ -209,7 +209,7 @@ def test_a_redis_that_is_full_takes_no_step_and_loses_none_and_lets_streams_go(
                 replicas.ask("POST", "/v1/streams", json={}),
             ):
                 assert (refused.status_code, code(refused)) == (503, "store_unavailable")
-                assert "log says why" in refused.json()["error"]["message"]
+                assert "refuses writes" in refused.json()["error"]["message"]
             assert replicas.get(stream).json()["step"] == 1
         assert replicas.delete(other).status_code == 200
         assert not client.exists(key_of(other))
