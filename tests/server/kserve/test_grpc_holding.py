@@ -115,7 +115,7 @@ def test_a_connection_that_is_full_of_probes_keeps_nobody_elses_waiting(
     assert len(refused) >= 50 - 16
 
 
-def test_silent_calls_without_a_key_shut_nobody_out(
+def test_calls_that_lack_the_key_take_no_place_of_those_that_have_it(
     keyed: tuple[httpx.Client, Application], raw: RawClient
 ) -> None:
     for _ in range(200):
@@ -124,7 +124,7 @@ def test_silent_calls_without_a_key_shut_nobody_out(
     assert infer(keyed, LABS) is None
 
 
-def infer(running: tuple[httpx.Client, Application], key: str) -> str | None:
+def infer(running: tuple[httpx.Client, Application], key: str = "") -> str | None:
     """Why an inference is refused; None: it is not."""
     headers = {"authorization": f"Bearer {key}"}
     with triton.InferenceServerClient(grpc_address(running[1])) as client:
@@ -146,13 +146,12 @@ def test_a_tenant_at_its_bound_of_streams_hurts_itself_alone(
     assert len(stream(keyed, LABS)) == 2
 
 
-def stream(running: tuple[httpx.Client, Application], key: str, *requests: Any) -> list[Any]:
-    """The responses of a stream."""
-    asked = requests or 2 * (question(),)
+def stream(running: tuple[httpx.Client, Application], key: str = "") -> list[Any]:
+    """The responses of a stream with two requests."""
     with grpc.insecure_channel(grpc_address(running[1])) as channel:
         call = channel.stream_stream(STREAM, None, proto.ModelStreamInferResponse.FromString)
         metadata = (("authorization", f"Bearer {key}"),)
-        return list(call(iter(asked), metadata=metadata, timeout=20))
+        return list(call(iter(2 * (question(),)), metadata=metadata, timeout=20))
 
 
 def question() -> bytes:
@@ -221,6 +220,60 @@ def inferences(http: httpx.Client) -> int:
     """How many have been answered."""
     (model,) = http.get("/v2/models/question/stats").json()["model_stats"]
     return int(model["inference_count"])
+
+
+@pytest.fixture(scope="module")
+def keyless(serve: Serve) -> Iterator[tuple[httpx.Client, Application]]:
+    """A server for everybody, with four places for the calls of each connection."""
+    with serve("question", **LIMITS | {"max_queue_bytes": 4 * 64 << 10}) as running:
+        yield running
+
+
+def test_without_keys_a_connection_whose_calls_fill_its_places_hurts_itself_alone(
+    keyless: tuple[httpx.Client, Application],
+) -> None:
+    sent = message(question())
+    with RawClient(port(keyless), window=0) as client:
+        for call in [client.call(INFER) for _ in range(4)]:
+            client.send(call, sent, end=True)  # its reply waits for the client
+        refused = client.call(INFER)
+        client.until(lambda: bool(client.ended))
+        assert list(client.ended) == [refused]
+        assert b"Exceeds maximum queue size" in client.ended[refused]
+        assert infer(keyless) is None
+
+
+def test_without_keys_a_connection_at_its_bound_of_streams_hurts_itself_alone(
+    keyless: tuple[httpx.Client, Application],
+) -> None:
+    with RawClient(port(keyless)) as client:
+        calls = [client.call(STREAM) for _ in range(5)]
+        client.until(lambda: bool(client.ended))
+        assert list(client.ended) == [calls[-1]]
+        assert b"SRUSERVE_GRPC_STREAMS" in client.ended[calls[-1]]
+        assert len(stream(keyless)) == 2
+
+
+def test_without_keys_a_connection_at_its_bound_of_slow_messages_hurts_itself_alone(
+    keyless: tuple[httpx.Client, Application],
+) -> None:
+    with RawClient(port(keyless)) as client, RawClient(port(keyless)) as other:
+        fill_with_slow_messages(client)
+        for call in fill_with_slow_messages(other):
+            other.send(call, message(question())[-1:], end=True)
+            other.until(lambda call=call: call in other.ended)  # type: ignore[misc]
+            assert other.ended[call].endswith(b"grpc-message\0")  # nothing is wrong
+
+
+def fill_with_slow_messages(client: RawClient) -> set[int]:
+    """Begin a message more than a connection may send slowly: the calls whose places it has."""
+    calls = {client.call(INFER) for _ in range(READS // 2 + 1)}
+    for call in calls:
+        client.send(call, message(question())[:-1])
+    client.until(lambda: bool(client.ended))
+    (refused,) = client.ended
+    assert b"too many messages arrive slowly" in client.ended[refused]
+    return calls - {refused}
 
 
 def test_watchers_are_few_over_one_connection_and_others_have_room(

@@ -150,9 +150,11 @@ def test_calls_that_clients_hold_open_have_a_bound_that_probes_do_not_know(
         grpc.insecure_channel(grpc_address(application)) as channel,
         triton.InferenceServerClient(grpc_address(application)) as client,
     ):
-        silent = queue.Queue[bytes]()  # requests that do not come
+        # calls that wait for a connection begin on it in any order
+        grpc.channel_ready_future(channel).result(20)
         hold = channel.stream_stream(path)
-        held = [hold(iter(silent.get, b"")) for _ in range(2)]
+        silent = [queue.Queue[bytes]() for _ in range(2)]  # requests that do not come
+        held = [hold(iter(requests.get, b"")) for requests in silent]
         refused = until_refused(hold)
         assert client.is_server_live()
         assert client.is_model_ready("question")
@@ -167,10 +169,10 @@ def test_calls_that_clients_hold_open_have_a_bound_that_probes_do_not_know(
         assert refusal(client) is None  # another connection
         held.pop().cancel()
         until(lambda: ending(hold).code() is not refused[0])
-        silent.put(b"")  # the end of a call's requests
+        for requests in silent:
+            requests.put(b"")  # their end, also for the cancelled call's thread
         end = "OK" if method == "ModelStreamInfer" else "INVALID_ARGUMENT"
         assert held.pop().code().name == end
-        silent.put(b"")  # of the cancelled call's thread
 
 
 def until_refused(hold: Any) -> tuple[Any, str]:
