@@ -93,7 +93,8 @@ class Lifecycle:
         with leaving_at_once():
             if device.type == "cuda":
                 device = await asyncio.to_thread(prepare_gpu, self._settings, paths, dtypes, device)
-            await self.repository.open(Loader(self._settings, device, sealer), paths)
+            loader = Loader(self._settings, device, sealer, self.tenants.anonymous)
+            await self.repository.open(loader, paths)
         describe_build(__version__, kernel_name(device))
         if threading.current_thread() is threading.main_thread():
             self._own_process(asyncio.get_running_loop())

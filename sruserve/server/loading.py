@@ -18,13 +18,17 @@ from sruserve.server.metrics import EngineMetrics
 from sruserve.server.presets import compute_presets
 from sruserve.server.settings import Settings, SettingsError, dtype_of, variable_name
 from sruserve.server.state_token import StateSealer
+from sruserve.server.tenants import Tenant
 
 
 class Loader:
-    """Loads models as the settings say, on one device."""
+    """Loads models as the settings say, on one device, and serves them to a first tenant."""
 
-    def __init__(self, settings: Settings, device: torch.device, sealer: StateSealer) -> None:
-        self._settings, self._device, self._sealer = settings, device, sealer
+    def __init__(
+        self, settings: Settings, device: torch.device, sealer: StateSealer, tenant: Tenant
+    ) -> None:
+        self._settings, self._device = settings, device
+        self._sealer, self._tenant = sealer, tenant
 
     def load(self, folder: Path, now: Served | None = None) -> Served:
         """The newest version in a folder, when it can be served; for any thread but the loop's.
@@ -46,17 +50,17 @@ class Loader:
                 raise
             raise out_of_memory(folder.name) from error
         try:
-            presets = compute_presets(Served(model, engine, self._sealer))
+            presets = compute_presets(Served(model, engine, self._sealer, self._tenant))
         except BaseException:
             engine.stop(0)
             raise
-        return Served(model, engine, self._sealer, presets)
+        return Served(model, engine, self._sealer, self._tenant, presets)
 
     def _again(self, model: Model, now: Served) -> Served:
         """What is served, with what else is in the folder."""
         model = replace(now.model, version=model.version, path=model.path)
-        presets = compute_presets(Served(model, now.engine, self._sealer))
-        return Served(model, now.engine, self._sealer, presets, holders=now.holders)
+        presets = compute_presets(Served(model, now.engine, self._sealer, self._tenant))
+        return Served(model, now.engine, self._sealer, self._tenant, presets, now.holders)
 
     def _start_engine(self, model: Model) -> Engine:
         try:

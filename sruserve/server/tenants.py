@@ -133,6 +133,11 @@ class Tenant:
         self._priority = entry.priority if entry else 0
         self.held_bytes = 0
 
+    @property
+    def owner(self) -> str | None:
+        """Whose share of a bound its work takes; None: without API keys nobody has a share."""
+        return self.name or None
+
     def admit(self) -> None:
         """Count a request, or raise `RateLimited` with the time until the next one may come."""
         if self._steps is not None and (wait := self._steps.debt_seconds()):
@@ -164,9 +169,6 @@ class Tenant:
         self.held_bytes -= amount
 
 
-ANONYMOUS = Tenant()
-
-
 @dataclass(frozen=True, slots=True)
 class _Key:
     digest: bytes
@@ -176,26 +178,27 @@ class _Key:
 class Tenants:
     """All tenants of a server; without API keys everybody is the anonymous one.
 
+    anonymous: the one of everybody where there are no keys.
     count: how many have keys.
     state_bytes: what the streams of a tenant may take whose key does not say it.
     """
 
     def __init__(self, entries: Iterable[KeyEntry] = (), state_bytes: int = STREAM_BYTES) -> None:
-        self._anonymous = Tenant(state_bytes=state_bytes)
+        self.anonymous = Tenant(state_bytes=state_bytes)
         by_name: dict[str, Tenant] = {}
         self._keys = []
         for entry in entries:  # the limits of a tenant with several keys are those of its first
             if entry.tenant not in by_name:
                 by_name[entry.tenant] = Tenant(entry.tenant, entry, state_bytes=state_bytes)
             self._keys.append(_Key(_digest(entry.key), by_name[entry.tenant]))
-        tenants = by_name.values() or [self._anonymous]
+        tenants = by_name.values() or [self.anonymous]
         self.quotas = [tenant.state_bytes for tenant in tenants]
         self.count = len(by_name)
 
     def of(self, authorization: str | None) -> Tenant:
         """The tenant of an `Authorization` header, or raise `Unauthorized`."""
         if not self._keys:
-            return self._anonymous
+            return self.anonymous
         given = authorization or ""
         key = given[len(_BEARER) :].strip() if given[: len(_BEARER)].lower() == _BEARER else ""
         digest, found = _digest(key), None

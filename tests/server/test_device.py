@@ -27,6 +27,7 @@ from sruserve.server.device import (
 from sruserve.server.errors import EngineFailure
 from sruserve.server.loading import Loader
 from sruserve.server.settings import Settings, SettingsError, load_settings
+from sruserve.server.tenants import Tenant
 from tests.support import save_random_model
 
 GPU = torch.device("cuda", 0)
@@ -137,7 +138,7 @@ def load(monkeypatch: pytest.MonkeyPatch, folder: Path, **given: Any) -> None:
     """Load one model as a worker on a GPU would."""
     monkeypatch.setattr(loading, "use_device", lambda _: None)
     monkeypatch.setattr(loading, "load_model", lambda path, *_: given["load_model"](path))
-    Loader(load_settings(), GPU, None).load(folder)  # type: ignore[arg-type]
+    Loader(load_settings(), GPU, None, Tenant()).load(folder)  # type: ignore[arg-type]
 
 
 def test_a_gpu_that_is_full_while_a_model_is_loaded_is_told_like_one_that_is_too_small(
@@ -205,7 +206,7 @@ def test_kernels_are_checked_in_every_dtype_that_is_served(
 
 def test_float16_on_the_cpu_stops_the_start_with_what_to_use(folders: Path) -> None:
     settings = load_settings(device="cpu", dtype="float16", model_folders=(folders / "ids",))
-    loader = Loader(settings, torch.device("cpu"), None)  # type: ignore[arg-type]
+    loader = Loader(settings, torch.device("cpu"), None, Tenant())  # type: ignore[arg-type]
     with pytest.raises(DTypeError, match="set its dtype to bfloat16"):
         loader.load(folders / "ids")
 

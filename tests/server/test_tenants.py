@@ -258,6 +258,19 @@ def test_kept_states_count_against_the_quota_until_they_are_released() -> None:
         anybody.hold(1)
 
 
+def test_a_model_is_served_to_everybody_as_it_was_loaded_where_there_are_no_keys(
+    serve: Serve,
+) -> None:
+    with serve("question") as (_, application):
+        served = application.lifecycle.catalogue["question"]
+        assert served.of(application.lifecycle.tenants.of(None)) is served
+
+
+def test_work_without_a_key_has_no_owner() -> None:
+    assert Tenants().of(None).owner is None
+    assert Tenants(read_keys(f"acme:{OTHER}", None)).of(f"bearer {OTHER}").owner == "acme"
+
+
 def test_keys_of_one_tenant_share_its_states_and_limits(tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
     file.write_text(json.dumps([{"tenant": "acme", "key": ACME, "state_bytes": 10}]))

@@ -38,7 +38,7 @@ class Endpoint:
         try:
             tenant = self.tenants.of(call.header(b"authorization"))
             tenant.admit()
-            owner.set(tenant.name or None)
+            owner.set(tenant.owner)
             await self.serve(call, tenant)
             outcome = "ok"
         except ClientGone:

@@ -122,7 +122,7 @@ class Route(Endpoint, Generic[Body]):
                 f"the reply would hold {numbers} numbers and may hold {most}: {advice}, or ask the "
                 "operator to raise SRUSERVE_MAX_BODY_BYTES"
             )
-        return self.limits.replies.hold(numbers, served.tenant.name or None if served else None)
+        return self.limits.replies.hold(numbers, served.owner if served else None)
 
     def deadline(self, request: Request) -> float:
         """When a job that has not begun is given up, on `time.monotonic()`; 0 is never."""

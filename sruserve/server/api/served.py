@@ -21,7 +21,7 @@ from sruserve.server.errors import (
 from sruserve.server.metrics import StateMetrics
 from sruserve.server.snapshot_bytes import numbers_size
 from sruserve.server.state_token import Binding, StateSealer
-from sruserve.server.tenants import ANONYMOUS, Tenant
+from sruserve.server.tenants import Tenant
 
 
 class Served:
@@ -36,8 +36,8 @@ class Served:
         model: Model,
         engine: Engine,
         sealer: StateSealer,
+        tenant: Tenant,
         presets: Mapping[str, Snapshot] | None = None,
-        tenant: Tenant = ANONYMOUS,
         holders: Holders | None = None,
     ) -> None:
         self.name, self.version = model.name, model.version
@@ -63,7 +63,7 @@ class Served:
             return self
         if tenant not in self._views:
             self._views[tenant] = Served(
-                self.model, self.engine, self._sealer, self.presets, tenant, self.holders
+                self.model, self.engine, self._sealer, tenant, self.presets, self.holders
             )
         return self._views[tenant]
 
@@ -78,8 +78,8 @@ class Served:
 
     @property
     def owner(self) -> str | None:
-        """Whose jobs the engine counts together; None: of clients without keys."""
-        return self.tenant.name or None
+        """Whose jobs the engine counts together: see `Tenant.owner`."""
+        return self.tenant.owner
 
     def keep(self, request: Request) -> Keep:
         """What results carry of the states that they end in; what cannot be is refused here.

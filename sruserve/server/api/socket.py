@@ -67,7 +67,7 @@ class Sockets(Endpoint):
             raise Overloaded("too many WebSockets are open; close some, or retry later")
         await call.accept()
         if call.connection is not None:
-            call.connection.claim(tenant.name or None)
+            call.connection.claim(tenant.owner)
 
     def drain(self) -> None:
         """Let no more clients in; those that are here get their states when their frames end."""

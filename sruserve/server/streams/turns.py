@@ -61,7 +61,7 @@ class Turns:
         cost: bytes of the request that waits; `Overloaded` if there is no room for it.
         to_free: as of `Store.take`.
         """
-        with self._waiting.hold(cost, tenant.name or None):
+        with self._waiting.hold(cost, tenant.owner):
             line, asked = self.line(tenant, stream_id), time.monotonic()
             await line.acquire()
             try:

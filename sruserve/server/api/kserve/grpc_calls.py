@@ -140,7 +140,7 @@ def until_ended(hold: Hold) -> None:
 
 def _owner(tenant: Tenant, context: Any) -> Hashable:
     """Whose places a call takes."""
-    return tenant if tenant.name else context.peer()
+    return tenant.owner or context.peer()
 
 
 def _too_many() -> Overloaded:
