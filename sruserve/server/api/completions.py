@@ -104,7 +104,7 @@ class CompletionRoute(Route[CompletionRequest]):
         free = numbers
         numbers += waiting_states * state_numbers + echo_numbers(prompts, request)
         advice = "lower `max_tokens`, `n` or `logprobs`, or send fewer or shorter prompts"
-        hold = self.promise(numbers, served, advice)
+        hold = self.promise(numbers, advice)
         with (
             call.unsent(hold),
             served.tenant.spend(read + len(items) * request.token_limit) as spent,

@@ -104,10 +104,7 @@ class Route(Endpoint, Generic[Body]):
         return found
 
     def promise(
-        self,
-        numbers: int,
-        served: Served | None = None,
-        advice: str = "send chunks with `state`, or fewer inputs",
+        self, numbers: int, advice: str = "send chunks with `state`, or fewer inputs"
     ) -> Hold:
         """Hold room for a reply of about so many numbers, before they are made.
 
@@ -122,7 +119,7 @@ class Route(Endpoint, Generic[Body]):
                 f"the reply would hold {numbers} numbers and may hold {most}: {advice}, or ask the "
                 "operator to raise SRUSERVE_MAX_BODY_BYTES"
             )
-        return self.limits.replies.hold(numbers, served.owner if served else None)
+        return self.limits.replies.hold(numbers, owner.get())
 
     def deadline(self, request: Request) -> float:
         """When a job that has not begun is given up, on `time.monotonic()`; 0 is never."""

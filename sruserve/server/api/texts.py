@@ -74,7 +74,7 @@ class TextRoute(Route[Body]):
         for item in items:
             numbers += self.numbers(served, item)
         many = keep is Keep.SNAPSHOT and len(items) > MANY_STATES
-        with caller.unsent(self.promise(numbers, served)):
+        with caller.unsent(self.promise(numbers)):
             with served.tenant.spend(job.inputs) as spent:
                 served.submit(job)
                 spent.used = None

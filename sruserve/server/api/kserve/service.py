@@ -115,7 +115,10 @@ class Inference:
         return task_of(self._find(name, version), self._routes).signature
 
     def promise(self, response: InferResponse) -> AbstractContextManager[object]:
-        """Send a response: until the block ends it counts among the replies in memory."""
+        """Send a response: until the block ends it counts among the replies in memory.
+
+        The task that made it has counted its results, and does no more.
+        """
         numbers = sum(len(output.values) for output in response.outputs)
         return self._routes.classify.promise(numbers)
 
