@@ -24,7 +24,7 @@ from sruserve.server.api.socket import Sockets
 from sruserve.server.api.streams.mount import PREFIX as STREAMS
 from sruserve.server.api.streams.mount import StreamMount
 from sruserve.server.api.tag import TagRoute
-from sruserve.server.connections import Connections, raise_file_limit
+from sruserve.server.connections import Connections, divide_files
 from sruserve.server.errors import OriginNotAllowed, ServeError
 from sruserve.server.grpc_port import wants_grpc
 from sruserve.server.intake import Intake
@@ -67,7 +67,8 @@ class Application:
             settings.receive_bytes_per_second,
             settings.max_body_bytes,
         )
-        self.connections = Connections(raise_file_limit(settings.max_connections), connections_open)
+        most, self._grpc_connections = divide_files(settings.max_connections, wants_grpc(settings))
+        self.connections = Connections(most, connections_open)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -165,11 +166,12 @@ class Application:
         return inference
 
     async def _open_grpc(self, inference: Inference) -> None:
-        if wants_grpc(self.settings):
+        if self._grpc_connections:
             # what it needs is not always installed
             from sruserve.server.grpc_server import GrpcServer
 
-            self.grpc = GrpcServer(self.settings, self.lifecycle, inference)
+            most = self._grpc_connections
+            self.grpc = GrpcServer(self.settings, self.lifecycle, inference, most)
             await self.grpc.start()
 
 

@@ -10,7 +10,8 @@ from typing import Protocol
 log = logging.getLogger("sruserve.server")
 
 _LOG_SECONDS = 60.0
-_RESERVED = 64  # descriptors, at least, for models, Redis, gRPC and logs
+_RESERVED = 64  # descriptors, at least, for models, Redis, grammars and logs
+_GRPC = 1024  # connections
 
 
 class Connection(Protocol):
@@ -104,10 +105,11 @@ def _network(address: str) -> str:
     return ipaddress.ip_address(address.partition("%")[0]).exploded[:19]
 
 
-def raise_file_limit(connections: int) -> int:
-    """Let the process open files for so many connections; returns for how many it may.
+def divide_files(connections: int, grpc: bool) -> tuple[int, int]:
+    """Let the process open files for so many connections; returns how many HTTP and gRPC may have.
 
-    A quarter of the descriptors is left for everything else.
+    Half of the descriptors is for HTTP and a quarter for gRPC, or all of that for HTTP where gRPC
+    is not served; a quarter is for everything else.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * connections + _RESERVED
@@ -115,5 +117,8 @@ def raise_file_limit(connections: int) -> int:
         soft = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     if soft == resource.RLIM_INFINITY:
-        return connections
-    return max(1, min(connections, soft - max(_RESERVED, soft // 4)))
+        return connections, _GRPC if grpc else 0
+    left = soft - max(_RESERVED, soft // 4)
+    if not grpc:
+        return min(connections, max(1, left)), 0
+    return min(connections, max(1, left - left // 3)), min(_GRPC, max(1, left // 3))

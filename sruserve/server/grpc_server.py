@@ -1,7 +1,6 @@
 """The gRPC server: its port, its limits, its health."""
 
 import logging
-import resource
 from typing import Any
 
 import grpc
@@ -18,14 +17,13 @@ from sruserve.server.settings import Settings, SettingsError, variable_name
 log = logging.getLogger("sruserve.server")
 
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
-_CONNECTIONS = 1024
 _STREAMS_OF_CONNECTION = 1024  # calls; a client keeps more of them back
 _HELLO_SECONDS = 10  # for what an HTTP/2 connection begins with
 _AGE_SECONDS = 3600  # of a connection that takes no more calls, and then of the calls that it has
 _LAST_WORDS_SECONDS = 1.0  # after draining: for what is still on its way to clients
 
 
-def _options(settings: Settings) -> list[tuple[str, int]]:
+def _options(settings: Settings, connections: int) -> list[tuple[str, int]]:
     """What gRPC's core is to bound by itself."""
     idle_ms = 1000 * settings.keep_alive_seconds
     return [
@@ -35,7 +33,7 @@ def _options(settings: Settings) -> list[tuple[str, int]]:
         # 64 KiB of a message may wait unread; with probes of the bandwidth that is 4 MiB
         ("grpc.http2.bdp_probe", 0),
         ("grpc.max_concurrent_streams", _STREAMS_OF_CONNECTION),
-        ("grpc.max_allowed_incoming_connections", _connections()),
+        ("grpc.max_allowed_incoming_connections", connections),
         ("grpc.server_handshake_timeout_ms", 1000 * _HELLO_SECONDS),
         ("grpc.max_connection_idle_ms", idle_ms),
         ("grpc.keepalive_time_ms", idle_ms),  # finds clients that are gone without a word
@@ -44,22 +42,19 @@ def _options(settings: Settings) -> list[tuple[str, int]]:
     ]
 
 
-def _connections() -> int:
-    """As many as there should be, and leave most descriptors to others."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _CONNECTIONS if soft == resource.RLIM_INFINITY else min(_CONNECTIONS, soft // 4)
-
-
 class GrpcServer:
     """KServe v2 and gRPC's health protocol on a port of their own.
 
+    connections: that may be open at a time.
     port: the one that it listens on, once started.
     """
 
-    def __init__(self, settings: Settings, lifecycle: Lifecycle, inference: Inference) -> None:
+    def __init__(
+        self, settings: Settings, lifecycle: Lifecycle, inference: Inference, connections: int
+    ) -> None:
         self.port = 0
         self._settings = settings
-        self._server = grpc.aio.server(options=_options(settings))
+        self._server = grpc.aio.server(options=_options(settings, connections))
         probes = Probes(inference.ready)
         service = GrpcService(settings, lifecycle, inference)
         self._server.add_generic_rpc_handlers(

@@ -134,19 +134,21 @@ def test_of_crowds_the_log_tells_once_in_a_while(caplog: pytest.LogCaptureFixtur
     assert caplog.text.count("SRUSERVE_MAX_CONNECTIONS") == 1
 
 
-def test_a_quarter_of_the_descriptors_is_left_for_everything_else() -> None:
+def test_http_and_grpc_leave_a_quarter_of_the_descriptors_for_everything_else() -> None:
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (128, {hard}));"
-        "from sruserve.server.connections import raise_file_limit;"
-        "print(raise_file_limit({most}), resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
+        "from sruserve.server.connections import divide_files;"
+        "print(*divide_files({most}, {grpc}), resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
     )
 
-    def limits(hard: int, most: int) -> str:
+    def limits(hard: int, most: int, grpc: bool = True) -> str:
         return subprocess.run(
-            [sys.executable, "-c", code.format(hard=hard, most=most)],
+            [sys.executable, "-c", code.format(hard=hard, most=most, grpc=grpc)],
             capture_output=True, check=True, text=True, env=os.environ,
         ).stdout.strip()  # fmt: skip
 
-    assert limits(256, 4096) == "192 256"  # raised to the hard limit, as far as that goes
-    assert limits(1024, 100) == "100 264"  # no more than is needed
-    assert limits(1024, 4096) == "768 1024"
+    assert limits(256, 4096) == "128 64 256"  # raised to the hard limit, as far as that goes
+    assert limits(1024, 100) == "100 66 264"  # no more than is needed
+    assert limits(1024, 4096) == "512 256 1024"
+    assert limits(8192, 4096) == "4096 1024 8192"
+    assert limits(1024, 4096, grpc=False) == "768 0 1024"

@@ -12,7 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tritonclient.grpc import service_pb2 as proto
 from tritonclient.utils import InferenceServerException
 
-from sruserve.server import grpc_server
+from sruserve.server import connections
 from sruserve.server.app import Application
 from tests.server.conftest import Serve
 from tests.server.kserve.conftest import grpc_address
@@ -296,7 +296,7 @@ def test_connections_without_a_call_are_closed(raw: RawClient) -> None:
 
 
 def test_connections_have_a_bound(monkeypatch: pytest.MonkeyPatch, serve: Serve) -> None:
-    monkeypatch.setattr(grpc_server, "_CONNECTIONS", 2)
+    monkeypatch.setattr(connections, "_GRPC", 2)
     with serve("question", grpc_port=0) as running, RawClient(port(running)):
         with RawClient(port(running)), pytest.raises(ConnectionError):
             RawClient(port(running))
