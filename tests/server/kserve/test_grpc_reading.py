@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Hashable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -82,8 +83,8 @@ def test_one_look_serves_all_watchers_and_a_change_wakes_them() -> None:
 
         async def watch() -> None:
             nonlocal woken
-            with watched.watching():
-                await watched.change.wait()
+            with watched.watching() as change:
+                await change.wait()
             woken += 1
 
         watchers = [asyncio.create_task(watch()) for _ in range(1000)]
@@ -92,6 +93,33 @@ def test_one_look_serves_all_watchers_and_a_change_wakes_them() -> None:
         assert woken == 0
         value = False
         await asyncio.wait_for(asyncio.gather(*watchers), 10)
+        await asyncio.sleep(0.05)
+        before = looks
+        await asyncio.sleep(0.05)
+        assert looks == before  # nobody watches
+
+    asyncio.run(run())
+
+
+def test_a_look_that_fails_wakes_its_watchers_and_the_next_one_looks_again() -> None:
+    async def run() -> None:
+        looks, value = 0, True
+
+        def look() -> bool:
+            nonlocal looks
+            looks += 1
+            if looks in (2, 3):
+                raise OSError("no look")
+            return value
+
+        watched = Watched(look, seconds=0.001)
+        with watched.watching() as change:
+            await asyncio.wait_for(change.wait(), 10)
+        with pytest.raises(OSError, match="no look"), watched.watching():
+            pass
+        with watched.watching() as change:
+            value = False
+            await asyncio.wait_for(change.wait(), 10)
         await asyncio.sleep(0.05)
         before = looks
         await asyncio.sleep(0.05)

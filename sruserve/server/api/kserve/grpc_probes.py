@@ -56,8 +56,7 @@ class Probes:
             try:
                 until_ended(self._watches.hold(1, owner))
                 message = await self._reads.read(context, owner)
-                with self._watched.watching():
-                    await self._tell(context, answer, message)
+                await self._tell(context, answer, message)
             except ServeError as error:
                 problem = error
             forget_frames(problem)
@@ -68,44 +67,47 @@ class Probes:
     async def _tell(self, context: Any, answer: Callable[[bytes], Any], message: bytes) -> None:
         told = None
         while True:
-            change = self._watched.change
-            if (now := answer(message)) != told:
-                await context.write(now)
-                told = now
-            await change.wait()
+            with self._watched.watching() as change:
+                if (now := answer(message)) != told:
+                    await context.write(now)
+                    told = now
+                await change.wait()
 
 
 class Watched:
-    """Something that many watch and one task looks at, as long as anybody watches.
-
-    change: the next one, in `watching`.
-    """
+    """Something that many watch and one task looks at, as long as anybody watches."""
 
     def __init__(self, look: Callable[[], bool], seconds: float = _LOOK_SECONDS) -> None:
-        self.change = asyncio.Event()
+        self._change = asyncio.Event()
         self._look, self._seconds = look, seconds
         self._watchers = 0
         self._looking: asyncio.Task[None] | None = None
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Look at it while the block runs."""
+    def watching(self) -> Iterator[asyncio.Event]:
+        """Look at it while the block runs; the event is its next change, or a look that fails."""
         self._watchers += 1
-        if self._looking is None:
-            self._looking = asyncio.create_task(self._keep_looking(self._look()))
         try:
-            yield
+            if self._looking is None:
+                self._looking = asyncio.create_task(self._keep_looking(self._look()))
+            yield self._change
         finally:
             self._watchers -= 1
 
     async def _keep_looking(self, seen: bool) -> None:
-        while self._watchers:
-            if (now := self._look()) != seen:
-                seen = now
-                self.change.set()
-                self.change = asyncio.Event()
-            await asyncio.sleep(self._seconds)
-        self._looking = None
+        try:
+            while self._watchers:
+                if (now := self._look()) != seen:
+                    seen = now
+                    self._wake()
+                await asyncio.sleep(self._seconds)
+        finally:
+            self._looking = None
+            self._wake()  # whoever still watches, because a look failed, looks again
+
+    def _wake(self) -> None:
+        self._change.set()
+        self._change = asyncio.Event()
 
 
 def _too_many() -> TooManyCalls:
