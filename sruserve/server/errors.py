@@ -39,8 +39,7 @@ ServeError
 │       └── StateExpired        410  state_expired
 ├── Refused
 │   ├── Overloaded              429  overloaded
-│   │   └── TooManyChanges      429  overloaded
-│   │   └── TooManyCalls        429  overloaded
+│   │   └── TooManyAtOnce       429  overloaded
 │   ├── RateLimited             429  rate_limited
 │   ├── StateQuotaExceeded      429  state_quota_exceeded
 │   ├── Draining                503  draining
@@ -356,12 +355,8 @@ class Overloaded(Refused):
     retry_after_seconds = 1
 
 
-class TooManyChanges(Overloaded):
-    """As many loads and unloads of models as may wait do."""
-
-
-class TooManyCalls(Overloaded):
-    """The client holds as many calls open as it may, or all clients do."""
+class TooManyAtOnce(Overloaded):
+    """Something else than the queue is full: clients of `/v2` get its text, not Triton's."""
 
 
 class RateLimited(Refused):

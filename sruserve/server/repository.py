@@ -20,7 +20,7 @@ from sruserve.server.errors import (
     ModelLoadFailed,
     ModelNotFound,
     ServeError,
-    TooManyChanges,
+    TooManyAtOnce,
 )
 from sruserve.server.loading import Loader
 from sruserve.server.offload import in_own_thread
@@ -64,7 +64,7 @@ class Repository:
     async def load(self, name: str) -> None:
         """Serve the newest version that is in a model's folder now, and then end the old one.
 
-        Raises `ModelControlRefused`, `TooManyChanges`, `ModelNotFound`, `ModelLoadFailed`
+        Raises `ModelControlRefused`, `TooManyAtOnce`, `ModelNotFound`, `ModelLoadFailed`
         or `Draining`; then what was served is served on.
         """
         await self._change(partial(self._load, name))
@@ -72,7 +72,7 @@ class Repository:
     async def unload(self, name: str) -> None:
         """Serve a model no more; requests that hold it finish.
 
-        Raises `ModelControlRefused`, `TooManyChanges`, `ModelNotFound` or `Draining`.
+        Raises `ModelControlRefused`, `TooManyAtOnce`, `ModelNotFound` or `Draining`.
         """
         await self._change(partial(self._unload, name))
 
@@ -92,7 +92,7 @@ class Repository:
     async def _change(self, change: Callable[[], Coroutine[None, None, None]]) -> None:
         """Make one change after the other, each of them whole: even if its client leaves then.
 
-        One whose client leaves before its turn is not made. Raises `TooManyChanges`.
+        One whose client leaves before its turn is not made. Raises `TooManyAtOnce`.
         """
         if not self._settings.model_control:
             raise ModelControlRefused(
@@ -151,8 +151,8 @@ class Repository:
             log.info("version %s of %s is unloaded", served.version, served.name)
 
 
-def _too_many_wait() -> TooManyChanges:
-    return TooManyChanges(
+def _too_many_wait() -> TooManyAtOnce:
+    return TooManyAtOnce(
         f"{_MOST_WAITING} loads and unloads of models wait for their turn; retry when they are done"
     )
 

@@ -1,14 +1,17 @@
 """The tree of errors at the top of its file is the tree in the code."""
 
 import re
+from itertools import pairwise
 
 from sruserve.server import errors
+from sruserve.server.api.kserve.problems import explain
 from sruserve.server.errors import (
     DeadlineExceeded,
     OutOfDeviceMemory,
     Overloaded,
     Refused,
     ServeError,
+    TooManyAtOnce,
     UnfitInput,
 )
 
@@ -33,6 +36,20 @@ def test_the_tree_draws_every_error_below_its_own_parent_with_its_status_and_cod
         above = [*above[:depth], name]
         if rest and error is not UnfitInput:
             assert rest.split() == [str(error.status), error.code]
+
+
+def test_the_last_error_below_each_parent_ends_its_branch() -> None:
+    lines = [line for line in (errors.__doc__ or "").split("\n") if "── " in line]
+    for line, after in pairwise([*lines, ""]):
+        at = line.index("── ") - 1
+        goes_on = after[at : at + 1] in ("├", "└", "│")
+        assert line[at] == ("├" if goes_on else "└"), line
+
+
+def test_triton_clients_get_the_text_of_what_is_full_beside_the_queue() -> None:
+    full, busy = explain(Overloaded("too many calls")), explain(TooManyAtOnce("too many probes"))
+    assert (full.code, full.message) == ("UNAVAILABLE", "Exceeds maximum queue size")
+    assert (busy.code, busy.message) == ("RESOURCE_EXHAUSTED", "too many probes")
 
 
 def test_the_tree_leaves_nothing_out() -> None:

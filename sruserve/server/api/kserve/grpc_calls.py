@@ -8,7 +8,7 @@ from typing import Any
 from sruserve.server.api.kserve.grpc_call import Rpc, RpcEndpoint, authorization, end
 from sruserve.server.api.kserve.grpc_reading import Reads, TimedRead
 from sruserve.server.budget import Budget, Hold
-from sruserve.server.errors import Overloaded, ServeError, TooManyCalls
+from sruserve.server.errors import Overloaded, ServeError, TooManyAtOnce
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.settings import Settings
 from sruserve.server.tenants import Tenant
@@ -147,21 +147,21 @@ def _too_many() -> Overloaded:
     return Overloaded("too many concurrent gRPC calls (limit: SRUSERVE_MAX_QUEUE_BYTES); retry")
 
 
-def _too_many_slow() -> TooManyCalls:
-    return TooManyCalls(
+def _too_many_slow() -> TooManyAtOnce:
+    return TooManyAtOnce(
         "too many messages arrive slowly at the same time; send a call's message with the call"
     )
 
 
-def _too_many_streams() -> TooManyCalls:
-    return TooManyCalls(
+def _too_many_streams() -> TooManyAtOnce:
+    return TooManyAtOnce(
         "too many ModelStreamInfer calls are open (limit: SRUSERVE_GRPC_STREAMS); end some, or use "
         "one for several sequences"
     )
 
 
-def _too_much_unsent() -> TooManyCalls:
-    return TooManyCalls(
+def _too_much_unsent() -> TooManyAtOnce:
+    return TooManyAtOnce(
         "too many replies wait for this client (limit: SRUSERVE_MAX_QUEUE_BYTES); read them, then "
         "retry"
     )

@@ -10,7 +10,7 @@ from sruserve.server.api.kserve.grpc_calls import Behaviour, until_ended
 from sruserve.server.api.kserve.grpc_reading import Reads
 from sruserve.server.api.problems import forget_frames
 from sruserve.server.budget import Budget
-from sruserve.server.errors import ServeError, TooManyCalls
+from sruserve.server.errors import ServeError, TooManyAtOnce
 
 _PROBES, _PROBES_OF_ONE = 4096, 16  # open in all, and over one connection
 _WATCHES, _WATCHES_OF_ONE = 1024, 8
@@ -110,8 +110,8 @@ class Watched:
         self._change = asyncio.Event()
 
 
-def _too_many() -> TooManyCalls:
-    return TooManyCalls(
+def _too_many() -> TooManyAtOnce:
+    return TooManyAtOnce(
         f"too many probes are open: a connection may have {_PROBES_OF_ONE}, and {_WATCHES_OF_ONE} "
         "watches; end some of them"
     )
