@@ -29,9 +29,8 @@ class Intake:
 
     def too_slow(self) -> RequestTimeout:
         """What a client is told that sends too slowly."""
-        return RequestTimeout(
-            f"the request came too slowly: after {self.grace_seconds:g} seconds send at least "
-            f"{self._rate} bytes per second"
+        return late(
+            self.grace_seconds, f", and the time of its bytes at {self._rate} bytes per second"
         )
 
 
@@ -67,6 +66,13 @@ class Inflow:
         held = self._hold.amount
         self._hold.resize(max(held, amount - FREE_BYTES))
         self._hold.resize(held)
+
+
+def late(seconds: float, more: str = "") -> RequestTimeout:
+    """What a client is told, over any protocol, whose request has not come in time."""
+    return RequestTimeout(
+        f"the request was not complete in time: it may take {seconds:g} seconds{more}"
+    )
 
 
 def _full() -> Overloaded:

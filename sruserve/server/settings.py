@@ -220,10 +220,13 @@ class Settings(BaseSettings):
     receive_grace_seconds: float = Field(
         10.0,
         gt=0,
-        description="How long a request, or a message of a WebSocket, may take in any case.",
+        description="How long a request, or a message of a WebSocket or of gRPC, may take in any "
+        "case.",
     )
     receive_bytes_per_second: PositiveInt = Field(
-        16 << 10, description="Least rate at which its bytes have to come after that, else 408."
+        16 << 10,
+        description="Least rate at which its bytes have to come after that, else 408. Over gRPC "
+        "the longest message has that time, up to 30 s.",
     )
     allowed_origins: str | None = Field(
         None,

@@ -26,6 +26,7 @@ LIVE, READY = (f"/inference.GRPCInferenceService/Server{name}" for name in ("Liv
 ACME, LABS = "acme-key-123", "labs-key-123"
 LONG = 1 << 20  # the longest message
 READS = 4  # of as long messages at a time: so many go into the queue
+LATE = "the request was not complete in time: it may take {} seconds"
 UNREAD = 64 << 10  # bytes of a message that may wait unread
 LIMITS: dict[str, Any] = {
     "grpc_port": 0,
@@ -188,7 +189,18 @@ def test_a_stream_that_is_idle_for_too_long_ends_with_a_reason(
             next(call)
         ended.set()
     assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    assert caught.value.details() == "no message was complete within 1.0 seconds"
+    assert caught.value.details() == LATE.format(1)
+
+
+@pytest.mark.parametrize("method", [INFER, STREAM])
+def test_a_slow_message_has_the_time_that_the_operator_gives(serve: Serve, method: str) -> None:
+    limits = LIMITS | {"receive_grace_seconds": 0.25, "receive_bytes_per_second": 4 * LONG}
+    with serve("question", **limits) as running, RawClient(port(running)) as client:
+        call = client.call(method)
+        client.send(call, message(question())[:-1])
+        client.until(lambda: bool(client.ended))
+        assert LATE.format(0.5).encode() in client.ended[call]
+        assert b"grpc-status\x014" in client.ended[call]  # DEADLINE_EXCEEDED
 
 
 def test_a_call_has_its_place_until_its_reply_is_taken(serve: Serve) -> None:

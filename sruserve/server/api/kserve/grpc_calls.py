@@ -16,9 +16,7 @@ from sruserve.server.tenants import Tenant
 _SHORT_BYTES = 64 << 10  # of a short body: the queue's bytes allow so many calls
 _FEWEST_READS = 4
 _QUICK_SECONDS = 0.25  # nearly every message is there by then, however long it is
-_SLOW_SECONDS = 10.0  # beside the time that the longest message takes at the least rate
-_LEAST_RATE = 256 << 10  # bytes per second
-_FIRST_SECONDS = 30.0  # until a client that opens a stream has to use it
+_MOST_SECONDS = 30.0  # for the bytes of a message: nobody sees how many of them have come
 
 Answer = Callable[[bytes, Rpc, Tenant], Awaitable[Any]]
 StreamAnswer = Callable[[bytes, Any, Callable[[Any], object]], Awaitable[Any]]
@@ -40,9 +38,10 @@ class Calls:
         self._streams = self._shared(settings.grpc_streams, _too_many_streams)
         self._unsent = self._shared(settings.max_queue_bytes, _too_much_unsent)
         reads = max(_FEWEST_READS, settings.max_queue_bytes // settings.max_body_bytes)
-        seconds = _SLOW_SECONDS + settings.max_body_bytes / _LEAST_RATE
+        seconds = settings.max_body_bytes / settings.receive_bytes_per_second
+        self._seconds = settings.receive_grace_seconds + min(seconds, _MOST_SECONDS)
         slow = self._shared(reads, _too_many_slow)
-        self._reads = Reads(reads, _QUICK_SECONDS, slow, seconds)
+        self._reads = Reads(reads, _QUICK_SECONDS, slow, self._seconds)
 
     def unary(self, endpoint: RpcEndpoint, answer: Answer) -> Behaviour:
         """The behaviour of a method with one request: `answer` gets its bytes.
@@ -101,7 +100,7 @@ class Calls:
         return None
 
     async def _answer(self, answer: StreamAnswer, context: Any, owner: Hashable) -> None:
-        seconds = _FIRST_SECONDS
+        seconds = self._seconds
         while True:
             read = TimedRead(context, seconds)
             try:

@@ -15,7 +15,8 @@ import grpc
 
 from sruserve.server.api.kserve.grpc_call import end
 from sruserve.server.budget import Budget, Hold
-from sruserve.server.errors import MalformedBody, RequestTimeout, ServeError
+from sruserve.server.errors import MalformedBody, ServeError
+from sruserve.server.intake import late
 
 _MOMENT_SECONDS = 0.01
 
@@ -117,7 +118,7 @@ class TimedRead:
         self._timer = self._loop.call_later(_MOMENT_SECONDS, self._expire)
 
     def _expire(self) -> None:
-        self._end(RequestTimeout(f"no message was complete within {self._seconds:.1f} seconds"))
+        self._end(late(self._seconds))
 
     def _end(self, problem: ServeError) -> None:
         self._problem = problem
