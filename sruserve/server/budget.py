@@ -8,18 +8,23 @@ from sruserve.server.errors import ServeError
 
 
 class Hold:
-    """An amount that counts against a budget until it is released, as a context manager or not."""
+    """An amount that counts against a budget until it is released, as a context manager or not.
 
-    __slots__ = ("_budget", "_owner", "amount")
+    Once released it stays empty, whatever its holder asks for later.
+    """
+
+    __slots__ = ("_budget", "_owner", "_released", "amount")
 
     def __init__(self, budget: "Budget", owner: Hashable) -> None:
         self._budget, self._owner = budget, owner
         self.amount = 0
+        self._released = False
 
     def grow(self, amount: int) -> None:
         """Hold so much more, or raise what the budget refuses with and hold what was held."""
-        self._budget._take(self, self._owner, amount)
-        self.amount += amount
+        if not self._released:
+            self._budget._take(self, self._owner, amount)
+            self.amount += amount
 
     def resize(self, amount: int) -> None:
         """Hold this amount instead, or raise what the budget refuses with and change nothing."""
@@ -33,6 +38,7 @@ class Hold:
         """Hold nothing any more; a second time does nothing."""
         self._budget._give_back(self._owner, self.amount)
         self.amount = 0
+        self._released = True
 
     def __enter__(self) -> Self:
         return self

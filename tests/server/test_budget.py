@@ -59,3 +59,12 @@ def test_the_sum_is_always_that_of_the_holders(steps: list[tuple[int, int, bool]
             holds.append(budget.hold(amount, owner or None))
         assert budget.held == sum(hold.amount for hold in holds)
         assert budget.held <= 20
+
+
+def test_what_is_released_stays_empty() -> None:
+    budget = Budget(10, Overloaded)
+    hold = budget.hold(4)
+    hold.release()
+    hold.grow(3)
+    hold.resize(5)
+    assert (hold.amount, budget.held) == (0, 0)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,7 @@ import httpx
 import pytest
 import websockets.sync.client as websockets
 
+from sruserve.model.text import Bytes
 from sruserve.server.api.events import Outbox, Room
 from sruserve.server.app import Application
 from sruserve.server.budget import Budget
@@ -16,7 +18,7 @@ from sruserve.server.engine.jobs import Generated
 from sruserve.server.errors import Overloaded
 from tests.server.conftest import Serve
 from tests.server.test_bad_input import COMPLETE, post, refusal
-from tests.server.test_clients_that_leave import until
+from tests.server.test_clients_that_leave import connect, metric, until
 
 MOST = 1000  # numbers of one reply
 
@@ -178,3 +180,40 @@ def test_tensors_that_are_being_sent_count_as_their_tenants(serve: Serve) -> Non
                 client.headers["authorization"] = f"Bearer {key}"
                 reply = client.post("/v2/models/question/infer", json={"inputs": [text]})
                 assert reply.status_code == status
+
+
+def test_a_step_whose_client_leaves_while_it_is_streamed_holds_nothing_in_the_end(
+    serve: Serve,
+) -> None:
+    body = {"step": 1, "prompt": "a", "max_tokens": 3000, "min_tokens": 3000, "logprobs": 3}
+    with serve("characters") as (client, application):
+        path = f"/v1/streams/{client.post('/v1/streams', json={}).json()['id']}"
+        with connect(client, f"{path}/steps", {**body, "stream": True}) as connection:
+            assert b"200 OK" in connection.recv(4096)
+        until(lambda: client.get(path).json()["step"] == 1, 60)
+        until(lambda: application.lifecycle.active == 0)
+        assert application.limits.replies.held == 0
+
+
+def test_a_step_whose_client_leaves_while_it_is_read_holds_nothing_in_the_end(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, begun, encode = threading.Event(), threading.Event(), Bytes.encode
+
+    def slowly(self: Bytes, *given: Any) -> Any:
+        begun.set()
+        go_on.wait(20)
+        return encode(self, *given)
+
+    left = 'sru_client_disconnects_total{model="characters"}'
+    with serve("characters") as (client, application):
+        path = f"/v1/streams/{client.post('/v1/streams', json={}).json()['id']}"
+        before = metric(client, left)
+        monkeypatch.setattr(Bytes, "encode", slowly)
+        long = {"step": 1, "prompt": "a" * 40_000, "max_tokens": 5}
+        with connect(client, f"{path}/steps", long):
+            assert begun.wait(20)
+        until(lambda: metric(client, left) == before + 1)
+        go_on.set()
+        until(lambda: client.get(path).json()["step"] == 1, 60)
+        assert application.limits.replies.held == 0

@@ -2,7 +2,7 @@
 
 import asyncio
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Self
 
 from sruserve.server.api.call import Call
 from sruserve.server.budget import Hold
@@ -14,10 +14,13 @@ class Recorder(Call):
     Events go on to the client as they come, all but the last, which is the step's outcome; any
     other reply is only kept.
 
+    Both the step and whoever sends its outcome use it as a context manager, in any order: the
+    reply counts as unsent until both have left.
+
     heard: the client is still there.
     """
 
-    __slots__ = ("_call", "_headers", "_holds", "_kept", "heard", "last")
+    __slots__ = ("_call", "_headers", "_holds", "_kept", "_users", "heard", "last")
     keeps = True
 
     def __init__(self, call: Call) -> None:
@@ -28,6 +31,7 @@ class Recorder(Call):
         self._call = call
         self._kept: list[bytes] = []
         self._holds: list[Hold] = []
+        self._users = 0
         self._headers: list[tuple[bytes, bytes]] = []
         self.last = b""
         self.heard = True
@@ -58,14 +62,19 @@ class Recorder(Call):
         await done
 
     def unsent(self, hold: Hold) -> AbstractContextManager[object]:
-        """Count the reply until `release`: it is stored, then sent."""
+        """Count the reply beyond the block, until it is stored and sent."""
         self._holds.append(hold)
         return nullcontext()
 
-    def release(self, _: object = None) -> None:
-        """The reply was sent, or nobody waits for it."""
-        for hold in self._holds:
-            hold.release()
+    def __enter__(self) -> Self:
+        self._users += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._users -= 1
+        if not self._users:
+            for hold in self._holds:
+                hold.release()
 
     def watch(self, done: asyncio.Future[Any]) -> None:
         """Let the job be: its outcome is the step's."""

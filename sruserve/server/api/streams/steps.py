@@ -41,15 +41,18 @@ class Steps(StreamEndpoint):
 
         async def work(view: StreamView) -> bytes:
             asked = view.seeded(request) if isinstance(request, CompleteStep) else request
-            await route.answer(recorder, asked, view, len(body))
-            return recorder.kept if _streamed(request) else _of_stream(recorder.kept, held, request)
+            with recorder:  # also where the client has left
+                await route.answer(recorder, asked, view, len(body))
+                return (
+                    recorder.kept
+                    if _streamed(request)
+                    else _of_stream(recorder.kept, held, request)
+                )
 
         step = self.streams.step(served, held.id, request.step, body, work)
-        outcome = call.loop.create_task(step)
-        try:
+        with recorder:
+            outcome = call.loop.create_task(step)
             await self._answer(call, recorder, outcome, request)
-        finally:
-            outcome.add_done_callback(recorder.release)
 
     async def _answer(
         self, call: Call, recorder: Recorder, outcome: Task[bytes], request: Step
