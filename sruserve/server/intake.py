@@ -53,6 +53,12 @@ class Inflow:
         """The connection holds so many bytes now; raises `Overloaded` if that is too much."""
         self._hold.resize(max(0, amount - FREE_BYTES))
 
+    def lower(self, amount: int) -> bool:
+        """Count so many bytes, but no more than now. Returns whether these are all."""
+        wanted = max(0, amount - FREE_BYTES)
+        self._hold.resize(min(wanted, self._hold.amount))
+        return wanted == self._hold.amount
+
     def claim(self, owner: Hashable) -> None:
         """Count the bytes as an owner's from now on; raises `Overloaded`."""
         if owner != self._owner:

@@ -170,8 +170,7 @@ class Protocol(Patience, HttpToolsProtocol):
     def has_read(self) -> None:
         """The application has the whole body, or wants no more of it."""
         self._with_app = 0
-        if not self._left:
-            self._inflow.count(self._held())
+        self._inflow.lower(self._held())
 
     def is_receiving(self, scope: Any) -> bool:
         """Whether the body of that request is not complete."""
@@ -228,7 +227,12 @@ class Protocol(Patience, HttpToolsProtocol):
             self.transport.abort()
         else:
             self._answer(problem)
-        self._inflow.count(self._held())
+        while not self._inflow.lower(self._held()) and self.pipeline:
+            # the newest requests that wait have no reply either: the connection ends before them
+            self.pipeline.popleft()
+            last = self.pipeline[0][0] if self.pipeline else self._running
+            assert last is not None
+            last.keep_alive = False
 
     def _answer(self, problem: ServeError) -> None:
         """Tell a problem where there is no request that could be answered, and hang up."""
@@ -248,6 +252,8 @@ class Protocol(Patience, HttpToolsProtocol):
         if not self._in_body or self._lingers:
             return False
         self._deaf = self._lingers = True
+        self.cycle.body = bytearray()
+        self._inflow.lower(0)
         self._place.idle[self] = None
         self.flow.resume_reading()
         self.transport.write_eof()
@@ -264,7 +270,7 @@ class Protocol(Patience, HttpToolsProtocol):
         cast(JoinedWrites, self.transport).forget()
         if self._clock is not None:
             self._clock.cancel()
-        self._inflow.count(0)
+        self._inflow.lower(0)
         return self._place
 
     def _parse(self) -> None:

@@ -58,7 +58,7 @@ class WebSocketProtocol(Patience, WebSocketsSansIOProtocol):
         if self._clock is not None:
             self._clock.cancel()
         self._left = True
-        self._inflow.count(0)
+        self._inflow.lower(0)
         self._all.remove(self, self._place)
         if self.handshake_initiated and hasattr(self, "scope"):
             self.scope.pop("connection", None)  # type: ignore[typeddict-item]

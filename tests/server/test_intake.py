@@ -1,6 +1,7 @@
 """What clients send is bounded together and in time, and small requests always get in."""
 
 import json
+import logging
 import socket
 import time
 from collections.abc import Iterator
@@ -153,6 +154,19 @@ def test_a_body_beyond_the_budget_is_429_before_it_is_sent_and_after(running: Ru
             reply_bytes = told(connection)
             assert reply_bytes.startswith(b"HTTP/1.1 429 ")
     assert post(client, SCORE, {"input": "a" * 200_000}).status_code == 200
+
+
+def test_requests_in_a_row_that_do_not_fit_end_the_connection_and_write_no_log(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    client, application = running
+    body = json.dumps({"input": "a" * 12_000}).encode()
+    with application.intake.budget.hold(BUDGET - 1000):
+        for rest in (b"", head(100) + b"{", b"POST /v1/sc"):
+            with connect(client, 12 * (head(len(body)) + body) + rest) as connection:
+                replies = told(connection)
+            assert 0 < replies.count(b"HTTP/1.1 200 ") < 12
+    assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
 
 
 def test_a_body_over_the_limit_is_refused_before_the_client_is_told_to_send_it(
