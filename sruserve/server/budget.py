@@ -13,17 +13,17 @@ class Hold:
     Once released it stays empty, whatever its holder asks for later.
     """
 
-    __slots__ = ("_budget", "_owner", "_released", "amount")
+    __slots__ = ("_budget", "_released", "amount", "owner")
 
     def __init__(self, budget: "Budget", owner: Hashable) -> None:
-        self._budget, self._owner = budget, owner
+        self._budget, self.owner = budget, owner
         self.amount = 0
         self._released = False
 
     def grow(self, amount: int) -> None:
         """Hold so much more, or raise what the budget refuses with and hold what was held."""
         if not self._released:
-            self._budget._take(self, self._owner, amount)
+            self._budget._take(self, self.owner, amount)
             self.amount += amount
 
     def resize(self, amount: int) -> None:
@@ -31,12 +31,19 @@ class Hold:
         if amount > self.amount:
             self.grow(amount - self.amount)
         elif amount < self.amount:
-            self._budget._give_back(self._owner, self.amount - amount)
+            self._budget._give_back(self.owner, self.amount - amount)
             self.amount = amount
+
+    def move_to(self, owner: Hashable) -> None:
+        """Hold it for another owner, or raise what the budget refuses with and change nothing."""
+        self._budget._check_share(owner, self.amount)
+        self._budget._give_back(self.owner, self.amount)
+        self.owner = owner
+        self._budget._put(owner, self.amount)
 
     def release(self) -> None:
         """Hold nothing any more; a second time does nothing."""
-        self._budget._give_back(self._owner, self.amount)
+        self._budget._give_back(self.owner, self.amount)
         self.amount = 0
         self._released = True
 
@@ -76,16 +83,25 @@ class Budget:
         others = self.held - hold.amount
         if others and self.held + amount > self.limit:
             raise self._refuse()
-        if owner is not None:
-            own = self._of_owner.get(owner, 0)
-            if self.share is not None and own > hold.amount and own + amount > self.share:
-                raise self._refuse()
-            self._of_owner[owner] += amount
+        self._check_share(owner, amount, hold.amount)
+        self._put(owner, amount)
+
+    def _check_share(self, owner: Hashable, amount: int, of_hold: int = 0) -> None:
+        """Raise if an owner may not hold so much more; `of_hold`: what its holder has already."""
+        if owner is None or self.share is None or not amount:
+            return
+        own = self._of_owner.get(owner, 0)
+        if own > of_hold and own + amount > self.share:
+            raise self._refuse()
+
+    def _put(self, owner: Hashable, amount: int) -> None:
         self.held += amount
+        if owner is not None and amount:
+            self._of_owner[owner] += amount
 
     def _give_back(self, owner: Hashable, amount: int) -> None:
         self.held -= amount
-        if owner is not None:
+        if owner is not None and amount:
             self._of_owner[owner] -= amount
             if not self._of_owner[owner]:
                 del self._of_owner[owner]

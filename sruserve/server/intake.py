@@ -12,8 +12,8 @@ FREE_BYTES = 16 << 10
 class Intake:
     """The limits of what clients send, the same for all connections.
 
-    limit: bytes of all connections together, beside the free ones of each. An owner, which is a
-        tenant with an API key, gets at most half.
+    limit: bytes of all connections together, beside the free ones of each. A tenant with an API
+        key gets at most half, and so does the address of clients without one.
     grace_seconds, bytes_per_second: the time of one message is the grace, and then as long as its
         bytes take at this rate.
     most: bytes of one message that count for its time.
@@ -35,14 +35,16 @@ class Intake:
 
 
 class Inflow:
-    """The bytes of one connection that nobody has read yet."""
+    """The bytes of one connection that nobody has read yet.
 
-    __slots__ = ("_hold", "_intake", "_owner")
+    client: whose they are while no tenant's with a key; the same for all connections of an address.
+    """
 
-    def __init__(self, intake: Intake) -> None:
-        self._intake = intake
-        self._owner: Hashable = None
-        self._hold = intake.budget.hold()
+    __slots__ = ("_client", "_hold")
+
+    def __init__(self, intake: Intake, client: Hashable = None) -> None:
+        self._client = client
+        self._hold = intake.budget.hold(owner=client)
 
     @property
     def counts(self) -> bool:
@@ -60,12 +62,11 @@ class Inflow:
         return wanted == self._hold.amount
 
     def claim(self, owner: Hashable) -> None:
-        """Count the bytes as an owner's from now on; raises `Overloaded`."""
-        if owner != self._owner:
-            amount = self._hold.amount
-            self._hold.release()
-            self._owner = owner
-            self._hold = self._intake.budget.hold(amount, owner)
+        """Count the bytes as an owner's from now on, or as the client's; raises `Overloaded`."""
+        if owner is None:
+            owner = self._client
+        if owner != self._hold.owner:
+            self._hold.move_to(owner)
 
     def expect(self, amount: int) -> None:
         """Raise `Overloaded` if so many bytes would not fit now."""

@@ -105,13 +105,13 @@ class Protocol(Patience, HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self._intake: Intake = app_state["intake"]
         self._all: Connections = app_state["connections"]
-        self._inflow = Inflow(self._intake)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client has connected."""
         joined = JoinedWrites(transport, self.loop, self._linger)
         super().connection_made(cast(asyncio.Transport, joined))
         place = self._all.add(self.client[0] if self.client else "")
+        self._inflow = Inflow(self._intake, place)
         if place is not None:
             self._place = place
             place.idle[self] = None
@@ -148,7 +148,7 @@ class Protocol(Patience, HttpToolsProtocol):
             self._count()
 
     def claim(self, owner: Hashable) -> None:
-        """From now on the bytes are those of a tenant; raises `Overloaded`."""
+        """From now on the bytes are a tenant's, or the client's; raises `Overloaded`."""
         if not self._left:
             self._inflow.claim(owner)
 

@@ -45,13 +45,13 @@ class WebSocketProtocol(Patience, WebSocketsSansIOProtocol):
         self._unparsed = bytearray()
         self._intake: Intake = app_state["intake"]
         self._all: Connections = app_state["connections"]
-        self._inflow = Inflow(self._intake)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take over the connection from HTTP."""
         super().connection_made(transport)
         http = cast(asyncio.Transport, transport).get_protocol()
         self._place: Place = http.hand_over()  # type: ignore[attr-defined]
+        self._inflow = Inflow(self._intake, self._place)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has left."""
@@ -81,7 +81,7 @@ class WebSocketProtocol(Patience, WebSocketsSansIOProtocol):
         self._count()
 
     def claim(self, owner: Hashable) -> None:
-        """From now on the bytes are those of a tenant; raises `Overloaded`."""
+        """From now on the bytes are a tenant's, or the client's; raises `Overloaded`."""
         if not self._left:
             self._inflow.claim(owner)
 

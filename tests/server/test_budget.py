@@ -47,6 +47,21 @@ def test_a_refused_growth_changes_nothing() -> None:
     hold.grow(2)
 
 
+def test_a_hold_moves_to_another_owner_or_stays_as_it_was() -> None:
+    budget = Budget(20, Overloaded, share=6)
+    hold, other = budget.hold(4, "before"), budget.hold(3, "after")
+    with pytest.raises(Overloaded):
+        hold.move_to("after")
+    with pytest.raises(Overloaded):
+        budget.hold(3, "before")
+    other.release()
+    hold.move_to("after")
+    budget.hold(6, "before")
+    with pytest.raises(Overloaded):
+        budget.hold(3, "after")
+    assert budget.held == 10
+
+
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 8), st.booleans()), max_size=40))
 def test_the_sum_is_always_that_of_the_holders(steps: list[tuple[int, int, bool]]) -> None:
     budget = Budget(20, Overloaded, share=12)

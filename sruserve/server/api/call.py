@@ -137,14 +137,18 @@ class Call:
         length, connection = self.header(b"content-length"), self.connection
         if length is not None and int(length) > limit:  # before the client is told to send it
             raise _too_large(limit)
-        if connection is not None and (length is None or int(length) > FREE_BYTES):
-            connection.claim(owner.get())
-            connection.expect(int(length or 0))
+        counted = length is None or int(length) > FREE_BYTES
+        if connection is not None:
+            connection.claim(owner.get())  # it may be another's than the request before
+            if counted:
+                connection.expect(int(length or 0))
         message = await self._receive()
         if message["type"] == "http.disconnect":
             raise ClientGone
         body: bytes = message.get("body", b"")
         if not message.get("more_body", False) and len(body) <= limit:
+            if counted and connection is not None:
+                connection.has_read()
             return body
         parts, size = [body], len(body)
         try:

@@ -65,9 +65,9 @@ class Sockets(Endpoint):
             raise Draining("the server is stopping; connect to another replica")
         if len(self._open) >= self._most:
             raise Overloaded("too many WebSockets are open; close some, or retry later")
-        await call.accept()
         if call.connection is not None:
             call.connection.claim(tenant.owner)
+        await call.accept()
 
     def drain(self) -> None:
         """Let no more clients in; those that are here get their states when their frames end."""
