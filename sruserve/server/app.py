@@ -157,8 +157,8 @@ class Application:
         self._mounts[STREAMS] = StreamMount(
             lambda kind: kind(self.streams, catalogue, tenants, limits, routes), self._pages
         )
-        inference = Inference(self.lifecycle, routes, self.streams)
-        self._mounts[KSERVE] = KServe(tenants, inference, settings.max_body_bytes)
+        inference = Inference(self.lifecycle, routes, self.streams, limits)
+        self._mounts[KSERVE] = KServe(tenants, inference, limits)
         self._sockets = Sockets(
             Frames(catalogue, tenants, routes), self.origins, max(1, self.connections.most // 2)
         )

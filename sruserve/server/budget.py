@@ -80,6 +80,8 @@ class Budget:
         return hold
 
     def _take(self, hold: Hold, owner: Hashable, amount: int) -> None:
+        if not amount:
+            return
         others = self.held - hold.amount
         if others and self.held + amount > self.limit:
             raise self._refuse()

@@ -1,8 +1,10 @@
 """What clients send is bounded together and in time, and small requests always get in."""
 
+import asyncio
 import json
 import logging
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -12,9 +14,11 @@ import httpx
 import pytest
 import websockets.sync.client as websockets
 
+from sruserve.server.api.constraints import Constraints
 from sruserve.server.app import Application
 from sruserve.server.errors import Overloaded
 from sruserve.server.intake import FREE_BYTES, Inflow, Intake
+from sruserve.server.offload import _POOL, THREADS
 from tests.server.conftest import Serve
 from tests.server.test_bad_input import SCORE, post, refusal
 from tests.server.test_clients_that_leave import metric, until
@@ -55,6 +59,7 @@ def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
         _, application = request.getfixturevalue(name)
         until(lambda app=application: app.intake.budget.held == 0)  # type: ignore[misc]
         until(lambda app=application: app.lifecycle.active == 0)  # type: ignore[misc]
+        assert application.limits.reading.held == application.limits.replies.held == 0
 
 
 def connect(client: httpx.Client, data: bytes) -> socket.socket:
@@ -317,6 +322,52 @@ def test_a_body_that_waited_behind_a_request_counts_until_it_is_read(running: Ru
     with connect(client, b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n" + second):
         until(lambda: engine.running == 1)
         assert application.intake.budget.held == 0
+
+
+def test_complete_bodies_that_wait_for_a_thread_are_bounded_together(running: Running) -> None:
+    client, application = running
+    gate, body = threading.Event(), json.dumps({"input": "a" * 400_000}).encode()
+
+    async def occupy() -> None:
+        await asyncio.gather(*(_POOL.run(lambda: gate.wait(60), 1) for _ in range(THREADS)))
+
+    occupied = threading.Thread(target=lambda: asyncio.run(occupy()))
+    occupied.start()
+    with ExitStack() as stack:
+        stack.callback(occupied.join)
+        stack.callback(gate.set)
+        one = head(len(body)) + body
+        two = one.replace(b"/v1/score", b"/v2/models/characters/infer", 1)
+        waiting, reading = [], application.limits.reading
+        for number, request in enumerate((one, two), 1):
+            waiting.append(stack.enter_context(connect(client, request)))
+            until(lambda number=number: reading.held == number * len(body))  # type: ignore[misc]
+        for request, status in ((one, b"429"), (two, b"503")):
+            with connect(client, request) as refused:
+                assert refused.recv(12).endswith(status)
+        gate.set()
+        assert [each.recv(12)[-3:] for each in waiting] == [b"200", b"400"]
+
+
+def test_a_prompt_that_waits_for_its_constraint_counts_until_its_job_is_queued(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, application = running
+    engine = application.lifecycle.catalogue["characters"].engine
+    go_on = threading.Event()
+
+    async def wait(*_: Any) -> None:
+        while not go_on.is_set():
+            await asyncio.sleep(0.01)
+
+    monkeypatch.setattr(Constraints, "of", wait)
+    body = json.dumps({"prompt": "a" * 40_000, "max_tokens": 5000, "stop": "\x7f"}).encode()
+    data = head(len(body)).replace(b"/v1/score", b"/v1/completions") + body
+    with connect(client, data):
+        until(lambda: application.limits.reading.held == len(body))
+        go_on.set()
+        until(lambda: engine.running == 1)
+        assert application.limits.reading.held == 0
 
 
 def test_messages_that_wait_in_a_socket_count_until_they_are_read(running: Running) -> None:

@@ -14,14 +14,11 @@ import httpx
 import pytest
 
 from sruserve.model.text import Bytes
-from sruserve.server.api.catalogue import Catalogue
 from sruserve.server.api.limits import InputLimits
-from sruserve.server.api.requests import Request
-from sruserve.server.api.route import Route
 from sruserve.server.engine.jobs import Job
 from sruserve.server.errors import OutOfDeviceMemory, Overloaded
-from sruserve.server.offload import _POOL, THREADS
-from sruserve.server.tenants import Tenants
+from sruserve.server.intake import FREE_BYTES
+from sruserve.server.offload import _POOL, THREADS, off_loop
 from tests.server.conftest import Serve
 from tests.server.test_bad_input import CLASSIFY, COMPLETE, SCORE, post, refusal
 from tests.server.test_clients_that_leave import connect, until
@@ -163,21 +160,25 @@ def test_a_body_counts_until_its_thread_is_through_even_if_its_client_left() -> 
         begun.set()
         over.wait(20)
 
-    class Reading(Route[Request]):
-        path, task, schema = "/v1/classify", "classify", Request
+    limits = InputLimits(1, 1, 1, 1, 1, 1, queue_bytes=10 * FREE_BYTES, queue_seconds=0.0)
+
+    async def read() -> None:
+        with limits.count_body(6 * FREE_BYTES):
+            await off_loop(True, work)
 
     async def talk() -> None:
-        route = Reading(Catalogue(()), Tenants(), InputLimits(1, 1, 1, 1, 1, 1, 100, 0.0))
-        reading = asyncio.create_task(route.read(True, 60, work))
+        reading = asyncio.create_task(read())
         while not begun.is_set():
             await asyncio.sleep(0.01)
         reading.cancel()
         with pytest.raises(Overloaded):
-            await route.read(True, 60, work)
+            await read()
+        with limits.count_body(FREE_BYTES):
+            pass  # a short one gets in
         over.set()
         with pytest.raises(asyncio.CancelledError):
             await reading
-        await route.read(True, 60, work)
+        await read()
 
     asyncio.run(asyncio.wait_for(talk(), 20))
 

@@ -12,6 +12,7 @@ from urllib.parse import parse_qs
 
 from pydantic_core import to_json
 
+from sruserve.server.api.limits import InputLimits
 from sruserve.server.api.parts import check_parts
 from sruserve.server.budget import Hold
 from sruserve.server.errors import BodyTooLarge, Draining, ServeError
@@ -62,6 +63,10 @@ class Caller(Protocol):
         """Wait for a job. If the client leaves first, withdraw it and raise `ClientGone`."""
         ...
 
+    def submitted(self) -> None:
+        """The job is in a queue, which counts the request from now on."""
+        ...
+
     def unsent(self, hold: Hold) -> AbstractContextManager[object]:
         """The time in which a reply is made and sent, which `hold` counts."""
         ...
@@ -90,8 +95,8 @@ class Call:
     keeps: ClassVar[bool] = False
 
     __slots__ = (
-        "_gone", "_receive", "_scope", "_send", "_watcher", "begin", "loop", "model", "number",
-        "started",
+        "_body", "_gone", "_receive", "_scope", "_send", "_watcher", "begin", "loop", "model",
+        "number", "started",
     )  # fmt: skip
 
     def __init__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -104,6 +109,7 @@ class Call:
         self._send = send
         self._gone = False
         self._watcher: asyncio.Task[None] | None = None
+        self._body: Hold | None = None
 
     def header(self, name: bytes) -> str | None:
         """The value of a header, whose name is in lower case."""
@@ -129,12 +135,17 @@ class Call:
         values = parse_qs(self._scope["query_string"].decode("latin-1")).get(name)
         return values[0] if values else None
 
-    async def body(self, limit: int) -> bytes:
-        """The whole body; raises `BodyTooLarge` beyond `limit` bytes, whatever its headers said.
+    async def body(self, limits: InputLimits) -> bytes:
+        """The whole body, which counts from then on until `submitted`.
 
-        Also raises `Overloaded` or `RequestTimeout`, if it is not received to its end.
+        Raises `BodyTooLarge` if it is too long, whatever its headers said, and `Overloaded` or
+        `RequestTimeout` if it is not received to its end.
         """
-        length, connection = self.header(b"content-length"), self.connection
+        length, connection, limit = (
+            self.header(b"content-length"),
+            self.connection,
+            limits.body_bytes,
+        )
         if length is not None and int(length) > limit:  # before the client is told to send it
             raise _too_large(limit)
         counted = length is None or int(length) > FREE_BYTES
@@ -147,8 +158,10 @@ class Call:
             raise ClientGone
         body: bytes = message.get("body", b"")
         if not message.get("more_body", False) and len(body) <= limit:
-            if counted and connection is not None:
-                connection.has_read()
+            if counted:
+                if connection is not None:
+                    connection.has_read()
+                self.count_body(limits, len(body))
             return body
         parts, size = [body], len(body)
         try:
@@ -162,14 +175,24 @@ class Call:
                 size += len(parts[-1])
             if size > limit:
                 raise _too_large(limit)
-            return b"".join(parts)
         finally:
             if connection is not None:
                 connection.has_read()
+        self.count_body(limits, size)
+        return b"".join(parts)
 
-    async def json_body(self, limit: int) -> bytes:
+    def count_body(self, limits: InputLimits, size: int) -> None:
+        """Count a long body until `submitted`, or until the request ends; raises `Overloaded`."""
+        self._body = limits.count_body(size)
+
+    def submitted(self) -> None:
+        """Count the body no more: its job is in a queue, or the request has ended."""
+        if self._body is not None:
+            self._body.release()
+
+    async def json_body(self, limits: InputLimits) -> bytes:
         """The whole body, of so few parts that reading it is short; raises `InputTooLong`."""
-        body = await self.body(limit)
+        body = await self.body(limits)
         await off_loop(len(body) > LONG_BYTES, check_parts, body, cost=len(body), caller=self)
         return body
 

@@ -71,7 +71,7 @@ class ClassifyRoute(SequenceRoute[ClassifyRequest]):
             some = zip(both[first:end], fields, strict=True)
             return [encode_input(served, given, None, field)[0] for given, field in some]
 
-        ids = await self.read_inputs(is_long(both), cost, both, read, caller)
+        ids = await self.read_inputs(is_long(both), both, read, caller)
         pairs = zip(ids[: len(firsts)], ids[len(firsts) :], strict=True)
         return [Item(np.concatenate(pair), first=len(pair[0])) for pair in pairs]
 

@@ -133,6 +133,7 @@ class CompletionRoute(Route[CompletionRequest]):
                 priority=served.tenant.priority(request.priority),
             )
             served.submit(job)
+            call.submitted()
             spent.used = None
             try:
                 yield completion
@@ -157,7 +158,7 @@ class CompletionRoute(Route[CompletionRequest]):
             some = zip(given[first:end], starts[first:end], strict=True)
             return [read_prompt(request, served, one, start) for one, start in some]
 
-        return await self.read_inputs(is_long(given), cost, given, read, call)
+        return await self.read_inputs(is_long(given), given, read, call)
 
     async def _scored(
         self,

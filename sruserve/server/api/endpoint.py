@@ -53,6 +53,7 @@ class Endpoint:
                 problem = Draining("the server is stopping; send the request again")
                 await self.refuse(call, problem)
         finally:
+            call.submitted()
             self.metrics(call.model).finish(outcome, perf_counter() - call.begin, reason)
 
     async def serve(self, call: Call, tenant: Tenant) -> None:

@@ -158,6 +158,7 @@ class Frames(Endpoint):
             fields = await off_loop(long, call.fields, cost=cost, caller=call)
         finally:
             call.let_go()
+        call.count_body(self._complete.limits, cost)
         beginning = {name: fields.pop(name) for name in _BEGINNING if name in fields}
         if call.stream is not None:
             if beginning:

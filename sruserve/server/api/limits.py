@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from sruserve.server.budget import Budget
+from sruserve.server.budget import Budget, Hold
 from sruserve.server.errors import Overloaded
+from sruserve.server.intake import FREE_BYTES
+from sruserve.server.offload import owner
 
 
 @dataclass(frozen=True)
@@ -17,6 +19,8 @@ class InputLimits:
     unsent_numbers: the same for all replies of a worker that are not sent yet.
     replies: the budget of `unsent_numbers`. A tenant with an API key gets at most half of it.
     queue_bytes: of the bodies that wait.
+    reading: the budget of the same size for long bodies that are complete and whose jobs are not in
+        a queue yet. A tenant with an API key gets at most half of it.
     queue_seconds: 0 is no limit.
     """
 
@@ -29,10 +33,24 @@ class InputLimits:
     queue_bytes: int
     queue_seconds: float
     replies: Budget = field(init=False, repr=False, compare=False)
+    reading: Budget = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         replies = Budget(self.unsent_numbers, _unsent, share=self.unsent_numbers // 2)
         object.__setattr__(self, "replies", replies)
+        reading = Budget(self.queue_bytes, _reads_too_much, share=self.queue_bytes // 2)
+        object.__setattr__(self, "reading", reading)
+
+    def count_body(self, size: int) -> Hold:
+        """Count a body that is read, unless it is short; raises `Overloaded`."""
+        return self.reading.hold(size if size > FREE_BYTES else 0, owner.get())
+
+
+def _reads_too_much() -> Overloaded:
+    return Overloaded(
+        "too many bytes of requests are being read (the limit is SRUSERVE_MAX_QUEUE_BYTES, for one "
+        "API key half of it); retry after a moment, or send less at a time"
+    )
 
 
 def _unsent() -> Overloaded:

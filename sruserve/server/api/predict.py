@@ -80,7 +80,7 @@ class PredictEndpoint(Endpoint):
 
     async def serve(self, call: Call, tenant: Tenant) -> None:
         route = self._route
-        body = await call.json_body(route.limits.body_bytes)
+        body = await call.json_body(route.limits)
         asked = PredictRequest.model_validate_json(body)
         if isinstance(asked.inputs, list):
             check_inputs(len(asked.inputs), route.limits, "inputs")
@@ -91,7 +91,9 @@ class PredictEndpoint(Endpoint):
         texts: Sequence[Sequence[Any]] = _entries(served, asked.inputs)
         if asked.truncate:
             side, long = asked.truncation_direction, cost > LONG_CHARACTERS
-            texts = await route.read(long, cost, self._truncate, served, texts, side, caller=call)
+            texts = await off_loop(
+                long, self._truncate, served, texts, side, cost=cost, caller=call
+            )
         request = ClassifyRequest().model_copy(
             update={
                 "input": [entry[0] for entry in texts],

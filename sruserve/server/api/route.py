@@ -11,11 +11,11 @@ from sruserve.server.api.inputs import opens_long
 from sruserve.server.api.limits import InputLimits
 from sruserve.server.api.requests import Request
 from sruserve.server.api.served import Served
-from sruserve.server.budget import Budget, Hold
+from sruserve.server.budget import Hold
 from sruserve.server.engine.jobs import Job, Snapshot
-from sruserve.server.errors import InputTooLong, Overloaded
+from sruserve.server.errors import InputTooLong
 from sruserve.server.metrics import UNKNOWN_MODEL
-from sruserve.server.offload import off_loop, owner
+from sruserve.server.offload import off_loop
 from sruserve.server.tenants import Tenant, Tenants
 
 Body = TypeVar("Body", bound=Request)
@@ -38,12 +38,10 @@ class Route(Endpoint, Generic[Body]):
         super().__init__(tenants, (*catalogue.fitting(self.task, *self.other_tasks), UNKNOWN_MODEL))
         self.catalogue = catalogue
         self.limits = limits
-        # bytes of the bodies that other threads read, or that wait for one
-        self._reading = Budget(limits.queue_bytes, _reads_too_much, limits.queue_bytes // 2)
         self._validate: Callable[[bytes], Body] = self.schema.__pydantic_validator__.validate_json
 
     async def serve(self, call: Call, tenant: Tenant) -> None:
-        body = await call.json_body(self.limits.body_bytes)
+        body = await call.json_body(self.limits)
         request = self._validate(body)
         served = self.choose(request).of(tenant)
         call.model = served.name
@@ -59,48 +57,29 @@ class Route(Endpoint, Generic[Body]):
         """Send the reply to a valid request, or raise."""
         raise NotImplementedError
 
-    async def read(
-        self,
-        long: bool,
-        cost: int,
-        work: Callable[..., T],
-        *given: Any,
-        caller: Caller | None = None,
-    ) -> T:
-        """Do `work` on a body of `cost` bytes: `off_loop`, as far as the queue's bytes go.
-
-        Such bodies are in memory and not yet in the queue, so they have a bound of their own.
-        """
-        if not long:
-            return work(*given)
-        with self._reading.hold(cost, owner.get()):
-            return await off_loop(True, work, *given, cost=cost, caller=caller)
-
     async def starts(
         self, caller: Caller, request: Request, served: Served, count: int, cost: int
     ) -> list[Snapshot | None]:
         """`Served.starts`, away from the event loop if its states are many or long."""
         long = opens_long(request.state)
-        return await self.read(long, cost, served.starts, request, count, caller=caller)
+        return await off_loop(long, served.starts, request, count, cost=cost, caller=caller)
 
     async def read_inputs(
         self,
         long: bool,
-        cost: int,
         inputs: Sequence[str | list[int]],
         work: Callable[[int, int], Sequence[T]],
         caller: Caller,
     ) -> list[T]:
-        """`read` the inputs of a body of `cost` bytes, the long ones in turns with others' work.
+        """Read the inputs of a body, the long ones on a thread, in turns with others' work.
 
         work: turns the inputs from a first one up to another into items.
         """
         if not long:
             return list(work(0, len(inputs)))
         found: list[T] = []
-        with self._reading.hold(cost, owner.get()):
-            for first, end, size in _turns(inputs):
-                found += await off_loop(True, work, first, end, cost=size, caller=caller)
+        for first, end, size in _turns(inputs):
+            found += await off_loop(True, work, first, end, cost=size, caller=caller)
         return found
 
     def promise(
@@ -136,13 +115,6 @@ def _turns(inputs: Sequence[str | list[int]]) -> Iterator[tuple[int, int, int]]:
         if size >= _TURN or index + 1 == len(inputs):
             yield first, index + 1, size
             first, size = index + 1, 0
-
-
-def _reads_too_much() -> Overloaded:
-    return Overloaded(
-        "too many bytes of requests are being read (the limit is SRUSERVE_MAX_QUEUE_BYTES, for one "
-        "API key half of it); retry after a moment, or send less at a time"
-    )
 
 
 async def run_job(caller: Caller, served: Served, job: Job) -> None:

@@ -12,6 +12,7 @@ from sruserve.server.api.served import Served
 from sruserve.server.api.texts import TextRoute
 from sruserve.server.engine.jobs import Item
 from sruserve.server.errors import EmptyInput, InputTooLong, InvalidRequest
+from sruserve.server.offload import off_loop
 
 Body = TypeVar("Body", bound=SequenceRequest)
 
@@ -44,5 +45,5 @@ class SequenceRoute(TextRoute[Body]):
             raise EmptyInput("'features' has no step; send at least one", param="features")
         many = features.size if isinstance(features, np.ndarray) else sum(map(len, features))
         long = many > LONG_CHARACTERS
-        steps = await self.read(long, cost, encode_features, served, features, caller=caller)
+        steps = await off_loop(long, encode_features, served, features, cost=cost, caller=caller)
         return [self.features_item(steps, start, more=request.more)]

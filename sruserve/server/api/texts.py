@@ -77,6 +77,7 @@ class TextRoute(Route[Body]):
         with caller.unsent(self.promise(numbers)):
             with served.tenant.spend(job.inputs) as spent:
                 served.submit(job)
+                caller.submitted()
                 spent.used = None
                 await caller.wait(job.done)
                 steps = 0
@@ -99,7 +100,7 @@ class TextRoute(Route[Body]):
             some = zip(inputs[first:end], starts[first:end], strict=True)
             return [self.text_item(request, served, given, start) for given, start in some]
 
-        return await self.read_inputs(is_long(inputs), cost, inputs, read, caller)
+        return await self.read_inputs(is_long(inputs), inputs, read, caller)
 
     def text_item(
         self, request: Body, served: Served, given: str | list[int], start: Snapshot | None

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sruserve.server.api.call import Call, json_bytes
 from sruserve.server.api.kserve.edge import KServeEndpoint
 from sruserve.server.api.kserve.service import Inference
+from sruserve.server.api.limits import InputLimits
 from sruserve.server.errors import (
     MethodNotAllowed,
     RouteNotFound,
@@ -35,9 +36,9 @@ class ControlEndpoint(KServeEndpoint):
 
     path, schema = "/v2", ControlBody
 
-    def __init__(self, tenants: Tenants, inference: Inference, body_bytes: int) -> None:
+    def __init__(self, tenants: Tenants, inference: Inference, limits: InputLimits) -> None:
         super().__init__(tenants, (UNKNOWN_MODEL,))
-        self._inference, self._body_bytes = inference, body_bytes
+        self._inference, self._limits = inference, limits
 
     async def serve(self, call: Call, tenant: Tenant) -> None:
         del tenant  # all of them see the same models
@@ -70,7 +71,7 @@ class ControlEndpoint(KServeEndpoint):
         if parts[:1] != ("repository",):
             return None
         _check_type(call)
-        body = ControlBody.model_validate_json(await call.json_body(self._body_bytes) or b"{}")
+        body = ControlBody.model_validate_json(await call.json_body(self._limits) or b"{}")
         match parts[1:]:
             case ("index",):
                 return self._inference.index(body.ready)

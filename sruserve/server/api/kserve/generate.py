@@ -31,6 +31,9 @@ class KeptReply(Call):
     async def wait(self, done: Any) -> None:
         await self._caller.wait(done)
 
+    def submitted(self) -> None:
+        self._caller.submitted()
+
     async def reply(self, body: bytes) -> None:
         self.body_kept = body
 

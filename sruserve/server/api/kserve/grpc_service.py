@@ -16,7 +16,7 @@ from sruserve.server.api.kserve.problems import explain
 from sruserve.server.api.kserve.service import Inference
 from sruserve.server.errors import InputTooLong, Unsupported
 from sruserve.server.lifecycle import Lifecycle
-from sruserve.server.offload import LONG_BYTES
+from sruserve.server.offload import LONG_BYTES, off_loop
 from sruserve.server.settings import Settings
 from sruserve.server.tenants import Tenant
 
@@ -86,7 +86,8 @@ class GrpcService:
     async def _model_infer(self, data: bytes, rpc: Rpc, tenant: Tenant) -> Any:
         with self._lifecycle.answering():
             long = len(data) > LONG_BYTES
-            request = await self._inference.read(long, len(data), read_request, data)
+            rpc.count_body(self._inference.limits, len(data))
+            request = await off_loop(long, read_request, data, cost=len(data))
             rpc.id = request.id
             self._inference.admit(request.model, request.version, len(data))
             rpc.model = request.model

@@ -5,6 +5,7 @@ from sruserve.server.api.kserve.control import ControlEndpoint
 from sruserve.server.api.kserve.infer import InferEndpoint
 from sruserve.server.api.kserve.problems import explain
 from sruserve.server.api.kserve.service import Inference
+from sruserve.server.api.limits import InputLimits
 from sruserve.server.errors import ServeError
 from sruserve.server.tenants import Tenants
 
@@ -14,10 +15,10 @@ PREFIX = "/v2"
 class KServe:
     """Answers probes at once and for everybody, and hands all else to the endpoints."""
 
-    def __init__(self, tenants: Tenants, inference: Inference, body_bytes: int) -> None:
+    def __init__(self, tenants: Tenants, inference: Inference, limits: InputLimits) -> None:
         self._inference = inference
-        self._infer = InferEndpoint(tenants, inference, body_bytes)
-        self._control = ControlEndpoint(tenants, inference, body_bytes)
+        self._infer = InferEndpoint(tenants, inference, limits)
+        self._control = ControlEndpoint(tenants, inference, limits)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         call = Call(scope, receive, send)

@@ -11,6 +11,7 @@ from sruserve.server.api.kserve.edge import KServeEndpoint
 from sruserve.server.api.kserve.messages import InferRequest, InferResponse, Tensor
 from sruserve.server.api.kserve.service import Inference
 from sruserve.server.api.kserve.wire import InferHeader, read_request, write_response
+from sruserve.server.api.limits import InputLimits
 from sruserve.server.api.parts import check_parts
 from sruserve.server.errors import InvalidRequest
 from sruserve.server.metrics import UNKNOWN_MODEL
@@ -26,21 +27,20 @@ class InferEndpoint(KServeEndpoint):
 
     path, schema = "/v2/infer", InferHeader
 
-    def __init__(self, tenants: Tenants, inference: Inference, body_bytes: int) -> None:
+    def __init__(self, tenants: Tenants, inference: Inference, limits: InputLimits) -> None:
         super().__init__(tenants, (UNKNOWN_MODEL,))
-        self._inference, self._body_bytes = inference, body_bytes
+        self._inference, self._limits = inference, limits
 
     async def serve(self, call: Call, tenant: Tenant) -> None:
         model, version = _place(call.path)
         self._inference.admit(model, version, 0)
         call.model = model
-        body = await call.body(self._body_bytes)
+        body = await call.body(self._limits)
         self._inference.admit(model, version, len(body))
         encoding, length = call.header(b"content-encoding"), call.header(_HEADER_LENGTH)
         long = encoding is not None or len(body) > LONG_BYTES
-        request = await self._inference.read(
-            long, len(body), self._parse, model, version, body, encoding, length, caller=call
-        )
+        given = model, version, body, encoding, length
+        request = await off_loop(long, self._parse, *given, cost=len(body), caller=call)
         response = await self._inference.infer(call, tenant, request)
         with self._inference.promise(response):
             await self._send(call, request, response)
@@ -69,7 +69,7 @@ class InferEndpoint(KServeEndpoint):
         self, model: str, version: str, body: bytes, encoding: str | None, length: str | None
     ) -> InferRequest:
         """The inference in a body; what it unpacks to lives no longer than this."""
-        body = unpack(body, encoding, self._body_bytes)
+        body = unpack(body, encoding, self._limits.body_bytes)
         json_bytes = _header_length(length, len(body))
         if json_bytes == 0 and body:
             return self._raw_request(model, version, body)

@@ -10,6 +10,7 @@ from sruserve.server.api.call import Caller
 from sruserve.server.api.kserve.messages import InferRequest, InferResponse
 from sruserve.server.api.kserve.parameters import Sequence
 from sruserve.server.api.kserve.wire import pack_request, pack_response, unpack_response
+from sruserve.server.api.limits import InputLimits
 from sruserve.server.api.requests import Request
 from sruserve.server.api.served import Served
 from sruserve.server.budget import Hold
@@ -32,8 +33,8 @@ Work = Callable[[Caller, StreamView], Awaitable[InferResponse]]
 class Sequences:
     """The sequences of all models."""
 
-    def __init__(self, streams: Streams) -> None:
-        self._streams = streams
+    def __init__(self, streams: Streams, limits: InputLimits) -> None:
+        self._streams, self._limits = streams, limits
 
     async def infer(
         self,
@@ -48,7 +49,16 @@ class Sequences:
 
         body: the same request under `/v1`, for the state that the sequence begins with.
         """
-        step = _Step(self._streams, served, request, sequence, work)
+        content = pack_request(request)
+
+        async def counted(view: StreamView) -> bytes:
+            caller.submitted()  # the step counts the request itself, since its client may leave
+            with self._limits.count_body(len(content)) as body:
+                response = await work(_Patient(body), view)
+            long = 8 * sum(len(output.values) for output in response.outputs) > LONG_BYTES
+            return await off_loop(long, pack_response, response)
+
+        step = _Step(self._streams, served, content, sequence, counted)
         answer = step.start(body) if sequence.start else step.go_on()
         outcome = caller.loop.create_task(answer)
         await caller.wait(outcome)
@@ -85,14 +95,13 @@ class _Step:
         self,
         streams: Streams,
         served: Served,
-        request: InferRequest,
+        content: bytes,
         sequence: Sequence,
-        work: Work,
+        work: Callable[[StreamView], Awaitable[bytes]],
     ) -> None:
         self._streams, self._served, self._sequence = streams, served, sequence
         self._id = f"kserve:{served.name}:{sequence.id}"
-        self._content = pack_request(request)
-        self._work = work
+        self._content, self._work = content, work
 
     async def start(self, body: Request) -> bytes:
         """The first step of a new stream; sent again with its number, the stored reply."""
@@ -140,26 +149,28 @@ class _Step:
             ) from None
 
     async def _step(self) -> bytes:
-        async def work(view: StreamView) -> bytes:
-            response = await self._work(_Patient(), view)
-            long = 8 * sum(len(output.values) for output in response.outputs) > LONG_BYTES
-            return await off_loop(long, pack_response, response)
-
-        step = self._sequence.step
+        sequence = self._sequence
         return await self._streams.step(
-            self._served, self._id, step, self._content, work, last=self._sequence.end
+            self._served, self._id, sequence.step, self._content, self._work, last=sequence.end
         )
 
 
 class _Patient:
-    """Waits for a step whether its client does or not: the step counts."""
+    """Waits for a step whether its client does or not: the step counts.
 
-    def __init__(self) -> None:
+    body: what counts its request.
+    """
+
+    def __init__(self, body: Hold) -> None:
         self.loop = asyncio.get_running_loop()
+        self._body = body
         self.number = ""  # replies to steps have the id of their request
 
     async def wait(self, done: asyncio.Future[Any]) -> None:
         await done
+
+    def submitted(self) -> None:
+        self._body.release()
 
     def unsent(self, hold: Hold) -> Hold:
         return hold

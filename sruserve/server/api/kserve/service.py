@@ -1,9 +1,9 @@
 """The core of KServe v2 that all its transports share: metadata, statistics and inference."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from pydantic import ValidationError
@@ -25,6 +25,7 @@ from sruserve.server.api.kserve.signature import (
 from sruserve.server.api.kserve.sources import read_fields
 from sruserve.server.api.kserve.statistics import Statistics, Timing
 from sruserve.server.api.kserve.tasks import Task
+from sruserve.server.api.limits import InputLimits
 from sruserve.server.api.problems import as_serve_error
 from sruserve.server.api.requests import Request
 from sruserve.server.api.routes import Routes
@@ -35,8 +36,6 @@ from sruserve.server.offload import off_loop
 from sruserve.server.streams.service import Streams
 from sruserve.server.streams.view import StreamView
 from sruserve.server.tenants import Tenant
-
-T = TypeVar("T")
 
 _MANY_ROWS = 64  # to sort as many takes a millisecond
 _EXTENSIONS = [
@@ -52,9 +51,12 @@ class Inference:
     `problems.explain` says what a transport tells of such an error. A version "" is the default.
     """
 
-    def __init__(self, lifecycle: Lifecycle, routes: Routes, streams: Streams) -> None:
+    def __init__(
+        self, lifecycle: Lifecycle, routes: Routes, streams: Streams, limits: InputLimits
+    ) -> None:
         self._lifecycle, self._routes = lifecycle, routes
-        self._sequences = Sequences(streams)
+        self.limits = limits
+        self._sequences = Sequences(streams, limits)
         self._statistics: dict[tuple[str, str], Statistics] = {}
 
     async def infer(self, caller: Caller, tenant: Tenant, request: InferRequest) -> InferResponse:
@@ -74,7 +76,7 @@ class Inference:
         served.engine.check_admission(cost)
         begin = perf_counter()
         long = cost > LONG_CHARACTERS
-        body = await self.read(long, cost, _read, task, asked, inputs, caller=caller)
+        body = await off_loop(long, _read, task, asked, inputs, cost=cost, caller=caller)
         timing.reading = perf_counter() - begin
         batch = request.inputs[0].shape[0] if task.signature.max_batch_size else 1
 
@@ -98,17 +100,6 @@ class Inference:
     def admit(self, name: str, version: str, cost: int) -> None:
         """Raise at once if an inference of `cost` bytes has no chance."""
         self._find(name, version).engine.check_admission(cost)
-
-    async def read(
-        self,
-        long: bool,
-        cost: int,
-        work: Callable[..., T],
-        *given: Any,
-        caller: Caller | None = None,
-    ) -> T:
-        """Do `work` on `cost` bytes of a request: see `Route.read`."""
-        return await self._routes.classify.read(long, cost, work, *given, caller=caller)
 
     def signature(self, name: str, version: str = "") -> Signature:
         """The tensors of a model."""

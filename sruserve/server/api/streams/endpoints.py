@@ -59,7 +59,7 @@ class StreamEndpoint(Endpoint):
 
     async def read(self, call: Call, schema: type[B]) -> B:
         """The body; none at all is an empty one."""
-        body = await call.json_body(self.limits.body_bytes)
+        body = await call.json_body(self.limits)
         return schema.model_validate_json(body or b"{}")
 
     def reply(self, served: Served, held: Held) -> StreamReply:

@@ -27,7 +27,7 @@ class Recorder(Call):
         self.begin, self.loop, self.number = call.begin, call.loop, call.number
         self.model, self.started, self._gone = call.model, False, False
         self._scope, self._receive, self._send = call._scope, call._receive, call._send
-        self._watcher = None
+        self._watcher = self._body = None
         self._call = call
         self._kept: list[bytes] = []
         self._holds: list[Hold] = []
@@ -73,6 +73,7 @@ class Recorder(Call):
     def __exit__(self, *_: object) -> None:
         self._users -= 1
         if not self._users:
+            self.submitted()
             for hold in self._holds:
                 hold.release()
 

@@ -33,7 +33,7 @@ class Steps(StreamEndpoint):
     path, schema = "/v1/streams/{id}/steps", Step
 
     async def serve(self, call: Call, tenant: Tenant) -> None:
-        body = await call.json_body(self.limits.body_bytes)
+        body = await call.json_body(self.limits)
         held, served = await self.find(call, tenant)
         route, request = self._read(served, body)
         served.engine.check_admission(len(body))
@@ -42,6 +42,8 @@ class Steps(StreamEndpoint):
         async def work(view: StreamView) -> bytes:
             asked = view.seeded(request) if isinstance(request, CompleteStep) else request
             with recorder:  # also where the client has left
+                call.submitted()
+                recorder.count_body(self.limits, len(body))
                 await route.answer(recorder, asked, view, len(body))
                 return (
                     recorder.kept
