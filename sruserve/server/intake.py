@@ -1,9 +1,10 @@
 """Bound the request bytes that all connections of a worker hold, and how long they may take."""
 
+import asyncio
 from collections.abc import Hashable
 
 from sruserve.server.budget import Budget
-from sruserve.server.errors import Overloaded, RequestTimeout
+from sruserve.server.errors import Overloaded, RequestTimeout, ServeError
 
 # Each connection may hold so much beside the budget, so that small requests always get in.
 FREE_BYTES = 16 << 10
@@ -73,6 +74,65 @@ class Inflow:
         held = self._hold.amount
         self._hold.resize(max(held, amount - FREE_BYTES))
         self._hold.resize(held)
+
+
+class Arriving(asyncio.Protocol):
+    """A connection whose unfinished message is given up if it is too much or too slow."""
+
+    loop: asyncio.AbstractEventLoop
+    _intake: Intake
+    _inflow: Inflow
+    _began: float | None = None  # when the unfinished message was seen first
+    _received = 0  # bytes of it, about
+    _clock: asyncio.TimerHandle | None = None
+
+    def give_up(self, problem: ServeError) -> None:
+        """Receive no more, and say why."""
+        raise NotImplementedError
+
+    def count(self, held: int, unfinished: bool) -> None:
+        """Count what the connection holds, and the time of a message that is not complete."""
+        try:
+            self._inflow.count(held)
+        except ServeError as problem:
+            self.give_up(problem)
+            return
+        if not unfinished:
+            self._began, self._received = None, 0
+        elif self._began is None:
+            self._began = self.loop.time()
+            if self._clock is None:
+                self._set_clock()
+
+    def forget_arrival(self) -> None:
+        """Nothing more is received."""
+        if self._clock is not None:
+            self._clock.cancel()
+        self._inflow.lower(0)
+
+    def _is_deaf(self) -> bool:
+        """Whether what comes is dropped."""
+        raise NotImplementedError
+
+    def _waits_for_us(self) -> bool:
+        """Whether the message is not complete because we do not read."""
+        raise NotImplementedError
+
+    def _set_clock(self) -> None:
+        assert self._began is not None
+        due = self._began + self._intake.seconds(self._received)
+        self._clock = self.loop.call_at(due, self._check_time)
+
+    def _check_time(self) -> None:
+        self._clock = None
+        if self._began is None or self._is_deaf():
+            return
+        if self._waits_for_us():
+            self._began, self._received = self.loop.time(), 0
+        if self._began + self._intake.seconds(self._received) > self.loop.time():
+            self._set_clock()
+        else:
+            self.give_up(self._intake.too_slow())
 
 
 def late(seconds: float, more: str = "") -> RequestTimeout:

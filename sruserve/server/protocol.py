@@ -1,7 +1,7 @@
-"""uvicorn's HTTP protocol, writing a reply's head and body in one call to the system."""
+"""uvicorn's HTTP protocol, bounded in what it holds, and writing head and body together."""
 
 import asyncio
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Any, cast
 
 import httptools
@@ -16,7 +16,8 @@ from uvicorn.server import ServerState
 
 from sruserve.server.connections import Connections, Place
 from sruserve.server.errors import Overloaded, ServeError
-from sruserve.server.intake import Inflow, Intake
+from sruserve.server.intake import Arriving, Inflow, Intake
+from sruserve.server.joined_writes import JoinedWrites
 from sruserve.server.patience import Patience
 
 # Requests that wait behind one of the same connection before reading pauses. While it does not,
@@ -24,54 +25,9 @@ from sruserve.server.patience import Patience
 _PIPELINED = 16
 _PIECE_BYTES = 16 << 10  # what is parsed before looking how many requests wait
 _MOST_SILENT = 64 << 10  # bytes without an end of a head, or a part of a body
-_LONG_BYTES = 64 << 10  # what a transport is to know of at once, so that it can ask us to wait
 
 
-class JoinedWrites:
-    """A transport that joins what is written within one turn of the event loop.
-
-    lingers: asked before it is closed; says whether someone else does that a little later.
-    """
-
-    __slots__ = ("_lingers", "_loop", "_parts", "_transport")
-
-    def __init__(
-        self,
-        transport: asyncio.Transport,
-        loop: asyncio.AbstractEventLoop,
-        lingers: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self._transport, self._loop, self._lingers = transport, loop, lingers
-        self._parts: list[bytes] = []
-
-    def write(self, data: bytes) -> None:
-        """Write at the end of this turn."""
-        if not self._parts:
-            self._loop.call_soon(self._flush)
-        self._parts.append(data)
-        if len(data) >= _LONG_BYTES:
-            self._flush()
-
-    def forget(self) -> None:
-        """Ask no more before closing: nothing may keep the connection in memory."""
-        self._lingers = bool
-
-    def close(self) -> None:
-        """Write what is left, then close."""
-        self._flush()
-        if not self._lingers():
-            self._transport.close()
-
-    def _flush(self) -> None:
-        parts, self._parts = self._parts, []
-        if parts and not self._transport.is_closing():
-            self._transport.write(b"".join(parts))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-
-class Protocol(Patience, HttpToolsProtocol):
+class Protocol(Arriving, Patience, HttpToolsProtocol):
     """HTTP/1.1 by httptools, over joined writes; gives way to WebSockets, and to nothing else.
 
     What has come and is not read yet counts in the worker's `Intake`. A request that comes too
@@ -87,9 +43,6 @@ class Protocol(Patience, HttpToolsProtocol):
     _heads = 0  # bytes of the heads of requests that wait
     _with_app = 0  # bytes of a body that the application has, and goes on receiving
     _in_body = False
-    _began: float | None = None  # when the unfinished message was seen first
-    _received = 0  # bytes of it, about
-    _clock: asyncio.TimerHandle | None = None
     _deaf = False  # what comes is dropped: the connection ends with the next reply
     _lingers = False  # the last reply is sent, and the client is still sending
     _wrong = "Invalid HTTP request received."  # what is said of a request that cannot be
@@ -184,35 +137,15 @@ class Protocol(Patience, HttpToolsProtocol):
         return held + sum(len(cycle.body) for cycle, _ in self.pipeline)
 
     def _count(self) -> None:
-        """Count the bytes and the time of what is not complete."""
-        try:
-            self._inflow.count(self._held())
-        except ServeError as problem:
-            self._give_up(problem)
-            return
-        if self._began is None and (self._in_body or self._silent):
-            self._began = self.loop.time()
-            if self._clock is None:
-                self._set_clock()
+        self.count(self._held(), self._in_body or self._silent > 0)
 
-    def _set_clock(self) -> None:
-        assert self._began is not None
-        due = self._began + self._intake.seconds(self._received)
-        self._clock = self.loop.call_at(due, self._check_time)
+    def _is_deaf(self) -> bool:
+        return self._deaf or self.transport.is_closing()
 
-    def _check_time(self) -> None:
-        """Give a message up whose time is over, unless it has waited for us."""
-        self._clock = None
-        if self._began is None or self._deaf or self.transport.is_closing():
-            return
-        if self.flow.read_paused or self._unparsed:
-            self._began, self._received = self.loop.time(), 0
-        if self._began + self._intake.seconds(self._received) > self.loop.time():
-            self._set_clock()
-        else:
-            self._give_up(self._intake.too_slow())
+    def _waits_for_us(self) -> bool:
+        return self.flow.read_paused or bool(self._unparsed)
 
-    def _give_up(self, problem: ServeError) -> None:
+    def give_up(self, problem: ServeError) -> None:
         """Receive no more. Whoever reads the request that is coming says why."""
         self._unparsed, self._silent = b"", 0
         coming = self.cycle
@@ -268,9 +201,7 @@ class Protocol(Patience, HttpToolsProtocol):
         self._left = True
         self._place.idle.pop(self, None)
         cast(JoinedWrites, self.transport).forget()
-        if self._clock is not None:
-            self._clock.cancel()
-        self._inflow.lower(0)
+        self.forget_arrival()
         return self._place
 
     def _parse(self) -> None:

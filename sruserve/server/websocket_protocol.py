@@ -14,23 +14,20 @@ from websockets.protocol import State
 
 from sruserve.server.connections import Connections, Place
 from sruserve.server.errors import Overloaded, ServeError
-from sruserve.server.intake import Inflow, Intake
+from sruserve.server.intake import Arriving, Inflow, Intake
 from sruserve.server.patience import Patience
 
 _POLICY, _TRY_LATER = 1008, 1013  # codes of RFC 6455 and of its registry
 _PIECE_BYTES = 16 << 10  # what is parsed in one turn of the event loop: frames may be tiny
 
 
-class WebSocketProtocol(Patience, WebSocketsSansIOProtocol):
+class WebSocketProtocol(Arriving, Patience, WebSocketsSansIOProtocol):
     """Frames, as fast as they are taken. Messages reach the application as bytes.
 
     All that has come counts in the worker's `Intake` until the application has read its message.
     """
 
     _with_app = 0  # bytes of messages that the application has not read
-    _began: float | None = None  # when the unfinished message was seen first
-    _received = 0  # bytes of it, about
-    _clock: asyncio.TimerHandle | None = None
     _left = False
 
     def __init__(
@@ -55,10 +52,8 @@ class WebSocketProtocol(Patience, WebSocketsSansIOProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has left."""
-        if self._clock is not None:
-            self._clock.cancel()
         self._left = True
-        self._inflow.lower(0)
+        self.forget_arrival()
         self._all.remove(self, self._place)
         if self.handshake_initiated and hasattr(self, "scope"):
             self.scope.pop("connection", None)  # type: ignore[typeddict-item]
@@ -78,7 +73,6 @@ class WebSocketProtocol(Patience, WebSocketsSansIOProtocol):
         self._unparsed += data
         self._received += len(data)
         self._parse()
-        self._count()
 
     def claim(self, owner: Hashable) -> None:
         """From now on the bytes are a tenant's, or the client's; raises `Overloaded`."""
@@ -101,40 +95,17 @@ class WebSocketProtocol(Patience, WebSocketsSansIOProtocol):
         return fragments + len(self.conn.reader.buffer)
 
     def _count(self) -> None:
-        """Count the bytes and the time of what is not complete."""
-        if self._left or self.transport.is_closing():
-            return
-        partial = self._partial()
-        try:
-            self._inflow.count(len(self._unparsed) + partial + self._with_app)
-        except ServeError as problem:
-            self._give_up(problem)
-            return
-        if not partial:
-            self._began, self._received = None, 0
-        elif self._began is None:
-            self._began = self.loop.time()
-            if self._clock is None:
-                self._set_clock()
+        if not self._is_deaf():
+            partial = self._partial()
+            self.count(len(self._unparsed) + partial + self._with_app, partial > 0)
 
-    def _set_clock(self) -> None:
-        assert self._began is not None
-        due = self._began + self._intake.seconds(self._received)
-        self._clock = self.loop.call_at(due, self._check_time)
+    def _is_deaf(self) -> bool:
+        return self._left or self.transport.is_closing()
 
-    def _check_time(self) -> None:
-        """Give a message up whose time is over, unless it has waited for us."""
-        self._clock = None
-        if self._began is None or self._left or self.transport.is_closing():
-            return
-        if self.read_paused or self._unparsed:
-            self._began, self._received = self.loop.time(), 0
-        if self._began + self._intake.seconds(self._received) > self.loop.time():
-            self._set_clock()
-        else:
-            self._give_up(self._intake.too_slow())
+    def _waits_for_us(self) -> bool:
+        return self.read_paused or bool(self._unparsed)
 
-    def _give_up(self, problem: ServeError) -> None:
+    def give_up(self, problem: ServeError) -> None:
         """Close, and say why as far as a close frame has room for it."""
         self._unparsed.clear()
         code = _TRY_LATER if isinstance(problem, Overloaded) else _POLICY
@@ -144,6 +115,10 @@ class WebSocketProtocol(Patience, WebSocketsSansIOProtocol):
         self.transport.close()
 
     def _parse(self) -> None:
+        self._parse_piece()
+        self._count()
+
+    def _parse_piece(self) -> None:
         # before the handshake's answer, and while the application has a message, the rest waits
         answered = self.handshake_complete or not self.handshake_initiated
         taken = self.queue.empty() or self.close_sent
@@ -162,7 +137,6 @@ class WebSocketProtocol(Patience, WebSocketsSansIOProtocol):
             self.loop.call_soon(self._parse)
         else:
             self._go_on()
-        self._count()
 
     async def receive(self) -> ASGIReceiveEvent:
         """The next message; then there is room for more."""

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 import websockets.sync.client as websockets
+from websockets.exceptions import ConnectionClosed
 
 from sruserve.server.api.constraints import Constraints
 from sruserve.server.app import Application
@@ -27,7 +28,7 @@ Running = tuple[httpx.Client, Application]
 
 BUDGET = 1 << 20
 LONGEST = 512 << 10
-GRACE = 0.3
+GRACE = 1.0
 SECONDS = 20
 CHUNKED = b"POST /v1/score HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
 UPGRADE = (
@@ -220,13 +221,13 @@ def test_a_byte_now_and_then_keeps_no_request_alive(hasty: Running) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sent = 0
         try:
-            while not ended_now(connection):
+            while not ended_now(connection) and sent < 200:
                 connection.sendall(b"a")
                 sent += 1
                 time.sleep(GRACE / 10)
         except (BrokenPipeError, ConnectionResetError):
             pass
-        assert 5 < sent < 500
+        assert 1 < sent < 200
 
 
 def ended_now(connection: socket.socket) -> bool:
@@ -268,7 +269,7 @@ def test_an_honest_upload_works(hasty: Running) -> None:
     def slowly() -> Iterator[bytes]:
         for at in range(0, len(body), 1 << 17):
             yield body[at : at + (1 << 17)]
-            time.sleep(GRACE / 4)
+            time.sleep(GRACE / 10)
 
     assert client.post(SCORE, content=slowly()).status_code == 404  # it was read to its end
 
@@ -385,11 +386,12 @@ def test_messages_that_wait_in_a_socket_count_until_they_are_read(running: Runni
         for _ in range(4):
             connection = websockets.connect(url, compression=None, close_timeout=0)
             stack.enter_context(connection)
-            for text in (begin, message, message):
-                connection.send(text)
+            with suppress(ConnectionClosed):  # this one is beyond the limit
+                for text in (begin, message, message):
+                    connection.send(text)
         until(lambda: metric(client, "sru_sockets") < 4)
         assert metric(client, "sru_sockets") > 0
-        assert BUDGET // 4 < application.intake.budget.held <= BUDGET
+        until(lambda: BUDGET // 4 < application.intake.budget.held <= BUDGET // 2)
 
 
 def test_the_time_of_a_message_grows_with_what_has_come_up_to_an_end() -> None:
