@@ -165,16 +165,20 @@ def test_a_tenant_leaves_room_for_the_replies_of_others(serve: Serve) -> None:
         with replies.hold(MOST // 2, "greedy"):
             for key, status in (("greedy-key", 429), ("modest-key", 200)):
                 client.headers["authorization"] = f"Bearer {key}"
-                assert post(client, COMPLETE, {"prompt": "a"}).status_code == status
+                asked = {"prompt": "a", "max_tokens": 300}
+                assert post(client, COMPLETE, asked).status_code == status
+                few = post(client, COMPLETE, {"prompt": "a"})
+                assert few.status_code == 200, "a short reply does not count"
 
 
 def test_tensors_that_are_being_sent_count_as_their_tenants(serve: Serve) -> None:
     keys = "greedy:greedy-key,modest:modest-key"
-    text = {"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": ["who"]}
+    texts = 100
+    text = {"name": "text", "datatype": "BYTES", "shape": [texts, 1], "data": ["who"] * texts}
     limits: dict[str, Any] = {"api_keys": keys, "max_queue_bytes": 8 * MOST}
     with serve("question", **limits) as (client, application):
-        scores = len(application.lifecycle.catalogue["question"].labels)
-        room = scores + 1  # for the scores, and not for the label and its score beside them
+        scores = texts * len(application.lifecycle.catalogue["question"].labels)
+        room = scores + 1  # for the scores, and not for the labels and their scores beside them
         with application.limits.replies.hold(MOST // 2 - room, "greedy"):
             for key, status in (("greedy-key", 503), ("modest-key", 200)):
                 client.headers["authorization"] = f"Bearer {key}"

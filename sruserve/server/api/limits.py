@@ -7,6 +7,9 @@ from sruserve.server.errors import Overloaded
 from sruserve.server.intake import FREE_BYTES
 from sruserve.server.offload import owner
 
+# A reply may have so many numbers beside the budget, so that small requests are always answered.
+FREE_NUMBERS = 256
+
 
 @dataclass(frozen=True)
 class InputLimits:
@@ -40,6 +43,10 @@ class InputLimits:
         object.__setattr__(self, "replies", replies)
         reading = Budget(self.queue_bytes, _reads_too_much, share=self.queue_bytes // 2)
         object.__setattr__(self, "reading", reading)
+
+    def count_reply(self, numbers: int) -> Hold:
+        """Count a reply's numbers, unless they are few; raises `Overloaded`."""
+        return self.replies.hold(numbers if numbers > FREE_NUMBERS else 0, owner.get())
 
     def count_body(self, size: int) -> Hold:
         """Count a body that is read, unless it is short; raises `Overloaded`."""

@@ -98,7 +98,7 @@ class Route(Endpoint, Generic[Body]):
                 f"the reply would hold {numbers} numbers and may hold {most}: {advice}, or ask the "
                 "operator to raise SRUSERVE_MAX_BODY_BYTES"
             )
-        return self.limits.replies.hold(numbers, owner.get())
+        return self.limits.count_reply(numbers)
 
     def deadline(self, request: Request) -> float:
         """When a job that has not begun is given up, on `time.monotonic()`; 0 is never."""
