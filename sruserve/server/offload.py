@@ -64,8 +64,7 @@ class _Work:
     def _end(self, outcome: Callable[[], None]) -> None:
         if not self.done.done():
             outcome()
-        if not self.through.done():
-            self.through.set_result(None)
+        self.through.set_result(None)
 
 
 class Offload:
@@ -99,26 +98,36 @@ class Offload:
             result: T = work.done.result()
             return result
         finally:
-            if not work.through.done():
-                await work.through
+            await _end_of(work.through)
 
     def _put(self, do: Callable[[], Any], cost: int, owner: Hashable) -> _Work:
         loop = asyncio.get_running_loop()
         with self._changed:
+            if len(self._waiting) >= self._idle and self._threads < self._most:
+                self._add_thread()
             place = cost + max(self._begun, self._places.get(owner, 0))
             if owner is not None:
                 self._places[owner] = place
             done, through = loop.create_future(), loop.create_future()
             work = _Work(place, next(self._numbers), do, loop, done, through)
             heappush(self._waiting, work)
-            if len(self._waiting) > self._idle and self._threads < self._most:
-                self._threads += 1
-                # a daemon, because a process that is told to end at once must not wait for it
-                name = f"offload {self._threads}"
-                threading.Thread(target=self._serve, name=name, daemon=True).start()
             self._changed.notify()
         done.add_done_callback(partial(self._drop, work))
         return work
+
+    def _add_thread(self) -> None:
+        """Start a thread; raises `RuntimeError` if there are none, and none can be started."""
+        # a daemon, because a process that is told to end at once must not wait for it
+        thread = threading.Thread(
+            target=self._serve, name=f"offload {self._threads + 1}", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError:
+            if not self._threads:
+                raise
+        else:
+            self._threads += 1
 
     def _drop(self, work: _Work, done: Future[Any]) -> None:
         """Take work that nobody waits for out of the queue."""
@@ -146,6 +155,18 @@ class Offload:
             if not self._waiting:
                 self._places.clear()
             return work
+
+
+async def _end_of(through: Future[None]) -> None:
+    """Wait for it, however often that is cancelled."""
+    cancelled = None
+    while not through.done():
+        try:
+            await asyncio.shield(through)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
 
 
 _POOL = Offload(THREADS)

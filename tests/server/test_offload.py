@@ -158,6 +158,40 @@ def test_work_that_is_done_already_is_waited_for_even_by_those_who_left() -> Non
     run(talk)
 
 
+def test_who_is_cancelled_again_still_waits_for_the_thread() -> None:
+    async def talk() -> None:
+        held = Held()
+        holding = await held.hold()
+        for _ in range(3):
+            holding.cancel()
+            await asyncio.sleep(0.01)
+            assert not holding.done()
+        held.go()
+        with pytest.raises(CancelledError):
+            await holding
+
+    run(talk)
+
+
+def test_a_thread_that_cannot_be_started_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_more(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def talk() -> None:
+        pool, begun = Offload(1), list[int]()
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", no_more)
+            with pytest.raises(RuntimeError):
+                await pool.run(lambda: begun.append(1), 1)
+        assert pool.waiting == 0
+        await pool.run(lambda: begun.append(2), 1)
+        assert begun == [2]
+
+    run(talk)
+
+
 class Gone(Exception):
     pass
 
