@@ -1,6 +1,6 @@
 """The streams that take a token in every step, or in turns where they do not all fit into one."""
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from itertools import islice
 
 from sruserve.server.engine.fair_shares import split
@@ -21,9 +21,6 @@ class Decoders:
 
     def __contains__(self, stream: Stream) -> bool:
         return stream in self._streams
-
-    def __iter__(self) -> Iterator[Stream]:
-        return iter(self._streams)
 
     def add(self, stream: Stream) -> None:
         """A stream decodes from now on."""
