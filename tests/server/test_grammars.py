@@ -15,6 +15,8 @@ import pytest
 from sruserve.server.api import constraints as module
 from sruserve.server.api.constraints import MOST_WAITING_OF_ONE, Constraints
 from sruserve.server.app import Application
+from sruserve.server.engine.alphabet import Alphabet
+from sruserve.server.engine.constraint import Constraint
 from tests.server.conftest import Serve
 from tests.server.engine.test_confined import MANY_AT_ONCE, is_gone
 from tests.server.test_bad_input import refusal
@@ -63,7 +65,7 @@ def complete(client: httpx.Client, key: str = "11111111", **given: Any) -> httpx
 @contextmanager
 def stopped(grammars: Constraints, client: httpx.Client) -> Iterator[None]:
     """While this lasts, no process is started for a grammar."""
-    assert complete(client, regex="a").status_code == 200
+    assert client.post("/v1/completions", json=body(regex="a")).status_code == 200
     assert grammars.host.pid is not None
     os.kill(grammars.host.pid, signal.SIGSTOP)
     try:
@@ -181,9 +183,48 @@ def test_grammars_in_use_that_leave_no_room_are_a_429(
     monkeypatch.setattr(grammars.memory, "most_bytes", 0)
     for asked in ("second", "third"):
         assert complete(client, regex=asked).status_code == 200  # the one before lets go
-    in_use = next(iter(grammars.kept.values()))
+    in_use = next(iter(grammars.kept.values())).constraint
     refusal(complete(client, regex="fourth"), 429, "overloaded", None)
-    assert in_use.process.pid
+    assert [kept.constraint for kept in grammars.kept.values()] == [in_use]
+
+
+def test_a_tenant_pushes_its_own_grammars_out_first_and_none_that_is_in_use(
+    client: httpx.Client, grammars: Constraints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def identity(text: str) -> bytes:
+        return Constraint.regex(text, Alphabet.of_values(bytes(range(256)))).identity
+
+    def kept() -> list[bytes]:
+        return [each.constraint.identity for each in grammars.kept.values()]
+
+    grammars.kept.clear()
+    complete(client, "22222222", regex="theirs")
+    complete(client, regex="used")
+    in_use = list(grammars.kept.values())[-1].constraint
+    complete(client, regex="own")
+    monkeypatch.setattr(module, "MOST_PROCESSES", 3)
+    assert complete(client, regex="new").status_code == 200
+    assert kept() == [identity("theirs"), identity("used"), identity("new")]
+    assert in_use.identity == identity("used")
+
+
+def test_clients_without_keys_have_no_share_and_no_line_of_their_own(
+    serve: Serve, folder: Path
+) -> None:
+    given: dict[str, Any] = {"models": folder.parent, "model_folders": ()}
+    with (
+        serve(**given) as (client, application),
+        ThreadPoolExecutor(MOST_WAITING_OF_ONE + 1) as pool,
+    ):
+        grammars = application.constraints
+
+        def ask(number: int) -> httpx.Response:
+            return client.post("/v1/completions", json=body(regex=f"b{{{number}}}c"))
+
+        with stopped(grammars, client):
+            crowd = [pool.submit(ask, n) for n in range(MOST_WAITING_OF_ONE + 1)]
+            until(lambda: grammars.waiting == MOST_WAITING_OF_ONE + 1)
+        assert {each.result().status_code for each in crowd} == {200}
 
 
 def test_a_server_that_is_stopped_while_a_grammar_is_compiled_ends(folder: Path) -> None:

@@ -2,8 +2,10 @@
 
 import asyncio
 from collections import OrderedDict
+from dataclasses import dataclass
 from hashlib import sha256
 from time import monotonic
+from weakref import ref
 
 from sruserve.server.api.call import Caller, json_bytes
 from sruserve.server.api.completion_request import CompletionRequest, Schema
@@ -34,7 +36,7 @@ class Constraints:
         self.host = GrammarHost()
         self._bounds = bounds or Bounds()
         self.memory = GrammarMemory(most_bytes)
-        self.kept: OrderedDict[bytes, ConfinedConstraint] = OrderedDict()
+        self.kept: OrderedDict[bytes, Kept] = OrderedDict()
         self.compiling: dict[bytes, _Compiling] = {}
         self._places = Budget(MOST_WAITING, _too_many, MOST_WAITING_OF_ONE)
         self._line = Line(self._places)
@@ -55,14 +57,13 @@ class Constraints:
         said = json_bytes(given)
         if len(said) > _MOST_BYTES:
             raise InvalidRequest(f"'{field}' has {len(said)} bytes; simplify it", param=field)
-        owner = served.tenant.id
         # a process is asked by one engine's thread alone
         engine = served.engine.number.to_bytes(8, "big")
-        key = sha256(engine + owner + field.encode() + b"\0" + said).digest()
+        key = sha256(engine + served.tenant.id + field.encode() + b"\0" + said).digest()
         kept = self.kept.get(key)
-        if kept is not None and kept.process.fresh:
+        if kept is not None and kept.constraint.process.fresh:
             self.kept.move_to_end(key)
-            return kept
+            return kept.constraint
         waiting = asyncio.create_task(self._wait(key, field, given, served, deadline))
         await caller.wait(waiting)
         return waiting.result()
@@ -106,13 +107,13 @@ class Constraints:
     ) -> ConfinedConstraint:
         """A constraint, which is kept; one that is quick never waits for one that is not."""
         kind = "regex" if field == "regex" else "json_schema"
-        owner = served.tenant.id
         making: asyncio.Task[ConfinedConstraint] | None = None
         try:
             alphabet = Alphabet.of(served.model.codec)
-            async with self._line.turn(owner):
-                self._make_room()
-                process = GrammarProcess(self.host, self.host.fork(), self.memory, self._bounds)
+            async with self._line.turn(served.owner):
+                self._make_room(served.tenant.id)
+                channel = await self.host.fork()
+                process = GrammarProcess(self.host, channel, self.memory, self._bounds)
                 await process.start()
                 making = asyncio.create_task(
                     ConfinedConstraint.compiled(kind, given, alphabet, process)
@@ -121,7 +122,7 @@ class Constraints:
             if making.done():
                 constraint = making.result()
             else:
-                with self._large.hold(1, owner):
+                with self._large.hold(1, served.owner):
                     constraint = await making
         except InvalidRequest as error:
             error.param = field
@@ -129,24 +130,50 @@ class Constraints:
         finally:
             if making is not None:
                 making.cancel()
-        self.kept[key] = constraint
+        self.kept[key] = Kept(served.tenant.id, constraint)
         return constraint
 
-    def _make_room(self) -> None:
-        """Let go of those that were used longest ago; raises `Overloaded` if that is not enough."""
-        while self._full:
-            if not self.kept:
-                raise Overloaded(
-                    "the regular expressions and schemas in use take all the memory or processes "
-                    "that they may (SRUSERVE_MAX_GRAMMAR_BYTES); retry after a moment"
-                )
-            self.kept.popitem(last=False)
+    def _make_room(self, tenant: bytes) -> None:
+        """Let go of those that are not in use, the tenant's own first, then the longest unused.
+
+        Raises `Overloaded` if that is not enough.
+        """
+        if not self._full:
+            return
+        for key in sorted(self.kept, key=lambda key: self.kept[key].tenant != tenant):
+            if not self.kept[key].let_go():
+                continue
+            del self.kept[key]
+            if not self._full:
+                return
+        raise Overloaded(
+            "the regular expressions and schemas in use take all the memory or processes "
+            "that they may (SRUSERVE_MAX_GRAMMAR_BYTES); retry after a moment"
+        )
 
     @property
     def _full(self) -> bool:
         """Whether another would be too many. Half of the memory is left to those that grow."""
         memory = self.memory
         return len(memory) >= MOST_PROCESSES or memory.held_bytes > memory.most_bytes // 2
+
+
+@dataclass(slots=True)
+class Kept:
+    """A constraint, and whose it is."""
+
+    tenant: bytes
+    constraint: ConfinedConstraint
+
+    def let_go(self) -> bool:
+        """Let go of it, and be of no more use, if nobody else holds it."""
+        held = ref(self.constraint)
+        del self.constraint
+        constraint = held()
+        if constraint is None:
+            return True
+        self.constraint = constraint
+        return False
 
 
 class _Compiling:

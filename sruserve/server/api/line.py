@@ -11,6 +11,8 @@ from sruserve.server.budget import Budget
 class Line:
     """One turn at a time. Owners take turns; those of one owner come in their order.
 
+    Who has no owner (None) is one of its own.
+
     places: bounds how many may wait, all together and of one owner.
     """
 
@@ -33,7 +35,7 @@ class Line:
 
     async def _wait(self, owner: Hashable) -> None:
         turn: Future[None] = get_running_loop().create_future()
-        self._waiting.setdefault(owner, deque()).append(turn)
+        self._waiting.setdefault(turn if owner is None else owner, deque()).append(turn)
         try:
             await turn
         except BaseException:

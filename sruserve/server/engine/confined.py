@@ -212,7 +212,7 @@ def _close(replies: BinaryIO, channel: socket.socket) -> None:
     channel.close()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class ConfinedConstraint:
     """A constraint for the alphabet of one model; its process ends when nobody holds it."""
 

@@ -5,11 +5,14 @@ import os
 import socket
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import sruserve
 from sruserve.server.engine.wire import COMMAND, FORK
 from sruserve.server.errors import EngineFailure
+from sruserve.server.offload import in_own_thread
 
 _log = logging.getLogger(__name__)
 
@@ -31,19 +34,22 @@ class GrammarHost:
     def __init__(self) -> None:
         self._helper: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
+        self._lock = threading.Lock()  # of those that start it
 
     @property
     def pid(self) -> int | None:
         """The helper's process, if it runs."""
         return self._helper.pid if self._helper is not None else None
 
-    def fork(self) -> socket.socket:
+    async def fork(self) -> socket.socket:
         """Ask for a process; returns our end of its socket. Raises `EngineFailure`."""
         ours, theirs = socket.socketpair()
         with theirs:
             for _ in range(2):  # the helper may have been killed
                 try:
                     control = self._running()
+                    if control is None:
+                        control = await in_own_thread("grammars", self._start)
                     socket.send_fds(control, [COMMAND.pack(FORK)], [theirs.fileno()])
                     return ours
                 except OSError as error:
@@ -67,30 +73,35 @@ class GrammarHost:
             self._control.close()
             self._control = None
         if self._helper is not None:
-            try:
-                self._helper.wait(0.5)
-            except subprocess.TimeoutExpired:
-                self._helper.kill()
-                self._helper.wait()
-            self._helper = None
+            helper, self._helper = self._helper, None
+            helper.kill()
+            with suppress(RuntimeError):  # no thread: who starts another one waits for it
+                threading.Thread(target=helper.wait, name="grammars' end", daemon=True).start()
 
-    def _running(self) -> socket.socket:
+    def _running(self) -> socket.socket | None:
+        """The socket of the helper, if that runs."""
         if self._helper is not None and self._helper.poll() is not None:
             self.close()
-        if self._control is None:
-            ours, theirs = socket.socketpair()
-            ours.setblocking(False)  # a helper that hangs is replaced
-            with theirs:
-                self._helper = subprocess.Popen(  # noqa: S603 - our own interpreter
-                    [sys.executable, "-I", "-S", "-c", _code(theirs.fileno())],
-                    pass_fds=[theirs.fileno()],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    cwd="/",
-                    env=_environment(),
-                )
-            self._control = ours
         return self._control
+
+    def _start(self) -> socket.socket:
+        """Start the helper, on a thread; another one may have done so."""
+        with self._lock:
+            control = self._running()
+            if control is None:
+                control, theirs = socket.socketpair()
+                control.setblocking(False)  # a helper that hangs is replaced
+                with theirs:
+                    self._helper = subprocess.Popen(  # noqa: S603 - our own interpreter
+                        [sys.executable, "-I", "-S", "-c", _code(theirs.fileno())],
+                        pass_fds=[theirs.fileno()],
+                        stdin=subprocess.DEVNULL,
+                        stdout=subprocess.DEVNULL,
+                        cwd="/",
+                        env=_environment(),
+                    )
+                self._control = control
+            return control
 
     def __del__(self) -> None:
         self.close()

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Coroutine, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -49,7 +50,7 @@ class Grammars:
         self.memory = GrammarMemory(most_bytes)
 
     async def start(self, bounds: Bounds) -> GrammarProcess:
-        process = GrammarProcess(self.host, self.host.fork(), self.memory, bounds)
+        process = GrammarProcess(self.host, await self.host.fork(), self.memory, bounds)
         await process.start()
         return process
 
@@ -302,6 +303,25 @@ def test_a_helper_that_was_killed_is_replaced(grammars: Grammars) -> None:
     assert grammars.host.pid != helper
 
 
+def test_a_helper_that_hangs_is_ended_without_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = Grammars()
+    other.regex("a")
+    helper = other.host.pid
+    assert helper is not None
+    os.kill(helper, signal.SIGSTOP)
+    here, waited = threading.current_thread(), list[threading.Thread]()
+    wait = subprocess.Popen.wait
+
+    def waits(self: "subprocess.Popen[bytes]", timeout: float | None = None) -> int:
+        waited.append(threading.current_thread())
+        return wait(self, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", waits)
+    other.host.close()
+    until(lambda: is_gone(helper) and bool(waited))
+    assert here not in waited
+
+
 CODE = """
 import asyncio, os, signal
 from sruserve.server.engine.confined import *
@@ -310,7 +330,7 @@ from sruserve.server.engine.grammar_memory import GrammarMemory
 
 async def start():
     host = GrammarHost()
-    process = GrammarProcess(host, host.fork(), GrammarMemory(1 << 30), Bounds())
+    process = GrammarProcess(host, await host.fork(), GrammarMemory(1 << 30), Bounds())
     await process.start()
     await process.compile("regex", "a", Alphabet.of_values(b"a"))
     return host, process
