@@ -128,7 +128,8 @@ class Settings(BaseSettings):
     max_grammar_bytes: PositiveInt = Field(
         512 << 20,
         description="Memory of the processes that compile and follow regular expressions and JSON "
-        "schemas, together and per worker, before requests with other ones get 429.",
+        "schemas, together and per worker, before requests with other ones, and with the largest, "
+        "get 429.",
     )
     state_pool_bytes: PositiveInt = Field(
         256 << 20,

@@ -13,7 +13,8 @@ from sruserve.server.api.line import Line
 from sruserve.server.api.served import Served
 from sruserve.server.budget import Budget
 from sruserve.server.engine.alphabet import Alphabet
-from sruserve.server.engine.confined import Bounds, ConfinedConstraint, GrammarProcess
+from sruserve.server.engine.confined import Bounds, GrammarProcess
+from sruserve.server.engine.confined_text import ConfinedConstraint
 from sruserve.server.engine.grammar_host import GrammarHost
 from sruserve.server.engine.grammar_memory import GrammarMemory
 from sruserve.server.errors import DeadlineExceeded, InvalidRequest, Overloaded

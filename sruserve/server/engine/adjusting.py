@@ -1,6 +1,7 @@
 """Scores changed before a token is picked: biases, bans, penalties, a constraint's choice."""
 
 from collections.abc import Callable, Sequence
+from time import monotonic
 
 import numpy as np
 import torch
@@ -12,18 +13,43 @@ from sruserve.server.engine.constrained import TextPosition
 from sruserve.server.engine.pool import indices
 from sruserve.server.engine.streams import Stream
 
+_MOST_SECONDS = 0.01  # of a step that waits for grammars
+
 # Picks tokens, (streams) int64, from scores (streams, vocabulary), float32, at a step of a burst.
 Pick = Callable[[Tensor, int], Tensor]
+
+
+class Patience:
+    """How long steps wait for grammars: for those of others at most a third of the time."""
+
+    def __init__(self) -> None:
+        self._since = self._left = 0.0
+
+    def until(self, now: float, alone: bool) -> float:
+        """When to wait no longer. alone: a job that has the step to itself may wait longer."""
+        self._left = min(_MOST_SECONDS, self._left + (now - self._since) / 2)
+        return now + (_MOST_SECONDS if alone else max(0.0, self._left))
+
+    def waited(self, begun: float, now: float) -> None:
+        """Count a wait."""
+        self._left = max(-_MOST_SECONDS, self._left - (now - begun))
+        self._since = now
 
 
 class Adjusted:
     """A picker that first changes the scores of those streams that ask for it.
 
     The others' scores are what they were, and no row depends on another one.
+
+    late: a text's position is not known yet; its token counts when that is, in a later step.
     """
 
-    def __init__(self, pick: Pick, streams: Sequence[Stream], vocabulary: int) -> None:
-        self._pick = pick
+    def __init__(
+        self, pick: Pick, streams: Sequence[Stream], vocabulary: int, patience: Patience
+    ) -> None:
+        self._pick, self._patience = pick, patience
+        self._alone = len({stream.job for stream in streams}) == 1
+        self.late = False
         rows = [row for row, stream in enumerate(streams) if stream.job.sampling.adjusts]
         chosen = [streams[row] for row in rows]
         self._rows = rows
@@ -43,6 +69,8 @@ class Adjusted:
             changed -= self._penalties.of(logits.shape[1], logits.device)
         adjusted = logits.index_copy(0, rows, changed)
         spelling = {row: one for row, one in self._spellings.items() if not one.ended}
+        begun = monotonic()
+        until = self._patience.until(begun, self._alone)
         while True:
             for row, one in spelling.items():
                 _allow(adjusted, row, one)
@@ -50,10 +78,16 @@ class Adjusted:
             if spelling:
                 picked = tokens.tolist()
                 for row, one in spelling.items():
-                    one.expect(picked[row])
-                spelling = {row: one for row, one in spelling.items() if not one.take(picked[row])}
+                    token = one.expect(picked[row])
+                    if token != picked[row]:  # it was asked before
+                        tokens[row] = picked[row] = token
+                ready = {row: one for row, one in spelling.items() if one.ready(until)}
+                self.late = self.late or len(ready) < len(spelling)
+                spelling = {row: one for row, one in ready.items() if not one.take(picked[row])}
             if not spelling:  # or again for whoever was about to step into a dead end
                 break
+        if self._spellings:
+            self._patience.waited(begun, monotonic())
         if self._penalties is not None:
             self._penalties.add(tokens[self._rows].cpu())
         return tokens

@@ -1,18 +1,15 @@
-"""A constraint whose grammar is in a process of its own, with bounds of time and memory."""
+"""The server's end of a process that follows one grammar, with bounds of time and memory."""
 
 import asyncio
 import json
 import logging
+import select
 import socket
 from collections import deque
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
-from itertools import count
-from typing import BinaryIO, Self
+from dataclasses import asdict, dataclass
+from time import monotonic
 from weakref import finalize
-
-import numpy as np
-from numpy.typing import NDArray
 
 from sruserve.server.engine.alphabet import Alphabet
 from sruserve.server.engine.constrained import IDENTITY_BYTES
@@ -26,21 +23,18 @@ from sruserve.server.engine.wire import (
     TAKE,
     Position,
     frame,
+    next_frame,
     opened,
-    receive,
-    unframed,
     unpack_position,
 )
 from sruserve.server.errors import DeadlineExceeded, EngineFailure, InvalidRequest, ServeError
 
 _log = logging.getLogger(__name__)
 
-_NOWHERE = np.zeros(256, np.bool_)
 # A process is bounded in its own time. These end one that gets none, or that was stopped.
 _START_SECONDS = 20.0
 _STALL_SECONDS = 10.0
 _BEGIN_MS = 500  # of a CPU, to read the bytes of a state
-_MOST_EXPECTED = 64  # replies that fit into the buffer of a socket
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +65,14 @@ class GrammarProcess:
         self.pid = 0
         self._host, self._channel = host, channel
         self._channel.setblocking(False)
-        self._replies = channel.makefile("rb")
+        self._reason: ServeError | None = None
         self._unsent: deque[bytes] = deque()
-        self._expected = 0  # replies
-        finalize(self, _close, self._replies, channel)
+        self._sending, self._received = bytearray(), bytearray()
+        self._open: set[int] = set()  # texts that are not over
+        self._asked: deque[int] = deque()  # the texts of the answers that are to come
+        self._answers: dict[int, bytes] = {}
+        self._heard = 0.0
+        finalize(self, channel.close)
         memory.add(self)
 
     @property
@@ -116,28 +114,44 @@ class GrammarProcess:
                     "busy"
                 ) from None
             if isinstance(error, EOFError | OSError):
-                raise self._too_much() from None
+                raise self._why_ended() from None
             raise
-        self._channel.setblocking(True)
-        self._channel.settimeout(_STALL_SECONDS)
         self.held_bytes = self._base_bytes = int.from_bytes(verdict[IDENTITY_BYTES:], "little")
         return verdict[:IDENTITY_BYTES]
 
-    def begin(self, number: int, spelled: bytes) -> Position:
-        """A new text's position behind `spelled`."""
-        self._unsent.append(frame(MESSAGE.pack(BEGIN, number, _BEGIN_MS) + spelled))
-        return self.answer()
+    def begin(self, number: int, spelled: bytes) -> None:
+        """Ask for a new text's position behind `spelled`."""
+        self._open.add(number)
+        self._ask(number, MESSAGE.pack(BEGIN, number, _BEGIN_MS) + spelled)
 
     def take(self, number: int, token: int) -> None:
-        """Ask for a text's position behind one more token: what `answer` then returns.
+        """Ask for a text's position behind one more token."""
+        self._ask(number, MESSAGE.pack(TAKE, number, token))
 
-        Texts may ask before others have their answers, which come in the order of the questions.
-        """
-        self._unsent.append(frame(MESSAGE.pack(TAKE, number, token)))
-        if self._expected < _MOST_EXPECTED and not self.ended:
-            with suppress(OSError):  # `answer` finds out
-                self._send()
-            self._expected += 1
+    def answered(self, number: int, until: float = 0.0) -> bool:
+        """Whether a text's position is known, or never will be; waits for it until then."""
+        while number not in self._answers and not self.ended:
+            left = max(0.0, until - monotonic())
+            try:
+                if not self._exchange(min(left, 1.0)):
+                    if not left:
+                        return False
+                    continue
+            except (EOFError, OSError):
+                self.end()
+        return True
+
+    def answer(self, number: int) -> Position:
+        """A text's position that is `answered`; raises what keeps it from being known."""
+        reply = self._answers.pop(number, None)
+        if reply is None:
+            raise self._why_ended()
+        position = unpack_position(opened(reply))
+        grown = position.held_bytes > self.held_bytes
+        self.held_bytes = position.held_bytes
+        if grown:
+            self._memory.check()
+        return position
 
     def settle(self, number: int, tokens: int) -> None:
         """Tell how many of the tokens ahead are kept, when something is asked next."""
@@ -145,10 +159,17 @@ class GrammarProcess:
 
     def drop(self, number: int) -> None:
         """Tell that a text is over, when something is asked next; from any thread."""
+        self._open.discard(number)
+        self._answers.pop(number, None)
         self._unsent.append(frame(MESSAGE.pack(DROP, number, 0)))
 
-    def end(self) -> None:
-        """Let the process end when it has nothing to do; from any thread."""
+    def end(self, reason: ServeError | None = None) -> None:
+        """Let the process end when it has nothing to do; from any thread.
+
+        reason: what its texts are told; None: that it took too much.
+        """
+        if not self.ended:
+            self._reason = reason
         self.ended = True
         self._memory.forget(self)
         with suppress(OSError):
@@ -160,35 +181,52 @@ class GrammarProcess:
         if self.pid:
             self._host.kill(self.pid)
 
-    def answer(self) -> Position:
-        """The next position that was asked for; raises what keeps it from being told."""
-        if self.ended:
-            raise self._too_much()
-        try:
-            self._send()
-            reply = receive(self._replies)
-        except (EOFError, OSError) as error:
-            self.end()
-            if isinstance(error, TimeoutError):
-                _log.error("process %d of a grammar does not answer", self.pid)
-                raise EngineFailure("the regex or schema is not answered for; retry") from None
-            raise self._too_much() from None
-        self._expected = max(0, self._expected - 1)
-        position = unpack_position(opened(reply))
-        grown = position.held_bytes > self.held_bytes
-        self.held_bytes = position.held_bytes
-        if grown:
-            self._memory.check()
-        return position
+    def _ask(self, number: int, said: bytes) -> None:
+        """Send a question as far as that is possible at once; answers come in the same order."""
+        if not self._asked:
+            self._heard = monotonic()
+        self._asked.append(number)
+        self._unsent.append(frame(said))
+        if not self.ended:
+            with suppress(OSError):  # `answered` finds out
+                self._send()
 
     def _send(self) -> None:
-        messages = []
         while self._unsent:
-            messages.append(self._unsent.popleft())
-        if messages:
-            self._channel.sendall(b"".join(messages))
+            self._sending += self._unsent.popleft()
+        if self._sending:
+            with suppress(BlockingIOError):
+                del self._sending[: self._channel.send(self._sending)]
 
-    def _too_much(self) -> InvalidRequest:
+    def _exchange(self, seconds: float) -> bool:
+        """Send and receive what can be; whether anything could, after so long a wait."""
+        self._send()
+        poll = select.poll()
+        poll.register(self._channel, select.POLLIN | (select.POLLOUT if self._sending else 0))
+        ready = poll.poll(seconds * 1000)
+        if not ready:
+            if monotonic() - self._heard > _STALL_SECONDS:
+                _log.error("process %d of a grammar does not answer", self.pid)
+                self.end(EngineFailure("the regex or schema is not answered for; retry"))
+            return False
+        if ready[0][1] & ~select.POLLOUT:
+            self._receive()
+        return True
+
+    def _receive(self) -> None:
+        part = self._channel.recv(1 << 16)
+        if not part:
+            raise EOFError
+        self._heard = monotonic()
+        self._received += part
+        while (reply := next_frame(self._received)) is not None:
+            number = self._asked.popleft()
+            if number in self._open:
+                self._answers[number] = reply
+
+    def _why_ended(self) -> ServeError:
+        if self._reason is not None:
+            return type(self._reason)(self._reason.message)
         bounds = self.bounds
         return InvalidRequest(
             "the regex or schema cannot be followed: it takes more than "
@@ -198,114 +236,9 @@ class GrammarProcess:
 
     async def _hear(self) -> bytes:
         loop, received = asyncio.get_running_loop(), bytearray()
-        while (message := unframed(bytes(received))) is None:
+        while (message := next_frame(received)) is None:
             part = await loop.sock_recv(self._channel, 4096)
             if not part:
                 raise EOFError
             received += part
         return message
-
-
-def _close(replies: BinaryIO, channel: socket.socket) -> None:
-    """Let go of a process, which then ends when it has nothing to do."""
-    replies.close()
-    channel.close()
-
-
-@dataclass(frozen=True, slots=True, weakref_slot=True)
-class ConfinedConstraint:
-    """A constraint for the alphabet of one model; its process ends when nobody holds it."""
-
-    identity: bytes
-    process: GrammarProcess = field(compare=False, repr=False)
-    alphabet: Alphabet = field(compare=False, repr=False)
-    _numbers: "count[int]" = field(default_factory=count, compare=False, repr=False)
-
-    @classmethod
-    async def compiled(
-        cls, kind: str, given: object, alphabet: Alphabet, process: GrammarProcess
-    ) -> Self:
-        """A `regex` or `json_schema`; raises `InvalidRequest`, or what `Constraint` raises."""
-        return cls(await process.compile(kind, given, alphabet), process, alphabet)
-
-    def begin(self, spelled: bytes = b"") -> "ConfinedSpelling":
-        """The position behind `spelled`; raises `StateTampered` if no match begins so."""
-        number = next(self._numbers)
-        position = self.process.begin(number, spelled)
-        return ConfinedSpelling(self, number, spelled, position)
-
-
-class ConfinedSpelling:
-    """The position of one text in a confined grammar; see `TextPosition`."""
-
-    def __init__(
-        self, constraint: ConfinedConstraint, number: int, spelled: bytes, position: Position
-    ) -> None:
-        self._process, self._alphabet = constraint.process, constraint.alphabet
-        self._number = number
-        self._spelled = bytearray(spelled)
-        self._trail: list[NDArray[np.bool_]] = []  # the options before each new byte
-        self._options = position.options
-        self._asked = False
-        self.problem = position.problem
-
-    @property
-    def spelled(self) -> bytes:
-        """The bytes taken."""
-        return bytes(self._spelled)
-
-    @property
-    def length(self) -> int:
-        """How many bytes that are."""
-        return len(self._spelled)
-
-    @property
-    def ahead(self) -> int:
-        """Tokens taken that are not settled."""
-        return len(self._trail)
-
-    @property
-    def ended(self) -> bool:
-        """Whether nothing can follow: the match is whole, or there is a `problem`."""
-        return not self._options.any()
-
-    @property
-    def ids(self) -> NDArray[np.int64]:
-        """The tokens that may come next."""
-        return self._alphabet.ids[self._options]
-
-    def expect(self, token: int) -> None:
-        """Say what `take` will be called with next, so that texts are looked into at a time."""
-        if not self._asked:
-            self._asked = True
-            self._process.take(self._number, token)
-
-    def take(self, token: int) -> bool:
-        """Go on by one of `ids`; False: that is a dead end, and now it is none of them."""
-        self.expect(token)
-        self._asked = False
-        try:
-            position = self._process.answer()
-        except ServeError as error:
-            # without the frames, which hold this text and with it the process
-            position = Position(True, 0, _NOWHERE, error.with_traceback(None))
-        if position.taken:
-            self._trail.append(self._options)
-            self._spelled.append(self._alphabet.values[token])
-        self._options, self.problem = position.options, position.problem
-        return position.taken
-
-    def settle(self, count: int) -> None:
-        """Keep the first `count` of the tokens ahead, and take the others back."""
-        if self._asked:  # and never answered: later answers would be taken for others
-            self._process.end()
-        back = len(self._trail) - count
-        if back:
-            del self._spelled[-back:]
-            self._options = self._trail[count]
-        if self._trail:
-            self._process.settle(self._number, count)
-        self._trail.clear()
-
-    def __del__(self) -> None:
-        self._process.drop(self._number)

@@ -44,8 +44,23 @@ class TextPosition(Protocol):
         """The tokens that may come next."""
         ...
 
-    def expect(self, token: int) -> None:
-        """Say what `take` will be called with next, so that texts are looked into at a time."""
+    @property
+    def late(self) -> bool:
+        """Whether a token is expected whose position is not known yet."""
+        ...
+
+    def ready(self, until: float = 0.0) -> bool:
+        """Whether what was asked last is known; waits for it until then, by `time.monotonic`.
+
+        Raises `StateTampered`, or what else keeps a text from beginning.
+        """
+        ...
+
+    def expect(self, token: int) -> int:
+        """Say what to take next, so that texts are looked into at a time, and `take` that then.
+
+        Returns the token, or the one that is expected already.
+        """
         ...
 
     def take(self, token: int) -> bool:
@@ -66,5 +81,8 @@ class TextConstraint(Protocol):
         ...
 
     def begin(self, spelled: bytes = b"") -> TextPosition:
-        """The position behind `spelled`; raises `StateTampered` if no match begins so."""
+        """The position behind `spelled`, of no use before it is `ready`.
+
+        Raises `StateTampered` if no match begins so, here or when asked whether it is ready.
+        """
         ...

@@ -4,6 +4,8 @@ import threading
 from typing import Protocol
 from weakref import WeakSet
 
+from sruserve.server.errors import Overloaded, ServeError
+
 PROCESS_BYTES = 4 << 20  # of a process before it holds anything: pages that it shares no more
 
 
@@ -12,8 +14,8 @@ class Holder(Protocol):
 
     held_bytes: int
 
-    def end(self) -> None:
-        """Let the process end; from any thread."""
+    def end(self, reason: ServeError | None = None) -> None:
+        """Let the process end, and tell its texts why; from any thread."""
         ...
 
 
@@ -55,7 +57,12 @@ class GrammarMemory:
                 return
             largest = max(self._holders, key=_held_bytes)
             self._holders.discard(largest)
-        largest.end()
+        largest.end(
+            Overloaded(
+                "all regular expressions and schemas together take more memory than they may "
+                "(SRUSERVE_MAX_GRAMMAR_BYTES), and this one took most; retry after a moment"
+            )
+        )
 
     def _sum(self) -> int:
         return sum(_held_bytes(holder) for holder in self._holders)

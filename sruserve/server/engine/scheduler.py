@@ -9,6 +9,7 @@ from sruserve.kernels.memory import is_out_of_memory
 from sruserve.model.text import Codec
 from sruserve.server.engine.admitted import Admitted
 from sruserve.server.engine.batch import Batch
+from sruserve.server.engine.constrained import TextPosition
 from sruserve.server.engine.decoders import Decoders
 from sruserve.server.engine.fair_queue import FairQueue
 from sruserve.server.engine.fair_shares import cost_of
@@ -17,7 +18,7 @@ from sruserve.server.engine.jobs import Job
 from sruserve.server.engine.limits import Limits
 from sruserve.server.engine.states import States
 from sruserve.server.engine.step_time import StepTime
-from sruserve.server.engine.streams import Stream, streams_of
+from sruserve.server.engine.streams import Stream, positions_of, streams_of
 from sruserve.server.errors import (
     DeadlineExceeded,
     EngineFailure,
@@ -28,6 +29,7 @@ from sruserve.server.errors import (
 )
 
 _GLANCE_SECONDS = 20e-6  # between two looks, while all that there is to do is on its way
+_LOOK_SECONDS = 500e-6  # the same, while texts wait for their grammars
 _DECODE_SHARE = 8  # while streams decode, inputs take at most 1/8 of a step, so none stalls
 _AHEAD = 2  # begin the streams of so many steps, so that their states arrive during the first
 _MANY_ITEMS = 16  # making the streams of a job with more takes time: of one such job in a step
@@ -74,6 +76,8 @@ class Scheduler:
         self._decoding = Decoders()
         self._step_time = StepTime(limits.max_batch_tokens)
         self._crowded = False  # not all streams that decode are in the last batch
+        self._beginning: dict[Job, list[TextPosition]] = {}  # in their grammars
+        self._late: list[Stream] = []  # have read their inputs, but for a token
         self._idle = False  # the last batch was empty
 
     @property
@@ -100,12 +104,15 @@ class Scheduler:
     def next_batch(self) -> Batch:
         """What to compute next; waits while there is nothing. Empty after `wake`."""
         if self._jobs or self._states.busy:
-            self._receive(_GLANCE_SECONDS if self._idle else 0)
+            glance = _GLANCE_SECONDS if self._states.busy else _LOOK_SECONDS
+            self._receive(glance if self._idle else 0)
         else:
             self._receive(None)
         self._end_early()
         if self._large:
             self._open_large()
+        if self._beginning:
+            self._open_begun()
         self._states.make_room(self.running)
         most = self._limits.max_batch_tokens
         few = max(1, most // _DECODE_SHARE)
@@ -116,6 +123,7 @@ class Scheduler:
             room = min(most - min(few, self._queue.tokens), self._step_time.streams)
             decodes = self._decoding.choose(max(1, room))
         self._crowded = len(decodes) < len(self._decoding)
+        decodes = [stream for stream in decodes if stream.ready]
         budget = most - len(decodes)
         if decodes:
             budget = max(min(budget, few), 1)
@@ -133,6 +141,8 @@ class Scheduler:
             if not stream.remaining:
                 self._admitted.remove(stream)
                 self._leave(stream.job)
+            elif stream.late:
+                self._late.append(stream)
             elif not stream.dropped:
                 self._queue.put_back(stream)
 
@@ -208,11 +218,31 @@ class Scheduler:
                 return
 
     def _open(self, job: Job) -> None:
-        entry = self._jobs[job]
-        entry.unopened = False
-        self._unopened -= len(job.items)
         try:
-            streams = streams_of(job, self._codec)
+            self._beginning[job] = positions_of(job)
+        except ServeError as error:
+            self._fail(job, error)
+        else:
+            self._open_if_begun(job)
+
+    def _open_begun(self) -> None:
+        for job in list(self._beginning):
+            if job in self._jobs:
+                self._open_if_begun(job)
+            else:
+                del self._beginning[job]
+
+    def _open_if_begun(self, job: Job) -> None:
+        """Make the streams of a job when all of its texts have their places in its constraint."""
+        entry = self._jobs[job]
+        positions = self._beginning[job]
+        try:
+            if not all(position.ready() for position in positions):
+                return
+            del self._beginning[job]
+            entry.unopened = False
+            self._unopened -= len(job.items)
+            streams = streams_of(job, self._codec, positions)
             self._states.receive(streams)
         except ServeError as error:
             self._fail(job, error)
@@ -262,6 +292,13 @@ class Scheduler:
 
     def _land(self) -> None:
         """See which states have arrived, and end the jobs of those that never will."""
+        late, self._late = self._late, []
+        for stream in late:
+            if not stream.dropped:
+                if stream.ready:
+                    self._queue.put_back(stream)
+                else:
+                    self._late.append(stream)
         arriving, self._arriving = self._arriving, []
         for stream in arriving:
             try:

@@ -62,7 +62,8 @@ class Settler:
         fail: called with a job whose text or state could not be made, and why.
         """
         for stream, count in batch.inputs:
-            stream.done += count
+            if not (stream.late and count == stream.remaining):  # or it is taken again
+                stream.done += count
         self._scheduler.settle(batch)
         generated = characters = 0
         interval = self._flush_seconds()
@@ -71,6 +72,10 @@ class Settler:
         failed: dict[Job, BaseException] = {}
         for advance in advances:
             stream = advance.stream
+            if advance.tokens and stream.late and not stream.spelled_ahead:  # it waits
+                row, advance.row = advance.row, -1
+                self._states.pool.release(row)
+                continue
             stream.found.add(advance.found)
             if not advance.tokens:
                 self._swap(advance)
@@ -122,7 +127,7 @@ class Settler:
         """Assemble what was sampled; an end inside it takes the state back to the end."""
         stream = advance.stream
         used, ending, told = stream.write(advance.tokens, advance.logprobs)
-        if used < len(advance.tokens) and stream.job.keep is not Keep.NOTHING:
+        if used < len(advance.tokens) and (ending is None or stream.job.keep is not Keep.NOTHING):
             self._stepper.replay(stream, advance.tokens[: used - 1], advance.row)
             self._metrics.replayed()
         return used, ending, told

@@ -6,14 +6,15 @@ from numpy.typing import NDArray
 
 from sruserve.server.engine.alphabet import Alphabet
 from sruserve.server.engine.matching import END, following
+from sruserve.server.engine.spelled import Spelled
 from sruserve.server.engine.witness import Work, witness
-from sruserve.server.errors import InvalidRequest
+from sruserve.server.errors import InvalidRequest, ServeError
 
 _MOST_WORK = 1000  # steps that a search may take, about 20 ms
 _EARNED = 32  # of them for every byte
 
 
-class Spelling:
+class Spelling(Spelled):
     """The position of one text. Tokens taken since the last `settle` can be taken back.
 
     matcher: at the position that `spelled` led to; from now on the spelling's own.
@@ -23,46 +24,27 @@ class Spelling:
     def __init__(
         self, matcher: LLMatcher, alphabet: Alphabet, spelled: bytes, way: bytes | None
     ) -> None:
-        self._matcher, self._alphabet = matcher, alphabet
-        self._spelled, self._way = bytearray(spelled), way
+        super().__init__(alphabet, spelled)
+        self._matcher, self._way = matcher, way
         self._work = Work(_MOST_WORK)
-        self._trail: list[tuple[NDArray[np.bool_], bytes | None]] = []  # before each new byte
+        self._ways: list[bytes | None] = []  # before each new byte
         self._next: dict[int, bytes] = {}  # ways behind bytes that may come next
-        self.problem: InvalidRequest | None = None
+        self.problem: ServeError | None = None
+        self.late = False
         self._options = self._found()
-
-    @property
-    def spelled(self) -> bytes:
-        """The bytes taken."""
-        return bytes(self._spelled)
-
-    @property
-    def length(self) -> int:
-        """How many bytes that are."""
-        return len(self._spelled)
-
-    @property
-    def ahead(self) -> int:
-        """Tokens taken that are not settled."""
-        return len(self._trail)
-
-    @property
-    def ended(self) -> bool:
-        """Whether nothing can follow: the match is whole, or there is a `problem`."""
-        return not self._options.any()
 
     @property
     def options(self) -> NDArray[np.bool_]:
         """Which bytes may come next, (256)."""
         return self._options
 
-    @property
-    def ids(self) -> NDArray[np.int64]:
-        """The tokens that may come next."""
-        return self._alphabet.ids[self._options]
+    def ready(self, until: float = 0.0) -> bool:  # noqa: ARG002
+        """See `TextPosition`: it always is."""
+        return True
 
-    def expect(self, token: int) -> None:
+    def expect(self, token: int) -> int:
         """See `TextPosition`: there is nothing to begin with."""
+        return token
 
     def take(self, token: int) -> bool:
         """Go on by one of `ids`; False: that is a dead end, and now it is none of them."""
@@ -73,7 +55,8 @@ class Spelling:
             if way is None:
                 self._options[byte] = False
                 return False
-        self._trail.append((self._options, self._way))
+        self._trail.append(self._options)
+        self._ways.append(self._way)
         self._matcher.consume_token(byte)
         self._spelled.append(byte)
         self._way = way
@@ -88,9 +71,10 @@ class Spelling:
         if back:
             self._matcher.rollback(back)
             del self._spelled[-back:]
-            self._options, self._way = self._trail[count]
+            self._options, self._way = self._trail[count], self._ways[count]
             self._next.clear()
         self._trail.clear()
+        self._ways.clear()
 
     def _found(self) -> NDArray[np.bool_]:
         """The bytes that may come next. Behind a match the first of them is made sure of."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from sruserve.kernels import RaggedBatch
 from sruserve.kernels.devices import Pace
 from sruserve.model.folder import Model
-from sruserve.server.engine.adjusting import Adjusted, Pick
+from sruserve.server.engine.adjusting import Adjusted, Patience, Pick
 from sruserve.server.engine.batch import Batch
 from sruserve.server.engine.decoding import Decoding
 from sruserve.server.engine.jobs import Kind
@@ -30,6 +30,7 @@ class Stepper:
         self._readout = Readout(model)
         self._decoding: Decoding | None = None
         self._pace = Pace(self._network.device)
+        self._patience = Patience()
 
     def warm_up(self, most_streams: int, burst: int) -> None:
         """On a GPU, capture the bursts of up to so many streams and steps."""
@@ -144,7 +145,8 @@ class Stepper:
                     logits[i], int(tokens[i]), sampling[i].logprobs or 0
                 )
                 advances[i].logprobs.append(logprobs)
-            following = advance_all(tokens) if step + 1 < burst else None
+            late = isinstance(pick, Adjusted) and pick.late
+            following = advance_all(tokens) if step + 1 < burst and not late else None
             if following is None:
                 break
             hidden = following
@@ -161,7 +163,9 @@ class Stepper:
         else:
             windows = [stream.window for stream in streams]
             pick = Sampler(sampling, windows, uniforms, self._network.device)
-        return Adjusted(pick, streams, self._outputs) if any(s.adjusts for s in sampling) else pick
+        if not any(s.adjusts for s in sampling):
+            return pick
+        return Adjusted(pick, streams, self._outputs, self._patience)
 
     def _source(self, advance: Advance) -> int:
         """The row that a stream starts from; on the CPU, a request's state is put in place here."""

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from sruserve.kernels.slots import WINDOW
 from sruserve.model.text import Codec
-from sruserve.server.engine.constrained import MOST_SPELLED, TextConstraint, TextPosition
+from sruserve.server.engine.constrained import MOST_SPELLED, TextPosition
 from sruserve.server.engine.found import Found
 from sruserve.server.engine.jobs import (
     COMPLETE,
@@ -41,7 +41,25 @@ _DRAWS = 128  # random numbers made ahead: one call costs as much as the first h
 Ids = NDArray[np.int64]
 
 
-def streams_of(job: Job, codec: Codec | None) -> list["Stream"]:
+def positions_of(job: Job) -> list[TextPosition]:
+    """A place for every text of a job in its constraint, if it has one.
+
+    It is where the text's state left it, but behind a prompt it begins.
+    """
+    constraint = job.sampling.constraint
+    if constraint is None:
+        return []
+    positions = []
+    for item in job.items:
+        start = item.start or _NEW
+        goes_on = start.constraint == constraint.identity and not len(item.inputs)
+        positions.append(constraint.begin(start.spelled if goes_on else b""))
+    return positions
+
+
+def streams_of(
+    job: Job, codec: Codec | None, positions: Sequence[TextPosition] = ()
+) -> list["Stream"]:
     """A stream for every item of a job. Choices of one prompt share its tokens."""
     if not job.kind.predicts:
         return [Stream(job, index, codec, _NONE) for index in range(len(job.items))]
@@ -53,7 +71,8 @@ def streams_of(job: Job, codec: Codec | None) -> list["Stream"]:
         if key not in known:
             tokens: Ids = item.inputs.astype(np.int64, copy=False)
             known[key] = np.concatenate(([pending], tokens)) if pending >= 0 else tokens
-        streams.append(Stream(job, index, codec, known[key]))
+        position = positions[index] if positions else None
+        streams.append(Stream(job, index, codec, known[key], position))
     return streams
 
 
@@ -71,7 +90,14 @@ class Stream:
     checkpoint: a state of it, or its last one, is on its way to be told.
     """
 
-    def __init__(self, job: Job, index: int, codec: Codec | None, known: Ids) -> None:
+    def __init__(
+        self,
+        job: Job,
+        index: int,
+        codec: Codec | None,
+        known: Ids,
+        spelling: TextPosition | None = None,
+    ) -> None:
         item = job.items[index]
         start = item.start or _NEW
         self.job, self.index, self.codec = job, index, codec
@@ -86,7 +112,7 @@ class Stream:
         self.window: list[int] = []
         self.inputs: NDArray[np.int64] | NDArray[np.float32] = item.inputs
         self.generated = 0
-        self.spelling = _spelling(job.sampling.constraint, start, len(item.inputs) > 0)
+        self.spelling = spelling
         self.samples = job.kind is Kind.GENERATE and self.ending is None
         if job.kind.predicts:
             # The last token is consumed only where something is to be sampled after it.
@@ -133,6 +159,21 @@ class Stream:
         """The lengths of the sequences that it consists of: one, or the two of a pair."""
         first = self.job.items[self.index].first
         return (len(self.inputs),) if first is None else (first, len(self.inputs) - first)
+
+    @property
+    def late(self) -> bool:
+        """Whether its constraint has not been told of the token that was picked last."""
+        return self.spelling is not None and self.spelling.late
+
+    @property
+    def spelled_ahead(self) -> int:
+        """Tokens that its constraint has taken in this step."""
+        return 0 if self.spelling is None else self.spelling.ahead
+
+    @property
+    def ready(self) -> bool:
+        """Whether a step can pick its next token."""
+        return self.spelling is None or self.spelling.ready()
 
     @property
     def tokens_left(self) -> int:
@@ -290,13 +331,3 @@ def not_finite() -> NotFinite:
         "the numbers of the model become NaN or infinite with this input, so there is no result "
         "and no state to go on from: send smaller numbers, or go on from an earlier state"
     )
-
-
-def _spelling(
-    constraint: TextConstraint | None, start: Snapshot, prompted: bool
-) -> TextPosition | None:
-    """A text's place in a constraint: where its state left it, but behind a prompt it begins."""
-    if constraint is None:
-        return None
-    goes_on = start.constraint == constraint.identity and not prompted
-    return constraint.begin(start.spelled if goes_on else b"")

@@ -52,12 +52,16 @@ def receive(channel: BinaryIO) -> bytes:
     return _exactly(channel, length)
 
 
-def unframed(received: bytes) -> bytes | None:
-    """The only message in what was received; None: it is not complete."""
+def next_frame(received: bytearray) -> bytes | None:
+    """Take the first message out of what was received; None: it is not complete."""
     if len(received) < _LENGTH.size:
         return None
-    (length,) = _LENGTH.unpack_from(received)
-    return received[_LENGTH.size :] if len(received) == _LENGTH.size + length else None
+    end = _LENGTH.size + _LENGTH.unpack_from(received)[0]
+    if len(received) < end:
+        return None
+    message = bytes(received[_LENGTH.size : end])
+    del received[:end]
+    return message
 
 
 def good(reply: bytes) -> bytes:

@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Coroutine, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,15 +18,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sruserve.server.engine import confined
 from sruserve.server.engine.alphabet import Alphabet
-from sruserve.server.engine.confined import Bounds, ConfinedConstraint, GrammarProcess
+from sruserve.server.engine.confined import Bounds, GrammarProcess
+from sruserve.server.engine.confined_text import ConfinedConstraint, ConfinedSpelling
 from sruserve.server.engine.constrained import MOST_SPELLED
 from sruserve.server.engine.constraint import Constraint
 from sruserve.server.engine.grammar_host import GrammarHost
 from sruserve.server.engine.grammar_memory import GrammarMemory
-from sruserve.server.engine.jobs import Generated
-from sruserve.server.errors import InvalidRequest, ServeError, StateTampered
-from tests.server.engine.driver import Driver
+from sruserve.server.engine.jobs import Generated, Item, Kind, Sampling
+from sruserve.server.errors import EngineFailure, InvalidRequest, Overloaded, StateTampered
+from tests.server.engine.driver import Driver, Told
 from tests.server.engine.test_constraint import SCHEMAS
 from tests.server.test_clients_that_leave import until
 from tests.support import random_model
@@ -70,6 +74,13 @@ def run(work: Coroutine[Any, Any, T]) -> T:
             return await work
 
     return asyncio.run(within())
+
+
+def begun(constraint: ConfinedConstraint, spelled: bytes = b"") -> ConfinedSpelling:
+    """A position that is there; raises what keeps it from being so."""
+    position = constraint.begin(spelled)
+    assert position.ready(time.monotonic() + 60)
+    return position
 
 
 def is_gone(pid: int) -> bool:
@@ -125,13 +136,13 @@ def test_a_confined_text_has_the_same_options_as_one_that_is_not(
         return
     confined = run(grammars.make(kind, given, alphabet=alphabet))
     assert confined.identity == inside.identity
-    one, other = inside.begin(), confined.begin()
+    one, other = inside.begin(), begun(confined)
     for draw, settle, kept in draws:
         assert one.ids.tolist() == other.ids.tolist()
         if one.ended:
             break
         token = int(one.ids[draw % len(one.ids)])
-        other.expect(token)
+        assert other.expect(token) == token
         assert one.take(token) == other.take(token)
         if settle:
             count = min(kept, one.ahead)
@@ -140,7 +151,7 @@ def test_a_confined_text_has_the_same_options_as_one_that_is_not(
         assert (one.spelled, one.ahead, one.ended) == (other.spelled, other.ahead, other.ended)
     one.settle(0)
     again = inside.begin(one.spelled).ids.tolist()  # it knows of fewer dead ends
-    assert confined.begin(one.spelled).ids.tolist() == again
+    assert begun(confined, one.spelled).ids.tolist() == again
 
 
 HOSTILE: list[tuple[str, Any]] = [
@@ -161,7 +172,7 @@ def test_a_grammar_that_takes_too_much_ends_its_own_process_and_is_refused(
         run(grammars.make(kind, given))
     assert psutil.Process().memory_info().rss - before < 64 << 20
     assert len(grammars.memory) == 0
-    assert grammars.regex("a").begin().ids.tolist() == [97]
+    assert begun(grammars.regex("a")).ids.tolist() == [97]
 
 
 def test_repeated_characters_are_not_walked_through_before_they_are_written(
@@ -169,7 +180,7 @@ def test_repeated_characters_are_not_walked_through_before_they_are_written(
 ) -> None:
     """`a{100000000}` once took 5 GiB in a minute and a half."""
     bounds = Bounds(compile_seconds=0.5, compile_bytes=16 << 20)
-    spelling = grammars.regex("xa{100000000}|yb", bounds=bounds).begin()
+    spelling = begun(grammars.regex("xa{100000000}|yb", bounds=bounds))
     for token in b"xaaa":
         assert spelling.take(token)
     assert spelling.ids.tolist() == [97]
@@ -189,7 +200,7 @@ def test_a_text_whose_grammar_grows_too_much_fails_alone(lm: Driver, grammars: G
         assert isinstance(again, Generated)
         assert again.text == alone.text
         with pytest.raises(InvalidRequest):
-            large.begin()
+            begun(large)
         assert not large.process.fresh
 
     run(both())
@@ -199,7 +210,7 @@ def test_a_step_that_takes_too_long_ends_its_process(grammars: Grammars) -> None
     endless = {"type": "array", "items": {"type": "integer"}, "minItems": 100_000_000}
     described = {"anyOf": [{"const": "s"}, endless]}
     constraint = run(grammars.make("json_schema", described, Bounds(step_seconds=0.004)))
-    spelling = constraint.begin()
+    spelling = begun(constraint)
     assert spelling.take(ord("["))
     assert isinstance(spelling.problem, InvalidRequest)
     assert spelling.ended
@@ -209,7 +220,7 @@ def test_a_step_that_takes_too_long_ends_its_process(grammars: Grammars) -> None
 def test_a_text_earns_the_time_of_its_steps(grammars: Grammars) -> None:
     def taken(bounds: Bounds) -> int:
         constraint = run(grammars.make("regex", "[a-z ]{18000}", bounds))
-        spelling = constraint.begin()
+        spelling = begun(constraint)
         for count in range(4000):
             if spelling.problem is not None:
                 return count
@@ -218,19 +229,19 @@ def test_a_text_earns_the_time_of_its_steps(grammars: Grammars) -> None:
         return 4000
 
     assert taken(Bounds()) == 4000
-    assert taken(Bounds(step_seconds=0.02, earned_seconds=1e-6)) < 4000
+    assert taken(Bounds(step_seconds=0.004, earned_seconds=1e-6)) < 4000
 
 
 def test_a_long_text_is_read_again_with_the_fuel_of_many_steps(grammars: Grammars) -> None:
     spelled = b"ab c" * 4000
     constraint = grammars.regex("[a-z ]{18000}")
-    assert constraint.begin(spelled).spelled == spelled
+    assert begun(constraint, spelled).spelled == spelled
     whole = run(grammars.make("json_schema", {"type": "array", "items": {"type": "integer"}}))
     longest = (b"[" + b"1," * MOST_SPELLED)[:MOST_SPELLED]
-    assert whole.begin(longest).length == MOST_SPELLED
+    assert begun(whole, longest).length == MOST_SPELLED
     with pytest.raises(StateTampered):
-        constraint.begin(b"ab9")
-    assert constraint.begin(b"ab").length == 2
+        begun(constraint, b"ab9")
+    assert begun(constraint, b"ab").length == 2
 
 
 def test_a_compilation_ends_with_those_who_wait_for_it(grammars: Grammars) -> None:
@@ -251,7 +262,7 @@ def test_a_compilation_ends_with_those_who_wait_for_it(grammars: Grammars) -> No
 
 def test_a_process_ends_when_nobody_holds_its_constraint(grammars: Grammars) -> None:
     constraint = grammars.regex("ab")
-    spelling, pid = constraint.begin(), constraint.process.pid
+    spelling, pid = begun(constraint), constraint.process.pid
     del constraint
     assert spelling.take(97)
     assert not is_gone(pid)
@@ -270,7 +281,7 @@ def test_positions_of_texts_that_are_over_are_forgotten(grammars: Grammars) -> N
         )
     )
     for _ in range(300):
-        assert constraint.begin(b"[" + b"1," * 1000).length == 2001
+        assert begun(constraint, b"[" + b"1," * 1000).length == 2001
 
 
 def test_a_process_has_none_of_the_servers_secrets_and_sockets(
@@ -298,8 +309,8 @@ def test_a_helper_that_was_killed_is_replaced(grammars: Grammars) -> None:
     assert helper is not None
     os.kill(helper, signal.SIGKILL)
     until(lambda: is_gone(helper))
-    assert constraint.begin().take(97)  # what it has started goes on
-    assert grammars.regex("b+").begin().take(98)
+    assert begun(constraint).take(97)  # what it has started goes on
+    assert begun(grammars.regex("b+")).take(98)
     assert grammars.host.pid != helper
 
 
@@ -320,6 +331,78 @@ def test_a_helper_that_hangs_is_ended_without_a_wait(monkeypatch: pytest.MonkeyP
     other.host.close()
     until(lambda: is_gone(helper) and bool(waited))
     assert here not in waited
+
+
+def test_a_text_whose_grammar_is_slow_is_left_out_of_steps_and_says_the_same(
+    lm: Driver, grammars: Grammars
+) -> None:
+    def said(told: Told) -> str:
+        return "".join(piece.text for piece in told.by_item[0] if isinstance(piece, Generated))
+
+    def has_told(told: Told, characters: int) -> bool:
+        return len(said(told)) >= characters
+
+    async def both() -> None:
+        constraint = await grammars.make("regex", "[a-z]{60}")
+        item = Item(lm.ids("Hello"), seed=7)
+        wanted = Sampling(max_tokens=50, constraint=constraint)
+        alone = await lm.generate("Hello", 50, constraint=constraint)
+        for tokens in (0, 1, 20):  # before it begins, with its first one, and within a burst
+            slow = lm.job(Kind.GENERATE, [item], sampling=wanted, stream=True)
+            await lm.until(partial(has_told, slow, tokens))
+            os.kill(constraint.process.pid, signal.SIGSTOP)
+            for _ in range(3):  # others go on
+                assert (await lm.generate("Hello", 100)).tokens
+            os.kill(constraint.process.pid, signal.SIGCONT)
+            await slow.results()
+            assert said(slow) == alone.text
+
+    run(both())
+
+
+def test_a_process_that_does_not_answer_is_a_failure_and_no_fault_of_the_client(
+    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    constraint = grammars.regex("a+")
+    position = begun(constraint)
+    os.kill(constraint.process.pid, signal.SIGSTOP)
+    monkeypatch.setattr(confined, "_STALL_SECONDS", 0.01)
+    assert position.take(97)
+    assert isinstance(position.problem, EngineFailure)
+    with pytest.raises(EngineFailure):
+        begun(constraint)
+
+
+def test_answers_are_told_apart_and_those_of_texts_that_are_over_are_forgotten(
+    grammars: Grammars,
+) -> None:
+    constraint = grammars.regex("a[bc]|x[yz]")
+    one, gone, other = begun(constraint), begun(constraint), begun(constraint)
+    one.expect(ord("a"))
+    gone.expect(ord("x"))
+    other.expect(ord("x"))
+    del gone
+    assert other.take(ord("x"))
+    assert one.take(ord("a"))
+    assert bytes(other.ids.tolist()) == b"yz"
+    assert bytes(one.ids.tolist()) == b"bc"
+    assert not constraint.process._answers
+
+
+def test_a_token_that_is_late_is_taken_back_alone(grammars: Grammars) -> None:
+    spelling = begun(grammars.regex("[a-c]{3}[x-z]{3}"))
+    assert spelling.take(ord("a"))
+    assert spelling.take(ord("b"))
+    spelling.expect(ord("c"))
+    spelling.settle(2)
+    assert spelling.take(ord("c"))
+    assert bytes(spelling.ids.tolist()) == b"xyz"
+    spelling.settle(0)
+    assert spelling.spelled == b"ab"
+    assert spelling.take(ord("a"))
+    assert spelling.take(ord("x"))
+    spelling.settle(2)
+    assert spelling.spelled == b"abax"
 
 
 CODE = """
@@ -355,11 +438,13 @@ def test_what_all_hold_together_is_bounded_and_the_largest_ends(grammars: Gramma
     try:
         small, large = few.regex("[a-z]{9}"), few.regex(r"(\w{1,80}\s?){1,80}")
         assert len(few.memory) == 2
-        position = small.begin()
-        growing = large.begin()
+        position = begun(small)
+        growing = begun(large)
         while not growing.ended:
             assert growing.take(growing.ids[0])
-        assert isinstance(growing.problem, ServeError)
+        assert isinstance(growing.problem, Overloaded)
+        with pytest.raises(Overloaded):
+            begun(large)
         assert few.memory.held_bytes <= 12 << 20
         assert position.take(97)
         assert position.problem is None
