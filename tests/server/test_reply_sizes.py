@@ -173,7 +173,7 @@ def test_a_tenant_leaves_room_for_the_replies_of_others(serve: Serve) -> None:
 
 def test_tensors_that_are_being_sent_count_as_their_tenants(serve: Serve) -> None:
     keys = "greedy:greedy-key,modest:modest-key"
-    texts = 100
+    texts = 60
     text = {"name": "text", "datatype": "BYTES", "shape": [texts, 1], "data": ["who"] * texts}
     limits: dict[str, Any] = {"api_keys": keys, "max_queue_bytes": 8 * MOST}
     with serve("question", **limits) as (client, application):
