@@ -17,6 +17,7 @@ from sruserve.server.api.parts import check_parts
 from sruserve.server.api.problems import as_serve_error
 from sruserve.server.api.requests import Request
 from sruserve.server.api.routes import Routes
+from sruserve.server.api.sealed_states import SealedStates
 from sruserve.server.api.served import Served
 from sruserve.server.api.texts import Results, TextRoute
 from sruserve.server.engine.jobs import Keep, Snapshot
@@ -37,30 +38,27 @@ _SOCKET_BYTES = 4096  # of what a socket takes beside its stream's state
 
 @dataclass(slots=True)
 class Stream:
-    """What a socket goes on with.
+    """What a socket goes on with. It holds no model, which may be unloaded while it is idle.
 
+    states: of its model and tenant, as tokens.
     state: after the last frame that was answered; None: nothing was read yet.
     """
 
-    served: Served
+    states: SealedStates
     state: Snapshot | None
 
     def token(self) -> str | None:
         """The state as a token; raises `StateTooLarge`."""
-        self.served.check_fits("state")
-        return self.served.seal_state(self.state)
+        self.states.check_fit("state")
+        return None if self.state is None else self.states.seal(self.state)
 
     def hold(self) -> None:
         """Count the state as its tenant's; raises `StateQuotaExceeded`."""
-        self.served.tenant.hold(self._bytes)
+        self.states.tenant.hold(self.states.nbytes + _SOCKET_BYTES)
 
     def release(self) -> None:
         """The state is kept no more."""
-        self.served.tenant.release(self._bytes)
-
-    @property
-    def _bytes(self) -> int:
-        return self.served.model.network.layout.nbytes + _SOCKET_BYTES
+        self.states.tenant.release(self.states.nbytes + _SOCKET_BYTES)
 
 
 class Frame(Call):
@@ -169,52 +167,54 @@ class Frames(Endpoint):
                 )
             await self._answer(call, call.stream, fields)
             return
-        stream = self._begin(beginning, tenant)
-        call.model = stream.served.name
+        stream, task = self._begin(beginning, tenant)
+        call.model = stream.states.name
         stream.hold()
         try:
             if fields:
                 await self._answer(call, stream, fields)
             else:
-                task = stream.served.model.config.task
-                await call.tell({"model": stream.served.name, "task": task})
+                await call.tell({"model": stream.states.name, "task": task})
         except BaseException:
             stream.release()
             raise
         call.stream = stream
 
-    def _begin(self, beginning: dict[str, Any], tenant: Tenant) -> Stream:
+    def _begin(self, beginning: dict[str, Any], tenant: Tenant) -> tuple[Stream, str]:
+        """A stream, and the task of its model."""
         request = _validated(Request, beginning)
         served = self._catalogue.choose(request.model, *_TASKS).of(tenant)
         served.check_streams("model")
         (state,) = served.starts(request, 1)
-        return Stream(served, state)
+        return Stream(served.states, state), served.model.config.task
 
     async def _answer(self, frame: Frame, stream: Stream, fields: dict[str, Any]) -> None:
-        frame.model = stream.served.name
+        frame.model = stream.states.name
         if "op" in fields:
             await self._operate(frame, stream, fields)
             return
         if not fields:
             raise InvalidRequest("the frame asks for nothing: send an input, a prompt or an 'op'")
-        served = stream.served = self._now(stream.served)
+        served = self._now(stream)
         served.engine.check_admission(frame.cost)
         with served.holders.one_more():
-            await self._compute(frame, stream, fields)
+            await self._compute(frame, served, stream, fields)
 
-    def _now(self, begun: Served) -> Served:
+    def _now(self, stream: Stream) -> Served:
         """The model that a stream was begun with, as it is served now; raises if it is not."""
-        served = self._catalogue[begun.name].of(begun.tenant)
-        if not served.continues(begun):
+        name = stream.states.name
+        served = self._catalogue[name].of(stream.states.tenant)
+        if not served.states.match(stream.states):
             raise StateWrongModel(
-                f"{begun.name} has other weights now: begin another stream on another socket"
+                f"{name} has other weights now: begin another stream on another socket"
             )
         return served
 
-    async def _compute(self, frame: Frame, stream: Stream, fields: dict[str, Any]) -> None:
-        served = stream.served
+    async def _compute(
+        self, frame: Frame, served: Served, stream: Stream, fields: dict[str, Any]
+    ) -> None:
         if served.model.config.task == self._complete.task and "input" not in fields:
-            await self._generate(frame, stream, fields)
+            await self._generate(frame, served, stream, fields)
             return
         route = self._chunks[served.model.config.task]
         request = _validated(route.schema, {"more": True, **fields})
@@ -234,7 +234,9 @@ class Frames(Endpoint):
         await frame.tell({"state": stream.token()})
         frame.last = op == "close"
 
-    async def _generate(self, frame: Frame, stream: Stream, fields: dict[str, Any]) -> None:
+    async def _generate(
+        self, frame: Frame, served: Served, stream: Stream, fields: dict[str, Any]
+    ) -> None:
         """Tell a completion as it comes."""
         if "stream" in fields:
             raise InvalidRequest("a socket always streams: leave out 'stream'", param="stream")
@@ -242,7 +244,7 @@ class Frames(Endpoint):
         if (request.n or 1) != 1:
             raise InvalidRequest("a stream goes on in one way: leave out 'n'", param="n")
         wanted = request.state_wanted_by is not None
-        view = StreamView(stream.served, stream.state, Keep.SNAPSHOT, tokens=wanted)
+        view = StreamView(served, stream.state, Keep.SNAPSHOT, tokens=wanted)
         parts = self._complete.parts(frame, request, view, frame.cost)
         async with aclosing(parts):
             async for part in parts:

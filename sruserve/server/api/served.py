@@ -3,24 +3,19 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from secrets import randbits
-from time import perf_counter
 
-from sruserve.kernels.slots import WINDOW
 from sruserve.model.folder import Model
 from sruserve.server.api.holders import Holders
 from sruserve.server.api.requests import Request
+from sruserve.server.api.sealed_states import SealedStates
 from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.jobs import Job, Keep, Snapshot
 from sruserve.server.errors import (
     CannotStream,
     InvalidRequest,
     PresetNotFound,
-    StateRefused,
-    StateTooLarge,
 )
-from sruserve.server.metrics import StateMetrics
-from sruserve.server.snapshot_bytes import numbers_size
-from sruserve.server.state_token import Binding, StateSealer
+from sruserve.server.state_token import StateSealer
 from sruserve.server.tenants import Tenant
 
 
@@ -48,13 +43,7 @@ class Served:
         self.tenant = tenant
         self.holders = holders or Holders()
         self._sealer = sealer
-        width = model.network.layout.width
-        self._binding = Binding.of(model.digest, model.dtype, width, tenant.id)
-        # a stream's last tokens fill up as it goes on, so they count from the start
-        window = WINDOW if model.config.task == "generate" else 0
-        layout = model.network.layout
-        self._states_fit = sealer.fits(numbers_size(layout.width, len(model.labels), window))
-        self._metrics = StateMetrics(model.name)
+        self.states = SealedStates(model, sealer, tenant)
         self._views: dict[Tenant, Served] = {}
 
     def of(self, tenant: Tenant) -> "Served":
@@ -66,10 +55,6 @@ class Served:
                 self.model, self.engine, self._sealer, tenant, self.presets, self.holders
             )
         return self._views[tenant]
-
-    def continues(self, other: "Served") -> bool:
-        """Whether states of another are states of this: the same weights, dtype and tenant."""
-        return self._binding == other._binding
 
     def submit(self, job: Job) -> None:
         """Hand a job to the engine, or raise at once."""
@@ -104,13 +89,7 @@ class Served:
 
     def check_fits(self, wanted_by: str) -> None:
         """Raise `StateTooLarge` if no token can hold a state of this model."""
-        if not self._states_fit:
-            raise StateTooLarge(
-                f"a state of {self.name} has {self.model.network.layout.nbytes} bytes, too many "
-                f"for a token; leave out `{wanted_by}`, or ask the operator to raise "
-                "SRUSERVE_MAX_TOKEN_BYTES",
-                param=wanted_by,
-            )
+        self.states.check_fit(wanted_by)
 
     def state_numbers(self, keep: Keep) -> int:
         """How many numbers a reply holds for the state of one stream."""
@@ -144,34 +123,15 @@ class Served:
 
     def open_state(self, token: str) -> Snapshot:
         """The snapshot in a token; raises `StateRefused`."""
-        begin = perf_counter()
-        try:
-            snapshot = self._sealer.open(token, self._binding)
-        except StateRefused as error:
-            error.param = "state"
-            self._metrics.rejected(error.code)
-            raise
-        self._metrics.opened(perf_counter() - begin)
-        return snapshot
+        return self.states.open(token)
 
     def seal_state(self, snapshot: Snapshot | None) -> str | None:
         """The token of a snapshot, if there is one."""
-        return None if snapshot is None else self._seal(snapshot, for_ever=False)
+        return None if snapshot is None else self.states.seal(snapshot)
 
     def seal_held_state(self, snapshot: Snapshot) -> str:
         """The token of a state that stays with the server's own store, and never expires."""
-        if not self._states_fit:
-            raise StateTooLarge(
-                f"a state of {self.name} has {self.model.network.layout.nbytes} bytes, too many "
-                "for the store of streams; ask the operator to raise SRUSERVE_MAX_TOKEN_BYTES"
-            )
-        return self._seal(snapshot, for_ever=True)
-
-    def _seal(self, snapshot: Snapshot, *, for_ever: bool) -> str:
-        begin = perf_counter()
-        token = self._sealer.seal(snapshot, self._binding, for_ever=for_ever)
-        self._metrics.minted(perf_counter() - begin)
-        return token
+        return self.states.seal_for_store(snapshot)
 
     def _preset(self, name: str) -> Snapshot:
         try:

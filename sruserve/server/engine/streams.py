@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from copy import copy
 
 import numpy as np
 from numpy.typing import NDArray
@@ -224,7 +225,8 @@ class Stream:
         """
         if self.spelling is not None:
             if self.spelling.problem is not None:
-                raise self.spelling.problem
+                # a copy, since its traceback leads to this stream, and so to itself
+                raise copy(self.spelling.problem)
             tokens = tokens[: self.spelling.ahead]
         used, stop, text = len(tokens), None, ""
         if self._writer is not None:
