@@ -28,7 +28,7 @@ from tests.server.conftest import Serve
 from tests.server.test_clients_that_leave import until
 from tests.support import save_random_model
 
-GRANTED_SECONDS = 0.25
+GRANTED_SECONDS = 1.0  # a busy machine adds to what it should be, 0.05; the faults were 1 to 4
 Server = tuple[str, int, str, Beats]
 
 

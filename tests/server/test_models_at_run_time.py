@@ -176,6 +176,27 @@ def test_a_long_reply_of_the_old_version_is_finished(
     assert "".join(got) == whole
 
 
+def test_an_idle_socket_holds_no_model_that_is_unloaded(
+    running: tuple[httpx.Client, Application],
+) -> None:
+    client, application = running
+    network = weakref.ref(application.lifecycle.catalogue["words"].model.network)
+
+    async def talk() -> None:
+        async with connected(client) as connection:
+            await completed(connection, model="words", prompt="who", max_tokens=1)
+            reply = await asyncio.to_thread(change, client, "words", "unload")
+            assert reply.status_code == 200
+            deadline = time.monotonic() + 20
+            while network() is not None and time.monotonic() < deadline:
+                gc.collect()
+                await asyncio.sleep(0.01)
+            assert network() is None
+            assert (await ask(connection, op="state"))["state"]
+
+    run(talk)
+
+
 def test_a_socket_goes_on_with_the_same_model_and_with_no_other(
     running: tuple[httpx.Client, Application], models: Path
 ) -> None:
