@@ -46,7 +46,7 @@ class Departures:
         for job, group in groupby(stopped, key=lambda one: one[0].job):
             departures = [Departure(stream, ending) for stream, ending in group]
             try:
-                if not all(finite.get(departure.stream, True) for departure in departures):
+                if finite and not all(finite.get(each.stream, True) for each in departures):
                     raise not_finite()
                 if job.keep is Keep.RESIDENT:
                     for departure in departures:
@@ -91,8 +91,8 @@ class Departures:
         unseen = [
             stream
             for stream in streams
-            if stream.source >= 0
-            and (stream.job.kind is Kind.GENERATE or stream.job.keep is Keep.RESIDENT)
+            if (stream.job.kind is Kind.GENERATE or stream.job.keep is Keep.RESIDENT)
+            and stream.source >= 0
         ]
         return dict(zip(unseen, self._states.finite(unseen), strict=True))
 

@@ -41,6 +41,7 @@ class FairQueue:
         self._clock = 0.0  # what each tenant would have been served of whole streams in equal parts
         self.new = 0  # streams that may not hold a state yet
         self.tokens = 0  # of streams that may take part in a step
+        self._reach = 0  # the width of all streams
 
     def __bool__(self) -> bool:
         return bool(self._requests)
@@ -55,7 +56,9 @@ class FairQueue:
         new = deque(streams)
         small = job.steps <= self._small and job.priority <= 0
         level = EXPRESS if small else job.priority
-        width = sum(min(cost_of(stream), self._chunk) for stream in new)
+        width = 0
+        for stream in new:
+            width += min(stream.remaining or 1, self._chunk)
         request = JobShare(job.tenant, level, next(self._numbers), new, width)
         self._requests[job] = request
         tenant = self._tenants.get(job.tenant)
@@ -64,6 +67,7 @@ class FairQueue:
         tenant.requests += 1
         request.served = tenant.clock
         self.new += len(new)
+        self._reach += width
         tenant.levels.setdefault(level, {})[request] = None
 
     def drop(self, job: Job) -> None:
@@ -73,6 +77,7 @@ class FairQueue:
             return
         self.new -= len(request.new)
         self.tokens -= request.tokens
+        self._reach -= _reach(request)
         tenant = self._tenants[request.tenant]
         tenant.requests -= 1
         if not tenant.requests:
@@ -90,7 +95,7 @@ class FairQueue:
         They come back with `land`.
         """
         begun: list[Stream] = []
-        for request, part in self._divide(budget, _reach) if self.new else ():
+        for request, part in self._divide(budget, _reach, self._reach) if self.new else ():
             while request.new and request.width + request.coming < part:
                 if not allowed(request.new[0]):
                     break
@@ -104,7 +109,9 @@ class FairQueue:
 
     def land(self, stream: Stream) -> None:
         """A stream that has begun may take part in a step."""
-        self._requests[stream.job].coming -= self.put_back(stream)
+        width = self.put_back(stream)
+        self._requests[stream.job].coming -= width
+        self._reach -= width
 
     def put_back(self, stream: Stream) -> int:
         """A stream comes out of a step with inputs left, for the next one; returns its width."""
@@ -114,6 +121,7 @@ class FairQueue:
         request.width += width
         request.tokens += cost
         self.tokens += cost
+        self._reach += width
         return width
 
     def take(self, budget: int) -> list[tuple[Stream, int]]:
@@ -124,10 +132,11 @@ class FairQueue:
 
     def _take_parts(self, budget: int) -> list[tuple[Stream, int]]:
         taken: list[tuple[Stream, int]] = []
-        parts = self._divide(budget, _tokens)
+        all_fit = self.tokens <= budget
+        parts = self._divide(budget, _tokens, self.tokens)
         for request, part in parts:
             taken += self._take_of(request, part)
-        if len(self._requests) > 1:  # who was served goes behind the others
+        if not all_fit and len(self._requests) > 1:  # who was served goes behind the others
             for request, _ in parts:
                 level = self._tenants[request.tenant].levels[request.level]
                 level[request] = level.pop(request)
@@ -150,6 +159,7 @@ class FairQueue:
         request.tokens -= cost
         request.width -= width
         self.tokens -= cost
+        self._reach -= width
         return zip(streams, split(wants, part), strict=True)
 
     def _take_whole(self, budget: int) -> list[tuple[Stream, int]]:
@@ -176,6 +186,7 @@ class FairQueue:
                 request.tokens -= cost
                 request.width -= cost
                 self.tokens -= cost
+                self._reach -= cost
                 taken.append((stream, stream.remaining))
                 budget -= cost
                 tenant.served += cost
@@ -188,7 +199,12 @@ class FairQueue:
             tenant.small_first = not tenant.small_first
         return taken
 
-    def _divide(self, budget: int, of: Callable[[JobShare], int]) -> list[tuple[JobShare, int]]:
+    def _divide(
+        self, budget: int, of: Callable[[JobShare], int], total: int
+    ) -> list[tuple[JobShare, int]]:
+        """Parts of `budget` for the requests that want any; `total`: what all of them want."""
+        if total <= budget:
+            return [(each, want) for each in self._requests.values() if (want := of(each))]
         if len(self._requests) == 1:
             (request,) = self._requests.values()
             return [(request, min(want, budget))] if (want := of(request)) else []

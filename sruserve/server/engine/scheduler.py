@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
 from sruserve.kernels.memory import is_out_of_memory
@@ -218,6 +218,9 @@ class Scheduler:
                 return
 
     def _open(self, job: Job) -> None:
+        if job.sampling.constraint is None:
+            self._make_streams(job, ())
+            return
         try:
             self._beginning[job] = positions_of(job)
         except ServeError as error:
@@ -233,24 +236,26 @@ class Scheduler:
                 del self._beginning[job]
 
     def _open_if_begun(self, job: Job) -> None:
-        """Make the streams of a job when all of its texts have their places in its constraint."""
-        entry = self._jobs[job]
+        """Open a job when all of its texts have their places in its constraint."""
         positions = self._beginning[job]
         try:
             if not all(position.ready() for position in positions):
                 return
+        except faults() as error:
+            self._fail(job, _as_failure(error))
+        else:
             del self._beginning[job]
-            entry.unopened = False
-            self._unopened -= len(job.items)
+            self._make_streams(job, positions)
+
+    def _make_streams(self, job: Job, positions: Sequence[TextPosition]) -> None:
+        entry = self._jobs[job]
+        entry.unopened = False
+        self._unopened -= len(job.items)
+        try:
             streams = streams_of(job, self._codec, positions)
             self._states.receive(streams)
-        except ServeError as error:
-            self._fail(job, error)
         except faults() as error:  # nobody else is to suffer
-            if is_out_of_memory(error):
-                self._fail(job, OutOfDeviceMemory())
-            else:
-                self._fail(job, EngineFailure(f"the request could not be prepared: {error}"))
+            self._fail(job, _as_failure(error))
         else:
             entry.streams = dict.fromkeys(streams)
             self._queue.add(job, streams)
@@ -353,3 +358,12 @@ class Scheduler:
         if not entry.unread:
             self._inbox.leave(job)
             self._queue.drop(job)
+
+
+def _as_failure(error: BaseException) -> ServeError:
+    """What a job is told that could not be opened."""
+    if isinstance(error, ServeError):
+        return error
+    if is_out_of_memory(error):
+        return OutOfDeviceMemory()
+    return EngineFailure(f"the request could not be prepared: {error}")
