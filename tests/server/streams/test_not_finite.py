@@ -11,6 +11,7 @@ import pytest
 from sruserve.server.app import Application
 from tests.server.conftest import Serve
 from tests.server.streams.conftest import KEYS, StartRedis, free_port
+from tests.server.test_clients_that_leave import until
 from tests.server.test_socket import ask, connected
 
 HUGE = [[1e38, -1e38] * 4] * 3
@@ -72,7 +73,8 @@ def test_a_held_stream_stays_as_it_was(running: Running, model: str) -> None:
     assert client.get(path).json()["step"] == 1
     assert client.post(f"{path}/steps", json={"step": 2, "features": SMALL}).status_code == 200
     assert client.delete(path).status_code == 200
-    assert all(served.engine.rows == 0 for served in application.lifecycle.catalogue.values())
+    models = application.lifecycle.catalogue.values()
+    until(lambda: not any(served.engine.rows for served in models))
 
 
 def test_a_socket_stays_as_it_was(running: Running) -> None:
