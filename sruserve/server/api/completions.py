@@ -110,7 +110,7 @@ class CompletionRoute(Route[CompletionRequest]):
             served.tenant.spend(read + len(items) * request.token_limit) as spent,
         ):
             if request.echoes_logprobs:
-                spent.used = sum(len(prompt.ids) for prompt in prompts)  # whoever waits for it
+                spent.used = sum(len(prompt.ids) for prompt in prompts)  # also if the client leaves
                 prompts = await self._scored(call, request, served, prompts, deadline)
             done = call.loop.create_future()
             outbox = None

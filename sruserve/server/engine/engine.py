@@ -294,9 +294,8 @@ class Engine:
                     self._metrics.step(len(advances), tokens, now - started)
                     self._metrics.consumed(sum(count for _, count in batch.inputs))
                 self._settler.settle(batch, advances, now, self._fail)
-                if advances and not batch.inputs:
-                    steps = max(len(advance.tokens) for advance in advances)
-                    self._scheduler.took(batch, steps, time.monotonic() - started)
+                if advances and batch.decodes:
+                    self._scheduler.took(batch, tokens, time.monotonic() - started)
             except faults() as error:
                 problem = self._explain(error)
         if problem is not None:

@@ -131,9 +131,10 @@ class Scheduler:
         self._idle = not len(batch)
         return batch
 
-    def took(self, batch: Batch, steps: int, seconds: float) -> None:
-        """A batch of streams that only decode has taken so long for its steps."""
-        self._step_time.learn(len(batch.decodes), max(1, steps), seconds)
+    def took(self, batch: Batch, tokens: int, seconds: float) -> None:
+        """A batch that decodes has taken so long, settling included, for all of its tokens."""
+        rows = len(batch.decodes) + sum(count for _, count in batch.inputs)
+        self._step_time.learn(rows, tokens, seconds)
 
     def settle(self, batch: Batch) -> None:
         """Queue the streams that have inputs left again; the others leave the queue."""
@@ -182,6 +183,7 @@ class Scheduler:
                 self._decoding.remove(stream)
         self._admitted.drop(job)
         self._queue.drop(job)
+        self._beginning.pop(job, None)
         if entry.unopened:
             self._unopened -= len(job.items)
         if entry.unread:
@@ -230,10 +232,7 @@ class Scheduler:
 
     def _open_begun(self) -> None:
         for job in list(self._beginning):
-            if job in self._jobs:
-                self._open_if_begun(job)
-            else:
-                del self._beginning[job]
+            self._open_if_begun(job)
 
     def _open_if_begun(self, job: Job) -> None:
         """Open a job when all of its texts have their places in its constraint."""

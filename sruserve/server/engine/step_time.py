@@ -6,24 +6,23 @@ _NEWEST = 0.3  # what the last step counts among those before
 
 
 class StepTime:
-    """Learns from steps what a stream in them takes.
+    """Learns from steps what a row of them takes.
 
-    most: streams of the largest step.
+    most: rows of the largest step.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._of_a_stream = 0.0  # seconds
+        self._row_seconds = 0.0
 
     @property
     def streams(self) -> int:
         """Streams that the next step may have."""
-        if self._of_a_stream * self._most <= _SECONDS:
+        if self._row_seconds * self._most <= _SECONDS:
             return self._most
-        return min(self._most, max(_FEWEST, int(_SECONDS / self._of_a_stream)))
+        return min(self._most, max(_FEWEST, int(_SECONDS / self._row_seconds)))
 
-    def learn(self, streams: int, steps: int, seconds: float) -> None:
-        """So many streams took so long for a number of steps; few of them say little."""
-        if streams >= _FEWEST:
-            now = seconds / steps / streams
-            self._of_a_stream += _NEWEST * (now - self._of_a_stream)
+    def learn(self, rows: int, tokens: int, seconds: float) -> None:
+        """Steps of so many rows took so long for `tokens` in all; small ones say little."""
+        if rows >= _FEWEST:
+            self._row_seconds += _NEWEST * (seconds / tokens - self._row_seconds)

@@ -52,6 +52,7 @@ class Counts:
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
+        self.sequences: list[int] = []
         self.tokens: list[int] = []
         self.waiting = self.running = 0
         self.tiers: dict[str, tuple[int, int]] = {}
@@ -60,6 +61,7 @@ class Counts:
         assert sequences
         assert seconds >= 0
         self.calls["step"] += 1
+        self.sequences.append(sequences)
         self.tokens.append(tokens)
 
     def queued(self, seconds: float) -> None:

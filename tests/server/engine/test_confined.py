@@ -27,7 +27,13 @@ from sruserve.server.engine.constraint import Constraint
 from sruserve.server.engine.grammar_host import GrammarHost
 from sruserve.server.engine.grammar_memory import GrammarMemory
 from sruserve.server.engine.jobs import Generated, Item, Kind, Sampling
-from sruserve.server.errors import EngineFailure, InvalidRequest, Overloaded, StateTampered
+from sruserve.server.errors import (
+    EngineFailure,
+    InvalidRequest,
+    Overloaded,
+    ServeError,
+    StateTampered,
+)
 from tests.server.engine.driver import Driver, Told
 from tests.server.engine.test_constraint import SCHEMAS
 from tests.server.test_clients_that_leave import until
@@ -358,6 +364,30 @@ def test_a_text_whose_grammar_is_slow_is_left_out_of_steps_and_says_the_same(
             assert said(slow) == alone.text
 
     run(both())
+
+
+@pytest.mark.parametrize("ends", ["fails", "leaves"])
+def test_an_engine_forgets_a_text_that_ends_before_it_begins(
+    lm: Driver, grammars: Grammars, ends: str
+) -> None:
+    beginning = lm.engine._scheduler._beginning
+
+    async def end() -> None:
+        constraint = await grammars.make("regex", "a{60}")
+        os.kill(constraint.process.pid, signal.SIGSTOP)
+        wanted = Sampling(constraint=constraint)
+        told = lm.job(Kind.GENERATE, [Item(lm.ids("Hello"))], sampling=wanted)
+        await lm.until(lambda: bool(beginning))
+        if ends == "leaves":
+            told.job.done.cancel()
+        os.kill(constraint.process.pid, signal.SIGKILL)
+        if ends == "fails":
+            with pytest.raises(ServeError):
+                await told.results()
+        await lm.until(lambda: not beginning)
+        await lm.until(lambda: not lm.engine.busy)
+
+    run(end())
 
 
 def test_a_process_that_does_not_answer_is_a_failure_and_no_fault_of_the_client(

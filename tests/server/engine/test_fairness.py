@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from sruserve.model.folder import Model
+from sruserve.server.engine import step_time
 from sruserve.server.engine.jobs import Classified, Generated, Item, Job, Kind, Sampling
 from sruserve.server.engine.limits import Limits
 from sruserve.server.errors import ServeError
@@ -151,6 +152,24 @@ def test_tenants_get_as_many_tokens_where_not_all_completions_fit_a_step(model: 
         await driver.end()
 
     with Watched(model, Limits(max_batch_tokens=40)) as driver:
+        asyncio.run(run(driver))
+
+
+def test_on_a_slow_device_completions_take_turns_in_steps_that_stay_short(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_time, "_SECONDS", 1e-9)  # every device is slow now
+
+    async def run(driver: Watched) -> None:
+        told = [driver.complete(50, stream=True) for _ in range(4)]
+        await driver.until(lambda: all(_told(one) > 200 for one in told))
+        before = driver.counts.calls["step"]
+        await driver.until(lambda: driver.counts.calls["step"] > before + 20)
+        assert max(driver.counts.sequences[before:]) <= 64
+        assert await driver.steps(driver.read(1, 5)) <= 2
+        await driver.end()
+
+    with Watched(model) as driver:
         asyncio.run(run(driver))
 
 
