@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from secrets import randbits
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from sruserve.server.errors import (
     UnfitInput,
 )
 from sruserve.server.offload import LONG_BYTES
+from sruserve.server.seeds import new_seed
 
 Ids = NDArray[np.int64]
 Features = list[list[float]] | NDArray[np.float32]  # of JSON, or of a tensor
@@ -136,7 +136,7 @@ def sampler_key(start: Snapshot | None, seed: int | None = None) -> tuple[int, i
         return seed % SEEDS, 0
     if start is not None:
         return start.seed, start.choice
-    return randbits(63), 0
+    return new_seed(), 0
 
 
 def encode_features(served: Served, given: Features) -> NDArray[np.float32]:

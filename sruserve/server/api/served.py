@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from secrets import randbits
 
 from sruserve.model.folder import Model
 from sruserve.server.api.holders import Holders
@@ -15,6 +14,7 @@ from sruserve.server.errors import (
     InvalidRequest,
     PresetNotFound,
 )
+from sruserve.server.seeds import new_seed
 from sruserve.server.state_token import StateSealer
 from sruserve.server.tenants import Tenant
 
@@ -142,4 +142,4 @@ class Served:
                 f"{', '.join(self.presets) or 'none'}",
                 param="preset",
             ) from None
-        return replace(preset, seed=randbits(63))  # its text is common to all, its sampler is not
+        return replace(preset, seed=new_seed())  # its text is common to all, its sampler is not

@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from hashlib import sha256
-from secrets import randbits, token_urlsafe
+from secrets import token_urlsafe
 
 from sruserve.server.api.served import Served
 from sruserve.server.engine.engine import Engine
@@ -19,6 +19,7 @@ from sruserve.server.errors import (
     WrongStep,
 )
 from sruserve.server.metrics import stream_metrics
+from sruserve.server.seeds import new_seed
 from sruserve.server.streams.held import Held, Store, taken_over
 from sruserve.server.streams.portable import portable
 from sruserve.server.streams.turns import Turn, Turns
@@ -92,7 +93,7 @@ class Streams:
             id=stream_id or token_urlsafe(_ID_BYTES),
             tenant=served.tenant,
             model=served.name,
-            seed=randbits(63),
+            seed=new_seed(),
             idle_seconds=idle,
             created=int(time.time()),
         )
