@@ -120,6 +120,17 @@ def test_the_cache_is_bounded_in_processes_and_bytes(
     until(lambda: len(helper.children()) == len(memory))
 
 
+def test_a_grammar_whose_process_was_killed_is_compiled_again(
+    client: httpx.Client, grammars: Constraints
+) -> None:
+    assert complete(client, regex="[a-z]{3}z").status_code == 200
+    processes = psutil.Process(grammars.host.pid).children()
+    for process in processes:
+        process.kill()
+    until(lambda: all(is_gone(process.pid) for process in processes))
+    assert complete(client, regex="[a-z]{3}z").status_code == 200
+
+
 def test_a_client_that_leaves_gives_its_place_back_and_ends_the_compilation(
     client: httpx.Client, grammars: Constraints
 ) -> None:

@@ -77,8 +77,18 @@ class GrammarProcess:
 
     @property
     def fresh(self) -> bool:
-        """Whether more texts may follow its grammar: its tables are not half full."""
-        return not self.ended and self.held_bytes < self._base_bytes + self.bounds.growth_bytes // 2
+        """Whether more texts may follow its grammar: it runs, and its tables are not half full."""
+        most = self._base_bytes + self.bounds.growth_bytes // 2
+        return not self.ended and self.held_bytes < most and self._runs()
+
+    def _runs(self) -> bool:
+        """Whether the process has not closed its end: it may have been killed between texts."""
+        try:
+            return bool(self._channel.recv(1, socket.MSG_PEEK))
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
 
     async def start(self) -> None:
         """Wait until the process is there; raises `EngineFailure`."""

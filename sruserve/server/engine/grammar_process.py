@@ -9,11 +9,13 @@ import gc
 import json
 import os
 import resource
+import select
 import signal
 import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, BinaryIO, NoReturn
 
 from sruserve.server.engine.alphabet import Alphabet
@@ -40,45 +42,58 @@ _PAGE = resource.getpagesize()
 
 def help_server(control: socket.socket) -> None:
     """Fork a process for every socket that comes, and kill those that are named, until the end."""
-    children: set[int] = set()
-
-    def reap(*_: object) -> None:
-        try:
-            while ended := os.waitpid(-1, os.WNOHANG)[0]:
-                children.discard(ended)
-        except ChildProcessError:
-            pass
-
+    children: set[int] = set()  # that are not waited for: their numbers are nobody else's
+    ended, wake = os.pipe2(os.O_NONBLOCK)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # it ends with the server, whose drain needs it
-    signal.signal(signal.SIGCHLD, reap)
+    poll = select.poll()
+    for heard in (control.fileno(), ended):
+        poll.register(heard, select.POLLIN)
     gc.collect()
     gc.freeze()  # so that a child's collections leave the pages shared
     while True:
-        command, fds, _, _ = socket.recv_fds(control, COMMAND.size, 1)
-        if not command:
+        ready = {number for number, _ in poll.poll()}
+        if ended in ready:
+            os.read(ended, 1 << 16)
+            _reap(children)
+        if control.fileno() in ready and not _obey(control, children):
             return
-        (pid,) = COMMAND.unpack(command)
-        if pid != FORK:
-            if pid in children:  # and not waited for: the number is nobody else's
-                os.kill(pid, signal.SIGKILL)
-            continue
-        (channel,) = fds
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-        try:
-            child = os.fork()
-        except OSError as error:  # too many processes: the server sees the channel end
-            print(f"no process for a grammar: {error}", file=sys.stderr)
-            child = -1
-        if child == 0:
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-            control.close()
-            _be_child(socket.socket(fileno=channel))
-        if child > 0:
-            children.add(child)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-        os.close(channel)
+
+
+def _reap(children: set[int]) -> None:
+    """Wait for those that have ended."""
+    with suppress(ChildProcessError):
+        while pid := os.waitpid(-1, os.WNOHANG)[0]:
+            children.discard(pid)
+
+
+def _obey(control: socket.socket, children: set[int]) -> bool:
+    """Do what the server says next; whether there will be more."""
+    command, fds, _, _ = socket.recv_fds(control, COMMAND.size, 1)
+    if not command:
+        return False
+    (pid,) = COMMAND.unpack(command)
+    if pid != FORK:
+        if pid in children:
+            os.kill(pid, signal.SIGKILL)
+        return True
+    (channel,) = fds
+    try:
+        child = os.fork()
+    except OSError as error:  # too many processes: the server sees the channel end
+        print(f"no process for a grammar: {error}", file=sys.stderr)
+        child = -1
+    if child == 0:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        control.close()
+        _be_child(socket.socket(fileno=channel))
+    if child > 0:
+        children.add(child)
+    os.close(channel)
+    return True
 
 
 def _be_child(channel: socket.socket) -> NoReturn:
