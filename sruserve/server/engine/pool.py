@@ -52,7 +52,10 @@ class StatePool:
         first, self._used = self._used, self._used + count - again
         taken = [*(self._free.pop() for _ in range(again)), *range(first, self._used)]
         try:
-            self.rows.index_fill_(0, indices(taken, self.rows.device), 0.0)
+            if self.rows.is_cpu:  # torch would let other threads have the interpreter meanwhile
+                self.rows.numpy()[taken] = 0.0
+            else:
+                self.rows.index_fill_(0, indices(taken, self.rows.device), 0.0)
         except BaseException:  # out of memory for the indices, say
             self._free += taken
             raise

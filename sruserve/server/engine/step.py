@@ -90,10 +90,9 @@ class Stepper:
         lengths, sources, targets = _sequences(advances, source)
         offsets = np.zeros(len(lengths) + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
-        target = torch.tensor(targets)
-        ragged = RaggedBatch(
-            torch.from_numpy(offsets), self._pool.rows, torch.tensor(sources), target
-        )
+        places = np.array([sources, targets], np.int64)
+        source_rows, target_rows = torch.from_numpy(places[0]), torch.from_numpy(places[1])
+        ragged = RaggedBatch(torch.from_numpy(offsets), self._pool.rows, source_rows, target_rows)
         decodes = len(batch.decodes)
         wanted, sampled, reads = _wanted(advances[:decodes], advances[decodes:])
         hidden = self._network.hidden(_inputs(batch), ragged, torch.from_numpy(wanted))
@@ -108,7 +107,9 @@ class Stepper:
         if batch.inputs:
             self._sample(chosen, hidden, 1, lambda _: None)
             return
-        ragged = RaggedBatch(ragged.offsets, ragged.states, target, target)  # goes on in place
+        ragged = RaggedBatch(
+            ragged.offsets, ragged.states, target_rows, target_rows
+        )  # goes on in place
 
         def advance_all(tokens: Tensor) -> Tensor | None:
             return None if interrupted() else self._network.hidden(tokens.cpu(), ragged)
