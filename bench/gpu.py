@@ -26,11 +26,11 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from time import perf_counter
 
 import torch
 
+from bench.arguments import command_line
 from bench.gpu_ceilings import measure_ceilings
 from bench.gpu_checks import kernel_checks
 from bench.gpu_checks_decode import decode_checks
@@ -41,7 +41,6 @@ from bench.gpu_peer import peer_timings
 from bench.gpu_residents import resident_timings
 from bench.gpu_scan import scan_timings
 from bench.gpu_tiles import tile_timings
-from bench.machine import ROOT
 from bench.report import Report
 from bench.tables import CHECK_HEAD, check_row, text_table
 from bench.targets import Check
@@ -144,13 +143,7 @@ def _measure(bench: Bench, ceilings: Ceilings, part: str, failed: list[str]) -> 
 
 
 def _arguments() -> argparse.Namespace:
-    description, _, more = (__doc__ or "").partition("\n")
-    parser = argparse.ArgumentParser(
-        "python -m bench.gpu",
-        description=description,
-        epilog=more,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line("bench.gpu", __doc__)
     parser.add_argument("--quick", action="store_true", help="tiny shapes; nothing is kept")
     parser.add_argument("--only-checks", action="store_true", help="stop before any time is taken")
     parser.add_argument(
@@ -165,9 +158,6 @@ def _arguments() -> argparse.Namespace:
         type=float,
         default=480,
         help="seconds after which no further part is begun; default: %(default)s",
-    )
-    parser.add_argument(
-        "--results", type=Path, default=ROOT / "bench" / "results", help="folder for the results"
     )
     return parser.parse_args()
 

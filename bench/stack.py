@@ -13,13 +13,12 @@ import argparse
 import os
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
+from bench.arguments import command_line
 from bench.endurance import long_input, memory
 from bench.families import against_torch, beside_sru
-from bench.machine import ROOT
 from bench.parts import scan_alone
 from bench.report import Report
 from bench.surroundings import process_start, state_tokens
@@ -105,19 +104,10 @@ def main() -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    description, _, more = (__doc__ or "").partition("\n")
-    parser = argparse.ArgumentParser(
-        "python -m bench.stack",
-        description=description,
-        epilog=more,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line("bench.stack", __doc__)
     parser.add_argument("--quick", action="store_true", help="tiny shapes; nothing is kept")
     parser.add_argument(
         "--threads", type=int, default=os.cpu_count(), help="of every candidate; default: all cores"
-    )
-    parser.add_argument(
-        "--results", type=Path, default=ROOT / "bench" / "results", help="folder for the results"
     )
     return parser.parse_args()
 

@@ -15,12 +15,11 @@ table says it.
 
 import argparse
 import sys
-from pathlib import Path
 
+from bench.arguments import command_line
 from bench.classify import against_mosec
 from bench.held import among_idle
 from bench.load import LoadFailed, generator
-from bench.machine import ROOT
 from bench.models import CLASSIFIER, LANGUAGE_MODEL
 from bench.overload import against_itself
 from bench.processes import StartFailed
@@ -71,13 +70,7 @@ def _load(report: Report, quick: bool) -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    description, _, more = (__doc__ or "").partition("\n")
-    parser = argparse.ArgumentParser(
-        "python -m bench.serve",
-        description=description,
-        epilog=more,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line("bench.serve", __doc__)
     parser.add_argument("--quick", action="store_true", help="one short round; nothing is kept")
     parser.add_argument(
         "--only", choices=("peers", "load"), help="the comparisons, or what it bears (4 minutes)"
@@ -85,9 +78,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=7, help="turns of every server (default: 7)")
     parser.add_argument(
         "--seconds", type=int, default=4, help="load on a server in one turn (default: 4)"
-    )
-    parser.add_argument(
-        "--results", type=Path, default=ROOT / "bench" / "results", help="folder for the results"
     )
     return parser.parse_args()
 

@@ -21,6 +21,7 @@ from time import perf_counter
 
 import uvloop
 
+from bench.arguments import command_line
 from bench.load import LoadFailed, measure
 from bench.machine import ROOT
 from bench.models import CLASSIFIER, LANGUAGE_MODEL, questions
@@ -111,20 +112,11 @@ def main() -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    description, _, more = (__doc__ or "").partition("\n")
-    parser = argparse.ArgumentParser(
-        "python -m bench.serve.before",
-        description=description,
-        epilog=more,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line("bench.serve.before", __doc__)
     parser.add_argument("checkout", type=Path, help="of the code to compare with")
     parser.add_argument("--quick", action="store_true", help="one short round; nothing is kept")
     parser.add_argument("--rounds", type=int, default=9, help="turns of each (default: 9)")
     parser.add_argument("--seconds", type=int, default=3, help="load in one turn (default: 3)")
-    parser.add_argument(
-        "--results", type=Path, default=ROOT / "bench" / "results", help="folder for the results"
-    )
     return parser.parse_args()
 
 

@@ -22,6 +22,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import monotonic, sleep
 
+from bench.arguments import command_line
 from bench.machine import ROOT
 from bench.models import CLASSIFIER, LANGUAGE_MODEL
 from bench.processes import Server, free_port, sruserve
@@ -150,18 +151,9 @@ def main() -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    description, _, more = (__doc__ or "").partition("\n")
-    parser = argparse.ArgumentParser(
-        "python -m bench.serve.soak",
-        description=description,
-        epilog=more,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line("bench.serve.soak", __doc__)
     parser.add_argument("--minutes", type=float, default=60, help="of attacks (default: 60)")
     parser.add_argument("--ways", nargs="+", default=[], help="some ways to attack (default: all)")
-    parser.add_argument(
-        "--results", type=Path, default=ROOT / "bench" / "results", help="folder for the results"
-    )
     return parser.parse_args()
 
 

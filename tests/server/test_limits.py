@@ -34,6 +34,21 @@ def small(serve: Serve) -> Iterator[httpx.Client]:
         yield client
 
 
+class HeldReading:
+    """Reading a text takes until `go_on` is set. begun: the length of each that was begun."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.go_on, self.begun = threading.Event(), list[int]()
+        encode = Bytes.encode
+
+        def held(codec: Bytes, *given: Any) -> Any:
+            self.begun.append(len(given[0]))
+            self.go_on.wait(20)
+            return encode(codec, *given)
+
+        monkeypatch.setattr(Bytes, "encode", held)
+
+
 @pytest.mark.parametrize(
     ("path", "body", "param"),
     [
@@ -131,22 +146,15 @@ def test_bodies_that_are_made_into_tokens_are_bounded_like_the_queue(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long = {"input": "a" * 40_000}
-    go_on, encode = threading.Event(), Bytes.encode
 
-    def slowly(self: Bytes, *given: Any) -> Any:
-        go_on.wait(20)
-        return encode(self, *given)
-
-    with serve("characters", max_queue_bytes=100_000) as (client, application):
-        monkeypatch.setattr(Bytes, "encode", slowly)
+    with serve("characters", max_queue_bytes=100_000) as (client, _):
+        reading = HeldReading(monkeypatch)
         with ThreadPoolExecutor(2) as pool:
             read = [pool.submit(post, client, SCORE, long) for _ in "ab"]
-            while application.lifecycle.active < 2:
-                time.sleep(0.001)
-            time.sleep(0.1)  # both have reached the vocabulary
+            until(lambda: len(reading.begun) == 2)
             message = refusal(post(client, SCORE, long), 429, "overloaded")
             assert "SRUSERVE_MAX_QUEUE_BYTES" in message
-            go_on.set()
+            reading.go_on.set()
             assert [each.result().status_code for each in read] == [200, 200]
         for _ in range(3):  # one that fails gives its bytes back too
             refusal(post(client, SCORE, {"input": "\t" * 40_000}), 422, "invalid_text", "input")
@@ -187,50 +195,38 @@ def test_the_bodies_of_clients_who_left_are_not_read(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long = {"input": "a" * 40_000}
-    go_on, begun, encode = threading.Event(), list[int](), Bytes.encode
-
-    def slowly(self: Bytes, *given: Any) -> Any:
-        begun.append(len(given[0]))
-        go_on.wait(20)
-        return encode(self, *given)
 
     with serve("characters") as (client, application):
-        monkeypatch.setattr(Bytes, "encode", slowly)
+        reading = HeldReading(monkeypatch)
         left = [connect(client, SCORE, long) for _ in range(THREADS + 20)]
-        until(lambda: len(begun) == THREADS and _POOL.waiting == 20)
+        until(lambda: len(reading.begun) == THREADS and _POOL.waiting == 20)
         for connection in left:
             connection.close()
         until(lambda: _POOL.waiting == 0)
-        go_on.set()
+        reading.go_on.set()
         until(lambda: application.lifecycle.active == 0)
         assert post(client, SCORE, long).status_code == 200
-    assert len(begun) == THREADS + 1
+    assert len(reading.begun) == THREADS + 1
 
 
 def test_an_api_key_may_have_half_of_the_bytes_that_are_read(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long = {"input": "a" * 40_000}
-    go_on, encode = threading.Event(), Bytes.encode
-
-    def slowly(self: Bytes, *given: Any) -> Any:
-        go_on.wait(20)
-        return encode(self, *given)
 
     def ask(key: str) -> httpx.Response:
         return client.post(SCORE, json=long, headers={"authorization": f"Bearer {key * 8}"})
 
     keys = json.dumps([{"key": key * 8, "tenant": key} for key in "ab"])
     with serve("characters", max_queue_bytes=100_000, api_keys=keys) as (client, application):
-        monkeypatch.setattr(Bytes, "encode", slowly)
+        reading = HeldReading(monkeypatch)
         with ThreadPoolExecutor(2) as pool:
             first = pool.submit(ask, "a")
-            until(lambda: application.lifecycle.active == 1)
-            time.sleep(0.1)  # it has reached the vocabulary
+            until(lambda: len(reading.begun) == 1)
             refusal(ask("a"), 429, "overloaded")
             second = pool.submit(ask, "b")
             until(lambda: application.lifecycle.active == 2)
-            go_on.set()
+            reading.go_on.set()
             assert [first.result().status_code, second.result().status_code] == [200, 200]
 
 

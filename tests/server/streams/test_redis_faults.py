@@ -434,3 +434,19 @@ def test_a_connection_that_ends_while_it_is_written_to_is_one_more_that_is_lost(
 
     monkeypatch.setattr(AbstractConnection, "_send_packed_command", losing)
     uvloop.run(test())
+
+
+def test_a_redis_that_is_away_says_nothing_of_its_memory(start_redis: StartRedis) -> None:
+    """So a tenant's part of it stays what it was."""
+    port = free_port()
+
+    async def test() -> None:
+        link = redis_link.RedisLink(f"redis://127.0.0.1:{port}")
+        with start_redis(port), redis.Redis(port=port) as client:
+            assert await link.memory() == 0, "as much as there is"
+            client.config_set("maxmemory", 64 << 20)
+            assert await link.memory() == 64 << 20
+        assert await link.memory() is None
+        await link.close()
+
+    uvloop.run(test())
