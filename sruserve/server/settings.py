@@ -104,7 +104,10 @@ class Settings(BaseSettings):
     )
     access_log: bool = Field(False, description="Write a log line for every request.")
 
-    max_batch_tokens: PositiveInt = Field(4096, description="Most tokens in one forward pass.")
+    max_batch_tokens: PositiveInt = Field(
+        4096,
+        description="Most tokens in one forward pass; fewer where they take more than 0.1 seconds.",
+    )
     max_queue_requests: PositiveInt = Field(
         1024, description="Requests that may wait, per model and worker, before more get 429."
     )

@@ -294,7 +294,7 @@ class Engine:
                     self._metrics.step(len(advances), tokens, now - started)
                     self._metrics.consumed(sum(count for _, count in batch.inputs))
                 self._settler.settle(batch, advances, now, self._fail)
-                if advances and batch.decodes:
+                if advances:
                     self._scheduler.took(batch, tokens, time.monotonic() - started)
             except faults() as error:
                 problem = self._explain(error)

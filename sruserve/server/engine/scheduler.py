@@ -31,6 +31,7 @@ from sruserve.server.errors import (
 _GLANCE_SECONDS = 20e-6  # between two looks, while all that there is to do is on its way
 _LOOK_SECONDS = 500e-6  # the same, while texts wait for their grammars
 _DECODE_SHARE = 8  # while streams decode, inputs take at most 1/8 of a step, so none stalls
+_DECODES, _READS = 64, 512  # rows that a step may have of each, however slow the device is
 _AHEAD = 2  # begin the streams of so many steps, so that their states arrive during the first
 _MANY_ITEMS = 16  # making the streams of a job with more takes time: of one such job in a step
 
@@ -74,7 +75,8 @@ class Scheduler:
         self._admitted = Admitted()
         self._arriving: list[Stream] = []  # of those, whose states are on their way
         self._decoding = Decoders()
-        self._step_time = StepTime(limits.max_batch_tokens)
+        self._decode_time = StepTime(limits.max_batch_tokens, _DECODES)
+        self._read_time = StepTime(limits.max_batch_tokens, _READS)
         self._crowded = False  # not all streams that decode are in the last batch
         self._beginning: dict[Job, list[TextPosition]] = {}  # in their grammars
         self._late: list[Stream] = []  # have read their inputs, but for a token
@@ -120,21 +122,22 @@ class Scheduler:
         self._land()
         decodes: list[Stream] = []
         if self._decoding:
-            room = min(most - min(few, self._queue.tokens), self._step_time.streams)
+            room = min(most - min(few, self._queue.tokens), self._decode_time.rows)
             decodes = self._decoding.choose(max(1, room))
         self._crowded = len(decodes) < len(self._decoding)
         decodes = [stream for stream in decodes if stream.ready]
-        budget = most - len(decodes)
         if decodes:
-            budget = max(min(budget, few), 1)
+            budget = max(min(most - len(decodes), few), 1)
+        else:
+            budget = most if self._whole else self._read_time.rows
         batch = Batch(decodes, self._share(budget) if self._queue else [])
         self._idle = not len(batch)
         return batch
 
     def took(self, batch: Batch, tokens: int, seconds: float) -> None:
-        """A batch that decodes has taken so long, settling included, for all of its tokens."""
+        """A batch has taken so long, settling included, for all of its tokens."""
         rows = len(batch.decodes) + sum(count for _, count in batch.inputs)
-        self._step_time.learn(rows, tokens, seconds)
+        (self._decode_time if batch.decodes else self._read_time).learn(rows, tokens, seconds)
 
     def settle(self, batch: Batch) -> None:
         """Queue the streams that have inputs left again; the others leave the queue."""

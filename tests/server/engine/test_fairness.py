@@ -173,6 +173,25 @@ def test_on_a_slow_device_completions_take_turns_in_steps_that_stay_short(
         asyncio.run(run(driver))
 
 
+def test_on_a_slow_device_long_inputs_are_read_in_steps_that_stay_short(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_time, "_SECONDS", 1e-9)  # every device is slow now
+
+    async def run(driver: Watched) -> None:
+        driver.read(1024, 20)
+        driver.read(10, 3000)
+        await driver.until_read(5000)
+        before = driver.counts.calls["step"]
+        assert await driver.steps(driver.read(1, 5)) <= 2
+        await driver.until(lambda: driver.counts.calls["step"] > before + 20)
+        assert max(driver.counts.tokens[before:]) <= 512
+        await driver.end()
+
+    with Watched(model) as driver:
+        asyncio.run(run(driver))
+
+
 def test_a_small_whole_input_does_not_wait_for_large_ones(tmp_path: Path) -> None:
     whole = random_model(tmp_path / "c", "classify", vocab_size=50, bidirectional=True)
 

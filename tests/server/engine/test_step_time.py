@@ -1,36 +1,36 @@
-"""How many streams may decode in one step."""
+"""How large a step may be."""
 
 from sruserve.server.engine.step_time import StepTime
 
 
 def test_a_fast_device_takes_all_streams_at_once() -> None:
-    times = StepTime(4096)
+    times = StepTime(4096, 64)
     for _ in range(20):
         times.learn(4096, 4096, 0.05)
-    assert times.streams == 4096
+    assert times.rows == 4096
 
 
 def test_a_slow_one_takes_as_many_as_a_short_step_has() -> None:
-    times = StepTime(4096)
+    times = StepTime(4096, 64)
     for _ in range(20):
         times.learn(1500, 4 * 1500, 4 * 0.75)  # half a millisecond each
-    assert 190 < times.streams < 210
+    assert 190 < times.rows < 210
 
 
 def test_a_step_of_some_streams_is_always_allowed_and_of_few_says_nothing() -> None:
-    times = StepTime(4096)
+    times = StepTime(4096, 64)
     times.learn(3, 48, 30.0)
-    assert times.streams == 4096
+    assert times.rows == 4096
     for _ in range(20):
         times.learn(128, 128, 60.0)
-    assert times.streams == 64
-    assert StepTime(16).streams == 16
+    assert times.rows == 64
+    assert StepTime(16, 64).rows == 16
 
 
 def test_it_recovers_when_steps_are_fast_again() -> None:
-    times = StepTime(1000)
+    times = StepTime(1000, 64)
     times.learn(500, 500, 5.0)
-    assert times.streams < 1000
+    assert times.rows < 1000
     for _ in range(40):
         times.learn(64, 64, 0.001)
-    assert times.streams == 1000
+    assert times.rows == 1000
