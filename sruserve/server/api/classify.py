@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from sruserve.server.api.call import Caller
-from sruserve.server.api.inputs import Ids, encode_input, is_long, split_inputs
+from sruserve.server.api.inputs import Ids, encode_input, split_inputs
 from sruserve.server.api.requests import ClassifyRequest
 from sruserve.server.api.sequences import SequenceRoute
 from sruserve.server.api.served import Served
@@ -71,7 +71,7 @@ class ClassifyRoute(SequenceRoute[ClassifyRequest]):
             some = zip(both[first:end], fields, strict=True)
             return [encode_input(served, given, None, field)[0] for given, field in some]
 
-        ids = await self.read_inputs(is_long(both), both, read, caller)
+        ids = await self.read_inputs(caller, served, both, read)
         pairs = zip(ids[: len(firsts)], ids[len(firsts) :], strict=True)
         return [Item(np.concatenate(pair), first=len(pair[0])) for pair in pairs]
 

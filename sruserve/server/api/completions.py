@@ -11,7 +11,7 @@ from sruserve.server.api.completion_reply import Completion
 from sruserve.server.api.completion_request import CompletionRequest
 from sruserve.server.api.constraints import Constraints
 from sruserve.server.api.events import Outbox, Room, next_stretches, send_events
-from sruserve.server.api.inputs import is_long, split_inputs
+from sruserve.server.api.inputs import split_inputs
 from sruserve.server.api.limits import InputLimits
 from sruserve.server.api.prompts import (
     Prompt,
@@ -158,7 +158,7 @@ class CompletionRoute(Route[CompletionRequest]):
             some = zip(given[first:end], starts[first:end], strict=True)
             return [read_prompt(request, served, one, start) for one, start in some]
 
-        return await self.read_inputs(is_long(given), given, read, call)
+        return await self.read_inputs(call, served, given, read)
 
     async def _scored(
         self,

@@ -196,7 +196,7 @@ class Frames(Endpoint):
         if not fields:
             raise InvalidRequest("the frame asks for nothing: send an input, a prompt or an 'op'")
         served = self._now(stream)
-        served.engine.check_admission(frame.cost)
+        served.check_admission(frame.cost)
         with served.holders.one_more():
             await self._compute(frame, served, stream, fields)
 

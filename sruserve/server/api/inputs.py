@@ -29,6 +29,7 @@ Features = list[list[float]] | NDArray[np.float32]  # of JSON, or of a tensor
 
 # Longer texts are turned into ids on another thread, so that the event loop never stands still.
 LONG_CHARACTERS = 8 << 10
+INPUT_CHARACTERS = 64  # however short an input is, it takes as long as about so many characters
 MANY_STATES = 16  # the same for sealing and opening states
 SEEDS = 1 << 64
 
@@ -59,7 +60,7 @@ def check_inputs(count: int, limits: InputLimits, field: str) -> None:
 
 def is_long(inputs: Sequence[str | list[int]]) -> bool:
     """Whether reading the inputs would hold up the event loop."""
-    return sum(map(len, inputs)) > LONG_CHARACTERS
+    return sum(map(len, inputs)) + INPUT_CHARACTERS * len(inputs) > LONG_CHARACTERS
 
 
 def opens_long(state: State | None) -> bool:

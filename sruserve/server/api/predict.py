@@ -87,7 +87,7 @@ class PredictEndpoint(Endpoint):
         tasks = route.task, *route.other_tasks
         served = route.catalogue.choose(call.query("model"), *tasks).of(tenant)
         call.model, cost = served.name, len(body)
-        served.engine.check_admission(cost)
+        served.check_admission(cost)
         texts: Sequence[Sequence[Any]] = _entries(served, asked.inputs)
         if asked.truncate:
             side, long = asked.truncation_direction, cost > LONG_CHARACTERS

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from sruserve.server.api.call import Call, Caller
 from sruserve.server.api.catalogue import Catalogue
 from sruserve.server.api.endpoint import Endpoint
-from sruserve.server.api.inputs import opens_long
+from sruserve.server.api.inputs import INPUT_CHARACTERS, is_long, opens_long
 from sruserve.server.api.limits import InputLimits
 from sruserve.server.api.requests import Request
 from sruserve.server.api.served import Served
@@ -45,7 +45,7 @@ class Route(Endpoint, Generic[Body]):
         request = self._validate(body)
         served = self.choose(request).of(tenant)
         call.model = served.name
-        served.engine.check_admission(len(body))
+        served.check_admission(len(body))
         with served.holders.one_more():
             await self.answer(call, request, served, len(body))
 
@@ -66,17 +66,20 @@ class Route(Endpoint, Generic[Body]):
 
     async def read_inputs(
         self,
-        long: bool,
+        caller: Caller,
+        served: Served,
         inputs: Sequence[str | list[int]],
         work: Callable[[int, int], Sequence[T]],
-        caller: Caller,
     ) -> list[T]:
-        """Read the inputs of a body, the long ones on a thread, in turns with others' work.
+        """Read the inputs of a body, long or many ones on a thread, in turns with others' work.
 
         work: turns the inputs from a first one up to another into items.
+
+        Raises `Overloaded` before that if so many inputs have no chance.
         """
-        if not long:
+        if not is_long(inputs):
             return list(work(0, len(inputs)))
+        served.check_admission(0, len(inputs))
         found: list[T] = []
         for first, end, size in _turns(inputs):
             found += await off_loop(True, work, first, end, cost=size, caller=caller)
@@ -111,7 +114,7 @@ def _turns(inputs: Sequence[str | list[int]]) -> Iterator[tuple[int, int, int]]:
     """Inputs in groups of about `_TURN`: the first of each, the end, its characters or ids."""
     first = size = 0
     for index, each in enumerate(inputs):
-        size += len(each)
+        size += len(each) + INPUT_CHARACTERS
         if size >= _TURN or index + 1 == len(inputs):
             yield first, index + 1, size
             first, size = index + 1, 0

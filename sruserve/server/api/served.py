@@ -56,6 +56,11 @@ class Served:
             )
         return self._views[tenant]
 
+    def check_admission(self, cost: int, inputs: int = 1) -> None:
+        """Raise `Overloaded` or `Draining` if a job of `cost` bytes and so many inputs has no
+        chance."""
+        self.engine.check_admission(cost, self.owner, inputs)
+
     def submit(self, job: Job) -> None:
         """Hand a job to the engine, or raise at once."""
         job.tenant = self.owner

@@ -7,10 +7,10 @@ from typing import Any, ClassVar, TypeVar
 
 from sruserve.server.api.call import Call, Caller, json_bytes
 from sruserve.server.api.inputs import (
+    INPUT_CHARACTERS,
     LONG_CHARACTERS,
     MANY_STATES,
     encode_input,
-    is_long,
     sampler_key,
     split_inputs,
 )
@@ -85,7 +85,8 @@ class TextRoute(Route[Body]):
                     steps += result.steps
                 spent.used = steps
             told = list(zip(items, results, strict=True))
-            yield Results(told, steps, many or numbers > LONG_CHARACTERS)
+            size = numbers + INPUT_CHARACTERS * len(items)
+            yield Results(told, steps, many or size > LONG_CHARACTERS)
 
     async def items(
         self, caller: Caller, request: Body, served: Served, cost: int
@@ -100,7 +101,7 @@ class TextRoute(Route[Body]):
             some = zip(inputs[first:end], starts[first:end], strict=True)
             return [self.text_item(request, served, given, start) for given, start in some]
 
-        return await self.read_inputs(is_long(inputs), inputs, read, caller)
+        return await self.read_inputs(caller, served, inputs, read)
 
     def text_item(
         self, request: Body, served: Served, given: str | list[int], start: Snapshot | None

@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from collections.abc import Hashable
 from functools import partial
 from itertools import count
 from weakref import proxy
@@ -139,11 +140,11 @@ class Engine:
         if self._thread.is_alive():
             self._thread.join()
 
-    def check_admission(self, cost: int) -> None:
-        """Raise `Overloaded` or `Draining` if a job of `cost` bytes has no chance."""
+    def check_admission(self, cost: int, tenant: Hashable = None, inputs: int = 1) -> None:
+        """Raise `Overloaded` or `Draining` if a tenant's job of `cost` bytes has no chance."""
         if self._draining.is_set():
             raise Draining("the server is stopping; retry on another replica")
-        self._inbox.check(cost)
+        self._inbox.check(cost, tenant, inputs)
 
     def submit(self, job: Job) -> None:
         """Admit a job, or raise at once."""

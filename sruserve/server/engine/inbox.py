@@ -54,9 +54,11 @@ class Inbox:
     def empty(self) -> bool:
         return self._notes.empty()
 
-    def check(self, cost: int) -> None:
+    def check(self, cost: int, tenant: Hashable, inputs: int) -> None:
         """Raise `Overloaded` if a job of `cost` bytes would not be admitted now."""
-        self._check((1, cost, 0, 0))
+        amounts = 1, cost, inputs, 0
+        self._check(amounts)
+        self._check_share(tenant, amounts)
 
     def submit(self, job: Job) -> None:
         """Queue a job, from any thread; raises `Overloaded`, or `Draining` after `close`."""

@@ -73,7 +73,7 @@ class Inference:
         inputs = task.signature.check(served.name, request.inputs)
         task.signature.check_outputs(served.name, request.outputs)
         cost = sum(map(_size, request.inputs))
-        served.engine.check_admission(cost)
+        served.check_admission(cost)
         begin = perf_counter()
         long = cost > LONG_CHARACTERS
         body = await off_loop(long, _read, task, asked, inputs, cost=cost, caller=caller)
@@ -99,7 +99,7 @@ class Inference:
 
     def admit(self, name: str, version: str, cost: int) -> None:
         """Raise at once if an inference of `cost` bytes has no chance."""
-        self._find(name, version).engine.check_admission(cost)
+        self._find(name, version).check_admission(cost)
 
     def signature(self, name: str, version: str = "") -> Signature:
         """The tensors of a model."""

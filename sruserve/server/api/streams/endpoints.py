@@ -87,7 +87,7 @@ class Create(StreamEndpoint):
         tasks = {served.model.config.task for served in self.catalogue.values()}
         served = self.catalogue.choose(request.model, *sorted(tasks)).of(tenant)
         call.model = served.name
-        served.engine.check_admission(0)
+        served.check_admission(0)
         begun_by = "preset" if request.preset is not None else "state"
         served.check_streams(begun_by)
         start = served.begin(request.state, request.preset)

@@ -36,7 +36,7 @@ class Steps(StreamEndpoint):
         body = await call.json_body(self.limits)
         held, served = await self.find(call, tenant)
         route, request = self._read(served, body)
-        served.engine.check_admission(len(body))
+        served.check_admission(len(body))
         recorder = Recorder(call)
 
         async def work(view: StreamView) -> bytes:
