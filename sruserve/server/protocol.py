@@ -1,7 +1,7 @@
 """uvicorn's HTTP protocol, bounded in what it holds, and writing head and body together."""
 
 import asyncio
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any, cast
 
 import httptools
@@ -47,6 +47,7 @@ class Protocol(Arriving, Patience, HttpToolsProtocol):
     _lingers = False  # the last reply is sent, and the client is still sending
     _wrong = "Invalid HTTP request received."  # what is said of a request that cannot be
     _left = False  # the connection is closed, or another protocol has taken it over
+    _leave: Callable[[], object] | None = None  # what to do when the client leaves
 
     def __init__(
         self,
@@ -84,6 +85,9 @@ class Protocol(Arriving, Patience, HttpToolsProtocol):
         self.pipeline.clear()
         if self.scope is not None:
             self.scope.pop("connection", None)  # type: ignore[typeddict-item]
+        leave, self._leave = self._leave, None
+        if leave is not None:
+            leave()
         super().connection_lost(exc)
 
     def give_way(self) -> None:
@@ -99,6 +103,15 @@ class Protocol(Arriving, Patience, HttpToolsProtocol):
         self._parse()
         if self._in_body or self._silent or self._unparsed or self.pipeline:
             self._count()
+
+    def watch(self, leave: Callable[[], object] | None) -> None:
+        """Call `leave` when the client of the request that runs leaves; None: no more."""
+        self._leave = leave
+        if leave is not None:
+            if self._left:
+                leave()
+            else:
+                self.flow.resume_reading()  # or nobody would see it
 
     def claim(self, owner: Hashable) -> None:
         """From now on the bytes are a tenant's, or the client's; raises `Overloaded`."""

@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Hashable, MutableMapping
 from contextlib import AbstractContextManager
+from functools import partial
 from itertools import count
 from os import urandom
 from time import perf_counter
@@ -25,9 +26,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 JSON_TYPE = (b"content-type", b"application/json")
-# Most jobs are done before anyone could leave, under load too; a task that watches the client costs
-# a sixth of what a small request does.
-WATCH_AFTER_SECONDS = 0.25
+# Where the server does not tell who has left, a task has to watch; most jobs are done before.
+_WATCH_AFTER_SECONDS = 0.25
 _REQUEST_ID = re.compile(r"[!-~]{1,128}")
 _PIECE_BYTES = 64 << 10  # as much as a transport takes before it asks its writer to wait
 
@@ -42,8 +42,9 @@ def json_bytes(value: object) -> bytes:
 
 
 class Connection(Protocol):
-    """Counts the bytes of a request body that the application receives."""
+    """Counts the bytes of a request body that the application receives, and tells who has left."""
 
+    def watch(self, leave: Callable[[], object] | None) -> None: ...
     def claim(self, owner: Hashable) -> None: ...
     def expect(self, length: int) -> None: ...
     def reading(self, size: int) -> None: ...
@@ -241,7 +242,11 @@ class Call:
 
     async def wait(self, done: asyncio.Future[Any]) -> None:
         """Wait for a job. If the client leaves first, withdraw the job and raise `ClientGone`."""
-        timer = self.loop.call_later(WATCH_AFTER_SECONDS, self.watch, done)
+        timer = None
+        if self.connection is None:
+            timer = self.loop.call_later(_WATCH_AFTER_SECONDS, self.watch, done)
+        else:
+            self.watch(done)
         try:
             await done
         except asyncio.CancelledError:
@@ -249,7 +254,8 @@ class Call:
                 raise ClientGone from None
             raise
         finally:
-            timer.cancel()
+            if timer is not None:
+                timer.cancel()
             self.unwatch()
 
     def unsent(self, hold: Hold) -> AbstractContextManager[object]:
@@ -263,17 +269,26 @@ class Call:
 
     def watch(self, done: asyncio.Future[Any]) -> None:
         """From now on, cancel `done` when the client leaves."""
-        self._watcher = self.loop.create_task(self._withdraw(done))
+        if self.connection is None:
+            self._watcher = self.loop.create_task(self._see_leave(done))
+        else:
+            self.connection.watch(partial(self._withdraw, done))
 
     def unwatch(self) -> None:
         """Stop watching."""
-        if self._watcher is not None:
+        if self.connection is not None:
+            self.connection.watch(None)
+        elif self._watcher is not None:
             self._watcher.cancel()
             self._watcher = None
 
-    async def _withdraw(self, done: asyncio.Future[Any]) -> None:
+    async def _see_leave(self, done: asyncio.Future[Any]) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
+        self._withdraw(done)
+
+    def _withdraw(self, done: asyncio.Future[Any]) -> None:
+        """The client has left: nobody waits for `done`."""
         if not done.done():
             self._gone = True
             done.cancel()
