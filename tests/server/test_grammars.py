@@ -16,6 +16,7 @@ from sruserve.server.api import constraints as module
 from sruserve.server.api.constraints import MOST_WAITING_OF_ONE, Constraints
 from sruserve.server.app import Application
 from sruserve.server.engine.alphabet import Alphabet
+from sruserve.server.engine.confined import Bounds
 from sruserve.server.engine.constraint import Constraint
 from tests.server.conftest import Serve
 from tests.server.engine.test_confined import MANY_AT_ONCE, is_gone
@@ -129,6 +130,22 @@ def test_a_grammar_whose_process_was_killed_is_compiled_again(
         process.kill()
     until(lambda: all(is_gone(process.pid) for process in processes))
     assert complete(client, regex="[a-z]{3}z").status_code == 200
+
+
+def test_grammars_whose_processes_end_while_they_are_followed_leave_nothing_behind(
+    client: httpx.Client, grammars: Constraints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endless = {"type": "array", "items": {"type": "integer"}, "minItems": 100_000_000}
+    grammars.kept.clear()
+    assert complete(client, regex="first").status_code == 200
+    fds = psutil.Process().num_fds()
+    monkeypatch.setattr(grammars, "_bounds", Bounds(step_seconds=0.004))
+    for number in range(12):
+        schema = {"anyOf": [{"const": f"s{number}"}, endless]}
+        reply = complete(client, json_schema=schema, logit_bias={"91": 100})
+        refusal(reply, 422, "invalid_request", None)
+        assert len(grammars.kept) <= 2
+    assert psutil.Process().num_fds() <= fds + 2
 
 
 def test_a_client_that_leaves_gives_its_place_back_and_ends_the_compilation(

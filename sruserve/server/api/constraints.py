@@ -139,6 +139,8 @@ class Constraints:
 
         Raises `Overloaded` if that is not enough.
         """
+        for key in [key for key, kept in self.kept.items() if not kept.constraint.process.runs]:
+            del self.kept[key]  # and with it the descriptor
         if not self._full:
             return
         for key in sorted(self.kept, key=lambda key: self.kept[key].tenant != tenant):

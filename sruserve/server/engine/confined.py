@@ -79,12 +79,13 @@ class GrammarProcess:
     def fresh(self) -> bool:
         """Whether more texts may follow its grammar: it runs, and its tables are not half full."""
         most = self._base_bytes + self.bounds.growth_bytes // 2
-        return not self.ended and self.held_bytes < most and self._runs()
+        return self.held_bytes < most and self.runs
 
-    def _runs(self) -> bool:
-        """Whether the process has not closed its end: it may have been killed between texts."""
+    @property
+    def runs(self) -> bool:
+        """Whether the process has not ended: it may have been killed between texts."""
         try:
-            return bool(self._channel.recv(1, socket.MSG_PEEK))
+            return not self.ended and bool(self._channel.recv(1, socket.MSG_PEEK))
         except BlockingIOError:
             return True
         except OSError:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import sruserve
 from sruserve.server.engine.wire import COMMAND, FORK
-from sruserve.server.errors import EngineFailure
+from sruserve.server.errors import EngineFailure, Overloaded
 from sruserve.server.offload import in_own_thread
 
 _log = logging.getLogger(__name__)
@@ -42,8 +42,18 @@ class GrammarHost:
         return self._helper.pid if self._helper is not None else None
 
     async def fork(self) -> socket.socket:
-        """Ask for a process; returns our end of its socket. Raises `EngineFailure`."""
-        ours, theirs = socket.socketpair()
+        """Ask for a process; returns our end of its socket.
+
+        Raises `Overloaded` if no descriptor is left, or `EngineFailure`.
+        """
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            _log.error("no socket for a grammar's process: %s", error)
+            raise Overloaded(
+                "no more processes can be started for regular expressions and schemas; retry "
+                "after a moment"
+            ) from None
         with theirs:
             for _ in range(2):  # the helper may have been killed
                 try:

@@ -1,9 +1,11 @@
 """Grammars in processes of their own: they follow as others do, and none takes the server."""
 
 import asyncio
+import errno
 import gc
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -318,6 +320,22 @@ def test_a_helper_that_was_killed_is_replaced(grammars: Grammars) -> None:
     assert begun(constraint).take(97)  # what it has started goes on
     assert begun(grammars.regex("b+")).take(98)
     assert grammars.host.pid != helper
+
+
+def test_a_process_for_which_no_descriptor_is_left_is_refused_as_overload(
+    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def ask() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(socket, "socketpair", none_left)
+            with pytest.raises(Overloaded, match="retry"):
+                await grammars.make("regex", "a+")
+
+    run(ask())
+    assert begun(grammars.regex("a+")).take(97)
 
 
 def test_a_helper_that_hangs_is_ended_without_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
