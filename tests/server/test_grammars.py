@@ -207,8 +207,9 @@ def test_a_wait_that_is_long_ends_in_504(
 def test_grammars_in_use_that_leave_no_room_are_a_429(
     client: httpx.Client, grammars: Constraints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    grammars.kept.clear()
     assert complete(client, regex="first").status_code == 200
-    monkeypatch.setattr(grammars.memory, "most_bytes", 0)
+    monkeypatch.setattr(module, "MOST_PROCESSES", 2)
     for asked in ("second", "third"):
         assert complete(client, regex=asked).status_code == 200  # the one before lets go
     in_use = next(iter(grammars.kept.values())).constraint
@@ -230,10 +231,47 @@ def test_a_tenant_pushes_its_own_grammars_out_first_and_none_that_is_in_use(
     complete(client, regex="used")
     in_use = list(grammars.kept.values())[-1].constraint
     complete(client, regex="own")
-    monkeypatch.setattr(module, "MOST_PROCESSES", 3)
+    monkeypatch.setattr(module, "MOST_PROCESSES", 4)
     assert complete(client, regex="new").status_code == 200
     assert kept() == [identity("theirs"), identity("used"), identity("new")]
     assert in_use.identity == identity("used")
+
+
+@pytest.mark.parametrize(("processes", "most_bytes"), [(4, 1 << 30), (64, 32 << 20)])
+def test_a_tenant_whose_grammars_are_in_use_leaves_half_of_the_room_to_others(
+    client: httpx.Client,
+    grammars: Constraints,
+    monkeypatch: pytest.MonkeyPatch,
+    processes: int,
+    most_bytes: int,
+) -> None:
+    grammars.kept.clear()
+    monkeypatch.setattr(module, "MOST_PROCESSES", processes)
+    monkeypatch.setattr(grammars.memory, "most_bytes", most_bytes)
+    for regex in ("one", "two"):
+        assert complete(client, regex=regex).status_code == 200
+    in_use = [kept.constraint for kept in grammars.kept.values()]
+    reply = complete(client, regex="three")
+    refusal(reply, 429, "overloaded", None)
+    assert "this API key" in reply.text
+    for regex in ("three", "four", "five"):
+        assert complete(client, "22222222", regex=regex).status_code == 200
+    in_use.pop()
+    assert complete(client, regex="three").status_code == 200
+
+
+def test_a_tenant_whose_grammars_grow_takes_no_room_from_others(
+    client: httpx.Client, grammars: Constraints
+) -> None:
+    grammars.kept.clear()
+    assert complete(client, regex="one").status_code == 200
+    in_use = next(iter(grammars.kept.values())).constraint
+    in_use.process.held_bytes = 20 << 20
+    assert complete(client, "22222222", regex="two").status_code == 200
+    assert in_use.process.runs
+    in_use.process.held_bytes = 40 << 20
+    assert complete(client, "22222222", regex="three").status_code == 200
+    assert not in_use.process.runs
 
 
 def test_clients_without_keys_have_no_share_and_no_line_of_their_own(

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from time import monotonic
@@ -16,7 +17,7 @@ from sruserve.server.engine.alphabet import Alphabet
 from sruserve.server.engine.confined import Bounds, GrammarProcess
 from sruserve.server.engine.confined_text import ConfinedConstraint
 from sruserve.server.engine.grammar_host import GrammarHost
-from sruserve.server.engine.grammar_memory import GrammarMemory
+from sruserve.server.engine.grammar_memory import GrammarMemory, Taken
 from sruserve.server.errors import DeadlineExceeded, InvalidRequest, Overloaded
 
 MOST_PROCESSES = 64
@@ -112,9 +113,11 @@ class Constraints:
         try:
             alphabet = Alphabet.of(served.model.codec)
             async with self._line.turn(served.owner):
-                self._make_room(served.tenant.id)
+                self._make_room(served.owner)
                 channel = await self.host.fork()
-                process = GrammarProcess(self.host, channel, self.memory, self._bounds)
+                process = GrammarProcess(
+                    self.host, channel, self.memory, self._bounds, served.owner
+                )
                 await process.start()
                 making = asyncio.create_task(
                     ConfinedConstraint.compiled(kind, given, alphabet, process)
@@ -131,41 +134,62 @@ class Constraints:
         finally:
             if making is not None:
                 making.cancel()
-        self.kept[key] = Kept(served.tenant.id, constraint)
+        self.kept[key] = Kept(constraint)
         return constraint
 
-    def _make_room(self, tenant: bytes) -> None:
-        """Let go of those that are not in use, the tenant's own first, then the longest unused.
+    def _make_room(self, owner: str | None) -> None:
+        """Let go of those that are not in use, the owner's own first, then the longest unused.
 
         Raises `Overloaded` if that is not enough.
         """
         for key in [key for key, kept in self.kept.items() if not kept.constraint.process.runs]:
             del self.kept[key]  # and with it the descriptor
-        if not self._full:
-            return
-        for key in sorted(self.kept, key=lambda key: self.kept[key].tenant != tenant):
-            if not self.kept[key].let_go():
-                continue
-            del self.kept[key]
-            if not self._full:
-                return
-        raise Overloaded(
-            "the regular expressions and schemas in use take all the memory or processes "
-            "that they may (SRUSERVE_MAX_GRAMMAR_BYTES); retry after a moment"
-        )
+        own = [key for key, kept in self.kept.items() if kept.constraint.process.owner == owner]
+        if owner is not None and not self._let_go(own, lambda: self._has_its_part(owner)):
+            raise Overloaded(
+                "the regular expressions and schemas of this API key that are in use take its "
+                "part of the memory or processes, half of what all may take "
+                "(SRUSERVE_MAX_GRAMMAR_BYTES); retry after a moment"
+            )
+        if not self._let_go([*own, *self.kept], lambda: self._full):
+            raise Overloaded(
+                "the regular expressions and schemas in use take all the memory or processes "
+                "that they may (SRUSERVE_MAX_GRAMMAR_BYTES); retry after a moment"
+            )
+
+    def _let_go(self, keys: list[bytes], full: Callable[[], bool]) -> bool:
+        """Let go of those that are not in use while there is no room; whether there is some."""
+        for key in keys:
+            if not full():
+                return True
+            if key in self.kept and self.kept[key].let_go():
+                del self.kept[key]
+        return not full()
+
+    def _has_its_part(self, owner: str) -> bool:
+        """Whether an owner has half of what there is for new ones, so that others have room."""
+        taken = self.memory.by_owner().get(owner, Taken())
+        return taken.processes >= MOST_PROCESSES // 2 or taken.bytes > self._part
 
     @property
     def _full(self) -> bool:
-        """Whether another would be too many. Half of the memory is left to those that grow."""
-        memory = self.memory
-        return len(memory) >= MOST_PROCESSES or memory.held_bytes > memory.most_bytes // 2
+        """Whether another would be too many; those that grow take no owner's part but theirs."""
+        held = sum(
+            taken.bytes if owner is None else min(taken.bytes, self._part)
+            for owner, taken in self.memory.by_owner().items()
+        )
+        return len(self.memory) >= MOST_PROCESSES or held > self.memory.most_bytes // 2
+
+    @property
+    def _part(self) -> int:
+        """Bytes of an owner: half of the memory is left to those that grow, half to others."""
+        return self.memory.most_bytes // 4
 
 
 @dataclass(slots=True)
 class Kept:
-    """A constraint, and whose it is."""
+    """A constraint that may be asked for again."""
 
-    tenant: bytes
     constraint: ConfinedConstraint
 
     def let_go(self) -> bool:

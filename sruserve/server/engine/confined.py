@@ -6,6 +6,7 @@ import logging
 import select
 import socket
 from collections import deque
+from collections.abc import Hashable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from time import monotonic
@@ -54,12 +55,21 @@ class Bounds:
 
 
 class GrammarProcess:
-    """The server's end of a process: the event loop starts it, then one engine's thread asks."""
+    """The server's end of a process: the event loop starts it, then one engine's thread asks.
+
+    owner: whose part of the memory it takes.
+    """
 
     def __init__(
-        self, host: GrammarHost, channel: socket.socket, memory: GrammarMemory, bounds: Bounds
+        self,
+        host: GrammarHost,
+        channel: socket.socket,
+        memory: GrammarMemory,
+        bounds: Bounds,
+        owner: Hashable = None,
     ) -> None:
         self.bounds, self._memory = bounds, memory
+        self.owner = owner
         self.held_bytes = self._base_bytes = 0
         self.ended = False
         self.pid = 0
@@ -128,6 +138,7 @@ class GrammarProcess:
                 raise self._why_ended() from None
             raise
         self.held_bytes = self._base_bytes = int.from_bytes(verdict[IDENTITY_BYTES:], "little")
+        self._memory.check()
         return verdict[:IDENTITY_BYTES]
 
     def begin(self, number: int, spelled: bytes) -> None:

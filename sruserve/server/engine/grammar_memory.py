@@ -1,6 +1,9 @@
 """What the processes of all grammars hold together, and which one ends when that is too much."""
 
 import threading
+from collections import defaultdict
+from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import Protocol
 from weakref import WeakSet
 
@@ -10,13 +13,26 @@ PROCESS_BYTES = 4 << 20  # of a process before it holds anything: pages that it 
 
 
 class Holder(Protocol):
-    """A process that holds a grammar."""
+    """A process that holds a grammar, and whose it is."""
 
     held_bytes: int
+
+    @property
+    def owner(self) -> Hashable:
+        """Who has a part of the memory; None: without API keys nobody has."""
+        ...
 
     def end(self, reason: ServeError | None = None) -> None:
         """Let the process end, and tell its texts why; from any thread."""
         ...
+
+
+@dataclass(slots=True)
+class Taken:
+    """What the processes of one owner take together."""
+
+    processes: int = 0
+    bytes: int = 0
 
 
 class GrammarMemory:
@@ -40,6 +56,11 @@ class GrammarMemory:
         with self._lock:
             return self._sum()
 
+    def by_owner(self) -> dict[Hashable, Taken]:
+        """What each owner's processes take."""
+        with self._lock:
+            return self._by_owner()
+
     def add(self, holder: Holder) -> None:
         """Count a process from now on."""
         with self._lock:
@@ -51,18 +72,30 @@ class GrammarMemory:
             self._holders.discard(holder)
 
     def check(self) -> None:
-        """End the process that holds most, if all hold too much; from any thread."""
+        """If all hold too much, end the largest of the owner who has most; from any thread."""
         with self._lock:
             if self._sum() <= self.most_bytes:
                 return
-            largest = max(self._holders, key=_held_bytes)
+            taken = self._by_owner()
+            owner = max(taken, key=lambda owner: taken[owner].bytes)
+            own = [holder for holder in self._holders if holder.owner == owner]
+            largest = max(own, key=_held_bytes)
             self._holders.discard(largest)
         largest.end(
             Overloaded(
                 "all regular expressions and schemas together take more memory than they may "
-                "(SRUSERVE_MAX_GRAMMAR_BYTES), and this one took most; retry after a moment"
+                "(SRUSERVE_MAX_GRAMMAR_BYTES), and this one is the largest of those who have most; "
+                "retry after a moment"
             )
         )
+
+    def _by_owner(self) -> dict[Hashable, Taken]:
+        owners: defaultdict[Hashable, Taken] = defaultdict(Taken)
+        for holder in self._holders:
+            taken = owners[holder.owner]
+            taken.processes += 1
+            taken.bytes += _held_bytes(holder)
+        return owners
 
     def _sum(self) -> int:
         return sum(_held_bytes(holder) for holder in self._holders)
