@@ -182,7 +182,7 @@ class Constraints:
 
     @property
     def _part(self) -> int:
-        """Bytes of an owner: half of the memory is left to those that grow, half to others."""
+        """Bytes of one owner. Half of all is left to those that grow, half of that to others."""
         return self.memory.most_bytes // 4
 
 

@@ -14,7 +14,7 @@ from weakref import finalize
 
 from sruserve.server.engine.alphabet import Alphabet
 from sruserve.server.engine.constrained import IDENTITY_BYTES
-from sruserve.server.engine.grammar_host import GrammarHost
+from sruserve.server.engine.grammar_host import START_SECONDS, GrammarHost
 from sruserve.server.engine.grammar_memory import GrammarMemory
 from sruserve.server.engine.wire import (
     BEGIN,
@@ -32,8 +32,7 @@ from sruserve.server.errors import DeadlineExceeded, EngineFailure, InvalidReque
 
 _log = logging.getLogger(__name__)
 
-# A process is bounded in its own time. These end one that gets none, or that was stopped.
-_START_SECONDS = 20.0
+# A process is bounded in its own time. This ends one that gets none, or that was stopped.
 _STALL_SECONDS = 10.0
 _BEGIN_MS = 500  # of a CPU, to read the bytes of a state
 
@@ -104,8 +103,9 @@ class GrammarProcess:
     async def start(self) -> None:
         """Wait until the process is there; raises `EngineFailure`."""
         try:
-            async with asyncio.timeout(_START_SECONDS):
+            async with asyncio.timeout(START_SECONDS):
                 self.pid = int(await self._hear())
+            self._host.started()
         except (EOFError, OSError) as error:
             self.end()
             _log.error("a process for a grammar did not start: %r", error)

@@ -8,6 +8,7 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic
 
 import sruserve
 from sruserve.server.engine.wire import COMMAND, FORK
@@ -15,6 +16,8 @@ from sruserve.server.errors import EngineFailure, Overloaded
 from sruserve.server.offload import in_own_thread
 
 _log = logging.getLogger(__name__)
+
+START_SECONDS = 20.0  # until a process is there; the helper, too, may have to be started
 
 _CODE = """
 import sys
@@ -35,6 +38,7 @@ class GrammarHost:
         self._helper: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._lock = threading.Lock()  # of those that start it
+        self._asked_at = 0.0  # for the first process since the last one that started; 0: for none
 
     @property
     def pid(self) -> int | None:
@@ -54,6 +58,9 @@ class GrammarHost:
                 "no more processes can be started for regular expressions and schemas; retry "
                 "after a moment"
             ) from None
+        if self._asked_at and monotonic() - self._asked_at > START_SECONDS:
+            _log.error("the helper for grammars starts no process; it is replaced")
+            self.close()
         with theirs:
             for _ in range(2):  # the helper may have been killed
                 try:
@@ -61,12 +68,17 @@ class GrammarHost:
                     if control is None:
                         control = await in_own_thread("grammars", self._start)
                     socket.send_fds(control, [COMMAND.pack(FORK)], [theirs.fileno()])
+                    self._asked_at = self._asked_at or monotonic()
                     return ours
                 except OSError as error:
                     _log.error("the helper for grammars is gone: %s", error)
                     self.close()
         ours.close()
         raise EngineFailure("no process could be started for the regex or schema; retry")
+
+    def started(self) -> None:
+        """A process that `fork` asked for is there, so the helper does not hang."""
+        self._asked_at = 0.0
 
     def kill(self, pid: int) -> None:
         """End a process that `fork` has started, if it has not ended."""
@@ -79,6 +91,7 @@ class GrammarHost:
 
     def close(self) -> None:
         """End the helper and all of its processes that wait for something to do."""
+        self._asked_at = 0.0
         if self._control is not None:
             self._control.close()
             self._control = None

@@ -84,8 +84,8 @@ class GrammarMemory:
         largest.end(
             Overloaded(
                 "all regular expressions and schemas together take more memory than they may "
-                "(SRUSERVE_MAX_GRAMMAR_BYTES), and this one is the largest of those who have most; "
-                "retry after a moment"
+                "(SRUSERVE_MAX_GRAMMAR_BYTES), and this one is the largest of the client that has "
+                "most; retry after a moment"
             )
         )
 

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sruserve.server.engine import confined
+from sruserve.server.engine import confined, grammar_host
 from sruserve.server.engine.alphabet import Alphabet
 from sruserve.server.engine.confined import Bounds, GrammarProcess
 from sruserve.server.engine.confined_text import ConfinedConstraint, ConfinedSpelling
@@ -336,6 +336,33 @@ def test_a_process_for_which_no_descriptor_is_left_is_refused_as_overload(
 
     run(ask())
     assert begun(grammars.regex("a+")).take(97)
+
+
+def test_a_helper_that_hangs_is_replaced(
+    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grammars.regex("a+")
+    helper = grammars.host.pid
+    assert helper is not None
+
+    async def leave() -> None:
+        async with asyncio.timeout(0.05):
+            await grammars.make("regex", "b+")
+
+    for _ in range(2):
+        os.kill(helper, signal.SIGSTOP)
+        with pytest.raises(TimeoutError):
+            run(leave())
+        os.kill(helper, signal.SIGCONT)
+        assert begun(grammars.regex("b+")).take(98)
+        assert grammars.host.pid == helper, "it did not hang for long"
+    os.kill(helper, signal.SIGSTOP)
+    with pytest.raises(TimeoutError):
+        run(leave())
+    monkeypatch.setattr(grammar_host, "START_SECONDS", 0.0)
+    assert begun(grammars.regex("b+")).take(98)
+    assert grammars.host.pid != helper
+    until(lambda: is_gone(helper))
 
 
 def test_a_helper_that_hangs_is_ended_without_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
