@@ -153,7 +153,7 @@ class Application:
         predict = PredictEndpoint(tenants, routes.classify, settings.max_batch_tokens)
         self._hot = {route.path: route for route in (*routes, predict)}
         self.streams = open_streams(settings, tenants)
-        self.lifecycle.repository.on_end.append(self.streams.end)
+        self.lifecycle.repository.on_end += [self.streams.end, self.constraints.end]
         self._mounts[STREAMS] = StreamMount(
             lambda kind: kind(self.streams, catalogue, tenants, limits, routes), self._pages
         )

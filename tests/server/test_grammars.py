@@ -293,6 +293,21 @@ def test_clients_without_keys_have_no_share_and_no_line_of_their_own(
         assert {each.result().status_code for each in crowd} == {200}
 
 
+def test_grammars_of_a_model_that_is_unloaded_end_with_it(serve: Serve, tmp_path: Path) -> None:
+    for name in ("bytes", "others"):
+        save_random_model(tmp_path / name, vocabulary=list(range(256)))
+    with serve(models=tmp_path, model_folders=(), model_control=True) as (client, application):
+        grammars = application.constraints
+        for model in ("bytes", "others"):
+            assert complete(client, model=model, regex="a").status_code == 200
+        helper = psutil.Process(grammars.host.pid)
+        assert client.post("/v2/repository/models/bytes/unload").status_code == 200
+        until(lambda: len(helper.children()) == 1)
+        assert len(grammars.kept) == 1
+        assert complete(client, model="others", regex="a").status_code == 200
+        assert len(grammars.kept) == 1
+
+
 def test_a_server_that_is_stopped_while_a_grammar_is_compiled_ends(folder: Path) -> None:
     with serving(folder, drain_seconds="1") as (client, process):
         assert client.post("/v1/completions", json=body(regex="a")).status_code == 200

@@ -16,6 +16,7 @@ from sruserve.server.budget import Budget
 from sruserve.server.engine.alphabet import Alphabet
 from sruserve.server.engine.confined import Bounds, GrammarProcess
 from sruserve.server.engine.confined_text import ConfinedConstraint
+from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.grammar_host import GrammarHost
 from sruserve.server.engine.grammar_memory import GrammarMemory, Taken
 from sruserve.server.errors import DeadlineExceeded, InvalidRequest, Overloaded
@@ -74,6 +75,11 @@ class Constraints:
     def waiting(self) -> int:
         """How many wait to be compiled, or are."""
         return self._places.held
+
+    def end(self, engine: Engine) -> None:
+        """An engine has ended: nobody asks for its constraints any more."""
+        for key in [key for key, kept in self.kept.items() if kept.engine == engine.number]:
+            del self.kept[key]
 
     def close(self) -> None:
         """End all processes."""
@@ -134,7 +140,7 @@ class Constraints:
         finally:
             if making is not None:
                 making.cancel()
-        self.kept[key] = Kept(constraint)
+        self.kept[key] = Kept(served.engine.number, constraint)
         return constraint
 
     def _make_room(self, owner: str | None) -> None:
@@ -188,8 +194,9 @@ class Constraints:
 
 @dataclass(slots=True)
 class Kept:
-    """A constraint that may be asked for again."""
+    """A constraint that may be asked for again, and the number of its engine."""
 
+    engine: int
     constraint: ConfinedConstraint
 
     def let_go(self) -> bool:
