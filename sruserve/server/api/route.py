@@ -21,7 +21,7 @@ from sruserve.server.tenants import Tenant, Tenants
 Body = TypeVar("Body", bound=Request)
 T = TypeVar("T")
 
-_TURN = 64 << 10  # characters and ids that are read in one turn on a thread
+_TURN = 8 << 10  # characters and ids that are read in one turn on a thread: some milliseconds
 
 
 class Route(Endpoint, Generic[Body]):
