@@ -66,8 +66,9 @@ class Settings(BaseSettings):
     workers: PositiveInt = Field(
         1, le=256, description="Server processes, each with its own engines."
     )
-    worker_timeout_seconds: PositiveInt = Field(
+    worker_timeout_seconds: int = Field(
         60,
+        ge=5,
         le=86_400,
         description="How long a worker may give no sign of life before it is killed and replaced; "
         "a server of one worker ends then. Also how long an engine may be dead; ten times as long "
