@@ -26,6 +26,7 @@ from sruserve.server.tenants import STREAM_BYTES, KeyEntry, read_keys
 
 PREFIX = "SRUSERVE_"
 _TEN_YEARS = 10 * 366 * 24 * 3600
+_C_INT = 2**31 - 1  # gRPC's core has no greater limit of a message
 _DEVICES = re.compile(r"auto|cpu|cuda(:\d{1,3})?", re.ASCII)
 
 
@@ -146,7 +147,9 @@ class Settings(BaseSettings):
         "model and worker, pinned on a GPU; none is taken before it is needed.",
     )
 
-    max_body_bytes: PositiveInt = Field(8 << 20, description="Longest request body, else 413.")
+    max_body_bytes: PositiveInt = Field(
+        8 << 20, le=_C_INT, description="Longest request body, else 413."
+    )
     max_input_bytes: PositiveInt = Field(
         1 << 20,
         description="Longest single text, in UTF-8 bytes; also the most token ids, or steps of "
