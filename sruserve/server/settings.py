@@ -251,7 +251,7 @@ class Settings(BaseSettings):
         description="How long a connection stays open that is idle, or takes nothing of its reply.",
     )
     drain_seconds: NonNegativeInt = Field(
-        20, description="After SIGTERM, how long running requests may take to finish."
+        20, le=86_400, description="After SIGTERM, how long running requests may take to finish."
     )
 
     @field_validator("grpc_port", mode="before")
