@@ -404,12 +404,19 @@ def load_settings(**given: Any) -> Settings:
         return Settings(**given)
     except ValidationError as error:
         raise SettingsError("; ".join(_explain(problem) for problem in error.errors())) from None
+    except RecursionError:
+        lists = [name for name in map(variable_name, Settings.model_fields) if _is_json(name)]
+        raise SettingsError(f"{' or '.join(lists)}: should be JSON of few levels") from None
     except ValueError as error:  # a value of the environment that is not the JSON it must be
         named = next((name for name in Settings.model_fields if f'"{name}"' in str(error)), "")
         if not named:
             raise SettingsError(str(error)) from None
         variable = variable_name(named)
         raise SettingsError(f"{variable}={os.environ.get(variable)}: should be JSON") from None
+
+
+def _is_json(variable: str) -> bool:
+    return os.environ.get(variable, "").lstrip()[:1] in ("[", "{")
 
 
 def variable_name(field: str) -> str:
