@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
 from sruserve.model.errors import FolderError, TextError
+from sruserve.model.normalizers import growth
 from sruserve.model.pieces import Pieces
 
 Ids = NDArray[np.int64]
@@ -21,6 +22,7 @@ MAX_UNFINISHED = 65_536  # characters of a word that no white space ends
 _PROBES = ("ab cd", 'it\'s 3.5\n"x"', "A\tb.c,  d ")
 _LONG = 4096  # characters that the tokenizer takes faster whole than piece by piece
 _PART = 1 << 16  # characters of a long text that are made into ids at a time
+_NORMALIZED = 1 << 26  # characters that normalizers may make of a word
 _LIBRARY_WORDS = 1024
 _PROBED = 64
 _SPACES = " \t\n\v\f\r"
@@ -76,6 +78,7 @@ class Words:
 
     def __init__(self, content: bytes, source: object = WORDS_FILE) -> None:
         try:
+            self._longest = int(_NORMALIZED / growth(content))  # before the library uses them
             self._tokenizer = Tokenizer.from_buffer(content)
             self._tokenizer.no_padding()
             self._tokenizer.no_truncation()
@@ -99,6 +102,7 @@ class Words:
 
     def encode(self, text: str, word: str = "", more: bool = False) -> tuple[Ids, str]:
         text, word = _finished(word + text, more)
+        self._check(text)
         if len(text) <= _LONG:
             return np.array(self._ids_by_piece(text), np.int64), word
         return np.concatenate([self._ids_of(part) for part in _parts(text)]), word
@@ -106,6 +110,7 @@ class Words:
     def locate(self, text: str, word: str = "", more: bool = False) -> tuple[Ids, Ids, str]:
         held = len(word)
         text, word = _finished(word + text, more)
+        self._check(text)
         # arrays, because to make one of a list of a million tuples would stop all other threads
         ids, places = array("q"), array("q")
         for match in _PIECE.finditer(text):
@@ -114,6 +119,17 @@ class Words:
             ids.extend(found)
             places.extend([start + place for place in within])
         return np.array(ids, np.int64), np.array(places, np.int64).reshape(-1, 2), word
+
+    def _check(self, text: str) -> None:
+        """Raise `TextError` if normalizers might make one of its words too long."""
+        if len(text) <= self._longest:
+            return
+        longest = max((len(match[0]) for match in _PIECE.finditer(text)), default=0)
+        if longest > self._longest:
+            raise TextError(
+                f"a word has {longest:,} characters, and may have {self._longest:,} with this "
+                "model's tokenizer; put white space into it"
+            )
 
     def _joins(self, probe: str) -> bool:
         """Whether a text's ids are not those of its pieces; unknown words are left out."""

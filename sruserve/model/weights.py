@@ -93,6 +93,8 @@ def _place(name: str, entry: Any) -> tuple[int, int, str]:
         raise SafetensorError(f"{_short(name)} holds {_short(str(dtype))}, which is not supported")
     if len(shape) > _MOST_DIMENSIONS:
         raise SafetensorError(f"{_short(name)} has {len(shape)} dimensions")
+    if prod(size for size in shape if size) >= 2**63:  # torch counts even where one of them is 0
+        raise SafetensorError(f"{_short(name)} has a shape of too many numbers")
     if end - begin != prod(shape) * _DTYPES[dtype].itemsize:
         raise SafetensorError(f"{_short(name)} has {end - begin} bytes, and its shape {shape}")
     return begin, end, name

@@ -13,6 +13,11 @@ STOPPED, FAILED, MISUSED = 0, 1, 2
 """The exit codes of a server and of its workers."""
 
 
+def heeded(number: int) -> bool:
+    """Whether nobody, as `nohup` does, wants a signal to be ignored."""
+    return signal.getsignal(number) is not signal.SIG_IGN
+
+
 def leave(*_: object) -> None:
     """End a process that has served nobody yet."""
     log.info("told to stop before anything was served")

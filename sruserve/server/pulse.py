@@ -87,14 +87,15 @@ class Watchdog:
 
     def __init__(self, patience_seconds: float) -> None:
         self._patience_seconds = patience_seconds
-        self._silence = Silence(time.monotonic())
+        self._silence: Silence
         self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
 
     def beat(self) -> None:
         """The event loop runs. It is watched from its first beat on."""
-        self._silence.heard()
         if not self._thread.is_alive():
+            self._silence = Silence(time.monotonic())
             self._thread.start()
+        self._silence.heard()
 
     def _run(self) -> None:
         while self._silence.look(time.monotonic()) <= self._patience_seconds:

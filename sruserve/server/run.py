@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 from sruserve.server.discovery import find_models
-from sruserve.server.ending import FAILED, MISUSED, STOPPED, leave, leaving_at_once
+from sruserve.server.ending import FAILED, MISUSED, STOPPED, heeded, leave, leaving_at_once
 from sruserve.server.grpc_port import hold_port, wants_grpc
 from sruserve.server.logs import log_config
 from sruserve.server.metric_files import VARIABLE, EndedWorkers, MetricFolder, keep_files_whole
@@ -118,6 +118,8 @@ def _create_app(settings: Settings, pulse: Pulse) -> "Application":
 
 def _run_one(settings: Settings, listener: socket.socket, beat: Callable[[], None]) -> int:
     """Serve in this process, and call `beat` for as long as its event loop runs."""
+    if heeded(signal.SIGHUP):
+        signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
     with leaving_at_once():
         import sruserve.server.app  # noqa: F401  # torch takes seconds
     pulse = Pulse(settings.worker_timeout_seconds, beat)

@@ -26,6 +26,7 @@ from sruserve.server.tenants import STREAM_BYTES, KeyEntry, read_keys
 
 PREFIX = "SRUSERVE_"
 _TEN_YEARS = 10 * 366 * 24 * 3600
+_C_INT = 2**31 - 1  # gRPC's core has no greater limit of a message
 _DEVICES = re.compile(r"auto|cpu|cuda(:\d{1,3})?", re.ASCII)
 
 
@@ -66,8 +67,9 @@ class Settings(BaseSettings):
     workers: PositiveInt = Field(
         1, le=256, description="Server processes, each with its own engines."
     )
-    worker_timeout_seconds: PositiveInt = Field(
+    worker_timeout_seconds: int = Field(
         60,
+        ge=5,
         le=86_400,
         description="How long a worker may give no sign of life before it is killed and replaced; "
         "a server of one worker ends then. Also how long an engine may be dead; ten times as long "
@@ -145,7 +147,9 @@ class Settings(BaseSettings):
         "model and worker, pinned on a GPU; none is taken before it is needed.",
     )
 
-    max_body_bytes: PositiveInt = Field(8 << 20, description="Longest request body, else 413.")
+    max_body_bytes: PositiveInt = Field(
+        8 << 20, le=_C_INT, description="Longest request body, else 413."
+    )
     max_input_bytes: PositiveInt = Field(
         1 << 20,
         description="Longest single text, in UTF-8 bytes; also the most token ids, or steps of "
@@ -247,7 +251,7 @@ class Settings(BaseSettings):
         description="How long a connection stays open that is idle, or takes nothing of its reply.",
     )
     drain_seconds: NonNegativeInt = Field(
-        20, description="After SIGTERM, how long running requests may take to finish."
+        20, le=86_400, description="After SIGTERM, how long running requests may take to finish."
     )
 
     @field_validator("grpc_port", mode="before")
@@ -400,12 +404,19 @@ def load_settings(**given: Any) -> Settings:
         return Settings(**given)
     except ValidationError as error:
         raise SettingsError("; ".join(_explain(problem) for problem in error.errors())) from None
+    except RecursionError:
+        lists = [name for name in map(variable_name, Settings.model_fields) if _is_json(name)]
+        raise SettingsError(f"{' or '.join(lists)}: should be JSON of few levels") from None
     except ValueError as error:  # a value of the environment that is not the JSON it must be
         named = next((name for name in Settings.model_fields if f'"{name}"' in str(error)), "")
         if not named:
             raise SettingsError(str(error)) from None
         variable = variable_name(named)
         raise SettingsError(f"{variable}={os.environ.get(variable)}: should be JSON") from None
+
+
+def _is_json(variable: str) -> bool:
+    return os.environ.get(variable, "").lstrip()[:1] in ("[", "{")
 
 
 def variable_name(field: str) -> str:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from sruserve.server.ending import FAILED, STOPPED
+from sruserve.server.ending import FAILED, STOPPED, heeded
 from sruserve.server.metric_files import EndedWorkers
 from sruserve.server.supervision import LOOK_SECONDS, Do, Patience, Supervision
 
@@ -193,7 +193,7 @@ class Supervisor:
         readable, writable = os.pipe()
         for end in (readable, writable):
             os.set_blocking(end, False)
-        before = {n: signal.signal(n, self._on_signal) for n in _STOP if _heeded(n)}
+        before = {n: signal.signal(n, self._on_signal) for n in _STOP if heeded(n)}
         waker = signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
         try:
             yield readable
@@ -206,11 +206,6 @@ class Supervisor:
 
     def _on_signal(self, number: int, _: Any) -> None:
         self._signals.append(number)
-
-
-def _heeded(number: int) -> bool:
-    """Whether somebody, as `nohup` does, wants a signal to be ignored."""
-    return signal.getsignal(number) is not signal.SIG_IGN
 
 
 def _run(work: Work, beats: Connection) -> None:

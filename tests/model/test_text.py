@@ -1,8 +1,11 @@
 """Vocabularies: chunks of a text give the ids of the whole."""
 
+import base64
 import json
+import unicodedata
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,7 +14,9 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import ByteLevel, PreTokenizer, Whitespace
 
+from sruserve.model import text as text_module
 from sruserve.model.errors import FolderError, TextError
+from sruserve.model.normalizers import growth
 from sruserve.model.text import Bytes, Codec, Words, make_codec
 
 
@@ -130,6 +135,98 @@ def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(FolderError, match="tokenizer"):
         codec_of(tmp_path)
+
+
+def with_steps(*normalizers: dict[str, Any], split: dict[str, Any] | None = None) -> bytes:
+    """A tokenizer.json with these normalizers, and a pre-tokenizer before its own."""
+    words = Tokenizer(WordLevel({"<oov>": 0, "a": 1, "b": 2}, unk_token="<oov>"))
+    words.pre_tokenizer = Whitespace()
+    content = json.loads(words.to_str())
+    content["normalizer"] = {"type": "Sequence", "normalizers": list(normalizers)}
+    if split is not None:
+        before = {"type": "Sequence", "pretokenizers": [split]}
+        content["pre_tokenizer"] = before | {"pretokenizers": [before, content["pre_tokenizer"]]}
+    return json.dumps(content).encode()
+
+
+def replace(content: str, **pattern: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": pattern, "content": content}
+
+
+def charsmap(*replacements: str) -> dict[str, Any]:
+    data = bytes([4, 0, 0, 0, 0, 0, 0, 0]) + "\0".join(replacements).encode()
+    return {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(data).decode()}
+
+
+LONGER = replace(16 * "a", String="a")
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        with_steps(LONGER, LONGER, LONGER),
+        with_steps(*[LONGER] * 60),  # it would never be built
+        with_steps(LONGER, {"type": "Sequence", "normalizers": [LONGER, LONGER]}),
+        with_steps(*[{"pattern": {"String": "a"}, "content": 16 * "a"}] * 3),  # typed by its fields
+        with_steps(replace(1002 * "é", String="éé"), replace("bb", String="b")),
+        with_steps(replace(1000 * "a", Regex="b*")),
+        with_steps(replace(1000 * "a", String="")),
+        with_steps({"type": "Prepend", "prepend": 1000 * "a"}),
+        with_steps({"type": "NFKD"}, {"type": "NFKC"}, {"type": "NFC"}, {"type": "NFD"}),
+        with_steps(*[{"type": "BertNormalizer"}] * 5),
+        with_steps(charsmap("b", 1001 * "a", "")),
+        with_steps(split={"type": "Sequence", "pretokenizers": [BYTES] * 10}),
+    ],
+    ids=[
+        "three", "many", "nested", "untyped", "bytes", "regex", "nothing", "prepend", "forms",
+        "bert", "charsmap", "pre-tokenizers",
+    ],
+)  # fmt: skip
+def test_normalizers_that_could_make_a_text_much_longer_are_refused(
+    tmp_path: Path, content: bytes
+) -> None:
+    (tmp_path / "tokenizer.json").write_bytes(content)
+    with pytest.raises(FolderError, match=r"its normalizers \(.*times as long"):
+        codec_of(tmp_path)
+
+
+SPACES = replace(" ", Regex=" {2,}")
+
+
+@pytest.mark.parametrize(
+    "normalizers",
+    [
+        [],
+        [LONGER, replace("b", String="aaaa")],
+        [{"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True,
+          "strip_accents": None, "lowercase": True}],
+        [{"type": "NFC"}, replace(" ", Regex=r"\s+"), {"type": "Lowercase"}],
+        [replace('"', String="``"), {"type": "NFKD"}, {"type": "StripAccents"},
+         {"type": "Lowercase"}, SPACES],
+    ],
+    ids=["none", "longer", "bert", "clip", "albert"],
+)  # fmt: skip
+def test_ordinary_normalizers_are_taken(normalizers: list[dict[str, Any]]) -> None:
+    assert Words(with_steps(*normalizers)).encode("a")[0].size
+
+
+def test_sentencepieces_normalizers_are_ordinary() -> None:
+    longest = "\N{ARABIC LIGATURE SALLALLAHOU ALAYHE WASALLAM}"
+    table = charsmap(unicodedata.normalize("NFKC", longest))
+    assert growth(with_steps({"type": "NFKD"}, table, SPACES)) == 11 * 33 * 2
+
+
+def test_a_word_that_normalizers_could_make_too_long_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(text_module, "_NORMALIZED", 16 * 100)
+    words = Words(with_steps(LONGER))
+    assert len(words.encode("b " * 200)[0]) == 200
+    assert len(words.encode("b" * 100)[0]) == 1
+    for read in (words.encode, words.locate):
+        with pytest.raises(TextError, match="101 characters, and may have 100"):
+            read("b " * 200 + "b" * 101)
 
 
 def test_bytes_are_ranked_as_listed() -> None:

@@ -80,6 +80,7 @@ def written(path: Path, header: bytes, content: bytes = bytes(16)) -> Path:
 
 
 TENSOR = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+HUGE = b"%d," % (1 << 62)
 
 
 @pytest.mark.parametrize(
@@ -96,6 +97,7 @@ TENSOR = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
         (b'{"a":{"dtype":"F5","shape":[4],"data_offsets":[0,16]}}', "holds 'F5'"),
         (b'{"a":{"dtype":[],"shape":[4],"data_offsets":[0,16]}}', "'a'"),
         (b'{"a":{"dtype":"F32","shape":[' + b"1," * 99 + b'4],"data_offsets":[0,16]}}', "has 100"),
+        (b'{"a":{"dtype":"U8","shape":[' + HUGE * 60 + b'0],"data_offsets":[0,0]}}', "too many"),
         (b'{"a":[]}', "'a' is described by no"),
         (b'{"__metadata__":[]}', "metadata is no object"),
         (b"[]", "is no object"),

@@ -97,6 +97,16 @@ def test_a_process_whose_event_loop_hangs_ends_with_a_reason() -> None:
     assert "no sign of life" in done.stderr
 
 
+def test_the_silence_before_the_first_beat_does_not_count() -> None:
+    done = run(
+        "dog, now = Watchdog(1), time.monotonic\n"
+        "time.monotonic = lambda: now() + 1000\n"
+        "dog.beat()\n"
+        "time.sleep(0.5)"
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_process_whose_event_loop_runs_does_not_end() -> None:
     done = run(
         "async def live():\n"

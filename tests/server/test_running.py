@@ -79,7 +79,9 @@ def complete(client: httpx.Client, **body: Any) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=["SIGTERM", "Ctrl-C", "SIGHUP"]
+)
 def test_a_signal_stops_an_idle_server_at_once_and_cleanly(folders: Path, number: int) -> None:
     with serving(folders / "characters") as (client, process):
         assert client.get("/livez").status_code == 200
@@ -89,7 +91,7 @@ def test_a_signal_stops_an_idle_server_at_once_and_cleanly(folders: Path, number
         assert time.monotonic() - begin < 5
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_while_models_are_loaded_stops_at_once(
     folders: Path, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,12 +113,25 @@ def test_a_signal_while_models_are_loaded_stops_at_once(
     assert "Traceback" not in rest
 
 
-def test_sigterm_finishes_what_runs_and_refuses_what_is_new(folders: Path) -> None:
+def test_a_hang_up_that_is_ignored_stops_nothing(folders: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does; processes inherit it
+    try:
+        with serving(folders / "characters") as (client, process):
+            process.send_signal(signal.SIGHUP)
+            assert complete(client, prompt="a", max_tokens=1)["finish_reason"] == "length"
+            process.send_signal(signal.SIGTERM)
+            ended(process)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_finishes_what_runs_and_refuses_what_is_new(folders: Path, number: int) -> None:
     body = {"prompt": "To be", "max_tokens": 4_000, "seed": 1, "stream": True}
     with serving(folders / "characters", drain_seconds="60") as (client, process):
         connection = connect(client, COMPLETE, body)
         begun = connection.recv(4096)
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         with httpx.Client(base_url=client.base_url) as other:
             until(lambda: other.get("/readyz").status_code == 503)
             reply = other.post(COMPLETE, json={"prompt": "a"})

@@ -86,6 +86,8 @@ def test_settings_come_from_the_environment_and_arguments_win(
         ("SRUSERVE_STATE_KEYS", "A" * 20 + "!*" + "A" * 23 + "=", "openssl rand"),
         ("SRUSERVE_MODEL_FOLDERS", "not json", "SRUSERVE_MODEL_FOLDERS"),
         ("SRUSERVE_MODEL_FOLDERS", "[1", "SRUSERVE_MODEL_FOLDERS"),
+        ("SRUSERVE_MODEL_FOLDERS", "[" * 5000, "SRUSERVE_MODEL_FOLDERS: should be JSON of few"),
+        ("SRUSERVE_DTYPE", '{"a":' * 5000, "SRUSERVE_DTYPE: should be JSON of few"),
         ("SRUSERVE_MODEL_FOLDERS", '"x"', "SRUSERVE_MODEL_FOLDERS"),
         ("SRUSERVE_STATE_TTL_SECONDS", str(10**10), "SRUSERVE_STATE_TTL_SECONDS"),
         ("SRUSERVE_FLUSH_MS", "60001", "SRUSERVE_FLUSH_MS"),

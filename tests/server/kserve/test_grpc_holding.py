@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import grpc
@@ -13,6 +14,7 @@ from tritonclient.grpc import service_pb2 as proto
 from tritonclient.utils import InferenceServerException
 
 from sruserve.server import connections
+from sruserve.server.api.kserve import grpc_probes
 from sruserve.server.app import Application
 from tests.server.conftest import Serve
 from tests.server.kserve.conftest import grpc_address
@@ -114,6 +116,21 @@ def test_a_connection_that_is_full_of_probes_keeps_nobody_elses_waiting(
     raw.until(lambda: len(raw.ended) == 50)
     refused = [end for end in raw.ended.values() if b"too many probes" in end]
     assert len(refused) >= 50 - 16
+
+
+def test_a_probe_waits_for_none_of_the_silent_ones_of_any_number_of_connections(
+    monkeypatch: pytest.MonkeyPatch, serve: Serve
+) -> None:
+    monkeypatch.setattr(grpc_probes, "_READ_SECONDS", 3600)
+    with serve("question", **LIMITS | {"keep_alive_seconds": 75}) as running, ExitStack() as stack:
+        clients = [stack.enter_context(RawClient(port(running))) for _ in range(30)]
+        for client in clients * 10:
+            client.call(CHECK)
+        with grpc.insecure_channel(grpc_address(running[1])) as channel:
+            for _ in range(20):
+                health = health_pb2_grpc.HealthStub(channel)
+                status = health.Check(health_pb2.HealthCheckRequest(), timeout=20).status
+                assert status == health_pb2.HealthCheckResponse.SERVING
 
 
 def test_calls_that_lack_the_key_take_no_place_of_those_that_have_it(

@@ -2,13 +2,16 @@
 
 import asyncio
 from collections.abc import Hashable
+from typing import Any
 
+import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sruserve.server.api.kserve.grpc_probes import Watched
-from sruserve.server.api.kserve.grpc_reading import Turns
+from sruserve.server.api.kserve.grpc_reading import Turns, YieldingReads
+from sruserve.server.errors import TooManyAtOnce
 
 
 async def settle() -> None:
@@ -66,6 +69,94 @@ def test_no_place_is_lost_with_those_who_leave(leave: list[bool]) -> None:
         await settle()
         assert taken == leave.count(False)
         await asyncio.wait_for(turns.take("another"), 5)
+
+    asyncio.run(run())
+
+
+class Context:
+    """A call whose message never comes, and that ends when it is told to.
+
+    after: and when this is set.
+    """
+
+    def __init__(self, after: asyncio.Event | None = None) -> None:
+        self.ended = False
+        self._after = after
+        self._message: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    async def read(self) -> bytes:
+        return await self._message
+
+    def done(self) -> bool:
+        return self.ended
+
+    def set_trailing_metadata(self, _: object) -> None: ...
+
+    async def abort(self, *_: object) -> None:
+        if self._after is not None:
+            await self._after.wait()
+        self.ended = True
+        self._message.set_exception(grpc.aio.AbortError())
+
+
+class Prompt(Context):
+    """A call whose message is there."""
+
+    async def read(self) -> bytes:
+        await asyncio.sleep(0)
+        return b"message"
+
+
+def reads() -> YieldingReads:
+    return YieldingReads(8, 3600, lambda: TooManyAtOnce("too many"))
+
+
+def silent(reads: YieldingReads, contexts: list[Context], owner: str) -> asyncio.Future[Any]:
+    """Begin reads, whose errors nobody wants."""
+    begun = (reads.read(context, owner) for context in contexts)
+    return asyncio.gather(*begun, return_exceptions=True)
+
+
+def test_a_read_whose_message_is_there_waits_for_no_silent_one() -> None:
+    async def run() -> None:
+        given, contexts = reads(), [Context() for _ in range(300)]
+        begun = silent(given, contexts, "crowd")
+        await settle()
+        while sum(context.ended for context in contexts) < 300 - 4:
+            await settle()
+        assert await given.read(Prompt(), "crowd") == b"message"
+        assert not any(context.ended for context in contexts[-3:])
+        begun.cancel()
+
+    asyncio.run(run())
+
+
+def test_silent_reads_are_bounded_while_their_calls_do_not_end() -> None:
+    async def run() -> None:
+        given, end = reads(), asyncio.Event()
+        contexts = [Context(end) for _ in range(300)]
+        begun = silent(given, contexts, "crowd")
+        waiting = asyncio.create_task(given.read(Prompt(), "another"))
+        await settle()
+        assert not waiting.done()
+        end.set()
+        await settle()
+        assert await waiting == b"message"
+        begun.cancel()
+
+    asyncio.run(run())
+
+
+def test_the_owner_with_most_silent_reads_makes_way() -> None:
+    async def run() -> None:
+        given, slow = reads(), Context()
+        begun = [silent(given, [slow], "another")]
+        for _ in range(100):
+            begun.append(silent(given, [Context()], "crowd"))
+            await settle()
+        assert not slow.ended
+        for each in begun:
+            each.cancel()
 
     asyncio.run(run())
 

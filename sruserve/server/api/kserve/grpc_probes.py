@@ -7,7 +7,7 @@ from typing import Any
 
 from sruserve.server.api.kserve.grpc_call import end
 from sruserve.server.api.kserve.grpc_calls import Behaviour, until_ended
-from sruserve.server.api.kserve.grpc_reading import Reads
+from sruserve.server.api.kserve.grpc_reading import YieldingReads
 from sruserve.server.api.problems import forget_frames
 from sruserve.server.budget import Budget
 from sruserve.server.errors import ServeError, TooManyAtOnce
@@ -27,7 +27,7 @@ class Probes:
     def __init__(self, look: Callable[[], bool]) -> None:
         self._open = Budget(_PROBES, _too_many, _PROBES_OF_ONE)
         self._watches = Budget(_WATCHES, _too_many, _WATCHES_OF_ONE)
-        self._reads = Reads(_READS, _READ_SECONDS)
+        self._reads = YieldingReads(_READS, _READ_SECONDS, _too_many_silent)
         self._watched = Watched(look)
 
     def unary(self, answer: Callable[[bytes], Any], read: bool = True) -> Behaviour:
@@ -35,10 +35,9 @@ class Probes:
 
         async def behave(requests: Any, context: Any) -> Any:
             del requests
-            owner = context.peer()
             try:
-                until_ended(self._open.hold(1, owner))
-                return answer(await self._reads.read(context, owner) if read else b"")
+                until_ended(self._open.hold(1, context.peer()))
+                return answer(await self._read(context) if read else b"")
             except ServeError as error:
                 problem = error
             forget_frames(problem)
@@ -52,17 +51,19 @@ class Probes:
 
         async def behave(requests: Any, context: Any) -> None:
             del requests
-            owner = context.peer()
             try:
-                until_ended(self._watches.hold(1, owner))
-                message = await self._reads.read(context, owner)
-                await self._tell(context, answer, message)
+                until_ended(self._watches.hold(1, context.peer()))
+                await self._tell(context, answer, await self._read(context))
             except ServeError as error:
                 problem = error
             forget_frames(problem)
             await end(context, problem)
 
         return behave
+
+    async def _read(self, context: Any) -> bytes:
+        address, _, _ = context.peer().rpartition(":")  # a client has any number of ports
+        return await self._reads.read(context, address)
 
     async def _tell(self, context: Any, answer: Callable[[bytes], Any], message: bytes) -> None:
         told = None
@@ -114,4 +115,10 @@ def _too_many() -> TooManyAtOnce:
     return TooManyAtOnce(
         f"too many probes are open: a connection may have {_PROBES_OF_ONE}, and {_WATCHES_OF_ONE} "
         "watches; end some of them"
+    )
+
+
+def _too_many_silent() -> TooManyAtOnce:
+    return TooManyAtOnce(
+        "too many probes are open whose message is missing; send a probe's message with the call"
     )

@@ -3,12 +3,12 @@
 From the moment that a message is read, gRPC's core takes in up to `SRUSERVE_MAX_BODY_BYTES` of it
 and does not tell how much is there, so each read counts as the longest message. Nearly all messages
 arrive with their calls: these reads are short, and a few at a time serve any number of calls. Those
-that take longer have places and a deadline of their own.
+that take longer have places and a deadline of their own, or make way for others.
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Hashable
+from collections import Counter, deque
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import grpc
@@ -61,13 +61,11 @@ class Reads:
 
     places: how many reads that have just begun there may be at a time.
     quick_seconds: how long a read has such a place.
-    slow: places for reads that take longer; None: such a read ends its call.
+    slow: places for reads that take longer.
     seconds: how long it may then have such a place.
     """
 
-    def __init__(
-        self, places: int, quick_seconds: float, slow: Budget | None = None, seconds: float = 0.0
-    ) -> None:
+    def __init__(self, places: int, quick_seconds: float, slow: Budget, seconds: float) -> None:
         self.turns = Turns(places)
         self.quick_seconds, self.slow, self.seconds = quick_seconds, slow, seconds
 
@@ -79,9 +77,52 @@ class Reads:
             message = await read.message()
         finally:
             read.close()
-        if message is None:
-            raise MalformedBody("the call has no message")
-        return message
+        return _required(message)
+
+
+class YieldingReads:
+    """Reads of which half may be silent: one that begins then ends the oldest of the owner with
+    most of them. So none waits for a silent one, only for calls that are being ended.
+
+    A message that came with its call is seen before two more calls are: it is never too late.
+
+    places: how many reads there may be at a time, also of calls that are being ended.
+    seconds: how long a read may take.
+    refuse: makes the error of one that is ended before.
+    """
+
+    def __init__(self, places: int, seconds: float, refuse: Callable[[], ServeError]) -> None:
+        self._turns = Turns(places)
+        self._most_silent = places // 2
+        self._seconds, self._refuse = seconds, refuse
+        self._silent: dict[TimedRead, Hashable] = {}  # the oldest first, with its owner
+
+    async def read(self, context: Any, owner: Hashable) -> bytes:
+        """The call's message; raises `ServeError`, by which the call may have ended already."""
+        await self._turns.take(owner)
+        read = TimedRead(context, self._seconds)
+        self._silent[read] = owner
+        if len(self._silent) > self._most_silent:
+            self._end_one()
+        try:
+            message = await read.message()
+        finally:
+            read.close()
+            self._silent.pop(read, None)
+            self._turns.give_back()
+        return _required(message)
+
+    def _end_one(self) -> None:
+        ((crowd, _),) = Counter(self._silent.values()).most_common(1)
+        oldest = next(read for read, owner in self._silent.items() if owner == crowd)
+        del self._silent[oldest]
+        oldest.end(self._refuse())
+
+
+def _required(message: bytes | None) -> bytes:
+    if message is None:
+        raise MalformedBody("the call has no message")
+    return message
 
 
 class TimedRead:
@@ -109,6 +150,12 @@ class TimedRead:
         """Expire no more."""
         self._timer.cancel()
 
+    def end(self, problem: ServeError) -> None:
+        """End the call before its message has come."""
+        if self._problem is None:
+            self._problem = problem
+            self._ending = self._loop.create_task(end(self._context, problem))
+
     def _wait(self, seconds: float) -> None:
         self._seconds = seconds
         # after a stall of the loop, messages that came meanwhile are seen before the time is up
@@ -118,11 +165,7 @@ class TimedRead:
         self._timer = self._loop.call_later(_MOMENT_SECONDS, self._expire)
 
     def _expire(self) -> None:
-        self._end(late(self._seconds))
-
-    def _end(self, problem: ServeError) -> None:
-        self._problem = problem
-        self._ending = self._loop.create_task(end(self._context, problem))
+        self.end(late(self._seconds))
 
 
 class _SlowingRead(TimedRead):
@@ -143,13 +186,13 @@ class _SlowingRead(TimedRead):
 
     def _expire(self) -> None:
         reads = self._reads
-        if self._slow is not None or reads.slow is None:
+        if self._slow is not None:
             super()._expire()
             return
         try:
             self._slow = reads.slow.hold(1, self._owner)
         except ServeError as problem:
-            self._end(problem)
+            self.end(problem)
             return
         self._quick = False
         reads.turns.give_back()
