@@ -98,7 +98,7 @@ class Streams:
             created=int(time.time()),
         )
         with served.holders.one_more():
-            async with self._turns.line(held.tenant, held.id):
+            async with self._turns.alone(held.tenant, held.id):
                 return await self._store.add(served, held, start)
 
     async def describe(self, tenant: Tenant, stream_id: str) -> Held:

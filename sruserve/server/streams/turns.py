@@ -3,6 +3,8 @@
 import asyncio
 import math
 import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from weakref import WeakValueDictionary
 
 from sruserve.server.budget import Budget
@@ -11,6 +13,8 @@ from sruserve.server.streams.held import Held, Store
 from sruserve.server.tenants import Tenant
 
 _LOOK_AGAIN_SECONDS = 0.02  # at a stream that another replica works on
+_MOST_IN_LINE = 256
+_WAITING_BYTES = 16 << 10  # of the objects of a request that waits, with those of its connection
 
 
 class Turn:
@@ -39,13 +43,16 @@ class Turns:
         self._waiting = Budget(most_bytes, _overloaded, share=most_bytes // 2)
         self._lines: WeakValueDictionary[tuple[bytes, str], _Line] = WeakValueDictionary()
 
-    def line(self, tenant: Tenant, stream_id: str) -> "_Line":
-        """Whose holder is the only one here that works on the stream; it lives while it is used."""
-        key = (tenant.id, stream_id)
-        line = self._lines.get(key)
-        if line is None:
-            line = self._lines[key] = _Line()
-        return line
+    @asynccontextmanager
+    async def alone(self, tenant: Tenant, stream_id: str) -> AsyncIterator[None]:
+        """The time in which nobody else here works on a stream, which need not be there."""
+        line = self._line(tenant, stream_id)
+        with self._wait(line, tenant, 0):
+            await line.acquire()
+        try:
+            yield
+        finally:
+            line.release()
 
     async def take(
         self,
@@ -58,11 +65,11 @@ class Turns:
     ) -> Turn:
         """Wait until nobody else works on a stream, and take it.
 
-        cost: bytes of the request that waits; `Overloaded` if there is no room for it.
+        cost: bytes of the request's body; `Overloaded` if there is no room for one more to wait.
         to_free: as of `Store.take`.
         """
-        with self._waiting.hold(cost, tenant.owner):
-            line, asked = self.line(tenant, stream_id), time.monotonic()
+        line, asked = self._line(tenant, stream_id), time.monotonic()
+        with self._wait(line, tenant, cost):
             await line.acquire()
             try:
                 if line.failed_at > asked:  # each would wait for the store as long as the first
@@ -73,16 +80,44 @@ class Turns:
                 raise
             return Turn(store, line, held)
 
+    def _line(self, tenant: Tenant, stream_id: str) -> "_Line":
+        """The line of a stream, which lives while it is used."""
+        key = (tenant.id, stream_id)
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = _Line()
+        return line
+
+    @contextmanager
+    def _wait(self, line: "_Line", tenant: Tenant, cost: int) -> Iterator[None]:
+        """The time that a request waits; raises `Overloaded` where too many do."""
+        if line.waiting >= _MOST_IN_LINE:
+            raise _too_long()
+        with self._waiting.hold(_WAITING_BYTES + cost, tenant.owner):
+            line.waiting += 1
+            try:
+                yield
+            finally:
+                line.waiting -= 1
+
 
 class _Line(asyncio.Lock):
     """Who waits here for a stream; failed_at: when the store could last not say whose it is."""
 
+    waiting = 0
     failed_at = -math.inf
 
 
 def _overloaded() -> Overloaded:
     return Overloaded(
-        "too many request bytes wait for their streams (limit: SRUSERVE_MAX_QUEUE_BYTES); "
+        "too many requests, or request bytes, wait for their streams (limit: "
+        "SRUSERVE_MAX_QUEUE_BYTES); retry later"
+    )
+
+
+def _too_long() -> Overloaded:
+    return Overloaded(
+        f"{_MOST_IN_LINE} requests wait for this stream already, which serves one at a time; "
         "retry later"
     )
 

@@ -1,7 +1,8 @@
 """All that can be asked of a stream, but its steps."""
 
 import re
-from typing import TypeVar
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
@@ -27,6 +28,7 @@ from sruserve.server.streams.service import Streams
 from sruserve.server.tenants import Tenant, Tenants
 
 B = TypeVar("B", bound=BaseModel)
+R = TypeVar("R")
 
 _ID = re.compile(r"[\w-]{1,64}", re.ASCII)
 _ID_PART = 3  # of "/v1/streams/ID/…", split
@@ -112,7 +114,7 @@ class Delete(StreamEndpoint):
 
     async def serve(self, call: Call, tenant: Tenant) -> None:
         held, _ = await self.find(call, tenant)
-        await self.streams.delete(tenant, held.id)
+        await _wait(call, self.streams.delete(tenant, held.id))
         await _answer(call, StreamDeleted(id=held.id))
 
 
@@ -124,7 +126,7 @@ class ForkStream(StreamEndpoint):
     async def serve(self, call: Call, tenant: Tenant) -> None:
         request = await self.read(call, Fork)
         held, served = await self.find(call, tenant)
-        copies = await self.streams.fork(served, held.id, request.n)
+        copies = await _wait(call, self.streams.fork(served, held.id, request.n))
         await _answer(call, StreamList(data=[self.reply(served, each) for each in copies]), 201)
 
 
@@ -136,7 +138,7 @@ class RewindStream(StreamEndpoint):
     async def serve(self, call: Call, tenant: Tenant) -> None:
         request = await self.read(call, Rewind)
         held, served = await self.find(call, tenant)
-        back = await self.streams.rewind(served, held.id, request.step)
+        back = await _wait(call, self.streams.rewind(served, held.id, request.step))
         await _answer(call, self.reply(served, back))
 
 
@@ -147,8 +149,15 @@ class State(StreamEndpoint):
 
     async def serve(self, call: Call, tenant: Tenant) -> None:
         held, served = await self.find(call, tenant)
-        step, token = await self.streams.token(served, held.id)
+        step, token = await _wait(call, self.streams.token(served, held.id))
         await _answer(call, StreamState(id=held.id, step=step, state=token))
+
+
+async def _wait(call: Call, work: Coroutine[Any, Any, R]) -> R:
+    """The result of work, which ends where its client leaves: it may wait for a long step."""
+    outcome = call.loop.create_task(work)
+    await call.wait(outcome)
+    return outcome.result()
 
 
 async def _answer(call: Call, reply: BaseModel, status: int = 200) -> None:

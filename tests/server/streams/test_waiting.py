@@ -1,0 +1,158 @@
+"""Requests that wait for a stream: they leave with their clients, and there are only so many."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from sruserve.server.api.catalogue import Catalogue
+from sruserve.server.api.served import Served
+from sruserve.server.errors import Overloaded
+from sruserve.server.streams import turns
+from sruserve.server.streams.held import Held
+from sruserve.server.streams.service import Streams
+from sruserve.server.streams.turns import Turns
+from sruserve.server.streams.view import StreamView
+from sruserve.server.tenants import Tenant
+from tests.server.conftest import Serve
+from tests.server.streams.conftest import KEYS
+from tests.server.streams.test_service import Run, run, write  # noqa: F401
+from tests.server.test_clients_that_leave import until
+
+ASKED: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("GET", "state", {}),
+    ("POST", "fork", {"n": 2}),
+    ("POST", "rewind", {"step": 0}),
+    ("DELETE", "", {}),
+    ("POST", "steps", {"step": 2, "prompt": "a", "max_tokens": 1}),
+)
+
+
+class Endless:
+    """A store with one stream of each name, of which `busy` looks find that another has it."""
+
+    def __init__(self, busy: int = 0) -> None:
+        self.busy, self.looks = busy, 0
+
+    async def take(self, tenant: Tenant, stream_id: str, *, to_free: bool = False) -> Held | None:
+        self.looks += 1
+        if self.looks <= self.busy:
+            return None
+        return Held(id=stream_id, tenant=tenant, model="m", seed=1, idle_seconds=60, created=0)
+
+    async def give_back(self, held: Held) -> None:
+        pass
+
+
+def send(client: httpx.Client, method: str, path: str, body: dict[str, Any]) -> socket.socket:
+    """A raw connection on which a request has been sent."""
+    content = json.dumps(body)
+    head = f"{method} {path.rstrip('/')} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(content)}"
+    connection = socket.create_connection((client.base_url.host, client.base_url.port or 0))
+    connection.sendall(f"{head}\r\n\r\n{content}".encode())
+    return connection
+
+
+@asynccontextmanager
+async def busy(streams: Streams, served: Served, stream: str) -> AsyncIterator[None]:
+    """The time in which a stream is in a step."""
+    begun, ends = asyncio.Event(), asyncio.Event()
+
+    async def slow(view: StreamView) -> bytes:
+        begun.set()
+        await ends.wait()
+        return await write(view)
+
+    step = asyncio.create_task(streams.step(served, stream, None, b"slow", slow))
+    await begun.wait()
+    try:
+        yield
+    finally:
+        ends.set()
+        await step
+
+
+def test_clients_that_leave_wait_for_no_stream(serve: Serve) -> None:
+    with serve("characters", state_keys=KEYS) as (client, application):
+        stream = client.post("/v1/streams", json={}).json()["id"]
+        waiting = application.streams._turns._waiting
+        engine = application.lifecycle.catalogue["characters"].engine
+        long = {"step": 1, "prompt": "a", "max_tokens": 100_000}
+        step = send(client, "POST", f"/v1/streams/{stream}/steps", long)
+        until(lambda: engine.running == 1)
+        left = [
+            send(client, method, f"/v1/streams/{stream}/{action}", body)
+            for method, action, body in ASKED * 4
+        ]
+        until(lambda: application.lifecycle.active == 1 + len(left) and waiting.held > 0)
+        for connection in left:
+            connection.close()
+        until(lambda: waiting.held == 0 and application.lifecycle.active == 1)
+        assert client.get(f"/v1/streams/{stream}").status_code == 200
+        step.close()
+
+
+def test_a_line_has_only_so_many_places_for_whatever_is_asked(
+    run: Run,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turns, "_MOST_IN_LINE", 2)
+
+    async def test(streams: Streams, catalogue: Catalogue) -> None:
+        served = catalogue["characters"]
+        stream, other = [(await streams.create(served, None)).id for _ in range(2)]
+
+        def asked() -> list[Coroutine[Any, Any, Any]]:
+            return [
+                streams.token(served, stream),
+                streams.fork(served, stream),
+                streams.rewind(served, stream, 0),
+                streams.delete(served.tenant, stream),
+                streams.step(served, stream, None, b"a", write),
+                streams.create(served, None, stream),
+            ]
+
+        async with busy(streams, served, stream):
+            waiting = [asyncio.create_task(streams.token(served, stream)) for _ in range(2)]
+            await asyncio.sleep(0)
+            for each in asked():
+                with pytest.raises(Overloaded, match="wait for this stream"):
+                    await each
+            await streams.step(served, other, 1, b"a", write)
+            for task in waiting:
+                task.cancel()
+            await asyncio.wait(waiting)
+            assert streams._turns._waiting.held == 0
+            last = asyncio.create_task(streams.token(served, stream))
+            await asyncio.sleep(0)
+        assert (await last)[0] == 1, "there is room again"
+        await streams.delete(served.tenant, stream)
+        await streams.delete(served.tenant, other)
+
+    run(test)
+
+
+def test_a_tenant_that_waits_at_many_streams_leaves_room_for_others() -> None:
+    async def test() -> None:
+        lines, greedy = Turns(most_bytes=8 * turns._WAITING_BYTES), Tenant("a")
+        store: Any = Endless()
+        held = [await lines.take(store, greedy, str(name)) for name in range(5)]
+        waiting = [asyncio.create_task(lines.take(store, greedy, str(name))) for name in range(4)]
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded, match="SRUSERVE_MAX_QUEUE_BYTES"):
+            await lines.take(store, greedy, "4")
+        async with await lines.take(store, Tenant("b"), "0"):
+            pass
+        for turn in held:
+            async with turn:
+                pass
+        for task in waiting:
+            async with await task:
+                pass
+
+    asyncio.run(test())
