@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
@@ -41,11 +42,12 @@ class RedisLink:
         """What a script returns. It may have run even if this raises, now or a while later."""
         given = (len(keys), *keys, *arguments)
         try:
-            async with asyncio.timeout(_PATIENCE_SECONDS):
-                try:
-                    result = await self._redis.evalsha(self._hashes[script], *given)
-                except NoScriptError:
-                    result = await self._redis.eval(script, *given)
+            with _cancellable():
+                async with asyncio.timeout(_PATIENCE_SECONDS):
+                    try:
+                        result = await self._redis.evalsha(self._hashes[script], *given)
+                    except NoScriptError:
+                        result = await self._redis.eval(script, *given)
         except ResponseError as error:
             self._tell(f"Redis refuses what server-held streams need: {_why(error)}")
             raise StoreUnavailable(_REFUSED) from None
@@ -61,7 +63,7 @@ class RedisLink:
 
     async def memory(self) -> int | None:
         """The bytes that Redis may have; 0: as many as there are; None: it does not say now."""
-        with suppress(*_LOST):
+        with suppress(*_LOST), _cancellable():
             async with asyncio.timeout(_PATIENCE_SECONDS):
                 return int((await self._redis.info("memory")).get("maxmemory", 0))
         return None
@@ -75,6 +77,23 @@ class RedisLink:
 
     async def close(self) -> None:
         await self._redis.aclose()
+
+
+@contextmanager
+def _cancellable() -> Iterator[None]:
+    """Raise `CancelledError` after a command in which the task was cancelled.
+
+    Redis' client sends with `asyncio.wait_for`, which in Python 3.11 drops a cancellation that it
+    gets when the command has just been sent.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    before = task.cancelling()
+    try:
+        yield
+    finally:
+        if task.cancelling() > before:
+            raise asyncio.CancelledError
 
 
 def check_address(url: str) -> None:

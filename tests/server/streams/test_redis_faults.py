@@ -436,6 +436,28 @@ def test_a_connection_that_ends_while_it_is_written_to_is_one_more_that_is_lost(
     uvloop.run(test())
 
 
+@pytest.mark.parametrize("loop", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_a_call_is_cancelled_at_any_moment(redis_port: int, loop: Callable[..., None]) -> None:
+    async def test() -> None:
+        link = redis_link.RedisLink(f"redis://127.0.0.1:{redis_port}")
+        asked: Any = scripts.READ, ["none"] * 7, ["none", 100]
+        assert await link.run(*asked) == [scripts.UNKNOWN]
+        in_flight = 0
+        for moment in range(200):
+            for call in (partial(link.run, *asked), link.memory):
+                task = asyncio.create_task(call())
+                for _ in range(moment % 10):
+                    await asyncio.sleep(0)
+                if task.cancel():
+                    in_flight += 1
+                    await asyncio.wait([task])
+                    assert task.cancelled()
+        assert in_flight > 100
+        await link.close()
+
+    loop(test())
+
+
 def test_a_redis_that_is_away_says_nothing_of_its_memory(start_redis: StartRedis) -> None:
     """So a tenant's part of it stays what it was."""
     port = free_port()
