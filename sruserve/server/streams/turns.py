@@ -12,7 +12,8 @@ from sruserve.server.errors import Overloaded, StoreUnavailable
 from sruserve.server.streams.held import Held, Store
 from sruserve.server.tenants import Tenant
 
-_LOOK_AGAIN_SECONDS = 0.02  # at a stream that another replica works on
+# Between two looks at a stream that another replica works on: at first, and at most.
+_LOOK_AGAIN_SECONDS, _LOOK_AGAIN_MOST_SECONDS = 0.02, 0.5
 _MOST_IN_LINE = 256
 _WAITING_BYTES = 16 << 10  # of the objects of a request that waits, with those of its connection
 
@@ -125,10 +126,12 @@ def _too_long() -> Overloaded:
 async def _when_free(
     store: Store, line: _Line, tenant: Tenant, stream_id: str, to_free: bool
 ) -> Held:
-    """Take a stream as soon as no other replica has it."""
+    """Take a stream soon after no other replica has it."""
+    wait_seconds = _LOOK_AGAIN_SECONDS
     try:
         while (held := await store.take(tenant, stream_id, to_free=to_free)) is None:
-            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+            await asyncio.sleep(wait_seconds)
+            wait_seconds = min(2 * wait_seconds, _LOOK_AGAIN_MOST_SECONDS)
     except StoreUnavailable:
         line.failed_at = time.monotonic()
         raise

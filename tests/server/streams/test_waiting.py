@@ -156,3 +156,24 @@ def test_a_tenant_that_waits_at_many_streams_leaves_room_for_others() -> None:
                 pass
 
     asyncio.run(test())
+
+
+def test_a_stream_that_another_replica_has_for_long_is_looked_at_ever_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    async def test() -> None:
+        store: Any = Endless(busy=60)
+        with monkeypatch.context() as patch:
+            patch.setattr(asyncio, "sleep", sleep)
+            async with await Turns(1 << 20).take(store, Tenant("a"), "s"):
+                pass
+
+    asyncio.run(test())
+    assert waits[:6] == [0.02, 0.04, 0.08, 0.16, 0.32, 0.5]
+    assert set(waits[6:]) == {0.5}
+    assert len(waits) == 60
