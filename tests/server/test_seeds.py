@@ -1,9 +1,21 @@
 """Seeds of samplers."""
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 from sruserve.server import seeds
-from sruserve.server.seeds import new_seed
+from sruserve.server.seeds import new_seed, random_bytes
+
+FORKS = """
+import os
+from sruserve.server.seeds import random_bytes
+random_bytes()
+child = os.fork()
+if child:
+    os.waitpid(child, 0)
+print(random_bytes().hex(), flush=True)
+"""
 
 
 def test_seeds_are_numbers_of_63_bits_that_fill_their_range() -> None:
@@ -22,7 +34,27 @@ def test_no_seed_is_given_out_twice_whatever_the_number_of_threads() -> None:
 def test_seeds_that_are_ready_are_few() -> None:
     for _ in range(2_000):
         new_seed()
+        random_bytes()
         assert len(seeds._ready) < 512
+        assert len(seeds._ready_bytes) < 256
+
+
+def test_bytes_are_16_that_no_thread_gets_twice() -> None:
+    def some(_: int) -> list[bytes]:
+        return [random_bytes() for _ in range(500)]
+
+    with ThreadPoolExecutor(8) as pool:
+        many = [each for part in pool.map(some, range(64)) for each in part]
+    assert {len(each) for each in many} == {16}
+    assert len(set(many)) == len(many)
+
+
+def test_a_forked_process_has_numbers_of_its_own() -> None:
+    """In an interpreter without threads, since a fork has none of them."""
+    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, check=True)
+    child, parent = done.stdout.splitlines()
+    assert len(child) == len(parent) == 32
+    assert child != parent
 
 
 def _some() -> list[int]:

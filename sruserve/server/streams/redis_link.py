@@ -17,6 +17,12 @@ from redis.exceptions import AuthenticationError, NoScriptError, RedisError, Res
 from sruserve.server.errors import StoreUnavailable
 from sruserve.server.streams import scripts
 
+_DRIVER: dict[str, Any] = {}
+with suppress(ImportError):  # a Redis client that is older reads its version once by itself
+    from redis.driver_info import DriverInfo
+
+    _DRIVER["driver_info"] = DriverInfo()  # else each connection reads the version from disk
+
 log = logging.getLogger("sruserve.streams")
 
 _ANSWER_SECONDS = 2.0  # then the command is sent once more, on another connection
@@ -129,6 +135,7 @@ def _pool(url: str) -> Any:
         socket_timeout=_ANSWER_SECONDS,
         socket_connect_timeout=_ANSWER_SECONDS,
         retry=retry,
+        **_DRIVER,
         **options,
     )
     try:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from secrets import token_hex
 from typing import Any
 
 from sruserve.server.api.served import Served
@@ -23,6 +22,7 @@ from sruserve.server.errors import (
     StreamUnknown,
 )
 from sruserve.server.offload import LONG_BYTES, off_loop
+from sruserve.server.seeds import random_bytes
 from sruserve.server.state_token import Envelope
 from sruserve.server.streams import scripts
 from sruserve.server.streams.held import Held, absent, taken_over
@@ -94,7 +94,7 @@ class RedisStore:
         return held
 
     async def take(self, tenant: Tenant, stream_id: str, *, to_free: bool = False) -> Held | None:
-        key, lease = (tenant.id, stream_id), token_hex(16)
+        key, lease = (tenant.id, stream_id), random_bytes().hex()
         try:
             found = await self._run(
                 scripts.TAKE,
@@ -164,7 +164,7 @@ class RedisStore:
     async def _add(self, served: Served, held: Held, token: str) -> Held:
         tokens = {held.step: token} if token else {}
         most = self._most_of(served.tenant)
-        terms = [*_terms(held, most), token_hex(16)]
+        terms = [*_terms(held, most), random_bytes().hex()]
         fields = await self._fields(held, {}, tokens)
         done = await self._run(scripts.ADD, _key(held), *terms, *_flat(fields))
         if done == scripts.EXISTS:

@@ -2,10 +2,10 @@
 
 import asyncio
 import time
+from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from hashlib import sha256
-from secrets import token_urlsafe
 
 from sruserve.server.api.served import Served
 from sruserve.server.engine.engine import Engine
@@ -19,7 +19,7 @@ from sruserve.server.errors import (
     WrongStep,
 )
 from sruserve.server.metrics import stream_metrics
-from sruserve.server.seeds import new_seed
+from sruserve.server.seeds import new_seed, random_bytes
 from sruserve.server.streams.held import Held, Store, taken_over
 from sruserve.server.streams.portable import portable
 from sruserve.server.streams.turns import Turn, Turns
@@ -29,7 +29,6 @@ from sruserve.server.tenants import Tenant
 Work = Callable[[StreamView], Awaitable[bytes]]
 
 MOST_FORKS = 256
-_ID_BYTES = 16
 _LAST_SECONDS = 5.0
 
 
@@ -90,7 +89,7 @@ class Streams:
         served.check_streams("state")
         idle = min(idle_seconds or self._idle_seconds, self._idle_seconds)
         held = Held(
-            id=stream_id or token_urlsafe(_ID_BYTES),
+            id=stream_id or _new_id(),
             tenant=served.tenant,
             model=served.name,
             seed=new_seed(),
@@ -139,7 +138,7 @@ class Streams:
         """`n` more streams in the state of this one; they go on from its number."""
         async with self._taken(served.tenant, stream_id) as held:
             now = int(time.time())
-            copies = [_alive(held).fork(token_urlsafe(_ID_BYTES), now) for _ in range(n)]
+            copies = [_alive(held).fork(_new_id(), now) for _ in range(n)]
             return await self._store.fork(served, held, copies)
 
     async def rewind(self, served: Served, stream_id: str, step: int) -> Held:
@@ -239,6 +238,11 @@ class Streams:
         self._steps.discard(step)
         if not step.cancelled():
             step.exception()  # somebody was told, or nobody waits any more
+
+
+def _new_id() -> str:
+    """An id that nobody can guess, for URLs."""
+    return urlsafe_b64encode(random_bytes()).rstrip(b"=").decode()
 
 
 def _alive(held: Held) -> Held:

@@ -436,6 +436,21 @@ def test_a_connection_that_ends_while_it_is_written_to_is_one_more_that_is_lost(
     uvloop.run(test())
 
 
+def test_a_connection_reads_no_version_from_disk(
+    redis_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read() -> str:
+        raise AssertionError("the disk is read")
+
+    async def test() -> None:
+        link = redis_link.RedisLink(f"redis://127.0.0.1:{redis_port}")
+        assert await link.memory() == 0
+        await link.close()
+
+    monkeypatch.setattr("redis.utils.get_lib_version", read)
+    uvloop.run(test())
+
+
 @pytest.mark.parametrize("loop", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 def test_a_call_is_cancelled_at_any_moment(redis_port: int, loop: Callable[..., None]) -> None:
     async def test() -> None:
