@@ -4,8 +4,9 @@ import asyncio
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from hashlib import sha256
+from typing import Any
 
 from sruserve.server.api.served import Served
 from sruserve.server.engine.engine import Engine
@@ -13,6 +14,7 @@ from sruserve.server.engine.jobs import Snapshot
 from sruserve.server.errors import (
     InputTooLong,
     NoCheckpoint,
+    ServeError,
     StepReused,
     StreamsNeedRedis,
     StreamUnknown,
@@ -56,7 +58,7 @@ class Streams:
         self._idle_seconds = idle_seconds
         self._reply_bytes = reply_bytes
         self._turns = Turns(waiting_bytes)
-        self._steps: set[asyncio.Task[bytes]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     async def start(self) -> None:
         """Begin to serve."""
@@ -65,8 +67,8 @@ class Streams:
 
     async def stop(self) -> None:
         """Let steps that the engines have ended be stored, then let the store go."""
-        if self._steps:
-            await asyncio.wait(self._steps, timeout=_LAST_SECONDS)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_LAST_SECONDS)
         if self._shared is not None:
             await self._shared.stop()
 
@@ -98,7 +100,11 @@ class Streams:
         )
         with served.holders.one_more():
             async with self._turns.alone(held.tenant, held.id):
-                return await self._store.add(served, held, start)
+                try:
+                    return await self._store.add(served, held, start)
+                except asyncio.CancelledError:  # a store outside this process may have it already
+                    self.forget_unused(held)
+                    raise
 
     async def describe(self, tenant: Tenant, stream_id: str) -> Held:
         """What is known of a stream; it lives no longer for that."""
@@ -130,7 +136,7 @@ class Streams:
             turn = await self._turns.take(self._store, served.tenant, stream_id, len(content))
             digest = sha256(content).digest()
             step = asyncio.create_task(self._answer(turn, served, number, digest, work, last))
-            self._steps.add(step)
+            self._tasks.add(step)
             step.add_done_callback(self._forget)
             return await asyncio.shield(step)
 
@@ -157,6 +163,13 @@ class Streams:
         async with self._taken(tenant, stream_id, to_free=True) as held:
             await self._store.delete(held)
 
+    def forget_unused(self, held: Held) -> asyncio.Task[None]:
+        """Forget a new stream unless a step of it was done, whether anybody waits for it or not."""
+        forgetting = asyncio.create_task(self._forget_unused(held))
+        self._tasks.add(forgetting)
+        forgetting.add_done_callback(self._forget)
+        return forgetting
+
     async def token(self, served: Served, stream_id: str) -> tuple[int, str | None]:
         """The last step, and the state after it as a token; None: nothing was read yet."""
         with served.holders.one_more():
@@ -165,6 +178,12 @@ class Streams:
                 if state is None:
                     return held.step, None
                 return held.step, served.seal_state(await portable(served, state))
+
+    async def _forget_unused(self, new: Held) -> None:
+        with suppress(ServeError):  # it is not there, or expires
+            async with self._taken(new.tenant, new.id, to_free=True) as held:
+                if not held.step and held.seed == new.seed:  # else its id is another stream's now
+                    await self._store.delete(held)
 
     async def _answer(
         self,
@@ -234,10 +253,10 @@ class Streams:
             raise StreamsNeedRedis
         return self._shared
 
-    def _forget(self, step: asyncio.Task[bytes]) -> None:
-        self._steps.discard(step)
-        if not step.cancelled():
-            step.exception()  # somebody was told, or nobody waits any more
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # somebody was told, or nobody waits any more
 
 
 def _new_id() -> str:

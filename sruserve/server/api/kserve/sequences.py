@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -126,14 +125,16 @@ class _Step:
                 refusal = error
         try:
             begin = self._served.begin(body.state, body.preset)
-            await self._streams.create(self._served, begin, self._id)
+            new = await self._streams.create(self._served, begin, self._id)
         except StreamExists:
             raise refusal from None
         try:
             return await self._step()
         except ServeError:
-            with suppress(ServeError):  # it may be started again
-                await self._streams.delete(self._served.tenant, self._id)
+            await asyncio.shield(self._streams.forget_unused(new))  # it may be started again
+            raise
+        except BaseException:  # its client has left, maybe before the step began
+            self._streams.forget_unused(new)
             raise
 
     async def go_on(self) -> bytes:

@@ -1,0 +1,94 @@
+"""A client that leaves while its sequence starts: there is a first step, or no sequence."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from sruserve.server.api.catalogue import Catalogue
+from sruserve.server.api.completion_request import CompletionRequest
+from sruserve.server.api.kserve.parameters import Sequence
+from sruserve.server.api.kserve.sequences import _Step
+from sruserve.server.api.served import Served
+from sruserve.server.errors import StreamUnknown
+from sruserve.server.streams.service import Streams
+from sruserve.server.streams.view import StreamView
+from tests.server.streams.conftest import redis_port, start_redis  # noqa: F401
+from tests.server.streams.test_service import Run, run, write  # noqa: F401
+
+Work = Callable[[StreamView], Awaitable[bytes]]
+ID = "kserve:characters:7"
+
+
+def starting(streams: Streams, served: Served, work: Work = write) -> asyncio.Task[bytes]:
+    """The start of a sequence."""
+    step = _Step(streams, served, b"a", Sequence("7", start=True, end=False, step=None), work)
+    return asyncio.create_task(step.start(CompletionRequest(model="characters", prompt="a")))
+
+
+async def settled(streams: Streams) -> None:
+    """Wait for what goes on without a client."""
+    while streams._tasks:
+        await asyncio.wait(set(streams._tasks))
+
+
+@pytest.mark.parametrize("moment", ["add", "step"])
+def test_a_start_that_its_client_leaves_before_its_step_leaves_no_sequence(
+    run: Run,  # noqa: F811
+    moment: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(streams: Streams, catalogue: Catalogue) -> None:
+        served, there = catalogue["characters"], asyncio.Event()
+        add = streams._store.add
+
+        async def adds_and_stalls(*given: Any) -> None:
+            await add(*given)
+            there.set()
+            await asyncio.Event().wait()
+
+        async def stalls(*_: Any, **__: Any) -> None:
+            there.set()
+            await asyncio.Event().wait()
+
+        with monkeypatch.context() as patch:
+            if moment == "add":
+                patch.setattr(streams._store, "add", adds_and_stalls)
+            else:
+                patch.setattr(streams, "step", stalls)
+            start = starting(streams, served)
+            await there.wait()
+            assert (await streams.describe(served.tenant, ID)).step == 0
+            start.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await start
+        await settled(streams)
+        with pytest.raises(StreamUnknown):
+            await streams.describe(served.tenant, ID)
+        await starting(streams, served)
+        await streams.delete(served.tenant, ID)
+
+    run(test)
+
+
+def test_a_first_step_that_has_begun_counts_without_its_client(run: Run) -> None:  # noqa: F811
+    async def test(streams: Streams, catalogue: Catalogue) -> None:
+        served, begun, goes_on = catalogue["characters"], asyncio.Event(), asyncio.Event()
+
+        async def slow(view: StreamView) -> bytes:
+            begun.set()
+            await goes_on.wait()
+            return await write(view)
+
+        start = starting(streams, served, slow)
+        await begun.wait()
+        start.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await start
+        goes_on.set()
+        await settled(streams)
+        assert (await streams.describe(served.tenant, ID)).step == 1
+        await streams.delete(served.tenant, ID)
+
+    run(test)
