@@ -3,8 +3,9 @@
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Literal
 from weakref import WeakValueDictionary
 
 from sruserve.server.budget import Budget
@@ -48,7 +49,7 @@ class Turns:
     async def alone(self, tenant: Tenant, stream_id: str) -> AsyncIterator[None]:
         """The time in which nobody else here works on a stream, which need not be there."""
         line = self._line(tenant, stream_id)
-        with self._wait(line, tenant, 0):
+        with self._waiting.hold(_WAITING_BYTES, tenant.owner):
             await line.acquire()
         try:
             yield
@@ -70,7 +71,7 @@ class Turns:
         to_free: as of `Store.take`.
         """
         line, asked = self._line(tenant, stream_id), time.monotonic()
-        with self._wait(line, tenant, cost):
+        with self._waiting.hold(_WAITING_BYTES + cost, tenant.owner):
             await line.acquire()
             try:
                 if line.failed_at > asked:  # each would wait for the store as long as the first
@@ -89,24 +90,22 @@ class Turns:
             line = self._lines[key] = _Line()
         return line
 
-    @contextmanager
-    def _wait(self, line: "_Line", tenant: Tenant, cost: int) -> Iterator[None]:
-        """The time that a request waits; raises `Overloaded` where too many do."""
-        if line.waiting >= _MOST_IN_LINE:
-            raise _too_long()
-        with self._waiting.hold(_WAITING_BYTES + cost, tenant.owner):
-            line.waiting += 1
-            try:
-                yield
-            finally:
-                line.waiting -= 1
-
 
 class _Line(asyncio.Lock):
     """Who waits here for a stream; failed_at: when the store could last not say whose it is."""
 
     waiting = 0
     failed_at = -math.inf
+
+    async def acquire(self) -> Literal[True]:
+        """Wait for the turn; raises `Overloaded` where too many do."""
+        if self.waiting >= _MOST_IN_LINE:
+            raise _too_long()
+        self.waiting += 1
+        try:
+            return await super().acquire()
+        finally:
+            self.waiting -= 1
 
 
 def _overloaded() -> Overloaded:
