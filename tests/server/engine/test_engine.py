@@ -1,6 +1,7 @@
 """The engine's guarantees, bit for bit: split, company, restore, seed; and what failure leaves."""
 
 import asyncio
+import threading
 import contextlib
 from collections.abc import Iterator
 from itertools import pairwise
@@ -556,7 +557,10 @@ def test_a_bidirectional_classifier_takes_whole_inputs_only(tmp_path: Path) -> N
 def test_a_device_that_is_dead_ends_its_engine_so_that_probes_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    submitted = threading.Event()
+
     def fault(*_: Any) -> None:
+        submitted.wait(20)
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     async def run(driver: Driver) -> None:
@@ -564,6 +568,7 @@ def test_a_device_that_is_dead_ends_its_engine_so_that_probes_fail(
         monkeypatch.setattr(Network, "hidden", fault)
         monkeypatch.setattr("sruserve.server.engine.engine.is_dead", lambda device: True)
         jobs = [driver.job(Kind.SCORE, [Item(driver.ids("It was"))]) for _ in range(3)]
+        submitted.set()
         found = await asyncio.gather(*(job.results() for job in jobs), return_exceptions=True)
         assert all(isinstance(each, EngineFailure) for each in found), found
         await driver.until(lambda: not driver.engine.alive)
