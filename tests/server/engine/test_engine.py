@@ -1,8 +1,8 @@
 """The engine's guarantees, bit for bit: split, company, restore, seed; and what failure leaves."""
 
 import asyncio
-import threading
 import contextlib
+import threading
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
