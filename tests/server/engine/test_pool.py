@@ -1,5 +1,7 @@
 """Rows are cleared when they are handed out, and never handed out twice."""
 
+from types import SimpleNamespace
+
 import psutil
 import pytest
 import torch
@@ -62,8 +64,9 @@ def test_rows_that_could_not_be_cleared_are_not_handed_out(
     def broken(*_: object) -> None:
         raise torch.OutOfMemoryError("none left")
 
+    on_device = SimpleNamespace(is_cpu=False, device=pool.rows.device, index_fill_=broken)
     with monkeypatch.context() as patch:
-        patch.setattr("sruserve.server.engine.pool.indices", broken)
+        patch.setattr(pool, "rows", on_device)
         with pytest.raises(torch.OutOfMemoryError):
             pool.acquire(3)
     assert len(pool) == 0
