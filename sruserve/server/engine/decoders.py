@@ -14,7 +14,7 @@ class Decoders:
     def __init__(self) -> None:
         self._streams: dict[Stream, None] = {}
         self._tenants: dict[Hashable, dict[Job, dict[Stream, None]]] = {}
-        self._counts: dict[Hashable, int] = {}  # streams of each tenant
+        self.counts: dict[Hashable, int] = {}  # streams of each tenant
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -27,7 +27,7 @@ class Decoders:
         job = stream.job
         self._streams[stream] = None
         self._tenants.setdefault(job.tenant, {}).setdefault(job, {})[stream] = None
-        self._counts[job.tenant] = self._counts.get(job.tenant, 0) + 1
+        self.counts[job.tenant] = self.counts.get(job.tenant, 0) + 1
 
     def remove(self, stream: Stream) -> None:
         """A stream decodes no more."""
@@ -36,9 +36,9 @@ class Decoders:
         del self._streams[stream], jobs[job][stream]
         if not jobs[job]:
             del jobs[job]
-        self._counts[job.tenant] -= 1
-        if not self._counts[job.tenant]:
-            del self._tenants[job.tenant], self._counts[job.tenant]
+        self.counts[job.tenant] -= 1
+        if not self.counts[job.tenant]:
+            del self._tenants[job.tenant], self.counts[job.tenant]
 
     def choose(self, most: int) -> list[Stream]:
         """At most so many streams; the others come first next time."""
@@ -46,7 +46,7 @@ class Decoders:
             return list(self._streams)
         chosen: list[Stream] = []
         tenants = list(islice(self._tenants, most))
-        shares = split([self._counts[tenant] for tenant in tenants], most)
+        shares = split([self.counts[tenant] for tenant in tenants], most)
         for tenant, share in zip(tenants, shares, strict=True):
             jobs = self._tenants[tenant] = self._tenants.pop(tenant)
             turn = list(islice(jobs, share))

@@ -51,6 +51,15 @@ class FairQueue:
         """The job that has been here longest."""
         return next(iter(self._requests), None)
 
+    def wanted(self, most: int) -> dict[Hashable, int]:
+        """For each tenant the tokens that may take part in a step, or `most` if these are more."""
+        if not self.tokens:
+            return {}
+        if len(self._tenants) == 1:
+            return dict.fromkeys(self._tenants, self.tokens)
+        wants = ((name, tenant.want(_tokens, most)) for name, tenant in self._tenants.items())
+        return {name: want for name, want in wants if want}
+
     def add(self, job: Job, streams: Iterable[Stream]) -> None:
         """A job comes in. Its streams may not hold a state yet."""
         new = deque(streams)

@@ -31,7 +31,7 @@ from sruserve.server.errors import (
 _GLANCE_SECONDS = 20e-6  # between two looks, while all that there is to do is on its way
 _LOOK_SECONDS = 500e-6  # the same, while texts wait for their grammars
 _DECODE_SHARE = 8  # while streams decode, inputs take at most 1/8 of a step, so none stalls
-_DECODES, _READS = 32, 256  # rows that a step may have of each, however slow the device is
+_DECODES, _READS = 64, 256  # rows that a step may have of each, however slow the device is
 _AHEAD = 2  # begin the streams of so many steps, so that their states arrive during the first
 _MANY_ITEMS = 16  # making the streams of a job with more takes time: of one such job in a step
 
@@ -116,21 +116,26 @@ class Scheduler:
         if self._beginning:
             self._open_begun()
         self._states.make_room(self.running)
-        most = self._limits.max_batch_tokens
-        few = max(1, min(most // _DECODE_SHARE, self._read_time.rows // 2))
+        most, reads = self._limits.max_batch_tokens, self._read_time.rows
+        few = max(1, min(most // _DECODE_SHARE, reads // 2))
         self._begin(_AHEAD * (few if self._decoding else most))
         self._land()
+        part = self._equal_part()
+        if part:
+            few = max(1, min(part // _DECODE_SHARE, few))
         decodes: list[Stream] = []
         if self._decoding:
-            room = min(most - min(few, self._queue.tokens), self._decode_time.rows)
+            room = min((part or most) - min(few, self._queue.tokens), self._decode_time.rows)
             decodes = self._decoding.choose(max(1, room))
         self._crowded = len(decodes) < len(self._decoding)
         decodes = [stream for stream in decodes if stream.ready]
         if decodes:
-            budget = max(min(most - len(decodes), few), 1)
+            budget = min(part - len(decodes), reads // 2) if part else min(most - len(decodes), few)
+        elif self._whole:
+            budget = most
         else:
-            budget = most if self._whole else self._read_time.rows
-        batch = Batch(decodes, self._share(budget) if self._queue else [])
+            budget = min(part or most, reads)
+        batch = Batch(decodes, self._share(max(1, budget)) if self._queue else [])
         self._idle = not len(batch)
         return batch
 
@@ -331,6 +336,19 @@ class Scheduler:
                 ended[job] = DeadlineExceeded()
         for job, error in ended.items():
             self._fail(job, error)
+
+    def _equal_part(self) -> int:
+        """Rows of a step that slows no tenant below an equal part of the device; 0: there is one.
+
+        With n tenants, the step takes n times as long as one for the tenant with the fewest rows.
+        """
+        rows = self._queue.wanted(self._limits.max_batch_tokens)
+        for tenant, count in self._decoding.counts.items():
+            rows[tenant] = rows.get(tenant, 0) + count
+        if len(rows) < 2:
+            return 0
+        time = self._decode_time if self._decoding else self._read_time
+        return time.shared(len(rows), min(rows.values()))
 
     def _share(self, budget: int) -> list[tuple[Stream, int]]:
         """Take streams out of the queue for a step, with their parts of `budget` tokens.

@@ -6,14 +6,14 @@ from sruserve.server.engine.step_time import StepTime
 def test_a_fast_device_takes_all_streams_at_once() -> None:
     times = StepTime(4096, 64)
     for _ in range(20):
-        times.learn(4096, 4096, 0.05)
+        times.learn(4096, 4096, 0.02)
     assert times.rows == 4096
 
 
 def test_a_slow_one_takes_as_many_as_a_short_step_has() -> None:
     times = StepTime(4096, 64)
     for _ in range(20):
-        times.learn(1500, 4 * 1500, 4 * 0.75)  # half a millisecond each
+        times.learn(1500, 4 * 1500, 4 * 0.1875)  # an eighth of a millisecond each
     assert 190 < times.rows < 210
 
 
@@ -34,3 +34,15 @@ def test_it_recovers_when_steps_are_fast_again() -> None:
     for _ in range(40):
         times.learn(64, 64, 0.001)
     assert times.rows == 1000
+
+
+def test_a_part_of_a_step_is_one_of_its_time() -> None:
+    times = StepTime(4096, 64)
+    assert times.shared(2, 1) == 4096  # nothing is known yet
+    for _ in range(40):
+        times.learn(128, 128, 0.0128)
+        times.learn(1, 16, 16 * 0.0015)
+    assert times.shared(2, 1) in range(15, 18)  # 1.5 ms for one row, and 0.1 ms for each more
+    assert times.shared(3, 1) in range(29, 33)
+    assert times.shared(2, 64) in range(141, 144)
+    assert times.shared(100, 100) == 4096
