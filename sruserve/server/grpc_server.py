@@ -17,7 +17,7 @@ from sruserve.server.settings import Settings, SettingsError, variable_name
 log = logging.getLogger("sruserve.server")
 
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
-_STREAMS_OF_CONNECTION = 1024  # calls; a client keeps more of them back
+_CALLS_OF_CONNECTION = 128  # a client keeps more of them back: they are begun in their order
 _HELLO_SECONDS = 10  # for what an HTTP/2 connection begins with
 _AGE_SECONDS = 3600  # of a connection that takes no more calls, and then of the calls that it has
 _LAST_WORDS_SECONDS = 1.0  # after draining: for what is still on its way to clients
@@ -32,7 +32,7 @@ def _options(settings: Settings, connections: int) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", -1),  # replies have bounds of their own
         # 64 KiB of a message may wait unread; with probes of the bandwidth that is 4 MiB
         ("grpc.http2.bdp_probe", 0),
-        ("grpc.max_concurrent_streams", _STREAMS_OF_CONNECTION),
+        ("grpc.max_concurrent_streams", max(_CALLS_OF_CONNECTION, settings.grpc_streams)),
         ("grpc.max_allowed_incoming_connections", connections),
         ("grpc.server_handshake_timeout_ms", 1000 * _HELLO_SECONDS),
         ("grpc.max_connection_idle_ms", idle_ms),

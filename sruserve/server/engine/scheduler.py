@@ -31,7 +31,7 @@ from sruserve.server.errors import (
 _GLANCE_SECONDS = 20e-6  # between two looks, while all that there is to do is on its way
 _LOOK_SECONDS = 500e-6  # the same, while texts wait for their grammars
 _DECODE_SHARE = 8  # while streams decode, inputs take at most 1/8 of a step, so none stalls
-_DECODES, _READS = 64, 256  # rows that a step may have of each, however slow the device is
+_DECODES, _READS = 64, 128  # rows that a step may have of each, however slow the device is
 _AHEAD = 2  # begin the streams of so many steps, so that their states arrive during the first
 _MANY_ITEMS = 16  # making the streams of a job with more takes time: of one such job in a step
 

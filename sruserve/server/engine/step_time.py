@@ -4,15 +4,17 @@ A step takes a time of its own, and one for each of its rows. Both are learned: 
 long as one row is 16 rows of a CPU, and thousands of a GPU.
 """
 
-_SECONDS = 0.025  # that a step should take at most
-_NEWEST = 0.3  # what the last step counts among those before
+_SECONDS = 0.01  # that a step should take at most, where nobody else uses the device
+_FEW = 8  # rows of a step that takes hardly longer than one row does
+_FASTER = 0.3  # what a step counts that took less than was expected
+_SLOWER = 1.03  # how much more is expected after a step that took more
+_SURELY = 1 / 16  # of a large step's time is that of its rows
 
 
 class StepTime:
-    """Learns from steps what a row of them takes.
+    """Learns from steps what they take, rather from the fast ones: others waited for a processor.
 
-    most: rows of the largest step. fewest: rows of the smallest that is large, however slow the
-        device is; smaller ones tell what a step takes beside its rows.
+    most: rows of the largest step. fewest: rows that a step may have however slow the device is.
     """
 
     def __init__(self, most: int, fewest: int) -> None:
@@ -22,9 +24,12 @@ class StepTime:
     @property
     def rows(self) -> int:
         """Rows that the next step may have."""
-        if self._row_seconds * self._most <= _SECONDS:
+        if self._own_seconds + self._row_seconds * self._most <= _SECONDS:
             return self._most
-        return min(self._most, max(self._fewest, int(_SECONDS / self._row_seconds)))
+        if not self._row_seconds:
+            return self._fewest
+        rows = int((_SECONDS - self._own_seconds) / self._row_seconds)
+        return min(self._most, max(self._fewest, rows))
 
     def shared(self, parts: int, rows: int) -> int:
         """Rows of a step that takes `parts` times as long as one of `rows` rows."""
@@ -35,8 +40,18 @@ class StepTime:
 
     def learn(self, rows: int, tokens: int, seconds: float) -> None:
         """A step of so many rows took so long for `tokens` in all."""
-        if rows >= self._fewest:
-            self._row_seconds += _NEWEST * (seconds / tokens - self._row_seconds)
-        else:
-            own = max(0.0, seconds * rows / tokens - rows * self._row_seconds)
-            self._own_seconds += _NEWEST * (own - self._own_seconds)
+        step = seconds * rows / tokens
+        if rows <= _FEW:
+            own = max(0.0, step - rows * self._row_seconds)
+            self._own_seconds = _moved(self._own_seconds, own)
+        elif rows >= 2 * _FEW:
+            of_rows = max(step - self._own_seconds, _SURELY * step)
+            self._row_seconds = _moved(self._row_seconds, of_rows / rows)
+
+
+def _moved(average: float, newest: float) -> float:
+    if not average:
+        return newest
+    if newest > average:
+        return min(newest, _SLOWER * average)
+    return average + _FASTER * (newest - average)
