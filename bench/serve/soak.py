@@ -116,9 +116,9 @@ class Soak:
     def _clients(
         self, module: str, server: Server, key: str, log: Path, *more: str
     ) -> Iterator[None]:
-        # those of a real attack have machines of their own
-        polite = ["nice", "-n", "19"] if module == "hostile" else []
-        command = [*polite, sys.executable, "-m", f"bench.serve.{module}"]
+        # all of them would have machines of their own: the server's time is to be seen
+        nice = ["nice", "-n", "19" if module == "hostile" else "-10"]
+        command = [*nice, sys.executable, "-m", f"bench.serve.{module}"]
         command += [str(server.port), str(self.grpc_port), key, str(log), *more]
         process = subprocess.Popen(command, cwd=ROOT, stderr=(self.folder / module).open("w"))
         try:

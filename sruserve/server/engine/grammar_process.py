@@ -38,6 +38,7 @@ from sruserve.server.engine.wire import (
 from sruserve.server.errors import EngineFailure, ServeError
 
 _PAGE = resource.getpagesize()
+_NICE = 5  # where processors are short, nobody waits for what a client's grammar takes
 
 
 def help_server(control: socket.socket) -> None:
@@ -102,6 +103,7 @@ def _be_child(channel: socket.socket) -> NoReturn:
         for stream in range(3):
             os.dup2(nowhere, stream)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        os.nice(_NICE)
         channel.sendall(frame(str(os.getpid()).encode()))
         with channel.makefile("rb") as messages:
             _Grammar(channel, messages, json.loads(receive(messages))).follow()

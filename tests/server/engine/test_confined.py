@@ -268,6 +268,12 @@ def test_a_compilation_ends_with_those_who_wait_for_it(grammars: Grammars) -> No
     assert len(grammars.memory) == 0
 
 
+def test_a_process_makes_way_for_the_server(grammars: Grammars) -> None:
+    constraint = grammars.regex("a*")
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert os.getpriority(os.PRIO_PROCESS, constraint.process.pid) == min(own + 5, 19)
+
+
 def test_a_process_ends_when_nobody_holds_its_constraint(grammars: Grammars) -> None:
     constraint = grammars.regex("ab")
     spelling, pid = begun(constraint), constraint.process.pid
