@@ -8,7 +8,7 @@ from typing import Self
 
 _DATA, _HEADERS, _RESET, _SETTINGS, _PING, _WINDOW = 0, 1, 3, 4, 6, 8
 _END, _END_HEADERS, _ACK = 1, 4, 1
-_INITIAL_WINDOW = 4  # a setting
+MAX_CONCURRENT_STREAMS, _INITIAL_WINDOW = 3, 4  # settings
 _WINDOW_BYTES, _FRAME_BYTES = 65_535, 16_384
 
 

@@ -18,7 +18,7 @@ from sruserve.server.api.kserve import grpc_probes
 from sruserve.server.app import Application
 from tests.server.conftest import Serve
 from tests.server.kserve.conftest import grpc_address
-from tests.server.kserve.raw_http2 import RawClient, message, unfinished
+from tests.server.kserve.raw_http2 import MAX_CONCURRENT_STREAMS, RawClient, message, unfinished
 from tests.server.kserve.test_grpc import INFER, inputs_of
 from tests.server.test_clients_that_leave import until
 
@@ -318,6 +318,15 @@ def test_watchers_are_few_over_one_connection_and_others_have_room(
         watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
         assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
         watch.cancel()
+
+
+@pytest.mark.parametrize(("streams", "calls"), [(64, 128), (500, 500)])
+def test_others_wait_for_few_calls_of_a_connection(serve: Serve, streams: int, calls: int) -> None:
+    with (
+        serve("question", grpc_port=0, grpc_streams=streams) as running,
+        RawClient(port(running)) as client,
+    ):
+        assert client.settings[MAX_CONCURRENT_STREAMS] == calls
 
 
 def test_connections_without_a_call_are_closed(raw: RawClient) -> None:
