@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
@@ -24,6 +24,9 @@ with suppress(ImportError):  # a Redis client that is older reads its version on
     _DRIVER["driver_info"] = DriverInfo()  # else each connection reads the version from disk
 
 log = logging.getLogger("sruserve.streams")
+
+Call = tuple[list[str], list[Any]]
+"""The keys and arguments of a script."""
 
 _ANSWER_SECONDS = 2.0  # then the command is sent once more, on another connection
 _PATIENCE_SECONDS = 5.0  # in all, so that a Redis that stops for three seconds is waited for
@@ -47,13 +50,46 @@ class RedisLink:
     async def run(self, script: str, keys: list[str], arguments: list[Any]) -> Any:
         """What a script returns. It may have run even if this raises, now or a while later."""
         given = (len(keys), *keys, *arguments)
+        with self._asking():
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                try:
+                    return await self._redis.evalsha(self._hashes[script], *given)
+                except NoScriptError:
+                    return await self._redis.eval(script, *given)
+
+    async def run_each(self, script: str, calls: Sequence[Call]) -> list[Any]:
+        """What a script returns for each of a few calls, which are sent together."""
+        with self._asking():
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                try:
+                    return await self._together(script, calls)
+                except NoScriptError:
+                    await self._redis.script_load(script)
+                    return await self._together(script, calls)
+
+    async def _together(self, script: str, calls: Sequence[Call]) -> list[Any]:
+        pipeline = self._redis.pipeline(transaction=False)
+        for keys, arguments in calls:
+            pipeline.evalsha(self._hashes[script], len(keys), *keys, *arguments)
+        results: list[Any] = await pipeline.execute(raise_on_error=False)
+        for result in results:
+            if isinstance(result, RedisError):
+                raise result
+        return results
+
+    async def memory(self) -> int | None:
+        """The bytes that Redis may have; 0: as many as there are; None: it does not say now."""
+        with suppress(*_LOST), _cancellable():
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                return int((await self._redis.info("memory")).get("maxmemory", 0))
+        return None
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Make one kind of error of all that Redis or the way to it lacks."""
         try:
             with _cancellable():
-                async with asyncio.timeout(_PATIENCE_SECONDS):
-                    try:
-                        result = await self._redis.evalsha(self._hashes[script], *given)
-                    except NoScriptError:
-                        result = await self._redis.eval(script, *given)
+                yield
         except ResponseError as error:
             self._tell(f"Redis refuses what server-held streams need: {_why(error)}")
             raise StoreUnavailable(_REFUSED) from None
@@ -65,14 +101,6 @@ class RedisLink:
             log.info("Redis answers again")
             self._told = ""
         self.away = False
-        return result
-
-    async def memory(self) -> int | None:
-        """The bytes that Redis may have; 0: as many as there are; None: it does not say now."""
-        with suppress(*_LOST), _cancellable():
-            async with asyncio.timeout(_PATIENCE_SECONDS):
-                return int((await self._redis.info("memory")).get("maxmemory", 0))
-        return None
 
     def _tell(self, problem: str) -> None:
         """Log what is wrong, unless it has just been: every request finds the same."""

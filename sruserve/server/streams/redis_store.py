@@ -27,7 +27,7 @@ from sruserve.server.state_token import Envelope
 from sruserve.server.streams import scripts
 from sruserve.server.streams.held import Held, absent, taken_over
 from sruserve.server.streams.record import Marks, Records, mark, tampered
-from sruserve.server.streams.redis_link import RedisLink
+from sruserve.server.streams.redis_link import Call, RedisLink
 from sruserve.server.streams.shares import fair_part
 from sruserve.server.tenants import Tenant, over_quota
 
@@ -38,6 +38,7 @@ _RENEW_SECONDS = 1.0
 _LONG_ROW = 16 << 10  # numbers; sealing more would hold up the event loop
 _HEAD_BYTES = 64 << 10
 _SEAL_BYTES = 1 << 10  # beyond what is sealed
+_TOGETHER, _TOGETHER_BYTES = 32, 1 << 20  # forks that one message adds
 _LOOK_SECONDS = 10.0  # between two looks at Redis' memory
 _ANY = -1  # bytes
 _FILLED = 0.75  # of Redis' memory with streams; the rest is for its clients, and others' data
@@ -84,7 +85,8 @@ class RedisStore:
 
     async def add(self, served: Served, held: Held, start: Snapshot | None) -> Held:
         token = "" if start is None else served.seal_held_state(start)
-        return await self._add(served, held, token)
+        (added,) = await self._add(served, [held], token)
+        return added
 
     async def read(self, tenant: Tenant, stream_id: str) -> Held:
         key = (tenant.id, stream_id)
@@ -146,8 +148,12 @@ class RedisStore:
 
     async def fork(self, served: Served, held: Held, copies: list[Held]) -> list[Held]:
         token = await self._token(held)
+        few = max(1, min(_TOGETHER, _TOGETHER_BYTES // (len(token) + len(held.reply) + 1)))
         try:
-            return [await self._add(served, copy, token) for copy in copies]
+            added: list[Held] = []
+            while rest := copies[len(added) :]:
+                added += await self._add(served, rest[:few], token)
+            return added
         except BaseException:
             await asyncio.shield(self._soon(self._take_back(copies)))
             raise
@@ -161,15 +167,18 @@ class RedisStore:
     def end(self, engine: Engine) -> None:
         del engine  # its states are in Redis, and another one of the same model continues them
 
-    async def _add(self, served: Served, held: Held, token: str) -> Held:
-        tokens = {held.step: token} if token else {}
+    async def _add(self, served: Served, streams: list[Held], token: str) -> list[Held]:
+        """Add streams that are all in the same state."""
         most = self._most_of(served.tenant)
-        terms = [*_terms(held, most), random_bytes().hex()]
-        fields = await self._fields(held, {}, tokens)
-        done = await self._run(scripts.ADD, _key(held), *terms, *_flat(fields))
-        if done == scripts.EXISTS:
+        calls: list[Call] = []
+        for held in streams:
+            fields = await self._fields(held, {}, {held.step: token} if token else {})
+            terms = [*_terms(held, most), random_bytes().hex()]
+            calls.append((_names(_key(held)), [*terms, *_flat(fields)]))
+        done = await self._link.run_each(scripts.ADD, calls)
+        if scripts.EXISTS in done:
             raise StreamExists("a stream of that id lives already: end it, or take another id")
-        return _changed(held, done, most)
+        return [_changed(held, each, most) for held, each in zip(streams, done, strict=True)]
 
     async def _commit(
         self, served: Served, held: Held, tokens: dict[int, str], *, bounded: bool = True

@@ -3,6 +3,7 @@
 import json
 import signal
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import redis
 
 from sruserve.server.settings import SettingsError, load_settings
+from sruserve.server.streams.redis_link import Call, RedisLink
 from tests.server.conftest import Serve
 from tests.server.streams.conftest import ACME, KEYS, Replicas, StartRedis
 from tests.server.streams.test_streams import code, text
@@ -175,6 +177,36 @@ def test_forks_beyond_the_quota_are_none_at_all(serve: Serve, redis_port: int) -
             full = replicas.post(stream, "fork", n=6)
             assert (full.status_code, code(full)) == (429, "state_quota_exceeded")
         assert replicas.post(stream, "fork", n=5).status_code == 201
+
+
+def test_forks_go_to_redis_a_few_dozen_in_one_message(
+    serve: Serve, redis_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together: list[int] = []
+    run_each = RedisLink.run_each
+
+    async def count(link: RedisLink, script: str, calls: Sequence[Call]) -> list[Any]:
+        together.append(len(calls))
+        return await run_each(link, script, calls)
+
+    monkeypatch.setattr(RedisLink, "run_each", count)
+    keys = json.dumps([{"tenant": "acme", "key": ACME, "state_bytes": 245_000}])
+    store = f"redis://127.0.0.1:{redis_port}/5"
+    with serve("characters", state_keys=KEYS, store=store, api_keys=keys) as (client, application):
+        client.headers.update(bearer(ACME))
+        replicas = Replicas([(client, application)], "redis")
+        stream = replicas.create()
+        replicas.step(stream, 1, prompt="a")
+        together.clear()
+        forks = replicas.post(stream, "fork", n=70).json()["data"]
+        assert together == [32, 32, 6]
+        texts = {text(replicas.step(each["id"], 2, prompt="b", seed=1)) for each in forks[::23]}
+        assert len(texts) == 1
+        full = replicas.post(stream, "fork", n=40)  # the second message finds no room
+        assert (full.status_code, code(full)) == (429, "state_quota_exceeded")
+        for fork in forks:
+            assert replicas.delete(fork["id"]).is_success
+        assert replicas.post(stream, "fork", n=70).status_code == 201
 
 
 def test_a_store_needs_keys_that_last_and_its_password_is_not_repeated() -> None:
