@@ -38,6 +38,8 @@ class Inbox:
             limits.max_queue_inputs,
             limits.max_queue_tokens,
         )
+        # what one job counts at most: all that a tenant may fill
+        self._most = [max(1, bound * _SHARE // (_SHARE + 1)) for bound in self._bounds]
         self._few_bytes = limits.max_queue_bytes // (8 * limits.max_queue_requests)
         self._waiting = [0, 0, 0, 0]
         self._of_tenant: dict[Hashable, tuple[int, ...]] = {}
@@ -56,13 +58,13 @@ class Inbox:
 
     def check(self, cost: int, tenant: Hashable, inputs: int) -> None:
         """Raise `Overloaded` if a job of `cost` bytes would not be admitted now."""
-        amounts = 1, cost, inputs, 0
+        amounts = self._counted(1, cost, inputs, 0)
         self._check(amounts)
         self._check_share(tenant, amounts)
 
     def submit(self, job: Job) -> None:
         """Queue a job, from any thread; raises `Overloaded`, or `Draining` after `close`."""
-        amounts = _amounts(job)
+        amounts = self._amounts(job)
         with self._lock:
             if self._closed:
                 raise Draining("the server is stopping; retry on another replica")
@@ -88,7 +90,7 @@ class Inbox:
 
     def leave(self, job: Job) -> None:
         """A job no longer counts as waiting."""
-        amounts = _amounts(job)
+        amounts = self._amounts(job)
         with self._lock:
             self._count(job.tenant, amounts, -1)
             now = self._clock()
@@ -139,6 +141,13 @@ class Inbox:
                     f"({_SETTINGS[which]}); retry later, or send less at a time",
                 )
 
+    def _amounts(self, job: Job) -> tuple[int, ...]:
+        return self._counted(1, job.cost, len(job.items), job.steps)
+
+    def _counted(self, *amounts: int) -> tuple[int, ...]:
+        """What a job counts, however much more it brings: it leaves the others their part."""
+        return tuple(map(min, amounts, self._most))
+
     def _count(self, tenant: Hashable, amounts: Sequence[int], sign: int) -> None:
         waiting = self._waiting
         for which in range(4):
@@ -160,7 +169,3 @@ class Inbox:
         pace = (sum(gaps) + self._clock() - self._since) / max(1.0, through)
         error.retry_after_seconds = min(_MOST_SECONDS, max(1, math.ceil(waiting / 2 * pace)))
         return error
-
-
-def _amounts(job: Job) -> tuple[int, int, int, int]:
-    return 1, job.cost, len(job.items), job.steps

@@ -80,6 +80,24 @@ def test_a_request_that_is_alone_may_be_of_any_size(loop: asyncio.AbstractEventL
     assert inbox.queued == 1
 
 
+@pytest.mark.parametrize("tenant", [None, "many"])
+def test_a_request_that_is_alone_and_larger_than_the_queue_leaves_others_their_part(
+    loop: asyncio.AbstractEventLoop, tenant: Hashable
+) -> None:
+    limits = Limits(max_batch_tokens=64, max_queue_requests=20, max_queue_bytes=16_000)
+    inbox = Inbox(limits)
+    alone = job(loop, inputs=5000, length=20_000, cost=10**9, tenant=tenant)
+    inbox.submit(alone)
+    mine = job(loop, inputs=10, length=1000, cost=1000, tenant="mine")
+    inbox.check(mine.cost, mine.tenant, len(mine.items))
+    inbox.submit(mine)
+    with pytest.raises(Overloaded):
+        inbox.submit(job(loop, inputs=300, length=1000, tenant=tenant))
+    for one in (alone, mine):
+        inbox.leave(one)
+    assert inbox._waiting == [0, 0, 0, 0]
+
+
 def test_a_tenant_with_a_key_leaves_an_eighth_of_the_queue_to_others(
     loop: asyncio.AbstractEventLoop,
 ) -> None:
