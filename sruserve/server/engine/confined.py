@@ -101,17 +101,22 @@ class GrammarProcess:
             return False
 
     async def start(self) -> None:
-        """Wait until the process is there; raises `EngineFailure`."""
+        """Wait until the process is there; raises `EngineFailure`.
+
+        Its beginning is heard in any case, so that the host knows of it.
+        """
+        beginning = asyncio.create_task(self._begin_to_hear())
         try:
-            async with asyncio.timeout(START_SECONDS):
-                self.pid = int(await self._hear())
-            self._host.started()
-        except (EOFError, OSError) as error:
+            error = await asyncio.shield(beginning)
+        except asyncio.CancelledError:
+            beginning.add_done_callback(lambda _: self.kill())
+            raise
+        if error is not None:
             self.end()
             _log.error("a process for a grammar did not start: %r", error)
             raise EngineFailure(
                 "no process could be started for the regex or schema; see the server's log"
-            ) from None
+            )
 
     async def compile(self, kind: str, given: object, alphabet: Alphabet) -> bytes:
         """The identity of a regex or schema, which the process follows from now on.
@@ -255,6 +260,16 @@ class GrammarProcess:
             f"{bounds.compile_seconds:g} seconds or {bounds.compile_bytes >> 20} MiB to compile, "
             f"or {bounds.growth_bytes >> 20} MiB more to follow; simplify it"
         )
+
+    async def _begin_to_hear(self) -> Exception | None:
+        """Hear which process it is, or why there is none."""
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                self.pid = int(await self._hear())
+        except (EOFError, OSError) as error:
+            return error
+        self._host.started()
+        return None
 
     async def _hear(self) -> bytes:
         loop, received = asyncio.get_running_loop(), bytearray()

@@ -45,6 +45,11 @@ class GrammarHost:
         """The helper's process, if it runs."""
         return self._helper.pid if self._helper is not None else None
 
+    @property
+    def asked(self) -> bool:
+        """Whether a process was asked for, and none has started since."""
+        return self._asked_at > 0
+
     async def fork(self) -> socket.socket:
         """Ask for a process; returns our end of its socket.
 

@@ -252,6 +252,33 @@ def test_a_long_text_is_read_again_with_the_fuel_of_many_steps(grammars: Grammar
     assert begun(constraint, b"ab").length == 2
 
 
+def test_a_helper_is_not_blamed_for_those_who_leave_before_a_process_is_there(
+    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grammars.regex("a")
+    helper = grammars.host.pid
+    assert helper is not None
+
+    async def leave() -> None:
+        os.kill(helper, signal.SIGSTOP)  # it is slow for a while
+        try:
+            starting = asyncio.create_task(grammars.start(Bounds()))
+            await asyncio.sleep(0.05)
+            starting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await starting
+        finally:
+            os.kill(helper, signal.SIGCONT)
+        while grammars.host.asked:
+            await asyncio.sleep(0.01)
+
+    run(leave())
+    assert len(grammars.memory) == 0
+    monkeypatch.setattr(grammar_host, "START_SECONDS", 0.0)
+    grammars.regex("b")
+    assert grammars.host.pid == helper
+
+
 def test_a_compilation_ends_with_those_who_wait_for_it(grammars: Grammars) -> None:
     async def leave() -> int:
         process = await grammars.start(Bounds())
