@@ -248,11 +248,14 @@ _LIST: TypeAdapter[list[KeyEntry]] = TypeAdapter(list[KeyEntry])
 
 def _entries(text: str) -> list[KeyEntry]:
     try:
-        return _LIST.validate_python(json.loads(text))
+        entries = _LIST.validate_python(json.loads(text))
     except ValidationError as error:
         raise ValueError(_explain(error)) from None
     except (ValueError, RecursionError):
         raise ValueError('should be a JSON list such as [{"tenant": "acme", "key": "…"}]') from None
+    if not entries:
+        raise ValueError("lists no key; to serve everybody, leave the setting out")
+    return entries
 
 
 def _short(text: str) -> list[KeyEntry]:

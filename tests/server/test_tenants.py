@@ -40,6 +40,14 @@ def guarded(serve: Serve) -> Iterator[httpx.Client]:
         yield client
 
 
+def test_a_list_without_a_key_does_not_open_the_server(tmp_path: Path) -> None:
+    (tmp_path / "keys.json").write_text("[]")
+    with pytest.raises(SettingsError, match=r"SRUSERVE_API_KEYS_FILE: .*lists no key"):
+        load_settings(api_keys_file=tmp_path / "keys.json")
+    with pytest.raises(SettingsError, match=r"SRUSERVE_API_KEYS: .*lists no key"):
+        load_settings(api_keys="[]")
+
+
 @pytest.mark.parametrize("rate", ["1e400", "1e-320", "-1", "0"])
 def test_a_rate_is_a_number_to_reckon_with(rate: str) -> None:
     with pytest.raises(ValueError, match=r"steps_per_second|JSON list"):
