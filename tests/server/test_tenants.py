@@ -42,7 +42,7 @@ def guarded(serve: Serve) -> Iterator[httpx.Client]:
 
 def test_a_list_without_a_key_does_not_open_the_server(tmp_path: Path) -> None:
     (tmp_path / "keys.json").write_text("[]")
-    with pytest.raises(SettingsError, match=r"SRUSERVE_API_KEYS_FILE: .*lists no key"):
+    with pytest.raises(SettingsError, match=r"SRUSERVE_API_KEYS_FILE=.*lists no key"):
         load_settings(api_keys_file=tmp_path / "keys.json")
     with pytest.raises(SettingsError, match=r"SRUSERVE_API_KEYS: .*lists no key"):
         load_settings(api_keys="[]")

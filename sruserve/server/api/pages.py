@@ -1,6 +1,6 @@
 """The routes that need not be fast: models, probes, metrics and the documentation."""
 
-from functools import cache
+import asyncio
 from typing import Any
 
 import swagger_ui_bundle
@@ -28,6 +28,7 @@ from sruserve.server.errors import (
 )
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.metrics_page import PATH as METRICS
+from sruserve.server.offload import in_own_thread
 
 _REFUSED: dict[int | str, dict[str, Any]] = {
     401: {"model": replies.ErrorReply, "description": "The API key is missing or unknown"},
@@ -176,18 +177,26 @@ def _add_docs(app: FastAPI) -> None:
             swagger_ui_parameters={"validatorUrl": None},  # by default it is a public server
         )
 
-    @cache
-    def described(version: str) -> bytes:
-        return json_bytes({**app.openapi(), "openapi": version})
+    making: list[asyncio.Task[tuple[bytes, bytes]]] = []
+
+    def make() -> tuple[bytes, bytes]:
+        document = app.openapi()
+        # the bundled page refuses documents that say 3.1, but renders what is in this one
+        return json_bytes(document), json_bytes(document | {"openapi": "3.0.3"})
+
+    async def made() -> tuple[bytes, bytes]:
+        """The documents, made once: that takes a second, for which nobody else waits."""
+        if not making:
+            making.append(asyncio.create_task(in_own_thread("openapi", make)))
+        return await asyncio.shield(making[0])
 
     @app.get("/openapi.json", include_in_schema=False)
     async def openapi() -> Response:
-        return Response(described(app.openapi_version), media_type="application/json")
+        return Response((await made())[0], media_type="application/json")
 
     @app.get("/docs/openapi.json", include_in_schema=False)
     async def openapi_for_page() -> Response:
-        # the bundled page refuses documents that say 3.1, but renders what is in this one
-        return Response(described("3.0.3"), media_type="application/json")
+        return Response((await made())[1], media_type="application/json")
 
 
 def _reply(problem: ServeError) -> Response:
