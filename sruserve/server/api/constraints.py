@@ -14,7 +14,7 @@ from sruserve.server.api.line import Line
 from sruserve.server.api.served import Served
 from sruserve.server.budget import Budget
 from sruserve.server.engine.alphabet import Alphabet
-from sruserve.server.engine.confined import Bounds, GrammarProcess
+from sruserve.server.engine.confined import Bounds, GrammarProcess, running
 from sruserve.server.engine.confined_text import ConfinedConstraint
 from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.grammar_host import GrammarHost
@@ -148,8 +148,7 @@ class Constraints:
 
         Raises `Overloaded` if that is not enough.
         """
-        for key in [key for key, kept in self.kept.items() if not kept.constraint.process.runs]:
-            del self.kept[key]  # and with it the descriptor
+        self._forget_ended()
         own = [key for key, kept in self.kept.items() if kept.constraint.process.owner == owner]
         if owner is not None and not self._let_go(own, lambda: self._has_its_part(owner)):
             raise Overloaded(
@@ -162,6 +161,12 @@ class Constraints:
                 "the regular expressions and schemas in use take all the memory or processes "
                 "that they may (SRUSERVE_MAX_GRAMMAR_BYTES); retry after a moment"
             )
+
+    def _forget_ended(self) -> None:
+        """Let go of the descriptors of processes that have ended."""
+        alive = running(kept.constraint.process for kept in self.kept.values())
+        for key in [key for key, kept in self.kept.items() if kept.constraint.process not in alive]:
+            del self.kept[key]
 
     def _let_go(self, keys: list[bytes], full: Callable[[], bool]) -> bool:
         """Let go of those that are not in use while there is no room; whether there is some."""

@@ -6,7 +6,7 @@ import logging
 import select
 import socket
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from time import monotonic
@@ -93,12 +93,11 @@ class GrammarProcess:
     @property
     def runs(self) -> bool:
         """Whether the process has not ended: it may have been killed between texts."""
-        try:
-            return not self.ended and bool(self._channel.recv(1, socket.MSG_PEEK))
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
+        return bool(running([self]))
+
+    def fileno(self) -> int:
+        """Of the socket that ends with the process."""
+        return self._channel.fileno()
 
     async def start(self) -> None:
         """Wait until the process is there; raises `EngineFailure`.
@@ -279,3 +278,17 @@ class GrammarProcess:
                 raise EOFError
             received += part
         return message
+
+
+def running(processes: Iterable[GrammarProcess]) -> set[GrammarProcess]:
+    """Those of some processes that have not ended, in one look at all of them.
+
+    Each look gives the interpreter away, and whoever has it then keeps it for a while.
+    """
+    alive = {process.fileno(): process for process in processes if not process.ended}
+    poll = select.poll()
+    for number in alive:
+        poll.register(number, select.POLLRDHUP)
+    for number, _ in poll.poll(0):
+        del alive[number]
+    return set(alive.values())

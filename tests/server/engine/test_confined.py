@@ -4,6 +4,7 @@ import asyncio
 import errno
 import gc
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -22,7 +23,7 @@ from hypothesis import strategies as st
 
 from sruserve.server.engine import confined, grammar_host
 from sruserve.server.engine.alphabet import Alphabet
-from sruserve.server.engine.confined import Bounds, GrammarProcess
+from sruserve.server.engine.confined import Bounds, GrammarProcess, running
 from sruserve.server.engine.confined_text import ConfinedConstraint, ConfinedSpelling
 from sruserve.server.engine.constrained import MOST_SPELLED
 from sruserve.server.engine.constraint import Constraint
@@ -310,6 +311,31 @@ def test_a_process_ends_when_nobody_holds_its_constraint(grammars: Grammars) -> 
     del spelling
     until(lambda: is_gone(pid))
     assert len(grammars.memory) == 0
+
+
+def test_one_look_finds_the_processes_that_have_ended(
+    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    constraints = [grammars.regex(letter) for letter in "abcd"]
+    processes = [constraint.process for constraint in constraints]
+    os.kill(processes[1].pid, signal.SIGKILL)
+    processes[2].end()
+    until(lambda: not processes[1].runs)
+    looks: list[float] = []
+    poll = select.poll
+
+    class Counted:
+        def __init__(self) -> None:
+            self._poll = poll()
+            self.register = self._poll.register
+
+        def poll(self, seconds: float) -> list[tuple[int, int]]:
+            looks.append(seconds)
+            return self._poll.poll(seconds)
+
+    monkeypatch.setattr(select, "poll", Counted)
+    assert running(processes) == {processes[0], processes[3]}
+    assert looks == [0]
 
 
 def test_positions_of_texts_that_are_over_are_forgotten(grammars: Grammars) -> None:
