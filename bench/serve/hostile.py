@@ -6,6 +6,7 @@ All of them have bounds: what they send is for one server on this machine, and e
 import argparse
 import asyncio
 import base64
+import json
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -119,6 +120,29 @@ async def forks(self: Hostile) -> None:
         await self.log.time("hostile forks", ask)
 
 
+async def left_forks(self: Hostile) -> None:
+    """Forks by the hundred, whose client does not wait for them."""
+    async with Http(self.port, self.key) as http:
+        made = await http.ask("/v1/streams", {"model": CLASSIFIER, "idle_seconds": 60})
+    for _ in range(20):
+        await self.post("hostile forks", f"/v1/streams/{made['id']}/fork", {"n": 256}, 0.05)
+
+
+async def giant(self: Hostile) -> None:
+    """One request that is larger than the queue; its client goes on at once with another one."""
+    body = {"model": LANGUAGE_MODEL, "prompt": "a" * (1 << 20), "n": 128, "max_tokens": 1}
+    text = json.dumps(body).encode()
+    request = _request("/v1/completions", text, self.key)
+    await self.send(request + request, 5)
+
+
+async def pipelines(self: Hostile) -> None:
+    """Requests as fast as they can be written, and heads of nothing but headers."""
+    short = b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n" * 2000
+    long = b"GET /livez HTTP/1.1\r\nhost: a\r\n" + b"a:\r\n" * 15_000 + b"\r\n"
+    await asyncio.gather(*(self.send(each, 5) for each in 10 * (short, long)))
+
+
 async def slow_bodies(self: Hostile) -> None:
     """Bodies that come a byte at a time."""
     head = _request("/v1/classify", b"", self.key, length=_BODY)
@@ -161,6 +185,18 @@ async def sockets(self: Hostile) -> None:
             await asyncio.sleep(10)
 
 
+async def frames(self: Hostile) -> None:
+    """Frames of nothing."""
+    key = base64.b64encode(random.randbytes(16))
+    head = (
+        b"GET /v1/stream HTTP/1.1\r\nhost: 127.0.0.1\r\nupgrade: websocket\r\n"
+        b"connection: upgrade\r\nsec-websocket-version: 13\r\nsec-websocket-key: " + key
+    )
+    head += b"\r\nauthorization: Bearer " + self.key.encode() + b"\r\n\r\n"
+    begun, more = b"\x01\x80\0\0\0\0", b"\0\x80\0\0\0\0"  # a masked text, and no more of it
+    await self.send(head + begun + more * 200_000, 5)
+
+
 async def tokens(self: Hostile) -> None:
     """States that are none."""
     state = base64.urlsafe_b64encode(random.randbytes(1 << 16)).decode().rstrip("=")
@@ -195,12 +231,19 @@ async def watchers(self: Hostile) -> None:
             await asyncio.sleep(10)
 
 
+async def paths(self: Hostile) -> None:
+    """gRPC without a key: methods that are no text."""
+    with suppress(Exception):
+        await unfinished(self.grpc_port, "/\udcff", 10, 100, 1)
+
+
 Attack = Callable[[Hostile], Awaitable[None]]
 ATTACKS: dict[Attack, tuple[int, float]] = {  # how many at a time, and seconds between two
     grammars: (4, 1), colons: (4, 2), words: (1, 5), crowd: (2, 1), logprobs: (1, 5), hog: (2, 5),
     values: (1, 5), forks: (2, 2), slow_bodies: (30, 1), unfinished_bodies: (10, 5),
     connections: (5, 1), garbage: (2, 1), sockets: (20, 1), tokens: (1, 1), scrapers: (4, 0.1),
-    calls: (2, 5), watchers: (2, 5),
+    calls: (2, 5), watchers: (2, 5), left_forks: (2, 5), giant: (1, 5), pipelines: (2, 5),
+    frames: (2, 5), paths: (1, 5),
 }  # fmt: skip
 
 

@@ -49,6 +49,6 @@ def _head(path: str) -> bytes:
         ":method": "POST", ":scheme": "http", ":path": path, ":authority": "127.0.0.1",
         "te": "trailers", "content-type": "application/grpc",
     }  # fmt: skip
-    texts = [text.encode() for pair in fields.items() for text in pair]
+    texts = [text.encode("utf-8", "surrogateescape") for pair in fields.items() for text in pair]
     parts = [b"\0" if i % 2 == 0 else b"" for i in range(len(texts))]
     return b"".join(p + bytes((len(t),)) + t for p, t in zip(parts, texts, strict=True))
