@@ -1,7 +1,7 @@
 """The ASGI application: hot routes straight from a dictionary, all others through FastAPI."""
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
 from sruserve.model.errors import ModelError
@@ -33,7 +33,7 @@ from sruserve.server.metrics import connections_open
 from sruserve.server.metrics_page import PATH as METRICS
 from sruserve.server.metrics_page import MetricsPage
 from sruserve.server.origins import Origins, answer_preflight, readable
-from sruserve.server.pulse import Pulse
+from sruserve.server.pulse import Pulse, Watched
 from sruserve.server.settings import Settings, SettingsError
 from sruserve.server.streams.opening import open_streams
 
@@ -118,7 +118,7 @@ class Application:
             await send({"type": "lifespan.startup.failed", "message": str(error)})
             return
         if self._pulse is not None:
-            self._pulse.start(lambda: self.lifecycle.repository.engines)
+            self._pulse.start(self._watched)
         await send({"type": "lifespan.startup.complete"})
         await receive()
         if self.grpc is not None:
@@ -127,6 +127,12 @@ class Application:
         await self.streams.stop()
         self.constraints.close()
         await send({"type": "lifespan.shutdown.complete"})
+
+    def _watched(self) -> Iterable[Watched]:
+        """What ends the process when it has ended."""
+        yield from self.lifecycle.repository.engines
+        if self.grpc is not None:
+            yield self.grpc
 
     def _add_routes(self) -> Inference:
         settings = self.settings

@@ -11,6 +11,7 @@ from sruserve.server.api.kserve.grpc_probes import Probes
 from sruserve.server.api.kserve.grpc_service import SERVICE, GrpcService
 from sruserve.server.api.kserve.service import Inference
 from sruserve.server.errors import RouteNotFound
+from sruserve.server.grpc_core import is_running, new_server
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.settings import Settings, SettingsError, variable_name
 
@@ -49,17 +50,24 @@ class GrpcServer:
     port: the one that it listens on, once started.
     """
 
+    what, busy, turns = "the gRPC server", False, 0  # see `Watched`
+
     def __init__(
         self, settings: Settings, lifecycle: Lifecycle, inference: Inference, connections: int
     ) -> None:
         self.port = 0
         self._settings = settings
-        self._server = grpc.aio.server(options=_options(settings, connections))
+        self._stopping = False
+        self._server = new_server(_options(settings, connections))
         probes = Probes(inference.ready)
         service = GrpcService(settings, lifecycle, inference)
-        self._server.add_generic_rpc_handlers(
-            (service.handler(probes), _Health(inference).handler(probes))
-        )
+        self._server.add_registered_method_handlers(SERVICE, service.handlers(probes))
+        self._server.add_registered_method_handlers(_HEALTH, _Health(inference).handlers(probes))
+
+    @property
+    def alive(self) -> bool:
+        """Whether it takes calls, or ends because it was told to."""
+        return self._stopping or is_running(self._server)
 
     async def start(self) -> None:
         """Listen; raises `SettingsError` if that is not possible."""
@@ -77,6 +85,7 @@ class GrpcServer:
 
     async def stop(self) -> None:
         """Take no more calls, and end those that are left."""
+        self._stopping = True
         await self._server.stop(_LAST_WORDS_SECONDS)
 
 
@@ -86,15 +95,14 @@ class _Health:
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
 
-    def handler(self, probes: Probes) -> grpc.GenericRpcHandler:
-        """What a gRPC server is given."""
+    def handlers(self, probes: Probes) -> dict[str, grpc.RpcMethodHandler]:
+        """What a gRPC server is given, by method."""
         write = health_pb2.HealthCheckResponse.SerializeToString
         check, watch = probes.unary(self._check), probes.watch(self._status)
-        handlers = {
+        return {
             "Check": grpc.stream_unary_rpc_method_handler(check, None, write),
             "Watch": grpc.stream_stream_rpc_method_handler(watch, None, write),
         }
-        return grpc.method_handlers_generic_handler(_HEALTH, handlers)
 
     def _check(self, data: bytes) -> Any:
         status = self._status(data)

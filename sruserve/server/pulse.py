@@ -19,13 +19,16 @@ _STEP_PATIENCE = 10  # a step of a large model on a slow CPU takes long, and the
 
 
 class Watched(Protocol):
-    """An engine, as far as it is watched.
+    """An engine or the gRPC server, as far as it is watched.
 
-    alive: its thread runs, or was told to end.
+    what: of the two it is.
+    alive: it works, or was told to end.
     busy: it has something to do.
     turns: grows as it does it.
     """
 
+    @property
+    def what(self) -> str: ...
     @property
     def alive(self) -> bool: ...
     @property
@@ -35,10 +38,10 @@ class Watched(Protocol):
 
 
 class Pulse:
-    """Beats once a second from the event loop, and ends the process if an engine stays dead.
+    """Beats once a second from the event loop, and ends the process if what it watches stays dead.
 
-    patience_seconds: for an engine whose thread has ended; ten times that for one that is busy and
-        finishes no step.
+    patience_seconds: for what has ended; ten times that for an engine that is busy and finishes no
+        step.
     beat: tells somebody outside the event loop that it runs.
     end: makes the process finish what it can, and end.
     failed: whether that was done.
@@ -56,28 +59,28 @@ class Pulse:
         self._task: asyncio.Task[None] | None = None
         self._silences: WeakKeyDictionary[Watched, tuple[Silence, int]] = WeakKeyDictionary()
 
-    def start(self, engines: Callable[[], Iterable[Watched]]) -> None:
+    def start(self, watched: Callable[[], Iterable[Watched]]) -> None:
         """Beat for as long as the running event loop does."""
-        self._task = asyncio.get_running_loop().create_task(self._run(engines))
+        self._task = asyncio.get_running_loop().create_task(self._run(watched))
 
-    async def _run(self, engines: Callable[[], Iterable[Watched]]) -> None:
+    async def _run(self, watched: Callable[[], Iterable[Watched]]) -> None:
         while True:
             self._beat()
-            self.look(engines(), time.monotonic())
+            self.look(watched(), time.monotonic())
             await asyncio.sleep(LOOK_SECONDS)
 
-    def look(self, engines: Iterable[Watched], now: float) -> None:
-        """See whether all engines work; end the process if one has not for too long."""
-        for engine in engines:
-            silence, turns = self._silences.get(engine) or (Silence(now), -1)
-            if engine.alive and (not engine.busy or engine.turns != turns):
+    def look(self, watched: Iterable[Watched], now: float) -> None:
+        """See whether all of them work; end the process if one has not for too long."""
+        for each in watched:
+            silence, turns = self._silences.get(each) or (Silence(now), -1)
+            if each.alive and (not each.busy or each.turns != turns):
                 silence.heard()
-            self._silences[engine] = silence, engine.turns
-            patience = self._patience_seconds * (_STEP_PATIENCE if engine.alive else 1)
+            self._silences[each] = silence, each.turns
+            patience = self._patience_seconds * (_STEP_PATIENCE if each.alive else 1)
             if silence.look(now) > patience and not self.failed:
                 self.failed = True
-                what = "finishes no step" if engine.alive else "has ended"
-                log.critical("an engine %s: ending, so that the server is started again", what)
+                fault = "finishes no step" if each.alive else "has ended"
+                log.critical("%s %s: ending, to be started again", each.what, fault)
                 self._end()
 
 

@@ -72,8 +72,8 @@ class Settings(BaseSettings):
         ge=5,
         le=86_400,
         description="How long a worker may give no sign of life before it is killed and replaced; "
-        "a server of one worker ends then. Also how long an engine may be dead; ten times as long "
-        "for a single step.",
+        "a server of one worker ends then. Also how long an engine or the gRPC server may be dead; "
+        "ten times as long for a single step.",
     )
     device: str = Field(
         "auto",

@@ -12,6 +12,7 @@ from sruserve.server.pulse import Pulse
 
 @dataclass(eq=False)
 class Engine:
+    what: str = "an engine"
     alive: bool = True
     busy: bool = False
     turns: int = 0

@@ -53,6 +53,8 @@ class Engine:
     Jobs come from an event loop's thread; results go back to it, all of a step's in one call.
     """
 
+    what = "an engine"
+
     def __init__(
         self, model: Model, limits: Limits, metrics: Metrics, lane: Lane | None = None
     ) -> None:

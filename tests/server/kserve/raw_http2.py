@@ -137,5 +137,5 @@ def _frame(kind: int, flags: int, call: int, data: bytes = b"") -> bytes:
 
 
 def _literal(name: str, value: str) -> bytes:
-    """A header that no table knows; both are short."""
-    return b"\0" + b"".join(bytes([len(each)]) + each.encode() for each in (name, value))
+    """A header that no table knows, each character a byte; both are short."""
+    return b"\0" + b"".join(bytes([len(each)]) + each.encode("latin-1") for each in (name, value))

@@ -36,8 +36,8 @@ class GrpcService:
         self._control = RpcEndpoint(f"/{SERVICE}", tenants)
         self._calls = Calls(settings, lifecycle)
 
-    def handler(self, probes: Probes) -> grpc.GenericRpcHandler:
-        """What a gRPC server is given."""
+    def handlers(self, probes: Probes) -> dict[str, grpc.RpcMethodHandler]:
+        """What a gRPC server is given, by method."""
         answers: dict[str, Answer] = {
             "ServerMetadata": self._server_metadata,
             "ModelMetadata": self._model_metadata,
@@ -64,7 +64,7 @@ class GrpcService:
             answer = partial(self._ask, answers.get(name, _unsupported), kind, reply)
             behaviour = behaviours.get(name) or self._calls.unary(self._control, answer)
             handlers[name] = grpc.stream_unary_rpc_method_handler(behaviour, None, write)
-        return grpc.method_handlers_generic_handler(SERVICE, handlers)
+        return handlers
 
     async def _stream_infer(self, data: bytes, context: Any, keep: Callable[[Any], object]) -> Any:
         """An answer of a stream; an error is told in its place, and the stream goes on."""

@@ -1,0 +1,84 @@
+"""No call ends the gRPC server, and one that has ended does not go unnoticed."""
+
+import threading
+from functools import partial
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+import tritonclient.grpc as triton
+from grpc._cython import cygrpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from sruserve.server import grpc_core
+from sruserve.server.app import Application
+from sruserve.server.pulse import Pulse
+from tests.server import conftest
+from tests.server.conftest import Serve
+from tests.server.kserve.conftest import grpc_address
+from tests.server.kserve.raw_http2 import RawClient
+from tests.server.kserve.test_grpc import inputs_of
+
+TOLD = "Method not found!"
+
+
+@pytest.mark.parametrize("path", ["/\xff", "\xff", "/\xc3", "/inference.GRPCInferenceService/\x80"])
+def test_a_path_that_is_not_utf8_ends_its_call_alone(
+    grpc_server: tuple[httpx.Client, Application], channel: grpc.Channel, rpc: Any, path: str
+) -> None:
+    watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=60)
+    assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+    assert grpc_server[1].grpc is not None
+    with RawClient(grpc_server[1].grpc.port) as client:
+        for _ in range(3):
+            call = client.call(path)
+            client.until(lambda call=call: call in client.ended)  # type: ignore[misc]
+            assert TOLD.encode() in client.ended[call]
+    assert watch.is_active()
+    watch.cancel()
+    with triton.InferenceServerClient(grpc_address(grpc_server[1])) as another:
+        assert another.is_server_live()
+    assert rpc.infer("question", inputs_of(triton, "question")) is not None
+
+
+@pytest.mark.parametrize("path", ["/", "/nothing", "/inference.GRPCInferenceService/Nothing"])
+def test_a_method_that_does_not_exist_is_not_implemented(
+    grpc_server: tuple[httpx.Client, Application], channel: grpc.Channel, path: str
+) -> None:
+    del grpc_server
+    with pytest.raises(grpc.RpcError) as caught:
+        channel.unary_unary(path)(b"", timeout=20)
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert caught.value.details() == TOLD
+
+
+def test_a_grpc_server_that_has_ended_ends_the_process(
+    monkeypatch: pytest.MonkeyPatch, serve: Serve
+) -> None:
+    ended = threading.Event()
+    pulse = Pulse(1, lambda: None, ended.set)
+    monkeypatch.setattr(conftest, "Application", partial(Application, pulse=pulse))
+
+    async def fail(core: Any) -> Any:
+        await cygrpc.AioServer._request_call(core)
+        raise OSError("whatever")
+
+    monkeypatch.setattr(grpc_core._RegisteredOnly, "_request_call", fail)
+    with serve("question", grpc_port=0) as (http, application):
+        assert application.grpc is not None
+        assert application.grpc.alive
+        assert not pulse.failed
+        with grpc.insecure_channel(grpc_address(application)) as channel:
+            watch = health_pb2_grpc.HealthStub(channel).Watch(
+                health_pb2.HealthCheckRequest(), timeout=60
+            )
+            next(watch)  # a call that stays open hides nothing
+            with pytest.raises(grpc.RpcError):
+                channel.unary_unary("/nothing")(b"", timeout=1)
+            assert ended.wait(30)
+            watch.cancel()
+        assert pulse.failed
+        assert not application.grpc.alive
+        assert http.get("/livez").status_code == 200
+    assert application.grpc.alive  # it was told to end
