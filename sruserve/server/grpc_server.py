@@ -1,6 +1,8 @@
 """The gRPC server: its port, its limits, its health."""
 
 import logging
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import grpc
@@ -98,21 +100,29 @@ class _Health:
     def handlers(self, probes: Probes) -> dict[str, grpc.RpcMethodHandler]:
         """What a gRPC server is given, by method."""
         write = health_pb2.HealthCheckResponse.SerializeToString
-        check, watch = probes.unary(self._check), probes.watch(self._status)
+        check, watch = probes.unary(self._check), probes.watch(self._watch)
         return {
             "Check": grpc.stream_unary_rpc_method_handler(check, None, write),
             "Watch": grpc.stream_stream_rpc_method_handler(watch, None, write),
         }
 
     def _check(self, data: bytes) -> Any:
-        status = self._status(data)
+        status = self._status(_is_known(data))
         if status.status == status.SERVICE_UNKNOWN:
             raise RouteNotFound("there is no such service here")
         return status
 
-    def _status(self, data: bytes) -> Any:
+    def _watch(self, data: bytes) -> Callable[[], Any]:
+        return partial(self._status, _is_known(data))
+
+    def _status(self, known: bool) -> Any:
         statuses = health_pb2.HealthCheckResponse
-        if parse(health_pb2.HealthCheckRequest, data).service not in ("", SERVICE):
+        if not known:
             return statuses(status=statuses.SERVICE_UNKNOWN)
         ready = self._inference.ready()
         return statuses(status=statuses.SERVING if ready else statuses.NOT_SERVING)
+
+
+def _is_known(data: bytes) -> bool:
+    """Whether a health check asks for a service that is here."""
+    return parse(health_pb2.HealthCheckRequest, data).service in ("", SERVICE)

@@ -13,8 +13,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tritonclient.grpc import service_pb2 as proto
 from tritonclient.utils import InferenceServerException
 
-from sruserve.server import connections
+from sruserve.server import connections, grpc_server
 from sruserve.server.api.kserve import grpc_probes
+from sruserve.server.api.kserve.grpc_service import SERVICE as NAME
 from sruserve.server.app import Application
 from tests.server.conftest import Serve
 from tests.server.kserve.conftest import grpc_address
@@ -318,6 +319,51 @@ def test_watchers_are_few_over_one_connection_and_others_have_room(
         watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
         assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
         watch.cancel()
+
+
+@pytest.mark.parametrize("method", [CHECK, WATCH, "/inference.GRPCInferenceService/ModelReady"])
+def test_a_probes_message_is_short(raw: RawClient, method: str) -> None:
+    short, long = (field_of(size) for size in (1024, 1025))
+    calls = [raw.call(method) for _ in range(2)]
+    for call, data in zip(calls, (short, long), strict=True):
+        raw.send(call, message(data), end=True)
+    raw.until(lambda: calls[1] in raw.ended)
+    assert b"a probe's message may have 1024 bytes" in raw.ended[calls[1]]
+    if method != WATCH:
+        raw.until(lambda: calls[0] in raw.ended)
+    assert b"bytes" not in raw.ended.get(calls[0], b"")
+
+
+def field_of(size: int) -> bytes:
+    """A message of so many bytes whose first field is a text, as all probes' messages have it."""
+    data = bytes(health_pb2.HealthCheckRequest(service="x" * (size - 3)).SerializeToString())
+    assert len(data) == size
+    return data
+
+
+def test_a_watch_parses_its_message_once(
+    monkeypatch: pytest.MonkeyPatch, keyed: tuple[httpx.Client, Application]
+) -> None:
+    parsed: list[bytes] = []
+
+    def parse(kind: Any, data: bytes) -> Any:
+        parsed.append(data)
+        return kind.FromString(data)
+
+    monkeypatch.setattr(grpc_server, "parse", parse)
+    request, serving = health_pb2.HealthCheckRequest(service=NAME), health_pb2.HealthCheckResponse
+    lifecycle = keyed[1].lifecycle
+    with grpc.insecure_channel(grpc_address(keyed[1])) as channel:
+        watch = health_pb2_grpc.HealthStub(channel).Watch(request, timeout=20)
+        assert next(watch).status == serving.SERVING
+        lifecycle.draining = True
+        try:
+            assert next(watch).status == serving.NOT_SERVING
+        finally:
+            lifecycle.draining = False
+        assert next(watch).status == serving.SERVING
+        watch.cancel()
+    assert parsed == [request.SerializeToString()]
 
 
 @pytest.mark.parametrize(("streams", "calls"), [(64, 128), (500, 500)])

@@ -10,11 +10,12 @@ from sruserve.server.api.kserve.grpc_calls import Behaviour, until_ended
 from sruserve.server.api.kserve.grpc_reading import YieldingReads
 from sruserve.server.api.problems import forget_frames
 from sruserve.server.budget import Budget
-from sruserve.server.errors import ServeError, TooManyAtOnce
+from sruserve.server.errors import InputTooLong, ServeError, TooManyAtOnce
 
 _PROBES, _PROBES_OF_ONE = 4096, 16  # open in all, and over one connection
 _WATCHES, _WATCHES_OF_ONE = 1024, 8
 _READS, _READ_SECONDS = 8, 0.25  # a probe's message travels with its headers
+_MOST_BYTES = 1 << 10  # of a message, which is parsed on the event loop
 _LOOK_SECONDS = 0.2  # between two looks at what is watched
 
 
@@ -46,14 +47,15 @@ class Probes:
 
         return behave
 
-    def watch(self, answer: Callable[[bytes], Any]) -> Behaviour:
-        """The behaviour of a watch: `answer` makes what is told at first and after each change."""
+    def watch(self, understand: Callable[[bytes], Callable[[], Any]]) -> Behaviour:
+        """The behaviour of a watch: `understand` gets its message, and what it returns makes what
+        is told at first and after each change."""
 
         async def behave(requests: Any, context: Any) -> None:
             del requests
             try:
                 until_ended(self._watches.hold(1, context.peer()))
-                await self._tell(context, answer, await self._read(context))
+                await self._tell(context, understand(await self._read(context)))
             except ServeError as error:
                 problem = error
             forget_frames(problem)
@@ -63,13 +65,16 @@ class Probes:
 
     async def _read(self, context: Any) -> bytes:
         address, _, _ = context.peer().rpartition(":")  # a client has any number of ports
-        return await self._reads.read(context, address)
+        message = await self._reads.read(context, address)
+        if len(message) > _MOST_BYTES:
+            raise InputTooLong(f"a probe's message may have {_MOST_BYTES} bytes")
+        return message
 
-    async def _tell(self, context: Any, answer: Callable[[bytes], Any], message: bytes) -> None:
+    async def _tell(self, context: Any, answer: Callable[[], Any]) -> None:
         told = None
         while True:
             with self._watched.watching() as change:
-                if (now := answer(message)) != told:
+                if (now := answer()) != told:
                     await context.write(now)
                     told = now
                 await change.wait()
