@@ -1,9 +1,10 @@
 """What one client holds over gRPC, with a key or without, takes nothing from another."""
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Self
 
 import grpc
 import httpx
@@ -15,6 +16,8 @@ from tritonclient.utils import InferenceServerException
 
 from sruserve.server import connections, grpc_server
 from sruserve.server.api.kserve import grpc_probes
+from sruserve.server.api.kserve.grpc_call import RpcEndpoint
+from sruserve.server.api.kserve.grpc_calls import Calls
 from sruserve.server.api.kserve.grpc_service import SERVICE as NAME
 from sruserve.server.app import Application
 from tests.server.conftest import Serve
@@ -208,6 +211,57 @@ def test_a_stream_that_is_idle_for_too_long_ends_with_a_reason(
         ended.set()
     assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     assert caught.value.details() == LATE.format(1)
+
+
+class Idle:
+    """A stream of one message; what it kept when the next one was asked for."""
+
+    def __init__(self) -> None:
+        self.freed = self.reads = 0
+
+    async def read(self) -> Any:
+        self.reads += 1
+        if self.reads == 1:
+            return Message(self)
+        return grpc.aio.EOF
+
+    async def write(self, _: object) -> None:
+        assert not self.freed
+
+    def invocation_metadata(self) -> tuple[()]:
+        return ()
+
+    def peer(self) -> str:
+        return "somebody"
+
+
+class Message(bytes):
+    """One that tells when it is gone, and how many reads there were then."""
+
+    stream: Idle
+
+    def __new__(cls, stream: Idle) -> Self:
+        data = super().__new__(cls)
+        data.stream = stream
+        return data
+
+    def __del__(self) -> None:
+        self.stream.freed = self.stream.reads
+
+
+def test_an_idle_stream_keeps_nothing_of_its_last_message(
+    keyless: tuple[httpx.Client, Application],
+) -> None:
+    async def answer(data: bytes, context: Any, keep: Any) -> None:
+        del data, context, keep
+
+    async def serve(stream: Idle) -> None:
+        lifecycle = keyless[1].lifecycle
+        calls = Calls(keyless[1].settings, lifecycle)
+        await calls.stream(RpcEndpoint(STREAM, lifecycle.tenants), answer)(None, stream)
+
+    asyncio.run(serve(stream := Idle()))
+    assert (stream.reads, stream.freed) == (2, 1)
 
 
 @pytest.mark.parametrize("method", [INFER, STREAM])

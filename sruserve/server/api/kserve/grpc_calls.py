@@ -115,6 +115,7 @@ class Calls:
                     sent.enter_context(self._unsent.hold(reply.ByteSize(), owner))
 
                 await context.write(await answer(data, context, keep))
+            del data  # nothing counts it while the next message is awaited
             seconds = self._idle_seconds
 
     def _one_more(self, owner: Hashable) -> Hold:
