@@ -33,6 +33,7 @@ _ADVICE = (
     f"{variable_name('state_pool_bytes')}, set {variable_name('dtype')} to bfloat16, or serve "
     "fewer models or workers on this GPU"
 )
+_HOST_ADVICE = f"lower {variable_name('state_pool_bytes')}, or serve fewer models or workers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +172,9 @@ def _config(folder: Path) -> ModelConfig:
     return read_config(path / CONFIG_FILE)
 
 
-def out_of_memory(model: str) -> SettingsError:
+def out_of_memory(model: str, device: torch.device) -> SettingsError:
     """The error for a model that was expected to fit."""
+    where, advice = ("GPU", _ADVICE) if device.type == "cuda" else ("host", _HOST_ADVICE)
     return SettingsError(
-        f"the GPU ran out of memory while {model} was loaded and warmed up; {_ADVICE}"
+        f"the {where} ran out of memory while {model} was loaded and warmed up; {advice}"
     )

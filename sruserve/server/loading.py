@@ -46,9 +46,9 @@ class Loader:
                 return self._again(model, now)
             engine = self._start_engine(model)
         except faults() as error:
-            if device.type == "cpu" or not is_out_of_memory(error.__cause__ or error):
+            if not is_out_of_memory(error.__cause__ or error):
                 raise
-            raise out_of_memory(folder.name) from error
+            raise out_of_memory(folder.name, device) from error
         try:
             presets = compute_presets(Served(model, engine, self._sealer, self._tenant))
         except BaseException:

@@ -26,7 +26,7 @@ from sruserve.server.tenants import STREAM_BYTES, KeyEntry, read_keys
 
 PREFIX = "SRUSERVE_"
 _TEN_YEARS = 10 * 366 * 24 * 3600
-_C_INT = 2**31 - 1  # gRPC's core has no greater limit of a message
+_C_INT = 2**31 - 1  # gRPC's core has no greater limits; its times are milliseconds
 _DEVICES = re.compile(r"auto|cpu|cuda(:\d{1,3})?", re.ASCII)
 
 
@@ -160,6 +160,7 @@ class Settings(BaseSettings):
     )
     grpc_streams: PositiveInt = Field(
         64,
+        le=_C_INT,
         description="`ModelStreamInfer` calls that may be open at a time in one worker. One "
         "tenant, or without API keys one connection, may have half of them; a sole tenant all. "
         "Each may hold an unfinished message of `SRUSERVE_MAX_BODY_BYTES`.",
@@ -248,6 +249,7 @@ class Settings(BaseSettings):
     )
     keep_alive_seconds: PositiveInt = Field(
         75,
+        le=_C_INT // 1000,
         description="How long a connection stays open that is idle, or takes nothing of its reply.",
     )
     drain_seconds: NonNegativeInt = Field(

@@ -24,6 +24,7 @@ from sruserve.server.device import (
     prepare_gpu,
     worker_limit,
 )
+from sruserve.server.engine import states
 from sruserve.server.errors import EngineFailure
 from sruserve.server.loading import Loader
 from sruserve.server.settings import Settings, SettingsError, load_settings
@@ -161,6 +162,18 @@ def test_a_gpu_that_is_full_while_a_model_is_loaded_is_told_like_one_that_is_too
             load(monkeypatch, tmp_path / "m", load_model=fails)
     with pytest.raises(EngineFailure, match="m does not run"):
         load(monkeypatch, tmp_path / "m", load_model=broken)
+
+
+def test_a_pool_that_the_host_cannot_allocate_is_told_with_its_setting(
+    folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9")
+
+    monkeypatch.setattr(states, "StatePool", full)
+    loader = Loader(load_settings(), torch.device("cpu"), None, Tenant())  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match=r"host ran out of memory.*SRUSERVE_STATE_POOL_BYTES"):
+        loader.load(folders / "question")
 
 
 @pytest.fixture

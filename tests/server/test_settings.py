@@ -95,6 +95,8 @@ def test_settings_come_from_the_environment_and_arguments_win(
         ("SRUSERVE_THREADS", "1025", "SRUSERVE_THREADS"),
         ("SRUSERVE_BURST", "1000000", "SRUSERVE_BURST"),
         ("SRUSERVE_WORKERS", "1000000", "SRUSERVE_WORKERS"),
+        ("SRUSERVE_GRPC_STREAMS", str(2**63 - 1), "SRUSERVE_GRPC_STREAMS"),
+        ("SRUSERVE_KEEP_ALIVE_SECONDS", "3000000", "SRUSERVE_KEEP_ALIVE_SECONDS"),
     ],
 )
 def test_a_wrong_setting_is_named_and_explained(
