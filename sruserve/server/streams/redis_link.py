@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
@@ -16,6 +16,7 @@ from redis.exceptions import AuthenticationError, NoScriptError, RedisError, Res
 
 from sruserve.server.errors import StoreUnavailable
 from sruserve.server.streams import scripts
+from sruserve.server.streams.places import Places
 
 _DRIVER: dict[str, Any] = {}
 with suppress(ImportError):  # a Redis client that is older reads its version once by itself
@@ -30,42 +31,51 @@ Call = tuple[list[str], list[Any]]
 
 _ANSWER_SECONDS = 2.0  # then the command is sent once more, on another connection
 _PATIENCE_SECONDS = 5.0  # in all, so that a Redis that stops for three seconds is waited for
-_CONNECTIONS = 64
+# For what requests ask; and for what keeps streams, or frees them, and should never wait for that.
+_CONNECTIONS, _UPKEEP_CONNECTIONS = 48, 16
 _TELL_SECONDS = 60.0  # between two lines of the log that say the same
 # uvloop raises `RuntimeError` for a connection that ends while it is written to.
 _LOST = (RedisError, OSError, EOFError, RuntimeError)
 _REFUSED = "the stream store (Redis) refuses writes; see the server's log; retry, or delete streams"
+_CROWDED = "too many requests wait for the stream store (Redis); retry later"
 _ADDRESS = "redis://:PASSWORD@HOST:6379/0, or rediss:// for TLS"
 
 
 class RedisLink:
-    """Runs scripts; raises `StoreUnavailable` whatever Redis or the way to it lacks."""
+    """Runs scripts; raises `StoreUnavailable` whatever Redis or the way to it lacks.
+
+    Each command, or message of several, takes a connection, of which an owner has half at most.
+
+    upkeep: whether it keeps or frees what is there: such commands have connections of their own.
+    """
 
     def __init__(self, url: str) -> None:
         self._redis: Any = Redis.from_pool(_pool(url))
         self._hashes = {text: self._redis.register_script(text).sha for text in scripts.ALL}
+        self._places = {False: Places(_CONNECTIONS), True: Places(_UPKEEP_CONNECTIONS)}
         self.away = False
         self._told, self._told_at = "", 0.0
 
-    async def run(self, script: str, keys: list[str], arguments: list[Any]) -> Any:
+    async def run(self, script: str, owner: bytes, call: Call, *, upkeep: bool = False) -> Any:
         """What a script returns. It may have run even if this raises, now or a while later."""
+        keys, arguments = call
         given = (len(keys), *keys, *arguments)
-        with self._asking():
-            async with asyncio.timeout(_PATIENCE_SECONDS):
-                try:
-                    return await self._redis.evalsha(self._hashes[script], *given)
-                except NoScriptError:
-                    return await self._redis.eval(script, *given)
+        async with self._asking(owner, upkeep):
+            try:
+                return await self._redis.evalsha(self._hashes[script], *given)
+            except NoScriptError:
+                return await self._redis.eval(script, *given)
 
-    async def run_each(self, script: str, calls: Sequence[Call]) -> list[Any]:
+    async def run_each(
+        self, script: str, owner: bytes, calls: Sequence[Call], *, upkeep: bool = False
+    ) -> list[Any]:
         """What a script returns for each of a few calls, which are sent together."""
-        with self._asking():
-            async with asyncio.timeout(_PATIENCE_SECONDS):
-                try:
-                    return await self._together(script, calls)
-                except NoScriptError:
-                    await self._redis.script_load(script)
-                    return await self._together(script, calls)
+        async with self._asking(owner, upkeep):
+            try:
+                return await self._together(script, calls)
+            except NoScriptError:
+                await self._redis.script_load(script)
+                return await self._together(script, calls)
 
     async def _together(self, script: str, calls: Sequence[Call]) -> list[Any]:
         pipeline = self._redis.pipeline(transaction=False)
@@ -84,8 +94,24 @@ class RedisLink:
                 return int((await self._redis.info("memory")).get("maxmemory", 0))
         return None
 
+    @asynccontextmanager
+    async def _asking(self, owner: bytes, upkeep: bool) -> AsyncIterator[None]:
+        """Wait for a connection, and not for long, then for what is done on it."""
+        places = self._places[upkeep]
+        try:
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                await places.take(owner)
+        except TimeoutError:
+            raise StoreUnavailable(_CROWDED) from None
+        try:
+            with self._failing():
+                async with asyncio.timeout(_PATIENCE_SECONDS):
+                    yield
+        finally:
+            places.give_back(owner)
+
     @contextmanager
-    def _asking(self) -> Iterator[None]:
+    def _failing(self) -> Iterator[None]:
         """Make one kind of error of all that Redis or the way to it lacks."""
         try:
             with _cancellable():
@@ -158,7 +184,7 @@ def _pool(url: str) -> Any:
     retry, ended = Retry(NoBackoff(), 1), cast(Any, RuntimeError)
     retry.update_supported_errors([ended])  # see `_LOST`
     pool: Any = BlockingConnectionPool(
-        max_connections=_CONNECTIONS,
+        max_connections=_CONNECTIONS + _UPKEEP_CONNECTIONS + 1,  # one for `memory`
         timeout=None,
         socket_timeout=_ANSWER_SECONDS,
         socket_connect_timeout=_ANSWER_SECONDS,

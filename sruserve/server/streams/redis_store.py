@@ -11,16 +11,12 @@ import time
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from sruserve.server.api.served import Served
 from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.jobs import Keep, Snapshot
-from sruserve.server.errors import (
-    StoreUnavailable,
-    StreamExists,
-    StreamUnknown,
-)
+from sruserve.server.errors import StoreUnavailable, StreamExists
 from sruserve.server.offload import LONG_BYTES, off_loop
 from sruserve.server.seeds import random_bytes
 from sruserve.server.state_token import Envelope
@@ -32,13 +28,14 @@ from sruserve.server.streams.shares import fair_part
 from sruserve.server.tenants import Tenant, over_quota
 
 Key = tuple[bytes, str]
+T = TypeVar("T")
 
 _LEASE_MS = 5000  # longer than Redis may stop for, and the renewal before that
 _RENEW_SECONDS = 1.0
 _LONG_ROW = 16 << 10  # numbers; sealing more would hold up the event loop
 _HEAD_BYTES = 64 << 10
 _SEAL_BYTES = 1 << 10  # beyond what is sealed
-_TOGETHER, _TOGETHER_BYTES = 32, 1 << 20  # forks that one message adds
+_TOGETHER, _TOGETHER_BYTES = 32, 1 << 20  # streams that one message changes
 _LOOK_SECONDS = 10.0  # between two looks at Redis' memory
 _ANY = -1  # bytes
 _FILLED = 0.75  # of Redis' memory with streams; the rest is for its clients, and others' data
@@ -85,7 +82,7 @@ class RedisStore:
 
     async def add(self, served: Served, held: Held, start: Snapshot | None) -> Held:
         token = "" if start is None else served.seal_held_state(start)
-        (added,) = await self._add(served, [held], token)
+        (added,) = await self._add(served, [held], token, random_bytes().hex())
         return added
 
     async def read(self, tenant: Tenant, stream_id: str) -> Held:
@@ -147,15 +144,18 @@ class RedisStore:
         return await self._commit(served, held, {}, bounded=False)
 
     async def fork(self, served: Served, held: Held, copies: list[Held]) -> list[Held]:
-        token = await self._token(held)
-        few = max(1, min(_TOGETHER, _TOGETHER_BYTES // (len(token) + len(held.reply) + 1)))
+        token, adder = await self._token(held), random_bytes().hex()
+        few = max(1, min(_TOGETHER, _TOGETHER_BYTES // (len(token) + 1)))
+        added: list[Held] = []
+        begun = 0
         try:
-            added: list[Held] = []
-            while rest := copies[len(added) :]:
-                added += await self._add(served, rest[:few], token)
+            while begun < len(copies):
+                part = copies[begun : begun + few]
+                begun += len(part)
+                added += await _to_its_end(self._add(served, part, token, adder))
             return added
         except BaseException:
-            await asyncio.shield(self._soon(self._take_back(copies)))
+            await _to_its_end(self._take_back(copies[:begun], adder))
             raise
 
     async def delete(self, held: Held) -> None:
@@ -167,15 +167,17 @@ class RedisStore:
     def end(self, engine: Engine) -> None:
         del engine  # its states are in Redis, and another one of the same model continues them
 
-    async def _add(self, served: Served, streams: list[Held], token: str) -> list[Held]:
-        """Add streams that are all in the same state."""
+    async def _add(self, served: Served, streams: list[Held], token: str, adder: str) -> list[Held]:
+        """Add streams that are all in the same state.
+
+        adder: a name that no other call has: what is added twice under it is added once.
+        """
         most = self._most_of(served.tenant)
         calls: list[Call] = []
         for held in streams:
             fields = await self._fields(held, {}, {held.step: token} if token else {})
-            terms = [*_terms(held, most), random_bytes().hex()]
-            calls.append((_names(_key(held)), [*terms, *_flat(fields)]))
-        done = await self._link.run_each(scripts.ADD, calls)
+            calls.append((_names(_key(held)), [*_terms(held, most), adder, *_flat(fields)]))
+        done = await self._link.run_each(scripts.ADD, served.tenant.id, calls)
         if scripts.EXISTS in done:
             raise StreamExists("a stream of that id lives already: end it, or take another id")
         return [_changed(held, each, most) for held, each in zip(streams, done, strict=True)]
@@ -224,16 +226,14 @@ class RedisStore:
             raise tampered()
         return str(token, "ascii")
 
-    async def _take_back(self, copies: list[Held]) -> None:
+    async def _take_back(self, copies: list[Held], adder: str) -> None:
         """Forget those of some new streams that were added; if Redis is away they expire."""
+        calls = [(_names(_key(copy)), [f"-{adder}", copy.id]) for copy in copies]
         with suppress(StoreUnavailable):
-            for copy in copies:
-                with suppress(StreamUnknown):
-                    if await self.take(copy.tenant, copy.id, to_free=True) is not None:
-                        try:
-                            await self.delete(copy)
-                        finally:
-                            await self.give_back(copy)
+            for begin in range(0, len(calls), _TOGETHER):
+                few = calls[begin : begin + _TOGETHER]
+                owner = copies[begin].tenant.id
+                await self._link.run_each(scripts.DELETE, owner, few, upkeep=True)
 
     def _most_of(self, tenant: Tenant) -> int:
         """The most bytes that a tenant may have in Redis."""
@@ -251,18 +251,23 @@ class RedisStore:
     async def _renew(self) -> None:
         while True:
             await asyncio.sleep(_RENEW_SECONDS)
-            renewals = [
-                self._run(scripts.RENEW, key, taken.lease, _LEASE_MS, key[1])
+            calls = [
+                (_names(key), [taken.lease, _LEASE_MS, key[1]])
                 for key, taken in self._taken.items()
+            ]
+            renewals = [
+                self._link.run_each(scripts.RENEW, b"", calls[i : i + _TOGETHER], upkeep=True)
+                for i in range(0, len(calls), _TOGETHER)
             ]
             await asyncio.gather(*renewals, return_exceptions=True)  # the commit finds out
 
     async def _let_go(self, key: Key, *arguments: Any) -> None:
+        call = _names(key), list(arguments)
         with suppress(StoreUnavailable):  # the lease ends by itself
-            await self._run(scripts.GIVE_BACK, key, *arguments)
+            await self._link.run(scripts.GIVE_BACK, key[0], call, upkeep=True)
 
     async def _run(self, script: str, key: Key, *arguments: Any) -> Any:
-        return await self._link.run(script, _names(key), list(arguments))
+        return await self._link.run(script, key[0], (_names(key), list(arguments)))
 
     def _soon(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Do what goes on whether somebody waits for it or not."""
@@ -270,6 +275,16 @@ class RedisStore:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """Do what a caller that leaves cannot stop, but learns of only when it is over."""
+    task = asyncio.create_task(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
 
 
 def _changed(held: Held, done: int, most: int) -> Held:

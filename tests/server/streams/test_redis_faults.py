@@ -422,7 +422,7 @@ def test_a_connection_that_ends_while_it_is_written_to_is_one_more_that_is_lost(
     async def test() -> None:
         nonlocal lost
         link = redis_link.RedisLink(f"redis://127.0.0.1:{redis_port}")
-        asked: Any = scripts.READ, ["none"] * 7, ["none", 100]
+        asked: Any = scripts.READ, b"", (["none"] * 7, ["none", 100])
         assert await link.run(*asked) == [scripts.UNKNOWN]
         lost = 1
         assert await link.run(*asked) == [scripts.UNKNOWN], "a command is sent once more"
@@ -455,7 +455,7 @@ def test_a_connection_reads_no_version_from_disk(
 def test_a_call_is_cancelled_at_any_moment(redis_port: int, loop: Callable[..., None]) -> None:
     async def test() -> None:
         link = redis_link.RedisLink(f"redis://127.0.0.1:{redis_port}")
-        asked: Any = scripts.READ, ["none"] * 7, ["none", 100]
+        asked: Any = scripts.READ, b"", (["none"] * 7, ["none", 100])
         assert await link.run(*asked) == [scripts.UNKNOWN]
         in_flight = dropped = 0
         for moment in range(200):
