@@ -1,9 +1,10 @@
 """Streams in Redis: any replica serves any of them, and a restart loses none.
 
-A stream is one hash: `head` (what is known of it) and `reply` (to its last step), both sealed, and
-the state after each of its checkpoints, sealed as a state token. Whoever works on a stream has its
-lease, renewed every second; a replica that dies loses it after five. Who is late by more keeps the
-stream until another takes it, and changes nothing after that.
+A stream is one hash: `head` (what is known of it) and `reply` (to its last step, which is read only
+where that is asked again), both sealed, and the state after each of its checkpoints, sealed as a
+state token. Whoever works on a stream has its lease, renewed every second; a replica that dies
+loses it after five. Who is late by more keeps the stream until another takes it, and changes
+nothing after that.
 """
 
 import asyncio
@@ -14,9 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from sruserve.server.api.served import Served
+from sruserve.server.budget import Budget
 from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.jobs import Keep, Snapshot
-from sruserve.server.errors import StoreUnavailable, StreamExists
+from sruserve.server.errors import Overloaded, StoreUnavailable, StreamExists
 from sruserve.server.offload import LONG_BYTES, off_loop
 from sruserve.server.seeds import random_bytes
 from sruserve.server.state_token import Envelope
@@ -36,6 +38,7 @@ _LONG_ROW = 16 << 10  # numbers; sealing more would hold up the event loop
 _HEAD_BYTES = 64 << 10
 _SEAL_BYTES = 1 << 10  # beyond what is sealed
 _TOGETHER, _TOGETHER_BYTES = 32, 1 << 20  # streams that one message changes
+_REPLY_BYTES = 64 << 20  # that are read at a time; of a tenant, half
 _LOOK_SECONDS = 10.0  # between two looks at Redis' memory
 _ANY = -1  # bytes
 _FILLED = 0.75  # of Redis' memory with streams; the rest is for its clients, and others' data
@@ -44,10 +47,15 @@ _GONE_MS = 24 * 3600 * 1000  # for which an expired stream is told from an unkno
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """What this server knows of a stream that it works on."""
+    """What this server knows of a stream that it works on.
+
+    reply, reply_bytes: the mark of its reply, and how long that is.
+    """
 
     lease: str
     marks: Marks
+    reply: str
+    reply_bytes: int
 
 
 class RedisStore:
@@ -67,6 +75,7 @@ class RedisStore:
         self._records = Records(envelope)
         self._most_bytes = most_bytes + _SEAL_BYTES
         self._quotas, self._part = quotas, max(quotas)
+        self._replies = Budget(_REPLY_BYTES, _overloaded, share=_REPLY_BYTES // 2)
         self._taken: dict[Key, _Taken] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -87,31 +96,21 @@ class RedisStore:
 
     async def read(self, tenant: Tenant, stream_id: str) -> Held:
         key = (tenant.id, stream_id)
-        held, _ = await self._open(
-            tenant, stream_id, await self._run(scripts.READ, key, stream_id, _HEAD_BYTES)
-        )
+        found = await self._run(scripts.READ, key, stream_id, _HEAD_BYTES)
+        held, _ = self._open(tenant, stream_id, found, lease="")
         return held
 
     async def take(self, tenant: Tenant, stream_id: str, *, to_free: bool = False) -> Held | None:
         key, lease = (tenant.id, stream_id), random_bytes().hex()
+        terms = [stream_id, lease, _LEASE_MS, _HEAD_BYTES, int(to_free)]
         try:
-            found = await self._run(
-                scripts.TAKE,
-                key,
-                stream_id,
-                lease,
-                _LEASE_MS,
-                _HEAD_BYTES,
-                self._most_bytes,
-                int(to_free),
-            )
+            found = await self._run(scripts.TAKE, key, *terms)
             if found[0] == scripts.BUSY:
                 return None
-            held, marks = await self._open(tenant, stream_id, found)
+            held, self._taken[key] = self._open(tenant, stream_id, found, lease)
         except BaseException:  # whoever left may have taken it, or Redis does so later
             self._soon(self._let_go(key, lease))
             raise
-        self._taken[key] = _Taken(lease, marks)
         return held
 
     async def give_back(self, held: Held) -> None:
@@ -122,6 +121,14 @@ class RedisStore:
         giving = self._soon(self._let_go(_key(held), taken.lease, idle_ms, held.id))
         if not self._link.away:  # else it may take as long as what has just failed
             await asyncio.shield(giving)
+
+    async def reply(self, held: Held) -> bytes:
+        taken = self._taken[_key(held)]
+        long = taken.reply_bytes
+        with self._replies.hold(min(long, self._most_bytes), held.tenant.owner):
+            sealed = await self._run(scripts.READ_FIELD, _key(held), "reply", self._most_bytes)
+            opening = self._records.open_reply, held, sealed, taken.reply
+            return await off_loop(long > LONG_BYTES, *opening)
 
     async def begin(self, served: Served, held: Held) -> Snapshot | None:
         return await self.state(served, held)
@@ -209,19 +216,21 @@ class RedisStore:
         sealed = await off_loop(len(held.reply) > LONG_BYTES, self._records.seal, held, marks)
         return sealed | {_state_field(step): token for step, token in tokens.items()}
 
-    async def _open(self, tenant: Tenant, stream_id: str, found: list[Any]) -> tuple[Held, Marks]:
-        """A stream of which Redis has told: how it was found, head, reply, time left."""
+    def _open(
+        self, tenant: Tenant, stream_id: str, found: list[Any], lease: str
+    ) -> tuple[Held, _Taken]:
+        """A stream of which Redis has told: how it was found, head, time left, length of reply."""
         if found[0] in (scripts.UNKNOWN, scripts.EXPIRED):
             raise absent(expired=found[0] == scripts.EXPIRED)
-        _, head, reply, left_ms = found
-        long = len(reply or b"") > LONG_BYTES
-        held, marks = await off_loop(long, self._records.open, tenant, stream_id, head, reply)
-        return replace(held, expires_at=time.time() + left_ms / 1000), marks
+        _, head, left_ms, reply_bytes = found
+        held, marks, reply = self._records.open(tenant, stream_id, head)
+        held = replace(held, expires_at=time.time() + left_ms / 1000)
+        return held, _Taken(lease, marks, reply, reply_bytes)
 
     async def _token(self, held: Held) -> str:
         """The sealed state after the last step of a taken stream; empty: nothing was read yet."""
         field = _state_field(held.step)
-        token = await self._run(scripts.READ_STATE, _key(held), field, self._most_bytes)
+        token = await self._run(scripts.READ_FIELD, _key(held), field, self._most_bytes)
         if mark(token) != self._taken[_key(held)].marks[held.step]:
             raise tampered()
         return str(token, "ascii")
@@ -285,6 +294,10 @@ async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
     except asyncio.CancelledError:
         await asyncio.wait([task])
         raise
+
+
+def _overloaded() -> Overloaded:
+    return Overloaded("too many bytes of stored replies are being read; retry later")
 
 
 def _changed(held: Held, done: int, most: int) -> Held:

@@ -38,27 +38,33 @@ local function read(field, most)
 end
 """
 
-# ARGV: id, who takes it, for how long, longest head, longest reply, 1 if it is to take less memory
-TAKE: Final = f"""{_KEYS}{_READ}{_ABSENT}
+# A stream that was found: its head, how long it lives, how long its reply is.
+_TOLD = f"""
+local function told(most, left)
+  return {{{FOUND}, read('head', most), left, redis.call('HSTRLEN', stream, 'reply')}}
+end
+"""
+
+# ARGV: id, who takes it, for how long, longest head, 1 if it is to take less memory
+TAKE: Final = f"""{_KEYS}{_READ}{_TOLD}{_ABSENT}
 if redis.call('EXISTS', stream) == 0 then return absent(ARGV[1]) end
-if ARGV[6] == '1' then redis.call('HDEL', stream, '') end  -- a full Redis takes what follows
-local head, reply = read('head', ARGV[4]), read('reply', ARGV[5])
+if ARGV[5] == '1' then redis.call('HDEL', stream, '') end  -- a full Redis takes what follows
 local taken = redis.call('SET', lease, ARGV[2], 'NX', 'PX', ARGV[3])
 if not taken and redis.call('GET', lease) ~= ARGV[2] then return {{{BUSY}}} end
 redis.call('HSET', stream, 'by', ARGV[2])
 local left, least = redis.call('PTTL', stream), 2 * ARGV[3]
 if left < least then redis.call('PEXPIRE', stream, least) end
-return {{{FOUND}, head, reply, left}}
+return told(ARGV[4], left)
 """
 
 # ARGV: id, longest head
-READ: Final = f"""{_KEYS}{_READ}{_ABSENT}
+READ: Final = f"""{_KEYS}{_READ}{_TOLD}{_ABSENT}
 if redis.call('EXISTS', stream) == 0 then return absent(ARGV[1]) end
-return {{{FOUND}, read('head', ARGV[2]), false, redis.call('PTTL', stream)}}
+return told(ARGV[2], redis.call('PTTL', stream))
 """
 
 # ARGV: field, longest
-READ_STATE: Final = f"{_KEYS}{_READ} return read(ARGV[1], ARGV[2])"
+READ_FIELD: Final = f"{_KEYS}{_READ} return read(ARGV[1], ARGV[2])"
 
 # ARGV: who has it, for how much longer, id
 RENEW: Final = f"""{_KEYS}
@@ -184,4 +190,4 @@ if bytes then
 end
 return {ADDED}
 """
-ALL: Final = (TAKE, READ, READ_STATE, RENEW, ADD, COMMIT, GIVE_BACK, DELETE)
+ALL: Final = (TAKE, READ, READ_FIELD, RENEW, ADD, COMMIT, GIVE_BACK, DELETE)

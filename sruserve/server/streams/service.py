@@ -214,7 +214,7 @@ class Streams:
         with served.holders.one_more():  # whether its caller is still there or not
             async with turn as held:
                 if _is_repeat(held, number, digest):
-                    return _repeated(held)
+                    return await self._repeated(held)
                 if _alive(held).model != served.name:
                     raise StreamUnknown(f"this is a stream of {held.model}, not of {served.name}")
                 reply = await self._compute(served, held, digest, work, last)
@@ -222,8 +222,13 @@ class Streams:
                 return reply
             async with await self._turns.take(self._store, served.tenant, held.id) as held:
                 if _is_repeat(held, number, digest):
-                    return _repeated(held)
+                    return await self._repeated(held)
             raise taken_over()
+
+    async def _repeated(self, held: Held) -> bytes:
+        reply = await self._store.reply(held)
+        stream_metrics(held.model).repeated()
+        return reply
 
     async def _compute(
         self, served: Served, held: Held, digest: bytes, work: Work, last: bool
@@ -298,11 +303,6 @@ def _kept(held: Held | None) -> Held:
     if held is None:
         raise taken_over()
     return held
-
-
-def _repeated(held: Held) -> bytes:
-    stream_metrics(held.model).repeated()
-    return held.reply
 
 
 def _is_repeat(held: Held, number: int | None, digest: bytes) -> bool:

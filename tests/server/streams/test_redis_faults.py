@@ -199,7 +199,7 @@ def test_what_is_sent_again_because_its_answer_was_lost_is_done_once(
         losing(scripts.COMMIT, lambda: replicas.step(stream, 2, prompt="a"))
         assert replicas.get(stream).json()["step"] == 2
         losing(scripts.COMMIT, lambda: replicas.post(stream, "rewind", step=1))
-        losing(scripts.READ_STATE, lambda: replicas.step(stream, 2, prompt="a"))
+        losing(scripts.READ_FIELD, lambda: replicas.step(stream, 2, prompt="a"))
         forks = losing(scripts.ADD, lambda: replicas.post(stream, "fork", n=3))["data"]
         losing(scripts.GIVE_BACK, lambda: replicas.post(stream, "fork"))
         assert len(client.keys("*:stream:*")) == 5

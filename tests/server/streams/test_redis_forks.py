@@ -54,8 +54,9 @@ def test_a_fork_whose_client_leaves_takes_back_what_it_began_and_counts_until_th
         before = scripts_run(client)
         forks = [asyncio.create_task(streams.fork(served, each, 256)) for each in ids[:4]]
         await begun.wait()
-        while len(client.keys(f"*:stream:{tenant.id.hex()}:*")) < 5 + 4 * 32:
-            await asyncio.sleep(0.005)
+        async with asyncio.timeout(10):
+            while len(client.keys(f"*:stream:{tenant.id.hex()}:*")) < 5 + 4 * 32:
+                await asyncio.sleep(0.005)
         for fork in forks:
             fork.cancel()
         await asyncio.wait(forks)
