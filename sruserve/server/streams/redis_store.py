@@ -42,7 +42,6 @@ _REPLY_BYTES = 64 << 20  # that are read at a time; of a tenant, half
 _LOOK_SECONDS = 10.0  # between two looks at Redis' memory
 _ANY = -1  # bytes
 _FILLED = 0.75  # of Redis' memory with streams; the rest is for its clients, and others' data
-_GONE_MS = 24 * 3600 * 1000  # for which an expired stream is told from an unknown one
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,8 +307,8 @@ def _changed(held: Held, done: int, most: int) -> Held:
 
 
 def _terms(held: Held, most: int) -> list[Any]:
-    """The stream's id, what its tenant may have, how long it may idle, and is told of then."""
-    return [held.id, most, held.idle_seconds * 1000, _GONE_MS]
+    """The stream's id, what its tenant may have, and how long it may idle."""
+    return [held.id, most, held.idle_seconds * 1000]
 
 
 def _flat(fields: dict[str, Any]) -> list[Any]:
