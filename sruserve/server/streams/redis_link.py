@@ -33,10 +33,10 @@ _ANSWER_SECONDS = 2.0  # then the command is sent once more, on another connecti
 _PATIENCE_SECONDS = 5.0  # in all, so that a Redis that stops for three seconds is waited for
 # For what requests ask; and for what keeps streams, or frees them, and should never wait for that.
 _CONNECTIONS, _UPKEEP_CONNECTIONS = 48, 16
+_MOST_TOLD = 200  # characters of what Redis says
 _TELL_SECONDS = 60.0  # between two lines of the log that say the same
-# uvloop raises `RuntimeError` for a connection that ends while it is written to.
-_LOST = (RedisError, OSError, EOFError, RuntimeError)
 _REFUSED = "the stream store (Redis) refuses writes; see the server's log; retry, or delete streams"
+_FAILS = "Redis fails, and with it server-held streams: "
 _CROWDED = "too many requests wait for the stream store (Redis); retry later"
 _ADDRESS = "redis://:PASSWORD@HOST:6379/0, or rediss:// for TLS"
 
@@ -89,10 +89,16 @@ class RedisLink:
 
     async def memory(self) -> int | None:
         """The bytes that Redis may have; 0: as many as there are; None: it does not say now."""
-        with suppress(*_LOST), _cancellable():
+        with suppress(Exception), _cancellable():
             async with asyncio.timeout(_PATIENCE_SECONDS):
-                return int((await self._redis.info("memory")).get("maxmemory", 0))
+                memory = int((await self._redis.info("memory")).get("maxmemory", 0))
+                return memory if memory >= 0 else None
         return None
+
+    def garbled(self) -> StoreUnavailable:
+        """The error of an answer that no script gives."""
+        self._tell(_FAILS + "it answers what it was not asked")
+        return StoreUnavailable()
 
     @asynccontextmanager
     async def _asking(self, owner: bytes, upkeep: bool) -> AsyncIterator[None]:
@@ -119,9 +125,9 @@ class RedisLink:
         except ResponseError as error:
             self._tell(f"Redis refuses what server-held streams need: {_why(error)}")
             raise StoreUnavailable(_REFUSED) from None
-        except _LOST as error:
+        except Exception as error:  # its client raises anything for an answer that makes no sense
             self.away = True
-            self._tell(f"Redis fails, and with it server-held streams: {_why(error)}")
+            self._tell(_FAILS + _why(error))
             raise StoreUnavailable from None
         if self.away:
             log.info("Redis answers again")
@@ -165,7 +171,9 @@ def _why(error: Exception) -> str:
     if isinstance(error, AuthenticationError):
         return "it does not take the name and password in SRUSERVE_STORE, or wants some"
     told = str(error).partition(" script: ")[0]  # and not which line of it
-    return told or f"no answer in {_PATIENCE_SECONDS:.0f} seconds"
+    if not told and isinstance(error, TimeoutError):
+        return f"no answer in {_PATIENCE_SECONDS:.0f} seconds"
+    return told[:_MOST_TOLD] or type(error).__name__
 
 
 def _pool(url: str) -> Any:
@@ -182,7 +190,7 @@ def _pool(url: str) -> Any:
         if name != "db" and not (name.startswith("ssl_") and parts.scheme == "rediss"):
             raise ValueError(f"takes no option {name!r}, but `db`, and `ssl_…` with rediss://")
     retry, ended = Retry(NoBackoff(), 1), cast(Any, RuntimeError)
-    retry.update_supported_errors([ended])  # see `_LOST`
+    retry.update_supported_errors([ended])  # uvloop's, of a connection that it is writing to
     pool: Any = BlockingConnectionPool(
         max_connections=_CONNECTIONS + _UPKEEP_CONNECTIONS + 1,  # one for `memory`
         timeout=None,

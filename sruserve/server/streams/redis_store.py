@@ -104,7 +104,7 @@ class RedisStore:
         terms = [stream_id, lease, _LEASE_MS, _HEAD_BYTES, int(to_free)]
         try:
             found = await self._run(scripts.TAKE, key, *terms)
-            if found[0] == scripts.BUSY:
+            if found == [scripts.BUSY]:
                 return None
             held, self._taken[key] = self._open(tenant, stream_id, found, lease)
         except BaseException:  # whoever left may have taken it, or Redis does so later
@@ -125,7 +125,7 @@ class RedisStore:
         taken = self._taken[_key(held)]
         long = taken.reply_bytes
         with self._replies.hold(min(long, self._most_bytes), held.tenant.owner):
-            sealed = await self._run(scripts.READ_FIELD, _key(held), "reply", self._most_bytes)
+            sealed = await self._field(held, "reply")
             opening = self._records.open_reply, held, sealed, taken.reply
             return await off_loop(long > LONG_BYTES, *opening)
 
@@ -166,8 +166,11 @@ class RedisStore:
 
     async def delete(self, held: Held) -> None:
         lease = self._taken[_key(held)].lease
-        if await self._run(scripts.DELETE, _key(held), lease, held.id) == scripts.NOT_MINE:
+        done = await self._run(scripts.DELETE, _key(held), lease, held.id)
+        if done == scripts.NOT_MINE:
             raise taken_over()
+        if done != scripts.ADDED:
+            raise self._link.garbled()
         self._taken.pop(_key(held))
 
     def end(self, engine: Engine) -> None:
@@ -186,7 +189,7 @@ class RedisStore:
         done = await self._link.run_each(scripts.ADD, served.tenant.id, calls)
         if scripts.EXISTS in done:
             raise StreamExists("a stream of that id lives already: end it, or take another id")
-        return [_changed(held, each, most) for held, each in zip(streams, done, strict=True)]
+        return [self._changed(held, each, most) for held, each in zip(streams, done, strict=True)]
 
     async def _commit(
         self, served: Served, held: Held, tokens: dict[int, str], *, bounded: bool = True
@@ -203,9 +206,17 @@ class RedisStore:
         done = await self._run(scripts.COMMIT, _key(held), *arguments)
         if done == scripts.NOT_MINE:
             return None
-        changed = _changed(held, done, most)
+        changed = self._changed(held, done, most)
         self._taken.pop(_key(held), None)
         return changed
+
+    def _changed(self, held: Held, done: Any, most: int) -> Held:
+        """A stream after what Redis says of its change."""
+        if done == scripts.ADDED:
+            return replace(held, expires_at=time.time() + held.idle_seconds)
+        if type(done) is int and done >= 0:
+            raise over_quota(done, most)
+        raise self._link.garbled()
 
     async def _fields(
         self, held: Held, marks: Marks, tokens: dict[int, str]
@@ -215,24 +226,30 @@ class RedisStore:
         sealed = await off_loop(len(held.reply) > LONG_BYTES, self._records.seal, held, marks)
         return sealed | {_state_field(step): token for step, token in tokens.items()}
 
-    def _open(
-        self, tenant: Tenant, stream_id: str, found: list[Any], lease: str
-    ) -> tuple[Held, _Taken]:
+    def _open(self, tenant: Tenant, stream_id: str, found: Any, lease: str) -> tuple[Held, _Taken]:
         """A stream of which Redis has told: how it was found, head, time left, length of reply."""
-        if found[0] in (scripts.UNKNOWN, scripts.EXPIRED):
-            raise absent(expired=found[0] == scripts.EXPIRED)
-        _, head, left_ms, reply_bytes = found
-        held, marks, reply = self._records.open(tenant, stream_id, head)
-        held = replace(held, expires_at=time.time() + left_ms / 1000)
-        return held, _Taken(lease, marks, reply, reply_bytes)
+        match found:
+            case [scripts.UNKNOWN | scripts.EXPIRED as why]:
+                raise absent(expired=why == scripts.EXPIRED)
+            case [scripts.FOUND, bytes(head), int(left_ms), int(reply_bytes)]:
+                held, marks, reply = self._records.open(tenant, stream_id, head)
+                held = replace(held, expires_at=time.time() + left_ms / 1000)
+                return held, _Taken(lease, marks, reply, reply_bytes)
+            case _:
+                raise self._link.garbled()
 
     async def _token(self, held: Held) -> str:
         """The sealed state after the last step of a taken stream; empty: nothing was read yet."""
-        field = _state_field(held.step)
-        token = await self._run(scripts.READ_FIELD, _key(held), field, self._most_bytes)
+        token = await self._field(held, _state_field(held.step))
         if mark(token) != self._taken[_key(held)].marks[held.step]:
             raise tampered()
         return str(token, "ascii")
+
+    async def _field(self, held: Held, name: str) -> bytes:
+        found = await self._run(scripts.READ_FIELD, _key(held), name, self._most_bytes)
+        if not isinstance(found, bytes):
+            raise self._link.garbled()
+        return found
 
     async def _take_back(self, copies: list[Held], adder: str) -> None:
         """Forget those of some new streams that were added; if Redis is away they expire."""
@@ -297,13 +314,6 @@ async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
 
 def _overloaded() -> Overloaded:
     return Overloaded("too many bytes of stored replies are being read; retry later")
-
-
-def _changed(held: Held, done: int, most: int) -> Held:
-    """A stream after what Redis says of its change."""
-    if done >= 0:
-        raise over_quota(done, most)
-    return replace(held, expires_at=time.time() + held.idle_seconds)
 
 
 def _terms(held: Held, most: int) -> list[Any]:
