@@ -18,6 +18,7 @@ class Held:
     created, expires_at: seconds since the epoch.
     step: number of its last step; 0: none was done.
     content, reply: the SHA-256 of what that step was asked, and its answer; empty after a rewind.
+        The answer is there in a stream that is about to be stored; else ask `Store.reply`.
     ended: nothing follows; what it was asked last can still be asked again.
     checkpoints: the steps, in order, whose states it can go back to; the last one is `step`.
     """
@@ -94,6 +95,10 @@ class Store(Protocol):
 
     async def give_back(self, held: Held) -> None:
         """Give that right back, if `commit` or another change has not: the idle time begins."""
+        ...
+
+    async def reply(self, held: Held) -> bytes:
+        """The answer to the last step of a stream that was taken; raises `Overloaded`."""
         ...
 
     async def begin(self, served: Served, held: Held) -> Snapshot | None:

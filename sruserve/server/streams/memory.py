@@ -186,6 +186,9 @@ class MemoryStore:
             entry.leave_room()
             self._idle(key, entry)
 
+    async def reply(self, held: Held) -> bytes:
+        return held.reply
+
     async def begin(self, served: Served, held: Held) -> Snapshot | None:
         entry, state = self._entries[_key(held)], await self.state(served, held)
         entry.room = StateSlot(self._rows_of(served.engine), held.tenant)

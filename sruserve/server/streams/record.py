@@ -1,7 +1,7 @@
 """What Redis has of a stream: sealed, so that nobody else can read it, or put another in its place.
 
 The head tells the digests of the reply and of each state. So whoever can write to Redis can undo
-the last changes of a stream as a whole, as an old backup does, and change nothing else unseen.
+the last changes of a stream, as an old backup does, and change nothing else unseen.
 """
 
 import logging
@@ -44,17 +44,14 @@ class Records:
         sealed = self._envelope.seal(head.model_dump_json().encode(), owner)
         return {"head": sealed, "reply": reply, "ended": b"%d" % held.ended}
 
-    def open(
-        self, tenant: Tenant, stream_id: str, head: bytes, reply: bytes | None
-    ) -> tuple[Held, Marks]:
-        """The stream of a record; raises `StateTampered` or `StateUnknownKey`.
+    def open(self, tenant: Tenant, stream_id: str, head: bytes) -> tuple[Held, Marks, str]:
+        """The stream of a head, but its reply, of which there is a mark.
 
-        reply: None: not asked for.
+        Raises `StateTampered` or `StateUnknownKey`.
         """
         owner = _owner(tenant, stream_id)
         try:
             known = _Head.model_validate_json(self._envelope.open(head, owner))
-            answer = self._envelope.open(reply, owner) if reply else b""
         except StateUnknownKey:
             log.error("a stream in Redis was sealed under none of SRUSERVE_STATE_KEYS")
             raise StateUnknownKey(
@@ -63,8 +60,6 @@ class Records:
             ) from None
         except (ValueError, StateRefused):
             raise tampered() from None
-        if reply is not None and mark(reply) != known.reply:
-            raise tampered()
         held = Held(
             id=stream_id,
             tenant=tenant,
@@ -74,11 +69,16 @@ class Records:
             created=known.created,
             step=known.step,
             content=bytes.fromhex(known.content),
-            reply=answer,
             ended=known.ended,
             checkpoints=tuple(known.states),
         )
-        return held, known.states
+        return held, known.states, known.reply
+
+    def open_reply(self, held: Held, sealed: bytes, marked: str) -> bytes:
+        """The reply to a stream's last step; raises `StateTampered` for any but the marked one."""
+        if mark(sealed) != marked:
+            raise tampered()
+        return self._envelope.open(sealed, _owner(held.tenant, held.id)) if sealed else b""
 
 
 def mark(sealed: bytes) -> str:

@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
@@ -16,6 +16,7 @@ from redis.exceptions import AuthenticationError, NoScriptError, RedisError, Res
 
 from sruserve.server.errors import StoreUnavailable
 from sruserve.server.streams import scripts
+from sruserve.server.streams.places import Places
 
 _DRIVER: dict[str, Any] = {}
 with suppress(ImportError):  # a Redis client that is older reads its version once by itself
@@ -30,42 +31,51 @@ Call = tuple[list[str], list[Any]]
 
 _ANSWER_SECONDS = 2.0  # then the command is sent once more, on another connection
 _PATIENCE_SECONDS = 5.0  # in all, so that a Redis that stops for three seconds is waited for
-_CONNECTIONS = 64
+# For what requests ask; and for what keeps streams, or frees them, and should never wait for that.
+_CONNECTIONS, _UPKEEP_CONNECTIONS = 48, 16
+_MOST_TOLD = 200  # characters of what Redis says
 _TELL_SECONDS = 60.0  # between two lines of the log that say the same
-# uvloop raises `RuntimeError` for a connection that ends while it is written to.
-_LOST = (RedisError, OSError, EOFError, RuntimeError)
 _REFUSED = "the stream store (Redis) refuses writes; see the server's log; retry, or delete streams"
+_FAILS = "Redis fails, and with it server-held streams: "
+_CROWDED = "too many requests wait for the stream store (Redis); retry later"
 _ADDRESS = "redis://:PASSWORD@HOST:6379/0, or rediss:// for TLS"
 
 
 class RedisLink:
-    """Runs scripts; raises `StoreUnavailable` whatever Redis or the way to it lacks."""
+    """Runs scripts; raises `StoreUnavailable` whatever Redis or the way to it lacks.
+
+    Each command, or message of several, takes a connection, of which an owner has half at most.
+
+    upkeep: whether it keeps or frees what is there: such commands have connections of their own.
+    """
 
     def __init__(self, url: str) -> None:
         self._redis: Any = Redis.from_pool(_pool(url))
         self._hashes = {text: self._redis.register_script(text).sha for text in scripts.ALL}
+        self._places = {False: Places(_CONNECTIONS), True: Places(_UPKEEP_CONNECTIONS)}
         self.away = False
         self._told, self._told_at = "", 0.0
 
-    async def run(self, script: str, keys: list[str], arguments: list[Any]) -> Any:
+    async def run(self, script: str, owner: bytes, call: Call, *, upkeep: bool = False) -> Any:
         """What a script returns. It may have run even if this raises, now or a while later."""
+        keys, arguments = call
         given = (len(keys), *keys, *arguments)
-        with self._asking():
-            async with asyncio.timeout(_PATIENCE_SECONDS):
-                try:
-                    return await self._redis.evalsha(self._hashes[script], *given)
-                except NoScriptError:
-                    return await self._redis.eval(script, *given)
+        async with self._asking(owner, upkeep):
+            try:
+                return await self._redis.evalsha(self._hashes[script], *given)
+            except NoScriptError:
+                return await self._redis.eval(script, *given)
 
-    async def run_each(self, script: str, calls: Sequence[Call]) -> list[Any]:
+    async def run_each(
+        self, script: str, owner: bytes, calls: Sequence[Call], *, upkeep: bool = False
+    ) -> list[Any]:
         """What a script returns for each of a few calls, which are sent together."""
-        with self._asking():
-            async with asyncio.timeout(_PATIENCE_SECONDS):
-                try:
-                    return await self._together(script, calls)
-                except NoScriptError:
-                    await self._redis.script_load(script)
-                    return await self._together(script, calls)
+        async with self._asking(owner, upkeep):
+            try:
+                return await self._together(script, calls)
+            except NoScriptError:
+                await self._redis.script_load(script)
+                return await self._together(script, calls)
 
     async def _together(self, script: str, calls: Sequence[Call]) -> list[Any]:
         pipeline = self._redis.pipeline(transaction=False)
@@ -79,13 +89,35 @@ class RedisLink:
 
     async def memory(self) -> int | None:
         """The bytes that Redis may have; 0: as many as there are; None: it does not say now."""
-        with suppress(*_LOST), _cancellable():
+        with suppress(Exception), _cancellable():
             async with asyncio.timeout(_PATIENCE_SECONDS):
-                return int((await self._redis.info("memory")).get("maxmemory", 0))
+                memory = int((await self._redis.info("memory")).get("maxmemory", 0))
+                return memory if memory >= 0 else None
         return None
 
+    def garbled(self) -> StoreUnavailable:
+        """The error of an answer that no script gives."""
+        self._tell(_FAILS + "it answers what it was not asked")
+        return StoreUnavailable()
+
+    @asynccontextmanager
+    async def _asking(self, owner: bytes, upkeep: bool) -> AsyncIterator[None]:
+        """Wait for a connection, and not for long, then for what is done on it."""
+        places = self._places[upkeep]
+        try:
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                await places.take(owner)
+        except TimeoutError:
+            raise StoreUnavailable(_CROWDED) from None
+        try:
+            with self._failing():
+                async with asyncio.timeout(_PATIENCE_SECONDS):
+                    yield
+        finally:
+            places.give_back(owner)
+
     @contextmanager
-    def _asking(self) -> Iterator[None]:
+    def _failing(self) -> Iterator[None]:
         """Make one kind of error of all that Redis or the way to it lacks."""
         try:
             with _cancellable():
@@ -93,9 +125,9 @@ class RedisLink:
         except ResponseError as error:
             self._tell(f"Redis refuses what server-held streams need: {_why(error)}")
             raise StoreUnavailable(_REFUSED) from None
-        except _LOST as error:
+        except Exception as error:  # its client raises anything for an answer that makes no sense
             self.away = True
-            self._tell(f"Redis fails, and with it server-held streams: {_why(error)}")
+            self._tell(_FAILS + _why(error))
             raise StoreUnavailable from None
         if self.away:
             log.info("Redis answers again")
@@ -139,7 +171,9 @@ def _why(error: Exception) -> str:
     if isinstance(error, AuthenticationError):
         return "it does not take the name and password in SRUSERVE_STORE, or wants some"
     told = str(error).partition(" script: ")[0]  # and not which line of it
-    return told or f"no answer in {_PATIENCE_SECONDS:.0f} seconds"
+    if not told and isinstance(error, TimeoutError):
+        return f"no answer in {_PATIENCE_SECONDS:.0f} seconds"
+    return told[:_MOST_TOLD] or type(error).__name__
 
 
 def _pool(url: str) -> Any:
@@ -156,9 +190,9 @@ def _pool(url: str) -> Any:
         if name != "db" and not (name.startswith("ssl_") and parts.scheme == "rediss"):
             raise ValueError(f"takes no option {name!r}, but `db`, and `ssl_…` with rediss://")
     retry, ended = Retry(NoBackoff(), 1), cast(Any, RuntimeError)
-    retry.update_supported_errors([ended])  # see `_LOST`
+    retry.update_supported_errors([ended])  # uvloop's, of a connection that it is writing to
     pool: Any = BlockingConnectionPool(
-        max_connections=_CONNECTIONS,
+        max_connections=_CONNECTIONS + _UPKEEP_CONNECTIONS + 1,  # one for `memory`
         timeout=None,
         socket_timeout=_ANSWER_SECONDS,
         socket_connect_timeout=_ANSWER_SECONDS,

@@ -1,9 +1,10 @@
 """Streams in Redis: any replica serves any of them, and a restart loses none.
 
-A stream is one hash: `head` (what is known of it) and `reply` (to its last step), both sealed, and
-the state after each of its checkpoints, sealed as a state token. Whoever works on a stream has its
-lease, renewed every second; a replica that dies loses it after five. Who is late by more keeps the
-stream until another takes it, and changes nothing after that.
+A stream is one hash: `head` (what is known of it) and `reply` (to its last step, which is read only
+where that is asked again), both sealed, and the state after each of its checkpoints, sealed as a
+state token. Whoever works on a stream has its lease, renewed every second; a replica that dies
+loses it after five. Who is late by more keeps the stream until another takes it, and changes
+nothing after that.
 """
 
 import asyncio
@@ -11,16 +12,13 @@ import time
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from sruserve.server.api.served import Served
+from sruserve.server.budget import Budget
 from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.jobs import Keep, Snapshot
-from sruserve.server.errors import (
-    StoreUnavailable,
-    StreamExists,
-    StreamUnknown,
-)
+from sruserve.server.errors import Overloaded, StoreUnavailable, StreamExists
 from sruserve.server.offload import LONG_BYTES, off_loop
 from sruserve.server.seeds import random_bytes
 from sruserve.server.state_token import Envelope
@@ -32,25 +30,31 @@ from sruserve.server.streams.shares import fair_part
 from sruserve.server.tenants import Tenant, over_quota
 
 Key = tuple[bytes, str]
+T = TypeVar("T")
 
 _LEASE_MS = 5000  # longer than Redis may stop for, and the renewal before that
 _RENEW_SECONDS = 1.0
 _LONG_ROW = 16 << 10  # numbers; sealing more would hold up the event loop
 _HEAD_BYTES = 64 << 10
 _SEAL_BYTES = 1 << 10  # beyond what is sealed
-_TOGETHER, _TOGETHER_BYTES = 32, 1 << 20  # forks that one message adds
+_TOGETHER, _TOGETHER_BYTES = 32, 1 << 20  # streams that one message changes
+_REPLY_BYTES = 64 << 20  # that are read at a time; of a tenant, half
 _LOOK_SECONDS = 10.0  # between two looks at Redis' memory
 _ANY = -1  # bytes
 _FILLED = 0.75  # of Redis' memory with streams; the rest is for its clients, and others' data
-_GONE_MS = 24 * 3600 * 1000  # for which an expired stream is told from an unknown one
 
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """What this server knows of a stream that it works on."""
+    """What this server knows of a stream that it works on.
+
+    reply, reply_bytes: the mark of its reply, and how long that is.
+    """
 
     lease: str
     marks: Marks
+    reply: str
+    reply_bytes: int
 
 
 class RedisStore:
@@ -70,6 +74,7 @@ class RedisStore:
         self._records = Records(envelope)
         self._most_bytes = most_bytes + _SEAL_BYTES
         self._quotas, self._part = quotas, max(quotas)
+        self._replies = Budget(_REPLY_BYTES, _overloaded, share=_REPLY_BYTES // 2)
         self._taken: dict[Key, _Taken] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -85,36 +90,26 @@ class RedisStore:
 
     async def add(self, served: Served, held: Held, start: Snapshot | None) -> Held:
         token = "" if start is None else served.seal_held_state(start)
-        (added,) = await self._add(served, [held], token)
+        (added,) = await self._add(served, [held], token, random_bytes().hex())
         return added
 
     async def read(self, tenant: Tenant, stream_id: str) -> Held:
         key = (tenant.id, stream_id)
-        held, _ = await self._open(
-            tenant, stream_id, await self._run(scripts.READ, key, stream_id, _HEAD_BYTES)
-        )
+        found = await self._run(scripts.READ, key, stream_id, _HEAD_BYTES)
+        held, _ = self._open(tenant, stream_id, found, lease="")
         return held
 
     async def take(self, tenant: Tenant, stream_id: str, *, to_free: bool = False) -> Held | None:
         key, lease = (tenant.id, stream_id), random_bytes().hex()
+        terms = [stream_id, lease, _LEASE_MS, _HEAD_BYTES, int(to_free)]
         try:
-            found = await self._run(
-                scripts.TAKE,
-                key,
-                stream_id,
-                lease,
-                _LEASE_MS,
-                _HEAD_BYTES,
-                self._most_bytes,
-                int(to_free),
-            )
-            if found[0] == scripts.BUSY:
+            found = await self._run(scripts.TAKE, key, *terms)
+            if found == [scripts.BUSY]:
                 return None
-            held, marks = await self._open(tenant, stream_id, found)
+            held, self._taken[key] = self._open(tenant, stream_id, found, lease)
         except BaseException:  # whoever left may have taken it, or Redis does so later
             self._soon(self._let_go(key, lease))
             raise
-        self._taken[key] = _Taken(lease, marks)
         return held
 
     async def give_back(self, held: Held) -> None:
@@ -125,6 +120,14 @@ class RedisStore:
         giving = self._soon(self._let_go(_key(held), taken.lease, idle_ms, held.id))
         if not self._link.away:  # else it may take as long as what has just failed
             await asyncio.shield(giving)
+
+    async def reply(self, held: Held) -> bytes:
+        taken = self._taken[_key(held)]
+        long = taken.reply_bytes
+        with self._replies.hold(min(long, self._most_bytes), held.tenant.owner):
+            sealed = await self._field(held, "reply")
+            opening = self._records.open_reply, held, sealed, taken.reply
+            return await off_loop(long > LONG_BYTES, *opening)
 
     async def begin(self, served: Served, held: Held) -> Snapshot | None:
         return await self.state(served, held)
@@ -147,38 +150,46 @@ class RedisStore:
         return await self._commit(served, held, {}, bounded=False)
 
     async def fork(self, served: Served, held: Held, copies: list[Held]) -> list[Held]:
-        token = await self._token(held)
-        few = max(1, min(_TOGETHER, _TOGETHER_BYTES // (len(token) + len(held.reply) + 1)))
+        token, adder = await self._token(held), random_bytes().hex()
+        few = max(1, min(_TOGETHER, _TOGETHER_BYTES // (len(token) + 1)))
+        added: list[Held] = []
+        begun = 0
         try:
-            added: list[Held] = []
-            while rest := copies[len(added) :]:
-                added += await self._add(served, rest[:few], token)
+            while begun < len(copies):
+                part = copies[begun : begun + few]
+                begun += len(part)
+                added += await _to_its_end(self._add(served, part, token, adder))
             return added
         except BaseException:
-            await asyncio.shield(self._soon(self._take_back(copies)))
+            await _to_its_end(self._take_back(copies[:begun], adder))
             raise
 
     async def delete(self, held: Held) -> None:
         lease = self._taken[_key(held)].lease
-        if await self._run(scripts.DELETE, _key(held), lease, held.id) == scripts.NOT_MINE:
+        done = await self._run(scripts.DELETE, _key(held), lease, held.id)
+        if done == scripts.NOT_MINE:
             raise taken_over()
+        if done != scripts.ADDED:
+            raise self._link.garbled()
         self._taken.pop(_key(held))
 
     def end(self, engine: Engine) -> None:
         del engine  # its states are in Redis, and another one of the same model continues them
 
-    async def _add(self, served: Served, streams: list[Held], token: str) -> list[Held]:
-        """Add streams that are all in the same state."""
+    async def _add(self, served: Served, streams: list[Held], token: str, adder: str) -> list[Held]:
+        """Add streams that are all in the same state.
+
+        adder: a name that no other call has: what is added twice under it is added once.
+        """
         most = self._most_of(served.tenant)
         calls: list[Call] = []
         for held in streams:
             fields = await self._fields(held, {}, {held.step: token} if token else {})
-            terms = [*_terms(held, most), random_bytes().hex()]
-            calls.append((_names(_key(held)), [*terms, *_flat(fields)]))
-        done = await self._link.run_each(scripts.ADD, calls)
+            calls.append((_names(_key(held)), [*_terms(held, most), adder, *_flat(fields)]))
+        done = await self._link.run_each(scripts.ADD, served.tenant.id, calls)
         if scripts.EXISTS in done:
             raise StreamExists("a stream of that id lives already: end it, or take another id")
-        return [_changed(held, each, most) for held, each in zip(streams, done, strict=True)]
+        return [self._changed(held, each, most) for held, each in zip(streams, done, strict=True)]
 
     async def _commit(
         self, served: Served, held: Held, tokens: dict[int, str], *, bounded: bool = True
@@ -195,9 +206,17 @@ class RedisStore:
         done = await self._run(scripts.COMMIT, _key(held), *arguments)
         if done == scripts.NOT_MINE:
             return None
-        changed = _changed(held, done, most)
+        changed = self._changed(held, done, most)
         self._taken.pop(_key(held), None)
         return changed
+
+    def _changed(self, held: Held, done: Any, most: int) -> Held:
+        """A stream after what Redis says of its change."""
+        if done == scripts.ADDED:
+            return replace(held, expires_at=time.time() + held.idle_seconds)
+        if type(done) is int and done >= 0:
+            raise over_quota(done, most)
+        raise self._link.garbled()
 
     async def _fields(
         self, held: Held, marks: Marks, tokens: dict[int, str]
@@ -207,33 +226,39 @@ class RedisStore:
         sealed = await off_loop(len(held.reply) > LONG_BYTES, self._records.seal, held, marks)
         return sealed | {_state_field(step): token for step, token in tokens.items()}
 
-    async def _open(self, tenant: Tenant, stream_id: str, found: list[Any]) -> tuple[Held, Marks]:
-        """A stream of which Redis has told: how it was found, head, reply, time left."""
-        if found[0] in (scripts.UNKNOWN, scripts.EXPIRED):
-            raise absent(expired=found[0] == scripts.EXPIRED)
-        _, head, reply, left_ms = found
-        long = len(reply or b"") > LONG_BYTES
-        held, marks = await off_loop(long, self._records.open, tenant, stream_id, head, reply)
-        return replace(held, expires_at=time.time() + left_ms / 1000), marks
+    def _open(self, tenant: Tenant, stream_id: str, found: Any, lease: str) -> tuple[Held, _Taken]:
+        """A stream of which Redis has told: how it was found, head, time left, length of reply."""
+        match found:
+            case [scripts.UNKNOWN | scripts.EXPIRED as why]:
+                raise absent(expired=why == scripts.EXPIRED)
+            case [scripts.FOUND, bytes(head), int(left_ms), int(reply_bytes)]:
+                held, marks, reply = self._records.open(tenant, stream_id, head)
+                held = replace(held, expires_at=time.time() + left_ms / 1000)
+                return held, _Taken(lease, marks, reply, reply_bytes)
+            case _:
+                raise self._link.garbled()
 
     async def _token(self, held: Held) -> str:
         """The sealed state after the last step of a taken stream; empty: nothing was read yet."""
-        field = _state_field(held.step)
-        token = await self._run(scripts.READ_STATE, _key(held), field, self._most_bytes)
+        token = await self._field(held, _state_field(held.step))
         if mark(token) != self._taken[_key(held)].marks[held.step]:
             raise tampered()
         return str(token, "ascii")
 
-    async def _take_back(self, copies: list[Held]) -> None:
+    async def _field(self, held: Held, name: str) -> bytes:
+        found = await self._run(scripts.READ_FIELD, _key(held), name, self._most_bytes)
+        if not isinstance(found, bytes):
+            raise self._link.garbled()
+        return found
+
+    async def _take_back(self, copies: list[Held], adder: str) -> None:
         """Forget those of some new streams that were added; if Redis is away they expire."""
+        calls = [(_names(_key(copy)), [f"-{adder}", copy.id]) for copy in copies]
         with suppress(StoreUnavailable):
-            for copy in copies:
-                with suppress(StreamUnknown):
-                    if await self.take(copy.tenant, copy.id, to_free=True) is not None:
-                        try:
-                            await self.delete(copy)
-                        finally:
-                            await self.give_back(copy)
+            for begin in range(0, len(calls), _TOGETHER):
+                few = calls[begin : begin + _TOGETHER]
+                owner = copies[begin].tenant.id
+                await self._link.run_each(scripts.DELETE, owner, few, upkeep=True)
 
     def _most_of(self, tenant: Tenant) -> int:
         """The most bytes that a tenant may have in Redis."""
@@ -251,18 +276,23 @@ class RedisStore:
     async def _renew(self) -> None:
         while True:
             await asyncio.sleep(_RENEW_SECONDS)
-            renewals = [
-                self._run(scripts.RENEW, key, taken.lease, _LEASE_MS, key[1])
+            calls = [
+                (_names(key), [taken.lease, _LEASE_MS, key[1]])
                 for key, taken in self._taken.items()
+            ]
+            renewals = [
+                self._link.run_each(scripts.RENEW, b"", calls[i : i + _TOGETHER], upkeep=True)
+                for i in range(0, len(calls), _TOGETHER)
             ]
             await asyncio.gather(*renewals, return_exceptions=True)  # the commit finds out
 
     async def _let_go(self, key: Key, *arguments: Any) -> None:
+        call = _names(key), list(arguments)
         with suppress(StoreUnavailable):  # the lease ends by itself
-            await self._run(scripts.GIVE_BACK, key, *arguments)
+            await self._link.run(scripts.GIVE_BACK, key[0], call, upkeep=True)
 
     async def _run(self, script: str, key: Key, *arguments: Any) -> Any:
-        return await self._link.run(script, _names(key), list(arguments))
+        return await self._link.run(script, key[0], (_names(key), list(arguments)))
 
     def _soon(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Do what goes on whether somebody waits for it or not."""
@@ -272,16 +302,23 @@ class RedisStore:
         return task
 
 
-def _changed(held: Held, done: int, most: int) -> Held:
-    """A stream after what Redis says of its change."""
-    if done >= 0:
-        raise over_quota(done, most)
-    return replace(held, expires_at=time.time() + held.idle_seconds)
+async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """Do what a caller that leaves cannot stop, but learns of only when it is over."""
+    task = asyncio.create_task(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
+def _overloaded() -> Overloaded:
+    return Overloaded("too many bytes of stored replies are being read; retry later")
 
 
 def _terms(held: Held, most: int) -> list[Any]:
-    """The stream's id, what its tenant may have, how long it may idle, and is told of then."""
-    return [held.id, most, held.idle_seconds * 1000, _GONE_MS]
+    """The stream's id, what its tenant may have, and how long it may idle."""
+    return [held.id, most, held.idle_seconds * 1000]
 
 
 def _flat(fields: dict[str, Any]) -> list[Any]:

@@ -3,17 +3,19 @@
 import asyncio
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeVar
 
 from sruserve.server.api.served import Served
+from sruserve.server.budget import Budget
 from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.jobs import Snapshot
 from sruserve.server.errors import (
     InputTooLong,
     NoCheckpoint,
+    Overloaded,
     ServeError,
     StepReused,
     StreamsNeedRedis,
@@ -28,9 +30,11 @@ from sruserve.server.streams.turns import Turn, Turns
 from sruserve.server.streams.view import StreamView
 from sruserve.server.tenants import Tenant
 
+T = TypeVar("T")
 Work = Callable[[StreamView], Awaitable[bytes]]
 
 MOST_FORKS = 256
+_FORKS_AT_A_TIME = 16 * MOST_FORKS  # a tenant's may be a quarter of them
 _LAST_SECONDS = 5.0
 
 
@@ -58,6 +62,7 @@ class Streams:
         self._idle_seconds = idle_seconds
         self._reply_bytes = reply_bytes
         self._turns = Turns(waiting_bytes)
+        self._forks = Budget(_FORKS_AT_A_TIME, _overloaded, share=_FORKS_AT_A_TIME // 4)
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def start(self) -> None:
@@ -135,17 +140,20 @@ class Streams:
         with served.holders.one_more():
             turn = await self._turns.take(self._store, served.tenant, stream_id, len(content))
             digest = sha256(content).digest()
-            step = asyncio.create_task(self._answer(turn, served, number, digest, work, last))
-            self._tasks.add(step)
-            step.add_done_callback(self._forget)
+            step = self._begin(self._answer(turn, served, number, digest, work, last))
             return await asyncio.shield(step)
 
     async def fork(self, served: Served, stream_id: str, n: int = 1) -> list[Held]:
-        """`n` more streams in the state of this one; they go on from its number."""
-        async with self._taken(served.tenant, stream_id) as held:
-            now = int(time.time())
-            copies = [_alive(held).fork(_new_id(), now) for _ in range(n)]
-            return await self._store.fork(served, held, copies)
+        """`n` more streams in the state of this one; they go on from its number.
+
+        If the caller leaves, those that are there already are forgotten again.
+        """
+        forking = self._begin(self._fork(served, stream_id, n))
+        try:
+            return await asyncio.shield(forking)
+        except asyncio.CancelledError:
+            forking.cancel()
+            raise
 
     async def rewind(self, served: Served, stream_id: str, step: int) -> Held:
         """The stream as it was after `step`; raises `NoCheckpoint`."""
@@ -165,10 +173,7 @@ class Streams:
 
     def forget_unused(self, held: Held) -> asyncio.Task[None]:
         """Forget a new stream unless a step of it was done, whether anybody waits for it or not."""
-        forgetting = asyncio.create_task(self._forget_unused(held))
-        self._tasks.add(forgetting)
-        forgetting.add_done_callback(self._forget)
-        return forgetting
+        return self._begin(self._forget_unused(held))
 
     async def token(self, served: Served, stream_id: str) -> tuple[int, str | None]:
         """The last step, and the state after it as a token; None: nothing was read yet."""
@@ -178,6 +183,14 @@ class Streams:
                 if state is None:
                     return held.step, None
                 return held.step, served.seal_state(await portable(served, state))
+
+    async def _fork(self, served: Served, stream_id: str, n: int) -> list[Held]:
+        """All of them or none; whoever asked, they count until that is so."""
+        with self._forks.hold(n, served.owner), served.holders.one_more():
+            async with self._taken(served.tenant, stream_id) as held:
+                now = int(time.time())
+                copies = [_alive(held).fork(_new_id(), now) for _ in range(n)]
+                return await self._store.fork(served, held, copies)
 
     async def _forget_unused(self, new: Held) -> None:
         with suppress(ServeError):  # it is not there, or expires
@@ -201,7 +214,7 @@ class Streams:
         with served.holders.one_more():  # whether its caller is still there or not
             async with turn as held:
                 if _is_repeat(held, number, digest):
-                    return _repeated(held)
+                    return await self._repeated(held)
                 if _alive(held).model != served.name:
                     raise StreamUnknown(f"this is a stream of {held.model}, not of {served.name}")
                 reply = await self._compute(served, held, digest, work, last)
@@ -209,8 +222,13 @@ class Streams:
                 return reply
             async with await self._turns.take(self._store, served.tenant, held.id) as held:
                 if _is_repeat(held, number, digest):
-                    return _repeated(held)
+                    return await self._repeated(held)
             raise taken_over()
+
+    async def _repeated(self, held: Held) -> bytes:
+        reply = await self._store.reply(held)
+        stream_metrics(held.model).repeated()
+        return reply
 
     async def _compute(
         self, served: Served, held: Held, digest: bytes, work: Work, last: bool
@@ -253,6 +271,13 @@ class Streams:
             raise StreamsNeedRedis
         return self._shared
 
+    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Do what goes on whether somebody waits for it or not."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._forget)
+        return task
+
     def _forget(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
@@ -270,15 +295,14 @@ def _alive(held: Held) -> Held:
     return held
 
 
+def _overloaded() -> Overloaded:
+    return Overloaded("too many forks are being made of the streams of this API key; retry later")
+
+
 def _kept(held: Held | None) -> Held:
     if held is None:
         raise taken_over()
     return held
-
-
-def _repeated(held: Held) -> bytes:
-    stream_metrics(held.model).repeated()
-    return held.reply
 
 
 def _is_repeat(held: Held, number: int | None, digest: bytes) -> bool:

@@ -171,6 +171,84 @@ class LosesAnswers:
                     (upstream if source is client else client).sendall(data)
 
 
+class AnswersRubbish(LosesAnswers):
+    """Stands before Redis; answers `rubbish` itself to each script, and to INFO."""
+
+    rubbish = b""
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, socket.create_connection(("127.0.0.1", self._redis_port)) as upstream:
+            while True:
+                for source in select([client, upstream], [], [])[0]:
+                    data = source.recv(1 << 20)
+                    if not data:
+                        return
+                    if source is upstream:
+                        client.sendall(data)
+                    elif self.rubbish and (b"EVALSHA" in data or b"INFO\r\n" in data):
+                        client.sendall(self.rubbish)
+                    else:
+                        upstream.sendall(data)
+
+
+RUBBISH = (
+    b"+OK", b":abc", b"$abc", b"$-5", b"*abc", b"*-1", b"*0", b"*1\r\n:3", b"%1\r\n:1\r\n:2",
+    b"*4\r\n:3\r\n:1\r\n:2\r\n$1\r\nx", b"*4\r\n:3\r\n$1\r\ny\r\n$1\r\nx\r\n:5", b"*1\r\n" * 5000,
+    b"$2\r\n\xff\xfe", b",abc", b"#x", b"(abc", b"~1\r\n*1\r\n:1", b"-", b":-77",
+    b"$19\r\nmaxmemory:" + b"9" * 9, b"$14\r\nmaxmemory:-5\r\n", b"HTTP/1.1 400 Bad Request",
+)  # fmt: skip
+
+
+def test_a_redis_that_answers_rubbish_is_503_and_is_asked_again(
+    serve: Serve, start_redis: StartRedis, caplog: pytest.LogCaptureFixture
+) -> None:
+    port = free_port()
+    with start_redis(port), ExitStack() as stack:
+        proxy = AnswersRubbish(port)
+        stack.callback(proxy.close)
+        store = f"redis://127.0.0.1:{proxy.port}"
+        running = stack.enter_context(serve("characters", state_keys=KEYS, store=store))
+        replicas = Replicas([running], "redis")
+        stream = replicas.create()
+        assert replicas.step(stream, 1, prompt="a").status_code == 200
+        for rubbish in RUBBISH:
+            caplog.clear()
+            proxy.rubbish = rubbish + b"\r\n"
+            for reply in (
+                replicas.ask("POST", "/v1/streams", json={}),
+                replicas.get(stream),
+                replicas.step(stream, 2, prompt="a"),
+                replicas.post(stream, "fork"),
+                replicas.delete(stream),
+            ):
+                told = reply.status_code, code(reply)
+                assert told == (503, "store_unavailable"), (rubbish, reply.text)
+            errors = [each for each in caplog.records if each.levelno >= logging.ERROR]
+            assert len(errors) <= 2, (rubbish, "each request writes a line")
+            assert not any(each.exc_info for each in errors), rubbish
+            proxy.rubbish = b""
+            assert replicas.get(stream).json()["step"] == 1
+        assert replicas.step(stream, 2, prompt="a").status_code == 200
+
+
+def test_a_redis_whose_info_is_rubbish_says_nothing_of_its_memory(redis_port: int) -> None:
+    proxy = AnswersRubbish(redis_port)
+
+    async def test() -> None:
+        link = redis_link.RedisLink(f"redis://127.0.0.1:{proxy.port}")
+        for rubbish in (b":7", b"*1\r\n:3", b"$12\r\nmaxmemory:-5", b"$13\r\nmaxmemory:1e9x"):
+            proxy.rubbish = rubbish + b"\r\n"
+            assert await link.memory() is None, rubbish
+        proxy.rubbish = b""
+        assert await link.memory() == 0
+        await link.close()
+
+    try:
+        asyncio.run(test())
+    finally:
+        proxy.close()
+
+
 def test_what_is_sent_again_because_its_answer_was_lost_is_done_once(
     serve: Serve, start_redis: StartRedis
 ) -> None:
@@ -199,7 +277,7 @@ def test_what_is_sent_again_because_its_answer_was_lost_is_done_once(
         losing(scripts.COMMIT, lambda: replicas.step(stream, 2, prompt="a"))
         assert replicas.get(stream).json()["step"] == 2
         losing(scripts.COMMIT, lambda: replicas.post(stream, "rewind", step=1))
-        losing(scripts.READ_STATE, lambda: replicas.step(stream, 2, prompt="a"))
+        losing(scripts.READ_FIELD, lambda: replicas.step(stream, 2, prompt="a"))
         forks = losing(scripts.ADD, lambda: replicas.post(stream, "fork", n=3))["data"]
         losing(scripts.GIVE_BACK, lambda: replicas.post(stream, "fork"))
         assert len(client.keys("*:stream:*")) == 5
@@ -422,7 +500,7 @@ def test_a_connection_that_ends_while_it_is_written_to_is_one_more_that_is_lost(
     async def test() -> None:
         nonlocal lost
         link = redis_link.RedisLink(f"redis://127.0.0.1:{redis_port}")
-        asked: Any = scripts.READ, ["none"] * 7, ["none", 100]
+        asked: Any = scripts.READ, b"", (["none"] * 7, ["none", 100])
         assert await link.run(*asked) == [scripts.UNKNOWN]
         lost = 1
         assert await link.run(*asked) == [scripts.UNKNOWN], "a command is sent once more"
@@ -455,7 +533,7 @@ def test_a_connection_reads_no_version_from_disk(
 def test_a_call_is_cancelled_at_any_moment(redis_port: int, loop: Callable[..., None]) -> None:
     async def test() -> None:
         link = redis_link.RedisLink(f"redis://127.0.0.1:{redis_port}")
-        asked: Any = scripts.READ, ["none"] * 7, ["none", 100]
+        asked: Any = scripts.READ, b"", (["none"] * 7, ["none", 100])
         assert await link.run(*asked) == [scripts.UNKNOWN]
         in_flight = dropped = 0
         for moment in range(200):

@@ -14,6 +14,7 @@ import pytest
 import redis
 
 from sruserve.server.settings import SettingsError, load_settings
+from sruserve.server.streams import scripts
 from sruserve.server.streams.redis_link import Call, RedisLink
 from tests.server.conftest import Serve
 from tests.server.streams.conftest import ACME, KEYS, Replicas, StartRedis
@@ -183,13 +184,14 @@ def test_forks_go_to_redis_a_few_dozen_in_one_message(
     serve: Serve, redis_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     together: list[int] = []
-    run_each = RedisLink.run_each
+    run_together = RedisLink._together
 
     async def count(link: RedisLink, script: str, calls: Sequence[Call]) -> list[Any]:
-        together.append(len(calls))
-        return await run_each(link, script, calls)
+        if script == scripts.ADD:
+            together.append(len(calls))
+        return await run_together(link, script, calls)
 
-    monkeypatch.setattr(RedisLink, "run_each", count)
+    monkeypatch.setattr(RedisLink, "_together", count)
     keys = json.dumps([{"tenant": "acme", "key": ACME, "state_bytes": 245_000}])
     store = f"redis://127.0.0.1:{redis_port}/5"
     with serve("characters", state_keys=KEYS, store=store, api_keys=keys) as (client, application):

@@ -1,0 +1,123 @@
+"""A stream that outlives its end because it is in a step counts for as long as it lives."""
+
+from typing import Any
+
+import pytest
+import redis
+
+from sruserve.server.api.catalogue import Catalogue
+from sruserve.server.api.served import Served
+from sruserve.server.errors import ServeError
+from sruserve.server.streams import redis_store, scripts
+from sruserve.server.streams.service import Streams
+from sruserve.server.streams.view import StreamView
+from sruserve.server.tenants import KeyEntry, Tenant
+from tests.server.streams.conftest import ACME
+from tests.server.streams.test_quotas import _counted_in_redis
+from tests.server.streams.test_redis_forks import DB, only_redis
+from tests.server.streams.test_service import Run, run, write  # noqa: F401
+
+TENANT = Tenant("outlives", KeyEntry(key=ACME))
+ENDS = f"sruserve:ends:{TENANT.id.hex()}"
+
+
+async def overtaken(streams: Streams, served: Served, client: redis.Redis, stream: str) -> None:
+    """Its end is over, and a new stream counts it out."""
+    assert client.zadd(ENDS, {stream: 1}) == 0
+    await streams.create(served, None)
+    assert client.zscore(ENDS, stream) is None
+
+
+def check(client: redis.Redis, stream: str) -> None:
+    """A stream counts until its key goes, but for a few milliseconds of other commands."""
+    end: Any = client.zscore(ENDS, stream)
+    key: Any = client.pexpiretime(f"sruserve:stream:{TENANT.id.hex()}:{stream}")
+    assert end >= key - 100
+    assert client.zscore(ENDS.replace("ends", "expired"), stream) is None
+    assert client.hexists(ENDS.replace("ends", "sizes"), stream)
+    _counted_in_redis(client, TENANT)
+
+
+@only_redis
+@pytest.mark.parametrize("then", ["refused", "renewed", "committed"])
+def test_a_stream_that_is_counted_out_during_its_step_is_counted_again(
+    run: Run,  # noqa: F811
+    redis_port: int,
+    monkeypatch: pytest.MonkeyPatch,
+    then: str,
+) -> None:
+    monkeypatch.setattr(redis_store, "_RENEW_SECONDS", 60)
+
+    async def test(streams: Streams, catalogue: Catalogue) -> None:
+        served = catalogue["characters"].of(TENANT)
+        client = redis.Redis(port=redis_port, db=DB)
+        stream = (await streams.create(served, None)).id
+        await streams.step(served, stream, 1, b"a", write)
+
+        async def work(view: StreamView) -> bytes:
+            await overtaken(streams, served, client, stream)
+            if then == "renewed":
+                store: Any = streams._store
+                ((key, taken),) = store._taken.items()
+                assert await store._run(scripts.RENEW, key, taken.lease, 5000, stream) == 1
+                check(client, stream)
+            if then == "refused":
+                await write(view)
+                raise ServeError("no reply")
+            return await write(view)
+
+        if then == "refused":
+            with pytest.raises(ServeError):
+                await streams.step(served, stream, 2, b"a", work)
+        else:
+            await streams.step(served, stream, 2, b"a", work)
+        check(client, stream)
+        client.flushdb()
+        client.close()
+
+    run(test)
+
+
+@only_redis
+def test_who_takes_a_stream_near_its_end_puts_its_count_off_too(
+    run: Run,  # noqa: F811
+    redis_port: int,
+) -> None:
+    async def test(streams: Streams, catalogue: Catalogue) -> None:
+        served = catalogue["characters"].of(TENANT)
+        client = redis.Redis(port=redis_port, db=DB)
+        stream = (await streams.create(served, None, idle_seconds=1)).id
+
+        async def work(view: StreamView) -> bytes:
+            assert client.pttl(f"sruserve:stream:{TENANT.id.hex()}:{stream}") > 1000
+            check(client, stream)
+            return await write(view)
+
+        await streams.step(served, stream, 1, b"a", work)
+        check(client, stream)
+        client.flushdb()
+        client.close()
+
+    run(test)
+
+
+@only_redis
+def test_a_stream_whose_own_commit_counts_it_out_counts_whole(
+    run: Run,  # noqa: F811
+    redis_port: int,
+) -> None:
+    async def test(streams: Streams, catalogue: Catalogue) -> None:
+        served = catalogue["characters"].of(TENANT)
+        client = redis.Redis(port=redis_port, db=DB)
+        stream = (await streams.create(served, None)).id
+
+        async def work(view: StreamView) -> bytes:
+            client.zadd(ENDS, {stream: 1})
+            return await write(view)
+
+        await streams.step(served, stream, 1, b"a", work)
+        check(client, stream)
+        client.flushdb()
+        client.close()
+
+    run(test)
