@@ -19,6 +19,7 @@ from sruserve.server.connections import Connections, Place
 from sruserve.server.errors import HeadTooLarge, Overloaded, ServeError
 from sruserve.server.intake import Arriving, Inflow, Intake
 from sruserve.server.joined_writes import JoinedWrites
+from sruserve.server.parse_turns import has_left
 from sruserve.server.patience import Patience
 
 # Requests that wait behind one of the same connection before reading pauses. While it does not,
@@ -278,6 +279,9 @@ class Protocol(Arriving, Patience, HttpToolsProtocol):
         """Parse one piece of what waits, when others have had their turn."""
         if self.transport.is_closing():
             self._unparsed.clear()
+        elif has_left(self.transport):
+            self.transport.abort()
+            return
         elif self._may_parse():
             self._parse_next()
             if self._may_parse():

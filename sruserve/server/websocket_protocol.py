@@ -15,6 +15,7 @@ from websockets.protocol import State
 from sruserve.server.connections import Connections, Place
 from sruserve.server.errors import Overloaded, ServeError
 from sruserve.server.intake import Arriving, Inflow, Intake
+from sruserve.server.parse_turns import has_left
 from sruserve.server.patience import Patience
 
 _POLICY, _TRY_LATER = 1008, 1013  # codes of RFC 6455 and of its registry
@@ -80,7 +81,7 @@ class WebSocketProtocol(Arriving, Patience, WebSocketsSansIOProtocol):
         self._unparsed += data
         self._received += len(data)
         if self._turns.left > 0:
-            self.parse_more()
+            self._parse()
         elif self._unparsed:
             self._wait()
             self._count()
@@ -129,7 +130,13 @@ class WebSocketProtocol(Arriving, Patience, WebSocketsSansIOProtocol):
         self.transport.close()
 
     def parse_more(self) -> None:
-        """Parse a piece of what has come."""
+        """Parse a piece, when others have had their turn."""
+        if not self.transport.is_closing() and has_left(self.transport):
+            self.transport.abort()
+        else:
+            self._parse()
+
+    def _parse(self) -> None:
         self._parse_piece()
         self._count()
 

@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 import pytest
 
-from sruserve.server.app import Application
 from sruserve.server.parse_turns import ParseTurns
 from sruserve.server.protocol import Protocol
 from sruserve.server.websocket_protocol import WebSocketProtocol
@@ -204,15 +203,25 @@ def test_all_that_wait_get_a_piece_in_their_order_and_a_turn_ends() -> None:
     assert max(map(len, asyncio.run(run()))) == 4
 
 
+@pytest.mark.parametrize(
+    ("begin", "data", "kind", "event"),
+    [
+        (b"", GET * 2000, Protocol, "on_headers_complete"),
+        (b"", CHUNKED + b"1\r\n \r\n" * 10_000, Protocol, "on_body"),
+        (UPGRADE, FRAGMENTS[0] + FRAGMENTS[1] * 10_000, WebSocketProtocol, "handle_cont"),
+    ],
+    ids=["heads", "chunks", "frames"],
+)
 def test_what_waits_of_a_client_that_leaves_is_dropped(
-    server: tuple[httpx.Client, Application], counted: Counted
+    serve: Serve, counted: Counted, begin: bytes, data: bytes, kind: type, event: str
 ) -> None:
-    client, application = server
-    counted.count(Protocol, "on_headers_complete")
-    client.get("/livez")
-    with connect(client, b"") as connection:
+    counted.count(Protocol, "on_message_begin")
+    with serve("question", receive_grace_seconds=60) as (client, application):
         client.get("/livez")
-        counted.arrive([connection], GET * 2000)
-    until(lambda: not application.intake.turns._waiting)
-    client.get("/livez")
-    assert counted.all < 1000
+        with connect(client, begin) as connection:
+            assert not begin or b" 101 " in connection.recv(4096)
+            counted.count(kind, event)
+            client.get("/livez")
+            counted.arrive([connection], data)
+        until(lambda: application.connections.open == 1)
+        assert counted.all < 5000
