@@ -6,7 +6,8 @@ from collections import OrderedDict
 from typing import Protocol
 
 # The cost of the parsing in one turn: about a byte of the dearest kind, or a few milliseconds.
-_TURN_COST = 16 << 10
+_TURN_COST = 32 << 10
+_FRESH_COST = 16 << 10  # of that, for what has just come, so that short requests do not wait
 _LEFT = getattr(select, "POLLRDHUP", 0)  # Linux tells that also of a connection that is not read
 
 
@@ -32,7 +33,7 @@ class ParseTurns:
     def spend(self, cost: int) -> None:
         """Something was parsed."""
         self.left -= cost
-        if self.left <= 0:
+        if self.left <= _FRESH_COST:
             self._schedule()
 
     def wait(self, parser: Parser) -> None:
@@ -52,7 +53,7 @@ class ParseTurns:
     def _begin(self) -> None:
         self._scheduled, self.left = False, _TURN_COST
         try:
-            while self._waiting and self.left > 0:
+            while self._waiting and self.left > _FRESH_COST:
                 parser, _ = self._waiting.popitem(last=False)
                 parser.parse_more()
         finally:

@@ -57,17 +57,17 @@ class _Flow(FlowControl):
 
     def pause_reading(self) -> None:
         """Ask for a pause."""
-        if self.held:
+        if not self.read_paused:
             self.read_paused = True
-        else:
-            super().pause_reading()
+            if not self.held:
+                self._transport.pause_reading()
 
     def resume_reading(self) -> None:
         """Ask for its end."""
-        if self.held:
+        if self.read_paused:
             self.read_paused = False
-        else:
-            super().resume_reading()
+            if not self.held:
+                self._transport.resume_reading()
 
 
 class Protocol(Arriving, Patience, HttpToolsProtocol):
@@ -150,7 +150,12 @@ class Protocol(Arriving, Patience, HttpToolsProtocol):
         if self._unparsed:
             self._unparsed += data
             self.flow.hold()
-        elif self._is_short(data) and self._turns.left > 0 and len(self.pipeline) < _PIPELINED:
+        elif (
+            len(data) <= _PIECE_BYTES
+            and self._turns.left > 0
+            and len(self.pipeline) < _PIPELINED
+            and data.count(_END) < 2  # of more than one head, each is a piece
+        ):
             self._parse_piece(data, len(data))
         else:
             self._unparsed += data
@@ -279,7 +284,7 @@ class Protocol(Arriving, Patience, HttpToolsProtocol):
         """Parse one piece of what waits, when others have had their turn."""
         if self.transport.is_closing():
             self._unparsed.clear()
-        elif has_left(self.transport):
+        elif self.flow.held and has_left(self.transport):
             self.transport.abort()
             return
         elif self._may_parse():
@@ -302,10 +307,6 @@ class Protocol(Arriving, Patience, HttpToolsProtocol):
 
     def _may_parse(self) -> bool:
         return bool(self._unparsed) and len(self.pipeline) < _PIPELINED
-
-    def _is_short(self, data: bytes) -> bool:
-        """Whether there is at most one head's end in it, and few chunks."""
-        return len(data) <= _PIECE_BYTES and data.count(_END) < 2
 
     def _parse_next(self) -> None:
         size = min(self._length() - self._taken, _BODY_PIECE_BYTES) if self._in_body else 0
