@@ -11,6 +11,7 @@ ServeError
 │   ├── ConstraintUnsatisfiable 422  constraint_unsatisfiable
 │   ├── MalformedBody           400  malformed_body
 │   ├── BodyTooLarge            413  body_too_large
+│   ├── HeadTooLarge            431  head_too_large
 │   ├── RequestTimeout          408  request_timeout
 │   ├── UnsupportedMediaType    415  unsupported_media_type
 │   ├── OriginNotAllowed        403  origin_not_allowed
@@ -164,6 +165,12 @@ class BodyTooLarge(InvalidRequest):
     """The body is over the operator's limit, whatever its headers said."""
 
     status, code = 413, "body_too_large"
+
+
+class HeadTooLarge(InvalidRequest):
+    """The head of a request is too long, or has too many headers."""
+
+    status, code = 431, "head_too_large"
 
 
 class RequestTimeout(InvalidRequest):

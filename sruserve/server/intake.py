@@ -5,6 +5,7 @@ from collections.abc import Hashable
 
 from sruserve.server.budget import Budget
 from sruserve.server.errors import Overloaded, RequestTimeout, ServeError
+from sruserve.server.parse_turns import ParseTurns
 
 # Each connection may hold so much beside the budget, so that small requests always get in.
 FREE_BYTES = 16 << 10
@@ -18,11 +19,13 @@ class Intake:
     grace_seconds, bytes_per_second: the time of one message is the grace, and then as long as its
         bytes take at this rate.
     most: bytes of one message that count for its time.
+    turns: bounds what is parsed in one turn of the event loop.
     """
 
     def __init__(self, limit: int, grace_seconds: float, bytes_per_second: int, most: int) -> None:
         self.budget = Budget(limit, _full, share=limit // 2)
         self.grace_seconds, self._rate, self._most = grace_seconds, bytes_per_second, most
+        self.turns = ParseTurns()
 
     def seconds(self, received: int) -> float:
         """How long a message may take of which so many bytes have come."""

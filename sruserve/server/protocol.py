@@ -7,6 +7,7 @@ from typing import Any, cast
 import httptools
 from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
@@ -15,16 +16,58 @@ from uvicorn.protocols.http.httptools_impl import (
 from uvicorn.server import ServerState
 
 from sruserve.server.connections import Connections, Place
-from sruserve.server.errors import Overloaded, ServeError
+from sruserve.server.errors import HeadTooLarge, Overloaded, ServeError
 from sruserve.server.intake import Arriving, Inflow, Intake
 from sruserve.server.joined_writes import JoinedWrites
+from sruserve.server.parse_turns import has_left
 from sruserve.server.patience import Patience
 
 # Requests that wait behind one of the same connection before reading pauses. While it does not,
 # a client that leaves is seen.
 _PIPELINED = 16
-_PIECE_BYTES = 16 << 10  # what is parsed before looking how many requests wait
 _MOST_SILENT = 64 << 10  # bytes without an end of a head, or a part of a body
+_MOST_HEADERS = 256
+_END = b"\r\n\r\n"  # of a head, and of a chunked body
+# The parser cannot be stopped within a piece, so none has more than one head, or many chunks.
+_PIECE_BYTES = 1 << 10
+_BODY_PIECE_BYTES = 16 << 10  # of a body whose length is known: nothing else is in it
+# In units of `ParseTurns`. A piece costs that for its head, and one for each byte.
+_PIECE_COST = 256
+_BODY_BYTES_PER_COST = 16
+
+
+class _Flow(FlowControl):
+    """Reading pauses for those who ask, and while too many bytes wait to be parsed."""
+
+    held = False
+
+    def hold(self) -> None:
+        """Do not read, whoever asks for it."""
+        if not self.held:
+            if not self.read_paused:
+                self._transport.pause_reading()
+            self.held = True
+
+    def release(self) -> None:
+        """Read again, unless somebody asked for a pause."""
+        if self.held:
+            self.held = False
+            if not self.read_paused:
+                self._transport.resume_reading()
+
+    def pause_reading(self) -> None:
+        """Ask for a pause."""
+        if not self.read_paused:
+            self.read_paused = True
+            if not self.held:
+                self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Ask for its end."""
+        if self.read_paused:
+            self.read_paused = False
+            if not self.held:
+                self._transport.resume_reading()
 
 
 class Protocol(Arriving, Patience, HttpToolsProtocol):
@@ -38,11 +81,12 @@ class Protocol(Arriving, Patience, HttpToolsProtocol):
 
     problem: ServeError | None = None
     _running: RequestResponseCycle | None = None
-    _unparsed = b""  # while too many requests wait
+    flow: _Flow
     _silent = 0  # bytes of a head, or behind a body, that the parser may be keeping
     _heads = 0  # bytes of the heads of requests that wait
     _with_app = 0  # bytes of a body that the application has, and goes on receiving
     _in_body = False
+    _taken = 0  # bytes of the body that the parser has found
     _deaf = False  # what comes is dropped: the connection ends with the next reply
     _lingers = False  # the last reply is sent, and the client is still sending
     _wrong = "Invalid HTTP request received."  # what is said of a request that cannot be
@@ -57,13 +101,16 @@ class Protocol(Arriving, Patience, HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
+        self._unparsed = bytearray()  # while too many requests wait, or this connection
         self._intake: Intake = app_state["intake"]
+        self._turns = self._intake.turns
         self._all: Connections = app_state["connections"]
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client has connected."""
         joined = JoinedWrites(transport, self.loop, self._linger)
         super().connection_made(cast(asyncio.Transport, joined))
+        self.flow = _Flow(self.transport)
         place = self._all.add(self.client[0] if self.client else "")
         self._inflow = Inflow(self._intake, place)
         if place is not None:
@@ -81,7 +128,8 @@ class Protocol(Arriving, Patience, HttpToolsProtocol):
         if self._running is not None and not self._running.response_complete:
             self._running.disconnected = True
             self._running.message_event.set()
-        self._unparsed = b""
+        self._unparsed.clear()
+        self._turns.forget(self)
         self.pipeline.clear()
         if self.scope is not None:
             self.scope.pop("connection", None)  # type: ignore[typeddict-item]
@@ -95,12 +143,23 @@ class Protocol(Arriving, Patience, HttpToolsProtocol):
         self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Parse what has come, unless too many requests wait."""
+        """Parse what has come, unless too many requests wait, or this turn has parsed enough."""
         if self._deaf:
             return
-        self._unparsed = self._unparsed + data if self._unparsed else data
         self._received += len(data)
-        self._parse()
+        if self._unparsed:
+            self._unparsed += data
+            self.flow.hold()
+        elif (
+            len(data) <= _PIECE_BYTES
+            and self._turns.left > 0
+            and len(self.pipeline) < _PIPELINED
+            and data.count(_END) < 2  # of more than one head, each is a piece
+        ):
+            self._parse_piece(data, len(data))
+        else:
+            self._unparsed += data
+            self._parse()
         if self._in_body or self._silent or self._unparsed or self.pipeline:
             self._count()
 
@@ -160,7 +219,8 @@ class Protocol(Arriving, Patience, HttpToolsProtocol):
 
     def give_up(self, problem: ServeError) -> None:
         """Receive no more. Whoever reads the request that is coming says why."""
-        self._unparsed, self._silent = b"", 0
+        self._unparsed.clear()
+        self._silent = 0
         coming = self.cycle
         busy = coming is not None and not coming.response_complete
         if busy and self._in_body:
@@ -198,6 +258,8 @@ class Protocol(Arriving, Patience, HttpToolsProtocol):
         if not self._in_body or self._lingers:
             return False
         self._deaf = self._lingers = True
+        self._unparsed.clear()
+        self.flow.release()
         self.cycle.body = bytearray()
         self._inflow.lower(0)
         self._place.idle[self] = None
@@ -214,17 +276,76 @@ class Protocol(Arriving, Patience, HttpToolsProtocol):
         self._left = True
         self._place.idle.pop(self, None)
         cast(JoinedWrites, self.transport).forget()
+        self.flow.release()
         self.forget_arrival()
         return self._place
 
+    def parse_more(self) -> None:
+        """Parse one piece of what waits, when others have had their turn."""
+        if self.transport.is_closing():
+            self._unparsed.clear()
+        elif self.flow.held and has_left(self.transport):
+            self.transport.abort()
+            return
+        elif self._may_parse():
+            self._parse_next()
+            if self._may_parse():
+                self._turns.wait(self)
+        if not self._unparsed:
+            self.flow.release()
+        if not self._left and not self._deaf:
+            self._count()
+
     def _parse(self) -> None:
-        while self._unparsed and len(self.pipeline) < _PIPELINED:
-            piece = self._unparsed[:_PIECE_BYTES]
-            self._unparsed = self._unparsed[_PIECE_BYTES:]
-            self._silent += len(piece)
-            self._feed(piece)
-            if self._silent > _MOST_SILENT:
-                self._hang_up("The head of the request is too long.")
+        while self._may_parse():
+            if self._turns.left <= 0:
+                self._turns.wait(self)
+                return
+            self._parse_next()
+        if not self._unparsed:
+            self.flow.release()
+
+    def _may_parse(self) -> bool:
+        return bool(self._unparsed) and len(self.pipeline) < _PIPELINED
+
+    def _parse_next(self) -> None:
+        size = min(self._length() - self._taken, _BODY_PIECE_BYTES) if self._in_body else 0
+        cost = size // _BODY_BYTES_PER_COST
+        if size <= 0:
+            end = self._unparsed.find(_END, 0, _PIECE_BYTES)
+            size = cost = end + len(_END) if end >= 0 else _PIECE_BYTES
+        piece = bytes(self._unparsed[:size])
+        del self._unparsed[:size]
+        self._parse_piece(piece, cost)
+
+    def _length(self) -> int:
+        """The length of the body that is coming; 0: not known."""
+        for name, value in self.headers:
+            if name == b"transfer-encoding":  # trailers follow, and may give any length
+                return 0
+            if name == b"content-length":
+                return int(value)
+        return 0
+
+    def _parse_piece(self, piece: bytes, cost: int) -> None:
+        self._turns.spend(_PIECE_COST + cost)
+        self._silent += len(piece)
+        self._feed(piece)
+        if self._silent and self._is_head_too_large():
+            self._refuse_head()
+
+    def _is_head_too_large(self) -> bool:
+        headers = self.headers or ()
+        return self._silent > _MOST_SILENT or len(headers) > _MOST_HEADERS
+
+    def _refuse_head(self) -> None:
+        self._stop_parsing()
+        self._answer(
+            HeadTooLarge(
+                "the head of the request is too long or has too many headers; send up to "
+                f"{_MOST_HEADERS} headers and {_MOST_SILENT} bytes"
+            )
+        )
 
     def _feed(self, data: bytes) -> None:
         """Parse it. Nothing is logged that a client could write at will."""
@@ -238,7 +359,7 @@ class Protocol(Arriving, Patience, HttpToolsProtocol):
                     return
                 rest = data[upgrade.args[0] :]
                 if self._opens_socket():
-                    rest, self._unparsed, self._in_body = rest + self._unparsed, b"", False
+                    rest, self._unparsed, self._in_body = rest + self._unparsed, bytearray(), False
                     self.handle_websocket_upgrade()
                     cast(asyncio.Protocol, self.transport.get_protocol()).data_received(rest)
                     return
@@ -248,16 +369,25 @@ class Protocol(Arriving, Patience, HttpToolsProtocol):
                 self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
                 data = head + rest
             except httptools.HttpParserError:
-                self._hang_up(self._wrong)
+                if self._is_head_too_large():
+                    self._refuse_head()
+                else:
+                    self._hang_up(self._wrong)
                 return
 
     def _hang_up(self, why: str) -> None:
-        self._unparsed, self._in_body, self._silent, self._deaf = b"", False, 0, True
+        self._stop_parsing()
         self.send_400_response(why)
+
+    def _stop_parsing(self) -> None:
+        self._unparsed.clear()
+        self._in_body, self._silent, self._deaf = False, 0, True
 
     def on_headers_complete(self) -> None:
         """Begin the request, or queue it behind another one."""
         self._unset_keepalive_if_required()
+        if len(self.headers) > _MOST_HEADERS:
+            raise ValueError
         hosts = [name for name, _ in self.headers if name == b"host"]
         if len(hosts) != 1 and (hosts or self.parser.get_http_version() == "1.1"):
             self._wrong = "A request must have one Host header."
@@ -265,13 +395,14 @@ class Protocol(Arriving, Patience, HttpToolsProtocol):
         self.scope["connection"] = self  # type: ignore[typeddict-unknown-key]
         super().on_headers_complete()
         self._heads = self._heads + self._silent if self.pipeline else 0
-        self._silent, self._in_body = 0, True
+        self._silent, self._in_body, self._taken = 0, True, 0
         if 0 < len(self.pipeline) < _PIPELINED:
             self.flow.resume_reading()
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body."""
         self._silent = 0
+        self._taken += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -291,7 +422,7 @@ class Protocol(Arriving, Patience, HttpToolsProtocol):
             if self._running is None or self._running.response_complete:
                 self._place.idle[self] = None
         if self.transport.is_closing():
-            self._unparsed = b""
+            self._unparsed.clear()
             return
         self._parse()
         if len(self.pipeline) >= _PIPELINED:

@@ -15,10 +15,15 @@ from websockets.protocol import State
 from sruserve.server.connections import Connections, Place
 from sruserve.server.errors import Overloaded, ServeError
 from sruserve.server.intake import Arriving, Inflow, Intake
+from sruserve.server.parse_turns import has_left
 from sruserve.server.patience import Patience
 
 _POLICY, _TRY_LATER = 1008, 1013  # codes of RFC 6455 and of its registry
-_PIECE_BYTES = 16 << 10  # what is parsed in one turn of the event loop: frames may be tiny
+# What is parsed at once: frames may be tiny. Within a long frame it may be more.
+_PIECE_BYTES, _LONG_PIECE_BYTES = 1 << 10, 4 << 10
+# In units of `ParseTurns`.
+_PIECE_COST, _FRAME_COST = 256, 24
+_BYTES_PER_COST = 16
 
 
 class WebSocketProtocol(Arriving, Patience, WebSocketsSansIOProtocol):
@@ -41,6 +46,7 @@ class WebSocketProtocol(Arriving, Patience, WebSocketsSansIOProtocol):
         self.timeout_keep_alive = config.timeout_keep_alive
         self._unparsed = bytearray()
         self._intake: Intake = app_state["intake"]
+        self._turns = self._intake.turns
         self._all: Connections = app_state["connections"]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -54,6 +60,8 @@ class WebSocketProtocol(Arriving, Patience, WebSocketsSansIOProtocol):
         """The client has left."""
         self._left = True
         self.forget_arrival()
+        self._unparsed.clear()
+        self._turns.forget(self)
         self._all.remove(self, self._place)
         if self.handshake_initiated and hasattr(self, "scope"):
             self.scope.pop("connection", None)  # type: ignore[typeddict-item]
@@ -72,7 +80,11 @@ class WebSocketProtocol(Arriving, Patience, WebSocketsSansIOProtocol):
         """Keep what has come, and parse some of it."""
         self._unparsed += data
         self._received += len(data)
-        self._parse()
+        if self._turns.left > 0:
+            self._parse()
+        elif self._unparsed:
+            self._wait()
+            self._count()
 
     def claim(self, owner: Hashable) -> None:
         """From now on the bytes are a tenant's, or the client's; raises `Overloaded`."""
@@ -108,15 +120,32 @@ class WebSocketProtocol(Arriving, Patience, WebSocketsSansIOProtocol):
     def give_up(self, problem: ServeError) -> None:
         """Close, and say why as far as a close frame has room for it."""
         self._unparsed.clear()
+        self.frames.clear()
+        self.conn.reader.discard()
+        self._inflow.lower(self._with_app)  # others may need the room in this very turn
         code = _TRY_LATER if isinstance(problem, Overloaded) else _POLICY
         self.conn.fail(code, problem.code)
         self.transport.write(b"".join(self.conn.data_to_send()))
         self.close_sent = True
         self.transport.close()
 
+    def parse_more(self) -> None:
+        """Parse a piece, when others have had their turn."""
+        if not self.transport.is_closing() and has_left(self.transport):
+            self.transport.abort()
+        else:
+            self._parse()
+
     def _parse(self) -> None:
         self._parse_piece()
         self._count()
+
+    def _wait(self) -> None:
+        """Parse the rest when others have had their turn."""
+        if not self.read_paused:
+            self.read_paused = True
+            self.transport.pause_reading()
+        self._turns.wait(self)
 
     def _parse_piece(self) -> None:
         # before the handshake's answer, and while the application has a message, the rest waits
@@ -124,17 +153,16 @@ class WebSocketProtocol(Arriving, Patience, WebSocketsSansIOProtocol):
         taken = self.queue.empty() or self.close_sent
         if not self._unparsed or self.transport.is_closing() or not (answered and taken):
             return
-        piece = bytes(self._unparsed[:_PIECE_BYTES])
-        del self._unparsed[:_PIECE_BYTES]
+        size = min(_LONG_PIECE_BYTES, max(_PIECE_BYTES, len(self.conn.reader.buffer)))
+        piece = bytes(self._unparsed[:size])
+        del self._unparsed[:size]
+        self._turns.spend(_PIECE_COST + len(piece) // _BYTES_PER_COST)
         super().data_received(piece)
         if self.conn.handshake_exc is not None and not self.handshake_initiated:
             self.transport.write(b"".join(self.conn.data_to_send()))
             self.transport.close()
         elif self._unparsed:
-            if not self.read_paused:
-                self.read_paused = True
-                self.transport.pause_reading()
-            self.loop.call_soon(self._parse)
+            self._wait()
         else:
             self._go_on()
 
@@ -154,10 +182,15 @@ class WebSocketProtocol(Arriving, Patience, WebSocketsSansIOProtocol):
 
     def _go_on(self) -> None:
         if self._unparsed:
-            self.loop.call_soon(self._parse)
+            self._turns.wait(self)
         elif self.read_paused and self.queue.empty() and not self.transport.is_closing():
             self.read_paused = False
             self.transport.resume_reading()
+
+    def handle_events(self) -> None:
+        """Frames have come, and each costs its time."""
+        self._turns.spend(_FRAME_COST * len(self.conn.events))
+        super().handle_events()
 
     def send_receive_event_to_app(self) -> None:
         """A message is complete."""

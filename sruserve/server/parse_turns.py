@@ -1,0 +1,68 @@
+"""Share each turn of the event loop among the connections whose bytes wait to be parsed."""
+
+import asyncio
+import select
+from collections import OrderedDict
+from typing import Protocol
+
+# The cost of the parsing in one turn: about a byte of the dearest kind, or a few milliseconds.
+_TURN_COST = 32 << 10
+_FRESH_COST = 16 << 10  # of that, for what has just come, so that short requests do not wait
+_LEFT = getattr(select, "POLLRDHUP", 0)  # Linux tells that also of a connection that is not read
+
+
+class Parser(Protocol):
+    """A connection with unparsed bytes."""
+
+    def parse_more(self) -> None:
+        """Parse one piece, spend its cost, and wait again if bytes are left."""
+        ...
+
+
+class ParseTurns:
+    """Connections parse at once while something is left, and else in the order of their waiting.
+
+    left: what the parsing may still cost before the event loop runs its other callbacks.
+    """
+
+    def __init__(self) -> None:
+        self.left = _TURN_COST
+        self._waiting: OrderedDict[Parser, None] = OrderedDict()
+        self._scheduled = False
+
+    def spend(self, cost: int) -> None:
+        """Something was parsed."""
+        self.left -= cost
+        if self.left <= _FRESH_COST:
+            self._schedule()
+
+    def wait(self, parser: Parser) -> None:
+        """Let a connection parse its next piece after those that wait already."""
+        self._waiting[parser] = None
+        self._schedule()
+
+    def forget(self, parser: Parser) -> None:
+        """The connection is closed."""
+        self._waiting.pop(parser, None)
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._begin)
+
+    def _begin(self) -> None:
+        self._scheduled, self.left = False, _TURN_COST
+        try:
+            while self._waiting and self.left > _FRESH_COST:
+                parser, _ = self._waiting.popitem(last=False)
+                parser.parse_more()
+        finally:
+            if self._waiting:
+                self._schedule()
+
+
+def has_left(transport: asyncio.BaseTransport) -> bool:
+    """Whether the client sends no more. While reading is paused, the transport does not tell."""
+    poll = select.poll()
+    poll.register(transport.get_extra_info("socket"), _LEFT)
+    return bool(poll.poll(0))

@@ -1,0 +1,227 @@
+"""A turn of the event loop parses little, however much has come over how many connections."""
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import httpx
+import pytest
+
+from sruserve.server.parse_turns import ParseTurns
+from sruserve.server.protocol import Protocol
+from sruserve.server.websocket_protocol import WebSocketProtocol
+from tests.server.conftest import Serve
+from tests.server.test_clients_that_leave import until
+from tests.server.test_intake import CHUNKED, UPGRADE, code, connect, head, told
+
+GET = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
+FRAGMENTS = b"\x01\x80" + bytes(4), b"\x00\x80" + bytes(4)  # the first, and one more
+CONNECTIONS = 24
+
+
+class Counted:
+    """How many events of a kind there are between two turns of the server's event loop, at most."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.most = self.all = self._now = 0
+        self._patch = patch
+        self.loop: asyncio.AbstractEventLoop | None = None
+
+    def count(self, kind: type, name: str) -> None:
+        """Count the calls of a method."""
+        method = getattr(kind, name)
+
+        def counting(*given: Any) -> None:
+            if self.loop is None:
+                self.loop = asyncio.get_running_loop()
+                self.loop.call_soon(self._beat)
+            self._now += 1
+            self.all += 1
+            method(*given)
+
+        self._patch.setattr(kind, name, counting)
+
+    def _beat(self) -> None:
+        self.most, self._now = max(self.most, self._now), 0
+        if self.loop is not None:
+            self.loop.call_soon(self._beat)
+
+    def arrive(self, connections: list[socket.socket], data: bytes) -> None:
+        """Let all of it come within one turn."""
+        assert self.loop is not None
+        gate = threading.Event()
+        self.loop.call_soon_threadsafe(gate.wait, 20)
+        for each in connections:
+            each.setblocking(False)
+            assert each.send(data) > len(data) // 2
+            each.settimeout(20)
+        self.most = self.all = self._now = 0
+        gate.set()
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counted]:
+    """Counts nothing yet."""
+    counted = Counted(monkeypatch)
+    yield counted
+    counted.loop = None
+
+
+@pytest.mark.parametrize(
+    ("data", "event", "most"),
+    [
+        (GET * 2000, "on_headers_complete", 128),
+        (GET[:-2] + b"a:\r\n" * 15_000 + b"\r\n", "on_header", 6000),
+        (CHUNKED + b"1\r\n \r\n" * 10_000, "on_body", 5000),
+        (head(100) + b"a" * 100 + CHUNKED + b"1\r\n \r\n" * 10_000, "on_body", 5000),
+        (CHUNKED + b"0\r\nx: y\r\n\r\n" + GET * 2000, "on_headers_complete", 128),
+    ],
+    ids=["heads", "headers", "chunks", "chunks behind a body", "heads behind trailers"],
+)
+def test_a_turn_parses_little_of_what_comes_over_http(
+    serve: Serve, counted: Counted, data: bytes, event: str, most: int
+) -> None:
+    counted.count(Protocol, event)
+    with serve("question", receive_grace_seconds=60) as (client, _), ExitStack() as stack:
+        client.get("/livez")
+        client.post("/v1/score", content=b"{")
+        opened = [stack.enter_context(connect(client, b"")) for _ in range(CONNECTIONS)]
+        client.get("/livez")  # they are open
+        counted.arrive(opened, data)
+        assert client.get("/livez").status_code == 200
+        until(lambda: counted.all > most)
+        assert client.get("/livez").status_code == 200
+        assert counted.most <= 2 * most  # a turn may end between two that are counted
+
+
+def test_a_turn_parses_few_frames(serve: Serve, counted: Counted) -> None:
+    most = 1400
+    counted.count(WebSocketProtocol, "handle_events")
+    with serve("question", receive_grace_seconds=60) as (client, _), ExitStack() as stack:
+        opened = []
+        for _ in range(CONNECTIONS):
+            connection = stack.enter_context(connect(client, UPGRADE))
+            assert b" 101 " in connection.recv(4096)
+            connection.sendall(FRAGMENTS[0])
+            opened.append(connection)
+        counted.count(WebSocketProtocol, "handle_cont")
+        counted.arrive(opened, FRAGMENTS[1] * 10_000)
+        assert client.get("/livez").status_code == 200
+        until(lambda: counted.all > 20 * most)
+        assert counted.most <= 2 * most
+
+
+def test_too_many_headers_are_431_and_not_read_to_their_end(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bytes] = []
+    on_header = Protocol.on_header
+
+    def see(protocol: Protocol, name: bytes, value: bytes) -> None:
+        seen.append(name)
+        on_header(protocol, name, value)
+
+    monkeypatch.setattr(Protocol, "on_header", see)
+    for count, status in ((255, b"200"), (256, b"431"), (15_000, b"431")):
+        seen.clear()
+        with connect(client, GET[:-2] + b"a:\r\n" * count + b"\r\n") as connection:
+            reply = told(connection) if count > 255 else connection.recv(4096)
+        if reply or count < 1000:  # a client that goes on sending may lose it
+            assert reply[9:12] == status
+        if reply and count > 255:
+            assert code(reply) == "head_too_large"
+        assert len(seen) <= 600
+
+
+def test_pieces_change_no_reply(client: httpx.Client) -> None:
+    """Heads, bodies and chunks of all lengths, in a row and cut anywhere."""
+    rows, statuses = [], []
+    for size in (0, 1, 900, 1024, 3000, 40_000):
+        text = json.dumps(
+            {"model": "question", "input": "a b " + "\r\n\r\n" * (size // 8)}
+        ).encode()
+        text += b" " * (size // 2)
+        one = head(len(text), b"x: " + b"y" * (size % 2000)).replace(b"/score", b"/classify") + text
+        chunks = b"".join(
+            b"%x\r\n%b\r\n" % (len(text[at : at + 700]), text[at : at + 700])
+            for at in range(0, len(text), 700)
+        )
+        two = CHUNKED.replace(b"/score", b"/classify") + chunks + b"0\r\nx: y\r\n\r\n"
+        rows += [one, GET, two, b"\r\n\r\n" + GET * 20]
+        statuses += [200] * 23
+    data = b"".join(rows)
+    for cut in (len(data), 16_384, 1024, 1021, 300):
+        with connect(client, b"") as connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+            def send(connection: socket.socket = connection, cut: int = cut) -> None:
+                for at in range(0, len(data), cut):
+                    connection.sendall(data[at : at + cut])
+
+            sender = threading.Thread(target=send)
+            sender.start()
+            found = b""
+            while found.count(b"HTTP/1.1 ") < len(statuses):
+                part = connection.recv(1 << 20)
+                assert part, found[-400:]
+                found += part
+            sender.join()
+            assert found.count(b"HTTP/1.1 200 ") == len(statuses)
+
+
+class _Waiting:
+    """Something to parse, piece by piece."""
+
+    def __init__(self, turns: ParseTurns, pieces: int, done: Callable[["_Waiting"], None]) -> None:
+        self.turns, self.pieces, self._done = turns, pieces, done
+
+    def parse_more(self) -> None:
+        self.turns.spend(4096)
+        self._done(self)
+        self.pieces -= 1
+        if self.pieces:
+            self.turns.wait(self)
+
+
+def test_all_that_wait_get_a_piece_in_their_order_and_a_turn_ends() -> None:
+    async def run() -> list[list[_Waiting]]:
+        turns, order = ParseTurns(), [[]]  # type: ignore[var-annotated]
+        many = [_Waiting(turns, 3, lambda one: order[-1].append(one)) for _ in range(6)]
+        for each in many:
+            turns.wait(each)
+        turns.forget(many.pop())
+        while sum(map(len, order)) < 15:
+            await asyncio.sleep(0)
+            order.append([])
+        assert [one for turn in order for one in turn] == many * 3
+        return order
+
+    assert max(map(len, asyncio.run(run()))) == 4
+
+
+@pytest.mark.parametrize(
+    ("begin", "data", "kind", "event"),
+    [
+        (b"", GET * 2000, Protocol, "on_headers_complete"),
+        (b"", CHUNKED + b"1\r\n \r\n" * 10_000, Protocol, "on_body"),
+        (UPGRADE, FRAGMENTS[0] + FRAGMENTS[1] * 10_000, WebSocketProtocol, "handle_cont"),
+    ],
+    ids=["heads", "chunks", "frames"],
+)
+def test_what_waits_of_a_client_that_leaves_is_dropped(
+    serve: Serve, counted: Counted, begin: bytes, data: bytes, kind: type, event: str
+) -> None:
+    counted.count(Protocol, "on_message_begin")
+    with serve("question", receive_grace_seconds=60) as (client, application):
+        client.get("/livez")
+        with connect(client, begin) as connection:
+            assert not begin or b" 101 " in connection.recv(4096)
+            counted.count(kind, event)
+            client.get("/livez")
+            counted.arrive([connection], data)
+        until(lambda: application.connections.open == 1)
+        assert counted.all < 9000
