@@ -1,7 +1,7 @@
 """The system's random numbers, fetched many at a time: seeds of samplers, and bytes of names.
 
 Each call of the system gives the interpreter to another thread, which costs a small request more
-than all its checks.
+than all its checks. Threads that fetch at once replace what the others have fetched.
 """
 
 from os import register_at_fork, urandom
@@ -19,7 +19,7 @@ def new_seed() -> int:
         try:
             return _ready.pop()
         except IndexError:
-            _ready.extend([number >> 1 for (number,) in iter_unpack("<Q", urandom(_BYTES))])
+            _ready[:] = [number >> 1 for (number,) in iter_unpack("<Q", urandom(_BYTES))]
 
 
 def random_bytes() -> bytes:
@@ -28,7 +28,7 @@ def random_bytes() -> bytes:
         try:
             return _ready_bytes.pop()
         except IndexError:
-            _ready_bytes.extend([part for (part,) in iter_unpack("16s", urandom(_BYTES))])
+            _ready_bytes[:] = [part for (part,) in iter_unpack("16s", urandom(_BYTES))]
 
 
 # else a process and its fork would give out the same

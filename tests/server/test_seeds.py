@@ -1,8 +1,12 @@
 """Seeds of samplers."""
 
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+import pytest
 
 from sruserve.server import seeds
 from sruserve.server.seeds import new_seed, random_bytes
@@ -31,7 +35,18 @@ def test_no_seed_is_given_out_twice_whatever_the_number_of_threads() -> None:
     assert len(set(many)) == len(many)
 
 
-def test_seeds_that_are_ready_are_few() -> None:
+def test_seeds_that_are_ready_are_few_whatever_the_number_of_threads() -> None:
+    seeds._ready.clear()
+    fetched = Barrier(2, timeout=20)
+
+    def together(size: int) -> bytes:
+        fetched.wait()
+        return os.urandom(size)
+
+    with ThreadPoolExecutor(2) as pool, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(seeds, "urandom", together)
+        for _ in pool.map(lambda _: new_seed(), range(2)):
+            pass
     for _ in range(2_000):
         new_seed()
         random_bytes()
