@@ -45,3 +45,5 @@ class Places:
     def _put(self, owner: Hashable, amount: int) -> None:
         self._free -= amount
         self._taken[owner] += amount
+        if not self._taken[owner]:
+            del self._taken[owner]

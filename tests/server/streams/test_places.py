@@ -38,6 +38,7 @@ def test_an_owner_has_half_of_the_places_and_those_who_wait_take_turns() -> None
         assert got == "aabb" + "acb" + "cba"
         await asyncio.wait(waiting)
         assert places._free == 4
+        assert not places._taken
 
     asyncio.run(test())
 
@@ -55,6 +56,7 @@ def test_a_place_of_a_waiter_that_leaves_just_then_is_the_next_ones() -> None:
         assert two.result() is None
         places.give_back("a")
         assert places._free == 2
+        assert not places._taken
 
     asyncio.run(test())
 
