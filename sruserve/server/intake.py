@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Hashable
 
 from sruserve.server.budget import Budget
+from sruserve.server.departures import Departures
 from sruserve.server.errors import Overloaded, RequestTimeout, ServeError
 from sruserve.server.parse_turns import ParseTurns
 
@@ -20,12 +21,13 @@ class Intake:
         bytes take at this rate.
     most: bytes of one message that count for its time.
     turns: bounds what is parsed in one turn of the event loop.
+    departures: sees clients leave that are not read.
     """
 
     def __init__(self, limit: int, grace_seconds: float, bytes_per_second: int, most: int) -> None:
         self.budget = Budget(limit, _full, share=limit // 2)
         self.grace_seconds, self._rate, self._most = grace_seconds, bytes_per_second, most
-        self.turns = ParseTurns()
+        self.turns, self.departures = ParseTurns(), Departures()
 
     def seconds(self, received: int) -> float:
         """How long a message may take of which so many bytes have come."""

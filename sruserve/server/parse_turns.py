@@ -1,14 +1,12 @@
 """Share each turn of the event loop among the connections whose bytes wait to be parsed."""
 
 import asyncio
-import select
 from collections import OrderedDict
 from typing import Protocol
 
 # The cost of the parsing in one turn: about a byte of the dearest kind, or a few milliseconds.
 _TURN_COST = 32 << 10
 _FRESH_COST = 16 << 10  # of that, for what has just come, so that short requests do not wait
-_LEFT = getattr(select, "POLLRDHUP", 0)  # Linux tells that also of a connection that is not read
 
 
 class Parser(Protocol):
@@ -59,10 +57,3 @@ class ParseTurns:
         finally:
             if self._waiting:
                 self._schedule()
-
-
-def has_left(transport: asyncio.BaseTransport) -> bool:
-    """Whether the client sends no more. While reading is paused, the transport does not tell."""
-    poll = select.poll()
-    poll.register(transport.get_extra_info("socket"), _LEFT)
-    return bool(poll.poll(0))

@@ -7,7 +7,6 @@ from typing import Any, cast
 import httptools
 from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
-from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
@@ -16,15 +15,13 @@ from uvicorn.protocols.http.httptools_impl import (
 from uvicorn.server import ServerState
 
 from sruserve.server.connections import Connections, Place
+from sruserve.server.departures import Flow
 from sruserve.server.errors import HeadTooLarge, Overloaded, ServeError
 from sruserve.server.intake import Arriving, Inflow, Intake
 from sruserve.server.joined_writes import JoinedWrites
-from sruserve.server.parse_turns import has_left
 from sruserve.server.patience import Patience
 
-# Requests that wait behind one of the same connection before reading pauses. While it does not,
-# a client that leaves is seen.
-_PIPELINED = 16
+_PIPELINED = 16  # requests that wait behind one of the same connection before reading pauses
 _MOST_SILENT = 64 << 10  # bytes without an end of a head, or a part of a body
 _MOST_HEADERS = 256
 _END = b"\r\n\r\n"  # of a head, and of a chunked body
@@ -34,40 +31,6 @@ _BODY_PIECE_BYTES = 16 << 10  # of a body whose length is known: nothing else is
 # In units of `ParseTurns`. A piece costs that for its head, and one for each byte.
 _PIECE_COST = 256
 _BODY_BYTES_PER_COST = 16
-
-
-class _Flow(FlowControl):
-    """Reading pauses for those who ask, and while too many bytes wait to be parsed."""
-
-    held = False
-
-    def hold(self) -> None:
-        """Do not read, whoever asks for it."""
-        if not self.held:
-            if not self.read_paused:
-                self._transport.pause_reading()
-            self.held = True
-
-    def release(self) -> None:
-        """Read again, unless somebody asked for a pause."""
-        if self.held:
-            self.held = False
-            if not self.read_paused:
-                self._transport.resume_reading()
-
-    def pause_reading(self) -> None:
-        """Ask for a pause."""
-        if not self.read_paused:
-            self.read_paused = True
-            if not self.held:
-                self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        """Ask for its end."""
-        if self.read_paused:
-            self.read_paused = False
-            if not self.held:
-                self._transport.resume_reading()
 
 
 class Protocol(Arriving, Patience, HttpToolsProtocol):
@@ -81,7 +44,7 @@ class Protocol(Arriving, Patience, HttpToolsProtocol):
 
     problem: ServeError | None = None
     _running: RequestResponseCycle | None = None
-    flow: _Flow
+    flow: Flow
     _silent = 0  # bytes of a head, or behind a body, that the parser may be keeping
     _heads = 0  # bytes of the heads of requests that wait
     _with_app = 0  # bytes of a body that the application has, and goes on receiving
@@ -110,7 +73,7 @@ class Protocol(Arriving, Patience, HttpToolsProtocol):
         """A client has connected."""
         joined = JoinedWrites(transport, self.loop, self._linger)
         super().connection_made(cast(asyncio.Transport, joined))
-        self.flow = _Flow(self.transport)
+        self.flow = Flow(self.transport, self._intake.departures)
         place = self._all.add(self.client[0] if self.client else "")
         self._inflow = Inflow(self._intake, place)
         if place is not None:
@@ -130,6 +93,7 @@ class Protocol(Arriving, Patience, HttpToolsProtocol):
             self._running.message_event.set()
         self._unparsed.clear()
         self._turns.forget(self)
+        self._intake.departures.forget(self.transport)
         self.pipeline.clear()
         if self.scope is not None:
             self.scope.pop("connection", None)  # type: ignore[typeddict-item]
@@ -166,11 +130,8 @@ class Protocol(Arriving, Patience, HttpToolsProtocol):
     def watch(self, leave: Callable[[], object] | None) -> None:
         """Call `leave` when the client of the request that runs leaves; None: no more."""
         self._leave = leave
-        if leave is not None:
-            if self._left:
-                leave()
-            else:
-                self.flow.resume_reading()  # or nobody would see it
+        if leave is not None and self._left:
+            leave()
 
     def claim(self, owner: Hashable) -> None:
         """From now on the bytes are a tenant's, or the client's; raises `Overloaded`."""
@@ -284,9 +245,6 @@ class Protocol(Arriving, Patience, HttpToolsProtocol):
         """Parse one piece of what waits, when others have had their turn."""
         if self.transport.is_closing():
             self._unparsed.clear()
-        elif self.flow.held and has_left(self.transport):
-            self.transport.abort()
-            return
         elif self._may_parse():
             self._parse_next()
             if self._may_parse():

@@ -15,7 +15,6 @@ from websockets.protocol import State
 from sruserve.server.connections import Connections, Place
 from sruserve.server.errors import Overloaded, ServeError
 from sruserve.server.intake import Arriving, Inflow, Intake
-from sruserve.server.parse_turns import has_left
 from sruserve.server.patience import Patience
 
 _POLICY, _TRY_LATER = 1008, 1013  # codes of RFC 6455 and of its registry
@@ -33,6 +32,7 @@ class WebSocketProtocol(Arriving, Patience, WebSocketsSansIOProtocol):
     """
 
     _with_app = 0  # bytes of messages that the application has not read
+    _wanted = False  # the application waits for a message
     _left = False
 
     def __init__(
@@ -46,7 +46,7 @@ class WebSocketProtocol(Arriving, Patience, WebSocketsSansIOProtocol):
         self.timeout_keep_alive = config.timeout_keep_alive
         self._unparsed = bytearray()
         self._intake: Intake = app_state["intake"]
-        self._turns = self._intake.turns
+        self._turns, self._departures = self._intake.turns, self._intake.departures
         self._all: Connections = app_state["connections"]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -62,6 +62,7 @@ class WebSocketProtocol(Arriving, Patience, WebSocketsSansIOProtocol):
         self.forget_arrival()
         self._unparsed.clear()
         self._turns.forget(self)
+        self._departures.forget(self.transport)
         self._all.remove(self, self._place)
         if self.handshake_initiated and hasattr(self, "scope"):
             self.scope.pop("connection", None)  # type: ignore[typeddict-item]
@@ -81,7 +82,7 @@ class WebSocketProtocol(Arriving, Patience, WebSocketsSansIOProtocol):
         self._unparsed += data
         self._received += len(data)
         if self._turns.left > 0:
-            self._parse()
+            self.parse_more()
         elif self._unparsed:
             self._wait()
             self._count()
@@ -131,12 +132,6 @@ class WebSocketProtocol(Arriving, Patience, WebSocketsSansIOProtocol):
 
     def parse_more(self) -> None:
         """Parse a piece, when others have had their turn."""
-        if not self.transport.is_closing() and has_left(self.transport):
-            self.transport.abort()
-        else:
-            self._parse()
-
-    def _parse(self) -> None:
         self._parse_piece()
         self._count()
 
@@ -145,6 +140,7 @@ class WebSocketProtocol(Arriving, Patience, WebSocketsSansIOProtocol):
         if not self.read_paused:
             self.read_paused = True
             self.transport.pause_reading()
+        self._departures.watch(self.transport)
         self._turns.wait(self)
 
     def _parse_piece(self) -> None:
@@ -168,7 +164,9 @@ class WebSocketProtocol(Arriving, Patience, WebSocketsSansIOProtocol):
 
     async def receive(self) -> ASGIReceiveEvent:
         """The next message; then there is room for more."""
+        self._wanted = True
         message = await self.queue.get()
+        self._wanted = False
         self._go_on()
         return message
 
@@ -185,7 +183,10 @@ class WebSocketProtocol(Arriving, Patience, WebSocketsSansIOProtocol):
             self._turns.wait(self)
         elif self.read_paused and self.queue.empty() and not self.transport.is_closing():
             self.read_paused = False
+            self._departures.forget(self.transport)
             self.transport.resume_reading()
+        elif self.read_paused:
+            self._departures.watch(self.transport)
 
     def handle_events(self) -> None:
         """Frames have come, and each costs its time."""
@@ -197,6 +198,8 @@ class WebSocketProtocol(Arriving, Patience, WebSocketsSansIOProtocol):
         if not self.close_sent:
             self._with_app += len(self.frames[0])
         super().send_receive_event_to_app()
+        if self.read_paused and not self._wanted:  # else it is read again at once
+            self._departures.watch(self.transport)
 
     def handle_text(self, event: Frame) -> None:
         """Text frames pass through as bytes; the JSON parser validates UTF-8."""

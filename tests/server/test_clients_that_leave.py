@@ -2,9 +2,11 @@
 
 import json
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -141,15 +143,29 @@ def test_a_request_that_waits_for_too_long_gets_504(serve: Serve) -> None:
         assert set(late) == {"deadline_exceeded"}
 
 
-def test_a_client_that_leaves_with_another_request_pipelined_is_seen(
-    client: httpx.Client, application: Application
+@pytest.mark.parametrize(
+    "behind",
+    [
+        b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n" * 2000,
+        b"POST /v1/score HTTP/1.1\r\nhost: x\r\ncontent-length: 200000\r\n\r\n" + b"a" * 199_999,
+    ],
+    ids=["a request", "many requests", "a long body"],
+)
+@pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
+def test_a_client_that_leaves_with_more_pipelined_is_seen(
+    client: httpx.Client, application: Application, behind: bytes, reset: bool
 ) -> None:
     engine = application.lifecycle.catalogue["characters"].engine
     body = {"model": "characters", "prompt": "a", "max_tokens": 100_000}
     connection = connect(client, "/v1/completions", body)
     until(lambda: engine.running == 1)
-    connection.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
-    time.sleep(0.1)
+    connection.settimeout(0.5)
+    with suppress(TimeoutError):  # the server does not read it all
+        connection.sendall(behind)
+    assert engine.running == 1
+    if reset:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.close()
-    until(lambda: engine.running == 0 and engine.rows == 0, 2)
-    until(lambda: application.lifecycle.active == 0, 2)
+    until(lambda: engine.running == 0 and engine.rows == 0)
+    until(lambda: application.lifecycle.active == 0)

@@ -567,3 +567,25 @@ def nothing_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """No client can write to the log."""
     yield
     assert not caplog.records
+
+
+@pytest.mark.parametrize("more", [b"{}", b" " * 100_000], ids=["short frames", "long frames"])
+def test_a_client_that_leaves_with_more_frames_sent_is_seen(
+    client: httpx.Client, application: Application, more: bytes
+) -> None:
+    """More than the server takes before the first one is answered."""
+    engine = application.lifecycle.catalogue["characters"].engine
+
+    async def talk() -> None:
+        async with connected(client) as connection:
+            await connection.send(json.dumps(GENERATE | {"max_tokens": 100_000}))
+            await asyncio.to_thread(until, lambda: engine.running == 1)
+            for _ in range(40):
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(connection.send(more), 0.2)
+            assert engine.running == 1
+            connection.transport.abort()
+
+    run(talk)
+    until(lambda: engine.running == 0 and engine.rows == 0)
+    until(lambda: application.lifecycle.active == 0)
