@@ -346,16 +346,29 @@ class Protocol(Arriving, Patience, HttpToolsProtocol):
         self._unset_keepalive_if_required()
         if len(self.headers) > _MOST_HEADERS:
             raise ValueError
-        hosts = [name for name, _ in self.headers if name == b"host"]
-        if len(hosts) != 1 and (hosts or self.parser.get_http_version() == "1.1"):
-            self._wrong = "A request must have one Host header."
-            raise ValueError(self._wrong)
+        if wrong := self._what_is_wrong():
+            self._wrong = wrong
+            raise ValueError(wrong)
         self.scope["connection"] = self  # type: ignore[typeddict-unknown-key]
         super().on_headers_complete()
         self._heads = self._heads + self._silent if self.pipeline else 0
         self._silent, self._in_body, self._taken = 0, True, 0
         if 0 < len(self.pipeline) < _PIPELINED:
             self.flow.resume_reading()
+
+    def _what_is_wrong(self) -> str | None:
+        """Why the head that has come is not a request's that this server could understand."""
+        version, hosts = self.parser.get_http_version(), 0
+        for name, value in self.headers:
+            if name == b"host":
+                hosts += 1
+            elif name == b"transfer-encoding" and value.lower() != b"chunked":
+                return "The only transfer encoding is chunked."
+        if version not in ("1.1", "1.0"):
+            return "This server speaks HTTP/1.1."
+        if hosts != 1 and (hosts or version == "1.1"):
+            return "A request must have one Host header."
+        return None
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body."""

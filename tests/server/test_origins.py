@@ -174,6 +174,22 @@ def test_a_request_has_one_host(client: httpx.Client, hosts: str, more: str) -> 
     assert b"one Host header" in reply
 
 
+@pytest.mark.parametrize("version", ["0.9", "2.0"])
+def test_other_versions_of_http_are_refused(client: httpx.Client, version: str) -> None:
+    reply = answer(client, f"GET /livez HTTP/{version}\r\nhost: a\r\n\r\n".encode())
+    assert reply.startswith(b"HTTP/1.1 400 ")
+    assert b"speaks HTTP/1.1" in reply
+
+
+@pytest.mark.parametrize("coding", ["gzip, chunked", "gzip", "chunked, chunked"])
+def test_other_transfer_encodings_are_refused(client: httpx.Client, coding: str) -> None:
+    reply = answer(
+        client,
+        f"POST /v1/score HTTP/1.1\r\nhost: a\r\ntransfer-encoding: {coding}\r\n\r\n".encode(),
+    )
+    assert reply.startswith(b"HTTP/1.1 400 ")
+
+
 def test_http_1_0_needs_no_host(client: httpx.Client) -> None:
     assert answer(client, b"GET /livez HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200 ")
 
