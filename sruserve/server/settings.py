@@ -108,7 +108,7 @@ class Settings(BaseSettings):
 
     max_batch_tokens: PositiveInt = Field(
         4096,
-        description="Most tokens in one forward pass; fewer where they take more than 10 ms.",
+        description="Most tokens in one forward pass; fewer where they take more than 50 ms.",
     )
     max_queue_requests: PositiveInt = Field(
         1024, description="Requests that may wait, per model and worker, before more get 429."

@@ -4,7 +4,7 @@ A step takes a time of its own, and one for each of its rows. Both are learned: 
 long as one row is 16 rows of a CPU, and thousands of a GPU.
 """
 
-_SECONDS = 0.01  # that a step should take at most, where nobody else uses the device
+_SECONDS = 0.05  # that a step should take at most, where nobody else uses the device
 _FEW = 8  # rows of a step that takes hardly longer than one row does
 _FASTER = 0.3  # what a step counts that took less than was expected
 _SLOWER = 1.03  # how much more is expected after a step that took more
@@ -45,6 +45,7 @@ class StepTime:
             own = max(0.0, step - rows * self._row_seconds)
             self._own_seconds = _moved(self._own_seconds, own)
         elif rows >= 2 * _FEW:
+            self._own_seconds = min(self._own_seconds, step)  # the first step may have been slow
             of_rows = max(step - self._own_seconds, _SURELY * step)
             self._row_seconds = _moved(self._row_seconds, of_rows / rows)
 

@@ -13,8 +13,17 @@ def test_a_fast_device_takes_all_streams_at_once() -> None:
 def test_a_slow_one_takes_as_many_as_a_short_step_has() -> None:
     times = StepTime(4096, 64)
     for _ in range(20):
-        times.learn(1500, 4 * 1500, 4 * 0.075)  # a twentieth of a millisecond each
-    assert 190 < times.rows < 210
+        times.learn(1500, 4 * 1500, 4 * 0.15)  # a tenth of a millisecond each
+    assert 480 < times.rows < 520
+
+
+def test_a_slow_first_step_is_forgotten_if_none_as_small_comes_again() -> None:
+    times = StepTime(4096, 64)
+    times.learn(8, 8, 0.2)
+    for _ in range(200):
+        times.learn(128, 128, 0.008)
+        times.learn(640, 640, 0.04)
+    assert times.rows > 600
 
 
 def test_a_step_of_some_streams_is_allowed_however_slow_the_device_is() -> None:
