@@ -266,7 +266,7 @@ def _parts(text: str) -> Iterator[str]:
 
 def _behind_last_space(text: str, begin: int, end: int) -> int:
     """Where the text goes on behind its last white space; `begin` if there is none."""
-    return max(begin, *(text.rfind(space, begin, end) + 1 for space in _SPACES))
+    return max(begin, 1 + max([text.rfind(space, begin, end) for space in _SPACES]))
 
 
 def make_codec(vocabulary: Mapping[str, bytes], folder: object) -> Codec | None:

@@ -192,8 +192,9 @@ class Call:
 
     def submitted(self) -> None:
         """Count the body no more: its job is in a queue, or the request has ended."""
-        if self._body is not None:
-            self._body.release()
+        body, self._body = self._body, None
+        if body is not None:
+            body.release()
 
     async def json_body(self, limits: InputLimits) -> bytes:
         """The whole body, of so few parts that reading it is short; raises `InputTooLong`."""

@@ -154,6 +154,7 @@ class MemoryStore:
 
     async def add(self, served: Served, held: Held, start: Snapshot | None) -> Held:
         key = _key(held)
+        self.expire()
         self._expire_if_due(key)
         before = self._entries.get(key)
         if before is not None and not before.held.ended:
@@ -260,8 +261,7 @@ class MemoryStore:
         return len(due) == _MOST_AT_ONCE
 
     def _expire_if_due(self, key: Key) -> None:
-        """Forget what is due: some of all, and the stream of a key in any case."""
-        self.expire()
+        """Forget the stream of a key if that is due; `_look` forgets the others."""
         if self._expiry.is_due(key, self._clock()):
             self._expire(key)
 
@@ -339,8 +339,10 @@ def _key(held: Held) -> Key:
 
 def _cost(held: Held, states: Iterable[Kept | None]) -> int:
     """Bytes of host memory of a stream beside the rows of its states."""
-    each = (_STATE_BYTES + (kept.host_bytes if kept is not None else 0) for kept in states)
-    return _STREAM_BYTES + len(held.id) + len(held.reply) + sum(each)
+    cost = _STREAM_BYTES + len(held.id) + len(held.reply)
+    for kept in states:
+        cost += _STATE_BYTES + (kept.host_bytes if kept is not None else 0)
+    return cost
 
 
 def _beside(state: Snapshot) -> int:

@@ -257,6 +257,7 @@ def test_expired_ids_of_a_tenant_push_out_only_its_own() -> None:
             for i in range(count):
                 await store.add(served, Held(f"s{i}", tenant, "m", 0, 10, 0), None)
         now = 11.0
+        store.expire()
         for tenant, stream, why in (
             (one, "s0", "there is no such"),
             (one, "s19", "idle"),
