@@ -1,6 +1,7 @@
 """The ASGI application: hot routes straight from a dictionary, all others through FastAPI."""
 
 import logging
+import os
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -173,6 +174,8 @@ class Application:
 
     async def _open_grpc(self, inference: Inference) -> None:
         if self._grpc_connections:
+            # gRPC's core writes a line for each call with headers that cannot be
+            os.environ.setdefault("GRPC_VERBOSITY", "NONE")
             # what it needs is not always installed
             from sruserve.server.grpc_server import GrpcServer
 

@@ -11,7 +11,7 @@ log = logging.getLogger("sruserve.server")
 
 _LOG_SECONDS = 60.0
 _RESERVED = 64  # descriptors, at least, for models, Redis, grammars and logs
-_GRPC = 1024  # connections
+_GRPC = 128  # connections: clients send all calls of a process over one or two
 
 
 class Connection(Protocol):

@@ -17,6 +17,7 @@ import httpx
 import psutil
 import pytest
 
+from tests.server.kserve.raw_http2 import RawClient
 from tests.server.test_clients_that_leave import connect, until
 
 KEY = "c" * 64
@@ -337,3 +338,15 @@ def test_a_server_with_few_descriptors_answers_probes_among_silent_clients(folde
                 assert complete(other, prompt="a", max_tokens=1)["finish_reason"] == "length"
         process.send_signal(signal.SIGTERM)
         assert ended(process).count("SRUSERVE_MAX_CONNECTIONS") == 1
+
+
+def test_calls_with_headers_that_cannot_be_write_no_log(folders: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with serving(folders / "characters", grpc_port=str(port)) as (_, process):
+        with RawClient(port) as client:
+            for _ in range(3):
+                call = client.call("/inference.GRPCInferenceService/ServerLive", grpc_timeout="zz")
+                client.until(lambda call=call: call in client.ended)  # type: ignore[misc]
+        process.send_signal(signal.SIGTERM)
+        assert "hpack" not in ended(process)

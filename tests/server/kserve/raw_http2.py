@@ -42,11 +42,12 @@ class RawClient:
     def __exit__(self, *_: object) -> None:
         self._socket.close()
 
-    def call(self, method: str, key: str | None = None) -> int:
+    def call(self, method: str, key: str | None = None, **more: str) -> int:
         """Begin a call, without a message."""
         headers = {":method": "POST", ":scheme": "http", ":path": method, ":authority": "a"}
         headers |= {"te": "trailers", "content-type": "application/grpc"}
         headers |= {"authorization": f"Bearer {key}"} if key else {}
+        headers |= {name.replace("_", "-"): value for name, value in more.items()}
         number, self._next = self._next, self._next + 2
         self._windows[number] = self._initial
         block = b"".join(_literal(name, value) for name, value in headers.items())
