@@ -108,8 +108,8 @@ def _network(address: str) -> str:
 def divide_files(connections: int, grpc: bool) -> tuple[int, int]:
     """Let the process open files for so many connections; returns how many HTTP and gRPC may have.
 
-    Half of the descriptors is for HTTP and a quarter for gRPC, or all of that for HTTP where gRPC
-    is not served; a quarter is for everything else.
+    A quarter of the descriptors, or less, is for gRPC, a quarter for everything else; the rest is
+    for HTTP.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * connections + _RESERVED
@@ -119,6 +119,5 @@ def divide_files(connections: int, grpc: bool) -> tuple[int, int]:
     if soft == resource.RLIM_INFINITY:
         return connections, _GRPC if grpc else 0
     left = soft - max(_RESERVED, soft // 4)
-    if not grpc:
-        return min(connections, max(1, left)), 0
-    return min(connections, max(1, left - left // 3)), min(_GRPC, max(1, left // 3))
+    of_grpc = min(_GRPC, max(1, left // 3)) if grpc else 0
+    return min(connections, max(1, left - of_grpc)), of_grpc

@@ -150,6 +150,6 @@ def test_http_and_grpc_leave_a_quarter_of_the_descriptors_for_everything_else() 
 
     assert limits(256, 4096) == "128 64 256"  # raised to the hard limit, as far as that goes
     assert limits(1024, 100) == "100 66 264"  # no more than is needed
-    assert limits(1024, 4096) == "512 256 1024"
-    assert limits(8192, 4096) == "4096 1024 8192"
+    assert limits(1024, 4096) == "640 128 1024"
+    assert limits(8192, 4096) == "4096 128 8192"
     assert limits(1024, 4096, grpc=False) == "768 0 1024"
