@@ -1,16 +1,23 @@
 """Which task a model is for, and which of its outputs a request gets."""
 
 from collections.abc import Sequence
+from math import prod
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from sruserve.server.api.kserve.datatypes import text_tensor
+from sruserve.server.api.kserve.datatypes import BYTES
 from sruserve.server.api.kserve.generate import Generate
 from sruserve.server.api.kserve.messages import RequestedOutput, Tensor
 from sruserve.server.api.kserve.tasks import Classify, Compare, Encode, Tag, Task
 from sruserve.server.api.routes import Routes
 from sruserve.server.api.served import Served
-from sruserve.server.errors import InvalidRequest
+from sruserve.server.offload import Waiter, off_loop
+
+_SHORT = 512  # values whose texts the event loop makes: a millisecond at most
+_TURN = 8 << 10  # texts that are made in one turn on a thread: some 15 milliseconds
+_TEXT_NUMBERS = 6  # a value's text is about as long as so many numbers
 
 
 def task_of(served: Served, routes: Routes) -> Task:
@@ -29,11 +36,27 @@ def task_of(served: Served, routes: Routes) -> Task:
             return Generate(served, routes.complete, most)
 
 
-def choose_outputs(
-    outputs: Sequence[Tensor], requested: Sequence[RequestedOutput], labels: Sequence[str]
+def reply_numbers(outputs: Sequence[Tensor], requested: Sequence[RequestedOutput]) -> int:
+    """How many numbers, about, a reply holds, before `choose_outputs` and after it."""
+    counts = {each.name: each.classes for each in requested}
+    numbers = 0
+    for output in outputs:
+        width, size = output.shape[-1], len(output.values)
+        if classes := counts.get(output.name, 0):
+            size = _TEXT_NUMBERS * prod(output.shape[:-1]) * min(classes, width)
+        numbers += size
+    return numbers
+
+
+async def choose_outputs(
+    caller: Waiter,
+    outputs: Sequence[Tensor],
+    requested: Sequence[RequestedOutput],
+    labels: Sequence[str],
 ) -> list[Tensor]:
     """The outputs that were asked for, in that order; all if none were.
 
+    caller: who may leave while texts are made.
     labels: names of the entries of `scores`, for the classification extension.
     """
     if not requested:
@@ -41,26 +64,37 @@ def choose_outputs(
     by_name = {output.name: output for output in outputs}
     chosen = []
     for each in requested:
-        count = each.parameters.get("classification", 0)
         tensor = by_name[each.name]
-        chosen.append(_classify(tensor, count, labels) if count else tensor)
+        if each.classes:
+            tensor = await _classify(caller, tensor, each.classes, labels)
+        chosen.append(tensor)
     return chosen
 
 
-def _classify(tensor: Tensor, count: object, labels: Sequence[str]) -> Tensor:
+async def _classify(caller: Waiter, tensor: Tensor, count: int, labels: Sequence[str]) -> Tensor:
     """The highest values of each row as `value:index:label`."""
-    values = tensor.values
-    width = tensor.shape[-1]
-    if type(count) is not int or count < 1 or not isinstance(values, np.ndarray) or not width:
-        raise InvalidRequest(
-            f"'classification' of output '{tensor.name}' must be a number of classes, and the "
-            "output one of numbers",
-            param="outputs",
-        )
-    count = min(count, width)
-    texts = []
-    for row in values.reshape(-1, width):
-        for index in np.argsort(-row, kind="stable")[:count].tolist():
-            label = f":{labels[index]}" if width == len(labels) else ""
-            texts.append(f"{row[index]}:{index}{label}")
-    return text_tensor(tensor.name, (*tensor.shape[:-1], count), texts)
+    assert isinstance(tensor.values, np.ndarray)
+    *before, width = tensor.shape
+    rows = tensor.values.reshape(prod(before), width)
+    named = labels if width == len(labels) else ()
+    long = rows.size > _SHORT
+    given = rows, min(count, width)
+    values, indices = await off_loop(long, _highest, *given, cost=rows.nbytes, caller=caller)
+    texts: list[bytes] = []
+    for at in range(0, len(values), _TURN):
+        some = values[at : at + _TURN], indices[at : at + _TURN], named
+        texts += await off_loop(long, _texts, *some, cost=some[0].nbytes, caller=caller)
+    return Tensor(tensor.name, BYTES, (*before, min(count, width)), texts)
+
+
+def _highest(rows: NDArray[Any], count: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """The highest values of each row, and their places in it; numpy lets other threads go on."""
+    order = np.argsort(-rows, axis=1, kind="stable")[:, :count]
+    return np.take_along_axis(rows, order, 1).reshape(-1), order.reshape(-1)
+
+
+def _texts(values: NDArray[Any], indices: NDArray[np.int64], labels: Sequence[str]) -> list[bytes]:
+    pairs = zip(values, indices.tolist(), strict=True)
+    if not labels:
+        return [f"{value}:{index}".encode() for value, index in pairs]
+    return [f"{value}:{index}:{labels[index]}".encode() for value, index in pairs]

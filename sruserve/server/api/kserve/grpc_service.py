@@ -8,6 +8,7 @@ import grpc
 from google.protobuf.json_format import ParseDict
 from tritonclient.grpc import service_pb2 as proto
 
+from sruserve.server.api.kserve.choosing import reply_numbers
 from sruserve.server.api.kserve.grpc_call import Rpc, RpcEndpoint
 from sruserve.server.api.kserve.grpc_calls import Calls
 from sruserve.server.api.kserve.grpc_messages import parse, read_request, write_response
@@ -92,8 +93,10 @@ class GrpcService:
             self._inference.admit(request.model, request.version, len(data))
             rpc.model = request.model
             response = await self._inference.infer(rpc, tenant, request)
-            with self._inference.promise(response):
-                return write_response(response)
+            size = 8 * reply_numbers(response.outputs, request.outputs)
+            with self._inference.promise(request, response):
+                long = size > LONG_BYTES
+                return await off_loop(long, write_response, response, cost=size, caller=rpc)
 
     async def _ask(
         self, answer: Answer, kind: Any, reply: Any, data: bytes, rpc: Rpc, tenant: Tenant

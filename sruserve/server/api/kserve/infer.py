@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from sruserve.server.api.call import Call
+from sruserve.server.api.kserve.choosing import reply_numbers
 from sruserve.server.api.kserve.compression import choose, pack, unpack
 from sruserve.server.api.kserve.datatypes import BYTES, NUMBERS
 from sruserve.server.api.kserve.edge import KServeEndpoint
@@ -42,13 +43,14 @@ class InferEndpoint(KServeEndpoint):
         given = model, version, body, encoding, length
         request = await off_loop(long, self._parse, *given, cost=len(body), caller=call)
         response = await self._inference.infer(call, tenant, request)
-        with self._inference.promise(response):
+        with self._inference.promise(request, response):
             await self._send(call, request, response)
 
     async def _send(self, call: Call, request: InferRequest, response: InferResponse) -> None:
-        numbers = sum(len(output.values) for output in response.outputs)
+        size = 8 * reply_numbers(response.outputs, request.outputs)
+        given = response, _binary(request, response)
         head, data = await off_loop(
-            8 * numbers > LONG_BYTES, write_response, response, _binary(request, response)
+            size > LONG_BYTES, write_response, *given, cost=size, caller=call
         )
         headers = [(b"content-type", b"application/json")]
         body = head
@@ -60,7 +62,8 @@ class InferEndpoint(KServeEndpoint):
             ]
         encoding = choose(call.header(b"accept-encoding"))
         if encoding is not None and len(body) > _WORTH_PACKING:
-            body = await off_loop(len(body) > LONG_BYTES, pack, body, encoding)
+            long = len(body) > LONG_BYTES
+            body = await off_loop(long, pack, body, encoding, cost=len(body), caller=call)
             headers.append((b"content-encoding", encoding.encode()))
         await call.start(200, [*headers, (b"content-length", b"%d" % len(body))])
         await call.send(body)

@@ -33,6 +33,11 @@ class RequestedOutput:
     name: str
     parameters: Parameters = field(default_factory=dict)
 
+    @property
+    def classes(self) -> int:
+        """How many of the highest values; 0 is the output as it is."""
+        return self.parameters.get("classification") or 0
+
 
 @dataclass(frozen=True, slots=True)
 class InferRequest:

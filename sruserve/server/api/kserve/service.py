@@ -1,6 +1,6 @@
 """The core of KServe v2 that all its transports share: metadata, statistics and inference."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from time import perf_counter
 from typing import Any
@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from sruserve import __version__
 from sruserve.server.api.call import Caller
 from sruserve.server.api.inputs import LONG_CHARACTERS
-from sruserve.server.api.kserve.choosing import choose_outputs, task_of
+from sruserve.server.api.kserve.choosing import choose_outputs, reply_numbers, task_of
 from sruserve.server.api.kserve.messages import InferRequest, InferResponse, Tensor
 from sruserve.server.api.kserve.parameters import Asked, read_parameters
 from sruserve.server.api.kserve.problems import unknown_model
@@ -30,6 +30,7 @@ from sruserve.server.api.problems import as_serve_error
 from sruserve.server.api.requests import Request
 from sruserve.server.api.routes import Routes
 from sruserve.server.api.served import Served
+from sruserve.server.budget import Hold
 from sruserve.server.errors import InvalidRequest, ModelNotFound, Unsupported
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.offload import off_loop
@@ -37,7 +38,6 @@ from sruserve.server.streams.service import Streams
 from sruserve.server.streams.view import StreamView
 from sruserve.server.tenants import Tenant
 
-_MANY_ROWS = 64  # to sort as many takes a millisecond
 _EXTENSIONS = [
     "binary_tensor_data", "classification", "model_configuration", "model_repository",
     "model_repository(unload_dependents)", "parameters", "schedule_policy", "sequence",
@@ -84,8 +84,8 @@ class Inference:
             asks = task.in_stream(body, served) if isinstance(served, StreamView) else body
             outputs, state = await task.run(caller, served, asks, cost)
             begin = perf_counter()
-            many = batch > _MANY_ROWS
-            chosen = await off_loop(many, choose_outputs, outputs, request.outputs, served.labels)
+            with self._promise(outputs, request):
+                chosen = await choose_outputs(caller, outputs, request.outputs, served.labels)
             timing.inputs, timing.writing = batch, perf_counter() - begin
             parameters = {} if state is None else {"sru_state": state}
             return InferResponse(served.name, served.version, request.id, chosen, parameters)
@@ -105,13 +105,20 @@ class Inference:
         """The tensors of a model."""
         return task_of(self._find(name, version), self._routes).signature
 
-    def promise(self, response: InferResponse) -> AbstractContextManager[object]:
+    def promise(
+        self, request: InferRequest, response: InferResponse
+    ) -> AbstractContextManager[object]:
         """Send a response: until the block ends it counts among the replies in memory.
 
         The task that made it has counted its results, and does no more.
         """
-        numbers = sum(len(output.values) for output in response.outputs)
-        return self._routes.classify.promise(numbers)
+        return self._promise(response.outputs, request)
+
+    def _promise(self, outputs: Sequence[Tensor], request: InferRequest) -> Hold:
+        numbers = reply_numbers(outputs, request.outputs)
+        return self._routes.classify.promise(
+            numbers, "send shorter inputs, or ask for fewer classes"
+        )
 
     def ready(self) -> bool:
         """Whether the server takes work: models are loaded and warm, and it is not draining."""

@@ -11,6 +11,7 @@ from sruserve.server.api.served import Served
 from sruserve.server.errors import InvalidRequest
 
 PLATFORM = "sruserve"
+_NO_NUMBERS = (BYTES, "BOOL")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +65,9 @@ class Signature:
         return given
 
     def check_outputs(self, model: str, outputs: Sequence[RequestedOutput]) -> None:
-        """Raise if an output is asked for twice, or that the model does not have."""
-        known = {spec.name for spec in self.outputs}
+        """Raise if an output is asked for twice, or that the model does not have, or in a form
+        that it cannot have."""
+        known = {spec.name: spec.datatype for spec in self.outputs}
         if len({output.name for output in outputs}) < len(outputs):
             raise InvalidRequest("an output is asked for twice", param="outputs")
         for output in outputs:
@@ -78,6 +80,13 @@ class Signature:
             if output.name not in known:
                 raise InvalidRequest(
                     f"unexpected inference output '{output.name[:100]}' for model '{model}'",
+                    param="outputs",
+                )
+            count = output.parameters.get("classification") or 0
+            if type(count) is not int or count < 0 or (count and known[output.name] in _NO_NUMBERS):
+                raise InvalidRequest(
+                    f"'classification' of output '{output.name}' must be a number of classes, and "
+                    "the output one of numbers",
                     param="outputs",
                 )
 
