@@ -11,6 +11,7 @@ import os
 import shutil
 import struct
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,8 +26,8 @@ _PREFIX = "sruserve-metrics-"
 _LOCK = "lock"
 _ENDED = "ended"  # where a file of a living worker has its process id
 _SUMS = ("counter", "histogram")
-_KINDS = (*_SUMS, "gauge_livesum", "gauge_max")
 _FILE_BYTES = 64 << 10  # at first, and as prometheus-client would make them
+_RETRY_SECONDS = 60.0  # until a full file is tried again, and is told of again
 _ENTRY_BYTES = 4 + 8 + 16  # most of an entry beside its key: length, padding, value and time
 
 
@@ -99,6 +100,7 @@ class EndedWorkers:
         self._sums: dict[str, dict[str, float]] = {kind: {} for kind in _SUMS}
         self._unmoved: set[int] = set()
         self._unwritten: set[str] = set()
+        self._told = ""  # the last failure, which is tried again at every move
 
     def add(self, pid: int) -> None:
         """A worker has ended: `move` its counts."""
@@ -117,14 +119,16 @@ class EndedWorkers:
                 self._unmoved.clear()
                 for kind in sorted(self._unwritten):
                     self._write(kind)
+            if not self._unwritten:
+                self._told = ""
         except BlockingIOError:
             return
         except FileNotFoundError as error:  # somebody has removed the folder
             self._unmoved.clear()
             self._unwritten.clear()
             log.error("what ended workers counted is lost: %s", error)
-        except OSError as error:  # tried again at the next move
-            log.error("what ended workers counted is not moved: %s", error)
+        except OSError as error:
+            self._tell(f"what ended workers counted is not moved: {error}")
 
     def _take(self, file: Path) -> None:
         """Add up what is in a file, and remove it: so there is room for the sums."""
@@ -146,9 +150,14 @@ class EndedWorkers:
             new.write_bytes(_packed(self._sums[kind]))
             new.replace(self._folder / f"{kind}_{_ENDED}.db")
             self._unwritten.discard(kind)
-        except OSError as error:  # tried again at the next move
+        except OSError as error:
             new.unlink(missing_ok=True)
-            log.error("counts of ended workers are left out of /metrics: %s", error)
+            self._tell(f"counts of ended workers are left out of /metrics: {error.strerror}")
+
+    def _tell(self, failure: str) -> None:
+        if failure != self._told:
+            log.error("%s", failure)
+            self._told = failure
 
 
 def _packed(sums: dict[str, float]) -> bytes:
@@ -162,41 +171,32 @@ def _packed(sums: dict[str, float]) -> bytes:
     return struct.pack("ii", 8 + len(body), 0) + body
 
 
-def keep_files_whole(folder: Path) -> None:
-    """Allocate this process's files, now and as they grow, before they are mapped.
+def keep_files_whole() -> None:
+    """Allocate this process's files, at first and as they grow, before they are mapped.
 
     prometheus-client maps files that are holes, and to write into a hole of a full file system is a
-    SIGBUS, which ends the process. Must be called before any metric is made. Raises `OSError`.
+    SIGBUS, which ends the process. Must be called before any metric is made.
     """
-    for kind in _KINDS:
-        _allocate(folder / f"{kind}_{os.getpid()}.db")
-    values.MmapedDict = _WholeFile  # type: ignore[attr-defined]
-
-
-def _allocate(file: Path) -> None:
-    """Make a file without holes. Others never see it shorter than it is."""
-    new = file.with_suffix(".new")
-    try:
-        with open(new, "wb") as opened:
-            os.posix_fallocate(opened.fileno(), 0, _FILE_BYTES)
-        new.replace(file)
-    except OSError as error:
-        new.unlink(missing_ok=True)
-        raise OSError(
-            error.errno,
-            f"{error.strerror}: no room for metrics in {file.parent}; make that file system larger,"
-            " or name another folder with TMPDIR",
-        ) from None
+    values.MmapedDict = _WholeFile  # type: ignore[assignment, attr-defined]
 
 
 class _WholeFile(MmapedDict):
     """A file without holes. What there is no room for is counted in memory only, until there is."""
 
+    def __init__(self, filename: str) -> None:
+        self._path = Path(filename)
+        self._opened = False  # it is for its first value
+        self._positions: dict[str, int] = {}
+        self._full_until = 0.0
+
+    def close(self) -> None:
+        if self._opened:
+            super().close()  # type: ignore[no-untyped-call]
+
     def read_value(self, key: str) -> tuple[float, float]:
         try:
             return super().read_value(key)  # type: ignore[no-any-return, no-untyped-call]
-        except OSError as error:
-            log.error("no room for a metric, so /metrics leaves it out: %s", error)
+        except OSError:
             return 0.0, 0.0
 
     def write_value(self, key: str, value: float, timestamp: float) -> None:
@@ -206,10 +206,42 @@ class _WholeFile(MmapedDict):
             pass
 
     def _init_value(self, key: str) -> None:
-        needed = self._used + len(key.encode()) + _ENTRY_BYTES
+        if time.monotonic() < self._full_until:
+            raise OSError
+        try:
+            self._make_room(len(key.encode()) + _ENTRY_BYTES)
+        except OSError as error:
+            self._full_until = time.monotonic() + _RETRY_SECONDS
+            log.error(
+                "metrics cannot be kept in %s: %s; /metrics leaves some of this worker out: make "
+                "room there, or name another folder with TMPDIR",
+                self._path.parent,
+                error.strerror,
+            )
+            raise
+        super()._init_value(key)  # type: ignore[no-untyped-call]
+
+    def _make_room(self, size: int) -> None:
+        """Make the file long enough for `size` more bytes; raises `OSError`."""
+        if not self._opened:
+            _allocate(self._path)
+            super().__init__(str(self._path))  # type: ignore[no-untyped-call]
+            self._opened = True
         capacity = self._capacity
-        while needed > capacity:
+        while self._used + size > capacity:
             capacity *= 2  # as super() does
         if capacity > self._capacity:
             os.posix_fallocate(self._f.fileno(), 0, capacity)
-        super()._init_value(key)  # type: ignore[no-untyped-call]
+
+
+def _allocate(file: Path) -> None:
+    """Make a file without holes. Others never see it shorter than it is."""
+    new = file.with_suffix(".new")
+    try:
+        with open(new, "wb") as opened:
+            os.posix_fallocate(opened.fileno(), 0, _FILE_BYTES)
+        new.replace(file)
+    except OSError:
+        with suppress(OSError):
+            new.unlink(missing_ok=True)
+        raise

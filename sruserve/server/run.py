@@ -162,16 +162,17 @@ def _run_workers(settings: Settings, listener: socket.socket) -> int:
 def _work(settings: Settings, listener: socket.socket, beat: Callable[[], None]) -> int:
     """What each worker does."""
     dictConfig(log_config(settings.log_level))
+    keep_files_whole()
+    folder = None
     try:
         folder = MetricFolder(Path(os.environ[VARIABLE]))
-        keep_files_whole(folder.path)
     except OSError as error:
-        log.error("%s", error)
-        return FAILED
+        log.error("the folder of the workers' metrics is gone: %s; restart the server", error)
     try:
         return _run_one(settings, listener, beat)
     finally:
-        folder.leave()
+        if folder is not None:
+            folder.leave()
 
 
 def _bind(host: str, port: int) -> socket.socket:

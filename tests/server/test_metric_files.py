@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from sruserve.server import metric_files
 from sruserve.server.metric_files import EndedWorkers, MetricFolder, reading
 
 # A worker: it counts `amount` things, of as many names as asked for.
@@ -22,7 +23,7 @@ import os, resource, sys
 from pathlib import Path
 folder, amount, names = Path(os.environ["PROMETHEUS_MULTIPROC_DIR"]), *map(int, sys.argv[1:3])
 from sruserve.server import metric_files
-metric_files.keep_files_whole(folder)
+metric_files.keep_files_whole()
 from prometheus_client import Counter, Gauge, Histogram
 if len(sys.argv) > 3:
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]),) * 2)
@@ -35,6 +36,9 @@ for i in range(names):
 live.set(1)
 print(os.getpid())
 """
+
+
+KEY = '["things", "things", {}, "Things."]'  # as prometheus-client writes it
 
 
 @pytest.fixture
@@ -53,6 +57,10 @@ def folder(temporary: Path) -> Iterator[Path]:
 
 def work(folder: Path, *arguments: int) -> int:
     """Run a worker to its end; returns its process id."""
+    return int(worked(folder, *arguments).stdout)
+
+
+def worked(folder: Path, *arguments: int) -> "subprocess.CompletedProcess[str]":
     done = subprocess.run(
         [sys.executable, "-c", WORKER, *map(str, arguments)],
         env=os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(folder)},
@@ -62,7 +70,7 @@ def work(folder: Path, *arguments: int) -> int:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return int(done.stdout)
+    return done
 
 
 def samples(folder: Path) -> dict[str, float]:
@@ -163,14 +171,37 @@ def test_no_file_has_a_hole_whose_first_write_could_end_the_worker(folder: Path)
         assert stat.st_blocks * 512 >= stat.st_size, file.name
 
 
-def test_a_worker_whose_files_cannot_grow_lives_on(folder: Path) -> None:
-    work(folder, 1, 2000, 256 << 10)  # it prints its process id at its end
+def test_a_worker_whose_files_cannot_grow_lives_on_and_says_so_once(folder: Path) -> None:
+    done = worked(folder, 1, 2000, 256 << 10)  # it prints its process id at its end
     assert samples(folder)["things_total 0"] == 1
+    assert done.stderr.count("cannot be kept") == 2, "once for each of the files that are full"
+
+
+def test_a_worker_without_room_for_any_file_counts_in_memory(folder: Path) -> None:
+    done = worked(folder, 1, 5, 0)
+    assert not list(folder.glob("*.db"))
+    assert not list(folder.glob("*.new"))
+    assert done.stderr.count("cannot be kept") == 3, "once for each of the files"
+    assert "TMPDIR" in done.stderr
+
+
+def test_a_file_that_was_full_gets_the_whole_sum_when_there_is_room(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = metric_files._WholeFile(str(folder / "counter_1.db"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", lambda *_: os.open(folder / "none", os.O_RDONLY))
+        assert full.read_value(KEY) == (0.0, 0.0)
+        full.write_value(KEY, 1.0, 0.0)
+    full._full_until = 0.0
+    full.write_value(KEY, 2.0, 0.0)
+    assert samples(folder)["things "] == 2
+    full.close()
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["ours", "prometheus-client's"])
 def test_a_full_file_system_ends_no_worker(tmp_path: Path, whole: bool) -> None:
-    code = WORKER if whole else WORKER.replace("metric_files.keep_files_whole(folder)", "")
+    code = WORKER if whole else WORKER.replace("metric_files.keep_files_whole()", "")
     in_small_folder = ["unshare", "--mount", "--map-root-user", "sh", "-c"]
     mount = f"mount -t tmpfs -o size=400k tmpfs {tmp_path}"
     if subprocess.run([*in_small_folder, mount], capture_output=True, check=False).returncode:

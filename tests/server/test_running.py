@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -26,10 +27,11 @@ COMPLETE = "/v1/completions"
 Process = subprocess.Popen[str]
 
 
-def start(*arguments: str, open_files: str = "", **settings: str) -> Process:
+def start(*arguments: str, limit: str = "", **settings: str) -> Process:
+    """limit: of the process, as `ulimit` takes it."""
     command = [sys.executable, "-m", "sruserve", "serve", *arguments]
-    if open_files:
-        command = ["sh", "-c", f'ulimit -n {open_files} && exec "$@"', "sh", *command]
+    if limit:
+        command = ["sh", "-c", f'ulimit {limit} && exec "$@"', "sh", *command]
     variables = {f"SRUSERVE_{name.upper()}": value for name, value in settings.items()}
     return subprocess.Popen(
         command,
@@ -42,10 +44,10 @@ def start(*arguments: str, open_files: str = "", **settings: str) -> Process:
 
 @contextmanager
 def serving(
-    *folders: Path, open_files: str = "", **settings: str
+    *folders: Path, limit: str = "", **settings: str
 ) -> Iterator[tuple[httpx.Client, Process]]:
     """A server process, ready; it is killed at the end if it has not stopped."""
-    process = start(*map(str, folders), open_files=open_files, **settings)
+    process = start(*map(str, folders), limit=limit, **settings)
     try:
         assert process.stdout is not None
         while not (address := re.search("http://[^ \n]+", line := process.stdout.readline())):
@@ -225,23 +227,25 @@ def test_any_worker_continues_what_any_other_began_and_metrics_are_of_all(folder
         ended(process)
 
 
+def workers_of(process: Process) -> list[psutil.Process]:
+    """The living workers of a supervisor."""
+
+    def serves(child: psutil.Process) -> bool:
+        try:
+            living = child.status() != psutil.STATUS_ZOMBIE
+            return living and "spawn_main" in " ".join(child.cmdline())
+        except psutil.NoSuchProcess:  # it ended since it was listed
+            return False
+
+    return [child for child in psutil.Process(process.pid).children() if serves(child)]
+
+
 def test_a_worker_that_dies_is_replaced_and_what_it_counted_stays(
     folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     with serving(folders / "characters", workers="2") as (client, process):
-
-        def workers() -> list[psutil.Process]:
-            return [child for child in psutil.Process(process.pid).children() if serves(child)]
-
-        def serves(child: psutil.Process) -> bool:
-            try:
-                living = child.status() != psutil.STATUS_ZOMBIE
-                return living and "spawn_main" in " ".join(child.cmdline())
-            except psutil.NoSuchProcess:  # it ended since it was listed
-                return False
-
-        until(lambda: len(workers()) == 2)
+        until(lambda: len(workers_of(process)) == 2)
         for _ in range(20):
             with httpx.Client(base_url=client.base_url, timeout=60) as one:
                 complete(one, prompt="a", max_tokens=2)
@@ -249,14 +253,37 @@ def test_a_worker_that_dies_is_replaced_and_what_it_counted_stays(
         until(lambda: counted in client.get("/metrics").text, 10)
         (folder,) = tmp_path.iterdir()
         most = len(list(folder.glob("*.db"))) + 2
-        victim = workers()[0]
+        victim = workers_of(process)[0]
         victim.kill()
-        until(lambda: len({w.pid for w in workers()} - {victim.pid}) == 2, 60)
+        until(lambda: len({w.pid for w in workers_of(process)} - {victim.pid}) == 2, 60)
         until(lambda: counted in client.get("/metrics").text, 10)
         assert len(list(folder.glob("*.db"))) <= most
         assert complete(client, prompt="a", max_tokens=2)["finish_reason"] == "length"
         process.send_signal(signal.SIGINT)
         ended(process)
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["full", "gone"])
+def test_workers_without_room_for_metrics_serve_and_are_replaced(
+    folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: bool
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    limit = "" if gone else "-f 16"
+    with serving(folders / "characters", limit=limit, workers="2") as (client, process):
+        (folder,) = tmp_path.iterdir()
+        if gone:
+            shutil.rmtree(folder)
+        victim, other = workers_of(process)
+        victim.kill()
+        until(lambda: len({w.pid for w in workers_of(process)} - {victim.pid}) == 2, 60)
+        other.kill()  # so the new worker alone answers, once it is ready
+        until(lambda: is_ready(client), 60)
+        assert complete(client, prompt="a", max_tokens=2)["finish_reason"] == "length"
+        if not gone:
+            assert client.get("/metrics").is_success
+        process.send_signal(signal.SIGTERM)
+        output = ended(process)
+    assert "metrics cannot be kept" in output
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
@@ -326,7 +353,7 @@ def test_a_host_that_cannot_be_ends_in_one_line(folders: Path) -> None:
 
 def test_a_server_with_few_descriptors_answers_probes_among_silent_clients(folders: Path) -> None:
     with (
-        serving(folders / "characters", open_files="256") as (client, process),
+        serving(folders / "characters", limit="-n 256") as (client, process),
         ExitStack() as stack,
     ):
         address = (client.base_url.host, client.base_url.port or 0)
