@@ -43,3 +43,13 @@ class CaseError(ModelError):
 
 class TextError(ModelError):
     code = "invalid_text"
+
+
+def faults() -> tuple[type[BaseException], ...]:
+    """What `except` catches where a failure must not end more than one request.
+
+    A panic of a library in Rust (tokenizers, cryptography, pydantic) derives from `BaseException`,
+    as requests to stop do, and each library makes a type of its own when it first panics.
+    """
+    panics = (kind for kind in BaseException.__subclasses__() if kind.__name__ == "PanicException")
+    return (Exception, *panics)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
-from sruserve.model.errors import FolderError, TextError
+from sruserve.model.errors import FolderError, TextError, faults
 from sruserve.model.normalizers import growth
 from sruserve.model.pieces import Pieces
 
@@ -88,7 +88,7 @@ class Words:
             self._ids, self._places = Pieces(), Pieces()
             own = " ".join(str(word) for word in words[:_PROBED])
             joins = any(self._joins(probe) for probe in (*_PROBES, own))
-        except Exception as error:  # the library raises bare exceptions
+        except faults() as error:  # the library raises bare exceptions, and panics
             raise FolderError(f"{source} is no tokenizer.json of use: {error}") from error
         if None in words:
             raise FolderError(f"{source} must number its {self.size} entries from 0 without gaps")

@@ -56,6 +56,8 @@ from typing import ClassVar
 
 from pydantic_core import to_json
 
+from sruserve.model.errors import faults as faults  # for all who catch what this file has
+
 
 class ServeError(Exception):
     """A failure that the client is told of: what happened and what to change.
@@ -429,13 +431,3 @@ class EngineFailure(ServeError):
     """A step failed; the log says why."""
 
     status, code = 500, "engine_failure"
-
-
-def faults() -> tuple[type[BaseException], ...]:
-    """What `except` catches where a failure must not end more than one request.
-
-    A panic of a library in Rust (tokenizers, cryptography, pydantic) derives from `BaseException`,
-    as requests to stop do, and each library makes a type of its own when it first panics.
-    """
-    panics = (kind for kind in BaseException.__subclasses__() if kind.__name__ == "PanicException")
-    return (Exception, *panics)

@@ -191,6 +191,14 @@ def test_normalizers_that_could_make_a_text_much_longer_are_refused(
         codec_of(tmp_path)
 
 
+@pytest.mark.parametrize("table", ["/////w==", "BAAAAP////9hAGIA"], ids=["read", "used"])
+def test_a_file_that_makes_the_library_panic_is_named(tmp_path: Path, table: str) -> None:
+    content = with_steps({"type": "Precompiled", "precompiled_charsmap": table})
+    (tmp_path / "tokenizer.json").write_bytes(content)
+    with pytest.raises(FolderError, match=rf"{tmp_path}/tokenizer.json is no tokenizer.json"):
+        codec_of(tmp_path)
+
+
 SPACES = replace(" ", Regex=" {2,}")
 
 
