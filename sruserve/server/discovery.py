@@ -5,7 +5,7 @@ from pathlib import Path
 
 import sruserve
 from sruserve.model.versions import versions
-from sruserve.server.settings import Settings, SettingsError
+from sruserve.server.settings import Settings, SettingsError, variable_name
 
 BUNDLED = Path(sruserve.__file__).parent / "demo"
 
@@ -16,6 +16,22 @@ def find_models(settings: Settings) -> tuple[Path, ...]:
     Each is a model folder, or holds numeric folders that are: the versions of one model. Raises
     `SettingsError` if one is missing, or if two have the same name, which is the model's id.
     """
+    try:
+        return _find(settings)
+    except SettingsError:
+        raise
+    except (OSError, ValueError) as error:  # no path that a file can have, or one not to be read
+        variable = variable_name("model_folders" if settings.model_folders else "models")
+        raise SettingsError(f"{variable}: cannot be read: {str(error)[:200]}") from None
+
+
+def loadable_models(settings: Settings) -> dict[str, Path]:
+    """Those of the same folders that can be loaded now, by name, while the server runs."""
+    paths = (folder.resolve() for folder in _candidates(settings))
+    return {path.name: path for path in paths if versions(path)}
+
+
+def _find(settings: Settings) -> tuple[Path, ...]:
     by_name: dict[str, Path] = {}
     for folder in _candidates(settings):
         path = folder.resolve()
@@ -36,12 +52,6 @@ def find_models(settings: Settings) -> tuple[Path, ...]:
             "line, or set SRUSERVE_MODELS to a folder that holds some"
         )
     return tuple(by_name.values())
-
-
-def loadable_models(settings: Settings) -> dict[str, Path]:
-    """Those of the same folders that can be loaded now, by name, while the server runs."""
-    paths = (folder.resolve() for folder in _candidates(settings))
-    return {path.name: path for path in paths if versions(path)}
 
 
 def _candidates(settings: Settings) -> Iterable[Path]:

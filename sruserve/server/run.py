@@ -44,10 +44,11 @@ def serve(settings: Settings) -> int:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
         dtypes_by_model(settings, [path.name for path in find_models(settings)])
-        listener = _bind(settings.host, settings.port)
     except SettingsError as error:
         return _fail(str(error), MISUSED)
-    except (socket.gaierror, UnicodeError, ValueError):
+    try:
+        listener = _bind(settings.host, settings.port)
+    except (socket.gaierror, ValueError, TypeError):  # no name, or one that no encoding has
         return _fail(f"SRUSERVE_HOST={settings.host!r} is not an address or known name", MISUSED)
     except OSError as error:
         return _fail(
@@ -55,12 +56,14 @@ def serve(settings: Settings) -> int:
             "SRUSERVE_HOST or SRUSERVE_PORT",
             FAILED,
         )
+    host, port = listener.getsockname()[:2]
+    settings = settings.model_copy(update={"host": host})  # gRPC reads names in ways of its own
     grpc_holder = None
     try:
         if settings.grpc_port is not None and wants_grpc(settings):
             grpc_holder = hold_port(settings.host, settings.grpc_port)
-            port = grpc_holder.getsockname()[1]
-            settings = settings.model_copy(update={"grpc_port": port})
+            grpc_port = grpc_holder.getsockname()[1]
+            settings = settings.model_copy(update={"grpc_port": grpc_port})
     except SettingsError as error:
         return _fail(str(error), MISUSED)
     except OSError as error:
@@ -75,7 +78,6 @@ def serve(settings: Settings) -> int:
         log.info("SRUSERVE_STATE_KEYS is not set: returned states end with this server")
         # made here, not in the workers: all of them must have the same
         settings = settings.model_copy(update={"state_keys": master_keys(settings)})
-    host, port = listener.getsockname()[:2]
     log.info("starting on http://%s:%d", f"[{host}]" if ":" in host else host, port)
     with listener, grpc_holder or nullcontext():
         if settings.workers > 1:

@@ -119,7 +119,9 @@ class Settings(BaseSettings):
         "that are still received, per worker, beside 16 KiB of each connection.",
     )
     queue_timeout_ms: NonNegativeInt = Field(
-        0, description="Longest wait of a request before its first step, then 504; 0: no limit."
+        0,
+        le=86_400_000,
+        description="Longest wait of a request before its first step, then 504; 0: no limit.",
     )
     burst: PositiveInt = Field(
         16, le=1024, description="Most decode steps in a row before new requests are looked at."

@@ -343,12 +343,19 @@ def test_sigterm_while_a_body_is_unfinished_leaves_no_traceback(folders: Path) -
 
 
 def test_a_host_that_cannot_be_ends_in_one_line(folders: Path) -> None:
-    for host in ("no-such-host.invalid", "a" * 70, "1:2"):
+    for host in ("no-such-host.invalid", "a" * 70, "1:2", "\udcff\udcfe"):
         process = start(str(folders / "characters"), host=host)
         output, _ = process.communicate(timeout=60)
         assert process.returncode == 2
         assert output.count("\n") == 1
         assert "SRUSERVE_HOST" in output
+
+
+def test_a_host_that_gives_no_whole_address_is_the_same_for_all_protocols(folders: Path) -> None:
+    with serving(folders / "characters", host="127.1", grpc_port="0") as (client, process):
+        assert client.base_url.host == "127.0.0.1"
+        process.send_signal(signal.SIGTERM)
+        assert "gRPC is on 127.0.0.1 port" in ended(process)
 
 
 def test_a_server_with_few_descriptors_answers_probes_among_silent_clients(folders: Path) -> None:

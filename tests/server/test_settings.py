@@ -3,6 +3,7 @@
 import base64
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import SecretStr
@@ -92,6 +93,7 @@ def test_settings_come_from_the_environment_and_arguments_win(
         ("SRUSERVE_STATE_TTL_SECONDS", str(10**10), "SRUSERVE_STATE_TTL_SECONDS"),
         ("SRUSERVE_FLUSH_MS", "60001", "SRUSERVE_FLUSH_MS"),
         ("SRUSERVE_FLUSH_MAX_MS", "60001", "SRUSERVE_FLUSH_MAX_MS"),
+        ("SRUSERVE_QUEUE_TIMEOUT_MS", "9" * 400, "less than or equal to 86400000"),
         ("SRUSERVE_THREADS", "1025", "SRUSERVE_THREADS"),
         ("SRUSERVE_BURST", "1000000", "SRUSERVE_BURST"),
         ("SRUSERVE_WORKERS", "1000000", "SRUSERVE_WORKERS"),
@@ -155,6 +157,16 @@ def test_missing_empty_and_ambiguous_folders_are_explained(folders: Path, tmp_pa
     ):
         with pytest.raises(SettingsError, match=told):
             find_models(settings)
+
+
+@pytest.mark.parametrize("path", ["\0", "a" * 5000, "\ud800"], ids=["null", "long", "surrogate"])
+@pytest.mark.parametrize("name", ["models", "model_folders"])
+def test_a_path_that_no_file_can_have_is_told_with_its_setting(name: str, path: str) -> None:
+    given: Any = Path(path) if name == "models" else (Path(path),)
+    with pytest.raises(SettingsError) as caught:
+        find_models(load_settings(**{name: given}))
+    assert str(caught.value).startswith(variable_name(name))
+    assert len(str(caught.value)) < 300
 
 
 def test_workers_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
