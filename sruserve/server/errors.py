@@ -45,6 +45,7 @@ ServeError
 │   ├── StateQuotaExceeded      429  state_quota_exceeded
 │   ├── Draining                503  draining
 │   ├── OutOfDeviceMemory       503  out_of_memory
+│   ├── ModelBusy               503  model_busy
 │   ├── StoreUnavailable        503  store_unavailable
 │   ├── StreamsNeedRedis        501  streams_need_redis
 │   └── DeadlineExceeded        504  deadline_exceeded
@@ -397,6 +398,13 @@ class OutOfDeviceMemory(Refused):
         "the device has no memory for this request: send shorter inputs, or fewer at a time, or "
         "retry"
     )
+
+
+class ModelBusy(Refused):
+    """Engines of the model that were unloaded still finish what they began."""
+
+    status, code = 503, "model_busy"
+    retry_after_seconds = 5
 
 
 class StoreUnavailable(Refused):

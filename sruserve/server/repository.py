@@ -16,6 +16,7 @@ from sruserve.server.discovery import loadable_models
 from sruserve.server.engine.engine import Engine
 from sruserve.server.errors import (
     Draining,
+    ModelBusy,
     ModelControlRefused,
     ModelLoadFailed,
     ModelNotFound,
@@ -29,6 +30,7 @@ from sruserve.server.settings import Settings, SettingsError, variable_name
 log = logging.getLogger("sruserve.server")
 
 _MOST_WAITING = 16  # loads and unloads; each takes seconds
+_MOST_LEAVING = 4  # engines of one name that finish what they began, each with its memory
 
 
 class Repository:
@@ -47,13 +49,13 @@ class Repository:
         self._one_change = asyncio.Lock()
         self._waiting = Budget(_MOST_WAITING, _too_many_wait)
         self._running: asyncio.Task[None] | None = None
-        self._leaving: dict[asyncio.Task[None], Engine] = {}
+        self._leaving: dict[asyncio.Task[None], Served] = {}
         self._closed = False
 
     @property
     def engines(self) -> list[Engine]:
         """Of all models: those that are served, and those that only finish what they began."""
-        return [served.engine for served in self.catalogue.values()] + [*self._leaving.values()]
+        return [served.engine for served in (*self.catalogue.values(), *self._leaving.values())]
 
     async def open(self, loader: Loader, folders: Sequence[Path]) -> None:
         """Serve the newest version in each of the folders."""
@@ -64,8 +66,8 @@ class Repository:
     async def load(self, name: str) -> None:
         """Serve the newest version that is in a model's folder now, and then end the old one.
 
-        Raises `ModelControlRefused`, `TooManyAtOnce`, `ModelNotFound`, `ModelLoadFailed`
-        or `Draining`; then what was served is served on.
+        Raises `ModelControlRefused`, `TooManyAtOnce`, `ModelNotFound`, `ModelBusy`,
+        `ModelLoadFailed` or `Draining`; then what was served is served on.
         """
         await self._change(partial(self._load, name))
 
@@ -114,6 +116,11 @@ class Repository:
 
     async def _load(self, name: str) -> None:
         begin = time.perf_counter()
+        if sum(served.name == name for served in self._leaving.values()) >= _MOST_LEAVING:
+            raise ModelBusy(
+                f"{_MOST_LEAVING} engines of {name[:100]!r} were unloaded and still finish their "
+                "requests; retry when some have ended"
+            )
         with _explained(name):
             folder = (await asyncio.to_thread(loadable_models, self._settings)).get(name)
             if folder is None:
@@ -138,7 +145,7 @@ class Repository:
 
     def _let_go(self, served: Served) -> None:
         task = asyncio.create_task(self._end(served))
-        self._leaving[task] = served.engine
+        self._leaving[task] = served
         task.add_done_callback(self._leaving.pop)
 
     async def _end(self, served: Served) -> None:

@@ -18,7 +18,9 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from sruserve.model.versions import newest, versions
+from sruserve.server.api.holders import Holders
 from sruserve.server.app import Application
+from sruserve.server.repository import _MOST_LEAVING
 from tests.server.conftest import LABELS, Serve, words_vocabulary
 from tests.server.kserve.conftest import grpc_address
 from tests.server.test_running import start
@@ -370,6 +372,33 @@ def test_many_changes_at_once_leave_one_engine(
     assert change(client, "question", "load").status_code == 200
     assert len(replies) == 4
     until(lambda: len(application.lifecycle.repository.engines) == 2)
+    assert classify(client).status_code == 200
+
+
+def test_few_engines_of_a_name_may_finish_what_they_began(
+    running: tuple[httpx.Client, Application], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, application = running
+    over = threading.Event()
+
+    async def held(_: Holders) -> None:
+        while not over.is_set():
+            await asyncio.sleep(0.01)
+
+    monkeypatch.setattr(Holders, "gone", held)
+    try:
+        for _ in range(_MOST_LEAVING - 1):
+            assert change(client, "question", "unload").status_code == 200
+            assert change(client, "question", "load").status_code == 200
+        assert change(client, "question", "unload").status_code == 200
+        refused = change(client, "question", "load")
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+        assert "still finish their requests" in refused.json()["error"]
+        assert change(client, "words", "load").status_code == 200, "another name"
+    finally:
+        over.set()
+    until(lambda: len(application.lifecycle.repository.engines) == 1)
+    assert change(client, "question", "load").status_code == 200
     assert classify(client).status_code == 200
 
 
