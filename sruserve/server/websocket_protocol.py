@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
 from uvicorn.config import Config
+from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 from websockets.frames import Frame
@@ -172,6 +173,8 @@ class WebSocketProtocol(Arriving, Patience, WebSocketsSansIOProtocol):
 
     async def send(self, message: ASGISendEvent) -> None:
         """Send, and wait until the client has taken most of it."""
+        if self.close_sent:  # for an invalid frame, perhaps, while a reply was made
+            raise ClientDisconnected
         await super().send(message)
         if self.initial_response is not None:  # the handshake was refused, and that is its end
             self.handshake_complete = True
