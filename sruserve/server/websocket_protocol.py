@@ -1,7 +1,7 @@
 """uvicorn's WebSocket protocol, bounded: no client makes it hold, log or compute without end."""
 
 import asyncio
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any, cast
 
 from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
@@ -35,6 +35,7 @@ class WebSocketProtocol(Arriving, Patience, WebSocketsSansIOProtocol):
     _with_app = 0  # bytes of messages that the application has not read
     _wanted = False  # the application waits for a message
     _left = False
+    _leave: Callable[[], object] | None = None  # what to do when the client leaves
 
     def __init__(
         self,
@@ -58,8 +59,13 @@ class WebSocketProtocol(Arriving, Patience, WebSocketsSansIOProtocol):
         self._inflow = Inflow(self._intake, self._place)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client has left."""
+        """The client has left: nobody reads what it sent."""
         self._left = True
+        while not self.queue.empty():
+            self.queue.get_nowait()
+        leave, self._leave = self._leave, None
+        if leave is not None:
+            leave()
         self.forget_arrival()
         self._unparsed.clear()
         self._turns.forget(self)
@@ -87,6 +93,12 @@ class WebSocketProtocol(Arriving, Patience, WebSocketsSansIOProtocol):
         elif self._unparsed:
             self._wait()
             self._count()
+
+    def watch(self, leave: Callable[[], object] | None) -> None:
+        """Call `leave` when the client leaves; None: no more."""
+        self._leave = leave
+        if leave is not None and self._left:
+            leave()
 
     def claim(self, owner: Hashable) -> None:
         """From now on the bytes are a tenant's, or the client's; raises `Overloaded`."""
