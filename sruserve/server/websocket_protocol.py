@@ -16,6 +16,7 @@ from websockets.protocol import State
 from sruserve.server.connections import Connections, Place
 from sruserve.server.errors import Overloaded, ServeError
 from sruserve.server.intake import Arriving, Inflow, Intake
+from sruserve.server.parse_turns import REQUEST_COST
 from sruserve.server.patience import Patience
 
 _POLICY, _TRY_LATER = 1008, 1013  # codes of RFC 6455 and of its registry
@@ -36,6 +37,7 @@ class WebSocketProtocol(Arriving, Patience, WebSocketsSansIOProtocol):
     _wanted = False  # the application waits for a message
     _left = False
     _leave: Callable[[], object] | None = None  # what to do when the client leaves
+    _turn: asyncio.Future[None] | None = None  # the application waits to go on with a message
 
     def __init__(
         self,
@@ -63,6 +65,7 @@ class WebSocketProtocol(Arriving, Patience, WebSocketsSansIOProtocol):
         self._left = True
         while not self.queue.empty():
             self.queue.get_nowait()
+        self._take_turn()
         leave, self._leave = self._leave, None
         if leave is not None:
             leave()
@@ -143,8 +146,23 @@ class WebSocketProtocol(Arriving, Patience, WebSocketsSansIOProtocol):
         self.close_sent = True
         self.transport.close()
 
+    async def turn(self) -> None:
+        """Wait until others have had their turn, before a message that waited is answered."""
+        if not self._left:
+            self._turn = self.loop.create_future()
+            self._turns.wait(self)
+            await self._turn
+
+    def _take_turn(self) -> None:
+        turn, self._turn = self._turn, None
+        if turn is not None and not turn.done():
+            turn.set_result(None)
+
     def parse_more(self) -> None:
-        """Parse a piece, when others have had their turn."""
+        """Let a message be answered and parse a piece, when others have had their turn."""
+        if self._turn is not None:
+            self._turns.spend(REQUEST_COST)
+            self._take_turn()
         self._parse_piece()
         self._count()
 

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from sruserve.server.api.frames import Frame
 from sruserve.server.parse_turns import _FRESH_COST, ParseTurns
 from sruserve.server.protocol import Protocol
 from sruserve.server.websocket_protocol import WebSocketProtocol
@@ -147,6 +148,28 @@ def test_a_turn_parses_few_frames(serve: Serve, counted: Counted) -> None:
         assert client.get("/livez").status_code == 200
         until(lambda: counted.all > 20 * most)
         assert counted.most <= 2 * most
+
+
+def test_a_turn_answers_few_of_the_frames_that_wait_behind_others(
+    serve: Serve, counted: Counted
+) -> None:
+    most, asked = 16, b'{"op":"state"}'
+    state = b"\x81" + bytes([0x80 | len(asked)]) + bytes(4) + asked
+    counted.count(Frame, "let_go")  # twice of each frame
+    with serve("question", receive_grace_seconds=60) as (client, _), ExitStack() as stack:
+        opened = []
+        begin = b'{"model":"question"}'
+        for _ in range(CONNECTIONS):
+            connection = stack.enter_context(connect(client, UPGRADE))
+            assert b" 101 " in connection.recv(4096)
+            connection.sendall(b"\x81" + bytes([0x80 | len(begin)]) + bytes(4) + begin)
+            assert b"classify" in connection.recv(4096)
+            opened.append(connection)
+        counted.arrive(opened, state * 40)
+        until(lambda: counted.all > 4 * CONNECTIONS)  # the first of each are answered at once
+        counted.most = 0
+        until(lambda: counted.all == 80 * CONNECTIONS)
+        assert 0 < counted.most <= 4 * most
 
 
 def test_too_many_headers_are_431_and_not_read_to_their_end(

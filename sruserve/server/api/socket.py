@@ -92,7 +92,7 @@ class Socket:
         if connection is not None:
             connection.watch(self._leave)  # it is seen also while the reader waits for room
         try:
-            while (data := await self._waiting.take()) is not None:
+            while (data := await self._next()) is not None:
                 self._frame = self._new_frame(data)
                 await self._frames(self._frame)
                 self._frame.let_go()
@@ -125,6 +125,13 @@ class Socket:
             data = message.get("bytes")
             await self._waiting.put(message["text"].encode() if data is None else data)
         self._leave()
+
+    async def _next(self) -> bytes | None:
+        """The next frame; one that waited for another takes turns with other connections."""
+        connection = self._scope.get("connection")
+        if connection is not None and self._waiting:
+            await connection.turn()
+        return await self._waiting.take()
 
     def _leave(self) -> None:
         """The client has left: nobody waits for its frames."""
@@ -184,6 +191,9 @@ class _Waiting:
         self._bytes = 0
         self._ended = False
         self._changed = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._frames)
 
     async def put(self, data: bytes) -> None:
         """Add a frame, then wait until there is room for another one."""
