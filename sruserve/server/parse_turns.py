@@ -1,4 +1,4 @@
-"""Share each turn of the event loop among the connections whose bytes wait to be parsed."""
+"""Share each turn of the event loop among connections whose bytes or requests wait."""
 
 import asyncio
 from collections import OrderedDict
@@ -7,13 +7,16 @@ from typing import Protocol
 # The cost of the parsing in one turn: about a byte of the dearest kind, or a few milliseconds.
 _TURN_COST = 32 << 10
 _FRESH_COST = 16 << 10  # of that, for what has just come, so that short requests do not wait
+# Of a request, or a message of a socket, that waited behind another one of its connection: to
+# answer it takes some hundred microseconds.
+REQUEST_COST = 1 << 10
 
 
 class Parser(Protocol):
-    """A connection with unparsed bytes."""
+    """A connection with unparsed bytes, or with requests behind the one that is answered."""
 
     def parse_more(self) -> None:
-        """Parse one piece, spend its cost, and wait again if bytes are left."""
+        """Parse one piece or begin one request, spend its cost, and wait again for more."""
         ...
 
 
@@ -35,7 +38,7 @@ class ParseTurns:
             self._schedule()
 
     def wait(self, parser: Parser) -> None:
-        """Let a connection parse its next piece after those that wait already."""
+        """Let a connection go on after those that wait already."""
         self._waiting[parser] = None
         self._schedule()
 

@@ -19,6 +19,7 @@ from sruserve.server.departures import Flow
 from sruserve.server.errors import HeadTooLarge, Overloaded, ServeError
 from sruserve.server.intake import Arriving, Inflow, Intake
 from sruserve.server.joined_writes import JoinedWrites
+from sruserve.server.parse_turns import REQUEST_COST
 from sruserve.server.patience import Patience
 
 _PIPELINED = 16  # requests that wait behind one of the same connection before reading pauses
@@ -117,7 +118,7 @@ class Protocol(Arriving, Patience, HttpToolsProtocol):
         elif (
             len(data) <= _PIECE_BYTES
             and self._turns.left > 0
-            and len(self.pipeline) < _PIPELINED
+            and not self._is_ahead()
             and data.count(_END) < 2  # of more than one head, each is a piece
         ):
             self._parse_piece(data, len(data))
@@ -200,6 +201,8 @@ class Protocol(Arriving, Patience, HttpToolsProtocol):
             last = self.pipeline[0][0] if self.pipeline else self._running
             assert last is not None
             last.keep_alive = False
+        if busy and not self.pipeline and self._is_free():
+            self._answer(problem)  # none of those that waited had begun
 
     def _answer(self, problem: ServeError) -> None:
         """Tell a problem where there is no request that could be answered, and hang up."""
@@ -242,26 +245,53 @@ class Protocol(Arriving, Patience, HttpToolsProtocol):
         return self._place
 
     def parse_more(self) -> None:
-        """Parse one piece of what waits, when others have had their turn."""
-        if self.transport.is_closing():
+        """Begin a request or parse a piece of what waits, when others have had their turn."""
+        if self._lingers or self.transport.is_closing():
             self._unparsed.clear()
-        elif self._may_parse():
-            self._parse_next()
-            if self._may_parse():
-                self._turns.wait(self)
+        else:
+            self._go_on()
         if not self._unparsed:
             self.flow.release()
         if not self._left and not self._deaf:
             self._count()
 
+    def _go_on(self) -> None:
+        running = self._running
+        if self._may_begin():
+            self._begin_next()
+        elif self._may_parse():
+            self._parse_next()
+        if self._running is not running:
+            self._turns.spend(REQUEST_COST)
+        if self._may_begin() or self._may_parse():
+            self._turns.wait(self)
+
     def _parse(self) -> None:
         while self._may_parse():
-            if self._turns.left <= 0:
+            if self._turns.left <= 0 or self._is_ahead():
                 self._turns.wait(self)
                 return
             self._parse_next()
         if not self._unparsed:
             self.flow.release()
+
+    def _is_free(self) -> bool:
+        return self._running is None or self._running.response_complete
+
+    def _is_ahead(self) -> bool:
+        """Whether what comes is behind a request that is not answered: it waits for its turn."""
+        return bool(self.pipeline) or not (self._in_body or self._is_free())
+
+    def _may_begin(self) -> bool:
+        return bool(self.pipeline) and self._is_free()
+
+    def _begin_next(self) -> None:
+        """Begin the request that has waited longest, and read more if few wait."""
+        self._start_asgi_task(*self.pipeline.pop())
+        if not self.pipeline:
+            self._heads = 0
+        if len(self.pipeline) < _PIPELINED:
+            self.flow.resume_reading()
 
     def _may_parse(self) -> bool:
         return bool(self._unparsed) and len(self.pipeline) < _PIPELINED
@@ -384,20 +414,19 @@ class Protocol(Arriving, Patience, HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Begin the next request, and read more if few wait."""
+        """What waits goes on when others have had their turn."""
         if self._lingers:
             return
-        super().on_response_complete()
-        if not self.pipeline:
-            self._heads = 0
-            if self._running is None or self._running.response_complete:
-                self._place.idle[self] = None
+        if self.pipeline:
+            self.server_state.total_requests += 1
+        else:
+            super().on_response_complete()
+            self._place.idle[self] = None
         if self.transport.is_closing():
             self._unparsed.clear()
             return
-        self._parse()
-        if len(self.pipeline) >= _PIPELINED:
-            self.flow.pause_reading()
+        if self.pipeline or self._unparsed:
+            self._turns.wait(self)
         if self._inflow.counts:
             self._count()
 

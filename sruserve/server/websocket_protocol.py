@@ -1,11 +1,12 @@
 """uvicorn's WebSocket protocol, bounded: no client makes it hold, log or compute without end."""
 
 import asyncio
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any, cast
 
 from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
 from uvicorn.config import Config
+from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 from websockets.frames import Frame
@@ -15,6 +16,7 @@ from websockets.protocol import State
 from sruserve.server.connections import Connections, Place
 from sruserve.server.errors import Overloaded, ServeError
 from sruserve.server.intake import Arriving, Inflow, Intake
+from sruserve.server.parse_turns import REQUEST_COST
 from sruserve.server.patience import Patience
 
 _POLICY, _TRY_LATER = 1008, 1013  # codes of RFC 6455 and of its registry
@@ -34,6 +36,8 @@ class WebSocketProtocol(Arriving, Patience, WebSocketsSansIOProtocol):
     _with_app = 0  # bytes of messages that the application has not read
     _wanted = False  # the application waits for a message
     _left = False
+    _leave: Callable[[], object] | None = None  # what to do when the client leaves
+    _turn: asyncio.Future[None] | None = None  # the application waits to go on with a message
 
     def __init__(
         self,
@@ -57,8 +61,14 @@ class WebSocketProtocol(Arriving, Patience, WebSocketsSansIOProtocol):
         self._inflow = Inflow(self._intake, self._place)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client has left."""
+        """The client has left: nobody reads what it sent."""
         self._left = True
+        while not self.queue.empty():
+            self.queue.get_nowait()
+        self._take_turn()
+        leave, self._leave = self._leave, None
+        if leave is not None:
+            leave()
         self.forget_arrival()
         self._unparsed.clear()
         self._turns.forget(self)
@@ -86,6 +96,12 @@ class WebSocketProtocol(Arriving, Patience, WebSocketsSansIOProtocol):
         elif self._unparsed:
             self._wait()
             self._count()
+
+    def watch(self, leave: Callable[[], object] | None) -> None:
+        """Call `leave` when the client leaves; None: no more."""
+        self._leave = leave
+        if leave is not None and self._left:
+            leave()
 
     def claim(self, owner: Hashable) -> None:
         """From now on the bytes are a tenant's, or the client's; raises `Overloaded`."""
@@ -130,8 +146,23 @@ class WebSocketProtocol(Arriving, Patience, WebSocketsSansIOProtocol):
         self.close_sent = True
         self.transport.close()
 
+    async def turn(self) -> None:
+        """Wait until others have had their turn, before a message that waited is answered."""
+        if not self._left:
+            self._turn = self.loop.create_future()
+            self._turns.wait(self)
+            await self._turn
+
+    def _take_turn(self) -> None:
+        turn, self._turn = self._turn, None
+        if turn is not None and not turn.done():
+            turn.set_result(None)
+
     def parse_more(self) -> None:
-        """Parse a piece, when others have had their turn."""
+        """Let a message be answered and parse a piece, when others have had their turn."""
+        if self._turn is not None:
+            self._turns.spend(REQUEST_COST)
+            self._take_turn()
         self._parse_piece()
         self._count()
 
@@ -172,6 +203,8 @@ class WebSocketProtocol(Arriving, Patience, WebSocketsSansIOProtocol):
 
     async def send(self, message: ASGISendEvent) -> None:
         """Send, and wait until the client has taken most of it."""
+        if self.close_sent:  # for an invalid frame, perhaps, while a reply was made
+            raise ClientDisconnected
         await super().send(message)
         if self.initial_response is not None:  # the handshake was refused, and that is its end
             self.handshake_complete = True

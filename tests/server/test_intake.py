@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -392,6 +393,26 @@ def test_messages_that_wait_in_a_socket_count_until_they_are_read(running: Runni
         until(lambda: metric(client, "sru_sockets") < 4)
         assert metric(client, "sru_sockets") > 0
         until(lambda: BUDGET // 4 < application.intake.budget.held <= BUDGET // 2)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_frame_in_work_and_those_that_wait_end_with_their_client(
+    serve: Serve, count: int
+) -> None:
+    size = LONGEST // 4
+    score = b'{"model":"characters","input":"%b"}' % (b"a" * size)
+    with serve("characters", max_batch_tokens=1) as (client, application):
+        engine = application.lifecycle.catalogue["characters"].engine
+        with connect(client, UPGRADE) as connection:
+            assert b" 101 " in connection.recv(4096)
+            connection.sendall(frame(score, len(score)))
+            until(lambda: engine.running == 1)
+            for _ in range(count):
+                connection.sendall(frame(score, len(score)))
+            until(lambda: application.intake.budget.held >= count * size - FREE_BYTES)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        until(lambda: engine.running == 0 and application.lifecycle.active == 0)
+        assert metric(client, "sru_sockets") == 0
 
 
 def test_the_time_of_a_message_grows_with_what_has_come_up_to_an_end() -> None:

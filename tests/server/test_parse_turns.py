@@ -11,7 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from sruserve.server.parse_turns import ParseTurns
+from sruserve.server.api.frames import Frame
+from sruserve.server.parse_turns import _FRESH_COST, ParseTurns
 from sruserve.server.protocol import Protocol
 from sruserve.server.websocket_protocol import WebSocketProtocol
 from tests.server.conftest import Serve
@@ -98,6 +99,40 @@ def test_a_turn_parses_little_of_what_comes_over_http(
         assert counted.most <= 2 * most  # a turn may end between two that are counted
 
 
+def test_a_turn_begins_few_of_the_requests_that_wait_behind_others(
+    serve: Serve, counted: Counted
+) -> None:
+    most, connections = 16, 4 * CONNECTIONS
+    counted.count(Protocol, "_start_asgi_task")
+    with serve("question", receive_grace_seconds=60) as (client, _), ExitStack() as stack:
+        client.get("/livez")
+        opened = [stack.enter_context(connect(client, b"")) for _ in range(connections)]
+        client.get("/livez")  # they are open
+        counted.arrive(opened, GET * 40)
+        until(lambda: counted.all > 2 * connections)  # the first of each begin at once
+        counted.most = 0
+        until(lambda: counted.all > 39 * connections)
+        assert 0 < counted.most <= 2 * most
+
+
+def test_requests_behind_others_leave_time_for_what_has_just_come(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[int] = []
+    on_response_complete = Protocol.on_response_complete
+
+    def see(protocol: Protocol) -> None:
+        on_response_complete(protocol)
+        left.append(protocol._turns.left)
+
+    monkeypatch.setattr(Protocol, "on_response_complete", see)
+    with serve("question") as (client, _), ExitStack() as stack:
+        for _ in range(4 * CONNECTIONS):
+            stack.enter_context(connect(client, GET * 60))
+        until(lambda: len(left) == 240 * CONNECTIONS)
+    assert min(left[120 * CONNECTIONS : 200 * CONNECTIONS]) > _FRESH_COST // 2
+
+
 def test_a_turn_parses_few_frames(serve: Serve, counted: Counted) -> None:
     most = 1400
     counted.count(WebSocketProtocol, "handle_events")
@@ -113,6 +148,28 @@ def test_a_turn_parses_few_frames(serve: Serve, counted: Counted) -> None:
         assert client.get("/livez").status_code == 200
         until(lambda: counted.all > 20 * most)
         assert counted.most <= 2 * most
+
+
+def test_a_turn_answers_few_of_the_frames_that_wait_behind_others(
+    serve: Serve, counted: Counted
+) -> None:
+    most, asked = 16, b'{"op":"state"}'
+    state = b"\x81" + bytes([0x80 | len(asked)]) + bytes(4) + asked
+    counted.count(Frame, "let_go")  # twice of each frame
+    with serve("question", receive_grace_seconds=60) as (client, _), ExitStack() as stack:
+        opened = []
+        begin = b'{"model":"question"}'
+        for _ in range(CONNECTIONS):
+            connection = stack.enter_context(connect(client, UPGRADE))
+            assert b" 101 " in connection.recv(4096)
+            connection.sendall(b"\x81" + bytes([0x80 | len(begin)]) + bytes(4) + begin)
+            assert b"classify" in connection.recv(4096)
+            opened.append(connection)
+        counted.arrive(opened, state * 40)
+        until(lambda: counted.all > 4 * CONNECTIONS)  # the first of each are answered at once
+        counted.most = 0
+        until(lambda: counted.all == 80 * CONNECTIONS)
+        assert 0 < counted.most <= 4 * most
 
 
 def test_too_many_headers_are_431_and_not_read_to_their_end(

@@ -18,7 +18,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from websockets.asyncio.client import ClientConnection
 
+from sruserve.server.api import frames
+from sruserve.server.api.call import json_bytes
 from sruserve.server.app import Application
+from sruserve.server.websocket_protocol import WebSocketProtocol
 from tests.server.conftest import TEXT, Serve
 from tests.server.test_clients_that_leave import metric, until
 
@@ -401,9 +404,10 @@ class Raw:
 def frame(data: bytes, opcode: int = 1, last: bool = True) -> bytes:
     """A frame of a client."""
     assert len(data) < 65536
-    length = struct.pack("!B", 0x80 | len(data))
     if len(data) > 125:
         length = struct.pack("!BH", 0x80 | 126, len(data))
+    else:
+        length = struct.pack("!B", 0x80 | len(data))
     return bytes([(0x80 if last else 0) | opcode]) + length + bytes(4) + data
 
 
@@ -566,7 +570,7 @@ def test_there_is_one_path_for_sockets(client: httpx.Client) -> None:
 def nothing_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """No client can write to the log."""
     yield
-    assert not caplog.records
+    assert not caplog.get_records("call")
 
 
 @pytest.mark.parametrize("more", [b"{}", b" " * 100_000], ids=["short frames", "long frames"])
@@ -589,3 +593,24 @@ def test_a_client_that_leaves_with_more_frames_sent_is_seen(
     run(talk)
     until(lambda: engine.running == 0 and engine.rows == 0)
     until(lambda: application.lifecycle.active == 0)
+
+
+def test_an_invalid_frame_while_a_reply_is_made_ends_the_socket_and_is_not_logged(
+    client: httpx.Client, application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, protocols = json_bytes, []
+    opened = WebSocketProtocol.handle_connect
+
+    def see(protocol: WebSocketProtocol, event: Any) -> None:
+        protocols.append(protocol)
+        opened(protocol, event)
+
+    def make(told: dict[str, Any]) -> bytes:
+        protocols[0].data_received(frame(b"x", 7))
+        return made(told)
+
+    monkeypatch.setattr(WebSocketProtocol, "handle_connect", see)
+    monkeypatch.setattr(frames, "json_bytes", make)
+    with Raw(client, body=ASK) as raw:
+        raw.received(struct.pack("!BBH", 0x88, 16, 1002))  # the close frame that says why
+        until(lambda: application.lifecycle.active == 0)

@@ -13,8 +13,7 @@ from sruserve.server.origins import Origins
 from sruserve.server.tenants import Tenant
 
 _DONE, _RESTARTING = 1000, 1012  # codes of RFC 6455
-# What waits behind the frame in work before the client has to. While there is room, a client that
-# leaves is seen.
+# What waits behind the frame in work before the client has to.
 _MOST_WAITING, _MOST_WAITING_BYTES = 16, 64 << 10
 
 
@@ -89,8 +88,11 @@ class Socket:
     async def run(self) -> None:
         """Answer until the client is done, has left, or has to leave."""
         reader = asyncio.create_task(self._read())
+        connection = self._scope.get("connection")
+        if connection is not None:
+            connection.watch(self._leave)  # it is seen also while the reader waits for room
         try:
-            while (data := await self._waiting.take()) is not None:
+            while (data := await self._next()) is not None:
                 self._frame = self._new_frame(data)
                 await self._frames(self._frame)
                 self._frame.let_go()
@@ -104,6 +106,8 @@ class Socket:
             pass
         finally:
             reader.cancel()
+            if connection is not None:
+                connection.watch(None)
             if self._stream is not None:
                 self._stream.release()
 
@@ -120,6 +124,17 @@ class Socket:
                 break
             data = message.get("bytes")
             await self._waiting.put(message["text"].encode() if data is None else data)
+        self._leave()
+
+    async def _next(self) -> bytes | None:
+        """The next frame; one that waited for another takes turns with other connections."""
+        connection = self._scope.get("connection")
+        if connection is not None and self._waiting:
+            await connection.turn()
+        return await self._waiting.take()
+
+    def _leave(self) -> None:
+        """The client has left: nobody waits for its frames."""
         self._waiting.end()
         if self._frame is not None:
             self._frame.leave()
@@ -177,6 +192,9 @@ class _Waiting:
         self._ended = False
         self._changed = asyncio.Event()
 
+    def __len__(self) -> int:
+        return len(self._frames)
+
     async def put(self, data: bytes) -> None:
         """Add a frame, then wait until there is room for another one."""
         self._frames.append(data)
@@ -197,8 +215,9 @@ class _Waiting:
         return data
 
     def end(self) -> None:
-        """Let nothing more be taken."""
-        self._ended = True
+        """Let nothing more be taken, and forget what waits."""
+        self._ended, self._bytes = True, 0
+        self._frames.clear()
         self._changed.set()
 
     async def _change(self) -> None:
