@@ -38,10 +38,12 @@ local function read(field, most)
 end
 """
 
-# A stream counts with all that belongs to it: its keys, its place in the tenant's tables, and the
-# name that stays there when it has expired; then each field, as the allocator rounds it.
+# A stream counts with all that belongs to it: its keys and its place in the tenant's tables; then
+# each field, as the allocator rounds it.
 GONE_MS = 24 * 3600 * 1000  # for which an expired stream is told from an unknown one
-_MOST_EXPIRED = 1 << 14  # ids of a tenant that are told from unknown ones
+# Ids of a tenant that are told from unknown ones. One takes 1 KiB at most, so all of them take a
+# 64th of the bytes that the tenant may have at most.
+_MOST_EXPIRED, _BYTES_PER_EXPIRED = 1 << 14, 1 << 16
 _STREAM_BYTES, _ID_BYTES, _FIELD_BYTES = 800, 5, 96
 
 # Counts that do not fit together, because Redis has evicted a part of them, are begun anew. A
@@ -88,7 +90,7 @@ end
 
 # What has ended is counted out here, because nothing tells when a key expires.
 _HOLD = f"""{_COUNT}
-local function count_out(now)
+local function count_out(now, names)
   local gone = redis.call('ZRANGEBYSCORE', ends, '-inf', now, 'WITHSCORES', 'LIMIT', 0, 100)
   for i = 1, #gone, 2 do
     redis.call('ZREM', ends, gone[i])
@@ -96,21 +98,24 @@ local function count_out(now)
     redis.call('HDEL', sizes, gone[i])
     redis.call('ZADD', expired, gone[i + 1], gone[i])
   end
+  redis.call('ZREMRANGEBYSCORE', expired, '-inf', now - {GONE_MS})
+  redis.call('ZREMRANGEBYRANK', expired, 0, -names - 1)
   return #gone == 200
 end
 local function hold(id, bytes, most, idle)
   if most >= 0 then redis.call('SETRANGE', lease, 0, '') end  -- no change: see at the top
   local now = after(0)
   mend()
-  local more, turns = count_out(now), 1
-  local added = bytes - bytes_of(id)
-  while most >= 0 and added > 0 and held() + added > most do
-    if not more or turns == 10 then return held() end
-    more, turns = count_out(now), turns + 1
-    added = bytes - bytes_of(id)
+  if most >= 0 then
+    local names = math.min({_MOST_EXPIRED}, math.floor(most / {_BYTES_PER_EXPIRED}))
+    local more, turns = count_out(now, names), 1
+    local added = bytes - bytes_of(id)
+    while added > 0 and held() + added > most do
+      if not more or turns == 10 then return held() end
+      more, turns = count_out(now, names), turns + 1
+      added = bytes - bytes_of(id)
+    end
   end
-  redis.call('ZREMRANGEBYSCORE', expired, '-inf', now - {GONE_MS})
-  redis.call('ZREMRANGEBYRANK', expired, 0, -{_MOST_EXPIRED + 1})
   add(id, bytes, idle)
   return -1
 end
