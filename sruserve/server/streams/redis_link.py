@@ -73,13 +73,16 @@ class RedisLink:
             try:
                 return await self._together(script, calls)
             except NoScriptError:
-                await self._redis.script_load(script)
-                return await self._together(script, calls)
+                return await self._together(script, calls, whole=True)
 
-    async def _together(self, script: str, calls: Sequence[Call]) -> list[Any]:
+    async def _together(
+        self, script: str, calls: Sequence[Call], *, whole: bool = False
+    ) -> list[Any]:
+        """Send calls in one message. whole: the script itself, which Redis may not know."""
         pipeline = self._redis.pipeline(transaction=False)
+        run, name = (pipeline.eval, script) if whole else (pipeline.evalsha, self._hashes[script])
         for keys, arguments in calls:
-            pipeline.evalsha(self._hashes[script], len(keys), *keys, *arguments)
+            run(name, len(keys), *keys, *arguments)
         results: list[Any] = await pipeline.execute(raise_on_error=False)
         for result in results:
             if isinstance(result, RedisError):

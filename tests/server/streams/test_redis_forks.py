@@ -33,8 +33,8 @@ def test_a_fork_whose_client_leaves_takes_back_what_it_began_and_others_wait_unt
     begun, goes_on = asyncio.Event(), asyncio.Event()
     together = RedisLink._together
 
-    async def slowly(link: RedisLink, script: str, calls: Sequence[Call]) -> list[Any]:
-        done = await together(link, script, calls)
+    async def slowly(link: RedisLink, script: str, calls: Sequence[Call], **how: bool) -> list[Any]:
+        done = await together(link, script, calls, **how)
         if script == scripts.ADD and len(calls) > 1:
             begun.set()
             await goes_on.wait()
