@@ -46,17 +46,22 @@ GONE_MS = 24 * 3600 * 1000  # for which an expired stream is told from an unknow
 _MOST_EXPIRED, _BYTES_PER_EXPIRED = 1 << 14, 1 << 16
 _STREAM_BYTES, _ID_BYTES, _FIELD_BYTES = 800, 5, 96
 
-# Counts that do not fit together, because Redis has evicted a part of them, are begun anew. A
+# Counts that do not fit together, because Redis has evicted a part of them, are begun anew, and so
+# is what is no plain number: one of more digits cannot be added exactly. A
 # stream that lives longer than it seemed counts for as long: `live` counts it if it has been
 # counted out.
 _COUNT = f"""
+local function plain(text)
+  if not text or #text > 15 then return nil end
+  return (text == '0' or string.match(text, '^[1-9]%d*$')) and tonumber(text)
+end
 local function counted()
   for key, kind in pairs({{[sizes] = 'hash', [ends] = 'zset', [sum] = 'string'}}) do
     if redis.call('TYPE', key).ok ~= kind then return false end
   end
-  return string.match(redis.call('GETRANGE', sum, 0, 15), '^%d+$')
+  return plain(redis.call('GETRANGE', sum, 0, 15))
 end
-local function bytes_of(id) return tonumber(redis.call('HGET', sizes, id) or 0) or 0 end
+local function bytes_of(id) return plain(redis.call('HGET', sizes, id)) or 0 end
 local function held() return tonumber(redis.call('GET', sum) or 0) end
 local function of_stream(id) return {_STREAM_BYTES} + {_ID_BYTES} * string.len(id) end
 local function of_field(length) return {_FIELD_BYTES} + length + math.floor(length / 4) end
@@ -188,7 +193,9 @@ end
 for i = first + 1, #ARGV, 2 do bytes = bytes + of_field(string.len(ARGV[i])) end
 local full = hold(ARGV[1], bytes, tonumber(ARGV[2]), tonumber(ARGV[3]))
 if full >= 0 then return full end
-if #going > 0 then redis.call('HDEL', stream, unpack(going)) end
+for i = 1, #going, 1000 do  -- `unpack` takes only so many
+  redis.call('HDEL', stream, unpack(going, i, math.min(i + 999, #going)))
+end
 redis.call('HSET', stream, 'by', '-' .. ARGV[4], unpack(ARGV, first))
 redis.call('PEXPIRE', stream, ARGV[3])
 redis.call('DEL', lease)
@@ -205,13 +212,13 @@ return 1
 """
 
 # ARGV: who has it, id
-DELETE: Final = f"""{_KEYS}
+DELETE: Final = f"""{_KEYS}{_COUNT}
 local by = redis.call('HGET', stream, 'by')
 if by ~= ARGV[1] and redis.call('EXISTS', stream) == 1 then return {NOT_MINE} end
 redis.call('DEL', stream, lease, tombstone)
-local bytes = redis.call('HGET', sizes, ARGV[2])
-if bytes then
-  redis.call('DECRBY', sum, bytes)
+mend()
+if redis.call('HEXISTS', sizes, ARGV[2]) == 1 then
+  redis.call('DECRBY', sum, bytes_of(ARGV[2]))
   redis.call('HDEL', sizes, ARGV[2])
   redis.call('ZREM', ends, ARGV[2])
 end

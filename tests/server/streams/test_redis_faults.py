@@ -258,20 +258,18 @@ def test_a_redis_that_says_it_has_endless_memory_is_asked_again(
     proxy = AnswersRubbish(redis_port)
 
     async def test() -> None:
-        store = redis_store.RedisStore(
-            f"redis://127.0.0.1:{proxy.port}",
-            Envelope(parse_keys(SecretStr(KEYS))),
-            1,
-            [1000, 1000],
-        )
+        url, envelope = f"redis://127.0.0.1:{proxy.port}", Envelope(parse_keys(SecretStr(KEYS)))
+        store = redis_store.RedisStore(url, envelope, 1, [1000, 1000])
         await store.start()
-        for memory, part in ((1600, 600), (int("9" * 400), 1000), (800, 300)):
-            told = f"maxmemory:{memory}"
-            proxy.rubbish = f"${len(told)}\r\n{told}\r\n".encode()
-            async with asyncio.timeout(10):
-                while store._part != part:
-                    await asyncio.sleep(0.01)
-        await store.stop()
+        try:
+            for memory, part in ((1600, 600), (int("9" * 400), 1000), (800, 300)):
+                told = f"maxmemory:{memory}"
+                proxy.rubbish = f"${len(told)}\r\n{told}\r\n".encode()
+                async with asyncio.timeout(5):
+                    while store._part != part:
+                        await asyncio.sleep(0.01)
+        finally:
+            await store.stop()
 
     try:
         asyncio.run(test())
