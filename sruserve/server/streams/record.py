@@ -4,7 +4,6 @@ The head tells the digests of the reply and of each state. So whoever can write 
 the last changes of a stream, as an old backup does, and change nothing else unseen.
 """
 
-import logging
 from hashlib import sha256
 
 from pydantic import BaseModel, ConfigDict
@@ -12,9 +11,8 @@ from pydantic import BaseModel, ConfigDict
 from sruserve.server.errors import StateRefused, StateTampered, StateUnknownKey
 from sruserve.server.state_token import Envelope
 from sruserve.server.streams.held import Held
+from sruserve.server.streams.notices import Notice
 from sruserve.server.tenants import Tenant
-
-log = logging.getLogger("sruserve.streams")
 
 Marks = dict[int, str]
 """The digest of each state of a stream, by its step; empty: nothing was read yet."""
@@ -25,6 +23,7 @@ class Records:
 
     def __init__(self, envelope: Envelope) -> None:
         self._envelope = envelope
+        self._changed, self._unknown = Notice(), Notice()
 
     def seal(self, held: Held, marks: Marks) -> dict[str, bytes]:
         """The fields that tell of a stream, but its states, of which there are marks."""
@@ -53,13 +52,13 @@ class Records:
         try:
             known = _Head.model_validate_json(self._envelope.open(head, owner))
         except StateUnknownKey:
-            log.error("a stream in Redis was sealed under none of SRUSERVE_STATE_KEYS")
+            self._unknown.tell("a stream in Redis was sealed under none of SRUSERVE_STATE_KEYS")
             raise StateUnknownKey(
                 "the stream was sealed under a key that this server does not have: create another "
                 "one, or ask the operator to set the same SRUSERVE_STATE_KEYS on every replica"
             ) from None
         except (ValueError, StateRefused):
-            raise tampered() from None
+            raise self.tampered() from None
         held = Held(
             id=stream_id,
             tenant=tenant,
@@ -77,22 +76,23 @@ class Records:
     def open_reply(self, held: Held, sealed: bytes, marked: str) -> bytes:
         """The reply to a stream's last step; raises `StateTampered` for any but the marked one."""
         if mark(sealed) != marked:
-            raise tampered()
+            raise self.tampered()
         return self._envelope.open(sealed, _owner(held.tenant, held.id)) if sealed else b""
+
+    def tampered(self) -> StateTampered:
+        """The error of a record that is not what was written."""
+        self._changed.tell(
+            "a stream in Redis was changed there, or is of another version of this server"
+        )
+        return StateTampered(
+            "the stream was changed in the store, or is of another version of this server: create "
+            "another one"
+        )
 
 
 def mark(sealed: bytes) -> str:
     """The digest of what is sealed; empty if there is nothing."""
     return sha256(sealed).hexdigest() if sealed else ""
-
-
-def tampered() -> StateTampered:
-    """The error of a record that is not what was written."""
-    log.error("a stream in Redis was changed there, or is of another version of this server")
-    return StateTampered(
-        "the stream was changed in the store, or is of another version of this server: create "
-        "another one"
-    )
 
 
 class _Head(BaseModel):

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, cast
@@ -16,6 +15,7 @@ from redis.exceptions import AuthenticationError, NoScriptError, RedisError, Res
 
 from sruserve.server.errors import StoreUnavailable
 from sruserve.server.streams import scripts
+from sruserve.server.streams.notices import Notice
 from sruserve.server.streams.places import Places
 
 _DRIVER: dict[str, Any] = {}
@@ -34,7 +34,6 @@ _PATIENCE_SECONDS = 5.0  # in all, so that a Redis that stops for three seconds 
 # For what requests ask; and for what keeps streams, or frees them, and should never wait for that.
 _CONNECTIONS, _UPKEEP_CONNECTIONS = 48, 16
 _MOST_TOLD = 200  # characters of what Redis says
-_TELL_SECONDS = 60.0  # between two lines of the log that say the same
 _REFUSED = "the stream store (Redis) refuses writes; see the server's log; retry, or delete streams"
 _FAILS = "Redis fails, and with it server-held streams: "
 _CROWDED = "too many requests wait for the stream store (Redis); retry later"
@@ -54,7 +53,7 @@ class RedisLink:
         self._hashes = {text: self._redis.register_script(text).sha for text in scripts.ALL}
         self._places = {False: Places(_CONNECTIONS), True: Places(_UPKEEP_CONNECTIONS)}
         self.away = False
-        self._told, self._told_at = "", 0.0
+        self._notice = Notice()
 
     async def run(self, script: str, owner: bytes, call: Call, *, upkeep: bool = False) -> Any:
         """What a script returns. It may have run even if this raises, now or a while later."""
@@ -74,13 +73,16 @@ class RedisLink:
             try:
                 return await self._together(script, calls)
             except NoScriptError:
-                await self._redis.script_load(script)
-                return await self._together(script, calls)
+                return await self._together(script, calls, whole=True)
 
-    async def _together(self, script: str, calls: Sequence[Call]) -> list[Any]:
+    async def _together(
+        self, script: str, calls: Sequence[Call], *, whole: bool = False
+    ) -> list[Any]:
+        """Send calls in one message. whole: the script itself, which Redis may not know."""
         pipeline = self._redis.pipeline(transaction=False)
+        run, name = (pipeline.eval, script) if whole else (pipeline.evalsha, self._hashes[script])
         for keys, arguments in calls:
-            pipeline.evalsha(self._hashes[script], len(keys), *keys, *arguments)
+            run(name, len(keys), *keys, *arguments)
         results: list[Any] = await pipeline.execute(raise_on_error=False)
         for result in results:
             if isinstance(result, RedisError):
@@ -97,7 +99,7 @@ class RedisLink:
 
     def garbled(self) -> StoreUnavailable:
         """The error of an answer that no script gives."""
-        self._tell(_FAILS + "it answers what it was not asked")
+        self._notice.tell(_FAILS + "it answers what it was not asked")
         return StoreUnavailable()
 
     @asynccontextmanager
@@ -123,23 +125,16 @@ class RedisLink:
             with _cancellable():
                 yield
         except ResponseError as error:
-            self._tell(f"Redis refuses what server-held streams need: {_why(error)}")
+            self._notice.tell(f"Redis refuses what server-held streams need: {_why(error)}")
             raise StoreUnavailable(_REFUSED) from None
         except Exception as error:  # its client raises anything for an answer that makes no sense
             self.away = True
-            self._tell(_FAILS + _why(error))
+            self._notice.tell(_FAILS + _why(error))
             raise StoreUnavailable from None
         if self.away:
             log.info("Redis answers again")
-            self._told = ""
+            self._notice.forget()
         self.away = False
-
-    def _tell(self, problem: str) -> None:
-        """Log what is wrong, unless it has just been: every request finds the same."""
-        now = time.monotonic()
-        if problem != self._told or now > self._told_at + _TELL_SECONDS:
-            log.error(problem)
-            self._told, self._told_at = problem, now
 
     async def close(self) -> None:
         await self._redis.aclose()

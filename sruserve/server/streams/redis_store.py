@@ -24,7 +24,7 @@ from sruserve.server.seeds import random_bytes
 from sruserve.server.state_token import Envelope
 from sruserve.server.streams import scripts
 from sruserve.server.streams.held import Held, absent, taken_over
-from sruserve.server.streams.record import Marks, Records, mark, tampered
+from sruserve.server.streams.record import Marks, Records, mark
 from sruserve.server.streams.redis_link import Call, RedisLink
 from sruserve.server.streams.shares import fair_part
 from sruserve.server.tenants import Tenant, over_quota
@@ -41,7 +41,7 @@ _TOGETHER, _TOGETHER_BYTES = 32, 1 << 20  # streams that one message changes
 _REPLY_BYTES = 64 << 20  # that are read at a time; of a tenant, half
 _LOOK_SECONDS = 10.0  # between two looks at Redis' memory
 _ANY = -1  # bytes
-_FILLED = 0.75  # of Redis' memory with streams; the rest is for its clients, and others' data
+_OTHERS = 4  # one part in so many of Redis' memory is for its clients, and others' data
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +242,7 @@ class RedisStore:
         """The sealed state after the last step of a taken stream; empty: nothing was read yet."""
         token = await self._field(held, _state_field(held.step))
         if mark(token) != self._taken[_key(held)].marks[held.step]:
-            raise tampered()
+            raise self._records.tampered()
         return str(token, "ascii")
 
     async def _field(self, held: Held, name: str) -> bytes:
@@ -269,7 +269,7 @@ class RedisStore:
         while True:
             memory = await self._link.memory()
             if memory is not None:  # else it is what it was
-                limit = int(_FILLED * memory) if memory else sum(self._quotas)
+                limit = memory - memory // _OTHERS if memory else sum(self._quotas)
                 self._part = fair_part(limit, self._quotas)
             await asyncio.sleep(_LOOK_SECONDS)
 

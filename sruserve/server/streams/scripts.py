@@ -38,23 +38,30 @@ local function read(field, most)
 end
 """
 
-# A stream counts with all that belongs to it: its keys, its place in the tenant's tables, and the
-# name that stays there when it has expired; then each field, as the allocator rounds it.
+# A stream counts with all that belongs to it: its keys and its place in the tenant's tables; then
+# each field, as the allocator rounds it.
 GONE_MS = 24 * 3600 * 1000  # for which an expired stream is told from an unknown one
-_MOST_EXPIRED = 1 << 14  # ids of a tenant that are told from unknown ones
+# Ids of a tenant that are told from unknown ones. One takes 1 KiB at most, so all of them take a
+# 64th of the bytes that the tenant may have at most.
+_MOST_EXPIRED, _BYTES_PER_EXPIRED = 1 << 14, 1 << 16
 _STREAM_BYTES, _ID_BYTES, _FIELD_BYTES = 800, 5, 96
 
-# Counts that do not fit together, because Redis has evicted a part of them, are begun anew. A
+# Counts that do not fit together, because Redis has evicted a part of them, are begun anew, and so
+# is what is no plain number: one of more digits cannot be added exactly. A
 # stream that lives longer than it seemed counts for as long: `live` counts it if it has been
 # counted out.
 _COUNT = f"""
+local function plain(text)
+  if not text or #text > 15 then return nil end
+  return (text == '0' or string.match(text, '^[1-9]%d*$')) and tonumber(text)
+end
 local function counted()
   for key, kind in pairs({{[sizes] = 'hash', [ends] = 'zset', [sum] = 'string'}}) do
     if redis.call('TYPE', key).ok ~= kind then return false end
   end
-  return string.match(redis.call('GETRANGE', sum, 0, 15), '^%d+$')
+  return plain(redis.call('GETRANGE', sum, 0, 15))
 end
-local function bytes_of(id) return tonumber(redis.call('HGET', sizes, id) or 0) or 0 end
+local function bytes_of(id) return plain(redis.call('HGET', sizes, id)) or 0 end
 local function held() return tonumber(redis.call('GET', sum) or 0) end
 local function of_stream(id) return {_STREAM_BYTES} + {_ID_BYTES} * string.len(id) end
 local function of_field(length) return {_FIELD_BYTES} + length + math.floor(length / 4) end
@@ -88,7 +95,7 @@ end
 
 # What has ended is counted out here, because nothing tells when a key expires.
 _HOLD = f"""{_COUNT}
-local function count_out(now)
+local function count_out(now, names)
   local gone = redis.call('ZRANGEBYSCORE', ends, '-inf', now, 'WITHSCORES', 'LIMIT', 0, 100)
   for i = 1, #gone, 2 do
     redis.call('ZREM', ends, gone[i])
@@ -96,21 +103,24 @@ local function count_out(now)
     redis.call('HDEL', sizes, gone[i])
     redis.call('ZADD', expired, gone[i + 1], gone[i])
   end
+  redis.call('ZREMRANGEBYSCORE', expired, '-inf', now - {GONE_MS})
+  redis.call('ZREMRANGEBYRANK', expired, 0, -names - 1)
   return #gone == 200
 end
 local function hold(id, bytes, most, idle)
   if most >= 0 then redis.call('SETRANGE', lease, 0, '') end  -- no change: see at the top
   local now = after(0)
   mend()
-  local more, turns = count_out(now), 1
-  local added = bytes - bytes_of(id)
-  while most >= 0 and added > 0 and held() + added > most do
-    if not more or turns == 10 then return held() end
-    more, turns = count_out(now), turns + 1
-    added = bytes - bytes_of(id)
+  if most >= 0 then
+    local names = math.min({_MOST_EXPIRED}, math.floor(most / {_BYTES_PER_EXPIRED}))
+    local more, turns = count_out(now, names), 1
+    local added = bytes - bytes_of(id)
+    while added > 0 and held() + added > most do
+      if not more or turns == 10 then return held() end
+      more, turns = count_out(now, names), turns + 1
+      added = bytes - bytes_of(id)
+    end
   end
-  redis.call('ZREMRANGEBYSCORE', expired, '-inf', now - {GONE_MS})
-  redis.call('ZREMRANGEBYRANK', expired, 0, -{_MOST_EXPIRED + 1})
   add(id, bytes, idle)
   return -1
 end
@@ -183,7 +193,9 @@ end
 for i = first + 1, #ARGV, 2 do bytes = bytes + of_field(string.len(ARGV[i])) end
 local full = hold(ARGV[1], bytes, tonumber(ARGV[2]), tonumber(ARGV[3]))
 if full >= 0 then return full end
-if #going > 0 then redis.call('HDEL', stream, unpack(going)) end
+for i = 1, #going, 1000 do  -- `unpack` takes only so many
+  redis.call('HDEL', stream, unpack(going, i, math.min(i + 999, #going)))
+end
 redis.call('HSET', stream, 'by', '-' .. ARGV[4], unpack(ARGV, first))
 redis.call('PEXPIRE', stream, ARGV[3])
 redis.call('DEL', lease)
@@ -200,13 +212,13 @@ return 1
 """
 
 # ARGV: who has it, id
-DELETE: Final = f"""{_KEYS}
+DELETE: Final = f"""{_KEYS}{_COUNT}
 local by = redis.call('HGET', stream, 'by')
 if by ~= ARGV[1] and redis.call('EXISTS', stream) == 1 then return {NOT_MINE} end
 redis.call('DEL', stream, lease, tombstone)
-local bytes = redis.call('HGET', sizes, ARGV[2])
-if bytes then
-  redis.call('DECRBY', sum, bytes)
+mend()
+if redis.call('HEXISTS', sizes, ARGV[2]) == 1 then
+  redis.call('DECRBY', sum, bytes_of(ARGV[2]))
   redis.call('HDEL', sizes, ARGV[2])
   redis.call('ZREM', ends, ARGV[2])
 end

@@ -7,15 +7,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from hashlib import sha256
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from sruserve.server.api.served import Served
-from sruserve.server.budget import Budget
 from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.jobs import Snapshot
 from sruserve.server.errors import (
     InputTooLong,
     NoCheckpoint,
-    Overloaded,
     ServeError,
     StepReused,
     StreamsNeedRedis,
@@ -34,7 +33,7 @@ T = TypeVar("T")
 Work = Callable[[StreamView], Awaitable[bytes]]
 
 MOST_FORKS = 256
-_FORKS_AT_A_TIME = 16 * MOST_FORKS  # a tenant's may be a quarter of them
+_FORKS_AT_A_TIME = 4  # requests of a tenant
 _LAST_SECONDS = 5.0
 
 
@@ -62,7 +61,7 @@ class Streams:
         self._idle_seconds = idle_seconds
         self._reply_bytes = reply_bytes
         self._turns = Turns(waiting_bytes)
-        self._forks = Budget(_FORKS_AT_A_TIME, _overloaded, share=_FORKS_AT_A_TIME // 4)
+        self._forking: WeakValueDictionary[bytes, asyncio.Semaphore] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def start(self) -> None:
@@ -146,7 +145,8 @@ class Streams:
     async def fork(self, served: Served, stream_id: str, n: int = 1) -> list[Held]:
         """`n` more streams in the state of this one; they go on from its number.
 
-        If the caller leaves, those that are there already are forgotten again.
+        Few requests of a tenant run at a time. If the caller leaves, those that are there already
+        are forgotten again.
         """
         forking = self._begin(self._fork(served, stream_id, n))
         try:
@@ -185,9 +185,10 @@ class Streams:
                 return held.step, served.seal_state(await portable(served, state))
 
     async def _fork(self, served: Served, stream_id: str, n: int) -> list[Held]:
-        """All of them or none; whoever asked, they count until that is so."""
-        with self._forks.hold(n, served.owner), served.holders.one_more():
-            async with self._taken(served.tenant, stream_id) as held:
+        """All of them or none; whether their caller waits or not, it is one of few until then."""
+        few = self._forking.setdefault(served.tenant.id, asyncio.Semaphore(_FORKS_AT_A_TIME))
+        with served.holders.one_more():
+            async with self._taken(served.tenant, stream_id, place=few) as held:
                 now = int(time.time())
                 copies = [_alive(held).fork(_new_id(), now) for _ in range(n)]
                 return await self._store.fork(served, held, copies)
@@ -259,9 +260,14 @@ class Streams:
 
     @asynccontextmanager
     async def _taken(
-        self, tenant: Tenant, stream_id: str, *, to_free: bool = False
+        self,
+        tenant: Tenant,
+        stream_id: str,
+        *,
+        to_free: bool = False,
+        place: asyncio.Semaphore | None = None,
     ) -> AsyncIterator[Held]:
-        turn = await self._turns.take(self._store, tenant, stream_id, to_free=to_free)
+        turn = await self._turns.take(self._store, tenant, stream_id, to_free=to_free, place=place)
         async with turn as held:
             yield held
 
@@ -293,10 +299,6 @@ def _alive(held: Held) -> Held:
     if held.ended:
         raise StreamUnknown("the stream has ended; create another one")
     return held
-
-
-def _overloaded() -> Overloaded:
-    return Overloaded("too many forks are being made of the streams of this API key; retry later")
 
 
 def _kept(held: Held | None) -> Held:

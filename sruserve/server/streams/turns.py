@@ -4,7 +4,7 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Literal
 from weakref import WeakValueDictionary
 
@@ -22,17 +22,15 @@ _WAITING_BYTES = 16 << 10  # of the objects of a request that waits, with those 
 class Turn:
     """The right to change a stream, which the store's lease says to replicas."""
 
-    def __init__(self, store: Store, line: asyncio.Lock, held: Held) -> None:
-        self._store, self._line, self._held = store, line, held
+    def __init__(self, store: Store, places: AsyncExitStack, held: Held) -> None:
+        self._store, self._places, self._held = store, places, held
 
     async def __aenter__(self) -> Held:
         return self._held
 
     async def __aexit__(self, *_: object) -> None:
-        try:
+        async with self._places:
             await self._store.give_back(self._held)
-        finally:
-            self._line.release()
 
 
 class Turns:
@@ -64,23 +62,24 @@ class Turns:
         cost: int = 0,
         *,
         to_free: bool = False,
+        place: AbstractAsyncContextManager[object] | None = None,
     ) -> Turn:
         """Wait until nobody else works on a stream, and take it.
 
         cost: bytes of the request's body; `Overloaded` if there is no room for one more to wait.
         to_free: as of `Store.take`.
+        place: what is waited for before the store is asked, and had until the turn is over.
         """
         line, asked = self._line(tenant, stream_id), time.monotonic()
         with self._waiting.hold(_WAITING_BYTES + cost, tenant.owner):
-            await line.acquire()
-            try:
+            async with AsyncExitStack() as places:
+                await places.enter_async_context(line)
+                if place is not None:
+                    await places.enter_async_context(place)
                 if line.failed_at > asked:  # each would wait for the store as long as the first
                     raise StoreUnavailable
                 held = await _when_free(store, line, tenant, stream_id, to_free)
-            except BaseException:
-                line.release()
-                raise
-            return Turn(store, line, held)
+                return Turn(store, places.pop_all(), held)
 
     def _line(self, tenant: Tenant, stream_id: str) -> "_Line":
         """The line of a stream, which lives while it is used."""

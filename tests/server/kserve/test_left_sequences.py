@@ -6,10 +6,14 @@ from typing import Any
 
 import pytest
 
+from sruserve.server.api.call import Call
 from sruserve.server.api.catalogue import Catalogue
 from sruserve.server.api.completion_request import CompletionRequest
+from sruserve.server.api.kserve import sequences
+from sruserve.server.api.kserve.messages import InferRequest, InferResponse
 from sruserve.server.api.kserve.parameters import Sequence
-from sruserve.server.api.kserve.sequences import _Step
+from sruserve.server.api.kserve.sequences import Sequences, _Step
+from sruserve.server.api.limits import InputLimits
 from sruserve.server.api.served import Served
 from sruserve.server.errors import StreamUnknown
 from sruserve.server.streams.service import Streams
@@ -19,6 +23,10 @@ from tests.server.streams.test_service import Run, run, write  # noqa: F401
 
 Work = Callable[[StreamView], Awaitable[bytes]]
 ID = "kserve:characters:7"
+
+
+async def nothing(*_: Any) -> Any:
+    raise AssertionError("nobody asks")
 
 
 def starting(streams: Streams, served: Served, work: Work = write) -> asyncio.Task[bytes]:
@@ -90,5 +98,34 @@ def test_a_first_step_that_has_begun_counts_without_its_client(run: Run) -> None
         await settled(streams)
         assert (await streams.describe(served.tenant, ID)).step == 1
         await streams.delete(served.tenant, ID)
+
+    run(test)
+
+
+def test_a_stored_response_counts_while_it_is_read(
+    run: Run,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits = InputLimits(1, 1, 1, 1, 1, 10_000, 1, 1)
+    counted: list[int] = []
+
+    def unpack(packed: bytes) -> InferResponse:
+        counted.append(limits.replies.held)
+        return InferResponse("characters", "1", "", [], {})
+
+    async def stored(*_: Any) -> bytes:
+        return b"a" * 8 * 9000
+
+    async def test(streams: Streams, catalogue: Catalogue) -> None:
+        caller: Any = Call({"headers": []}, nothing, nothing)
+        sequence = Sequence("7", start=False, end=False, step=1)
+        asked = InferRequest("characters", "", "a", [], [], {})
+        body = CompletionRequest(model="characters", prompt="a")
+        with monkeypatch.context() as patch:
+            patch.setattr(sequences, "unpack_response", unpack)
+            patch.setattr(_Step, "go_on", stored)
+            served, ask = catalogue["characters"], Sequences(streams, limits).infer
+            await ask(caller, served, asked, sequence, body, nothing)
+        assert (counted, limits.replies.held) == ([9000], 0)
 
     run(test)

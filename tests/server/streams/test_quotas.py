@@ -32,6 +32,7 @@ from tests.server.streams.conftest import (
     free_port,
     key_of,
 )
+from tests.server.streams.test_redis_forks import DB, only_redis
 from tests.server.streams.test_service import Run, run, until_rows, write  # noqa: F401
 from tests.server.streams.test_streams import code
 from tests.server.test_clients_that_leave import until
@@ -174,6 +175,34 @@ def test_no_more_names_of_expired_streams_stay_than_are_allowed(
         assert client.zscore(expired, "old0") is None
         assert code(replicas.get("old10")) == "stream_expired"
         assert code(replicas.get("old9")) == "stream_unknown"
+
+
+@only_redis
+def test_the_names_of_expired_streams_take_a_small_part_of_what_a_tenant_may_have(
+    run: Run,  # noqa: F811
+    redis_port: int,
+) -> None:
+    most = 1 << 20
+    tenant = Tenant("expires", KeyEntry(key=ACME, state_bytes=most))
+
+    async def test(streams: Streams, catalogue: Catalogue) -> None:
+        served = catalogue["characters"].of(tenant)
+        with redis.Redis(port=redis_port, db=DB) as client:
+            expired = f"sruserve:expired:{tenant.id.hex()}"
+            names = [f"{i:03}" + "ä" * 250 for i in range(300)]
+            for name in names:
+                await streams.create(served, None, name)
+                client.zadd(f"sruserve:ends:{tenant.id.hex()}", {name: time.time() * 1000 - 1})
+            held = await streams.create(served, None)
+            assert client.zrange(expired, 0, -1) == [name.encode() for name in names[-16:]]
+            assert client.memory_usage(expired) < most / 64
+            client.zadd(f"sruserve:ends:{tenant.id.hex()}", dict.fromkeys(names[:200], 1))
+            for _ in range(3):
+                await streams.rewind(served, held.id, 0)
+            assert client.zcard(expired) == 16, "what may always be done adds no names"
+            client.flushdb()
+
+    run(test)
 
 
 def test_a_record_of_an_earlier_version_is_counted_anew_with_its_next_step(

@@ -121,3 +121,64 @@ def test_a_stream_whose_own_commit_counts_it_out_counts_whole(
         client.close()
 
     run(test)
+
+
+NO_COUNTS = ("", "-5", "007", "abc", "inf", "nan", "1e308", "9" * 16, str(2**63 - 1), "9" * 40)
+
+
+@only_redis
+@pytest.mark.parametrize("what", ["sum", "sizes"])
+def test_what_is_no_count_is_counted_anew_and_its_stream_can_be_deleted(
+    run: Run,  # noqa: F811
+    redis_port: int,
+    what: str,
+) -> None:
+    async def test(streams: Streams, catalogue: Catalogue) -> None:
+        served = catalogue["characters"].of(TENANT)
+        client = redis.Redis(port=redis_port, db=DB)
+        tables: dict[str, Any] = {name: ENDS.replace("ends", name) for name in ("sum", "sizes")}
+
+        def spoil(stream: str, wrong: str) -> None:
+            if what == "sum":
+                client.set(tables["sum"], wrong)
+            else:
+                client.hset(tables["sizes"], stream, wrong)
+
+        for wrong in NO_COUNTS:
+            stream, other = [(await streams.create(served, None)).id for _ in range(2)]
+            spoil(stream, wrong)
+            await streams.step(served, stream, 1, b"a", write)
+            size: Any = client.hget(tables["sizes"], stream)
+            assert 1000 < int(size) < 10_000, wrong
+            total: Any = client.get(tables["sum"])
+            assert int(size) <= int(total) < 20_000, wrong
+            spoil(stream, wrong)
+            await streams.rewind(served, stream, 0)
+            for each in (stream, other):
+                spoil(each, wrong)
+                await streams.delete(TENANT, each)
+            assert not client.keys(f"*:stream:{TENANT.id.hex()}:*")
+            client.flushdb()
+        client.close()
+
+    run(test)
+
+
+@only_redis
+def test_very_many_states_that_nobody_wrote_go_with_the_next_step(
+    run: Run,  # noqa: F811
+    redis_port: int,
+) -> None:
+    async def test(streams: Streams, catalogue: Catalogue) -> None:
+        served = catalogue["characters"].of(TENANT)
+        client = redis.Redis(port=redis_port, db=DB)
+        stream = (await streams.create(served, None)).id
+        key = f"sruserve:stream:{TENANT.id.hex()}:{stream}"
+        client.hset(key, mapping={f"state{i}": "x" for i in range(10, 20_010)})
+        await streams.step(served, stream, 1, b"a", write)
+        assert set(client.hkeys(key)) == {b"by", b"head", b"reply", b"ended", b"state1"}
+        check(client, stream)
+        client.flushdb()
+        client.close()
+
+    run(test)

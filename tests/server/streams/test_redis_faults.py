@@ -19,10 +19,12 @@ import httpx
 import pytest
 import redis
 import uvloop
+from pydantic import SecretStr
 from redis.asyncio.connection import AbstractConnection
 
 from sruserve.server.errors import StoreUnavailable
-from sruserve.server.settings import SettingsError, load_settings
+from sruserve.server.settings import SettingsError, load_settings, parse_keys
+from sruserve.server.state_token import Envelope
 from sruserve.server.streams import redis_link, redis_store, scripts
 from tests.server.conftest import Serve
 from tests.server.streams.conftest import (
@@ -242,6 +244,32 @@ def test_a_redis_whose_info_is_rubbish_says_nothing_of_its_memory(redis_port: in
         proxy.rubbish = b""
         assert await link.memory() == 0
         await link.close()
+
+    try:
+        asyncio.run(test())
+    finally:
+        proxy.close()
+
+
+def test_a_redis_that_says_it_has_endless_memory_is_asked_again(
+    redis_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_store, "_LOOK_SECONDS", 0.01)
+    proxy = AnswersRubbish(redis_port)
+
+    async def test() -> None:
+        url, envelope = f"redis://127.0.0.1:{proxy.port}", Envelope(parse_keys(SecretStr(KEYS)))
+        store = redis_store.RedisStore(url, envelope, 1, [1000, 1000])
+        await store.start()
+        try:
+            for memory, part in ((1600, 600), (int("9" * 400), 1000), (800, 300)):
+                told = f"maxmemory:{memory}"
+                proxy.rubbish = f"${len(told)}\r\n{told}\r\n".encode()
+                async with asyncio.timeout(5):
+                    while store._part != part:
+                        await asyncio.sleep(0.01)
+        finally:
+            await store.stop()
 
     try:
         asyncio.run(test())

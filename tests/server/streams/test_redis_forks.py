@@ -1,4 +1,4 @@
-"""Forks in Redis whose clients leave: little is left to do, and it counts until it is done."""
+"""Forks in Redis whose clients leave: little is left to do, and others wait for it."""
 
 import asyncio
 from collections.abc import Sequence
@@ -8,7 +8,6 @@ import pytest
 import redis
 
 from sruserve.server.api.catalogue import Catalogue
-from sruserve.server.errors import Overloaded
 from sruserve.server.streams import scripts
 from sruserve.server.streams.redis_link import Call, RedisLink
 from sruserve.server.streams.service import Streams
@@ -26,7 +25,7 @@ def scripts_run(client: redis.Redis) -> int:
 
 
 @only_redis
-def test_a_fork_whose_client_leaves_takes_back_what_it_began_and_counts_until_then(
+def test_a_fork_whose_client_leaves_takes_back_what_it_began_and_others_wait_until_then(
     run: Run,  # noqa: F811
     redis_port: int,
     monkeypatch: pytest.MonkeyPatch,
@@ -34,8 +33,8 @@ def test_a_fork_whose_client_leaves_takes_back_what_it_began_and_counts_until_th
     begun, goes_on = asyncio.Event(), asyncio.Event()
     together = RedisLink._together
 
-    async def slowly(link: RedisLink, script: str, calls: Sequence[Call]) -> list[Any]:
-        done = await together(link, script, calls)
+    async def slowly(link: RedisLink, script: str, calls: Sequence[Call], **how: bool) -> list[Any]:
+        done = await together(link, script, calls, **how)
         if script == scripts.ADD and len(calls) > 1:
             begun.set()
             await goes_on.wait()
@@ -61,13 +60,19 @@ def test_a_fork_whose_client_leaves_takes_back_what_it_began_and_counts_until_th
             fork.cancel()
         await asyncio.wait(forks)
         assert all(fork.cancelled() for fork in forks), "nobody waits with who has left"
-        with pytest.raises(Overloaded, match="forks"):
-            await streams.fork(served, ids[4])
+        waiting = [asyncio.create_task(streams.fork(served, ids[4])) for _ in range(20)]
+        await asyncio.sleep(0.05)
+        for fork in waiting[1:]:
+            fork.cancel()
+        await asyncio.wait(waiting[1:])
+        assert scripts_run(client) - before == 4 + 4 + 4 * 32, "they wait for those that are undone"
         goes_on.set()
-        await asyncio.wait(streams._tasks)
-        taken, states, added, taken_back, given_back = 4, 4, 4 * 32, 4 * 32, 4
+        assert len(await waiting[0]) == 1
+        while streams._tasks:
+            await asyncio.wait(set(streams._tasks))
+        taken, states, added, taken_back, given_back = 5, 5, 4 * 32 + 1, 4 * 32, 5
         assert scripts_run(client) - before == taken + states + added + taken_back + given_back
-        assert len(client.keys(f"*:stream:{tenant.id.hex()}:*")) == 5
+        assert len(client.keys(f"*:stream:{tenant.id.hex()}:*")) == 6
         sizes: Any = client.hvals(f"sruserve:sizes:{tenant.id.hex()}")
         assert client.get(f"sruserve:sum:{tenant.id.hex()}") == b"%d" % sum(map(int, sizes))
         assert len(await streams.fork(served, ids[4], 40)) == 40

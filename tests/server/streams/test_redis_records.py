@@ -133,3 +133,20 @@ def test_a_stream_that_lives_on_without_a_step_still_counts(own_redis: OwnRedis)
         sizes: Any = client.hvals(f"sruserve:sizes:{'0' * 32}")
         assert len(sizes) == 2
         assert client.get(f"sruserve:sum:{'0' * 32}") == b"%d" % sum(map(int, sizes))
+
+
+def test_each_request_that_finds_a_changed_stream_writes_no_line(
+    told: tuple[Replicas, redis.Redis, str, Fields, Fields, Fields],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    replicas, client, stream, _, _, other = told
+    another = replicas.create()
+    head: Any = client.hget(key_of(another), "head")
+    client.hset(key_of(stream), mapping=CHANGES["the head of another stream"]({}, {}, other))
+    client.hset(key_of(another), "head", head[:1] + bytes(4) + head[5:])  # another key's
+    asked = [(http, each) for http in replicas.clients for each in 5 * [stream, another]]
+    found = [code(http.get(f"/v1/streams/{each}")) for http, each in asked]
+    assert set(found) == {"state_tampered", "state_unknown_key"}
+    written = [each for each in caplog.messages if "a stream in Redis" in each]
+    assert len(written) == 2 * len(replicas.clients)
+    client.close()

@@ -186,10 +186,10 @@ def test_forks_go_to_redis_a_few_dozen_in_one_message(
     together: list[int] = []
     run_together = RedisLink._together
 
-    async def count(link: RedisLink, script: str, calls: Sequence[Call]) -> list[Any]:
+    async def count(link: RedisLink, script: str, calls: Sequence[Call], **how: bool) -> list[Any]:
         if script == scripts.ADD:
             together.append(len(calls))
-        return await run_together(link, script, calls)
+        return await run_together(link, script, calls, **how)
 
     monkeypatch.setattr(RedisLink, "_together", count)
     keys = json.dumps([{"tenant": "acme", "key": ACME, "state_bytes": 245_000}])

@@ -137,6 +137,28 @@ def test_a_line_has_only_so_many_places_for_whatever_is_asked(
     run(test)
 
 
+def test_forks_that_wait_for_their_stream_keep_no_other_fork_waiting(
+    run: Run,  # noqa: F811
+) -> None:
+    async def test(streams: Streams, catalogue: Catalogue) -> None:
+        served = catalogue["characters"]
+        stream, other = [(await streams.create(served, None)).id for _ in range(2)]
+        async with busy(streams, served, stream):
+            waiting = [asyncio.create_task(streams.fork(served, stream, 256)) for _ in range(16)]
+            await asyncio.sleep(0)
+            async with asyncio.timeout(10):
+                copies = await streams.fork(served, other, 16)
+            assert not any(each.done() for each in waiting)
+            for task in waiting[1:]:
+                task.cancel()
+            await asyncio.wait(waiting[1:])
+        copies += await waiting[0]
+        for stream_id in (stream, other, *(each.id for each in copies)):
+            await streams.delete(served.tenant, stream_id)
+
+    run(test)
+
+
 def test_a_tenant_that_waits_at_many_streams_leaves_room_for_others() -> None:
     async def test() -> None:
         lines, greedy = Turns(most_bytes=8 * turns._WAITING_BYTES), Tenant("a")

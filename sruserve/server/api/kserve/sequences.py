@@ -26,6 +26,8 @@ from sruserve.server.offload import LONG_BYTES, off_loop
 from sruserve.server.streams.service import Streams
 from sruserve.server.streams.view import StreamView
 
+_NUMBER_BYTES = 8
+
 Work = Callable[[Caller, StreamView], Awaitable[InferResponse]]
 
 
@@ -62,8 +64,9 @@ class Sequences:
         outcome = caller.loop.create_task(answer)
         await caller.wait(outcome)
         packed = outcome.result()
-        response = await off_loop(len(packed) > LONG_BYTES, unpack_response, packed)
-        return replace(response, id=request.id)
+        with self._limits.count_reply(len(packed) // _NUMBER_BYTES):
+            response = await off_loop(len(packed) > LONG_BYTES, unpack_response, packed)
+            return replace(response, id=request.id)
 
 
 def check_step(model: str, body: Request, sequence: Sequence, batch: int) -> None:

@@ -21,6 +21,7 @@ from sruserve.server.api.streams.messages import (
     StreamReply,
     StreamState,
 )
+from sruserve.server.budget import Hold
 from sruserve.server.errors import StreamUnknown
 from sruserve.server.metrics import UNKNOWN_MODEL
 from sruserve.server.streams.held import Held
@@ -32,6 +33,7 @@ R = TypeVar("R")
 
 _ID = re.compile(r"[\w-]{1,64}", re.ASCII)
 _ID_PART = 3  # of "/v1/streams/ID/…", split
+_NUMBER_BYTES = 8  # of a stored reply count as one of its numbers
 
 
 class StreamEndpoint(Endpoint):
@@ -63,6 +65,10 @@ class StreamEndpoint(Endpoint):
         """The body; none at all is an empty one."""
         body = await call.json_body(self.limits)
         return schema.model_validate_json(body or b"{}")
+
+    def unsent(self, stored: bytes) -> Hold:
+        """Count a reply from the store until its client has it; raises `Overloaded`."""
+        return self.limits.count_reply(len(stored) // _NUMBER_BYTES)
 
     def reply(self, served: Served, held: Held) -> StreamReply:
         """A stream as clients see it."""
@@ -150,7 +156,9 @@ class State(StreamEndpoint):
     async def serve(self, call: Call, tenant: Tenant) -> None:
         held, served = await self.find(call, tenant)
         step, token = await _wait(call, self.streams.token(served, held.id))
-        await _answer(call, StreamState(id=held.id, step=step, state=token))
+        body = json_bytes(StreamState(id=held.id, step=step, state=token))
+        with self.unsent(body):
+            await call.reply(body)
 
 
 async def _wait(call: Call, work: Coroutine[Any, Any, R]) -> R:

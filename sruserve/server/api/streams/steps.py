@@ -1,6 +1,7 @@
 """`POST /v1/streams/{id}/steps`: what the model's own route answers, exactly once."""
 
 from asyncio import Task
+from contextlib import nullcontext
 from typing import Any
 
 from pydantic import ValidationError
@@ -73,11 +74,14 @@ class Steps(StreamEndpoint):
             raise problem from error
         if call.started:
             await call.send(recorder.last)
-        elif _streamed(request):
-            await call.start(200, list(EVENT_HEADERS))
-            await call.send(outcome.result())
-        else:
-            await call.reply(outcome.result())
+            return
+        reply = outcome.result()
+        with nullcontext() if recorder.started else self.unsent(reply):  # else it counts already
+            if _streamed(request):
+                await call.start(200, list(EVENT_HEADERS))
+                await call.send(reply)
+            else:
+                await call.reply(reply)
 
     def _read(self, served: Served, body: bytes) -> tuple[Route[Any], Step]:
         """The route that answers a step, and what it is asked."""
