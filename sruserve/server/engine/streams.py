@@ -194,8 +194,10 @@ class Stream:
     @property
     def unbroken(self) -> int:
         """Most tokens of the next burst: until the text may end, or a checkpoint is due."""
-        interval = self.job.sampling.state_interval if self.marks else self.tokens_left
-        return min(self.tokens_left, max(1, interval - self._unmarked))
+        if not self.marks:
+            return self.tokens_left
+        due = self.job.sampling.state_interval - self._unmarked
+        return min(self.tokens_left, max(1, due))
 
     @property
     def marks(self) -> bool:

@@ -122,6 +122,15 @@ def test_a_seed_fixes_the_text_and_choices_differ(lm: Driver) -> None:
     asyncio.run(run())
 
 
+def test_all_of_a_completion_comes_in_whole_bursts(tmp_path: Path) -> None:
+    async def run(driver: Driver) -> None:
+        await driver.generate("To be", 1 + 10 * 16)
+
+    with Driver(random_model(tmp_path / "lm"), Limits(burst=16)) as driver:
+        asyncio.run(run(driver))
+        assert driver.counts.calls["step"] == 1 + 10
+
+
 @pytest.mark.parametrize("length", [1, 3])
 def test_a_stop_string_inside_a_burst_leaves_the_state_right_behind_it(
     lm: Driver, length: int
