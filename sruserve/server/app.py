@@ -86,7 +86,7 @@ class Application:
             path = scope["path"]
             route = self._hot.get(path)
             if route is not None and scope["method"] == "POST":
-                with self.lifecycle.answering():
+                with self.lifecycle.answering:
                     await route(Call(scope, receive, send))
                 return
             if path == METRICS and scope["method"] == "GET":
@@ -94,11 +94,11 @@ class Application:
                 return
             for prefix, mounted in self._mounts.items():
                 if path == prefix or path.startswith(prefix + "/"):
-                    with self.lifecycle.answering():
+                    with self.lifecycle.answering:
                         await mounted(scope, receive, send)
                     return
         elif scope["type"] == "websocket":
-            with self.lifecycle.answering():
+            with self.lifecycle.answering:
                 await self._sockets.connect(scope, receive, send)
             return
         elif scope["type"] == "lifespan":

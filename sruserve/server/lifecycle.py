@@ -7,8 +7,7 @@ import multiprocessing
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -41,10 +40,22 @@ _LAST_WORDS_SECONDS = 2.0
 _FORCE_SECONDS = 6.0
 
 
+class Answering:
+    """Counts the blocks that run."""
+
+    count = 0
+
+    def __enter__(self) -> None:
+        self.count += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.count -= 1
+
+
 class Lifecycle:
     """Starts the models, and drains them before the process ends.
 
-    active: requests on hot routes that are being answered, and open sockets.
+    answering: `with` it: a request is being answered, for which a stop waits a little.
     on_drain: called when no more work is to be taken.
     """
 
@@ -54,7 +65,7 @@ class Lifecycle:
         self.started_at = int(time.time())
         self.ready = False
         self.draining = False
-        self.active = 0
+        self.answering = Answering()
         self.on_drain: list[Callable[[], None]] = []
         self._settings = settings
         self._drain: asyncio.Task[None] | None = None
@@ -70,14 +81,10 @@ class Lifecycle:
         """Whether every engine works, or ends because it was told to."""
         return all(served.engine.alive for served in self.catalogue.values())
 
-    @contextmanager
-    def answering(self) -> Iterator[None]:
-        """A request is being answered, for which a stop waits a little."""
-        self.active += 1
-        try:
-            yield
-        finally:
-            self.active -= 1
+    @property
+    def active(self) -> int:
+        """Requests on hot routes that are being answered, and open sockets."""
+        return self.answering.count
 
     async def start(self) -> None:
         """Load all models and warm their engines; ready when this returns."""

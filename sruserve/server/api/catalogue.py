@@ -51,17 +51,16 @@ class Catalogue(Mapping[str, Served]):
 
     def choose(self, name: str | None, *tasks: str) -> Served:
         """The named model, or the only one for the tasks; raises if there is no such model."""
+        if name is not None and self[name].model.config.task in tasks:
+            return self[name]
         needed = " or ".join(f"'{task}'" for task in tasks)
         fitting = self.fitting(*tasks)
         if name is not None:
-            served = self[name]
-            if name not in fitting:
-                raise WrongTask(
-                    f"{name} is a model for '{served.model.config.task}' and this route needs one "
-                    f"for {needed}; served here: {', '.join(fitting) or 'none'}",
-                    param="model",
-                )
-            return served
+            raise WrongTask(
+                f"{name} is a model for '{self[name].model.config.task}' and this route needs one "
+                f"for {needed}; served here: {', '.join(fitting) or 'none'}",
+                param="model",
+            )
         if not fitting:
             raise InvalidRequest(f"none of the served models is for {needed}", param="model")
         if len(fitting) > 1:

@@ -197,7 +197,7 @@ class Frames(Endpoint):
             raise InvalidRequest("the frame asks for nothing: send an input, a prompt or an 'op'")
         served = self._now(stream)
         served.check_admission(frame.cost)
-        with served.holders.one_more():
+        with served.holders:
             await self._compute(frame, served, stream, fields)
 
     def _now(self, stream: Stream) -> Served:

@@ -46,7 +46,7 @@ class Route(Endpoint, Generic[Body]):
         served = self.choose(request).of(tenant)
         call.model = served.name
         served.check_admission(len(body))
-        with served.holders.one_more():
+        with served.holders:
             await self.answer(call, request, served, len(body))
 
     def choose(self, request: Any) -> Served:

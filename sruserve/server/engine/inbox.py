@@ -58,6 +58,8 @@ class Inbox:
 
     def check(self, cost: int, tenant: Hashable, inputs: int) -> None:
         """Raise `Overloaded` if a job of `cost` bytes would not be admitted now."""
+        if not self.queued:
+            return
         amounts = self._counted(1, cost, inputs, 0)
         self._check(amounts)
         self._check_share(tenant, amounts)

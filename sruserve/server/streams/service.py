@@ -102,7 +102,7 @@ class Streams:
             idle_seconds=idle,
             created=int(time.time()),
         )
-        with served.holders.one_more():
+        with served.holders:
             async with self._turns.alone(held.tenant, held.id):
                 try:
                     return await self._store.add(served, held, start)
@@ -136,7 +136,7 @@ class Streams:
             ends in becomes the stream's together with the reply that it returns.
         last: the stream ends with this step; its reply stays until the stream expires.
         """
-        with served.holders.one_more():
+        with served.holders:
             turn = await self._turns.take(self._store, served.tenant, stream_id, len(content))
             digest = sha256(content).digest()
             step = self._begin(self._answer(turn, served, number, digest, work, last))
@@ -177,7 +177,7 @@ class Streams:
 
     async def token(self, served: Served, stream_id: str) -> tuple[int, str | None]:
         """The last step, and the state after it as a token; None: nothing was read yet."""
-        with served.holders.one_more():
+        with served.holders:
             async with self._taken(served.tenant, stream_id) as held:
                 state = await self._store.state(served, _alive(held))
                 if state is None:
@@ -187,7 +187,7 @@ class Streams:
     async def _fork(self, served: Served, stream_id: str, n: int) -> list[Held]:
         """All of them or none; whether their caller waits or not, it is one of few until then."""
         few = self._forking.setdefault(served.tenant.id, asyncio.Semaphore(_FORKS_AT_A_TIME))
-        with served.holders.one_more():
+        with served.holders:
             async with self._taken(served.tenant, stream_id, place=few) as held:
                 now = int(time.time())
                 copies = [_alive(held).fork(_new_id(), now) for _ in range(n)]
@@ -212,7 +212,7 @@ class Streams:
 
         If another replica takes the stream meanwhile, another turn tells whether it does this step.
         """
-        with served.holders.one_more():  # whether its caller is still there or not
+        with served.holders:  # whether its caller is still there or not
             async with turn as held:
                 if _is_repeat(held, number, digest):
                     return await self._repeated(held)

@@ -85,7 +85,7 @@ class GrpcService:
         )
 
     async def _model_infer(self, data: bytes, rpc: Rpc, tenant: Tenant) -> Any:
-        with self._lifecycle.answering():
+        with self._lifecycle.answering:
             long = len(data) > LONG_BYTES
             rpc.count_body(self._inference.limits, len(data))
             request = await off_loop(long, read_request, data, cost=len(data))

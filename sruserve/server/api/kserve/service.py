@@ -62,7 +62,7 @@ class Inference:
     async def infer(self, caller: Caller, tenant: Tenant, request: InferRequest) -> InferResponse:
         """Answer one inference."""
         served = self._find(request.model, request.version).of(tenant)
-        with served.holders.one_more(), self._statistics_of(served).request() as timing:
+        with served.holders, self._statistics_of(served).request() as timing:
             return await self._infer(caller, served, request, timing)
 
     async def _infer(
