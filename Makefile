@@ -13,7 +13,7 @@ RELEASES := 2.0.0 2.1.4 2.1.7 2.1.9 2.3.5 2.6.0 3.0.0.dev2 3.0.0.dev3 3.0.0.dev5
 ORACLES := $(RELEASES:%=$(SRU_RELEASES)/sru-%)
 SOURCES := pyproject.toml setup.py constraints.txt $(wildcard sruserve/kernels/cpu*.[ch])
 
-.PHONY: help serve test lint interpreted bench lock clean
+.PHONY: help serve test lint interpreted bench compare lock clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -40,6 +40,10 @@ interpreted: $(VENV)/.test
 bench: $(VENV)/.bench  ## Measure against the peers; results go to bench/results/
 	$(BIN)/python -m bench.stack
 	$(BIN)/python -m bench.serve
+
+REF ?= HEAD
+compare: $(VENV)/.test  ## Measure this code beside another commit's: make compare REF=HEAD~1
+	$(BIN)/python -m bench.serve.compare $(REF)
 
 lock: | $(VENV)/bin/python  ## Write the hashes of all that the images install
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check uv

@@ -127,7 +127,7 @@ def test_what_people_wrote_around_the_tables_stays(tmp_path: Path) -> None:
         ("bench.stack", "--quick"),
         ("bench.serve.__main__", "--quick"),
         ("bench.serve.soak", "--minutes"),
-        ("bench.serve.before", "--quick"),
+        ("bench.serve.compare", "--quick"),
     ],
 )
 def test_help_teaches_without_the_peers_installed(

@@ -1,11 +1,11 @@
-"""This checkout beside another one, mostly the one before a change: is anything slower for it?
+"""This code beside another commit's, mostly the one before a change: is anything slower for it?
 
-    git worktree add ../before HEAD~10
-    python -m bench.serve.before ../before      # about six minutes; wants an idle machine
+    make compare REF=HEAD~10
+    python -m bench.serve.compare HEAD~10       # the same: four minutes; wants an idle machine
 
-Both servers run at the same time and are asked in turns, forwards and backwards. A ratio is the
-median of the rounds' ratios; a compiled kernel has to be in both checkouts. A missed target does
-not fail the run: the table says it.
+The other commit is installed into a temporary folder. Both servers run at the same time and are
+asked in turns, forwards and backwards. A ratio is the median of the rounds' ratios. A missed
+target does not fail the run: the table says it.
 """
 
 import argparse
@@ -25,6 +25,7 @@ from bench.arguments import command_line
 from bench.load import LoadFailed, measure
 from bench.machine import ROOT
 from bench.models import CLASSIFIER, LANGUAGE_MODEL, questions
+from bench.other_code import NoSuchCode, other_code
 from bench.processes import Server, StartFailed, sruserve
 from bench.report import Report
 from bench.samples import Samples, in_turn
@@ -98,24 +99,26 @@ def _step(server: Server) -> float:
 
 def main() -> int:
     args = _arguments()
-    report = Report("before", ("uvicorn", "uvloop"), args.quick)
+    report = Report("compare", ("uvicorn", "uvloop"), args.quick)
     try:
-        if args.quick:
-            compare(report, args.checkout.resolve(), 1, 1)
-        else:
-            compare(report, args.checkout.resolve(), args.rounds, args.seconds)
-    except (LoadFailed, StartFailed, ConnectionError) as error:
-        print(f"bench.serve.before: {error}", file=sys.stderr)
+        report.doing(f"installing {args.other}")
+        with other_code(args.other) as other:
+            if args.quick:
+                compare(report, other, 1, 1)
+            else:
+                compare(report, other, args.rounds, args.seconds)
+    except (LoadFailed, StartFailed, ConnectionError, NoSuchCode) as error:
+        print(f"bench.serve.compare: {error}", file=sys.stderr)
         return 1
     report.finish(args.results)
     return 0
 
 
 def _arguments() -> argparse.Namespace:
-    parser = command_line("bench.serve.before", __doc__)
-    parser.add_argument("checkout", type=Path, help="of the code to compare with")
+    parser = command_line("bench.serve.compare", __doc__)
+    parser.add_argument("other", help="a commit to compare with, or a checkout with its kernel")
     parser.add_argument("--quick", action="store_true", help="one short round; nothing is kept")
-    parser.add_argument("--rounds", type=int, default=9, help="turns of each (default: 9)")
+    parser.add_argument("--rounds", type=int, default=7, help="turns of each (default: 7)")
     parser.add_argument("--seconds", type=int, default=3, help="load in one turn (default: 3)")
     return parser.parse_args()
 
