@@ -6,6 +6,7 @@ All of them have bounds: what they send is for one server on this machine, and e
 import argparse
 import asyncio
 import base64
+import gzip
 import json
 import random
 from collections.abc import Awaitable, Callable
@@ -20,7 +21,7 @@ from websockets.asyncio.client import connect
 from bench.serve.http2 import unfinished
 from bench.serve.http_client import Http
 from bench.serve.known import CLASSIFIER, LANGUAGE_MODEL
-from bench.serve.seen import Log
+from bench.serve.seen import Log, Refused
 
 _LEAVES_SECONDS = 1.0  # an impatient client's patience
 _BODY = 8 << 20
@@ -143,6 +144,26 @@ async def pipelines(self: Hostile) -> None:
     await asyncio.gather(*(self.send(each, 5) for each in 10 * (short, long)))
 
 
+async def packed(self: Hostile) -> None:
+    """A few kilobytes that unpack to as much as a body may have."""
+    body = gzip.compress(b" " * _BODY)
+    head = _request(f"/v2/models/{CLASSIFIER}/infer", b"", self.key, length=len(body))
+    head = head.replace(b"\r\n\r\n", b"\r\ncontent-encoding: gzip\r\n\r\n")
+    await asyncio.gather(*(self.send(head + body, 5) for _ in range(20)))
+
+
+async def deaf(self: Hostile) -> None:
+    """Asks for page after page, and reads none of them."""
+    with suppress(OSError):
+        _, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 10)
+        try:
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            writer.write(b"GET /metrics HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n" * 300)
+            await asyncio.sleep(20)
+        finally:
+            writer.close()
+
+
 async def slow_bodies(self: Hostile) -> None:
     """Bodies that come a byte at a time."""
     head = _request("/v1/classify", b"", self.key, length=_BODY)
@@ -243,13 +264,13 @@ ATTACKS: dict[Attack, tuple[int, float]] = {  # how many at a time, and seconds 
     values: (1, 5), forks: (2, 2), slow_bodies: (30, 1), unfinished_bodies: (10, 5),
     connections: (5, 1), garbage: (2, 1), sockets: (20, 1), tokens: (1, 1), scrapers: (4, 0.1),
     calls: (2, 5), watchers: (2, 5), left_forks: (2, 5), giant: (1, 5), pipelines: (2, 5),
-    frames: (2, 5), paths: (1, 5),
+    frames: (2, 5), paths: (1, 5), packed: (1, 5), deaf: (10, 5),
 }  # fmt: skip
 
 
 async def _again(attack: Attack, hostile: Hostile, pause: float) -> None:
     while True:
-        with suppress(OSError, EOFError):
+        with suppress(OSError, EOFError, Refused):
             await attack(hostile)
         await asyncio.sleep(random.uniform(0.5, 1.5) * pause)
 

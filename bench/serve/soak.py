@@ -53,6 +53,7 @@ class Soak:
         self.kills: list[tuple[float, str]] = []
         self.begin = self.end = 0.0
         self._redis: subprocess.Popen[bytes] | None = None
+        self._running: dict[subprocess.Popen[bytes], Path] = {}  # clients, and their errors
 
     def run(self, report: Report) -> Watch:
         """The quiet phase, then the attack."""
@@ -86,6 +87,7 @@ class Soak:
         worker_at, redis_at = (begin + share * self.attack for share in (_KILL_WORKER, _KILL_REDIS))
         while (now := monotonic()) < end:
             watch.look()
+            self._check_clients()
             if kills and now > worker_at:
                 worker_at += _KILL_WORKER * self.attack
                 youngest = watch.workers()[1:]
@@ -120,16 +122,21 @@ class Soak:
         nice = ["nice", "-n", "19" if module == "hostile" else "-10"]
         command = [*nice, sys.executable, "-m", f"bench.serve.{module}"]
         command += [str(server.port), str(self.grpc_port), key, str(log), *more]
-        process = subprocess.Popen(command, cwd=ROOT, stderr=(self.folder / module).open("w"))
+        errors = self.folder / f"{module}-errors"
+        process = subprocess.Popen(command, cwd=ROOT, stderr=errors.open("w"))
+        self._running[process] = errors
         try:
             yield
-            if process.poll() is not None:
-                raise ConnectionError(
-                    f"{module} ended: {(self.folder / module).read_text()[-2000:]}"
-                )
         finally:
+            del self._running[process]
             process.kill()
             process.wait()
+
+    def _check_clients(self) -> None:
+        """Raise `ConnectionError` if some have ended: nothing of what follows would count."""
+        for process, errors in self._running.items():
+            if process.poll() is not None:
+                raise ConnectionError(f"clients have ended: {errors.read_text()[-2000:]}")
 
 
 def main() -> int:
