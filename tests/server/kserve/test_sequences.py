@@ -1,5 +1,6 @@
 """Triton's sequences: held by the server, exact however they are cut, safe to send again."""
 
+import threading
 from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
@@ -13,9 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.utils import InferenceServerException
 
+from sruserve.server.api.kserve import sequences
 from sruserve.server.api.kserve.messages import InferRequest, RequestedOutput
 from sruserve.server.api.kserve.wire import pack_request
 from sruserve.server.app import Application
+from sruserve.server.streams import service
 from tests.server.conftest import TEXT
 from tests.server.kserve.support import connected, refused, tensor, texts, told, v1
 
@@ -152,6 +155,29 @@ def test_a_step_is_the_same_over_grpc_and_http(
         again = step(connection, sequence, "How far ", "s", 1)
         assert told(again, "scores") == told(first, "scores")
         step(connection, sequence, "is it", "e", 2)
+
+
+def test_a_long_step_is_packed_and_hashed_away_from_the_event_loop(
+    connection: triton.InferenceServerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+
+    def watch(module: Any, name: str) -> None:
+        work = getattr(module, name)
+
+        def watched(*given: Any) -> Any:
+            threads.append(threading.current_thread().name)
+            return work(*given)
+
+        monkeypatch.setattr(module, name, watched)
+
+    watch(sequences, "pack_request")
+    watch(service, "_digest")
+    features = [tensor("features", np.ones((3000, 8)))]
+    parameters = {"sequence_id": next(_ids), "sequence_start": True, "sequence_end": True}
+    connection.infer("sensor", features, **parameters)
+    assert len(threads) == 2
+    assert all(name.startswith("offload") for name in threads)
 
 
 def test_a_live_sequence_is_not_started_again(connection: triton.InferenceServerClient) -> None:
