@@ -358,7 +358,8 @@ def packed_inference(name: str, size: int) -> bytes:
     """A request whose body is much shorter than the `size` bytes that it unpacks to."""
     text = {"name": "text_input", "shape": [1, 1], "datatype": "BYTES", "data": ["a"]}
     json_bytes = json.dumps({"inputs": [text], "parameters": {"max_tokens": 1}}).encode()
-    body = (gzip if name == "gzip" else zlib).compress(json_bytes.ljust(size))
+    plain = json_bytes.ljust(size)
+    body = gzip.compress(plain) if name == "gzip" else zlib.compress(plain)
     assert len(body) < FREE_BYTES
     return (
         f"POST /v2/models/characters/infer HTTP/1.1\r\nhost: x\r\ncontent-encoding: {name}\r\n"
