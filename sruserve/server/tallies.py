@@ -16,18 +16,22 @@ class Tally:
 
 
 class StepTallies:
-    """What KServe's statistics tell of a model's steps, which no histogram could."""
+    """What KServe's statistics tell of a model's steps, which no histogram could.
+
+    Steps count by size in groups that end at a power of two: to tell each size would take long.
+    """
 
     def __init__(self) -> None:
         self.queue = Tally()
-        self.by_size: dict[int, Tally] = {}
+        self._by_size: dict[int, Tally] = {}
 
     def step(self, sequences: int, seconds: float) -> None:
-        self.by_size.setdefault(sequences, Tally()).add(seconds)
+        most = 1 << (sequences - 1).bit_length()
+        self._by_size.setdefault(most, Tally()).add(seconds)
 
     def read(self) -> tuple[Tally, dict[int, Tally]]:
-        """The waits for a first step, and the steps by how many sequences they had."""
-        return self.queue, dict(self.by_size)
+        """The waits for a first step, and the steps by the most sequences of their group."""
+        return self.queue, dict(self._by_size)
 
 
 _steps: dict[str, StepTallies] = {}

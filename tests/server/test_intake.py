@@ -1,12 +1,14 @@
 """What clients send is bounded together and in time, and small requests always get in."""
 
 import asyncio
+import gzip
 import json
 import logging
 import socket
 import struct
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from typing import Any
@@ -17,6 +19,7 @@ import websockets.sync.client as websockets
 from websockets.exceptions import ConnectionClosed
 
 from sruserve.server.api.constraints import Constraints
+from sruserve.server.api.kserve import compression, infer, wire
 from sruserve.server.app import Application
 from sruserve.server.errors import Overloaded
 from sruserve.server.intake import FREE_BYTES, Inflow, Intake
@@ -349,6 +352,56 @@ def test_complete_bodies_that_wait_for_a_thread_are_bounded_together(running: Ru
                 assert refused.recv(12).endswith(status)
         gate.set()
         assert [each.recv(12)[-3:] for each in waiting] == [b"200", b"400"]
+
+
+def packed_inference(name: str, size: int) -> bytes:
+    """A request whose body is much shorter than the `size` bytes that it unpacks to."""
+    text = {"name": "text_input", "shape": [1, 1], "datatype": "BYTES", "data": ["a"]}
+    json_bytes = json.dumps({"inputs": [text], "parameters": {"max_tokens": 1}}).encode()
+    plain = json_bytes.ljust(size)
+    body = gzip.compress(plain) if name == "gzip" else zlib.compress(plain)
+    assert len(body) < FREE_BYTES
+    return (
+        f"POST /v2/models/characters/infer HTTP/1.1\r\nhost: x\r\ncontent-encoding: {name}\r\n"
+        f"content-length: {len(body)}\r\n\r\n"
+    ).encode() + body
+
+
+@pytest.mark.parametrize("name", ["gzip", "deflate"])
+def test_packed_bodies_count_with_what_they_unpack_to(
+    running: Running,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
+    client, application = running
+    reading = application.limits.reading
+    large, small = packed_inference(name, LONGEST), packed_inference(name, FREE_BYTES)
+    go_on, before, grown = threading.Event(), list[int](), list[tuple[int, int]]()
+    parse, unpack = wire.read_request, compression.Unpacking.unpack
+
+    def count_and_wait(*given: Any) -> Any:
+        before.append(reading.held)
+        assert go_on.wait(SECONDS)
+        return parse(*given)
+
+    def count_and_unpack(unpacking: compression.Unpacking) -> None:
+        held = reading.held
+        unpack(unpacking)
+        grown.append((held, unpacking.size))
+
+    monkeypatch.setattr(compression.Unpacking, "unpack", count_and_unpack)
+    monkeypatch.setattr(infer, "read_request", count_and_wait)
+    with ExitStack() as stack:
+        with connect(client, large) as alone:
+            until(lambda: before == [LONGEST])
+            go_on.set()
+            assert alone.recv(12).endswith(b"200")
+        assert all(size <= max(held, FREE_BYTES) for held, size in grown)
+        stack.enter_context(reading.hold(BUDGET - LONGEST // 2))
+        with connect(client, large) as refused:
+            assert refused.recv(12).endswith(b"503")
+        with connect(client, small) as free:
+            assert free.recv(12).endswith(b"200")
 
 
 def test_a_prompt_that_waits_for_its_constraint_counts_until_its_job_is_queued(

@@ -187,8 +187,14 @@ class Call:
         return b"".join(parts)
 
     def count_body(self, limits: InputLimits, size: int) -> None:
-        """Count a long body until `submitted`, or until the request ends; raises `Overloaded`."""
-        self._body = limits.count_body(size)
+        """Count a long body until `submitted`, or until the request ends; raises `Overloaded`.
+
+        Once more: it has another size now.
+        """
+        if self._body is None:
+            self._body = limits.count_body(size)
+        else:
+            self._body.resize(size if size > FREE_BYTES else 0)
 
     def submitted(self) -> None:
         """Count the body no more: its job is in a queue, or the request has ended."""

@@ -22,6 +22,7 @@ from sruserve.server.errors import (
     WrongStep,
 )
 from sruserve.server.metrics import stream_metrics
+from sruserve.server.offload import LONG_BYTES, off_loop
 from sruserve.server.seeds import new_seed, random_bytes
 from sruserve.server.streams.held import Held, Store, taken_over
 from sruserve.server.streams.portable import portable
@@ -137,8 +138,8 @@ class Streams:
         last: the stream ends with this step; its reply stays until the stream expires.
         """
         with served.holders:
+            digest = await off_loop(len(content) > LONG_BYTES, _digest, content, cost=len(content))
             turn = await self._turns.take(self._store, served.tenant, stream_id, len(content))
-            digest = sha256(content).digest()
             step = self._begin(self._answer(turn, served, number, digest, work, last))
             return await asyncio.shield(step)
 
@@ -288,6 +289,10 @@ class Streams:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # somebody was told, or nobody waits any more
+
+
+def _digest(content: bytes) -> bytes:
+    return sha256(content).digest()
 
 
 def _new_id() -> str:

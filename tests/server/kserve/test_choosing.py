@@ -162,6 +162,13 @@ def test_a_reply_counts_the_same_before_its_texts_are_made_and_after() -> None:
         assert before == reply_numbers(chosen, wanted) == numbers + 2
 
 
+def test_long_texts_count_with_their_bytes() -> None:
+    texts = Tensor("text_output", "BYTES", (2, 1), [b"a" * 8000, b"a" * 800])
+    assert reply_numbers([texts], ()) == 2 + 1100
+    labels = Tensor("labels", "BYTES", (2,), [b"a" * 8, b"a" * 8])
+    assert reply_numbers([labels], ()) == 2
+
+
 def test_only_numbers_have_highest_values(tasks: httpx.Client) -> None:
     text = {"name": "text", "shape": [1], "datatype": "BYTES", "data": ["who"]}
     for name in ("labels", "span_labels", "span_continued"):

@@ -1,5 +1,6 @@
 """No call ends the gRPC server, and one that has ended does not go unnoticed."""
 
+import logging
 import threading
 from functools import partial
 from typing import Any
@@ -12,12 +13,13 @@ from grpc._cython import cygrpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from sruserve.server import grpc_core
+from sruserve.server.api.kserve.grpc_service import SERVICE
 from sruserve.server.app import Application
 from sruserve.server.pulse import Pulse
 from tests.server import conftest
 from tests.server.conftest import Serve
 from tests.server.kserve.conftest import grpc_address
-from tests.server.kserve.raw_http2 import RawClient
+from tests.server.kserve.raw_http2 import RawClient, message
 from tests.server.kserve.test_grpc import inputs_of
 
 TOLD = "Method not found!"
@@ -40,6 +42,43 @@ def test_a_path_that_is_not_utf8_ends_its_call_alone(
     with triton.InferenceServerClient(grpc_address(grpc_server[1])) as another:
         assert another.is_server_live()
     assert rpc.infer("question", inputs_of(triton, "question")) is not None
+
+
+@pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer", "ModelStatistics"])
+def test_metadata_that_is_not_utf8_is_not_logged(
+    grpc_server: tuple[httpx.Client, Application], caplog: pytest.LogCaptureFixture, method: str
+) -> None:
+    assert grpc_server[1].grpc is not None
+    with RawClient(grpc_server[1].grpc.port) as client:
+        call = client.call(f"/{SERVICE}/{method}", authorization="Bearer secret\xff", x="\xff")
+        client.send(call, message(b""), end=True)
+        client.until(lambda: call in client.ended)
+    assert caplog.records == []
+
+
+def test_what_else_grpcio_says_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    assert isinstance(cygrpc._LOGGER, logging.Logger)
+    cygrpc._LOGGER.exception("Unexpected [%s]", "ValueError")
+    assert caplog.messages == ["Unexpected [ValueError]"]
+
+
+def test_the_metadata_of_a_stream_is_read_once(
+    grpc_server: tuple[httpx.Client, Application], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert grpc_server[1].grpc is not None
+    decoded: list[object] = []
+    monkeypatch.setattr(
+        type(cygrpc._LOGGER), "exception", lambda log, said, *_: decoded.append(said)
+    )
+    reads = []
+    with RawClient(grpc_server[1].grpc.port) as client:
+        for messages in (1, 5):
+            decoded.clear()
+            call = client.call(f"/{SERVICE}/ModelStreamInfer", x="\xff")
+            client.send(call, messages * message(b""), end=True)
+            client.until(lambda call=call: call in client.ended)  # type: ignore[misc]
+            reads.append(len(decoded))
+    assert reads[0] == reads[1] > 0
 
 
 @pytest.mark.parametrize("path", ["/", "/nothing", "/inference.GRPCInferenceService/Nothing"])

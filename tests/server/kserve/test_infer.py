@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tritonclient.utils import InferenceServerException
 
+from sruserve.server.api.kserve import generate
+from sruserve.server.offload import off_loop
 from tests.server.conftest import LABELS, WORDS
 from tests.server.kserve.support import address, connected, refused, tensor, texts, told, v1
 
@@ -189,6 +191,23 @@ def test_generators_complete_prompts(client: httpx.Client) -> None:
         )
     (same,) = v1(client, "completions", model="ids", prompt=[1, 2, 3], max_tokens=5, seed=1)
     assert told(ids, "output_ids") == same["token_ids"]
+
+
+def test_a_long_completion_is_read_at_its_cost_until_its_client_leaves(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[tuple[bytes, Any]] = []
+
+    async def watched(long: bool, work: Any, body: bytes, **more: Any) -> Any:
+        reads.append((body, more))
+        return await off_loop(long, work, body, **more)
+
+    monkeypatch.setattr(generate, "off_loop", watched)
+    with connected(client) as connection:
+        connection.infer("characters", [texts("How far", name="text_input")])
+    ((body, more),) = reads
+    assert more["cost"] == len(body)
+    assert more["caller"] is not None
 
 
 def test_a_state_token_continues_a_text(client: httpx.Client) -> None:

@@ -125,7 +125,7 @@ def test_a_stored_response_counts_while_it_is_read(
             patch.setattr(sequences, "unpack_response", unpack)
             patch.setattr(_Step, "go_on", stored)
             served, ask = catalogue["characters"], Sequences(streams, limits).infer
-            await ask(caller, served, asked, sequence, body, nothing)
+            await ask(caller, served, asked, sequence, body, 1, nothing)
         assert (counted, limits.replies.held) == ([9000], 0)
 
     run(test)

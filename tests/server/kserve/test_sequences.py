@@ -1,18 +1,29 @@
 """Triton's sequences: held by the server, exact however they are cut, safe to send again."""
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
+import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton
+from hypothesis import given
+from hypothesis import strategies as st
 from tritonclient.utils import InferenceServerException
 
+from sruserve.server.api.kserve import sequences
+from sruserve.server.api.kserve.messages import InferRequest, RequestedOutput
+from sruserve.server.api.kserve.wire import pack_request
+from sruserve.server.app import Application
+from sruserve.server.streams import service
 from tests.server.conftest import TEXT
 from tests.server.kserve.support import connected, refused, tensor, texts, told, v1
 
 _ids = count(1000)
+PARAMETERS = {"sequence_id": 7, "sequence_start": True, "sru_step": 1, "binary_data_output": True}
 
 
 @pytest.fixture
@@ -110,6 +121,63 @@ def test_a_step_that_is_sent_again_gives_the_stored_reply(
     assert told(last, "score") == [whole[0]["score"]]
     again = step(connection, sequence, "How far ", "se", 1)  # the id is free again
     assert told(again, "scores") == told(first, "scores")
+
+
+@given(
+    order=st.permutations(list(PARAMETERS)),
+    wanted=st.permutations(["classification", "binary_data"]),
+)
+def test_the_order_of_parameters_does_not_tell_requests_from_another(
+    order: list[str], wanted: list[str]
+) -> None:
+    def request(order: Sequence[str], wanted: Sequence[str]) -> InferRequest:
+        output = RequestedOutput("scores", dict.fromkeys(wanted, 1))
+        parameters = {name: PARAMETERS[name] for name in order}
+        return InferRequest("question", "", "a", [], [output], parameters)
+
+    same = pack_request(request(list(PARAMETERS), ["binary_data", "classification"]))
+    assert pack_request(request(order, wanted)) == same
+    for name in PARAMETERS:
+        other = pack_request(request([each for each in order if each != name], wanted))
+        assert (other == same) == (name == "binary_data_output")
+
+
+def test_a_step_is_the_same_over_grpc_and_http(
+    grpc_server: tuple[httpx.Client, Application], rpc: Any
+) -> None:
+    sequence = next(_ids)
+    text = triton_grpc.InferInput("text", [1, 1], "BYTES")
+    text.set_data_from_numpy(np.array([[b"How far "]], object))
+    first = rpc.infer(
+        "question", [text], sequence_id=sequence, sequence_start=True, parameters={"sru_step": 1}
+    )
+    with connected(grpc_server[0]) as connection:
+        again = step(connection, sequence, "How far ", "s", 1)
+        assert told(again, "scores") == told(first, "scores")
+        step(connection, sequence, "is it", "e", 2)
+
+
+def test_a_long_step_is_packed_and_hashed_away_from_the_event_loop(
+    connection: triton.InferenceServerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+
+    def watch(module: Any, name: str) -> None:
+        work = getattr(module, name)
+
+        def watched(*given: Any) -> Any:
+            threads.append(threading.current_thread().name)
+            return work(*given)
+
+        monkeypatch.setattr(module, name, watched)
+
+    watch(sequences, "pack_request")
+    watch(service, "_digest")
+    features = [tensor("features", np.ones((3000, 8)))]
+    parameters = {"sequence_id": next(_ids), "sequence_start": True, "sequence_end": True}
+    connection.infer("sensor", features, **parameters)
+    assert len(threads) == 2
+    assert all(name.startswith("offload") for name in threads)
 
 
 def test_a_live_sequence_is_not_started_again(connection: triton.InferenceServerClient) -> None:

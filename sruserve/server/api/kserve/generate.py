@@ -64,7 +64,9 @@ class Generate(Task):
         kept = KeptReply(caller)
         await self._route.answer(kept, request, served, cost)
         body = kept.body_kept
-        choices = (await off_loop(len(body) > LONG_BYTES, from_json, body))["choices"]
+        long = len(body) > LONG_BYTES
+        reply = await off_loop(long, from_json, body, cost=len(body), caller=caller)
+        choices = reply["choices"]
         return self._outputs(choices), choices[0].get("state")
 
     def in_stream(self, request: Any, view: StreamView) -> Any:

@@ -23,12 +23,12 @@ Work = Callable[["Rpc", Tenant], Awaitable[Any]]
 class Rpc(Call):
     """A call, whose client is gone when it is cancelled or its deadline has passed.
 
+    key: what `authorization` tells, the only metadata that is looked at.
     id: its client's name for it. reply: the message that answers it. problem: or why there is none.
     """
 
-    def __init__(self, context: Any, work: Work) -> None:
-        metadata = context.invocation_metadata() or ()
-        headers = [(k.encode(), v.encode()) for k, v in metadata if isinstance(v, str)]
+    def __init__(self, key: str | None, work: Work) -> None:
+        headers = [] if key is None else [(b"authorization", key.encode())]
         super().__init__({"headers": headers}, _nothing, _nowhere)
         self.work = work
         self.id = ""
@@ -51,9 +51,9 @@ class RpcEndpoint(Endpoint):
         self.path = method  # type: ignore[misc]
         super().__init__(tenants, (UNKNOWN_MODEL,))
 
-    async def ask(self, context: Any, work: Work) -> Rpc:
+    async def ask(self, key: str | None, work: Work) -> Rpc:
         """Do the work of a call, or find out why it cannot be done; raises if nobody waits."""
-        rpc = Rpc(context, work)
+        rpc = Rpc(key, work)
         await self(rpc)
         if rpc.reply is None and rpc.problem is None:
             raise asyncio.CancelledError
@@ -85,7 +85,7 @@ async def end(context: Any, problem: ServeError) -> None:
 
 
 def authorization(context: Any) -> str | None:
-    """What a call's metadata has of that name."""
+    """What a call's metadata has of that name; to be asked once, for it decodes all of it."""
     metadata = context.invocation_metadata() or ()
     return next((str(value) for name, value in metadata if name == "authorization"), None)
 

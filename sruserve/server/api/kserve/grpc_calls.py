@@ -19,7 +19,7 @@ _QUICK_SECONDS = 0.25  # nearly every message is there by then, however long it 
 _MOST_SECONDS = 30.0  # for the bytes of a message: nobody sees how many of them have come
 
 Answer = Callable[[bytes, Rpc, Tenant], Awaitable[Any]]
-StreamAnswer = Callable[[bytes, Any, Callable[[Any], object]], Awaitable[Any]]
+StreamAnswer = Callable[[bytes, str | None, Callable[[Any], object]], Awaitable[Any]]
 Behaviour = Callable[[Any, Any], Awaitable[Any]]
 
 
@@ -59,7 +59,7 @@ class Calls:
                 until_ended(self._unsent.hold(reply.ByteSize(), owner))
                 return reply
 
-            rpc = await endpoint.ask(context, work)
+            rpc = await endpoint.ask(authorization(context), work)
             if rpc.problem is not None:
                 await end(context, rpc.problem)
             return rpc.reply
@@ -69,7 +69,7 @@ class Calls:
     def stream(self, endpoint: RpcEndpoint, answer: StreamAnswer) -> Behaviour:
         """The behaviour of a method whose requests are answered one by one.
 
-        answer: gets a request, the call, and what counts a reply until it is sent.
+        answer: gets a request, the call's key, and what counts a reply until it is sent.
         """
 
         async def behave(requests: Any, context: Any) -> None:
@@ -84,11 +84,11 @@ class Calls:
         self, endpoint: RpcEndpoint, answer: StreamAnswer, context: Any
     ) -> ServeError | None:
         """Answer a stream to its end; returns why it ended before, which counts as one request."""
+        key = authorization(context)
         try:
-            tenant = self._lifecycle.tenants.of(authorization(context))
-            owner = _owner(tenant, context)
+            owner = _owner(self._lifecycle.tenants.of(key), context)
             with self._streams.hold(1, owner):
-                await self._answer(answer, context, owner)
+                await self._answer(answer, context, key, owner)
         except ServeError as problem:
             told = problem
 
@@ -96,10 +96,12 @@ class Calls:
                 del rpc, tenant
                 raise told
 
-            return (await endpoint.ask(context, refuse)).problem
+            return (await endpoint.ask(key, refuse)).problem
         return None
 
-    async def _answer(self, answer: StreamAnswer, context: Any, owner: Hashable) -> None:
+    async def _answer(
+        self, answer: StreamAnswer, context: Any, key: str | None, owner: Hashable
+    ) -> None:
         seconds = self._seconds
         while True:
             read = TimedRead(context, seconds)
@@ -114,7 +116,7 @@ class Calls:
                 def keep(reply: Any, sent: ExitStack = sent) -> None:
                     sent.enter_context(self._unsent.hold(reply.ByteSize(), owner))
 
-                await context.write(await answer(data, context, keep))
+                await context.write(await answer(data, key, keep))
             del data  # nothing counts it while the next message is awaited
             seconds = self._idle_seconds
 

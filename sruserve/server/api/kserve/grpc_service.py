@@ -67,7 +67,9 @@ class GrpcService:
             handlers[name] = grpc.stream_unary_rpc_method_handler(behaviour, None, write)
         return handlers
 
-    async def _stream_infer(self, data: bytes, context: Any, keep: Callable[[Any], object]) -> Any:
+    async def _stream_infer(
+        self, data: bytes, key: str | None, keep: Callable[[Any], object]
+    ) -> Any:
         """An answer of a stream; an error is told in its place, and the stream goes on."""
 
         async def work(rpc: Rpc, tenant: Tenant) -> Any:
@@ -75,7 +77,7 @@ class GrpcService:
             keep(reply)
             return reply
 
-        rpc = await self._infer.ask(context, work)
+        rpc = await self._infer.ask(key, work)
         if rpc.problem is None:
             rpc.reply.parameters["triton_final_response"].bool_param = True
             return proto.ModelStreamInferResponse(infer_response=rpc.reply)

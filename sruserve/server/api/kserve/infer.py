@@ -6,7 +6,7 @@ import numpy as np
 
 from sruserve.server.api.call import Call
 from sruserve.server.api.kserve.choosing import reply_numbers
-from sruserve.server.api.kserve.compression import choose, pack, unpack
+from sruserve.server.api.kserve.compression import Unpacking, choose, pack
 from sruserve.server.api.kserve.datatypes import BYTES, NUMBERS
 from sruserve.server.api.kserve.edge import KServeEndpoint
 from sruserve.server.api.kserve.messages import InferRequest, InferResponse, Tensor
@@ -36,12 +36,7 @@ class InferEndpoint(KServeEndpoint):
         model, version = _place(call.path)
         self._inference.admit(model, version, 0)
         call.model = model
-        body = await call.body(self._limits)
-        self._inference.admit(model, version, len(body))
-        encoding, length = call.header(b"content-encoding"), call.header(_HEADER_LENGTH)
-        long = encoding is not None or len(body) > LONG_BYTES
-        given = model, version, body, encoding, length
-        request = await off_loop(long, self._parse, *given, cost=len(body), caller=call)
+        request = await self._read(call, model, version)
         response = await self._inference.infer(call, tenant, request)
         with self._inference.promise(request, response):
             await self._send(call, request, response)
@@ -68,11 +63,29 @@ class InferEndpoint(KServeEndpoint):
         await call.start(200, [*headers, (b"content-length", b"%d" % len(body))])
         await call.send(body)
 
-    def _parse(
-        self, model: str, version: str, body: bytes, encoding: str | None, length: str | None
-    ) -> InferRequest:
-        """The inference in a body; what it unpacks to lives no longer than this."""
-        body = unpack(body, encoding, self._limits.body_bytes)
+    async def _read(self, call: Call, model: str, version: str) -> InferRequest:
+        body = await self._body(call)
+        self._inference.admit(model, version, len(body))
+        long = len(body) > LONG_BYTES
+        given = model, version, body, call.header(_HEADER_LENGTH)
+        return await off_loop(long, self._parse, *given, cost=len(body), caller=call)
+
+    async def _body(self, call: Call) -> bytes:
+        """The body without its encoding; all but a first piece counts before it is unpacked."""
+        body, encoding = await call.body(self._limits), call.header(b"content-encoding")
+        if encoding is None:
+            return body
+        unpacking = Unpacking(body, encoding, self._limits.body_bytes)
+        del body  # it gets shorter as it is unpacked
+        while unpacking.body is None:
+            piece = unpacking.next_bytes
+            if unpacking.size:
+                call.count_body(self._limits, unpacking.held + piece)
+            await off_loop(True, unpacking.unpack, cost=piece, caller=call)
+        call.count_body(self._limits, unpacking.size)
+        return unpacking.body
+
+    def _parse(self, model: str, version: str, body: bytes, length: str | None) -> InferRequest:
         json_bytes = _header_length(length, len(body))
         if json_bytes == 0 and body:
             return self._raw_request(model, version, body)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from sruserve.server.api.call import Caller
+from sruserve.server.api.kserve.choosing import reply_numbers
 from sruserve.server.api.kserve.messages import InferRequest, InferResponse
 from sruserve.server.api.kserve.parameters import Sequence
 from sruserve.server.api.kserve.wire import pack_request, pack_response, unpack_response
@@ -44,20 +45,22 @@ class Sequences:
         request: InferRequest,
         sequence: Sequence,
         body: Request,
+        cost: int,
         work: Work,
     ) -> InferResponse:
         """The response to a request of a sequence, which `work` makes on a view of the model.
 
         body: the same request under `/v1`, for the state that the sequence begins with.
+        cost: about how many bytes the request has.
         """
-        content = pack_request(request)
+        content = await off_loop(cost > LONG_BYTES, pack_request, request, cost=cost, caller=caller)
 
         async def counted(view: StreamView) -> bytes:
             caller.submitted()  # the step counts the request itself, since its client may leave
             with self._limits.count_body(len(content)) as body:
                 response = await work(_Patient(body), view)
-            long = 8 * sum(len(output.values) for output in response.outputs) > LONG_BYTES
-            return await off_loop(long, pack_response, response)
+            size = _NUMBER_BYTES * reply_numbers(response.outputs, request.outputs)
+            return await off_loop(size > LONG_BYTES, pack_response, response, cost=size)
 
         step = _Step(self._streams, served, content, sequence, counted)
         answer = step.start(body) if sequence.start else step.go_on()
@@ -65,7 +68,8 @@ class Sequences:
         await caller.wait(outcome)
         packed = outcome.result()
         with self._limits.count_reply(len(packed) // _NUMBER_BYTES):
-            response = await off_loop(len(packed) > LONG_BYTES, unpack_response, packed)
+            size = len(packed)
+            response = await off_loop(size > LONG_BYTES, unpack_response, packed, cost=size)
             return replace(response, id=request.id)
 
 

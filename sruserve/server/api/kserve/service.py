@@ -95,7 +95,9 @@ class Inference:
                 raise InvalidRequest("'sru_return_state' needs a batch of one", param="parameters")
             return await work(caller, served)
         check_step(served.name, body, asked.sequence, batch)
-        return await self._sequences.infer(caller, served, request, asked.sequence, body, work)
+        return await self._sequences.infer(
+            caller, served, request, asked.sequence, body, cost, work
+        )
 
     def admit(self, name: str, version: str, cost: int) -> None:
         """Raise at once if an inference of `cost` bytes has no chance."""

@@ -13,6 +13,7 @@ from sruserve.server.api.kserve.json_tensors import json_values, read_json
 from sruserve.server.api.kserve.messages import (
     InferRequest,
     InferResponse,
+    Parameters,
     RequestedOutput,
     Tensor,
 )
@@ -23,6 +24,8 @@ _Dimension = Annotated[int, Field(ge=0, le=2**63 - 1)]
 _STRICT = ConfigDict(strict=True, extra="forbid")
 # as many as any model has, and no more: what is beyond would only take time
 MOST_PARAMETERS, MOST_TENSORS = 100, 32
+# parameters that say only how an output travels
+_OF_TRANSPORT = ("binary_data", "binary_data_output")
 _Parameters = Annotated[dict[str, Any], Field(default_factory=dict, max_length=MOST_PARAMETERS)]
 
 
@@ -104,10 +107,10 @@ def write_response(response: InferResponse, binary: Iterable[str]) -> tuple[byte
 
 
 def pack_request(request: InferRequest) -> bytes:
-    """What makes an inference the same as another one: all but its id."""
+    """What makes an inference the same as another one, whatever carries it: all but its id."""
     headers, parts = _describe(request.inputs, {each.name for each in request.inputs})
-    wanted = [(each.name, each.parameters) for each in request.outputs]
-    return b"".join([json_bytes([headers, wanted, request.parameters]), *parts])
+    wanted = [(each.name, _in_order(each.parameters)) for each in request.outputs]
+    return b"".join([json_bytes([headers, wanted, _in_order(request.parameters)]), *parts])
 
 
 def pack_response(response: InferResponse) -> bytes:
@@ -156,6 +159,11 @@ def _read_input(header: InputHeader, data: memoryview) -> Tensor:
             param="inputs",
         )
     return read_json(name, header.datatype, shape, header.data)
+
+
+def _in_order(parameters: Parameters) -> list[tuple[str, Any]]:
+    """Parameters in an order of their own: that of a protobuf map depends on the process."""
+    return sorted(each for each in parameters.items() if each[0] not in _OF_TRANSPORT)
 
 
 def _describe(
