@@ -3,7 +3,7 @@
 import json
 import re
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -23,6 +23,7 @@ _PROBES = ("ab cd", 'it\'s 3.5\n"x"', "A\tb.c,  d ")
 _LONG = 4096  # characters that the tokenizer takes faster whole than piece by piece
 _PART = 1 << 16  # characters of a long text that are made into ids at a time
 _NORMALIZED = 1 << 26  # characters that normalizers may make of a word
+_LONGEST_ENTRY = 1024  # bytes, because replies repeat entries
 _LIBRARY_WORDS = 1024
 _PROBED = 64
 _SPACES = " \t\n\v\f\r"
@@ -91,6 +92,7 @@ class Words:
             _bound_cache(self._tokenizer.model)
             self.size: int = self._tokenizer.get_vocab_size()
             words = [self._tokenizer.id_to_token(i) for i in range(self.size)]
+            _check_entries(words)
             self._ids, self._places = Pieces(), Pieces()
             own = " ".join(str(word) for word in words[:_PROBED])
             joins = any(self._joins(probe) for probe in (*_PROBES, own))
@@ -192,6 +194,16 @@ class Words:
         Unlike `encode`, `encode_batch_fast` leaves the interpreter to other threads.
         """
         return self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0]
+
+
+def _check_entries(words: Sequence[str | None]) -> None:
+    """Raise `ValueError` if one is too long."""
+    for number, word in enumerate(words):
+        if word is not None and (size := len(word.encode())) > _LONGEST_ENTRY:
+            raise ValueError(
+                f"entry {number} ({word[:40]!r}…) has {size:,} bytes and may have "
+                f"{_LONGEST_ENTRY:,}"
+            )
 
 
 def _bound_cache(model: Any) -> None:

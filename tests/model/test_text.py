@@ -131,6 +131,22 @@ def test_a_tokenizer_that_joins_across_white_space_is_refused(tmp_path: Path) ->
         codec_of(tmp_path)
 
 
+@pytest.mark.parametrize("added", [False, True], ids=["word", "added token"])
+def test_an_entry_that_replies_cannot_repeat_is_refused(tmp_path: Path, added: bool) -> None:
+    for size in (1024, 1026):
+        entry = size // 2 * "é"
+        tokenizer = Tokenizer(WordLevel({"a": 0} if added else {"a": 0, entry: 1}, unk_token="a"))
+        tokenizer.pre_tokenizer = Whitespace()
+        if added:
+            tokenizer.add_tokens([entry])
+        tokenizer.save(str(tmp_path / "tokenizer.json"))
+        if size == 1024:
+            assert codec_of(tmp_path)
+            continue
+        with pytest.raises(FolderError, match=r"entry 1 \('é{40}'…\) has 1,026 bytes"):
+            codec_of(tmp_path)
+
+
 def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(FolderError, match="tokenizer"):
