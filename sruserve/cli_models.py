@@ -159,6 +159,7 @@ def inspect(
 def _load(path: Path, device: str, dtype: DType | None) -> "Model":
     """A model on the device that was asked for, or the end of the command."""
     from sruserve.kernels.devices import DeviceError, resolve_device, use_device
+    from sruserve.kernels.memory import is_out_of_memory
     from sruserve.model.folder import load_model
 
     try:
@@ -168,8 +169,8 @@ def _load(path: Path, device: str, dtype: DType | None) -> "Model":
     try:
         use_device(resolved)
         return load_model(path, dtype, resolved)
-    except RuntimeError as error:  # a GPU that is full, or that another process has alone
-        if resolved.type == "cpu":
+    except (RuntimeError, MemoryError) as error:  # full, or a GPU that another process has alone
+        if resolved.type == "cpu" and not is_out_of_memory(error):
             raise
         first = str(error).partition("\n")[0]
         fail(RuntimeError(f"cannot load {path} on {resolved}: {first}"))

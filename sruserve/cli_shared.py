@@ -6,13 +6,14 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
+from sruserve.model.errors import printable
+
 _errors = Console(stderr=True, highlight=False)
 
 
 def fail(error: Exception, code: int = 1) -> NoReturn:
     """End the command with the error in one line."""
-    line = " ".join(str(error).splitlines()).encode(errors="backslashreplace").decode()
-    text = line.replace("[", r"\[")
+    text = printable(" ".join(str(error).splitlines())).replace("[", r"\[")
     _errors.print(f"[bold red]error:[/] {text}", soft_wrap=True)
     raise typer.Exit(code)
 

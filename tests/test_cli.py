@@ -92,6 +92,24 @@ def test_a_server_that_cannot_compute_says_why(
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.parametrize("command", [["inspect"], ["verify", "case.safetensors"]], ids=str)
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")], ids=repr
+)
+def test_a_model_for_which_there_is_no_memory_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str], error: Exception
+) -> None:
+    def full(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("sruserve.model.folder.load_model", full)
+    options = [*command[1:], "--device", "cpu"]
+    result = CliRunner().invoke(app, [command[0], str(tmp_path / "m"), *options])
+    assert result.exit_code == 1
+    assert "cannot load" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
 def test_float16_is_refused_on_the_cpu(tmp_path: Path) -> None:
     model = str(save_random_model(tmp_path / "m", vocab_size=9))
     result = CliRunner().invoke(app, ["inspect", model, "--device", "cpu", "--dtype", "float16"])

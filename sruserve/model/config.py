@@ -1,5 +1,6 @@
 """The frozen description of a network, as `config.json` holds it."""
 
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -27,6 +28,8 @@ from sruserve.model.state import StateLayout
 LABELLED = ("classify", "pair", "tag")
 _SHOWN = 8  # findings in a message
 _LARGEST_FILE = 4 << 20  # bytes: more than 100,000 labels
+_LONGEST_LABEL = 256  # bytes
+_LABEL_NUMBER = 64  # bytes of a label that a reply counts as one number
 _LARGEST_STATE = 1 << 30  # bytes, of one stream
 _ARCHITECTURES: dict[Task, str] = {
     "classify": "ForSequenceClassification",
@@ -79,6 +82,14 @@ class ModelConfig(BaseModel):
         except ValidationError as error:
             raise ValueError(explain(error)) from error
 
+    @field_validator("id2label")
+    @classmethod
+    def _has_short_labels(cls, id2label: dict[int, str]) -> dict[int, str]:
+        for number, label in id2label.items():
+            if (size := len(label.encode())) > _LONGEST_LABEL:
+                raise ValueError(f"label {number} has {size:,} bytes and may have {_LONGEST_LABEL}")
+        return id2label
+
     @model_validator(mode="after")
     def _fits_its_task(self) -> Self:
         if self.task in LABELLED and sorted(self.id2label) != list(range(len(self.id2label))):
@@ -112,6 +123,11 @@ class ModelConfig(BaseModel):
     @property
     def labels(self) -> tuple[str, ...]:
         return tuple(self.id2label[i] for i in range(len(self.id2label)))
+
+    @cached_property
+    def label_numbers(self) -> int:
+        """As how many numbers a reply counts a score for each label."""
+        return sum(1 + len(label.encode()) // _LABEL_NUMBER for label in self.labels)
 
 
 def read_config(path: Path) -> ModelConfig:

@@ -16,6 +16,17 @@ class ModelError(ValueError):
 
     code = "invalid_model"
 
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
+
+
+def printable(text: str) -> str:
+    """A text that may be another's, in one line, without what a terminal or a log would obey."""
+    if text.isprintable():
+        return text
+    line = "".join(" " if c.isspace() else c for c in text)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+
 
 class ConfigError(ModelError):
     code = "invalid_config"

@@ -15,6 +15,8 @@ from sruserve.model.pooling import PoolLayer
 from sruserve.model.softmaxes import AdaptiveHead, Head, LinearHead, MixtureHead
 from sruserve.model.state import StateLayout
 
+_MIXED_SCORES = 1 << 24  # of one row, of all experts
+
 Pooling = Literal["last", "mean", "max", "attention"]
 Combine = Literal["concat", "difference"]
 
@@ -139,6 +141,11 @@ class HeadConfig(Clustered):
             raise ValueError("cutoffs, experts and tied are for task generate")
         if self.adaptive and self.experts:
             raise ValueError("a head has either clusters (size) or experts")
+        if outputs is not None and self.experts * outputs > _MIXED_SCORES:
+            raise ValueError(
+                f"{self.experts:,} experts of {outputs:,} words are {self.experts * outputs:,} "
+                f"scores in each step, and may be {_MIXED_SCORES:,}"
+            )
         self.check_vocabulary(outputs)
         if not self.tied:
             return

@@ -3,6 +3,7 @@
 from sruserve.kernels import StepLayer, kernel_name, packed_products
 from sruserve.kernels.devices import describe_device
 from sruserve.kernels.dispatch import INTERPRETER
+from sruserve.model.errors import printable
 from sruserve.model.folder import Model
 
 
@@ -33,7 +34,7 @@ def facts(model: Model) -> dict[str, str]:
         found["vocabulary"] = f"{model.config.vocab_size:,} ({kind})"
     if model.labels:
         found["labels"] = ", ".join(model.labels)
-    return found
+    return {name: printable(value) for name, value in found.items()}
 
 
 def _exactness(model: Model) -> str:

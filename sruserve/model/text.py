@@ -3,7 +3,7 @@
 import json
 import re
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
 from sruserve.model.errors import FolderError, TextError, faults
-from sruserve.model.normalizers import growth
+from sruserve.model.normalizers import growth, work
 from sruserve.model.pieces import Pieces
 
 Ids = NDArray[np.int64]
@@ -23,6 +23,7 @@ _PROBES = ("ab cd", 'it\'s 3.5\n"x"', "A\tb.c,  d ")
 _LONG = 4096  # characters that the tokenizer takes faster whole than piece by piece
 _PART = 1 << 16  # characters of a long text that are made into ids at a time
 _NORMALIZED = 1 << 26  # characters that normalizers may make of a word
+_LONGEST_ENTRY = 1024  # bytes, because replies repeat entries
 _LIBRARY_WORDS = 1024
 _PROBED = 64
 _SPACES = " \t\n\v\f\r"
@@ -35,11 +36,14 @@ class Codec(Protocol):
     size: how many ids there are.
     pieces: the UTF-8 bytes that each id adds to a generated text.
     characters: (size), int64: how many characters begin in each piece.
+    work: about how many look-ups of 0.2 µs a character of a text may take; infinite if the
+        vocabulary's author alone bounds that.
     """
 
     size: int
     pieces: tuple[bytes, ...]
     characters: Ids
+    work: float
 
     def encode(self, text: str, word: str = "", more: bool = False) -> tuple[Ids, str]:
         """Turn the next chunk of a text into ids.
@@ -78,13 +82,17 @@ class Words:
 
     def __init__(self, content: bytes, source: object = WORDS_FILE) -> None:
         try:
-            self._longest = int(_NORMALIZED / growth(content))  # before the library uses them
+            described = json.loads(content)
+            self._longest = int(_NORMALIZED / growth(described))  # before the library uses them
+            self.work = work(described)
+            del described
             self._tokenizer = Tokenizer.from_buffer(content)
             self._tokenizer.no_padding()
             self._tokenizer.no_truncation()
             _bound_cache(self._tokenizer.model)
             self.size: int = self._tokenizer.get_vocab_size()
             words = [self._tokenizer.id_to_token(i) for i in range(self.size)]
+            _check_entries(words)
             self._ids, self._places = Pieces(), Pieces()
             own = " ".join(str(word) for word in words[:_PROBED])
             joins = any(self._joins(probe) for probe in (*_PROBES, own))
@@ -188,6 +196,16 @@ class Words:
         return self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0]
 
 
+def _check_entries(words: Sequence[str | None]) -> None:
+    """Raise `ValueError` if one is too long."""
+    for number, word in enumerate(words):
+        if word is not None and (size := len(word.encode())) > _LONGEST_ENTRY:
+            raise ValueError(
+                f"entry {number} ({word[:40]!r}…) has {size:,} bytes and may have "
+                f"{_LONGEST_ENTRY:,}"
+            )
+
+
 def _bound_cache(model: Any) -> None:
     """Bound what the library keeps of words, up to 14 kB each, from 10,000 of them."""
     if hasattr(model, "_resize_cache"):  # models that look words up have no cache
@@ -208,6 +226,8 @@ def _named(piece: str) -> Iterator[None]:
 
 class Bytes:
     """A vocabulary of bytes: `values[id]` is the byte behind an id."""
+
+    work = 1.0
 
     def __init__(self, values: list[int]) -> None:
         self.size = len(values)

@@ -5,6 +5,7 @@ a cut ends it by a signal.
 """
 
 import json
+import os
 from collections.abc import Mapping
 from io import FileIO
 from math import prod
@@ -39,17 +40,21 @@ def read_tensors(
 
     Raises `SafetensorError` or `OSError`.
     """
-    most = memory_bytes() if most_bytes is None else most_bytes + MOST_HEADER_BYTES
+    most = memory_bytes()
+    if most_bytes is not None:
+        most = min(most, most_bytes + MOST_HEADER_BYTES)
     with open_regular(path, most) as file:
         entries = _read_header(file)
         metadata = entries.pop(_METADATA, {})
         if not isinstance(metadata, dict):
             raise SafetensorError("the header's metadata is no object")
         places = sorted(_place(name, entry) for name, entry in entries.items())
-        tensors, at = {}, 0
+        tensors, at, there = {}, 0, os.fstat(file.fileno()).st_size - file.tell()
         for begin, end, name in places:
             if begin != at:
                 raise SafetensorError(f"{_short(name)} begins at {begin} and should at {at}")
+            if end > there:
+                raise SafetensorError(f"the file ends in {_short(name)}")
             tensors[name] = _read_tensor(file, name, entries[name], end - begin)
             at = end
         if file.read(1):

@@ -34,6 +34,7 @@ from sruserve.server.metrics import connections_open
 from sruserve.server.metrics_page import PATH as METRICS
 from sruserve.server.metrics_page import MetricsPage
 from sruserve.server.origins import Origins, answer_preflight, readable
+from sruserve.server.process_limits import process_limit
 from sruserve.server.pulse import Pulse, Watched
 from sruserve.server.settings import Settings, SettingsError
 from sruserve.server.streams.opening import open_streams
@@ -59,7 +60,10 @@ class Application:
         self._pages = create_pages(self.lifecycle)
         self._hot: dict[str, Endpoint] = {}
         self._mounts: dict[str, ASGI] = {}  # by the beginning of the paths that they serve
-        self.constraints = Constraints(settings.max_grammar_bytes)
+        limit = process_limit()
+        self.constraints = Constraints(
+            settings.max_grammar_bytes, startable=limit and limit // settings.workers
+        )
         self.grpc: GrpcServer | None = None
         self.origins = Origins((settings.allowed_origins or "").split(","), settings.host)
         self.intake = Intake(

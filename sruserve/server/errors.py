@@ -46,6 +46,7 @@ ServeError
 │   ├── Draining                503  draining
 │   ├── OutOfDeviceMemory       503  out_of_memory
 │   ├── ModelBusy               503  model_busy
+│   ├── NoProcess               503  no_process
 │   ├── StoreUnavailable        503  store_unavailable
 │   ├── StreamsNeedRedis        501  streams_need_redis
 │   └── DeadlineExceeded        504  deadline_exceeded
@@ -405,6 +406,17 @@ class ModelBusy(Refused):
 
     status, code = 503, "model_busy"
     retry_after_seconds = 5
+
+
+class NoProcess(Refused):
+    """The system lets this server start no more processes or threads."""
+
+    status, code = 503, "no_process"
+    retry_after_seconds = 1
+    usual = (
+        "no process can be started for the regular expression or schema: retry, or ask the "
+        "operator to look at the server's log and at its limits of processes (pids_limit, ulimit)"
+    )
 
 
 class StoreUnavailable(Refused):

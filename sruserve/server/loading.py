@@ -60,7 +60,7 @@ class Loader:
         """What is served, with what else is in the folder."""
         model = replace(now.model, version=model.version, path=model.path)
         presets = compute_presets(Served(model, now.engine, self._sealer, self._tenant))
-        return Served(model, now.engine, self._sealer, self._tenant, presets, now.holders)
+        return Served(model, now.engine, self._sealer, self._tenant, presets, now.holders, now.pool)
 
     def _start_engine(self, model: Model) -> Engine:
         try:

@@ -23,6 +23,7 @@ from sruserve.server.errors import faults
 T = TypeVar("T")
 
 LONG_BYTES = 64 << 10  # to parse or pack more would hold up the event loop
+_IDLE_SECONDS = 60.0  # after which a thread ends
 # More threads would take the interpreter from the event loop in turns of 5 ms each.
 THREADS = max(2, min(4, len(os.sched_getaffinity(0))))
 
@@ -68,7 +69,7 @@ class _Work:
 
 
 class Offload:
-    """Threads that do what waits for them, of any event loop."""
+    """Threads that do what waits for them, of any event loop; they end when they are idle."""
 
     def __init__(self, threads: int) -> None:
         self._most = threads
@@ -142,14 +143,19 @@ class Offload:
         work.through.set_result(None)
 
     def _serve(self) -> None:
-        while True:
-            self._next().run()
+        while (work := self._next()) is not None:
+            work.run()
+            del work  # it holds what it resulted in
 
-    def _next(self) -> _Work:
+    def _next(self) -> _Work | None:
+        """What a thread does next; None: it ends."""
         with self._changed:
             self._idle += 1
-            self._changed.wait_for(lambda: self._waiting)
+            found = self._changed.wait_for(lambda: self._waiting, _IDLE_SECONDS)
             self._idle -= 1
+            if not found:
+                self._threads -= 1
+                return None
             work = heappop(self._waiting)
             self._begun = work.place
             if not self._waiting:
@@ -169,7 +175,7 @@ async def _end_of(through: Future[None]) -> None:
         raise cancelled
 
 
-_POOL = Offload(THREADS)
+POOL = Offload(THREADS)
 
 
 async def off_loop(
@@ -178,6 +184,7 @@ async def off_loop(
     *given: Any,
     cost: int = LONG_BYTES,
     caller: Waiter | None = None,
+    pool: Offload = POOL,
 ) -> T:
     """Do `work` here if it is short, on another thread if it would hold up the event loop.
 
@@ -185,7 +192,7 @@ async def off_loop(
     """
     if not long:
         return work(*given)
-    return await _POOL.run(partial(work, *given), cost, owner.get(), caller)
+    return await pool.run(partial(work, *given), cost, owner.get(), caller)
 
 
 async def in_own_thread(name: str, work: Callable[[], T]) -> T:

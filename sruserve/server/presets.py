@@ -7,6 +7,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
+from sruserve.model.errors import printable
 from sruserve.model.files import read_regular
 from sruserve.model.folder import PRESETS_FILE
 from sruserve.server.api.inputs import encode_features, encode_input
@@ -39,7 +40,12 @@ class Prefix(BaseModel):
         return self
 
 
-_FILE = TypeAdapter(dict[Annotated[str, Field(min_length=1, max_length=100)], Prefix])
+_MOST, _MOST_BYTES = 1024, 1 << 30  # of presets, and of their states
+_FILE = TypeAdapter(
+    Annotated[
+        dict[Annotated[str, Field(min_length=1, max_length=100)], Prefix], Field(max_length=_MOST)
+    ]
+)
 
 
 def compute_presets(served: Served) -> Mapping[str, Snapshot]:
@@ -50,6 +56,12 @@ def compute_presets(served: Served) -> Mapping[str, Snapshot]:
     """
     file = served.model.path / PRESETS_FILE
     prefixes = _read(file)
+    size = len(prefixes) * served.model.network.layout.nbytes
+    if size > _MOST_BYTES:
+        raise SettingsError(
+            f"{file}: the states of {len(prefixes)} presets would take {size:,} bytes, and may "
+            f"take {_MOST_BYTES:,}: leave some out"
+        )
     items = []
     for name, prefix in prefixes.items():
         try:
@@ -78,7 +90,7 @@ def _read(file: Path) -> dict[str, Prefix]:
         return _FILE.validate_json(content)
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in problem["loc"])
+        place = printable(".".join(str(part) for part in problem["loc"]))
         what = problem["msg"].removeprefix("Value error, ")
         raise SettingsError(
             f"{file} should be a JSON object of texts by name: {place or 'it'}: {what}"

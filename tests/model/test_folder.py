@@ -17,6 +17,7 @@ from sruserve.model.errors import (
     ModelError,
 )
 from sruserve.model.folder import compute_dtype, load_model, model_digest, save_model
+from sruserve.model.names import Task
 from tests.support import PRINTABLE, random_config, random_tensors, save_random_model
 
 
@@ -95,6 +96,21 @@ def test_labels_may_be_renamed(tmp_path: Path) -> None:
     config["id2label"] = {"0": "good", "1": "bad"}
     (path / "config.json").write_text(json.dumps(config))
     assert load_model(path).labels == ("good", "bad")
+
+
+@pytest.mark.parametrize("task", ["classify", "pair", "tag"])
+def test_labels_that_replies_cannot_repeat_are_refused(tmp_path: Path, task: Task) -> None:
+    path = save_random_model(tmp_path / "c", task, vocab_size=9, labels=("a", "é" * 128))
+    config = json.loads((path / "config.json").read_text())
+    config["id2label"]["1"] += "a"
+    (path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match="label 1 has 257 bytes and may have 256"):
+        load_model(path)
+
+
+def test_long_labels_count_as_several_numbers_of_a_reply() -> None:
+    assert random_config("classify", vocab_size=9, labels=("a", "b")).label_numbers == 2
+    assert random_config("classify", vocab_size=9, labels=("a", "é" * 128)).label_numbers == 6
 
 
 @pytest.mark.parametrize(

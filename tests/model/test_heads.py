@@ -306,6 +306,12 @@ def test_a_head_that_does_not_fit_its_network_is_refused(
         HeadConfig(**options).check(task, WORDS, WIDTH, EmbeddingConfig(), input_size=16)
 
 
+def test_a_mixture_of_too_many_scores_in_a_step_is_refused() -> None:
+    HeadConfig(experts=15).check("generate", 267_735, WIDTH, EmbeddingConfig(), input_size=16)
+    with pytest.raises(ValueError, match="are 20,480,000 scores in each step"):
+        HeadConfig(experts=1024).check("generate", 20_000, WIDTH, EmbeddingConfig(), 16)
+
+
 @EVERY_HEAD
 def test_a_head_that_fits_is_not(options: dict[str, Any]) -> None:
     HeadConfig(**options).check("generate", WORDS, WIDTH, EmbeddingConfig(), input_size=WIDTH)

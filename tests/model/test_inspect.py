@@ -23,6 +23,11 @@ def test_on_the_cpu_the_device_the_kernel_and_exactness_are_told(model: Model) -
     assert found["exactness"] == "bit for bit: any split, any batch"
 
 
+def test_labels_are_told_without_what_a_terminal_would_obey(tmp_path: Path) -> None:
+    model = random_model(tmp_path / "m", "classify", vocab_size=9, labels=("\x1b]0;a\x07", "é"))
+    assert facts(model)["labels"] == r"\x1b]0;a\x07, é"
+
+
 @pytest.mark.parametrize(
     ("fast", "exactness"),
     [(False, "built to be bit for bit"), (True, "to rounding")],

@@ -16,7 +16,7 @@ from tokenizers.pre_tokenizers import ByteLevel, PreTokenizer, Whitespace
 
 from sruserve.model import text as text_module
 from sruserve.model.errors import FolderError, TextError
-from sruserve.model.normalizers import growth
+from sruserve.model.normalizers import growth, work
 from sruserve.model.text import Bytes, Codec, Words, make_codec
 
 
@@ -131,6 +131,22 @@ def test_a_tokenizer_that_joins_across_white_space_is_refused(tmp_path: Path) ->
         codec_of(tmp_path)
 
 
+@pytest.mark.parametrize("added", [False, True], ids=["word", "added token"])
+def test_an_entry_that_replies_cannot_repeat_is_refused(tmp_path: Path, added: bool) -> None:
+    for size in (1024, 1026):
+        entry = size // 2 * "é"
+        tokenizer = Tokenizer(WordLevel({"a": 0} if added else {"a": 0, entry: 1}, unk_token="a"))
+        tokenizer.pre_tokenizer = Whitespace()
+        if added:
+            tokenizer.add_tokens([entry])
+        tokenizer.save(str(tmp_path / "tokenizer.json"))
+        if size == 1024:
+            assert codec_of(tmp_path)
+            continue
+        with pytest.raises(FolderError, match=r"entry 1 \('é{40}'…\) has 1,026 bytes"):
+            codec_of(tmp_path)
+
+
 def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(FolderError, match="tokenizer"):
@@ -222,7 +238,56 @@ def test_ordinary_normalizers_are_taken(normalizers: list[dict[str, Any]]) -> No
 def test_sentencepieces_normalizers_are_ordinary() -> None:
     longest = "\N{ARABIC LIGATURE SALLALLAHOU ALAYHE WASALLAM}"
     table = charsmap(unicodedata.normalize("NFKC", longest))
-    assert growth(with_steps({"type": "NFKD"}, table, SPACES)) == 11 * 33 * 2
+    assert growth(json.loads(with_steps({"type": "NFKD"}, table, SPACES))) == 11 * 33
+
+
+SPLIT: dict[str, Any] = {"type": "Split", "behavior": "Isolated", "invert": False}
+WORD_PIECE = {
+    "type": "WordPiece", "unk_token": "a", "continuing_subword_prefix": "##",
+    "max_input_chars_per_word": 100, "vocab": {"a": 0},
+}  # fmt: skip
+BERT = {"type": "BertNormalizer"}
+
+
+def with_model(*normalizers: dict[str, Any], **changed: Any) -> dict[str, Any]:
+    """The content of a tokenizer.json with WordPiece, or another model."""
+    content: dict[str, Any] = json.loads(with_steps(*normalizers))
+    return content | {"model": {**WORD_PIECE, **changed}}
+
+
+def with_split(pattern: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(with_steps(split=SPLIT | {"pattern": {"Regex": pattern}}))
+    return content
+
+
+def test_the_work_of_ordinary_tokenizers_is_little() -> None:
+    demo = Path(text_module.__file__).parents[1] / "demo/question-type/tokenizer.json"
+    ordinary = [json.loads(demo.read_bytes()), json.loads(with_steps()), with_model(BERT)]
+    patterns = [" {2,}", r"\s+", r"\w+|[^\w\s]", "``|''|[“”„«»]", r"[\s\p{Z}\p{C}]", r"\.\p{Han}"]
+    for content in (*ordinary, *map(with_split, patterns)):
+        assert 1 <= work(content) < 512
+    assert Bytes([0]).work == 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        with_model(max_input_chars_per_word=10**9),
+        with_model(BERT, max_input_chars_per_word=1000),
+        with_model(replace(900 * "a", String="a")),
+        with_model(continuing_subword_prefix="#" * 100_000),
+        with_model(type="Unigram", unk_id=0, vocab=[["a" * 1024, 0.0]]),
+        with_model(*[replace("b", String="a")] * 200),
+        with_model() | {"post_processor": {"type": "Sequence", "processors": [
+            {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A"}}] * 100}]}},
+        *map(with_split, [
+            "(a|aa)+$", "a*a*b", "a+b", "(?:a+)+", r"(a)\1", "a{9999}", "a++b", "[a[b]]+", "a|", "",
+            "a" * 10_000,
+        ]),
+    ],
+)  # fmt: skip
+def test_work_that_an_author_made_much_is_seen(content: dict[str, Any]) -> None:
+    assert work(content) > 512
 
 
 def test_a_word_that_normalizers_could_make_too_long_is_refused(

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from sruserve.kernels import single
+from sruserve.model import weights
 from sruserve.model.cases import Case
 from sruserve.model.errors import ModelError
 from sruserve.model.folder import Model, load_model
@@ -119,6 +120,41 @@ def test_a_header_of_absurd_size_is_refused_unread(tmp_path: Path, size: int) ->
     (tmp_path / "a.safetensors").write_bytes(size.to_bytes(8, "little") + b"{}")
     with pytest.raises(SafetensorError, match="its header has"):
         read_tensors(tmp_path / "a.safetensors")
+
+
+def test_no_memory_is_taken_for_bytes_that_are_not_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[int] = []
+    empty = torch.empty
+
+    def counted(size: int, **given: Any) -> Tensor:
+        taken.append(size)
+        return empty(size, **given)
+
+    monkeypatch.setattr(torch, "empty", counted)
+    header = b'{"a":{"dtype":"U8","shape":[999999999999],"data_offsets":[0,999999999999]}}'
+    with pytest.raises(SafetensorError, match="the file ends in 'a'"):
+        read_tensors(written(tmp_path / "a.safetensors", header))
+    assert not taken
+
+
+def test_weights_beyond_the_memory_are_refused_whatever_the_config_describes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights, "memory_bytes", lambda: 50)
+    path = written(tmp_path / "a.safetensors", b'{"a":%s}' % json.dumps(TENSOR).encode())
+    with pytest.raises(OSError, match="may have 50"):
+        read_tensors(path, most_bytes=1 << 40)
+
+
+def test_names_are_told_without_what_a_terminal_would_obey(folder: Path) -> None:
+    tensors, metadata = load_file_of(folder)
+    save_file(tensors | {"\x1b[2Jodd\n": torch.zeros(1)}, folder / "model.safetensors", metadata)
+    with pytest.raises(ModelError) as refused:
+        load_model(folder)
+    assert r"\x1b[2Jodd  is not expected" in str(refused.value)
+    assert str(refused.value).isprintable()
 
 
 def test_a_name_that_comes_twice_is_refused_in_a_folder_a_checkpoint_and_a_case(

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ import pytest
 from sruserve.server.api import constraints as module
 from sruserve.server.api.constraints import MOST_WAITING_OF_ONE, Constraints
 from sruserve.server.app import Application
+from sruserve.server.engine import grammar_host
 from sruserve.server.engine.alphabet import Alphabet
 from sruserve.server.engine.confined import Bounds
 from sruserve.server.engine.constraint import Constraint
@@ -215,6 +217,32 @@ def test_grammars_in_use_that_leave_no_room_are_a_429(
     in_use = next(iter(grammars.kept.values())).constraint
     refusal(complete(client, regex="fourth"), 429, "overloaded", None)
     assert [kept.constraint for kept in grammars.kept.values()] == [in_use]
+
+
+@pytest.mark.parametrize("what", ["process", "thread"])
+def test_where_no_process_can_be_started_it_is_said_and_kept_ones_make_way(
+    client: httpx.Client, grammars: Constraints, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    async def no_process() -> socket.socket:
+        ours, theirs = socket.socketpair()
+        theirs.close()  # as the helper does, if it cannot fork
+        return ours
+
+    def no_thread(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    grammars.kept.clear()
+    assert complete(client, regex="kept").status_code == 200
+    with monkeypatch.context() as patch:
+        if what == "process":
+            patch.setattr(grammars.host, "fork", no_process)
+        else:
+            grammars.host.close()
+            patch.setattr(grammar_host, "in_own_thread", no_thread)
+        message = refusal(complete(client, regex="new"), 503, "no_process", None)
+    assert "limits of processes" in message
+    assert not grammars.kept
+    assert complete(client, regex="new").status_code == 200
 
 
 def test_a_tenant_pushes_its_own_grammars_out_first_and_none_that_is_in_use(

@@ -23,7 +23,7 @@ from sruserve.server.api.kserve import compression, infer, wire
 from sruserve.server.app import Application
 from sruserve.server.errors import Overloaded
 from sruserve.server.intake import FREE_BYTES, Inflow, Intake
-from sruserve.server.offload import _POOL, THREADS
+from sruserve.server.offload import POOL, THREADS
 from tests.server.conftest import Serve
 from tests.server.test_bad_input import SCORE, post, refusal
 from tests.server.test_clients_that_leave import metric, until
@@ -334,7 +334,7 @@ def test_complete_bodies_that_wait_for_a_thread_are_bounded_together(running: Ru
     gate, body = threading.Event(), json.dumps({"input": "a" * 400_000}).encode()
 
     async def occupy() -> None:
-        await asyncio.gather(*(_POOL.run(lambda: gate.wait(60), 1) for _ in range(THREADS)))
+        await asyncio.gather(*(POOL.run(lambda: gate.wait(60), 1) for _ in range(THREADS)))
 
     occupied = threading.Thread(target=lambda: asyncio.run(occupy()))
     occupied.start()

@@ -18,7 +18,7 @@ from sruserve.server.api.limits import InputLimits
 from sruserve.server.engine.jobs import Job
 from sruserve.server.errors import OutOfDeviceMemory, Overloaded
 from sruserve.server.intake import FREE_BYTES
-from sruserve.server.offload import _POOL, THREADS, off_loop
+from sruserve.server.offload import POOL, THREADS, off_loop
 from tests.server.conftest import Serve
 from tests.server.test_bad_input import CLASSIFY, COMPLETE, SCORE, post, refusal
 from tests.server.test_clients_that_leave import connect, until
@@ -200,10 +200,10 @@ def test_the_bodies_of_clients_who_left_are_not_read(
     with serve("characters") as (client, application):
         reading = HeldReading(monkeypatch)
         left = [connect(client, SCORE, long) for _ in range(THREADS + 20)]
-        until(lambda: len(reading.begun) == THREADS and _POOL.waiting == 20)
+        until(lambda: len(reading.begun) == THREADS and POOL.waiting == 20)
         for connection in left:
             connection.close()
-        until(lambda: _POOL.waiting == 0)
+        until(lambda: POOL.waiting == 0)
         reading.go_on.set()
         until(lambda: application.lifecycle.active == 0)
         assert post(client, SCORE, long).status_code == 200

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from sruserve.model.folder import load_model
+from sruserve.server import presets
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.settings import SettingsError, load_settings
 from tests.server.conftest import CHARACTERS, LABELS, TAGS, TEXT, WORDS, Serve, words_vocabulary
@@ -134,6 +135,8 @@ def test_presets_are_listed_and_an_unknown_one_is_told(client: httpx.Client) -> 
         (SPELLED, {"a": {"text": "who", "ids": [1]}}, "one of 'text', 'ids' and 'features'"),
         (SPELLED, {"": "who"}, "presets.json should be a JSON object of texts"),
         (SPELLED, ["who"], "presets.json should be a JSON object of texts"),
+        (SPELLED, {str(i): "who" for i in range(1025)}, "at most 1024 items"),
+        (SPELLED, {"\x1b[2J": 5}, r"\\x1b\[2J"),
         ({"vocab_size": 9}, {"a": "who"}, "preset 'a': m has no vocabulary"),
         ({"input_size": 2}, {"a": {"features": [[1.0]]}}, "must have 2 numbers"),
     ],
@@ -147,6 +150,27 @@ def test_a_preset_that_cannot_be_stops_the_start(
         asyncio.run(starting.start())
     assert str(tmp_path / "m" / "presets.json") in str(caught.value)
     assert not [t for t in threading.enumerate() if t.name == "engine m"]
+
+
+def test_presets_whose_states_are_large_together_stop_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save_random_model(tmp_path / "m", "classify", labels=LABELS, **SPELLED)
+    nbytes = load_model(folder).network.layout.nbytes
+    monkeypatch.setattr(presets, "_MOST_BYTES", 2 * nbytes)
+    for count in (2, 3):
+        write(folder, {str(i): "who" for i in range(count)})
+        starting = Lifecycle(load_settings(model_folders=(folder,)))
+        if count == 2:
+            asyncio.run(started_and_stopped(starting))
+            continue
+        with pytest.raises(SettingsError, match=f"3 presets would take {3 * nbytes:,} bytes"):
+            asyncio.run(starting.start())
+
+
+async def started_and_stopped(lifecycle: Lifecycle) -> None:
+    await lifecycle.start()
+    await lifecycle.stop()
 
 
 def test_presets_are_no_part_of_the_digest_and_outlive_an_import(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ class ClassifyRoute(SequenceRoute[ClassifyRequest]):
 
     def numbers(self, served: Served, item: Item) -> int:
         del item
-        return len(served.labels)
+        return served.model.config.label_numbers
 
     async def items(
         self, caller: Caller, request: ClassifyRequest, served: Served, cost: int

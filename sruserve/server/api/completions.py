@@ -158,7 +158,7 @@ class CompletionRoute(Route[CompletionRequest]):
             some = zip(given[first:end], starts[first:end], strict=True)
             return [read_prompt(request, served, one, start) for one, start in some]
 
-        return await self.read_inputs(call, served, given, read)
+        return await self.read_inputs(call, served, given, read, starts)
 
     async def _scored(
         self,

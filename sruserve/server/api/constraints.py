@@ -19,9 +19,9 @@ from sruserve.server.engine.confined_text import ConfinedConstraint
 from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.grammar_host import GrammarHost
 from sruserve.server.engine.grammar_memory import GrammarMemory, Taken
-from sruserve.server.errors import DeadlineExceeded, InvalidRequest, Overloaded
+from sruserve.server.errors import DeadlineExceeded, InvalidRequest, NoProcess, Overloaded
 
-MOST_PROCESSES = 64
+MOST_PROCESSES, _LEAST_PROCESSES = 64, 2
 MOST_WAITING, MOST_WAITING_OF_ONE = 64, 32
 _MOST_BYTES = 256 << 10  # of a regex or schema, as JSON
 _QUICK_SECONDS = 0.25  # what takes longer gives its turn up
@@ -33,9 +33,13 @@ class Constraints:
     """The constraints that were asked for last, of all models.
 
     most_bytes: of all their processes together, which `memory` counts.
+    startable: how many processes and threads this one may start; None: as many as it likes.
     """
 
-    def __init__(self, most_bytes: int, bounds: Bounds | None = None) -> None:
+    def __init__(
+        self, most_bytes: int, bounds: Bounds | None = None, startable: int | None = None
+    ) -> None:
+        self._startable = startable
         self.host = GrammarHost()
         self._bounds = bounds or Bounds()
         self.memory = GrammarMemory(most_bytes)
@@ -70,6 +74,13 @@ class Constraints:
         waiting = asyncio.create_task(self._wait(key, field, given, served, deadline))
         await caller.wait(waiting)
         return waiting.result()
+
+    @property
+    def most_processes(self) -> int:
+        """How many may be kept or in use: half of what may be started is left to threads."""
+        if self._startable is None:
+            return MOST_PROCESSES
+        return max(_LEAST_PROCESSES, min(MOST_PROCESSES, self._startable // 2))
 
     @property
     def waiting(self) -> int:
@@ -137,6 +148,9 @@ class Constraints:
         except InvalidRequest as error:
             error.param = field
             raise
+        except NoProcess:
+            self._let_go([*self.kept], lambda: True)  # for what else waits for processes, too
+            raise
         finally:
             if making is not None:
                 making.cancel()
@@ -180,7 +194,7 @@ class Constraints:
     def _has_its_part(self, owner: str) -> bool:
         """Whether an owner has half of what there is for new ones, so that others have room."""
         taken = self.memory.by_owner().get(owner, Taken())
-        return taken.processes >= MOST_PROCESSES // 2 or taken.bytes > self._part
+        return taken.processes >= self.most_processes // 2 or taken.bytes > self._part
 
     @property
     def _full(self) -> bool:
@@ -189,7 +203,7 @@ class Constraints:
             taken.bytes if owner is None else min(taken.bytes, self._part)
             for owner, taken in self.memory.by_owner().items()
         )
-        return len(self.memory) >= MOST_PROCESSES or held > self.memory.most_bytes // 2
+        return len(self.memory) >= self.most_processes or held > self.memory.most_bytes // 2
 
     @property
     def _part(self) -> int:

@@ -12,6 +12,7 @@ from sruserve.model.folder import Model
 from sruserve.model.text import Codec
 from sruserve.server.api.limits import InputLimits
 from sruserve.server.api.requests import Input, State
+from sruserve.server.api.served import LONG_CHARACTERS as LONG_CHARACTERS
 from sruserve.server.api.served import Served
 from sruserve.server.engine.jobs import Snapshot
 from sruserve.server.errors import (
@@ -27,8 +28,6 @@ from sruserve.server.seeds import new_seed
 Ids = NDArray[np.int64]
 Features = list[list[float]] | NDArray[np.float32]  # of JSON, or of a tensor
 
-# Longer texts are turned into ids on another thread, so that the event loop never stands still.
-LONG_CHARACTERS = 8 << 10
 INPUT_CHARACTERS = 64  # however short an input is, it takes as long as about so many characters
 MANY_STATES = 16  # the same for sealing and opening states
 SEEDS = 1 << 64
@@ -58,9 +57,17 @@ def check_inputs(count: int, limits: InputLimits, field: str) -> None:
         )
 
 
-def is_long(inputs: Sequence[str | list[int]]) -> bool:
-    """Whether reading the inputs would hold up the event loop."""
-    return sum(map(len, inputs)) + INPUT_CHARACTERS * len(inputs) > LONG_CHARACTERS
+def is_long(
+    served: Served,
+    inputs: Sequence[str | list[int]],
+    starts: Sequence[Snapshot | None] = (),
+) -> bool:
+    """Whether reading the inputs, each behind its start, would hold up the event loop."""
+    size = sum(map(len, inputs)) + INPUT_CHARACTERS * len(inputs)
+    for start in starts:
+        if start is not None:
+            size += len(start.word)
+    return size > served.long_characters
 
 
 def opens_long(state: State | None) -> bool:

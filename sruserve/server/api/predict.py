@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from sruserve.server.api.call import Call, json_bytes
 from sruserve.server.api.classify import ClassifyRoute
 from sruserve.server.api.endpoint import Endpoint
-from sruserve.server.api.inputs import LONG_CHARACTERS, check_inputs
+from sruserve.server.api.inputs import check_inputs, is_long
 from sruserve.server.api.long_json import long_json
 from sruserve.server.api.requests import ClassifyRequest
 from sruserve.server.api.served import Served
@@ -90,9 +90,10 @@ class PredictEndpoint(Endpoint):
         served.check_admission(cost)
         texts: Sequence[Sequence[Any]] = _entries(served, asked.inputs)
         if asked.truncate:
-            side, long = asked.truncation_direction, cost > LONG_CHARACTERS
+            given = (served, texts, asked.truncation_direction)
+            long = is_long(served, [text for entry in texts for text in entry])
             texts = await off_loop(
-                long, self._truncate, served, texts, side, cost=cost, caller=call
+                long, self._truncate, *given, cost=cost, caller=call, pool=served.pool
             )
         request = ClassifyRequest().model_copy(
             update={

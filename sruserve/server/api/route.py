@@ -70,19 +70,23 @@ class Route(Endpoint, Generic[Body]):
         served: Served,
         inputs: Sequence[str | list[int]],
         work: Callable[[int, int], Sequence[T]],
+        starts: Sequence[Snapshot | None] = (),
     ) -> list[T]:
         """Read the inputs of a body, long or many ones on a thread, in turns with others' work.
 
         work: turns the inputs from a first one up to another into items.
+        starts: what each goes on from.
 
         Raises `Overloaded` before that if so many inputs have no chance.
         """
-        if not is_long(inputs):
+        if not is_long(served, inputs, starts):
             return list(work(0, len(inputs)))
         served.check_admission(0, len(inputs))
         found: list[T] = []
         for first, end, size in _turns(inputs):
-            found += await off_loop(True, work, first, end, cost=size, caller=caller)
+            found += await off_loop(
+                True, work, first, end, cost=size, caller=caller, pool=served.pool
+            )
         return found
 
     def promise(

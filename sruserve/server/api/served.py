@@ -14,9 +14,16 @@ from sruserve.server.errors import (
     InvalidRequest,
     PresetNotFound,
 )
+from sruserve.server.offload import POOL, Offload
 from sruserve.server.seeds import new_seed
 from sruserve.server.state_token import StateSealer
 from sruserve.server.tenants import Tenant
+
+# Longer texts are turned into ids on another thread, so that the event loop never stands still.
+LONG_CHARACTERS = 8 << 10
+# Look-ups of a tokenizer, 0.2 µs each: all at once on the event loop; for a character on the
+# threads that all models share.
+_LOOP_WORK, _SHARED_WORK = 1 << 19, 512
 
 
 class Served:
@@ -24,6 +31,9 @@ class Served:
 
     presets: named states to begin from, which all tenants share.
     holders: the requests that may still submit jobs to the engine; all tenants share them, too.
+    pool: where long texts are turned into ids: a thread of the model's own, if that may take a
+        tokenizer very long.
+    long_characters: texts of more are long.
     """
 
     def __init__(
@@ -34,6 +44,7 @@ class Served:
         tenant: Tenant,
         presets: Mapping[str, Snapshot] | None = None,
         holders: Holders | None = None,
+        pool: Offload | None = None,
     ) -> None:
         self.name, self.version = model.name, model.version
         self.model = model
@@ -42,6 +53,9 @@ class Served:
         self.presets = presets or {}
         self.tenant = tenant
         self.holders = holders or Holders()
+        work = model.codec.work if model.codec is not None else 1.0
+        self.pool = pool or (POOL if work <= _SHARED_WORK else Offload(1))
+        self.long_characters = int(min(LONG_CHARACTERS, _LOOP_WORK / work))
         self._sealer = sealer
         self.states = SealedStates(model, sealer, tenant)
         self._views: dict[Tenant, Served] = {}
@@ -52,7 +66,13 @@ class Served:
             return self
         if tenant not in self._views:
             self._views[tenant] = Served(
-                self.model, self.engine, self._sealer, tenant, self.presets, self.holders
+                self.model,
+                self.engine,
+                self._sealer,
+                tenant,
+                self.presets,
+                self.holders,
+                self.pool,
             )
         return self._views[tenant]
 

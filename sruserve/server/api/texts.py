@@ -101,7 +101,7 @@ class TextRoute(Route[Body]):
             some = zip(inputs[first:end], starts[first:end], strict=True)
             return [self.text_item(request, served, given, start) for given, start in some]
 
-        return await self.read_inputs(caller, served, inputs, read)
+        return await self.read_inputs(caller, served, inputs, read, starts)
 
     def text_item(
         self, request: Body, served: Served, given: str | list[int], start: Snapshot | None

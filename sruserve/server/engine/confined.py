@@ -28,7 +28,13 @@ from sruserve.server.engine.wire import (
     opened,
     unpack_position,
 )
-from sruserve.server.errors import DeadlineExceeded, EngineFailure, InvalidRequest, ServeError
+from sruserve.server.errors import (
+    DeadlineExceeded,
+    EngineFailure,
+    InvalidRequest,
+    NoProcess,
+    ServeError,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -100,7 +106,7 @@ class GrammarProcess:
         return self._channel.fileno()
 
     async def start(self) -> None:
-        """Wait until the process is there; raises `EngineFailure`.
+        """Wait until the process is there; raises `NoProcess`.
 
         Its beginning is heard in any case, so that the host knows of it.
         """
@@ -113,9 +119,7 @@ class GrammarProcess:
         if error is not None:
             self.end()
             _log.error("a process for a grammar did not start: %r", error)
-            raise EngineFailure(
-                "no process could be started for the regex or schema; see the server's log"
-            )
+            raise NoProcess
 
     async def compile(self, kind: str, given: object, alphabet: Alphabet) -> bytes:
         """The identity of a regex or schema, which the process follows from now on.

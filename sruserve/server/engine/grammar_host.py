@@ -12,7 +12,7 @@ from time import monotonic
 
 import sruserve
 from sruserve.server.engine.wire import COMMAND, FORK
-from sruserve.server.errors import EngineFailure, Overloaded
+from sruserve.server.errors import NoProcess, Overloaded
 from sruserve.server.offload import in_own_thread
 
 _log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class GrammarHost:
     async def fork(self) -> socket.socket:
         """Ask for a process; returns our end of its socket.
 
-        Raises `Overloaded` if no descriptor is left, or `EngineFailure`.
+        Raises `Overloaded` if no descriptor is left, or `NoProcess`.
         """
         try:
             ours, theirs = socket.socketpair()
@@ -75,11 +75,11 @@ class GrammarHost:
                     socket.send_fds(control, [COMMAND.pack(FORK)], [theirs.fileno()])
                     self._asked_at = self._asked_at or monotonic()
                     return ours
-                except OSError as error:
-                    _log.error("the helper for grammars is gone: %s", error)
+                except (OSError, RuntimeError) as error:  # it is gone; no thread can be started
+                    _log.error("the helper for grammars cannot be asked: %s", error)
                     self.close()
         ours.close()
-        raise EngineFailure("no process could be started for the regex or schema; retry")
+        raise NoProcess
 
     def started(self) -> None:
         """A process that `fork` asked for is there, so the helper does not hang."""

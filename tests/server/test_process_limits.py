@@ -1,0 +1,60 @@
+"""Grammars take half of the processes that the system lets the server start."""
+
+import resource
+from pathlib import Path
+
+import pytest
+
+from sruserve.server import process_limits
+from sruserve.server.api.constraints import Constraints
+from sruserve.server.process_limits import process_limit
+
+
+@pytest.fixture
+def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine without limits: its control groups lie in `cgroup`, the process's are in `proc`."""
+    monkeypatch.setattr(process_limits, "_PROC", tmp_path / "proc")
+    monkeypatch.setattr(process_limits, "_CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
+    return tmp_path
+
+
+def put(system: Path, groups: str, limits: dict[str, str]) -> None:
+    (system / "proc").write_text(groups)
+    for folder, limit in limits.items():
+        path = system / "cgroup" / folder
+        path.mkdir(parents=True, exist_ok=True)
+        (path / "pids.max").write_text(limit + "\n")
+
+
+@pytest.mark.parametrize(
+    ("groups", "limits", "limit"),
+    [
+        ("0::/\n", {"": "512"}, 512),
+        ("0::/a/b\n", {"": "max", "a": "300", "a/b": "512"}, 300),
+        ("0::/../elsewhere\n", {"": "512"}, 512),
+        ("1:cpu:/\n8:pids:/docker/1\n", {"pids": "100"}, 100),
+        ("0::/a\n", {"a": "max"}, None),
+        ("8:pids:/\n", {}, None),
+    ],
+    ids=["container", "service", "outside", "first version", "no limit", "no file"],
+)
+def test_the_least_limit_of_the_control_groups_holds(
+    system: Path, groups: str, limits: dict[str, str], limit: int | None
+) -> None:
+    put(system, groups, limits)
+    assert process_limit() == limit
+
+
+def test_the_limit_of_the_user_holds(system: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (400, 500))
+    assert process_limit() == 400
+    put(system, "0::/\n", {"": "512"})
+    assert process_limit() == 400
+
+
+@pytest.mark.parametrize(
+    ("startable", "most"), [(None, 64), (512, 64), (512 // 7, 36), (3, 2), (1, 2)]
+)
+def test_half_of_what_may_be_started_is_left_to_threads(startable: int | None, most: int) -> None:
+    assert Constraints(1 << 20, startable=startable).most_processes == most
