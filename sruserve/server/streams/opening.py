@@ -18,6 +18,7 @@ def open_streams(settings: Settings, tenants: Tenants) -> Streams:
         idle_seconds=settings.stream_idle_seconds,
         reply_bytes=settings.max_body_bytes,
         waiting_bytes=settings.max_queue_bytes,
+        tenants=len(tenants.quotas),
     )
 
 

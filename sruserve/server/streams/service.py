@@ -44,7 +44,8 @@ class Streams:
     checkpoints: how many states of each stream are kept.
     idle_seconds: how long a stream lives without a step, unless less is asked for.
     reply_bytes: the longest reply of a step.
-    waiting_bytes: of the requests that wait for their turn.
+    waiting_bytes: of the objects of the requests that wait for their turn.
+    tenants: how many there are.
     """
 
     def __init__(
@@ -55,12 +56,13 @@ class Streams:
         idle_seconds: int,
         reply_bytes: int,
         waiting_bytes: int,
+        tenants: int,
     ) -> None:
         self._shared = store
         self._checkpoints = checkpoints
         self._idle_seconds = idle_seconds
         self._reply_bytes = reply_bytes
-        self._turns = Turns(waiting_bytes)
+        self._turns = Turns(waiting_bytes, tenants)
         self._forking: WeakValueDictionary[bytes, asyncio.Semaphore] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -137,7 +139,7 @@ class Streams:
         last: the stream ends with this step; its reply stays until the stream expires.
         """
         with served.holders:
-            turn = await self._turns.take(self._store, served.tenant, stream_id, len(content))
+            turn = await self._turns.take(self._store, served.tenant, stream_id)
             digest = sha256(content).digest()
             step = self._begin(self._answer(turn, served, number, digest, work, last))
             return await asyncio.shield(step)

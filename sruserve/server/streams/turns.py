@@ -3,8 +3,9 @@
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Literal
 from weakref import WeakValueDictionary
 
@@ -17,6 +18,7 @@ from sruserve.server.tenants import Tenant
 _LOOK_AGAIN_SECONDS, _LOOK_AGAIN_MOST_SECONDS = 0.02, 0.5
 _MOST_IN_LINE = 256
 _WAITING_BYTES = 16 << 10  # of the objects of a request that waits, with those of its connection
+_LEAST_WAITING = 64  # of a tenant, however many tenants there are
 
 
 class Turn:
@@ -36,18 +38,20 @@ class Turn:
 class Turns:
     """The lines in front of all streams.
 
-    most_bytes: of the requests that wait in them; a tenant's may be half of that.
+    most_bytes: of the objects of the requests that wait in them, which all tenants have equal
+        parts of. Their bodies count elsewhere, as long as nobody works on them.
     """
 
-    def __init__(self, most_bytes: int) -> None:
-        self._waiting = Budget(most_bytes, _overloaded, share=most_bytes // 2)
+    def __init__(self, most_bytes: int, tenants: int = 1) -> None:
+        most = max(_LEAST_WAITING, most_bytes // _WAITING_BYTES // tenants)
+        self._waiting = Budget(most * tenants, _overloaded, share=most)
         self._lines: WeakValueDictionary[tuple[bytes, str], _Line] = WeakValueDictionary()
 
     @asynccontextmanager
     async def alone(self, tenant: Tenant, stream_id: str) -> AsyncIterator[None]:
         """The time in which nobody else here works on a stream, which need not be there."""
         line = self._line(tenant, stream_id)
-        with self._waiting.hold(_WAITING_BYTES, tenant.owner):
+        with self._waiting.hold(int(line.is_taken), tenant.id):
             await line.acquire()
         try:
             yield
@@ -59,26 +63,29 @@ class Turns:
         store: Store,
         tenant: Tenant,
         stream_id: str,
-        cost: int = 0,
         *,
         to_free: bool = False,
-        place: AbstractAsyncContextManager[object] | None = None,
+        place: asyncio.Semaphore | None = None,
     ) -> Turn:
         """Wait until nobody else works on a stream, and take it.
 
-        cost: bytes of the request's body; `Overloaded` if there is no room for one more to wait.
+        Raises `Overloaded` if it is to wait, and there is no room for one more that does.
+
         to_free: as of `Store.take`.
         place: what is waited for before the store is asked, and had until the turn is over.
         """
         line, asked = self._line(tenant, stream_id), time.monotonic()
-        with self._waiting.hold(_WAITING_BYTES + cost, tenant.owner):
+        with self._waiting.hold(int(line.is_taken), tenant.id) as waiting:
             async with AsyncExitStack() as places:
                 await places.enter_async_context(line)
                 if place is not None:
+                    if place.locked():
+                        waiting.resize(1)
                     await places.enter_async_context(place)
                 if line.failed_at > asked:  # each would wait for the store as long as the first
                     raise StoreUnavailable
-                held = await _when_free(store, line, tenant, stream_id, to_free)
+                wait = partial(waiting.resize, 1)
+                held = await _when_free(store, line, tenant, stream_id, to_free, wait)
                 return Turn(store, places.pop_all(), held)
 
     def _line(self, tenant: Tenant, stream_id: str) -> "_Line":
@@ -96,6 +103,11 @@ class _Line(asyncio.Lock):
     waiting = 0
     failed_at = -math.inf
 
+    @property
+    def is_taken(self) -> bool:
+        """Whether one who comes now has to wait."""
+        return self.locked() or self.waiting > 0
+
     async def acquire(self) -> Literal[True]:
         """Wait for the turn; raises `Overloaded` where too many do."""
         if self.waiting >= _MOST_IN_LINE:
@@ -109,7 +121,7 @@ class _Line(asyncio.Lock):
 
 def _overloaded() -> Overloaded:
     return Overloaded(
-        "too many requests, or request bytes, wait for their streams (limit: "
+        "too many requests of this API key wait for their streams (limit: "
         "SRUSERVE_MAX_QUEUE_BYTES); retry later"
     )
 
@@ -122,12 +134,18 @@ def _too_long() -> Overloaded:
 
 
 async def _when_free(
-    store: Store, line: _Line, tenant: Tenant, stream_id: str, to_free: bool
+    store: Store,
+    line: _Line,
+    tenant: Tenant,
+    stream_id: str,
+    to_free: bool,
+    wait: Callable[[], None],
 ) -> Held:
-    """Take a stream soon after no other replica has it."""
+    """Take a stream soon after no other replica has it. wait: called before it is waited for."""
     wait_seconds = _LOOK_AGAIN_SECONDS
     try:
         while (held := await store.take(tenant, stream_id, to_free=to_free)) is None:
+            wait()
             await asyncio.sleep(wait_seconds)
             wait_seconds = min(2 * wait_seconds, _LOOK_AGAIN_MOST_SECONDS)
     except StoreUnavailable:
