@@ -21,7 +21,7 @@ from sruserve.server.errors import (
 )
 from sruserve.server.metrics import stream_metrics
 from sruserve.server.streams.expiry import Expiry
-from sruserve.server.streams.held import Held, absent
+from sruserve.server.streams.held import LEAST_LEFT_SECONDS, Held, absent
 from sruserve.server.streams.shares import Shares
 from sruserve.server.streams.view import forget
 from sruserve.server.tenants import Tenant
@@ -100,12 +100,14 @@ class _Entry:
     """states: by step; None: nothing was read yet. busy: somebody has taken it.
 
     cost: bytes of host memory beside the rows of its states.
+    left: seconds that it still had to live when it was taken.
     room: for the state that the step it is in will end in.
     """
 
     held: Held
     states: dict[int, Kept | None]
     busy: bool = False
+    left: float = 0.0
     cost: int = field(init=False)
     room: StateSlot | None = None
 
@@ -171,21 +173,24 @@ class MemoryStore:
     async def read(self, tenant: Tenant, stream_id: str) -> Held:
         return self._find((tenant.id, stream_id)).held
 
-    async def take(self, tenant: Tenant, stream_id: str, *, to_free: bool = False) -> Held | None:
-        del to_free
+    async def take(
+        self, tenant: Tenant, stream_id: str, *, to_free: bool = False, unread: bool = False
+    ) -> Held | None:
+        del to_free, unread
         key = (tenant.id, stream_id)
         entry = self._find(key)
-        entry.busy = True
+        entry.busy, entry.left = True, self._expiry.left(key, self._clock())
         self._expiry.remove(key)
         return entry.held
 
-    async def give_back(self, held: Held) -> None:
+    async def give_back(self, held: Held, *, used: bool) -> None:
         key = _key(held)
         entry = self._entries.get(key)
         if entry is not None and entry.busy:
             entry.busy = False
             entry.leave_room()
-            self._idle(key, entry)
+            idle = entry.held.idle_seconds
+            self._idle(key, entry, idle if used else max(entry.left, LEAST_LEFT_SECONDS))
 
     async def reply(self, held: Held) -> bytes:
         return held.reply
@@ -292,11 +297,10 @@ class MemoryStore:
         self._entries[key] = entry
         self._gone[key[0]].pop(key[1], None)
         stream_metrics(entry.held.model).held(1)
-        self._idle(key, entry)
+        self._idle(key, entry, entry.held.idle_seconds)
         return entry.held
 
-    def _idle(self, key: Key, entry: _Entry) -> None:
-        seconds = entry.held.idle_seconds
+    def _idle(self, key: Key, entry: _Entry, seconds: float) -> None:
         entry.held = replace(entry.held, expires_at=time.time() + seconds)
         self._expiry.put(key, self._clock() + seconds)
 

@@ -16,7 +16,9 @@ from sruserve.server.errors import (
     InputTooLong,
     NoCheckpoint,
     ServeError,
+    StateRefused,
     StepReused,
+    StreamExpired,
     StreamsNeedRedis,
     StreamUnknown,
     WrongStep,
@@ -168,10 +170,27 @@ class Streams:
                 )
             return _kept(await self._store.rewind(served, held.back_at(step)))
 
-    async def delete(self, tenant: Tenant, stream_id: str) -> None:
-        """Forget a stream, after the step that it is in."""
-        async with self._taken(tenant, stream_id, to_free=True) as held:
+    async def delete(self, tenant: Tenant, stream_id: str) -> Held:
+        """Forget a stream, after the step that it is in, whether it can be read or not.
+
+        Returns what it was; its model is empty if that cannot be read.
+        """
+        async with self._taken(tenant, stream_id, to_free=True, unread=True) as held:
             await self._store.delete(held)
+            return held
+
+    async def forget_lost(self, served: Served, stream_id: str) -> bool:
+        """Forget a stream that can never go on, as its state cannot be read any more.
+
+        Returns whether its id is free now.
+        """
+        with served.holders, suppress(StreamUnknown, StreamExpired):
+            taken = self._taken(served.tenant, stream_id, to_free=True, unread=True, use=False)
+            async with taken as held:
+                if held.ended or not await self._is_lost(served, held):
+                    return held.ended
+                await self._store.delete(held)
+        return True
 
     def forget_unused(self, held: Held) -> asyncio.Task[None]:
         """Forget a new stream unless a step of it was done, whether anybody waits for it or not."""
@@ -180,7 +199,7 @@ class Streams:
     async def token(self, served: Served, stream_id: str) -> tuple[int, str | None]:
         """The last step, and the state after it as a token; None: nothing was read yet."""
         with served.holders:
-            async with self._taken(served.tenant, stream_id) as held:
+            async with self._taken(served.tenant, stream_id, use=False) as held:
                 state = await self._store.state(served, _alive(held))
                 if state is None:
                     return held.step, None
@@ -197,9 +216,19 @@ class Streams:
 
     async def _forget_unused(self, new: Held) -> None:
         with suppress(ServeError):  # it is not there, or expires
-            async with self._taken(new.tenant, new.id, to_free=True) as held:
+            async with self._taken(new.tenant, new.id, to_free=True, use=False) as held:
                 if not held.step and held.seed == new.seed:  # else its id is another stream's now
                     await self._store.delete(held)
+
+    async def _is_lost(self, served: Served, held: Held) -> bool:
+        """Whether the state of a taken stream cannot be read."""
+        if not held.model:
+            return True
+        try:
+            await self._store.state(served, held)
+        except StateRefused:
+            return True
+        return False
 
     async def _answer(
         self,
@@ -267,9 +296,13 @@ class Streams:
         stream_id: str,
         *,
         to_free: bool = False,
+        unread: bool = False,
+        use: bool = True,
         place: asyncio.Semaphore | None = None,
     ) -> AsyncIterator[Held]:
-        turn = await self._turns.take(self._store, tenant, stream_id, to_free=to_free, place=place)
+        turn = await self._turns.take(
+            self._store, tenant, stream_id, to_free=to_free, unread=unread, use=use, place=place
+        )
         async with turn as held:
             yield held
 

@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Literal
@@ -22,17 +22,20 @@ _LEAST_WAITING = 64  # of a tenant, however many tenants there are
 
 
 class Turn:
-    """The right to change a stream, which the store's lease says to replicas."""
+    """The right to change a stream, which the store's lease says to replicas.
 
-    def __init__(self, store: Store, places: AsyncExitStack, held: Held) -> None:
-        self._store, self._places, self._held = store, places, held
+    use: the stream's idle time begins anew where the turn ends without an error.
+    """
+
+    def __init__(self, store: Store, places: AsyncExitStack, held: Held, use: bool) -> None:
+        self._store, self._places, self._held, self._use = store, places, held, use
 
     async def __aenter__(self) -> Held:
         return self._held
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         async with self._places:
-            await self._store.give_back(self._held)
+            await self._store.give_back(self._held, used=self._use and kind is None)
 
 
 class Turns:
@@ -65,16 +68,19 @@ class Turns:
         stream_id: str,
         *,
         to_free: bool = False,
+        unread: bool = False,
+        use: bool = True,
         place: asyncio.Semaphore | None = None,
     ) -> Turn:
         """Wait until nobody else works on a stream, and take it.
 
         Raises `Overloaded` if it is to wait, and there is no room for one more that does.
 
-        to_free: as of `Store.take`.
+        to_free, unread: as of `Store.take`. use: as of `Turn`.
         place: what is waited for before the store is asked, and had until the turn is over.
         """
         line, asked = self._line(tenant, stream_id), time.monotonic()
+        take = partial(store.take, tenant, stream_id, to_free=to_free, unread=unread)
         with self._waiting.hold(int(line.is_taken), tenant.id) as waiting:
             async with AsyncExitStack() as places:
                 await places.enter_async_context(line)
@@ -84,9 +90,8 @@ class Turns:
                     await places.enter_async_context(place)
                 if line.failed_at > asked:  # each would wait for the store as long as the first
                     raise StoreUnavailable
-                wait = partial(waiting.resize, 1)
-                held = await _when_free(store, line, tenant, stream_id, to_free, wait)
-                return Turn(store, places.pop_all(), held)
+                held = await _when_free(line, take, partial(waiting.resize, 1))
+                return Turn(store, places.pop_all(), held, use)
 
     def _line(self, tenant: Tenant, stream_id: str) -> "_Line":
         """The line of a stream, which lives while it is used."""
@@ -134,17 +139,12 @@ def _too_long() -> Overloaded:
 
 
 async def _when_free(
-    store: Store,
-    line: _Line,
-    tenant: Tenant,
-    stream_id: str,
-    to_free: bool,
-    wait: Callable[[], None],
+    line: _Line, take: Callable[[], Awaitable[Held | None]], wait: Callable[[], None]
 ) -> Held:
     """Take a stream soon after no other replica has it. wait: called before it is waited for."""
     wait_seconds = _LOOK_AGAIN_SECONDS
     try:
-        while (held := await store.take(tenant, stream_id, to_free=to_free)) is None:
+        while (held := await take()) is None:
             wait()
             await asyncio.sleep(wait_seconds)
             wait_seconds = min(2 * wait_seconds, _LOOK_AGAIN_MOST_SECONDS)

@@ -39,13 +39,13 @@ class Endless:
     def __init__(self, busy: int = 0) -> None:
         self.busy, self.looks = busy, 0
 
-    async def take(self, tenant: Tenant, stream_id: str, *, to_free: bool = False) -> Held | None:
+    async def take(self, tenant: Tenant, stream_id: str, **_: bool) -> Held | None:
         self.looks += 1
         if self.looks <= self.busy:
             return None
         return Held(id=stream_id, tenant=tenant, model="m", seed=1, idle_seconds=60, created=0)
 
-    async def give_back(self, held: Held) -> None:
+    async def give_back(self, held: Held, *, used: bool) -> None:
         pass
 
 

@@ -16,6 +16,7 @@ from sruserve.server.budget import Hold
 from sruserve.server.errors import (
     InvalidRequest,
     ServeError,
+    StateRefused,
     StepReused,
     StreamExists,
     StreamExpired,
@@ -122,15 +123,17 @@ class _Step:
                 )
             try:
                 return await self._step()
-            except (StreamUnknown, StreamExpired):
+            except (StreamUnknown, StreamExpired, StateRefused):
                 pass
             except (WrongStep, StepReused) as error:  # of this sequence, or of one that ended
                 refusal = error
+        begin = self._served.begin(body.state, body.preset)
         try:
-            begin = self._served.begin(body.state, body.preset)
             new = await self._streams.create(self._served, begin, self._id)
         except StreamExists:
-            raise refusal from None
+            if not await self._streams.forget_lost(self._served, self._id):
+                raise refusal from None
+            new = await self._streams.create(self._served, begin, self._id)
         try:
             return await self._step()
         except ServeError:

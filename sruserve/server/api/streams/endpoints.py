@@ -53,10 +53,7 @@ class StreamEndpoint(Endpoint):
 
     async def find(self, call: Call, tenant: Tenant) -> tuple[Held, Served]:
         """The stream that the path names, and its model."""
-        stream_id = call.path.split("/")[_ID_PART]
-        if not _ID.fullmatch(stream_id):
-            raise StreamUnknown("there is no such stream; create one")
-        held = await self.streams.describe(tenant, stream_id)
+        held = await self.streams.describe(tenant, _stream_id(call))
         served = self.catalogue[held.model].of(tenant)
         call.model = held.model
         return held, served
@@ -119,8 +116,8 @@ class Delete(StreamEndpoint):
     path, schema = "/v1/streams/{id}", BaseModel
 
     async def serve(self, call: Call, tenant: Tenant) -> None:
-        held, _ = await self.find(call, tenant)
-        await _wait(call, self.streams.delete(tenant, held.id))
+        held = await _wait(call, self.streams.delete(tenant, _stream_id(call)))
+        call.model = held.model if held.model in self.catalogue else UNKNOWN_MODEL
         await _answer(call, StreamDeleted(id=held.id))
 
 
@@ -159,6 +156,14 @@ class State(StreamEndpoint):
         body = json_bytes(StreamState(id=held.id, step=step, state=token))
         with self.unsent(body):
             await call.reply(body)
+
+
+def _stream_id(call: Call) -> str:
+    """The stream that the path names."""
+    stream_id = call.path.split("/")[_ID_PART]
+    if not _ID.fullmatch(stream_id):
+        raise StreamUnknown("there is no such stream; create one")
+    return stream_id
 
 
 async def _wait(call: Call, work: Coroutine[Any, Any, R]) -> R:
