@@ -121,7 +121,7 @@ class Store(Protocol):
         """Make a step of a taken stream true, whole or not at all, and give the stream back.
 
         None: it is not, because another has taken the stream meanwhile.
-        Whatever comes of it, `end` is the store's from now on.
+        Whatever comes of it, `end` is the store's from now on. A stream that has ended keeps none.
         """
         ...
 

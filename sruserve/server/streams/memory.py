@@ -14,10 +14,10 @@ from sruserve.server.api.served import Served
 from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.jobs import Keep, Snapshot
 from sruserve.server.errors import (
-    Overloaded,
     ServeError,
     StateWrongModel,
     StreamExists,
+    TooManyAtOnce,
 )
 from sruserve.server.metrics import stream_metrics
 from sruserve.server.streams.expiry import Expiry
@@ -206,24 +206,23 @@ class MemoryStore:
 
     async def commit(self, served: Served, held: Held, end: Snapshot) -> Held:
         entry = self._entries[_key(held)]
-        new = Kept(served, end, entry.room)
+        new = None if held.ended else Kept(served, end, entry.room)
         after = {**entry.states, held.step: new}
         states = {step: after[step] for step in held.checkpoints}
         leaving = [kept for step, kept in entry.states.items() if step not in states and kept]
         cost = _cost(held, states.values())
         freed = sum(kept.nbytes for kept in leaving if kept.users == 1)
         try:
-            self._charge(held.tenant, cost - entry.cost, new.nbytes, freed)
+            self._charge(held.tenant, cost - entry.cost, new.nbytes if new else 0, freed)
         except Exception:
             forget(served.engine, end)
             raise
-        entry.room = None
-        new.use()
+        if new is not None:
+            entry.room = None
+            new.use()
         entry.held, entry.states, entry.cost = held, states, cost
         for kept in leaving:
             kept.leave()
-        if held.ended:
-            new.leave()
         return held
 
     async def rewind(self, served: Served, held: Held) -> Held:
@@ -357,14 +356,14 @@ def _beside(state: Snapshot) -> int:
 
 
 def _no_memory() -> ServeError:
-    return Overloaded(
+    return TooManyAtOnce(
         "server-held streams use all memory allowed to this API key (SRUSERVE_STREAM_BYTES): "
         "delete streams, or continue with state tokens"
     )
 
 
 def _no_room() -> ServeError:
-    return Overloaded(
+    return TooManyAtOnce(
         "server-held streams use all states of this model allowed to this API key "
         "(SRUSERVE_STATE_HOST_BYTES): delete streams, or continue with state tokens"
     )

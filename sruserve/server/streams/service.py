@@ -5,13 +5,14 @@ import time
 from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from sruserve.server.api.served import Served
 from sruserve.server.engine.engine import Engine
-from sruserve.server.engine.jobs import Snapshot
+from sruserve.server.engine.jobs import Keep, Snapshot
 from sruserve.server.errors import (
     InputTooLong,
     NoCheckpoint,
@@ -127,6 +128,7 @@ class Streams:
         work: Work,
         *,
         last: bool = False,
+        checkpoints: int | None = None,
     ) -> bytes:
         """The reply to a step, which `work` makes at most once for a number.
 
@@ -138,13 +140,15 @@ class Streams:
         content: what tells one request from another.
         work: called with a view of the model that continues the stream; the state that its request
             ends in becomes the stream's together with the reply that it returns.
-        last: the stream ends with this step; its reply stays until the stream expires.
+        last: the stream ends with this step; its reply stays until the stream expires, if its
+            number can ask for it again.
+        checkpoints: how many states of the stream are kept; None: as many as of each.
         """
         with served.holders:
             turn = await self._turns.take(self._store, served.tenant, stream_id)
-            digest = sha256(content).digest()
-            step = self._begin(self._answer(turn, served, number, digest, work, last))
-            return await asyncio.shield(step)
+            digest, most = sha256(content).digest(), checkpoints or self._checkpoints
+            asked = _Step(number, digest, work, last, most)
+            return await asyncio.shield(self._begin(self._answer(turn, served, asked)))
 
     async def fork(self, served: Served, stream_id: str, n: int = 1) -> list[Held]:
         """`n` more streams in the state of this one; they go on from its number.
@@ -230,30 +234,22 @@ class Streams:
             return True
         return False
 
-    async def _answer(
-        self,
-        turn: Turn,
-        served: Served,
-        number: int | None,
-        digest: bytes,
-        work: Work,
-        last: bool,
-    ) -> bytes:
+    async def _answer(self, turn: Turn, served: Served, asked: "_Step") -> bytes:
         """One turn at a stream: the stored reply, or a step that is done and committed.
 
         If another replica takes the stream meanwhile, another turn tells whether it does this step.
         """
         with served.holders:  # whether its caller is still there or not
             async with turn as held:
-                if _is_repeat(held, number, digest):
+                if _is_repeat(held, asked):
                     return await self._repeated(held)
                 if _alive(held).model != served.name:
                     raise StreamUnknown(f"this is a stream of {held.model}, not of {served.name}")
-                reply = await self._compute(served, held, digest, work, last)
+                reply = await self._compute(served, held, asked)
             if reply is not None:
                 return reply
             async with await self._turns.take(self._store, served.tenant, held.id) as held:
-                if _is_repeat(held, number, digest):
+                if _is_repeat(held, asked):
                     return await self._repeated(held)
             raise taken_over()
 
@@ -262,18 +258,19 @@ class Streams:
         stream_metrics(held.model).repeated()
         return reply
 
-    async def _compute(
-        self, served: Served, held: Held, digest: bytes, work: Work, last: bool
-    ) -> bytes | None:
+    async def _compute(self, served: Served, held: Held, asked: "_Step") -> bytes | None:
         """The reply to the next step of a taken stream, which it has made true.
 
         None: it has not, because another replica has taken the stream.
         """
         idle_seconds = max(0.0, time.time() - (held.expires_at - held.idle_seconds))
-        start = await self._store.begin(served, held)
-        view = StreamView(served, start, self._store.keep, seed=held.seed)
+        if asked.last:  # its end needs no room
+            start, keep = await self._store.state(served, held), Keep.SNAPSHOT
+        else:
+            start, keep = await self._store.begin(served, held), self._store.keep
+        view = StreamView(served, start, keep, seed=held.seed)
         try:
-            reply = await work(view)
+            reply = await asked.work(view)
             if len(reply) > self._reply_bytes:
                 raise InputTooLong(
                     f"the reply has {len(reply)} bytes and a stream stores at most "
@@ -283,9 +280,12 @@ class Streams:
         except BaseException:
             view.drop()
             raise
-        after = held.after(digest, reply, self._checkpoints, ended=last)
-        if await self._store.commit(served, after, end) is None:
-            return None
+        if asked.last and asked.number is None:
+            await self._store.delete(held)
+        else:
+            after = held.after(asked.digest, reply, asked.checkpoints, ended=asked.last)
+            if await self._store.commit(served, after, end) is None:
+                return None
         stream_metrics(held.model).computed(idle_seconds)
         return reply
 
@@ -325,6 +325,17 @@ class Streams:
             task.exception()  # somebody was told, or nobody waits any more
 
 
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What `Streams.step` is asked; digest: of its content."""
+
+    number: int | None
+    digest: bytes
+    work: Work
+    last: bool
+    checkpoints: int
+
+
 def _new_id() -> str:
     """An id that nobody can guess, for URLs."""
     return urlsafe_b64encode(random_bytes()).rstrip(b"=").decode()
@@ -342,14 +353,14 @@ def _kept(held: Held | None) -> Held:
     return held
 
 
-def _is_repeat(held: Held, number: int | None, digest: bytes) -> bool:
+def _is_repeat(held: Held, asked: _Step) -> bool:
     """Whether a step was done already; raises `StepReused` or `WrongStep` if it cannot be done."""
-    expected = held.step + 1
+    number, expected = asked.number, held.step + 1
     if number is None or number == expected:
         return False
     if number != held.step or not held.content:
         raise WrongStep(number, expected)
-    if digest != held.content:
+    if asked.digest != held.content:
         raise StepReused(
             f"step {number} was done with other content: send exactly what was sent then, or the "
             f"next step, {expected}",

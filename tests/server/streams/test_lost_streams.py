@@ -61,6 +61,7 @@ def test_a_sequence_whose_state_is_lost_starts_again(
             await _go_on(streams, served)
         assert await _start(streams, served, number) == first
         await _go_on(streams, served)
+        assert (await streams.describe(served.tenant, ID)).checkpoints == (2,)
         await streams.delete(served.tenant, ID)
 
     run(test)

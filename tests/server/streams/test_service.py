@@ -110,6 +110,33 @@ def test_a_stream_may_have_a_given_id_which_is_free_again_when_it_has_ended(run:
     run(test)
 
 
+def test_a_stream_that_ends_without_a_number_is_forgotten(run: Run) -> None:
+    async def test(streams: Streams, catalogue: Catalogue) -> None:
+        served, name = catalogue["characters"], "m:43"
+        await streams.create(served, None, name)
+        await streams.step(served, name, None, b"a", write)
+        await streams.step(served, name, None, b"b", write, last=True)
+        with pytest.raises(StreamUnknown):
+            await streams.describe(served.tenant, name)
+        assert served.tenant.held_bytes == 0
+        await until_rows(served, 0)
+
+    run(test)
+
+
+def test_a_stream_keeps_as_few_checkpoints_as_its_steps_say(run: Run) -> None:
+    async def test(streams: Streams, catalogue: Catalogue) -> None:
+        served = catalogue["characters"]
+        held = await streams.create(served, None)
+        for number in (1, 2, 3):
+            await streams.step(served, held.id, number, b"a", write, checkpoints=1)
+        assert (await streams.describe(served.tenant, held.id)).checkpoints == (3,)
+        await until_rows(served, 1)
+        await streams.delete(served.tenant, held.id)
+
+    run(test)
+
+
 def test_a_step_that_fails_after_its_state_is_there_leaves_nothing(run: Run) -> None:
     async def fail(view: StreamView) -> bytes:
         await write(view)

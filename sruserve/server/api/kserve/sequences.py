@@ -158,7 +158,13 @@ class _Step:
     async def _step(self) -> bytes:
         sequence = self._sequence
         return await self._streams.step(
-            self._served, self._id, sequence.step, self._content, self._work, last=sequence.end
+            self._served,
+            self._id,
+            sequence.step,
+            self._content,
+            self._work,
+            last=sequence.end,
+            checkpoints=1,  # nothing here rewinds
         )
 
 
