@@ -65,17 +65,24 @@ class RedisStore:
     most_bytes: of a reply or a state; what is longer in Redis was changed there, and is not read.
     quotas: the most bytes that each tenant may have in Redis. A Redis that has less memory than all
         of these is divided among them, so that no tenant fills it.
+    hidden: the memory of a Redis that refuses to say it, if it is to be divided; 0: it has enough.
     """
 
     keep = Keep.SNAPSHOT
 
     def __init__(
-        self, url: str, envelope: Envelope, most_bytes: int, quotas: Sequence[int]
+        self,
+        url: str,
+        envelope: Envelope,
+        most_bytes: int,
+        quotas: Sequence[int],
+        hidden: int = 0,
     ) -> None:
         self._link = RedisLink(url)
         self._records = Records(envelope)
         self._most_bytes = most_bytes + _SEAL_BYTES
         self._quotas, self._part = quotas, max(quotas)
+        self._hidden = hidden if len(quotas) > 1 else 0
         self._replies = Budget(_REPLY_BYTES, _overloaded, share=_REPLY_BYTES // 2)
         self._taken: dict[Key, _Taken] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -278,7 +285,7 @@ class RedisStore:
     async def _divide(self) -> None:
         """See how much memory Redis may have, and what a part of it is."""
         while True:
-            memory = await self._link.memory()
+            memory = await self._link.memory(self._hidden)
             if memory is not None:  # else it is what it was
                 limit = memory - memory // _OTHERS if memory else sum(self._quotas)
                 self._part = fair_part(limit, self._quotas)
