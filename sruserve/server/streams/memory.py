@@ -163,10 +163,12 @@ class MemoryStore:
             raise StreamExists("a stream of that id lives already: end it, or take another id")
         kept = Kept(served, start) if start is not None else None
         entry = _Entry(held, {0: kept})
-        self._charge(held.tenant, entry.cost, kept.nbytes if kept is not None else 0)
+        freed = before.cost if before is not None else 0  # it has ended, and so has no states
+        self._charge(held.tenant, entry.cost - freed, kept.nbytes if kept is not None else 0)
         if kept is not None:
             kept.use()
         if before is not None:
+            before.cost = 0
             self._remove(key)
         return self._insert(entry)
 

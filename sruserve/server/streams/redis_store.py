@@ -98,7 +98,7 @@ class RedisStore:
         await self._link.close()
 
     async def add(self, served: Served, held: Held, start: Snapshot | None) -> Held:
-        token = "" if start is None else served.seal_held_state(start)
+        token = "" if start is None else await _seal(served, start)
         (added,) = await self._add(served, [held], token, random_bytes().hex())
         return added
 
@@ -159,10 +159,7 @@ class RedisStore:
     async def commit(self, served: Served, held: Held, end: Snapshot) -> Held | None:
         if held.ended:
             return await self._commit(served, held, {})
-        token = await off_loop(
-            served.model.network.layout.width > _LONG_ROW, served.seal_held_state, end
-        )
-        return await self._commit(served, held, {held.step: token})
+        return await self._commit(served, held, {held.step: await _seal(served, end)})
 
     async def rewind(self, served: Served, held: Held) -> Held | None:
         return await self._commit(served, held, {}, bounded=False)
@@ -318,6 +315,11 @@ class RedisStore:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+async def _seal(served: Served, state: Snapshot) -> str:
+    long = served.model.network.layout.width > _LONG_ROW
+    return await off_loop(long, served.seal_held_state, state)
 
 
 async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:

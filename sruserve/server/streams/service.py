@@ -25,6 +25,7 @@ from sruserve.server.errors import (
     WrongStep,
 )
 from sruserve.server.metrics import stream_metrics
+from sruserve.server.offload import LONG_BYTES, off_loop
 from sruserve.server.seeds import new_seed, random_bytes
 from sruserve.server.streams.held import Held, Store, taken_over
 from sruserve.server.streams.portable import portable
@@ -156,12 +157,15 @@ class Streams:
         Few requests of a tenant run at a time. If the caller leaves, those that are there already
         are forgotten again.
         """
-        forking = self._begin(self._fork(served, stream_id, n))
+        copies: list[Held] = []
+        forking = self._begin(self._fork(served, stream_id, n, copies))
         try:
-            return await asyncio.shield(forking)
+            await asyncio.shield(forking)
         except asyncio.CancelledError:
             forking.cancel()
+            self._begin(self._undo(forking, copies))
             raise
+        return copies
 
     async def rewind(self, served: Served, stream_id: str, step: int) -> Held:
         """The stream as it was after `step`; raises `NoCheckpoint`."""
@@ -207,21 +211,32 @@ class Streams:
                 state = await self._store.state(served, _alive(held))
                 if state is None:
                     return held.step, None
-                return held.step, served.seal_state(await portable(served, state))
+                own = await portable(served, state)
+                long = served.model.network.layout.nbytes > LONG_BYTES
+                return held.step, await off_loop(long, served.seal_state, own)
 
-    async def _fork(self, served: Served, stream_id: str, n: int) -> list[Held]:
-        """All of them or none; whether their caller waits or not, it is one of few until then."""
+    async def _fork(self, served: Served, stream_id: str, n: int, made: list[Held]) -> None:
+        """All of them or none; whether their caller waits or not, it is one of few until then.
+
+        made: what is there, from when it is.
+        """
         few = self._forking.setdefault(served.tenant.id, asyncio.Semaphore(_FORKS_AT_A_TIME))
         with served.holders:
             async with self._taken(served.tenant, stream_id, place=few) as held:
                 now = int(time.time())
                 copies = [_alive(held).fork(_new_id(), now) for _ in range(n)]
-                return await self._store.fork(served, held, copies)
+                made += await self._store.fork(served, held, copies)
+
+    async def _undo(self, forking: asyncio.Task[None], copies: list[Held]) -> None:
+        """Forget forks whose caller has left when they were there already."""
+        await asyncio.wait([forking])
+        for copy in copies:
+            await self._forget_unused(copy)
 
     async def _forget_unused(self, new: Held) -> None:
         with suppress(ServeError):  # it is not there, or expires
             async with self._taken(new.tenant, new.id, to_free=True, use=False) as held:
-                if not held.step and held.seed == new.seed:  # else its id is another stream's now
+                if (held.step, held.seed) == (new.step, new.seed):  # else it is another stream
                     await self._store.delete(held)
 
     async def _is_lost(self, served: Served, held: Held) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from sruserve.server.api.call import Caller
+from sruserve.server.api.inputs import opens_long
 from sruserve.server.api.kserve.messages import InferRequest, InferResponse
 from sruserve.server.api.kserve.parameters import Sequence
 from sruserve.server.api.kserve.wire import pack_request, pack_response, unpack_response
@@ -127,7 +128,8 @@ class _Step:
                 pass
             except (WrongStep, StepReused) as error:  # of this sequence, or of one that ended
                 refusal = error
-        begin = self._served.begin(body.state, body.preset)
+        long, given = opens_long(body.state), (body.state, body.preset)
+        begin = await off_loop(long, self._served.begin, *given)
         try:
             new = await self._streams.create(self._served, begin, self._id)
         except StreamExists:

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from sruserve.server.api.call import JSON_TYPE, Call, json_bytes
 from sruserve.server.api.catalogue import Catalogue
 from sruserve.server.api.endpoint import Endpoint
+from sruserve.server.api.inputs import opens_long
 from sruserve.server.api.limits import InputLimits
 from sruserve.server.api.routes import Routes
 from sruserve.server.api.served import Served
@@ -24,6 +25,7 @@ from sruserve.server.api.streams.messages import (
 from sruserve.server.budget import Hold
 from sruserve.server.errors import StreamUnknown
 from sruserve.server.metrics import UNKNOWN_MODEL
+from sruserve.server.offload import off_loop
 from sruserve.server.streams.held import Held
 from sruserve.server.streams.service import Streams
 from sruserve.server.tenants import Tenant, Tenants
@@ -95,8 +97,10 @@ class Create(StreamEndpoint):
         served.check_admission(0)
         begun_by = "preset" if request.preset is not None else "state"
         served.check_streams(begun_by)
-        start = served.begin(request.state, request.preset)
-        held = await self.streams.create(served, start, idle_seconds=request.idle_seconds)
+        long, given = opens_long(request.state), (request.state, request.preset)
+        with served.holders:
+            start = await off_loop(long, served.begin, *given, caller=call)
+            held = await self.streams.create(served, start, idle_seconds=request.idle_seconds)
         await _answer(call, self.reply(served, held), 201)
 
 
