@@ -63,12 +63,19 @@ class Budget:
     refuse: makes the error of a refusal.
     share: the most of one owner, so that it leaves room for others; None: all of it. Holders
         without an owner have no such bound.
+    yields: an owner's second hold must leave as much free as the owner then has, so that a few
+        owners together leave room for others, too.
     """
 
     def __init__(
-        self, limit: int, refuse: Callable[[], ServeError], share: int | None = None
+        self,
+        limit: int,
+        refuse: Callable[[], ServeError],
+        share: int | None = None,
+        *,
+        yields: bool = False,
     ) -> None:
-        self.limit, self.share = limit, share
+        self.limit, self.share, self._yields = limit, share, yields
         self.held = 0
         self._refuse = refuse
         self._of_owner: defaultdict[Hashable, int] = defaultdict(int)
@@ -93,7 +100,8 @@ class Budget:
         if owner is None or self.share is None or not amount:
             return
         own = self._of_owner.get(owner, 0)
-        if own > of_hold and own + amount > self.share:
+        most = min(self.share, self.limit - self.held - amount) if self._yields else self.share
+        if own > of_hold and own + amount > most:
             raise self._refuse()
 
     def _put(self, owner: Hashable, amount: int) -> None:

@@ -213,7 +213,8 @@ class Settings(BaseSettings):
         256 << 20,
         description="Host memory of a worker for what its server-held streams hold beside their "
         "states: replies, states from tokens, and 1 KiB for each stream and each state. Each "
-        "tenant of the API keys has a part of its own.",
+        "tenant of the API keys has a part of its own. With several tenants also the memory of a "
+        "Redis that does not say how much it has.",
     )
     tenant_stream_bytes: PositiveInt = Field(
         STREAM_BYTES,

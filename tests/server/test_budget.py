@@ -37,6 +37,16 @@ def test_an_owner_leaves_room_for_others() -> None:
     budget.hold(5, "modest")
 
 
+def test_owners_that_yield_leave_room_however_many_they_are() -> None:
+    budget = Budget(64, Overloaded, share=32, yields=True)
+    for owner, most in (("a", 32), ("b", 16), ("c", 8)):
+        for _ in range(most):
+            budget.hold(1, owner)
+        with pytest.raises(Overloaded):
+            budget.hold(1, owner)
+    budget.hold(8, "d")
+
+
 def test_a_refused_growth_changes_nothing() -> None:
     budget = Budget(10, Overloaded)
     other, hold = budget.hold(4), budget.hold(5)

@@ -23,7 +23,7 @@ class InputLimits:
     replies: the budget of `unsent_numbers`. A tenant with an API key gets at most half of it.
     queue_bytes: of the bodies that wait.
     reading: the budget of the same size for long bodies that are complete and whose jobs are not in
-        a queue yet. A tenant with an API key gets at most half of it.
+        a queue yet. A tenant with an API key gets at most as much as it leaves to others.
     queue_seconds: 0 is no limit.
     """
 
@@ -41,7 +41,8 @@ class InputLimits:
     def __post_init__(self) -> None:
         replies = Budget(self.unsent_numbers, _unsent, share=self.unsent_numbers // 2)
         object.__setattr__(self, "replies", replies)
-        reading = Budget(self.queue_bytes, _reads_too_much, share=self.queue_bytes // 2)
+        most = self.queue_bytes
+        reading = Budget(most, _reads_too_much, share=most // 2, yields=True)
         object.__setattr__(self, "reading", reading)
 
     def count_reply(self, numbers: int) -> Hold:
@@ -56,7 +57,7 @@ class InputLimits:
 def _reads_too_much() -> Overloaded:
     return Overloaded(
         "too many bytes of requests are being read (the limit is SRUSERVE_MAX_QUEUE_BYTES, for one "
-        "API key half of it); retry after a moment, or send less at a time"
+        "API key half of what others leave); retry after a moment, or send less at a time"
     )
 
 

@@ -32,6 +32,10 @@ class Expiry(Generic[K]):
         """A key is never due, unless it is put again."""
         self._due.pop(key, None)
 
+    def left(self, key: K, now: float) -> float:
+        """How long until a key is due."""
+        return self._due[key] - now
+
     def is_due(self, key: K, now: float) -> bool:
         """Whether `take` would find a key."""
         at = self._due.get(key)

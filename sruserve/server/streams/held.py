@@ -9,6 +9,8 @@ from sruserve.server.engine.jobs import Keep, Snapshot
 from sruserve.server.errors import StoreUnavailable, StreamExpired, StreamUnknown
 from sruserve.server.tenants import Tenant
 
+LEAST_LEFT_SECONDS = 1.0  # for one who waits for a stream, or sends what has failed again
+
 
 @dataclass(frozen=True, slots=True)
 class Held:
@@ -86,15 +88,21 @@ class Store(Protocol):
         """What is known of a stream; it lives no longer for that."""
         ...
 
-    async def take(self, tenant: Tenant, stream_id: str, *, to_free: bool = False) -> Held | None:
+    async def take(
+        self, tenant: Tenant, stream_id: str, *, to_free: bool = False, unread: bool = False
+    ) -> Held | None:
         """Take the right to change a stream, which cannot expire then; None: another has it.
 
         to_free: it is to take less memory, which a store that is full allows, too.
+        unread: also a stream whose record cannot be read any more, as one of no model.
         """
         ...
 
-    async def give_back(self, held: Held) -> None:
-        """Give that right back, if `commit` or another change has not: the idle time begins."""
+    async def give_back(self, held: Held, *, used: bool) -> None:
+        """Give that right back, if `commit` or another change has not.
+
+        used: the idle time begins anew; else it goes on, with `LEAST_LEFT_SECONDS` at least.
+        """
         ...
 
     async def reply(self, held: Held) -> bytes:
@@ -113,7 +121,7 @@ class Store(Protocol):
         """Make a step of a taken stream true, whole or not at all, and give the stream back.
 
         None: it is not, because another has taken the stream meanwhile.
-        Whatever comes of it, `end` is the store's from now on.
+        Whatever comes of it, `end` is the store's from now on. A stream that has ended keeps none.
         """
         ...
 

@@ -14,14 +14,14 @@ from sruserve.server.api.served import Served
 from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.jobs import Keep, Snapshot
 from sruserve.server.errors import (
-    Overloaded,
     ServeError,
     StateWrongModel,
     StreamExists,
+    TooManyAtOnce,
 )
 from sruserve.server.metrics import stream_metrics
 from sruserve.server.streams.expiry import Expiry
-from sruserve.server.streams.held import Held, absent
+from sruserve.server.streams.held import LEAST_LEFT_SECONDS, Held, absent
 from sruserve.server.streams.shares import Shares
 from sruserve.server.streams.view import forget
 from sruserve.server.tenants import Tenant
@@ -100,12 +100,14 @@ class _Entry:
     """states: by step; None: nothing was read yet. busy: somebody has taken it.
 
     cost: bytes of host memory beside the rows of its states.
+    left: seconds that it still had to live when it was taken.
     room: for the state that the step it is in will end in.
     """
 
     held: Held
     states: dict[int, Kept | None]
     busy: bool = False
+    left: float = 0.0
     cost: int = field(init=False)
     room: StateSlot | None = None
 
@@ -161,31 +163,36 @@ class MemoryStore:
             raise StreamExists("a stream of that id lives already: end it, or take another id")
         kept = Kept(served, start) if start is not None else None
         entry = _Entry(held, {0: kept})
-        self._charge(held.tenant, entry.cost, kept.nbytes if kept is not None else 0)
+        freed = before.cost if before is not None else 0  # it has ended, and so has no states
+        self._charge(held.tenant, entry.cost - freed, kept.nbytes if kept is not None else 0)
         if kept is not None:
             kept.use()
         if before is not None:
+            before.cost = 0
             self._remove(key)
         return self._insert(entry)
 
     async def read(self, tenant: Tenant, stream_id: str) -> Held:
         return self._find((tenant.id, stream_id)).held
 
-    async def take(self, tenant: Tenant, stream_id: str, *, to_free: bool = False) -> Held | None:
-        del to_free
+    async def take(
+        self, tenant: Tenant, stream_id: str, *, to_free: bool = False, unread: bool = False
+    ) -> Held | None:
+        del to_free, unread
         key = (tenant.id, stream_id)
         entry = self._find(key)
-        entry.busy = True
+        entry.busy, entry.left = True, self._expiry.left(key, self._clock())
         self._expiry.remove(key)
         return entry.held
 
-    async def give_back(self, held: Held) -> None:
+    async def give_back(self, held: Held, *, used: bool) -> None:
         key = _key(held)
         entry = self._entries.get(key)
         if entry is not None and entry.busy:
             entry.busy = False
             entry.leave_room()
-            self._idle(key, entry)
+            idle = entry.held.idle_seconds
+            self._idle(key, entry, idle if used else max(entry.left, LEAST_LEFT_SECONDS))
 
     async def reply(self, held: Held) -> bytes:
         return held.reply
@@ -201,24 +208,23 @@ class MemoryStore:
 
     async def commit(self, served: Served, held: Held, end: Snapshot) -> Held:
         entry = self._entries[_key(held)]
-        new = Kept(served, end, entry.room)
+        new = None if held.ended else Kept(served, end, entry.room)
         after = {**entry.states, held.step: new}
         states = {step: after[step] for step in held.checkpoints}
         leaving = [kept for step, kept in entry.states.items() if step not in states and kept]
         cost = _cost(held, states.values())
         freed = sum(kept.nbytes for kept in leaving if kept.users == 1)
         try:
-            self._charge(held.tenant, cost - entry.cost, new.nbytes, freed)
+            self._charge(held.tenant, cost - entry.cost, new.nbytes if new else 0, freed)
         except Exception:
             forget(served.engine, end)
             raise
-        entry.room = None
-        new.use()
+        if new is not None:
+            entry.room = None
+            new.use()
         entry.held, entry.states, entry.cost = held, states, cost
         for kept in leaving:
             kept.leave()
-        if held.ended:
-            new.leave()
         return held
 
     async def rewind(self, served: Served, held: Held) -> Held:
@@ -292,11 +298,10 @@ class MemoryStore:
         self._entries[key] = entry
         self._gone[key[0]].pop(key[1], None)
         stream_metrics(entry.held.model).held(1)
-        self._idle(key, entry)
+        self._idle(key, entry, entry.held.idle_seconds)
         return entry.held
 
-    def _idle(self, key: Key, entry: _Entry) -> None:
-        seconds = entry.held.idle_seconds
+    def _idle(self, key: Key, entry: _Entry, seconds: float) -> None:
         entry.held = replace(entry.held, expires_at=time.time() + seconds)
         self._expiry.put(key, self._clock() + seconds)
 
@@ -353,14 +358,14 @@ def _beside(state: Snapshot) -> int:
 
 
 def _no_memory() -> ServeError:
-    return Overloaded(
+    return TooManyAtOnce(
         "server-held streams use all memory allowed to this API key (SRUSERVE_STREAM_BYTES): "
         "delete streams, or continue with state tokens"
     )
 
 
 def _no_room() -> ServeError:
-    return Overloaded(
+    return TooManyAtOnce(
         "server-held streams use all states of this model allowed to this API key "
         "(SRUSERVE_STATE_HOST_BYTES): delete streams, or continue with state tokens"
     )

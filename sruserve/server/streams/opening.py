@@ -18,6 +18,7 @@ def open_streams(settings: Settings, tenants: Tenants) -> Streams:
         idle_seconds=settings.stream_idle_seconds,
         reply_bytes=settings.max_body_bytes,
         waiting_bytes=settings.max_queue_bytes,
+        tenants=len(tenants.quotas),
     )
 
 
@@ -28,5 +29,5 @@ def _open_store(settings: Settings, quotas: Sequence[int]) -> Store | None:
         keys = parse_keys(master_keys(settings))
         most_bytes = max(settings.max_body_bytes, settings.max_token_bytes)
         address = settings.store.get_secret_value()
-        return RedisStore(address, Envelope(keys), most_bytes, quotas)
+        return RedisStore(address, Envelope(keys), most_bytes, quotas, hidden=settings.stream_bytes)
     return MemoryStore(settings.stream_bytes, quotas) if settings.workers == 1 else None

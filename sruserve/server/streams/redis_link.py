@@ -11,7 +11,15 @@ from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, NoScriptError, RedisError, ResponseError
+from redis.exceptions import (
+    AuthenticationError,
+    MasterDownError,
+    NoPermissionError,
+    NoScriptError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
 
 from sruserve.server.errors import StoreUnavailable
 from sruserve.server.streams import scripts
@@ -37,6 +45,11 @@ _MOST_TOLD = 200  # characters of what Redis says
 _REFUSED = "the stream store (Redis) refuses writes; see the server's log; retry, or delete streams"
 _FAILS = "Redis fails, and with it server-held streams: "
 _CROWDED = "too many requests wait for the stream store (Redis); retry later"
+_HIDDEN = (
+    "Redis refuses INFO to the user in SRUSERVE_STORE, so it does not say how much memory it may "
+    "have, and with several tenants SRUSERVE_STREAM_BYTES of it are divided among them: permit "
+    "+info, or set SRUSERVE_STREAM_BYTES to Redis' maxmemory; Redis says: "
+)
 _ADDRESS = "redis://:PASSWORD@HOST:6379/0, or rediss:// for TLS"
 
 
@@ -54,6 +67,7 @@ class RedisLink:
         self._places = {False: Places(_CONNECTIONS), True: Places(_UPKEEP_CONNECTIONS)}
         self.away = False
         self._notice = Notice()
+        self._hidden = False
 
     async def run(self, script: str, owner: bytes, call: Call, *, upkeep: bool = False) -> Any:
         """What a script returns. It may have run even if this raises, now or a while later."""
@@ -89,12 +103,21 @@ class RedisLink:
                 raise result
         return results
 
-    async def memory(self) -> int | None:
-        """The bytes that Redis may have; 0: as many as there are; None: it does not say now."""
+    async def memory(self, hidden: int = 0) -> int | None:
+        """The bytes that Redis may have; 0: as many as there are; None: it does not say now.
+
+        hidden: what they count as where Redis refuses to say it.
+        """
         with suppress(Exception), _cancellable():
-            async with asyncio.timeout(_PATIENCE_SECONDS):
-                memory = int((await self._redis.info("memory")).get("maxmemory", 0))
-                return memory if memory >= 0 else None
+            try:
+                async with asyncio.timeout(_PATIENCE_SECONDS):
+                    memory = int((await self._redis.info("memory")).get("maxmemory", 0))
+            except NoPermissionError as error:
+                if not self._hidden:
+                    log.warning(_HIDDEN + _why(error))
+                self._hidden = True
+                return hidden
+            return memory if memory >= 0 else None
         return None
 
     def garbled(self) -> StoreUnavailable:
@@ -114,7 +137,12 @@ class RedisLink:
         try:
             with self._failing():
                 async with asyncio.timeout(_PATIENCE_SECONDS):
-                    yield
+                    try:
+                        yield
+                    except ResponseError as error:
+                        if _is_demoted(error):
+                            await self._redis.connection_pool.disconnect(inuse_connections=False)
+                        raise
         finally:
             places.give_back(owner)
 
@@ -160,6 +188,11 @@ def _cancellable() -> Iterator[None]:
 def check_address(url: str) -> None:
     """Raise `ValueError`, which does not repeat the password, for an URL that cannot be used."""
     _pool(url)
+
+
+def _is_demoted(error: ResponseError) -> bool:
+    """Whether this Redis is a replica now, and new connections may lead to the primary."""
+    return isinstance(error, ReadOnlyError | MasterDownError) or "READONLY" in str(error)
 
 
 def _why(error: Exception) -> str:

@@ -18,12 +18,12 @@ from sruserve.server.api.served import Served
 from sruserve.server.budget import Budget
 from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.jobs import Keep, Snapshot
-from sruserve.server.errors import Overloaded, StoreUnavailable, StreamExists
+from sruserve.server.errors import Overloaded, StateRefused, StoreUnavailable, StreamExists
 from sruserve.server.offload import LONG_BYTES, off_loop
 from sruserve.server.seeds import random_bytes
 from sruserve.server.state_token import Envelope
 from sruserve.server.streams import scripts
-from sruserve.server.streams.held import Held, absent, taken_over
+from sruserve.server.streams.held import LEAST_LEFT_SECONDS, Held, absent, taken_over
 from sruserve.server.streams.record import Marks, Records, mark
 from sruserve.server.streams.redis_link import Call, RedisLink
 from sruserve.server.streams.shares import fair_part
@@ -48,10 +48,12 @@ _OTHERS = 4  # one part in so many of Redis' memory is for its clients, and othe
 class _Taken:
     """What this server knows of a stream that it works on.
 
+    left_ms: how long it still had to live.
     reply, reply_bytes: the mark of its reply, and how long that is.
     """
 
     lease: str
+    left_ms: int
     marks: Marks
     reply: str
     reply_bytes: int
@@ -63,17 +65,24 @@ class RedisStore:
     most_bytes: of a reply or a state; what is longer in Redis was changed there, and is not read.
     quotas: the most bytes that each tenant may have in Redis. A Redis that has less memory than all
         of these is divided among them, so that no tenant fills it.
+    hidden: the memory of a Redis that refuses to say it, if it is to be divided; 0: it has enough.
     """
 
     keep = Keep.SNAPSHOT
 
     def __init__(
-        self, url: str, envelope: Envelope, most_bytes: int, quotas: Sequence[int]
+        self,
+        url: str,
+        envelope: Envelope,
+        most_bytes: int,
+        quotas: Sequence[int],
+        hidden: int = 0,
     ) -> None:
         self._link = RedisLink(url)
         self._records = Records(envelope)
         self._most_bytes = most_bytes + _SEAL_BYTES
         self._quotas, self._part = quotas, max(quotas)
+        self._hidden = hidden if len(quotas) > 1 else 0
         self._replies = Budget(_REPLY_BYTES, _overloaded, share=_REPLY_BYTES // 2)
         self._taken: dict[Key, _Taken] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -89,7 +98,7 @@ class RedisStore:
         await self._link.close()
 
     async def add(self, served: Served, held: Held, start: Snapshot | None) -> Held:
-        token = "" if start is None else served.seal_held_state(start)
+        token = "" if start is None else await _seal(served, start)
         (added,) = await self._add(served, [held], token, random_bytes().hex())
         return added
 
@@ -99,24 +108,33 @@ class RedisStore:
         held, _ = self._open(tenant, stream_id, found, lease="")
         return held
 
-    async def take(self, tenant: Tenant, stream_id: str, *, to_free: bool = False) -> Held | None:
+    async def take(
+        self, tenant: Tenant, stream_id: str, *, to_free: bool = False, unread: bool = False
+    ) -> Held | None:
         key, lease = (tenant.id, stream_id), random_bytes().hex()
         terms = [stream_id, lease, _LEASE_MS, _HEAD_BYTES, int(to_free)]
         try:
             found = await self._run(scripts.TAKE, key, *terms)
             if found == [scripts.BUSY]:
                 return None
-            held, self._taken[key] = self._open(tenant, stream_id, found, lease)
+            try:
+                held, self._taken[key] = self._open(tenant, stream_id, found, lease)
+            except StateRefused:
+                if not unread:
+                    raise
+                held = Held(stream_id, tenant, model="", seed=0, idle_seconds=0, created=0)
+                self._taken[key] = _Taken(lease, found[2], {}, "", 0)
         except BaseException:  # whoever left may have taken it, or Redis does so later
             self._soon(self._let_go(key, lease))
             raise
         return held
 
-    async def give_back(self, held: Held) -> None:
+    async def give_back(self, held: Held, *, used: bool) -> None:
         taken = self._taken.pop(_key(held), None)
         if taken is None:
             return
-        idle_ms = held.idle_seconds * 1000
+        least_ms = int(1000 * LEAST_LEFT_SECONDS)
+        idle_ms = held.idle_seconds * 1000 if used else max(taken.left_ms, least_ms)
         giving = self._soon(self._let_go(_key(held), taken.lease, idle_ms, held.id))
         if not self._link.away:  # else it may take as long as what has just failed
             await asyncio.shield(giving)
@@ -141,10 +159,7 @@ class RedisStore:
     async def commit(self, served: Served, held: Held, end: Snapshot) -> Held | None:
         if held.ended:
             return await self._commit(served, held, {})
-        token = await off_loop(
-            served.model.network.layout.width > _LONG_ROW, served.seal_held_state, end
-        )
-        return await self._commit(served, held, {held.step: token})
+        return await self._commit(served, held, {held.step: await _seal(served, end)})
 
     async def rewind(self, served: Served, held: Held) -> Held | None:
         return await self._commit(served, held, {}, bounded=False)
@@ -234,7 +249,7 @@ class RedisStore:
             case [scripts.FOUND, bytes(head), int(left_ms), int(reply_bytes)]:
                 held, marks, reply = self._records.open(tenant, stream_id, head)
                 held = replace(held, expires_at=time.time() + left_ms / 1000)
-                return held, _Taken(lease, marks, reply, reply_bytes)
+                return held, _Taken(lease, left_ms, marks, reply, reply_bytes)
             case _:
                 raise self._link.garbled()
 
@@ -267,7 +282,7 @@ class RedisStore:
     async def _divide(self) -> None:
         """See how much memory Redis may have, and what a part of it is."""
         while True:
-            memory = await self._link.memory()
+            memory = await self._link.memory(self._hidden)
             if memory is not None:  # else it is what it was
                 limit = memory - memory // _OTHERS if memory else sum(self._quotas)
                 self._part = fair_part(limit, self._quotas)
@@ -300,6 +315,11 @@ class RedisStore:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+async def _seal(served: Served, state: Snapshot) -> str:
+    long = served.model.network.layout.width > _LONG_ROW
+    return await off_loop(long, served.seal_held_state, state)
 
 
 async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:

@@ -5,18 +5,21 @@ import time
 from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from sruserve.server.api.served import Served
 from sruserve.server.engine.engine import Engine
-from sruserve.server.engine.jobs import Snapshot
+from sruserve.server.engine.jobs import Keep, Snapshot
 from sruserve.server.errors import (
     InputTooLong,
     NoCheckpoint,
     ServeError,
+    StateRefused,
     StepReused,
+    StreamExpired,
     StreamsNeedRedis,
     StreamUnknown,
     WrongStep,
@@ -45,7 +48,8 @@ class Streams:
     checkpoints: how many states of each stream are kept.
     idle_seconds: how long a stream lives without a step, unless less is asked for.
     reply_bytes: the longest reply of a step.
-    waiting_bytes: of the requests that wait for their turn.
+    waiting_bytes: of the objects of the requests that wait for their turn.
+    tenants: how many there are.
     """
 
     def __init__(
@@ -56,12 +60,13 @@ class Streams:
         idle_seconds: int,
         reply_bytes: int,
         waiting_bytes: int,
+        tenants: int,
     ) -> None:
         self._shared = store
         self._checkpoints = checkpoints
         self._idle_seconds = idle_seconds
         self._reply_bytes = reply_bytes
-        self._turns = Turns(waiting_bytes)
+        self._turns = Turns(waiting_bytes, tenants)
         self._forking: WeakValueDictionary[bytes, asyncio.Semaphore] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -124,6 +129,7 @@ class Streams:
         work: Work,
         *,
         last: bool = False,
+        checkpoints: int | None = None,
     ) -> bytes:
         """The reply to a step, which `work` makes at most once for a number.
 
@@ -135,13 +141,16 @@ class Streams:
         content: what tells one request from another.
         work: called with a view of the model that continues the stream; the state that its request
             ends in becomes the stream's together with the reply that it returns.
-        last: the stream ends with this step; its reply stays until the stream expires.
+        last: the stream ends with this step; its reply stays until the stream expires, if its
+            number can ask for it again.
+        checkpoints: how many states of the stream are kept; None: as many as of each.
         """
         with served.holders:
             digest = await off_loop(len(content) > LONG_BYTES, _digest, content, cost=len(content))
-            turn = await self._turns.take(self._store, served.tenant, stream_id, len(content))
-            step = self._begin(self._answer(turn, served, number, digest, work, last))
-            return await asyncio.shield(step)
+            turn = await self._turns.take(self._store, served.tenant, stream_id)
+            most = checkpoints or self._checkpoints
+            asked = _Step(number, digest, work, last, most)
+            return await asyncio.shield(self._begin(self._answer(turn, served, asked)))
 
     async def fork(self, served: Served, stream_id: str, n: int = 1) -> list[Held]:
         """`n` more streams in the state of this one; they go on from its number.
@@ -149,12 +158,15 @@ class Streams:
         Few requests of a tenant run at a time. If the caller leaves, those that are there already
         are forgotten again.
         """
-        forking = self._begin(self._fork(served, stream_id, n))
+        copies: list[Held] = []
+        forking = self._begin(self._fork(served, stream_id, n, copies))
         try:
-            return await asyncio.shield(forking)
+            await asyncio.shield(forking)
         except asyncio.CancelledError:
             forking.cancel()
+            self._begin(self._undo(forking, copies))
             raise
+        return copies
 
     async def rewind(self, served: Served, stream_id: str, step: int) -> Held:
         """The stream as it was after `step`; raises `NoCheckpoint`."""
@@ -167,10 +179,27 @@ class Streams:
                 )
             return _kept(await self._store.rewind(served, held.back_at(step)))
 
-    async def delete(self, tenant: Tenant, stream_id: str) -> None:
-        """Forget a stream, after the step that it is in."""
-        async with self._taken(tenant, stream_id, to_free=True) as held:
+    async def delete(self, tenant: Tenant, stream_id: str) -> Held:
+        """Forget a stream, after the step that it is in, whether it can be read or not.
+
+        Returns what it was; its model is empty if that cannot be read.
+        """
+        async with self._taken(tenant, stream_id, to_free=True, unread=True) as held:
             await self._store.delete(held)
+            return held
+
+    async def forget_lost(self, served: Served, stream_id: str) -> bool:
+        """Forget a stream that can never go on, as its state cannot be read any more.
+
+        Returns whether its id is free now.
+        """
+        with served.holders, suppress(StreamUnknown, StreamExpired):
+            taken = self._taken(served.tenant, stream_id, to_free=True, unread=True, use=False)
+            async with taken as held:
+                if held.ended or not await self._is_lost(served, held):
+                    return held.ended
+                await self._store.delete(held)
+        return True
 
     def forget_unused(self, held: Held) -> asyncio.Task[None]:
         """Forget a new stream unless a step of it was done, whether anybody waits for it or not."""
@@ -179,51 +208,64 @@ class Streams:
     async def token(self, served: Served, stream_id: str) -> tuple[int, str | None]:
         """The last step, and the state after it as a token; None: nothing was read yet."""
         with served.holders:
-            async with self._taken(served.tenant, stream_id) as held:
+            async with self._taken(served.tenant, stream_id, use=False) as held:
                 state = await self._store.state(served, _alive(held))
                 if state is None:
                     return held.step, None
-                return held.step, served.seal_state(await portable(served, state))
+                own = await portable(served, state)
+                long = served.model.network.layout.nbytes > LONG_BYTES
+                return held.step, await off_loop(long, served.seal_state, own)
 
-    async def _fork(self, served: Served, stream_id: str, n: int) -> list[Held]:
-        """All of them or none; whether their caller waits or not, it is one of few until then."""
+    async def _fork(self, served: Served, stream_id: str, n: int, made: list[Held]) -> None:
+        """All of them or none; whether their caller waits or not, it is one of few until then.
+
+        made: what is there, from when it is.
+        """
         few = self._forking.setdefault(served.tenant.id, asyncio.Semaphore(_FORKS_AT_A_TIME))
         with served.holders:
             async with self._taken(served.tenant, stream_id, place=few) as held:
                 now = int(time.time())
                 copies = [_alive(held).fork(_new_id(), now) for _ in range(n)]
-                return await self._store.fork(served, held, copies)
+                made += await self._store.fork(served, held, copies)
+
+    async def _undo(self, forking: asyncio.Task[None], copies: list[Held]) -> None:
+        """Forget forks whose caller has left when they were there already."""
+        await asyncio.wait([forking])
+        for copy in copies:
+            await self._forget_unused(copy)
 
     async def _forget_unused(self, new: Held) -> None:
         with suppress(ServeError):  # it is not there, or expires
-            async with self._taken(new.tenant, new.id, to_free=True) as held:
-                if not held.step and held.seed == new.seed:  # else its id is another stream's now
+            async with self._taken(new.tenant, new.id, to_free=True, use=False) as held:
+                if (held.step, held.seed) == (new.step, new.seed):  # else it is another stream
                     await self._store.delete(held)
 
-    async def _answer(
-        self,
-        turn: Turn,
-        served: Served,
-        number: int | None,
-        digest: bytes,
-        work: Work,
-        last: bool,
-    ) -> bytes:
+    async def _is_lost(self, served: Served, held: Held) -> bool:
+        """Whether the state of a taken stream cannot be read."""
+        if not held.model:
+            return True
+        try:
+            await self._store.state(served, held)
+        except StateRefused:
+            return True
+        return False
+
+    async def _answer(self, turn: Turn, served: Served, asked: "_Step") -> bytes:
         """One turn at a stream: the stored reply, or a step that is done and committed.
 
         If another replica takes the stream meanwhile, another turn tells whether it does this step.
         """
         with served.holders:  # whether its caller is still there or not
             async with turn as held:
-                if _is_repeat(held, number, digest):
+                if _is_repeat(held, asked):
                     return await self._repeated(held)
                 if _alive(held).model != served.name:
                     raise StreamUnknown(f"this is a stream of {held.model}, not of {served.name}")
-                reply = await self._compute(served, held, digest, work, last)
+                reply = await self._compute(served, held, asked)
             if reply is not None:
                 return reply
             async with await self._turns.take(self._store, served.tenant, held.id) as held:
-                if _is_repeat(held, number, digest):
+                if _is_repeat(held, asked):
                     return await self._repeated(held)
             raise taken_over()
 
@@ -232,18 +274,19 @@ class Streams:
         stream_metrics(held.model).repeated()
         return reply
 
-    async def _compute(
-        self, served: Served, held: Held, digest: bytes, work: Work, last: bool
-    ) -> bytes | None:
+    async def _compute(self, served: Served, held: Held, asked: "_Step") -> bytes | None:
         """The reply to the next step of a taken stream, which it has made true.
 
         None: it has not, because another replica has taken the stream.
         """
         idle_seconds = max(0.0, time.time() - (held.expires_at - held.idle_seconds))
-        start = await self._store.begin(served, held)
-        view = StreamView(served, start, self._store.keep, seed=held.seed)
+        if asked.last:  # its end needs no room
+            start, keep = await self._store.state(served, held), Keep.SNAPSHOT
+        else:
+            start, keep = await self._store.begin(served, held), self._store.keep
+        view = StreamView(served, start, keep, seed=held.seed)
         try:
-            reply = await work(view)
+            reply = await asked.work(view)
             if len(reply) > self._reply_bytes:
                 raise InputTooLong(
                     f"the reply has {len(reply)} bytes and a stream stores at most "
@@ -253,9 +296,12 @@ class Streams:
         except BaseException:
             view.drop()
             raise
-        after = held.after(digest, reply, self._checkpoints, ended=last)
-        if await self._store.commit(served, after, end) is None:
-            return None
+        if asked.last and asked.number is None:
+            await self._store.delete(held)
+        else:
+            after = held.after(asked.digest, reply, asked.checkpoints, ended=asked.last)
+            if await self._store.commit(served, after, end) is None:
+                return None
         stream_metrics(held.model).computed(idle_seconds)
         return reply
 
@@ -266,9 +312,13 @@ class Streams:
         stream_id: str,
         *,
         to_free: bool = False,
+        unread: bool = False,
+        use: bool = True,
         place: asyncio.Semaphore | None = None,
     ) -> AsyncIterator[Held]:
-        turn = await self._turns.take(self._store, tenant, stream_id, to_free=to_free, place=place)
+        turn = await self._turns.take(
+            self._store, tenant, stream_id, to_free=to_free, unread=unread, use=use, place=place
+        )
         async with turn as held:
             yield held
 
@@ -295,6 +345,17 @@ def _digest(content: bytes) -> bytes:
     return sha256(content).digest()
 
 
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What `Streams.step` is asked; digest: of its content."""
+
+    number: int | None
+    digest: bytes
+    work: Work
+    last: bool
+    checkpoints: int
+
+
 def _new_id() -> str:
     """An id that nobody can guess, for URLs."""
     return urlsafe_b64encode(random_bytes()).rstrip(b"=").decode()
@@ -312,14 +373,14 @@ def _kept(held: Held | None) -> Held:
     return held
 
 
-def _is_repeat(held: Held, number: int | None, digest: bytes) -> bool:
+def _is_repeat(held: Held, asked: _Step) -> bool:
     """Whether a step was done already; raises `StepReused` or `WrongStep` if it cannot be done."""
-    expected = held.step + 1
+    number, expected = asked.number, held.step + 1
     if number is None or number == expected:
         return False
     if number != held.step or not held.content:
         raise WrongStep(number, expected)
-    if digest != held.content:
+    if asked.digest != held.content:
         raise StepReused(
             f"step {number} was done with other content: send exactly what was sent then, or the "
             f"next step, {expected}",

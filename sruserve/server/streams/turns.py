@@ -3,8 +3,9 @@
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Literal
 from weakref import WeakValueDictionary
 
@@ -17,37 +18,43 @@ from sruserve.server.tenants import Tenant
 _LOOK_AGAIN_SECONDS, _LOOK_AGAIN_MOST_SECONDS = 0.02, 0.5
 _MOST_IN_LINE = 256
 _WAITING_BYTES = 16 << 10  # of the objects of a request that waits, with those of its connection
+_LEAST_WAITING = 64  # of a tenant, however many tenants there are
 
 
 class Turn:
-    """The right to change a stream, which the store's lease says to replicas."""
+    """The right to change a stream, which the store's lease says to replicas.
 
-    def __init__(self, store: Store, places: AsyncExitStack, held: Held) -> None:
-        self._store, self._places, self._held = store, places, held
+    use: the stream's idle time begins anew where the turn ends without an error.
+    """
+
+    def __init__(self, store: Store, places: AsyncExitStack, held: Held, use: bool) -> None:
+        self._store, self._places, self._held, self._use = store, places, held, use
 
     async def __aenter__(self) -> Held:
         return self._held
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         async with self._places:
-            await self._store.give_back(self._held)
+            await self._store.give_back(self._held, used=self._use and kind is None)
 
 
 class Turns:
     """The lines in front of all streams.
 
-    most_bytes: of the requests that wait in them; a tenant's may be half of that.
+    most_bytes: of the objects of the requests that wait in them, which all tenants have equal
+        parts of. Their bodies count elsewhere, as long as nobody works on them.
     """
 
-    def __init__(self, most_bytes: int) -> None:
-        self._waiting = Budget(most_bytes, _overloaded, share=most_bytes // 2)
+    def __init__(self, most_bytes: int, tenants: int = 1) -> None:
+        most = max(_LEAST_WAITING, most_bytes // _WAITING_BYTES // tenants)
+        self._waiting = Budget(most * tenants, _overloaded, share=most)
         self._lines: WeakValueDictionary[tuple[bytes, str], _Line] = WeakValueDictionary()
 
     @asynccontextmanager
     async def alone(self, tenant: Tenant, stream_id: str) -> AsyncIterator[None]:
         """The time in which nobody else here works on a stream, which need not be there."""
         line = self._line(tenant, stream_id)
-        with self._waiting.hold(_WAITING_BYTES, tenant.owner):
+        with self._waiting.hold(int(line.is_taken), tenant.id):
             await line.acquire()
         try:
             yield
@@ -59,27 +66,32 @@ class Turns:
         store: Store,
         tenant: Tenant,
         stream_id: str,
-        cost: int = 0,
         *,
         to_free: bool = False,
-        place: AbstractAsyncContextManager[object] | None = None,
+        unread: bool = False,
+        use: bool = True,
+        place: asyncio.Semaphore | None = None,
     ) -> Turn:
         """Wait until nobody else works on a stream, and take it.
 
-        cost: bytes of the request's body; `Overloaded` if there is no room for one more to wait.
-        to_free: as of `Store.take`.
+        Raises `Overloaded` if it is to wait, and there is no room for one more that does.
+
+        to_free, unread: as of `Store.take`. use: as of `Turn`.
         place: what is waited for before the store is asked, and had until the turn is over.
         """
         line, asked = self._line(tenant, stream_id), time.monotonic()
-        with self._waiting.hold(_WAITING_BYTES + cost, tenant.owner):
+        take = partial(store.take, tenant, stream_id, to_free=to_free, unread=unread)
+        with self._waiting.hold(int(line.is_taken), tenant.id) as waiting:
             async with AsyncExitStack() as places:
                 await places.enter_async_context(line)
                 if place is not None:
+                    if place.locked():
+                        waiting.resize(1)
                     await places.enter_async_context(place)
                 if line.failed_at > asked:  # each would wait for the store as long as the first
                     raise StoreUnavailable
-                held = await _when_free(store, line, tenant, stream_id, to_free)
-                return Turn(store, places.pop_all(), held)
+                held = await _when_free(line, take, partial(waiting.resize, 1))
+                return Turn(store, places.pop_all(), held, use)
 
     def _line(self, tenant: Tenant, stream_id: str) -> "_Line":
         """The line of a stream, which lives while it is used."""
@@ -96,6 +108,11 @@ class _Line(asyncio.Lock):
     waiting = 0
     failed_at = -math.inf
 
+    @property
+    def is_taken(self) -> bool:
+        """Whether one who comes now has to wait."""
+        return self.locked() or self.waiting > 0
+
     async def acquire(self) -> Literal[True]:
         """Wait for the turn; raises `Overloaded` where too many do."""
         if self.waiting >= _MOST_IN_LINE:
@@ -109,7 +126,7 @@ class _Line(asyncio.Lock):
 
 def _overloaded() -> Overloaded:
     return Overloaded(
-        "too many requests, or request bytes, wait for their streams (limit: "
+        "too many requests of this API key wait for their streams (limit: "
         "SRUSERVE_MAX_QUEUE_BYTES); retry later"
     )
 
@@ -122,12 +139,13 @@ def _too_long() -> Overloaded:
 
 
 async def _when_free(
-    store: Store, line: _Line, tenant: Tenant, stream_id: str, to_free: bool
+    line: _Line, take: Callable[[], Awaitable[Held | None]], wait: Callable[[], None]
 ) -> Held:
-    """Take a stream soon after no other replica has it."""
+    """Take a stream soon after no other replica has it. wait: called before it is waited for."""
     wait_seconds = _LOOK_AGAIN_SECONDS
     try:
-        while (held := await store.take(tenant, stream_id, to_free=to_free)) is None:
+        while (held := await take()) is None:
+            wait()
             await asyncio.sleep(wait_seconds)
             wait_seconds = min(2 * wait_seconds, _LOOK_AGAIN_MOST_SECONDS)
     except StoreUnavailable:

@@ -19,7 +19,7 @@ from sruserve.server.errors import StreamUnknown
 from sruserve.server.streams.service import Streams
 from sruserve.server.streams.view import StreamView
 from tests.server.streams.conftest import redis_port, start_redis  # noqa: F401
-from tests.server.streams.test_service import Run, run, write  # noqa: F401
+from tests.server.streams.test_service import Run, run, settled, write  # noqa: F401
 
 Work = Callable[[StreamView], Awaitable[bytes]]
 ID = "kserve:characters:7"
@@ -33,12 +33,6 @@ def starting(streams: Streams, served: Served, work: Work = write) -> asyncio.Ta
     """The start of a sequence."""
     step = _Step(streams, served, b"a", Sequence("7", start=True, end=False, step=None), work)
     return asyncio.create_task(step.start(CompletionRequest(model="characters", prompt="a")))
-
-
-async def settled(streams: Streams) -> None:
-    """Wait for what goes on without a client."""
-    while streams._tasks:
-        await asyncio.wait(set(streams._tasks))
 
 
 @pytest.mark.parametrize("moment", ["add", "step"])

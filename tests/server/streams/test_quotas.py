@@ -14,7 +14,7 @@ import redis
 
 from sruserve.server.api.catalogue import Catalogue
 from sruserve.server.engine.jobs import Keep, Snapshot
-from sruserve.server.errors import ServeError, StateQuotaExceeded
+from sruserve.server.errors import ServeError, StateQuotaExceeded, TooManyAtOnce
 from sruserve.server.streams import scripts
 from sruserve.server.streams.held import Held
 from sruserve.server.streams.memory import MemoryStore
@@ -112,6 +112,33 @@ def test_a_tenant_that_takes_all_it_can_get_leaves_others_theirs(
             assert replies[0].status_code == 200
             assert {code(each) for each in replies if each.is_error} == {"overloaded"}
         goes_on(other, stream, 1)
+
+
+@pytest.mark.parametrize("run", ["memory"], indirect=True)
+@pytest.mark.parametrize("numbered", [False, True])
+def test_a_tenant_whose_part_of_the_rows_is_full_can_end_its_streams(
+    run: Run,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    numbered: bool,
+) -> None:
+    async def test(streams: Streams, catalogue: Catalogue) -> None:
+        served, store = catalogue["characters"], streams._store
+        assert isinstance(store, MemoryStore)
+        names = [(await streams.create(served, None)).id for _ in range(3)]
+        for name in names:
+            await streams.step(served, name, 1, b"a", write)
+        monkeypatch.setattr(store._rows[served.engine], "part", 3)
+        with pytest.raises(TooManyAtOnce):
+            await streams.step(served, names[0], 2, b"b", write)
+        number = 2 if numbered else None
+        await streams.step(served, names[0], number, b"b", write, last=True)
+        assert store._rows[served.engine].held == 2
+        await streams.step(served, names[1], 2, b"b", write)
+        for name in names[1:] + names[:1] * numbered:
+            await streams.delete(served.tenant, name)
+        await until_rows(served, 0)
+
+    run(test)
 
 
 def test_a_tenant_that_fills_its_part_of_redis_leaves_others_theirs(

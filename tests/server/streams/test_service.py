@@ -1,16 +1,23 @@
 """The service below the routes: what other protocols ask of streams."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from sruserve.server.api import inputs
 from sruserve.server.api.catalogue import Catalogue
+from sruserve.server.api.completion_request import CompletionRequest
+from sruserve.server.api.kserve.parameters import Sequence
+from sruserve.server.api.kserve.sequences import _Step
+from sruserve.server.api.sealed_states import SealedStates
 from sruserve.server.api.served import Served
-from sruserve.server.engine.jobs import Item, Job, Kind, Result, Sampling
+from sruserve.server.engine.jobs import Item, Job, Kind, Result, Sampling, Snapshot
 from sruserve.server.errors import (
     InvalidRequest,
     StepReused,
@@ -20,9 +27,12 @@ from sruserve.server.errors import (
 )
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.settings import load_settings
+from sruserve.server.streams import redis_store, service
+from sruserve.server.streams.held import Held
 from sruserve.server.streams.opening import open_streams
 from sruserve.server.streams.service import Streams
 from sruserve.server.streams.view import StreamView
+from sruserve.server.tenants import KeyEntry, Tenant
 from tests.server.streams.conftest import KEYS
 
 Test = Callable[[Streams, Catalogue], Awaitable[None]]
@@ -77,6 +87,12 @@ async def write(view: StreamView) -> bytes:
     return repr(results).encode()
 
 
+async def settled(streams: Streams) -> None:
+    """Wait for what goes on without a client."""
+    while streams._tasks:
+        await asyncio.wait(set(streams._tasks))
+
+
 async def until_rows(served: Served, most: int) -> None:
     """Wait until so few states are in the engine, which frees them on its own thread."""
     async with asyncio.timeout(5):
@@ -110,6 +126,33 @@ def test_a_stream_may_have_a_given_id_which_is_free_again_when_it_has_ended(run:
     run(test)
 
 
+def test_a_stream_that_ends_without_a_number_is_forgotten(run: Run) -> None:
+    async def test(streams: Streams, catalogue: Catalogue) -> None:
+        served, name = catalogue["characters"], "m:43"
+        await streams.create(served, None, name)
+        await streams.step(served, name, None, b"a", write)
+        await streams.step(served, name, None, b"b", write, last=True)
+        with pytest.raises(StreamUnknown):
+            await streams.describe(served.tenant, name)
+        assert served.tenant.held_bytes == 0
+        await until_rows(served, 0)
+
+    run(test)
+
+
+def test_a_stream_keeps_as_few_checkpoints_as_its_steps_say(run: Run) -> None:
+    async def test(streams: Streams, catalogue: Catalogue) -> None:
+        served = catalogue["characters"]
+        held = await streams.create(served, None)
+        for number in (1, 2, 3):
+            await streams.step(served, held.id, number, b"a", write, checkpoints=1)
+        assert (await streams.describe(served.tenant, held.id)).checkpoints == (3,)
+        await until_rows(served, 1)
+        await streams.delete(served.tenant, held.id)
+
+    run(test)
+
+
 def test_a_step_that_fails_after_its_state_is_there_leaves_nothing(run: Run) -> None:
     async def fail(view: StreamView) -> bytes:
         await write(view)
@@ -132,6 +175,90 @@ def test_a_step_that_fails_after_its_state_is_there_leaves_nothing(run: Run) -> 
         await until_rows(served, 1)
         await streams.delete(served.tenant, held.id)
         await until_rows(served, 0)
+
+    run(test)
+
+
+def test_a_start_over_an_ended_stream_takes_its_place_in_the_quota(run: Run) -> None:
+    tenant = Tenant("full", KeyEntry(key="full-key-123", state_bytes=1 << 20))
+
+    async def test(streams: Streams, catalogue: Catalogue) -> None:
+        served, name = catalogue["characters"].of(tenant), "m:44"
+        await streams.create(served, None, name)
+        await streams.step(served, name, 1, b"a", write, last=True)
+        tenant.state_bytes = tenant.held_bytes + 1024  # of its first state
+        await streams.create(served, None, name)
+        assert tenant.held_bytes <= tenant.state_bytes
+        await streams.delete(tenant, name)
+
+    run(test)
+
+
+def test_a_fork_whose_caller_leaves_at_the_very_end_is_undone(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(streams: Streams, catalogue: Catalogue) -> None:
+        served, store = catalogue["characters"], streams._store
+        fork, made, ends = store.fork, list[Held](), asyncio.Event()
+
+        async def noted(*given: Any) -> list[Held]:
+            made.extend(await fork(*given))
+            return made
+
+        async def endless(*_: Any, **__: Any) -> None:
+            ends.set()
+            await asyncio.Event().wait()
+
+        held = await streams.create(served, None)
+        await streams.step(served, held.id, 1, b"a", write)
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "fork", noted)
+            patch.setattr(store, "give_back", endless)
+            forking = asyncio.create_task(streams.fork(served, held.id, 3))
+            await ends.wait()
+        forking.cancel()
+        await asyncio.wait([forking])
+        await settled(streams)
+        assert len(made) == 3
+        for copy in made:
+            with pytest.raises(StreamUnknown):
+                await streams.describe(served.tenant, copy.id)
+        await store.give_back(held, used=False)
+        await streams.delete(served.tenant, held.id)
+        await until_rows(served, 0)
+
+    run(test)
+
+
+def test_long_states_are_sealed_and_opened_beside_the_event_loop(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here: list[bool] = []
+
+    def note(do: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*given: Any, **more: Any) -> Any:
+            here.append(threading.current_thread().name.startswith("offload"))
+            return do(*given, **more)
+
+        return noted
+
+    async def test(streams: Streams, catalogue: Catalogue) -> None:
+        served = catalogue["characters"]
+        row = np.zeros(served.model.network.layout.width, np.float32)
+        with monkeypatch.context() as patch:
+            for module, bound in ((service, "LONG_BYTES"), (redis_store, "_LONG_ROW")):
+                patch.setattr(module, bound, 0)
+            patch.setattr(inputs, "LONG_BYTES", 0)
+            for name in ("seal", "open"):
+                patch.setattr(SealedStates, name, note(getattr(SealedStates, name)))
+            held = await streams.create(served, Snapshot(row, 1, pending=40, window=(40,)))
+            _, token = await streams.token(served, held.id)
+            place = Sequence("45", start=True, end=True, step=None)
+            step = _Step(streams, served, b"a", place, write)
+            await step.start(CompletionRequest(model="characters", prompt="a", state=token))
+        assert here
+        assert all(here)
+        await streams.delete(served.tenant, held.id)
 
     run(test)
 

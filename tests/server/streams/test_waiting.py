@@ -39,13 +39,13 @@ class Endless:
     def __init__(self, busy: int = 0) -> None:
         self.busy, self.looks = busy, 0
 
-    async def take(self, tenant: Tenant, stream_id: str, *, to_free: bool = False) -> Held | None:
+    async def take(self, tenant: Tenant, stream_id: str, **_: bool) -> Held | None:
         self.looks += 1
         if self.looks <= self.busy:
             return None
         return Held(id=stream_id, tenant=tenant, model="m", seed=1, idle_seconds=60, created=0)
 
-    async def give_back(self, held: Held) -> None:
+    async def give_back(self, held: Held, *, used: bool) -> None:
         pass
 
 
@@ -159,16 +159,34 @@ def test_forks_that_wait_for_their_stream_keep_no_other_fork_waiting(
     run(test)
 
 
-def test_a_tenant_that_waits_at_many_streams_leaves_room_for_others() -> None:
+def test_tenants_that_wait_at_many_streams_refuse_nobody_elses_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turns, "_LEAST_WAITING", 4)
+
     async def test() -> None:
-        lines, greedy = Turns(most_bytes=8 * turns._WAITING_BYTES), Tenant("a")
         store: Any = Endless()
-        held = [await lines.take(store, greedy, str(name)) for name in range(5)]
-        waiting = [asyncio.create_task(lines.take(store, greedy, str(name))) for name in range(4)]
-        await asyncio.sleep(0)
-        with pytest.raises(Overloaded, match="SRUSERVE_MAX_QUEUE_BYTES"):
-            await lines.take(store, greedy, "4")
-        async with await lines.take(store, Tenant("b"), "0"):
+        lines = Turns(1, tenants=3)
+        held, waiting = [], []
+        for tenant in (Tenant("a"), Tenant("b")):
+            held += [await lines.take(store, tenant, str(name)) for name in range(5)]
+            waiting += [
+                asyncio.create_task(lines.take(store, tenant, str(name))) for name in range(4)
+            ]
+            await asyncio.sleep(0)
+            with pytest.raises(Overloaded, match="SRUSERVE_MAX_QUEUE_BYTES"):
+                await lines.take(store, tenant, "4")
+            with pytest.raises(Overloaded, match="SRUSERVE_MAX_QUEUE_BYTES"):
+                async with lines.alone(tenant, "4"):
+                    pass
+            async with await lines.take(store, tenant, "idle"), lines.alone(tenant, "new"):
+                pass  # neither waits
+        other = Tenant("c")
+        async with await lines.take(store, other, "0"):
+            after = asyncio.create_task(lines.take(store, other, "0"))
+            await asyncio.sleep(0)
+            assert not after.done()
+        async with await after:
             pass
         for turn in held:
             async with turn:
@@ -176,6 +194,26 @@ def test_a_tenant_that_waits_at_many_streams_leaves_room_for_others() -> None:
         for task in waiting:
             async with await task:
                 pass
+        assert lines._waiting.held == 0
+
+    asyncio.run(test())
+
+
+def test_what_other_replicas_have_is_waited_for_by_only_so_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turns, "_LEAST_WAITING", 1)
+
+    async def test() -> None:
+        lines, tenant = Turns(1), Tenant("a")
+        store: Any = Endless(busy=1 << 30)
+        waiting = asyncio.create_task(lines.take(store, tenant, "s"))
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded, match="wait for their streams"):
+            await lines.take(store, tenant, "t")
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert lines._waiting.held == 0
 
     asyncio.run(test())
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from sruserve.server.api.call import Caller
+from sruserve.server.api.inputs import opens_long
 from sruserve.server.api.kserve.choosing import reply_numbers
 from sruserve.server.api.kserve.messages import InferRequest, InferResponse
 from sruserve.server.api.kserve.parameters import Sequence
@@ -17,6 +18,7 @@ from sruserve.server.budget import Hold
 from sruserve.server.errors import (
     InvalidRequest,
     ServeError,
+    StateRefused,
     StepReused,
     StreamExists,
     StreamExpired,
@@ -126,15 +128,18 @@ class _Step:
                 )
             try:
                 return await self._step()
-            except (StreamUnknown, StreamExpired):
+            except (StreamUnknown, StreamExpired, StateRefused):
                 pass
             except (WrongStep, StepReused) as error:  # of this sequence, or of one that ended
                 refusal = error
+        long, given = opens_long(body.state), (body.state, body.preset)
+        begin = await off_loop(long, self._served.begin, *given)
         try:
-            begin = self._served.begin(body.state, body.preset)
             new = await self._streams.create(self._served, begin, self._id)
         except StreamExists:
-            raise refusal from None
+            if not await self._streams.forget_lost(self._served, self._id):
+                raise refusal from None
+            new = await self._streams.create(self._served, begin, self._id)
         try:
             return await self._step()
         except ServeError:
@@ -159,7 +164,13 @@ class _Step:
     async def _step(self) -> bytes:
         sequence = self._sequence
         return await self._streams.step(
-            self._served, self._id, sequence.step, self._content, self._work, last=sequence.end
+            self._served,
+            self._id,
+            sequence.step,
+            self._content,
+            self._work,
+            last=sequence.end,
+            checkpoints=1,  # nothing here rewinds
         )
 
 

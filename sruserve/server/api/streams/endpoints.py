@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from sruserve.server.api.call import JSON_TYPE, Call, json_bytes
 from sruserve.server.api.catalogue import Catalogue
 from sruserve.server.api.endpoint import Endpoint
+from sruserve.server.api.inputs import opens_long
 from sruserve.server.api.limits import InputLimits
 from sruserve.server.api.routes import Routes
 from sruserve.server.api.served import Served
@@ -24,6 +25,7 @@ from sruserve.server.api.streams.messages import (
 from sruserve.server.budget import Hold
 from sruserve.server.errors import StreamUnknown
 from sruserve.server.metrics import UNKNOWN_MODEL
+from sruserve.server.offload import off_loop
 from sruserve.server.streams.held import Held
 from sruserve.server.streams.service import Streams
 from sruserve.server.tenants import Tenant, Tenants
@@ -53,10 +55,7 @@ class StreamEndpoint(Endpoint):
 
     async def find(self, call: Call, tenant: Tenant) -> tuple[Held, Served]:
         """The stream that the path names, and its model."""
-        stream_id = call.path.split("/")[_ID_PART]
-        if not _ID.fullmatch(stream_id):
-            raise StreamUnknown("there is no such stream; create one")
-        held = await self.streams.describe(tenant, stream_id)
+        held = await self.streams.describe(tenant, _stream_id(call))
         served = self.catalogue[held.model].of(tenant)
         call.model = held.model
         return held, served
@@ -98,8 +97,10 @@ class Create(StreamEndpoint):
         served.check_admission(0)
         begun_by = "preset" if request.preset is not None else "state"
         served.check_streams(begun_by)
-        start = served.begin(request.state, request.preset)
-        held = await self.streams.create(served, start, idle_seconds=request.idle_seconds)
+        long, given = opens_long(request.state), (request.state, request.preset)
+        with served.holders:
+            start = await off_loop(long, served.begin, *given, caller=call)
+            held = await self.streams.create(served, start, idle_seconds=request.idle_seconds)
         await _answer(call, self.reply(served, held), 201)
 
 
@@ -119,8 +120,8 @@ class Delete(StreamEndpoint):
     path, schema = "/v1/streams/{id}", BaseModel
 
     async def serve(self, call: Call, tenant: Tenant) -> None:
-        held, _ = await self.find(call, tenant)
-        await _wait(call, self.streams.delete(tenant, held.id))
+        held = await _wait(call, self.streams.delete(tenant, _stream_id(call)))
+        call.model = held.model if held.model in self.catalogue else UNKNOWN_MODEL
         await _answer(call, StreamDeleted(id=held.id))
 
 
@@ -159,6 +160,14 @@ class State(StreamEndpoint):
         body = json_bytes(StreamState(id=held.id, step=step, state=token))
         with self.unsent(body):
             await call.reply(body)
+
+
+def _stream_id(call: Call) -> str:
+    """The stream that the path names."""
+    stream_id = call.path.split("/")[_ID_PART]
+    if not _ID.fullmatch(stream_id):
+        raise StreamUnknown("there is no such stream; create one")
+    return stream_id
 
 
 async def _wait(call: Call, work: Coroutine[Any, Any, R]) -> R:

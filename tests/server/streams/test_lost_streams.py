@@ -1,0 +1,134 @@
+"""Streams that can never go on: they expire, they can be deleted, their names can be used again."""
+
+from typing import Any
+
+import pytest
+import redis
+
+from sruserve.server.api.catalogue import Catalogue
+from sruserve.server.api.completion_request import CompletionRequest
+from sruserve.server.api.kserve.parameters import Sequence
+from sruserve.server.api.kserve.sequences import _Step
+from sruserve.server.api.served import Served
+from sruserve.server.errors import InvalidRequest, StateRefused
+from sruserve.server.streams.held import Held
+from sruserve.server.streams.memory import MemoryStore
+from sruserve.server.streams.service import Streams
+from tests.server.conftest import Serve
+from tests.server.streams.conftest import KEYS, key_of
+from tests.server.streams.test_redis_forks import DB
+from tests.server.streams.test_service import Run, run, write  # noqa: F401
+from tests.server.streams.test_streams import code
+
+ID = "kserve:characters:7"
+
+
+def _step(streams: Streams, served: Served, number: int | None = None, *, start: bool) -> _Step:
+    place = Sequence("7", start=start, end=False, step=number)
+    return _Step(streams, served, b"a", place, write)
+
+
+async def _start(streams: Streams, served: Served, number: int | None = None) -> bytes:
+    step = _step(streams, served, number, start=True)
+    return await step.start(CompletionRequest(model="characters", prompt="a"))
+
+
+async def _go_on(streams: Streams, served: Served) -> bytes:
+    return await _step(streams, served, start=False).go_on()
+
+
+@pytest.mark.parametrize("lost", ["state", "record"])
+@pytest.mark.parametrize("number", [None, 1])
+def test_a_sequence_whose_state_is_lost_starts_again(
+    run: Run,  # noqa: F811
+    request: pytest.FixtureRequest,
+    lost: str,
+    number: int | None,
+) -> None:
+    async def test(streams: Streams, catalogue: Catalogue) -> None:
+        served = catalogue["characters"]
+        first = await _start(streams, served, number)
+        await _go_on(streams, served)
+        with pytest.raises(InvalidRequest, match="step" if number else "started already"):
+            await _start(streams, served, number)
+        if isinstance(streams._store, MemoryStore):
+            streams.end(served.engine)
+        else:
+            with redis.Redis(port=request.getfixturevalue("redis_port"), db=DB) as client:
+                field = "state2" if lost == "state" else "head"
+                client.hset(key_of(ID), field, b"what nobody can read")
+        with pytest.raises(StateRefused):
+            await _go_on(streams, served)
+        assert await _start(streams, served, number) == first
+        await _go_on(streams, served)
+        assert (await streams.describe(served.tenant, ID)).checkpoints == (2,)
+        await streams.delete(served.tenant, ID)
+
+    run(test)
+
+
+def test_only_what_succeeds_puts_the_expiry_of_a_stream_off(
+    run: Run,  # noqa: F811
+    request: pytest.FixtureRequest,
+) -> None:
+    async def fail(_: object) -> bytes:
+        raise InvalidRequest("not this")
+
+    async def test(streams: Streams, catalogue: Catalogue) -> None:
+        served, store = catalogue["characters"], streams._store
+        held = await streams.create(served, None)
+        await streams.step(served, held.id, 1, b"a", write)
+        left = _left_in(store, held, request)
+        for refused in (
+            streams.step(served, held.id, 2, b"a", fail),
+            streams.step(served, held.id, 1, b"b", write),
+            streams.rewind(served, held.id, 7),
+        ):
+            with pytest.raises(InvalidRequest):
+                await refused
+        assert (await streams.token(served, held.id))[0] == 1
+        assert 50 < left() <= 60
+        await streams.step(served, held.id, 1, b"a", write)
+        assert left() > 1000
+        await streams.delete(served.tenant, held.id)
+
+    run(test)
+
+
+def _left_in(store: object, held: Held, request: pytest.FixtureRequest) -> Any:
+    """Let a stream live for one more minute; returns what tells how many seconds it has."""
+    if isinstance(store, MemoryStore):
+        key = (held.tenant.id, held.id)
+        store._expiry.put(key, store._clock() + 60)
+        return lambda: store._expiry.left(key, store._clock())
+    client = redis.Redis(port=request.getfixturevalue("redis_port"), db=DB)
+    client.pexpire(key_of(held.id), 60_000)
+    return lambda: client.pttl(key_of(held.id)) / 1000
+
+
+def test_streams_of_a_model_that_is_gone_can_be_deleted(serve: Serve) -> None:
+    given: dict[str, Any] = {"model_control": True, "tenant_stream_bytes": 4500}
+    with serve("characters", "question", **given) as (client, _):
+        ids = []
+        while (made := client.post("/v1/streams", json={"model": "characters"})).is_success:
+            ids.append(made.json()["id"])
+        assert (made.status_code, len(ids) > 0) == (429, True)
+        unload = "/v2/repository/models/characters/unload"
+        assert client.post(unload, json={}).status_code == 200
+        assert [client.delete(f"/v1/streams/{each}").status_code for each in ids] == [200] * len(
+            ids
+        )
+        assert client.delete(f"/v1/streams/{ids[0]}").status_code == 404
+        assert client.post("/v1/streams", json={"model": "question"}).status_code == 201
+
+
+def test_a_stream_under_a_key_that_is_gone_can_be_deleted(serve: Serve, redis_port: int) -> None:
+    given: dict[str, Any] = {"store": f"redis://127.0.0.1:{redis_port}/9"}
+    with (
+        serve("characters", state_keys=KEYS, **given) as (client, _),
+        serve("characters", state_keys="b" * 64, **given) as (other, _),
+    ):
+        stream = client.post("/v1/streams", json={}).json()["id"]
+        assert code(other.get(f"/v1/streams/{stream}")) == "state_unknown_key"
+        assert other.delete(f"/v1/streams/{stream}").status_code == 200
+        assert client.get(f"/v1/streams/{stream}").status_code == 404
