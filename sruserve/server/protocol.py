@@ -54,7 +54,6 @@ class Protocol(Arriving, Patience, HttpToolsProtocol):
     _deaf = False  # what comes is dropped: the connection ends with the next reply
     _lingers = False  # the last reply is sent, and the client is still sending
     _wrong = "Invalid HTTP request received."  # what is said of a request that cannot be
-    _left = False  # the connection is closed, or another protocol has taken it over
     _leave: Callable[[], object] | None = None  # what to do when the client leaves
 
     def __init__(
@@ -102,10 +101,6 @@ class Protocol(Arriving, Patience, HttpToolsProtocol):
         if leave is not None:
             leave()
         super().connection_lost(exc)
-
-    def give_way(self) -> None:
-        """Close an idle connection, because a new one needs the room."""
-        self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Parse what has come, unless too many requests wait, or this turn has parsed enough."""
