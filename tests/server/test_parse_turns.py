@@ -194,6 +194,20 @@ def test_too_many_headers_are_431_and_not_read_to_their_end(
         assert len(seen) <= 600
 
 
+@pytest.mark.parametrize("head", [GET, UPGRADE], ids=["request", "handshake"])
+@pytest.mark.parametrize("begin", [b"/v1/models/", b"/livez?"])
+def test_a_path_or_query_over_8_kib_is_431_before_anybody_reads_it(
+    client: httpx.Client, head: bytes, begin: bytes
+) -> None:
+    rest = head.split(b" ", 2)[2]
+    for size, refused in ((8 << 10, False), (8193, True), (60_000, True)):
+        with connect(client, b"GET " + begin.ljust(size, b"a") + b" " + rest) as connection:
+            reply = told(connection) if refused else connection.recv(4096)
+        assert (reply[9:12] == b"431") == refused
+        if refused:
+            assert code(reply) == "head_too_large"
+
+
 def test_pieces_change_no_reply(client: httpx.Client) -> None:
     """Heads, bodies and chunks of all lengths, in a row and cut anywhere."""
     rows, statuses = [], []
