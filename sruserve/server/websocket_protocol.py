@@ -9,6 +9,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
+from websockets import http11
 from websockets.frames import Frame
 from websockets.http11 import Request
 from websockets.protocol import State
@@ -18,6 +19,9 @@ from sruserve.server.errors import Overloaded, ServeError
 from sruserve.server.intake import Arriving, Inflow, Intake
 from sruserve.server.parse_turns import REQUEST_COST
 from sruserve.server.patience import Patience
+
+# What HTTP has let through is not refused here: its parser bounds heads.
+http11.MAX_NUM_HEADERS, http11.MAX_LINE_LENGTH = 1 << 10, 128 << 10
 
 _POLICY, _TRY_LATER = 1008, 1013  # codes of RFC 6455 and of its registry
 # What is parsed at once: frames may be tiny. Within a long frame it may be more.

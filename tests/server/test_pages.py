@@ -43,6 +43,20 @@ def test_probes_say_ready(client: httpx.Client) -> None:
         assert (reply.status_code, reply.json()) == (200, {"status": "ok"})
 
 
+def test_probes_cost_no_page(
+    client: httpx.Client, application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(application, "_pages", None)
+    for path in ("/livez", "/readyz", "/health", "/livez?" + "a=1&" * 2000):
+        assert client.get(path).json() == {"status": "ok"}
+
+
+def test_probes_are_asked_by_get_alone(client: httpx.Client) -> None:
+    for path in ("/livez", "/readyz", "/health"):
+        reply = client.post(path)
+        assert (reply.status_code, reply.headers["allow"]) == (405, "GET")
+
+
 def test_readiness_is_503_while_draining_and_liveness_is_not(
     client: httpx.Client, application: Application
 ) -> None:

@@ -29,6 +29,7 @@ from sruserve.server.errors import (
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.metrics_page import PATH as METRICS
 from sruserve.server.offload import in_own_thread
+from sruserve.server.probes import HEALTH, LIVE, READY
 
 _REFUSED: dict[int | str, dict[str, Any]] = {
     401: {"model": replies.ErrorReply, "description": "The API key is missing or unknown"},
@@ -61,7 +62,7 @@ def create_pages(lifecycle: Lifecycle) -> FastAPI:
     app.include_router(document.router)
     app.include_router(streams.router)
     _add_models(app, lifecycle)
-    _add_probes(app, lifecycle)
+    _add_operation(app)
     _add_docs(app)
     app.include_router(kserve.router)
     _describe_keys(app)
@@ -118,23 +119,19 @@ def _add_models(app: FastAPI, lifecycle: Lifecycle) -> None:
         }
 
 
-def _add_probes(app: FastAPI, lifecycle: Lifecycle) -> None:
-    @app.get("/livez", tags=["operation"], summary="Is the process alive?")
+def _add_operation(app: FastAPI) -> None:
+    """Document what the application answers itself: no GET of these paths gets here."""
+
+    @app.get(LIVE, tags=["operation"], summary="Is the process alive?")
     async def live() -> dict[str, str]:
-        return {"status": "ok"}
+        raise NotImplementedError
 
     async def ready() -> JSONResponse:
         """200 when models are loaded and warm; 503 before, from SIGTERM on, and if one fails."""
-        if lifecycle.draining:
-            return JSONResponse({"status": "draining"}, 503, {"retry-after": "5"})
-        if not lifecycle.ready:
-            return JSONResponse({"status": "loading"}, 503, {"retry-after": "1"})
-        if not lifecycle.alive:
-            return JSONResponse({"status": "failed"}, 503)
-        return JSONResponse({"status": "ok"})
+        raise NotImplementedError
 
     later: dict[int | str, dict[str, Any]] = {503: {"description": "It cannot, or not yet"}}
-    for path in ("/readyz", "/health"):
+    for path in (READY, HEALTH):
         app.get(
             path, responses=later, tags=["operation"], summary="Can it take work?", name=path[1:]
         )(ready)
@@ -147,7 +144,7 @@ def _add_probes(app: FastAPI, lifecycle: Lifecycle) -> None:
     )
     async def read_metrics() -> str:
         """The text is at most a second old."""
-        raise NotImplementedError  # GET never gets here: `MetricsPage` answers it
+        raise NotImplementedError
 
 
 def _describe_keys(app: FastAPI) -> None:
