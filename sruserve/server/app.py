@@ -34,6 +34,8 @@ from sruserve.server.metrics import connections_open
 from sruserve.server.metrics_page import PATH as METRICS
 from sruserve.server.metrics_page import MetricsPage
 from sruserve.server.origins import Origins, answer_preflight, readable
+from sruserve.server.probes import PATHS as PROBES
+from sruserve.server.probes import answer_probe
 from sruserve.server.process_limits import process_limit
 from sruserve.server.pulse import Pulse, Watched
 from sruserve.server.settings import Settings, SettingsError
@@ -95,6 +97,9 @@ class Application:
                 return
             if path == METRICS and scope["method"] == "GET":
                 await self.metrics.answer(send)
+                return
+            if path in PROBES and scope["method"] == "GET":
+                await answer_probe(path, self.lifecycle, send)
                 return
             for prefix, mounted in self._mounts.items():
                 if path == prefix or path.startswith(prefix + "/"):

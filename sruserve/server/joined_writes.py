@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
+
+from sruserve.server.patience import Patience
 
 _LONG_BYTES = 64 << 10  # what a transport is to know of at once, so that it can ask us to wait
 
@@ -37,10 +39,13 @@ class JoinedWrites:
         self._lingers = bool
 
     def close(self) -> None:
-        """Write what is left, then close."""
+        """Write what is left, then close; how long the client may take for it, `Patience` knows."""
+        if self._transport.is_closing():
+            return
         self._flush()
         if not self._lingers():
             self._transport.close()
+            cast(Patience, self._transport.get_protocol()).finish()
 
     def _flush(self) -> None:
         parts, self._parts = self._parts, []

@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Callable
 
+from sruserve.server.api.call import Send, send_but_last
 from sruserve.server.metrics import render
 from sruserve.server.offload import in_own_thread
 
@@ -32,7 +32,7 @@ class MetricsPage:
         self._until = float("-inf")
         self._rendering: asyncio.Task[tuple[bytes, str]] | None = None
 
-    async def answer(self, send: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
+    async def answer(self, send: Send) -> None:
         """Reply to `GET /metrics`, whose readers should not cost others what a page does."""
         text, content_type = await self.read()
         headers = [
@@ -40,7 +40,8 @@ class MetricsPage:
             (b"content-length", b"%d" % len(text)),
         ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": text})
+        last = await send_but_last(send, text)
+        await send({"type": "http.response.body", "body": last})
 
     async def read(self) -> tuple[bytes, str]:
         """All metrics as they are, or were a moment ago, and their content type."""

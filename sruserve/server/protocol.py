@@ -24,6 +24,7 @@ from sruserve.server.patience import Patience
 
 _PIPELINED = 16  # requests that wait behind one of the same connection before reading pauses
 _MOST_SILENT = 64 << 10  # bytes without an end of a head, or a part of a body
+_MOST_TARGET = 8 << 10  # bytes of a path and its query: splitting more would hold up the loop
 _MOST_HEADERS = 256
 _END = b"\r\n\r\n"  # of a head, and of a chunked body
 # The parser cannot be stopped within a piece, so none has more than one head, or many chunks.
@@ -46,6 +47,7 @@ class Protocol(Arriving, Patience, HttpToolsProtocol):
     problem: ServeError | None = None
     _running: RequestResponseCycle | None = None
     flow: Flow
+    url = b""
     _silent = 0  # bytes of a head, or behind a body, that the parser may be keeping
     _heads = 0  # bytes of the heads of requests that wait
     _with_app = 0  # bytes of a body that the application has, and goes on receiving
@@ -54,7 +56,6 @@ class Protocol(Arriving, Patience, HttpToolsProtocol):
     _deaf = False  # what comes is dropped: the connection ends with the next reply
     _lingers = False  # the last reply is sent, and the client is still sending
     _wrong = "Invalid HTTP request received."  # what is said of a request that cannot be
-    _left = False  # the connection is closed, or another protocol has taken it over
     _leave: Callable[[], object] | None = None  # what to do when the client leaves
 
     def __init__(
@@ -102,10 +103,6 @@ class Protocol(Arriving, Patience, HttpToolsProtocol):
         if leave is not None:
             leave()
         super().connection_lost(exc)
-
-    def give_way(self) -> None:
-        """Close an idle connection, because a new one needs the room."""
-        self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Parse what has come, unless too many requests wait, or this turn has parsed enough."""
@@ -323,15 +320,18 @@ class Protocol(Arriving, Patience, HttpToolsProtocol):
             self._refuse_head()
 
     def _is_head_too_large(self) -> bool:
-        headers = self.headers or ()
-        return self._silent > _MOST_SILENT or len(headers) > _MOST_HEADERS
+        return self._silent > _MOST_SILENT or self._has_too_much()
+
+    def _has_too_much(self) -> bool:
+        return len(self.url) > _MOST_TARGET or len(self.headers or ()) > _MOST_HEADERS
 
     def _refuse_head(self) -> None:
         self._stop_parsing()
         self._answer(
             HeadTooLarge(
                 "the head of the request is too long or has too many headers; send up to "
-                f"{_MOST_HEADERS} headers and {_MOST_SILENT} bytes"
+                f"{_MOST_HEADERS} headers and {_MOST_SILENT} bytes, of these up to "
+                f"{_MOST_TARGET} of the path and its query"
             )
         )
 
@@ -374,7 +374,7 @@ class Protocol(Arriving, Patience, HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Begin the request, or queue it behind another one."""
         self._unset_keepalive_if_required()
-        if len(self.headers) > _MOST_HEADERS:
+        if self._has_too_much():
             raise ValueError
         if wrong := self._what_is_wrong():
             self._wrong = wrong

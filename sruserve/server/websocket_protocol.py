@@ -9,6 +9,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
+from websockets import http11
 from websockets.frames import Frame
 from websockets.http11 import Request
 from websockets.protocol import State
@@ -18,6 +19,9 @@ from sruserve.server.errors import Overloaded, ServeError
 from sruserve.server.intake import Arriving, Inflow, Intake
 from sruserve.server.parse_turns import REQUEST_COST
 from sruserve.server.patience import Patience
+
+# What HTTP has let through is not refused here: its parser bounds heads.
+http11.MAX_NUM_HEADERS, http11.MAX_LINE_LENGTH = 1 << 10, 128 << 10
 
 _POLICY, _TRY_LATER = 1008, 1013  # codes of RFC 6455 and of its registry
 # What is parsed at once: frames may be tiny. Within a long frame it may be more.
@@ -35,7 +39,6 @@ class WebSocketProtocol(Arriving, Patience, WebSocketsSansIOProtocol):
 
     _with_app = 0  # bytes of messages that the application has not read
     _wanted = False  # the application waits for a message
-    _left = False
     _leave: Callable[[], object] | None = None  # what to do when the client leaves
     _turn: asyncio.Future[None] | None = None  # the application waits to go on with a message
 
@@ -59,6 +62,7 @@ class WebSocketProtocol(Arriving, Patience, WebSocketsSansIOProtocol):
         http = cast(asyncio.Transport, transport).get_protocol()
         self._place: Place = http.hand_over()  # type: ignore[attr-defined]
         self._inflow = Inflow(self._intake, self._place)
+        transport.set_protocol(self)  # from now on it hears when the connection is lost
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has left: nobody reads what it sent."""
@@ -83,9 +87,6 @@ class WebSocketProtocol(Arriving, Patience, WebSocketsSansIOProtocol):
         super().handle_connect(event)
         if not self.close_sent:
             self.scope["connection"] = self  # type: ignore[typeddict-unknown-key]
-
-    def give_way(self) -> None:
-        """Sockets are not closed for new connections: their streams would be lost."""
 
     def data_received(self, data: bytes) -> None:
         """Keep what has come, and parse some of it."""
@@ -124,9 +125,12 @@ class WebSocketProtocol(Arriving, Patience, WebSocketsSansIOProtocol):
         return fragments + len(self.conn.reader.buffer)
 
     def _count(self) -> None:
-        if not self._is_deaf():
-            partial = self._partial()
-            self.count(len(self._unparsed) + partial + self._with_app, partial > 0)
+        partial = self._partial()
+        held = len(self._unparsed) + partial + self._with_app
+        if self._is_deaf():
+            self._inflow.lower(held)
+        else:
+            self.count(held, partial > 0)
 
     def _is_deaf(self) -> bool:
         return self._left or self.transport.is_closing()

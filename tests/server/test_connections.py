@@ -15,6 +15,8 @@ from websockets.exceptions import InvalidStatus
 
 from sruserve.server.app import Application
 from sruserve.server.connections import Connections
+from sruserve.server.protocol import Protocol
+from sruserve.server.websocket_protocol import WebSocketProtocol
 from tests.server.conftest import Serve
 from tests.server.test_bad_input import SCORE, post
 from tests.server.test_clients_that_leave import connect, metric, until
@@ -77,6 +79,60 @@ def test_a_connection_that_waits_for_its_reply_does_not_give_way(serve: Serve) -
                 assert json.loads(reply.partition(b"\r\n\r\n")[2])["error"]["code"] == "overloaded"
             assert engine.running >= MOST // 2 - 1
         until(lambda: application.connections.open == 0)
+
+
+UPGRADE = (
+    b"GET /v1/stream HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
+    b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\r\n"
+)
+METRICS = b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n"
+CLOSING = {
+    "socket without a key": UPGRADE,
+    "bad request behind others": 3 * METRICS + b"?\r\n\r\n",
+    "end behind others": METRICS * 3,
+}
+
+
+@pytest.mark.parametrize("last", CLOSING.values(), ids=CLOSING)
+def test_a_closed_connection_whose_client_reads_nothing_gives_way(
+    serve: Serve, last: bytes
+) -> None:
+    given = {"max_connections": 2, "api_keys": "acme:" + "k" * 32}
+    with serve("characters", **given) as (client, application), ExitStack() as stack:
+        connection = stack.enter_context(socket.socket())
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect((client.base_url.host, client.base_url.port))
+        until(lambda: application.connections.open == 1)
+        (place,) = application.connections._places.values()
+        (served,) = place.idle
+        assert isinstance(served, Protocol)
+        transport = served.transport
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+
+        def ask() -> None:
+            before = served.server_state.total_requests
+            connection.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+            until(lambda: served.server_state.total_requests > before)
+
+        while not transport.get_write_buffer_size():
+            ask()
+        connection.sendall(last)
+        if last.endswith(METRICS):
+            connection.shutdown(socket.SHUT_WR)
+        until(transport.is_closing)
+        assert transport.get_write_buffer_size()
+        assert client.get("/livez").status_code == 200
+
+
+def test_a_handshake_that_fails_unforeseen_leaves_no_place(
+    running: tuple[httpx.Client, Application], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, application = running
+    client.close()
+    monkeypatch.setattr(WebSocketProtocol, "handle_connect", None)
+    with silent(client, UPGRADE) as connection:
+        assert connection.recv(1) == b""
+    until(lambda: application.connections.open == 0)
 
 
 def test_sockets_take_at_most_half_of_the_connections(serve: Serve) -> None:

@@ -11,6 +11,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -24,6 +25,7 @@ from sruserve.server.app import Application
 from sruserve.server.errors import Overloaded
 from sruserve.server.intake import FREE_BYTES, Inflow, Intake
 from sruserve.server.offload import POOL, THREADS
+from sruserve.server.websocket_protocol import WebSocketProtocol
 from tests.server.conftest import Serve
 from tests.server.test_bad_input import SCORE, post, refusal
 from tests.server.test_clients_that_leave import metric, until
@@ -514,3 +516,18 @@ def test_to_count_less_is_never_refused() -> None:
         assert intake.budget.held == 100
         assert inflow.lower(FREE_BYTES)
         assert intake.budget.held == 60
+
+
+def test_a_message_that_is_read_after_its_socket_was_closed_counts_no_more() -> None:
+    intake = Intake(1 << 20, grace_seconds=1, bytes_per_second=1, most=1)
+    socket = WebSocketProtocol.__new__(WebSocketProtocol)
+    socket._inflow = Inflow(intake)
+    socket._unparsed, socket.frames = bytearray(), []
+    closed: Any = SimpleNamespace(is_closing=lambda: True, reader=SimpleNamespace(buffer=b""))
+    socket.conn = socket.transport = closed
+    socket._with_app = FREE_BYTES + 10
+    socket._inflow.count(socket._with_app)
+    socket.has_read(4)
+    assert intake.budget.held == 6
+    socket.has_read(FREE_BYTES + 6)
+    assert intake.budget.held == 0

@@ -1,14 +1,25 @@
 """Models, probes and documentation."""
 
+import asyncio
+import mimetypes
+import os
 import re
+import socket
 import threading
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import swagger_ui_bundle
 
 from sruserve.server.api import pages
 from sruserve.server.app import Application
+from sruserve.server.lifecycle import Lifecycle
+from sruserve.server.protocol import Protocol
+from sruserve.server.settings import load_settings
+from tests.server.test_clients_that_leave import until
+from tests.server.test_intake import connect
 
 
 def test_models_are_listed_with_what_a_client_needs(client: httpx.Client) -> None:
@@ -30,6 +41,20 @@ def test_probes_say_ready(client: httpx.Client) -> None:
     for path in ("/livez", "/readyz", "/health"):
         reply = client.get(path)
         assert (reply.status_code, reply.json()) == (200, {"status": "ok"})
+
+
+def test_probes_cost_no_page(
+    client: httpx.Client, application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(application, "_pages", None)
+    for path in ("/livez", "/readyz", "/health", "/livez?" + "a=1&" * 2000):
+        assert client.get(path).json() == {"status": "ok"}
+
+
+def test_probes_are_asked_by_get_alone(client: httpx.Client) -> None:
+    for path in ("/livez", "/readyz", "/health"):
+        reply = client.post(path)
+        assert (reply.status_code, reply.headers["allow"]) == (405, "GET")
 
 
 def test_readiness_is_503_while_draining_and_liveness_is_not(
@@ -148,3 +173,86 @@ def test_every_documented_page_answers(client: httpx.Client, document: dict[str,
             page = path.replace("{model}", "question").replace("{id}", stream)
             assert client.get(page.replace("{version}", "1")).status_code == 200
     client.delete(f"/v1/streams/{stream}")
+
+
+ASSETS = ("swagger-ui-bundle.js", "swagger-ui.css", "favicon-32x32.png")
+
+
+@pytest.mark.parametrize("name", ASSETS)
+def test_the_files_of_the_page_are_whole_and_sent_again_only_if_they_differ(
+    client: httpx.Client, name: str
+) -> None:
+    path = f"/docs/assets/{name}"
+    reply = client.get(path)
+    assert reply.content == (swagger_ui_bundle.swagger_ui_path / name).read_bytes()
+    assert reply.headers["content-type"].split(";")[0] == mimetypes.guess_type(name)[0]
+    etag = reply.headers["etag"]
+    again = client.get(path, headers={"if-none-match": etag})
+    assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", etag)
+    assert client.get(path, headers={"if-none-match": '"other"'}).status_code == 200
+    head = client.head(path)
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["content-length"] == reply.headers["content-length"]
+
+
+@pytest.mark.parametrize("name", ["absent.js", "a/" * 2000, "a%2fb", ".", "", "index.html"])
+def test_no_path_of_a_file_gets_to_the_disk(
+    client: httpx.Client, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    look = os.lstat
+
+    def see(path: Any, **given: Any) -> os.stat_result:
+        asked.append(str(path))
+        return look(path, **given)
+
+    monkeypatch.setattr(os, "lstat", see)
+    reply = client.get(f"/docs/assets/{name}")
+    assert (reply.status_code, reply.json()["error"]["code"]) == (404, "route_not_found")
+    assert not any(swagger_ui_bundle.swagger_ui_path.name in path for path in asked)
+
+
+@pytest.mark.parametrize("path", [f"/docs/assets/{ASSETS[0]}", "/metrics"])
+def test_a_client_that_reads_nothing_holds_little_of_a_long_page(
+    client: httpx.Client, application: Application, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    held: list[int] = []
+    made, pause = Protocol.connection_made, Protocol.pause_writing
+
+    def narrow(protocol: Protocol, transport: Any) -> None:
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        made(protocol, transport)
+
+    def see(protocol: Protocol) -> None:
+        held.append(protocol.transport.get_write_buffer_size())
+        pause(protocol)
+
+    async def read() -> tuple[bytes, str]:
+        return bytes(1 << 20), "text/plain"
+
+    monkeypatch.setattr(Protocol, "connection_made", narrow)
+    monkeypatch.setattr(Protocol, "pause_writing", see)
+    monkeypatch.setattr(application.metrics, "read", read)
+    with connect(client, f"GET {path} HTTP/1.1\r\nhost: x\r\n\r\n".encode()):
+        until(lambda: bool(held))
+    assert held[0] < 256 << 10
+
+
+def test_documents_that_could_not_be_made_are_made_again(
+    folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = pages.create_pages(Lifecycle(load_settings(models=folders)))
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+
+    async def ask() -> list[int]:
+        async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+            with monkeypatch.context() as patch:
+                patch.setattr(threading.Thread, "start", _no_thread)
+                failed = await client.get("/openapi.json")
+            return [failed.status_code, (await client.get("/openapi.json")).status_code]
+
+    assert asyncio.run(ask()) == [500, 200]
+
+
+def _no_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")

@@ -194,6 +194,28 @@ def test_too_many_headers_are_431_and_not_read_to_their_end(
         assert len(seen) <= 600
 
 
+@pytest.mark.parametrize("more", [b"a:" + b"b" * 60_000 + b"\r\n", 250 * b"a:\r\n"])
+def test_a_handshake_may_have_what_a_request_may(client: httpx.Client, more: bytes) -> None:
+    for begin, status in ((GET, b"200"), (UPGRADE, b"101")):
+        with connect(client, begin[:-2] + more + b"\r\n") as connection:
+            assert connection.recv(4096)[9:12] == status
+
+
+@pytest.mark.parametrize("head", [GET, UPGRADE], ids=["request", "handshake"])
+@pytest.mark.parametrize("begin", [b"/v1/models/", b"/livez?"])
+def test_a_path_or_query_over_8_kib_is_431_before_anybody_reads_it(
+    client: httpx.Client, head: bytes, begin: bytes
+) -> None:
+    rest = head.split(b" ", 2)[2]
+    for size, refused in ((8 << 10, False), (8193, True), (60_000, True)):
+        with connect(client, b"GET " + begin.ljust(size, b"a") + b" " + rest) as connection:
+            reply = told(connection) if refused else connection.recv(4096)
+        found = {GET: (b"200", b"404"), UPGRADE: (b"404",)}[head]
+        assert reply[9:12] in ((b"431",) if refused else found)
+        if refused:
+            assert code(reply) == "head_too_large"
+
+
 def test_pieces_change_no_reply(client: httpx.Client) -> None:
     """Heads, bodies and chunks of all lengths, in a row and cut anywhere."""
     rows, statuses = [], []

@@ -4,6 +4,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
+import pytest
+
+from sruserve.server.connections import Place
+from sruserve.server.joined_writes import JoinedWrites
 from sruserve.server.patience import Patience
 
 
@@ -31,17 +35,32 @@ class Loop:
 class Base(asyncio.Protocol):
     def pause_writing(self) -> None: ...
     def resume_writing(self) -> None: ...
+    def eof_received(self) -> None: ...
+    def connection_lost(self, exc: Exception | None) -> None: ...
 
 
 class Connection(Patience, Base):
     def __init__(self) -> None:
-        self.clock, self.aborted = Loop(), False
+        self.clock, self.aborted, self.unsent, self.closing = Loop(), False, 0, False
+        self._place = Place("")
         self.loop = cast(asyncio.AbstractEventLoop, self.clock)
         self.transport = cast(asyncio.Transport, self)
         self.timeout_keep_alive = 75
 
     def abort(self) -> None:
         self.aborted = True
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        return self
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def close(self) -> None:
+        self.closing = True
 
     def turn(self, seconds: float) -> None:
         """The client takes what the transport holds within so many seconds."""
@@ -73,3 +92,47 @@ def test_a_client_that_takes_a_little_now_and_then_is_hung_up_on() -> None:
         connection.turn(30)
         turns += 1
     assert turns == 3
+
+
+def close(connection: Connection) -> None:
+    JoinedWrites(connection.transport, connection.loop).close()
+    assert connection.closing
+
+
+@pytest.mark.parametrize("end", [close, Connection.eof_received])
+def test_what_a_closed_connection_has_not_sent_is_dropped_after_a_while(
+    end: Callable[[Connection], None],
+) -> None:
+    connection = Connection()
+    connection.unsent = 1
+    end(connection)
+    connection.clock.wait(74)
+    end(connection)  # once more changes nothing
+    assert not connection.aborted
+    connection.clock.wait(1)
+    assert connection.aborted
+
+
+@pytest.mark.parametrize("end", [close, Connection.eof_received])
+def test_a_closed_connection_with_a_rest_gives_way(end: Callable[[Connection], None]) -> None:
+    connection = Connection()
+    connection.unsent = 1
+    end(connection)
+    (idle,) = connection._place.idle
+    idle.give_way()
+    assert connection.aborted
+
+
+def test_a_client_that_takes_the_rest_of_a_closed_connection_ends_the_wait() -> None:
+    connection = Connection()
+    connection.unsent = 1
+    close(connection)
+    connection.connection_lost(None)
+    assert connection.clock.due == float("inf")
+
+
+def test_a_closed_connection_with_no_rest_waits_for_nothing() -> None:
+    connection = Connection()
+    close(connection)
+    assert connection.clock.due == float("inf")
+    assert not connection._place.idle

@@ -461,10 +461,9 @@ def test_what_is_no_websocket_is_told_so_and_closed(
     ("head", "status"),
     [
         (b"sec-websocket-key: another\r\n", b"400"),
-        (b"x: " + b"y" * 9000 + b"\r\n", b"431"),
-        (b"".join(b"x%d: y\r\n" % i for i in range(200)), b"431"),
+        (b"".join(b"x%d: y\r\n" % i for i in range(260)), b"431"),
     ],
-    ids=["two keys", "long header", "many headers"],
+    ids=["two keys", "many headers"],
 )
 def test_a_wrong_handshake_is_refused_at_once(
     client: httpx.Client, head: bytes, status: bytes

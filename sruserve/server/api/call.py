@@ -41,6 +41,15 @@ def json_bytes(value: object) -> bytes:
     return to_json(value, inf_nan_mode="null")
 
 
+async def send_but_last(send: Send, body: bytes) -> bytes:
+    """Send a long body as fast as the client takes it, up to its last piece, which is returned."""
+    last = max(0, len(body) - 1) // _PIECE_BYTES * _PIECE_BYTES
+    for begin in range(0, last, _PIECE_BYTES):
+        piece = body[begin : begin + _PIECE_BYTES]
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+    return body[last:]
+
+
 class Connection(Protocol):
     """Counts the bytes of a request body that the application receives, and tells who has left."""
 
@@ -221,11 +230,9 @@ class Call:
 
     async def send(self, body: bytes, *, more: bool = False) -> None:
         """Send a part of the reply's body, piece by piece, as fast as the client takes them."""
-        last = max(0, len(body) - 1) // _PIECE_BYTES * _PIECE_BYTES
-        for begin in range(0, last, _PIECE_BYTES):
-            piece = body[begin : begin + _PIECE_BYTES]
-            await self._send({"type": "http.response.body", "body": piece, "more_body": True})
-        await self._send({"type": "http.response.body", "body": body[last:], "more_body": more})
+        if len(body) > _PIECE_BYTES:
+            body = await send_but_last(self._send, body)
+        await self._send({"type": "http.response.body", "body": body, "more_body": more})
 
     async def reply(self, body: bytes) -> None:
         """Answer 200 with JSON."""

@@ -8,7 +8,6 @@ from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
-from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
 from sruserve import __version__
@@ -16,6 +15,7 @@ from sruserve.server.api import document, replies
 from sruserve.server.api.call import json_bytes
 from sruserve.server.api.frames import PATH as SOCKET
 from sruserve.server.api.kserve import document as kserve
+from sruserve.server.api.page import Files, Page
 from sruserve.server.api.problems import explain_validation
 from sruserve.server.api.served import Served
 from sruserve.server.api.streams import document as streams
@@ -29,6 +29,7 @@ from sruserve.server.errors import (
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.metrics_page import PATH as METRICS
 from sruserve.server.offload import in_own_thread
+from sruserve.server.probes import HEALTH, LIVE, READY
 
 _REFUSED: dict[int | str, dict[str, Any]] = {
     401: {"model": replies.ErrorReply, "description": "The API key is missing or unknown"},
@@ -36,6 +37,7 @@ _REFUSED: dict[int | str, dict[str, Any]] = {
     429: {"model": replies.ErrorReply, "description": "The API key has used up its requests"},
 }
 _ASSETS = "/docs/assets"
+_SCRIPT, _STYLE, _ICON = "swagger-ui-bundle.js", "swagger-ui.css", "favicon-32x32.png"
 _DESCRIPTION = """Inference for trained recurrent models. All that a model remembers of a stream is
 a few kilobytes: ask for it with `return_state`, send it back as `state`, to any replica.
 
@@ -60,7 +62,7 @@ def create_pages(lifecycle: Lifecycle) -> FastAPI:
     app.include_router(document.router)
     app.include_router(streams.router)
     _add_models(app, lifecycle)
-    _add_probes(app, lifecycle)
+    _add_operation(app)
     _add_docs(app)
     app.include_router(kserve.router)
     _describe_keys(app)
@@ -117,23 +119,19 @@ def _add_models(app: FastAPI, lifecycle: Lifecycle) -> None:
         }
 
 
-def _add_probes(app: FastAPI, lifecycle: Lifecycle) -> None:
-    @app.get("/livez", tags=["operation"], summary="Is the process alive?")
+def _add_operation(app: FastAPI) -> None:
+    """Document what the application answers itself: no GET of these paths gets here."""
+
+    @app.get(LIVE, tags=["operation"], summary="Is the process alive?")
     async def live() -> dict[str, str]:
-        return {"status": "ok"}
+        raise NotImplementedError
 
     async def ready() -> JSONResponse:
         """200 when models are loaded and warm; 503 before, from SIGTERM on, and if one fails."""
-        if lifecycle.draining:
-            return JSONResponse({"status": "draining"}, 503, {"retry-after": "5"})
-        if not lifecycle.ready:
-            return JSONResponse({"status": "loading"}, 503, {"retry-after": "1"})
-        if not lifecycle.alive:
-            return JSONResponse({"status": "failed"}, 503)
-        return JSONResponse({"status": "ok"})
+        raise NotImplementedError
 
     later: dict[int | str, dict[str, Any]] = {503: {"description": "It cannot, or not yet"}}
-    for path in ("/readyz", "/health"):
+    for path in (READY, HEALTH):
         app.get(
             path, responses=later, tags=["operation"], summary="Can it take work?", name=path[1:]
         )(ready)
@@ -146,7 +144,7 @@ def _add_probes(app: FastAPI, lifecycle: Lifecycle) -> None:
     )
     async def read_metrics() -> str:
         """The text is at most a second old."""
-        raise NotImplementedError  # GET never gets here: `MetricsPage` answers it
+        raise NotImplementedError
 
 
 def _describe_keys(app: FastAPI) -> None:
@@ -164,16 +162,21 @@ def _describe_keys(app: FastAPI) -> None:
 
 def _add_docs(app: FastAPI) -> None:
     """Swagger's page, from files on this machine only."""
-    app.mount(_ASSETS, StaticFiles(directory=swagger_ui_bundle.swagger_ui_path))
+    types = {
+        _SCRIPT: "text/javascript; charset=utf-8",
+        _STYLE: "text/css; charset=utf-8",
+        _ICON: "image/png",
+    }
+    app.add_route(f"{_ASSETS}/{{name}}", Files(swagger_ui_bundle.swagger_ui_path, types).answer)
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:
         return get_swagger_ui_html(
             openapi_url="/docs/openapi.json",
             title="sruserve",
-            swagger_js_url=f"{_ASSETS}/swagger-ui-bundle.js",
-            swagger_css_url=f"{_ASSETS}/swagger-ui.css",
-            swagger_favicon_url=f"{_ASSETS}/favicon-32x32.png",
+            swagger_js_url=f"{_ASSETS}/{_SCRIPT}",
+            swagger_css_url=f"{_ASSETS}/{_STYLE}",
+            swagger_favicon_url=f"{_ASSETS}/{_ICON}",
             swagger_ui_parameters={"validatorUrl": None},  # by default it is a public server
         )
 
@@ -184,19 +187,26 @@ def _add_docs(app: FastAPI) -> None:
         # the bundled page refuses documents that say 3.1, but renders what is in this one
         return json_bytes(document), json_bytes(document | {"openapi": "3.0.3"})
 
+    async def make_away() -> tuple[bytes, bytes]:
+        try:
+            return await in_own_thread("openapi", make)
+        except BaseException:
+            making.clear()  # the next request tries again
+            raise
+
     async def made() -> tuple[bytes, bytes]:
         """The documents, made once: that takes a second, for which nobody else waits."""
         if not making:
-            making.append(asyncio.create_task(in_own_thread("openapi", make)))
+            making.append(asyncio.create_task(make_away()))
         return await asyncio.shield(making[0])
 
     @app.get("/openapi.json", include_in_schema=False)
     async def openapi() -> Response:
-        return Response((await made())[0], media_type="application/json")
+        return Page((await made())[0], media_type="application/json")
 
     @app.get("/docs/openapi.json", include_in_schema=False)
     async def openapi_for_page() -> Response:
-        return Response((await made())[1], media_type="application/json")
+        return Page((await made())[1], media_type="application/json")
 
 
 def _reply(problem: ServeError) -> Response:
