@@ -71,7 +71,7 @@ class ClassifyRoute(SequenceRoute[ClassifyRequest]):
             some = zip(both[first:end], fields, strict=True)
             return [encode_input(served, given, None, field)[0] for given, field in some]
 
-        ids = await self.read_inputs(caller, served, both, read)
+        ids = await self.read_inputs(caller, served, both, [None] * len(both), read)
         pairs = zip(ids[: len(firsts)], ids[len(firsts) :], strict=True)
         return [Item(np.concatenate(pair), first=len(pair[0])) for pair in pairs]
 

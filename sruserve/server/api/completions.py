@@ -11,7 +11,7 @@ from sruserve.server.api.completion_reply import Completion
 from sruserve.server.api.completion_request import CompletionRequest
 from sruserve.server.api.constraints import Constraints
 from sruserve.server.api.events import Outbox, Room, next_stretches, send_events
-from sruserve.server.api.inputs import split_inputs
+from sruserve.server.api.inputs import split_inputs, word_characters
 from sruserve.server.api.limits import InputLimits
 from sruserve.server.api.prompts import (
     Prompt,
@@ -128,7 +128,7 @@ class CompletionRoute(Route[CompletionRequest]):
                 keep=keep,
                 stream=outbox is not None,
                 sampling=sampling,
-                cost=cost,
+                cost=cost + word_characters(prompt.start for prompt in prompts),
                 deadline=deadline,
                 priority=served.tenant.priority(request.priority),
             )
@@ -158,7 +158,7 @@ class CompletionRoute(Route[CompletionRequest]):
             some = zip(given[first:end], starts[first:end], strict=True)
             return [read_prompt(request, served, one, start) for one, start in some]
 
-        return await self.read_inputs(call, served, given, read, starts)
+        return await self.read_inputs(call, served, given, starts, read)
 
     async def _scored(
         self,

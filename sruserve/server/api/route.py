@@ -7,7 +7,12 @@ from typing import Any, ClassVar, Generic, TypeVar
 from sruserve.server.api.call import Call, Caller
 from sruserve.server.api.catalogue import Catalogue
 from sruserve.server.api.endpoint import Endpoint
-from sruserve.server.api.inputs import INPUT_CHARACTERS, is_long, opens_long
+from sruserve.server.api.inputs import (
+    INPUT_CHARACTERS,
+    is_long,
+    opens_long,
+    word_characters,
+)
 from sruserve.server.api.limits import InputLimits
 from sruserve.server.api.requests import Request
 from sruserve.server.api.served import Served
@@ -69,21 +74,31 @@ class Route(Endpoint, Generic[Body]):
         caller: Caller,
         served: Served,
         inputs: Sequence[str | list[int]],
+        starts: Sequence[Snapshot | None],
         work: Callable[[int, int], Sequence[T]],
-        starts: Sequence[Snapshot | None] = (),
     ) -> list[T]:
         """Read the inputs of a body, long or many ones on a thread, in turns with others' work.
 
+        starts: what each input goes on from; a word that it left unfinished is read with the input.
         work: turns the inputs from a first one up to another into items.
-        starts: what each goes on from.
 
-        Raises `Overloaded` before that if so many inputs have no chance.
+        Raises `Overloaded` before that if so many inputs have no chance, and `InputTooLong` if
+        one word is to be read so often that all are longer than a body may be.
         """
+        words = word_characters(starts)
         if not is_long(served, inputs, starts):
             return list(work(0, len(inputs)))
-        served.check_admission(0, len(inputs))
+        most = self.limits.body_bytes
+        if words > most and len(inputs) > 1:
+            raise InputTooLong(
+                f"the words that the states left unfinished have {words} characters, each counted "
+                f"for every input that continues it, and may have {most}: send fewer inputs, or "
+                "ask the operator to raise SRUSERVE_MAX_BODY_BYTES"
+            )
+        caller.count_more(self.limits, words)
+        served.check_admission(words, len(inputs))
         found: list[T] = []
-        for first, end, size in _turns(inputs):
+        for first, end, size in _turns(inputs, starts):
             found += await off_loop(
                 True, work, first, end, cost=size, caller=caller, pool=served.pool
             )
@@ -114,11 +129,13 @@ class Route(Endpoint, Generic[Body]):
         return monotonic() + seconds if seconds else 0.0
 
 
-def _turns(inputs: Sequence[str | list[int]]) -> Iterator[tuple[int, int, int]]:
+def _turns(
+    inputs: Sequence[str | list[int]], starts: Sequence[Snapshot | None]
+) -> Iterator[tuple[int, int, int]]:
     """Inputs in groups of about `_TURN`: the first of each, the end, its characters or ids."""
     first = size = 0
-    for index, each in enumerate(inputs):
-        size += len(each) + INPUT_CHARACTERS
+    for index, (each, start) in enumerate(zip(inputs, starts, strict=True)):
+        size += len(each) + INPUT_CHARACTERS + (len(start.word) if start is not None else 0)
         if size >= _TURN or index + 1 == len(inputs):
             yield first, index + 1, size
             first, size = index + 1, 0

@@ -13,6 +13,7 @@ from sruserve.server.api.inputs import (
     encode_input,
     sampler_key,
     split_inputs,
+    word_characters,
 )
 from sruserve.server.api.long_json import long_json
 from sruserve.server.api.requests import ChunkRequest
@@ -66,7 +67,7 @@ class TextRoute(Route[Body]):
             deliver=results.__setitem__,
             done=caller.loop.create_future(),
             keep=keep,
-            cost=cost,
+            cost=cost + word_characters(item.start for item in items),
             deadline=self.deadline(request),
             priority=served.tenant.priority(request.priority),
         )
@@ -101,7 +102,7 @@ class TextRoute(Route[Body]):
             some = zip(inputs[first:end], starts[first:end], strict=True)
             return [self.text_item(request, served, given, start) for given, start in some]
 
-        return await self.read_inputs(caller, served, inputs, read, starts)
+        return await self.read_inputs(caller, served, inputs, starts, read)
 
     def text_item(
         self, request: Body, served: Served, given: str | list[int], start: Snapshot | None
