@@ -10,11 +10,13 @@ import pytest
 import websockets.sync.client as websockets
 
 from sruserve.model.text import Words
+from sruserve.server.api.limits import InputLimits
 from sruserve.server.app import Application
+from sruserve.server.budget import Hold
 from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.jobs import Job
 from tests.server.conftest import Serve
-from tests.server.test_bad_input import post, refusal
+from tests.server.test_bad_input import COMPLETE, post, refusal
 
 CLASSIFY = "/v1/classify"
 WORD = 30_000  # characters of an unfinished word
@@ -89,6 +91,38 @@ def test_a_word_is_continued_by_no_more_inputs_than_a_body_could_spell(
     assert post(client, CLASSIFY, body).status_code == 200
     message = refusal(post(client, CLASSIFY, body | {"input": ["x"] * 4}), 422, "input_too_long")
     assert f"{4 * WORD} characters" in message
+
+
+def test_a_reply_holds_no_more_words_in_its_states_than_other_numbers(
+    running: Running, state: Any
+) -> None:
+    client, _ = running
+    body = {"state": state, "more": True}
+    assert post(client, CLASSIFY, body | {"input": "x"}).status_code == 200
+    message = refusal(post(client, CLASSIFY, body | {"input": ["x", "y"]}), 422, "input_too_long")
+    assert "send chunks with `state`, or fewer inputs" in message
+
+
+def test_what_a_constraint_has_read_counts_in_each_state(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[int] = []
+    count = InputLimits.count_reply
+
+    def noted(limits: InputLimits, numbers: int) -> Hold:
+        counted.append(numbers)
+        return count(limits, numbers)
+
+    monkeypatch.setattr(InputLimits, "count_reply", noted)
+    body = {"prompt": "", "max_tokens": 1, "n": 10, "return_state": True}
+    with serve("characters") as (client, _):
+        for spelled in (4, 84):
+            first = {"prompt": "a", "regex": "[ab]{4}([ab]{80})*", "max_tokens": spelled}
+            reply = post(client, COMPLETE, first | {"return_state": True})
+            state = reply.json()["choices"][0]["state"]
+            again = post(client, COMPLETE, body | {"state": state, "regex": first["regex"]})
+            assert again.status_code == 200
+    assert counted[3] - counted[1] == 10 * 80 // 4
 
 
 def test_a_stream_refuses_several_inputs_before_it_reads_any(

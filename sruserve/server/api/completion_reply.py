@@ -6,11 +6,12 @@ from time import perf_counter, time
 from typing import Any
 
 from sruserve.server.api.call import Call, json_bytes
-from sruserve.server.api.choices import LONG_TOKENS, Choice, is_much
+from sruserve.server.api.choices import Choice, is_much
 from sruserve.server.api.completion_request import CompletionRequest
 from sruserve.server.api.events import Outbox, data
+from sruserve.server.api.inputs import LONG_CHARACTERS
 from sruserve.server.api.long_json import long_json
-from sruserve.server.api.prompts import Prompt
+from sruserve.server.api.prompts import Prompt, echo_numbers
 from sruserve.server.api.served import Served
 from sruserve.server.engine.jobs import Generated
 
@@ -46,8 +47,7 @@ class Completion:
         ]
         self._unfinished = len(self._choices)
         self.generated = 0  # tokens of all choices, as far as they have come
-        echoed = n * sum(len(prompt.logprobs) for prompt in prompts)
-        self._echoes_much = echoed > LONG_TOKENS
+        self._echoes_much = echo_numbers(prompts, request) > LONG_CHARACTERS
         self._prompt_tokens = sum(len(prompt.ids) for prompt in prompts)
         self._cached_tokens = sum(prompt.start.steps for prompt in prompts if prompt.start)
         self._header = {

@@ -19,6 +19,7 @@ from sruserve.server.api.prompts import (
     echo_numbers,
     new_numbers,
     read_prompt,
+    states_numbers,
     token_numbers,
 )
 from sruserve.server.api.route import Route, run_job
@@ -92,7 +93,7 @@ class CompletionRoute(Route[CompletionRequest]):
         constraint = await self._constraints.of(call, request, served, deadline)
         sampling = read_sampling(request, served, constraint)
         prompts = await self._prompts(call, request, served, given, cost)
-        state_numbers = len(prompts) * (request.n or 1) * served.state_numbers(keep)
+        state_numbers = states_numbers(prompts, request, served.state_numbers(keep))
         waiting_states = self._waiting_states(request, state_numbers)
         items = choices_of(prompts, request)
         read = sum(len(item.inputs) for item in items)

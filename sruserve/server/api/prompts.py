@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from sruserve.server.api.completion_request import CompletionRequest
 from sruserve.server.api.inputs import Ids, encode_input, locate_input, sampler_key
+from sruserve.server.api.limits import text_numbers
 from sruserve.server.api.served import Served
 from sruserve.server.engine.jobs import Item, Logprobs, Snapshot
 
@@ -58,12 +59,24 @@ def token_numbers(request: CompletionRequest) -> int:
     return 1 + request.return_token_ids
 
 
+def states_numbers(prompts: Sequence[Prompt], request: CompletionRequest, each: int) -> int:
+    """How many numbers, about, a reply holds for one state of each choice.
+
+    each: of a state without its texts; 0: the reply holds none.
+    """
+    if not each:
+        return 0
+    spelled = sum(text_numbers(prompt.start.spelled) for prompt in prompts if prompt.start)
+    return (len(prompts) * each + spelled) * (request.n or 1)
+
+
 def echo_numbers(prompts: Sequence[Prompt], request: CompletionRequest) -> int:
-    """How many numbers, about, a reply says of the prompts' tokens."""
+    """How many numbers, about, a reply says of the prompts and their tokens."""
     if not request.echo:
         return 0
     each = token_numbers(request)
-    return sum(len(prompt.ids) for prompt in prompts) * each * (request.n or 1)
+    numbers = sum(len(prompt.ids) * each + text_numbers(prompt.text) for prompt in prompts)
+    return numbers * (request.n or 1)
 
 
 def new_numbers(prompts: Sequence[Prompt], request: CompletionRequest) -> int:

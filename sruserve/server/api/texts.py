@@ -13,8 +13,8 @@ from sruserve.server.api.inputs import (
     encode_input,
     sampler_key,
     split_inputs,
-    word_characters,
 )
+from sruserve.server.api.limits import text_numbers
 from sruserve.server.api.long_json import long_json
 from sruserve.server.api.requests import ChunkRequest
 from sruserve.server.api.route import Route
@@ -59,6 +59,13 @@ class TextRoute(Route[Body]):
         """The results of a request of any protocol; they count as unsent until the block ends."""
         keep = served.keep(request)
         items = await self.items(caller, request, served, cost)
+        numbers = len(items) * served.state_numbers(keep)
+        for item in items:
+            numbers += self.numbers(served, item)
+            if keep is Keep.SNAPSHOT:
+                numbers += text_numbers(item.word)
+            if item.start is not None:
+                cost += len(item.start.word)
         results: list[Any] = [None] * len(items)
         job = Job(
             kind=self.kind(request),
@@ -67,13 +74,10 @@ class TextRoute(Route[Body]):
             deliver=results.__setitem__,
             done=caller.loop.create_future(),
             keep=keep,
-            cost=cost + word_characters(item.start for item in items),
+            cost=cost,
             deadline=self.deadline(request),
             priority=served.tenant.priority(request.priority),
         )
-        numbers = len(items) * served.state_numbers(keep)
-        for item in items:
-            numbers += self.numbers(served, item)
         many = keep is Keep.SNAPSHOT and len(items) > MANY_STATES
         with caller.unsent(self.promise(numbers)):
             with served.tenant.spend(job.inputs) as spent:
