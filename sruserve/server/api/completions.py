@@ -90,7 +90,7 @@ class CompletionRoute(Route[CompletionRequest]):
         deadline, keep = self.deadline(request), served.keep(request)
         given = split_inputs(request.prompt, self.limits, "prompt")
         check_completions(request, len(given) * (request.n or 1), self.limits)
-        constraint = await self._constraints.of(call, request, served, deadline)
+        constraint = await self._constraints.of(call, request, served, deadline, cost)
         sampling = read_sampling(request, served, constraint)
         prompts = await self._prompts(call, request, served, given, cost)
         state_numbers = states_numbers(prompts, request, served.state_numbers(keep))
