@@ -11,7 +11,7 @@ import pytest
 import websockets.sync.client as websockets
 
 from sruserve.model.text import Bytes
-from sruserve.server.api import frames
+from sruserve.server.api import completion_reply, frames
 from sruserve.server.api.choices import Choice
 from sruserve.server.api.events import Outbox, Room
 from sruserve.server.app import Application
@@ -140,6 +140,28 @@ def test_a_long_echo_is_written_on_a_thread(
     assert set(threads) == {"offload"}
     threads.clear()
     post(client, COMPLETE, body | {"prompt": "a"})
+    assert "offload" not in threads
+
+
+def test_a_few_long_states_are_sealed_on_a_thread(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+    part = Choice.part
+
+    def noted(*given: Any) -> Any:
+        threads.append(threading.current_thread().name.split()[0])
+        return part(*given)
+
+    monkeypatch.setattr(Choice, "part", noted)
+    body = {"model": "characters", "prompt": "a", "max_tokens": 1, "n": 4}
+    for most, want in ((1 << 13, set()), (1 << 5, {"offload"})):
+        monkeypatch.setattr(completion_reply, "LONG_CHARACTERS", most)
+        threads.clear()
+        assert post(client, COMPLETE, body | {"return_state": True}).status_code == 200
+        assert set(threads) & {"offload"} == want
+    threads.clear()
+    assert post(client, COMPLETE, body).status_code == 200
     assert "offload" not in threads
 
 

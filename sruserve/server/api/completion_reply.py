@@ -13,7 +13,7 @@ from sruserve.server.api.inputs import LONG_CHARACTERS
 from sruserve.server.api.long_json import long_json
 from sruserve.server.api.prompts import Prompt, echo_numbers
 from sruserve.server.api.served import Served
-from sruserve.server.engine.jobs import Generated
+from sruserve.server.engine.jobs import Generated, Keep
 
 
 class Completion:
@@ -47,6 +47,7 @@ class Completion:
         ]
         self._unfinished = len(self._choices)
         self.generated = 0  # tokens of all choices, as far as they have come
+        self._state_numbers = served.state_numbers(Keep.SNAPSHOT)
         self._echoes_much = echo_numbers(prompts, request) > LONG_CHARACTERS
         self._prompt_tokens = sum(len(prompt.ids) for prompt in prompts)
         self._cached_tokens = sum(prompt.start.steps for prompt in prompts if prompt.start)
@@ -99,7 +100,8 @@ class Completion:
 
     def is_much(self, pieces: Sequence[Generated]) -> bool:
         """Whether making a reply of these would hold up the event loop."""
-        return self._echoes_much or is_much(pieces)
+        states = self._state_numbers * sum(piece.state is not None for piece in pieces)
+        return self._echoes_much or states > LONG_CHARACTERS or is_much(pieces)
 
     @property
     def pieces(self) -> list[Generated]:
