@@ -139,8 +139,10 @@ class CompletionRoute(Route[CompletionRequest]):
             try:
                 yield completion
             finally:
-                # A client that leaves before it was told anything has used nobody knows how much.
-                if request.stream or (done.done() and not done.cancelled()):
+                # Where nothing was told, because the client left or at an error, nobody knows how
+                # much was used.
+                told = done.done() and not done.cancelled() and done.exception() is None
+                if request.stream or told:
                     spent.used = read + completion.generated
                 done.cancel()  # does nothing to a job that has ended
 
