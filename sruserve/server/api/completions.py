@@ -11,7 +11,7 @@ from sruserve.server.api.completion_reply import Completion
 from sruserve.server.api.completion_request import CompletionRequest
 from sruserve.server.api.constraints import Constraints
 from sruserve.server.api.events import Outbox, Room, next_stretches, send_events
-from sruserve.server.api.inputs import split_inputs, word_characters
+from sruserve.server.api.inputs import Tokens, split_inputs
 from sruserve.server.api.limits import InputLimits
 from sruserve.server.api.prompts import (
     Prompt,
@@ -129,7 +129,7 @@ class CompletionRoute(Route[CompletionRequest]):
                 keep=keep,
                 stream=outbox is not None,
                 sampling=sampling,
-                cost=cost + word_characters(prompt.start for prompt in prompts),
+                cost=cost + sum(len(prompt.start.word) for prompt in prompts if prompt.start),
                 deadline=deadline,
                 priority=served.tenant.priority(request.priority),
             )
@@ -157,11 +157,13 @@ class CompletionRoute(Route[CompletionRequest]):
         """The prompts, each with its state."""
         starts = await self.starts(call, request, served, len(given), cost)
 
-        def read(first: int, end: int) -> list[Prompt]:
+        def read(first: int, end: int, known: Tokens | None) -> list[Prompt]:
             some = zip(given[first:end], starts[first:end], strict=True)
-            return [read_prompt(request, served, one, start) for one, start in some]
+            return [read_prompt(request, served, one, start, known) for one, start in some]
 
-        return await self.read_inputs(call, served, given, starts, read)
+        return await self.read_inputs(
+            call, served, given, starts, "prompt", read, locate=request.echoes_logprobs
+        )
 
     async def _scored(
         self,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sruserve.server.api.completion_request import CompletionRequest
-from sruserve.server.api.inputs import Ids, encode_input, locate_input, sampler_key
+from sruserve.server.api.inputs import Ids, Tokens, encode_input, locate_input, sampler_key
 from sruserve.server.api.limits import text_numbers
 from sruserve.server.api.served import Served
 from sruserve.server.engine.jobs import Item, Logprobs, Snapshot
@@ -32,11 +32,15 @@ class Prompt:
 
 
 def read_prompt(
-    request: CompletionRequest, served: Served, given: str | list[int], start: Snapshot | None
+    request: CompletionRequest,
+    served: Served,
+    given: str | list[int],
+    start: Snapshot | None,
+    known: Tokens | None,
 ) -> Prompt:
-    """A prompt of a request with its state."""
-    ids, word = encode_input(served, given, start, "prompt")
-    offsets = _offsets(given, start, served) if request.echoes_logprobs else ()
+    """A prompt of a request with its state. known: what a long one was read as already."""
+    ids, word = encode_input(served, given, start, "prompt", known=known)
+    offsets = _offsets(given, start, served, known) if request.echoes_logprobs else ()
     return Prompt(ids, word, start, _text(given, served), offsets)
 
 
@@ -85,10 +89,12 @@ def new_numbers(prompts: Sequence[Prompt], request: CompletionRequest) -> int:
     return completions * request.token_limit * token_numbers(request)
 
 
-def _offsets(given: str | list[int], start: Snapshot | None, served: Served) -> list[int]:
+def _offsets(
+    given: str | list[int], start: Snapshot | None, served: Served, known: Tokens | None
+) -> list[int]:
     """Where in a prompt's text its tokens begin; what began before it begins with it."""
     if isinstance(given, str):
-        places = locate_input(served, given, start, "prompt", False)[1]
+        places = locate_input(served, given, start, "prompt", False, known)[1]
         begins: list[int] = places[:, 0].clip(0).tolist()
         return begins
     codec, at, offsets = served.model.codec, 0, []

@@ -10,6 +10,7 @@ from sruserve.server.api.inputs import (
     INPUT_CHARACTERS,
     LONG_CHARACTERS,
     MANY_STATES,
+    Tokens,
     encode_input,
     sampler_key,
     split_inputs,
@@ -42,9 +43,11 @@ class TextRoute(Route[Body]):
     """One result for each input, in their order. Subclasses say what a result looks like.
 
     prefix: what the ids of replies begin with.
+    locates: replies tell where in a text its tokens are.
     """
 
     prefix: ClassVar[str]
+    locates: ClassVar[bool] = False
 
     async def answer(self, call: Call, request: Body, served: Served, cost: int) -> None:
         async with self.computed(call, request, served, cost) as results:
@@ -102,17 +105,24 @@ class TextRoute(Route[Body]):
         inputs = split_inputs(request.input, self.limits, "input")
         starts = await self.starts(caller, request, served, len(inputs), cost)
 
-        def read(first: int, end: int) -> list[Item]:
+        def read(first: int, end: int, known: Tokens | None) -> list[Item]:
             some = zip(inputs[first:end], starts[first:end], strict=True)
-            return [self.text_item(request, served, given, start) for given, start in some]
+            return [self.text_item(request, served, given, start, known) for given, start in some]
 
-        return await self.read_inputs(caller, served, inputs, starts, read)
+        return await self.read_inputs(
+            caller, served, inputs, starts, "input", read, more=request.more, locate=self.locates
+        )
 
     def text_item(
-        self, request: Body, served: Served, given: str | list[int], start: Snapshot | None
+        self,
+        request: Body,
+        served: Served,
+        given: str | list[int],
+        start: Snapshot | None,
+        known: Tokens | None,
     ) -> Item:
-        """The item of a text or a list of ids."""
-        ids, word = encode_input(served, given, start, "input", request.more)
+        """The item of a text or a list of ids. known: what a long text was read as already."""
+        ids, word = encode_input(served, given, start, "input", request.more, known)
         return Item(ids, start, word, request.more, *sampler_key(start))
 
     def kind(self, request: Body) -> Kind:
