@@ -90,9 +90,11 @@ def test_what_is_too_long_is_refused_without_the_event_loop(
 
     monkeypatch.setattr(module, "json_bytes", noted)
     monkeypatch.setattr(module, "long_json", noted)
-    for field, given in (("regex", "a" * 262_145), ("json_schema", {"enum": ["a" * 262_144]})):
-        message = refusal(complete(client, **{field: given}), 422, "invalid_request", field)
-        assert "262144 bytes" in message
+    long: dict[str, Any] = {"regex": "a" * 262_145, "json_schema": {"enum": ["a" * 262_144]}}
+    for field, given in long.items():
+        asked = body(**{field: given})
+        reply = client.post("/v1/completions", json=asked)
+        assert "262144 bytes" in refusal(reply, 422, "invalid_request", field)
     assert threads == ["offload"]
 
 

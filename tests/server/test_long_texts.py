@@ -55,7 +55,9 @@ def told(reply: httpx.Response) -> Any:
     """What a reply says, without what differs between two of them."""
     assert reply.status_code == 200, reply.text
     body = reply.json()
-    results = body.get("results", body.get("choices")) if isinstance(body, dict) else body
+    results: list[Any] = body
+    if isinstance(body, dict):
+        results = body["results" if "results" in body else "choices"]
     return [
         {name: value for name, value in each.items() if name != "state"}
         if isinstance(each, dict)
