@@ -62,6 +62,13 @@ class Codec(Protocol):
         """
         ...
 
+    def parts(self, text: str, most: int) -> list[str]:
+        """Cut a text where its ids are those of its parts, into about `most` characters each.
+
+        Only the last part may leave a word unfinished.
+        """
+        ...
+
 
 def token_text(codec: Codec | None, token: int) -> str:
     """A token as text; one that is no text alone as its bytes, in OpenAI's way."""
@@ -113,7 +120,7 @@ class Words:
         self._check(text)
         if len(text) <= _LONG:
             return np.array(self._ids_by_piece(text), np.int64), word
-        return np.concatenate([self._ids_of(part) for part in _parts(text)]), word
+        return np.concatenate([self._ids_of(part) for part in _parts(text, _PART)]), word
 
     def locate(self, text: str, word: str = "", more: bool = False) -> tuple[Ids, Ids, str]:
         held = len(word)
@@ -127,6 +134,9 @@ class Words:
             ids.extend(found)
             places.extend([start + place for place in within])
         return np.array(ids, np.int64), np.array(places, np.int64).reshape(-1, 2), word
+
+    def parts(self, text: str, most: int) -> list[str]:
+        return list(_parts(text, most))
 
     def _check(self, text: str) -> None:
         """Raise `TextError` if normalizers might make one of its words too long."""
@@ -256,6 +266,11 @@ class Bytes:
         first: Ids = np.cumsum(data & 0xC0 != 0x80, dtype=np.int64) - 1 - len(word)
         return ids, np.stack([first, first + 1], 1), rest
 
+    def parts(self, text: str, most: int) -> list[str]:
+        """The whole text, which takes little time."""
+        del most
+        return [text]
+
 
 def _finished(text: str, more: bool) -> tuple[str, str]:
     """The text up to the word that may go on, and that word."""
@@ -267,16 +282,16 @@ def _finished(text: str, more: bool) -> tuple[str, str]:
     return text[:end], text[end:]
 
 
-def _parts(text: str) -> Iterator[str]:
-    """A text in parts that end with white space, few of them longer than `_PART`.
+def _parts(text: str, most: int) -> Iterator[str]:
+    """A text in parts that end with white space, few of them longer than `most`.
 
     Only a word that is longer itself makes a longer part.
     """
     at = 0
-    while len(text) - at > _PART:
-        end = _behind_last_space(text, at, at + _PART)
+    while len(text) - at > most:
+        end = _behind_last_space(text, at, at + most)
         if end == at:
-            found = _SPACE.search(text, at + _PART)
+            found = _SPACE.search(text, at + most)
             end = found.end() if found else len(text)
         yield text[at:end]
         at = end

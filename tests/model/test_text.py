@@ -74,6 +74,31 @@ def test_places_are_those_of_the_whole_text_and_ids_those_of_encode(
         assert found == places.tolist()
 
 
+@given(
+    text=st.text("howfarist? .'\t\n\u3000é", max_size=40),
+    word=st.text("how'?", max_size=4),
+    more=st.booleans(),
+    most=st.integers(1, 40),
+)
+def test_parts_of_a_text_give_the_ids_and_places_of_the_whole(
+    words: Words, text: str, word: str, more: bool, most: int
+) -> None:
+    for codec in (words, Bytes(list(range(256)))):
+        parts = codec.parts(text, most) or [""]
+        assert "".join(parts) == text
+        ids, places, rest, before, begin = [], [], "", word, 0
+        for number, part in enumerate(parts, 1):
+            assert rest == ""
+            found, located, rest = codec.locate(part, before, more and number == len(parts))
+            encoded, _ = codec.encode(part, before, more and number == len(parts))
+            assert encoded.tolist() == found.tolist()
+            ids += found.tolist()
+            places += (located + begin).tolist()
+            before, begin = "", begin + len(part)
+        whole, located, left = codec.locate(text, word, more)
+        assert (ids, places, rest) == (whole.tolist(), located.tolist(), left)
+
+
 def test_a_place_is_that_of_a_word_or_of_a_bytes_character(words: Words) -> None:
     text = "how  far, Denver?"
     found = [text[begin:end] for begin, end in words.locate(text)[1].tolist()]

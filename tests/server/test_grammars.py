@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ import pytest
 
 from sruserve.server.api import constraints as module
 from sruserve.server.api.constraints import MOST_WAITING_OF_ONE, Constraints
+from sruserve.server.api.long_json import long_json
 from sruserve.server.app import Application
 from sruserve.server.engine import grammar_host
 from sruserve.server.engine.alphabet import Alphabet
@@ -75,6 +77,25 @@ def stopped(grammars: Constraints, client: httpx.Client) -> Iterator[None]:
         yield
     finally:
         os.kill(grammars.host.pid, signal.SIGCONT)
+
+
+def test_what_is_too_long_is_refused_without_the_event_loop(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+
+    def noted(value: object) -> bytes:
+        threads.append(threading.current_thread().name.split()[0])
+        return long_json(value)
+
+    monkeypatch.setattr(module, "json_bytes", noted)
+    monkeypatch.setattr(module, "long_json", noted)
+    long: dict[str, Any] = {"regex": "a" * 262_145, "json_schema": {"enum": ["a" * 262_144]}}
+    for field, given in long.items():
+        asked = body(**{field: given})
+        reply = client.post("/v1/completions", json=asked)
+        assert "262144 bytes" in refusal(reply, 422, "invalid_request", field)
+    assert threads == ["offload"]
 
 
 HOSTILE: list[dict[str, Any]] = [

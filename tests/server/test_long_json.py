@@ -12,7 +12,7 @@ from sruserve.server.api.call import json_bytes
 from sruserve.server.api.long_json import listed, long_json
 
 ANY = st.recursive(
-    st.none() | st.booleans() | st.integers(-9, 9) | st.floats() | st.text(max_size=3),
+    st.none() | st.booleans() | st.integers(-9, 9) | st.floats() | st.text(max_size=40),
     lambda inner: st.lists(inner, max_size=9) | st.dictionaries(st.text(), inner, max_size=5),
     max_leaves=60,
 )
@@ -21,6 +21,9 @@ LONG: list[Any] = [
     {"top": [None, *[{"a": 0.5, "b": 1}] * 9000], "text": "é" * 9000},
     [0.25] * 20_000,
     [[[1, 2], []]] * 4000,
+    [{"text": "a" * 9000}] * 100,
+    ["é" * 9000] * 100,
+    {"text": ['"', "\n\u2028é" * 90_000]},
 ]
 
 
@@ -48,6 +51,8 @@ def test_no_piece_holds_many_values(value: Any, monkeypatch: pytest.MonkeyPatch)
 def leaves(value: object) -> int:
     if isinstance(value, dict):
         return sum(map(leaves, value.values()))
+    if isinstance(value, str):
+        return 1 + len(value) // 16
     return sum(map(leaves, value)) if isinstance(value, list) else 1
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
@@ -11,6 +11,8 @@ import pytest
 import websockets.sync.client as websockets
 
 from sruserve.model.text import Bytes
+from sruserve.server.api import completion_reply, frames
+from sruserve.server.api.choices import Choice
 from sruserve.server.api.events import Outbox, Room
 from sruserve.server.app import Application
 from sruserve.server.budget import Budget
@@ -21,12 +23,13 @@ from tests.server.test_bad_input import COMPLETE, post, refusal
 from tests.server.test_clients_that_leave import connect, metric, until
 
 MOST = 1000  # numbers of one reply
+WORDS = {"model": "words", "echo": True, "n": 10}
 
 
 @pytest.fixture(scope="module")
 def running(serve: Serve) -> Iterator[tuple[httpx.Client, Application]]:
     """A server whose replies are short."""
-    with serve("characters", "ids", max_body_bytes=8 * MOST) as running:
+    with serve("characters", "ids", "words", max_body_bytes=8 * MOST) as running:
         yield running
 
 
@@ -44,13 +47,26 @@ def small(running: tuple[httpx.Client, Application]) -> httpx.Client:
         ({"max_tokens": 101, "n": 10}, {"max_tokens": 100, "n": 10}),
         ({"max_tokens": 501, "return_token_ids": True}, {"max_tokens": 501}),
         ({"prompt": "a" * 100, "echo": True, "n": 10}, {"prompt": "a" * 100, "n": 10}),
+        (WORDS | {"prompt": "a" + 399 * " "}, WORDS | {"prompt": "a" + 195 * " "}),
+        (WORDS | {"prompt": "a" + 399 * " ", "stream": True}, WORDS | {"prompt": "a"}),
+        (WORDS | {"prompt": "é" * 99}, WORDS | {"prompt": "é" * 98}),
     ],
-    ids=["log-probabilities", "none of others", "n", "text alone", "token ids", "an echo"],
+    ids=[
+        "log-probabilities",
+        "none of others",
+        "n",
+        "text alone",
+        "token ids",
+        "an echo",
+        "spaces",
+        "a stream",
+        "a word",
+    ],
 )
 def test_a_completion_is_counted_before_it_is_made(
     small: httpx.Client, beyond: dict[str, Any], within: dict[str, Any]
 ) -> None:
-    body = {"prompt": "a", "max_tokens": 1}
+    body = {"model": "characters", "prompt": "a", "max_tokens": 1}
     reply = post(small, COMPLETE, body | beyond)
     message = refusal(reply, 422, "input_too_long")
     assert "lower `max_tokens`, `n` or `logprobs`" in message
@@ -98,6 +114,56 @@ def test_a_stream_may_say_more_than_a_whole_reply_as_long_as_its_client_reads(
                 (choice,) = json.loads(socket.recv(30))["choices"]
                 tokens += len(choice["logprobs"]["tokens"])
         assert tokens == 800
+
+
+def test_a_long_echo_is_written_on_a_thread(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+
+    def note(made: Any) -> Callable[..., Any]:
+        def noted(*given: Any) -> Any:
+            threads.append(threading.current_thread().name.split()[0])
+            return made(*given)
+
+        return noted
+
+    monkeypatch.setattr(Choice, "part", note(Choice.part))
+    monkeypatch.setattr(frames, "_text", note(frames._text))
+    prompt = "a" + 100_000 * " "
+    body = {"model": "words", "prompt": prompt, "max_tokens": 1, "echo": True}
+    assert prompt in post(client, COMPLETE, body).text
+    assert prompt in post(client, COMPLETE, body | {"stream": True}).text
+    url = f"{client.base_url}/v1/stream".replace("http", "ws", 1)
+    with websockets.connect(url, compression=None) as socket:
+        socket.send(json.dumps(body))
+        assert prompt in str(socket.recv(30))
+    assert set(threads) == {"offload"}
+    threads.clear()
+    post(client, COMPLETE, body | {"prompt": "a"})
+    assert "offload" not in threads
+
+
+def test_a_few_long_states_are_sealed_on_a_thread(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+    part = Choice.part
+
+    def noted(*given: Any) -> Any:
+        threads.append(threading.current_thread().name.split()[0])
+        return part(*given)
+
+    monkeypatch.setattr(Choice, "part", noted)
+    body = {"model": "characters", "prompt": "a", "max_tokens": 1, "n": 4}
+    for most, want in ((1 << 13, set()), (1 << 5, {"offload"})):
+        monkeypatch.setattr(completion_reply, "LONG_CHARACTERS", most)
+        threads.clear()
+        assert post(client, COMPLETE, body | {"return_state": True}).status_code == 200
+        assert set(threads) & {"offload"} == want
+    threads.clear()
+    assert post(client, COMPLETE, body).status_code == 200
+    assert "offload" not in threads
 
 
 def test_everything_that_was_counted_is_given_back(

@@ -9,11 +9,15 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
+from sruserve.server.engine.engine import Engine
+from sruserve.server.engine.jobs import Generated, Job
 from sruserve.server.errors import (
+    EngineFailure,
     NotFinite,
     Overloaded,
     RateLimited,
@@ -21,7 +25,7 @@ from sruserve.server.errors import (
     Unauthorized,
 )
 from sruserve.server.settings import SettingsError, load_settings
-from sruserve.server.tenants import KeyEntry, Tenant, Tenants, read_keys
+from sruserve.server.tenants import KeyEntry, Spent, Tenant, Tenants, read_keys
 from tests.server.conftest import CHARACTERS, Serve
 from tests.server.test_clients_that_leave import until
 
@@ -169,6 +173,30 @@ def test_who_leaves_while_a_prompt_is_scored_pays_for_it(serve: Serve) -> None:
         until(lambda: application.lifecycle.active == 0)
         reply = client.post(COMPLETE, json={"prompt": "a"}, headers=bearer(ACME))
         assert reply.json()["error"]["code"] == "rate_limited"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_completion_that_fails_counts_what_it_may_have_used(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    used: list[int | None] = []
+    leave = Spent.__exit__
+
+    def fail(_: Engine, job: Job) -> None:
+        if stream:
+            job.deliver(0, Generated("a", [1, 2, 3]))
+        job.loop.call_soon(job.done.set_exception, EngineFailure("so"))
+
+    def noted(spent: Spent, *error: Any) -> None:
+        used.append(spent.used)
+        leave(spent, *error)
+
+    monkeypatch.setattr(Engine, "submit", fail)
+    monkeypatch.setattr(Spent, "__exit__", noted)
+    with serve("characters") as (client, _):
+        asked = {"prompt": "ab", "max_tokens": 50, "stream": stream}
+        client.post("/v1/completions", json=asked)
+    assert used == [2 + 3 if stream else None]
 
 
 LIMITED = KeyEntry(key=ACME, steps_per_second=10)

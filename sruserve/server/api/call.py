@@ -74,6 +74,13 @@ class Caller(Protocol):
         """Wait for a job. If the client leaves first, withdraw it and raise `ClientGone`."""
         ...
 
+    def count_more(self, limits: InputLimits, size: int) -> None:
+        """Count what is read beside the body, unless it is short, until `submitted`.
+
+        Raises `Overloaded`.
+        """
+        ...
+
     def submitted(self) -> None:
         """The job is in a queue, which counts the request from now on."""
         ...
@@ -204,6 +211,13 @@ class Call:
             self._body = limits.count_body(size)
         else:
             self._body.resize(size if size > FREE_BYTES else 0)
+
+    def count_more(self, limits: InputLimits, size: int) -> None:
+        """Count what is read beside the body, too; raises `Overloaded`."""
+        if self._body is None:
+            self._body = limits.count_body(size)
+        elif size > FREE_BYTES:
+            self._body.grow(size)
 
     def submitted(self) -> None:
         """Count the body no more: its job is in a queue, or the request has ended."""

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from sruserve.server.api.call import Caller
-from sruserve.server.api.inputs import Ids, encode_input, split_inputs
+from sruserve.server.api.inputs import Ids, Tokens, encode_input, split_inputs
 from sruserve.server.api.requests import ClassifyRequest
 from sruserve.server.api.sequences import SequenceRoute
 from sruserve.server.api.served import Served
@@ -64,16 +64,21 @@ class ClassifyRoute(SequenceRoute[ClassifyRequest]):
                 "each",
                 param=_PAIR,
             )
-        both = [*firsts, *seconds]
-
-        def read(first: int, end: int) -> list[Ids]:
-            fields = ("input" if i < len(firsts) else _PAIR for i in range(first, end))
-            some = zip(both[first:end], fields, strict=True)
-            return [encode_input(served, given, None, field)[0] for given, field in some]
-
-        ids = await self.read_inputs(caller, served, both, read)
-        pairs = zip(ids[: len(firsts)], ids[len(firsts) :], strict=True)
+        first = await self.read_ids(caller, served, firsts, "input")
+        second = await self.read_ids(caller, served, seconds, _PAIR)
+        pairs = zip(first, second, strict=True)
         return [Item(np.concatenate(pair), first=len(pair[0])) for pair in pairs]
+
+    async def read_ids(
+        self, caller: Caller, served: Served, inputs: Sequence[str | list[int]], field: str
+    ) -> list[Ids]:
+        """The ids of whole inputs."""
+
+        def read(first: int, end: int, known: Tokens | None) -> list[Ids]:
+            some = inputs[first:end]
+            return [encode_input(served, each, None, field, known=known)[0] for each in some]
+
+        return await self.read_inputs(caller, served, inputs, [None] * len(inputs), field, read)
 
     def result(self, served: Served, item: Item, result: Classified) -> dict[str, Any]:
         del item

@@ -6,13 +6,14 @@ from time import perf_counter, time
 from typing import Any
 
 from sruserve.server.api.call import Call, json_bytes
-from sruserve.server.api.choices import LONG_TOKENS, Choice, is_much
+from sruserve.server.api.choices import Choice, is_much
 from sruserve.server.api.completion_request import CompletionRequest
 from sruserve.server.api.events import Outbox, data
+from sruserve.server.api.inputs import LONG_CHARACTERS
 from sruserve.server.api.long_json import long_json
-from sruserve.server.api.prompts import Prompt
+from sruserve.server.api.prompts import Prompt, echo_numbers
 from sruserve.server.api.served import Served
-from sruserve.server.engine.jobs import Generated
+from sruserve.server.engine.jobs import Generated, Keep
 
 
 class Completion:
@@ -46,8 +47,8 @@ class Completion:
         ]
         self._unfinished = len(self._choices)
         self.generated = 0  # tokens of all choices, as far as they have come
-        echoed = n * sum(len(prompt.logprobs) for prompt in prompts)
-        self._echoes_much = echoed > LONG_TOKENS
+        self._state_numbers = served.state_numbers(Keep.SNAPSHOT)
+        self._echoes_much = echo_numbers(prompts, request) > LONG_CHARACTERS
         self._prompt_tokens = sum(len(prompt.ids) for prompt in prompts)
         self._cached_tokens = sum(prompt.start.steps for prompt in prompts if prompt.start)
         self._header = {
@@ -99,7 +100,8 @@ class Completion:
 
     def is_much(self, pieces: Sequence[Generated]) -> bool:
         """Whether making a reply of these would hold up the event loop."""
-        return self._echoes_much or is_much(pieces)
+        states = self._state_numbers * sum(piece.state is not None for piece in pieces)
+        return self._echoes_much or states > LONG_CHARACTERS or is_much(pieces)
 
     @property
     def pieces(self) -> list[Generated]:

@@ -11,7 +11,7 @@ from sruserve.server.api.completion_reply import Completion
 from sruserve.server.api.completion_request import CompletionRequest
 from sruserve.server.api.constraints import Constraints
 from sruserve.server.api.events import Outbox, Room, next_stretches, send_events
-from sruserve.server.api.inputs import split_inputs
+from sruserve.server.api.inputs import Tokens, split_inputs
 from sruserve.server.api.limits import InputLimits
 from sruserve.server.api.prompts import (
     Prompt,
@@ -19,6 +19,7 @@ from sruserve.server.api.prompts import (
     echo_numbers,
     new_numbers,
     read_prompt,
+    states_numbers,
     token_numbers,
 )
 from sruserve.server.api.route import Route, run_job
@@ -89,10 +90,10 @@ class CompletionRoute(Route[CompletionRequest]):
         deadline, keep = self.deadline(request), served.keep(request)
         given = split_inputs(request.prompt, self.limits, "prompt")
         check_completions(request, len(given) * (request.n or 1), self.limits)
-        constraint = await self._constraints.of(call, request, served, deadline)
+        constraint = await self._constraints.of(call, request, served, deadline, cost)
         sampling = read_sampling(request, served, constraint)
         prompts = await self._prompts(call, request, served, given, cost)
-        state_numbers = len(prompts) * (request.n or 1) * served.state_numbers(keep)
+        state_numbers = states_numbers(prompts, request, served.state_numbers(keep))
         waiting_states = self._waiting_states(request, state_numbers)
         items = choices_of(prompts, request)
         read = sum(len(item.inputs) for item in items)
@@ -128,7 +129,7 @@ class CompletionRoute(Route[CompletionRequest]):
                 keep=keep,
                 stream=outbox is not None,
                 sampling=sampling,
-                cost=cost,
+                cost=cost + sum(len(prompt.start.word) for prompt in prompts if prompt.start),
                 deadline=deadline,
                 priority=served.tenant.priority(request.priority),
             )
@@ -138,8 +139,10 @@ class CompletionRoute(Route[CompletionRequest]):
             try:
                 yield completion
             finally:
-                # A client that leaves before it was told anything has used nobody knows how much.
-                if request.stream or (done.done() and not done.cancelled()):
+                # Where nothing was told, because the client left or at an error, nobody knows how
+                # much was used.
+                told = done.done() and not done.cancelled() and done.exception() is None
+                if request.stream or told:
                     spent.used = read + completion.generated
                 done.cancel()  # does nothing to a job that has ended
 
@@ -154,11 +157,13 @@ class CompletionRoute(Route[CompletionRequest]):
         """The prompts, each with its state."""
         starts = await self.starts(call, request, served, len(given), cost)
 
-        def read(first: int, end: int) -> list[Prompt]:
+        def read(first: int, end: int, known: Tokens | None) -> list[Prompt]:
             some = zip(given[first:end], starts[first:end], strict=True)
-            return [read_prompt(request, served, one, start) for one, start in some]
+            return [read_prompt(request, served, one, start, known) for one, start in some]
 
-        return await self.read_inputs(call, served, given, read, starts)
+        return await self.read_inputs(
+            call, served, given, starts, "prompt", read, locate=request.echoes_logprobs
+        )
 
     async def _scored(
         self,

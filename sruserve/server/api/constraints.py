@@ -11,6 +11,7 @@ from weakref import ref
 from sruserve.server.api.call import Caller, json_bytes
 from sruserve.server.api.completion_request import CompletionRequest, Schema
 from sruserve.server.api.line import Line
+from sruserve.server.api.long_json import long_json
 from sruserve.server.api.served import Served
 from sruserve.server.budget import Budget
 from sruserve.server.engine.alphabet import Alphabet
@@ -20,6 +21,7 @@ from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.grammar_host import GrammarHost
 from sruserve.server.engine.grammar_memory import GrammarMemory, Taken
 from sruserve.server.errors import DeadlineExceeded, InvalidRequest, NoProcess, Overloaded
+from sruserve.server.offload import LONG_BYTES, off_loop
 
 MOST_PROCESSES, _LEAST_PROCESSES = 64, 2
 MOST_WAITING, MOST_WAITING_OF_ONE = 64, 32
@@ -50,9 +52,16 @@ class Constraints:
         self._large = Budget(_MOST_LARGE, _too_large, 1)
 
     async def of(
-        self, caller: Caller, request: CompletionRequest, served: Served, deadline: float
+        self,
+        caller: Caller,
+        request: CompletionRequest,
+        served: Served,
+        deadline: float,
+        cost: int,
     ) -> ConfinedConstraint | None:
         """What the text of a request has to match, if anything.
+
+        cost: bytes of the request, and so the most of a schema in it.
 
         Raises `InvalidRequest`, `ConstraintUnsatisfiable`, `Overloaded` when too many others wait
         for theirs, or `DeadlineExceeded` at the deadline, or when the wait has been long.
@@ -61,9 +70,13 @@ class Constraints:
         if asked is None:
             return None
         field, given = asked
-        said = json_bytes(given)
+        if isinstance(given, str) and len(given) > _MOST_BYTES:
+            raise _too_long(field)
+        long = cost > LONG_BYTES
+        write = long_json if long else json_bytes
+        said = await off_loop(long, write, given, cost=cost, caller=caller)
         if len(said) > _MOST_BYTES:
-            raise InvalidRequest(f"'{field}' has {len(said)} bytes; simplify it", param=field)
+            raise _too_long(field)
         # a process is asked by one engine's thread alone
         engine = served.engine.number.to_bytes(8, "big")
         key = sha256(engine + served.tenant.id + field.encode() + b"\0" + said).digest()
@@ -252,6 +265,10 @@ def _asked(request: CompletionRequest) -> tuple[str, str | Schema] | None:
         return "json_schema", request.json_schema
     schema = request.schema_of_format
     return None if schema is None else ("response_format", schema)
+
+
+def _too_long(field: str) -> InvalidRequest:
+    return InvalidRequest(f"'{field}' has more than {_MOST_BYTES} bytes; simplify it", param=field)
 
 
 def _too_many() -> Overloaded:

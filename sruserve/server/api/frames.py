@@ -248,7 +248,7 @@ class Frames(Endpoint):
         parts = self._complete.parts(frame, request, view, frame.cost)
         async with aclosing(parts):
             async for part in parts:
-                await frame.tell(part, much=request.echoes_logprobs)
+                await frame.tell(part, much=bool(request.echo))
         stream.state = view.take_end()
 
 

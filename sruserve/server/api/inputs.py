@@ -1,8 +1,9 @@
 """From the `input` or `prompt` of a request to the arrays that a job holds."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,24 +58,47 @@ def check_inputs(count: int, limits: InputLimits, field: str) -> None:
         )
 
 
-def is_long(
-    served: Served,
-    inputs: Sequence[str | list[int]],
-    starts: Sequence[Snapshot | None] = (),
-) -> bool:
-    """Whether reading the inputs, each behind its start, would hold up the event loop."""
-    size = sum(map(len, inputs)) + INPUT_CHARACTERS * len(inputs)
-    for start in starts:
-        if start is not None:
-            size += len(start.word)
-    return size > served.long_characters
-
-
 def opens_long(state: State | None) -> bool:
     """Whether opening the states would hold up the event loop."""
     if state is None or isinstance(state, str):
         return len(state or "") > LONG_BYTES
     return len(state) > MANY_STATES or sum(len(one or "") for one in state) > LONG_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """What a text was read as.
+
+    ids: (tokens). places: (tokens, 2), of each id in the text; None: they were not asked for.
+    word: what is left unfinished.
+    """
+
+    ids: Ids
+    places: Ids | None
+    word: str
+
+    @classmethod
+    def joined(cls, parts: Sequence[str], read: Sequence["Tokens"]) -> Self:
+        """Those of a text by those of its parts."""
+        begins = accumulate(map(len, parts), initial=0)
+        places = [
+            tokens.places + begin
+            for tokens, begin in zip(read, begins, strict=False)
+            if tokens.places is not None
+        ]
+        ids = np.concatenate([tokens.ids for tokens in read])
+        return cls(ids, np.concatenate(places) if places else None, read[-1].word)
+
+
+def read_part(codec: Codec, text: str, word: str, more: bool, field: str, locate: bool) -> Tokens:
+    """A part of a text that goes on with `word`."""
+    try:
+        if locate:
+            return Tokens(*codec.locate(text, word, more))
+        ids, word = codec.encode(text, word, more)
+    except TextError as error:
+        raise _unfit(error, field) from error
+    return Tokens(ids, None, word)
 
 
 def encode_input(
@@ -83,38 +107,52 @@ def encode_input(
     start: Snapshot | None,
     field: str,
     more: bool = False,
+    known: Tokens | None = None,
 ) -> tuple[Ids, str]:
-    """The ids of one input, and the word that it leaves unfinished."""
+    """The ids of one input, and the word that it leaves unfinished.
+
+    known: what it was read as already.
+    """
     model, held = served.model, start.word if start is not None else ""
-    with _explained(field):
-        if isinstance(given, str):
+    try:
+        if known is not None:
+            ids, word = known.ids, known.word
+        elif isinstance(given, str):
             ids, word = _codec(served, field).encode(given, held, more)
         else:
             ids, word = check_ids(given, model, field), ""
             if held and model.codec is not None:  # ids begin a new word
                 ids = np.concatenate([model.codec.encode("", held)[0], ids])
+    except TextError as error:
+        raise _unfit(error, field) from error
     _check_not_empty(ids, given, start, field, more)
     return ids, word
 
 
 def locate_input(
-    served: Served, given: str, start: Snapshot | None, field: str, more: bool
+    served: Served,
+    given: str,
+    start: Snapshot | None,
+    field: str,
+    more: bool,
+    known: Tokens | None = None,
 ) -> tuple[Ids, Ids, str]:
     """As `encode_input` of a text, with each id's place in it, (ids, 2)."""
-    held = start.word if start is not None else ""
-    with _explained(field):
-        ids, places, word = _codec(served, field).locate(given, held, more)
+    if known is not None and known.places is not None:
+        ids, places, word = known.ids, known.places, known.word
+    else:
+        held = start.word if start is not None else ""
+        try:
+            ids, places, word = _codec(served, field).locate(given, held, more)
+        except TextError as error:
+            raise _unfit(error, field) from error
     _check_not_empty(ids, given, start, field, more)
     return ids, places, word
 
 
-@contextmanager
-def _explained(field: str) -> Iterator[None]:
+def _unfit(error: TextError, field: str) -> UnfitInput:
     """What the vocabulary refuses is the fault of a field."""
-    try:
-        yield
-    except TextError as error:
-        raise UnfitInput(str(error), code=error.code, param=field) from error
+    return UnfitInput(str(error), code=error.code, param=field)
 
 
 def _codec(served: Served, field: str) -> Codec:

@@ -7,6 +7,7 @@ from sruserve.server.errors import Overloaded
 from sruserve.server.intake import FREE_BYTES
 from sruserve.server.offload import owner
 
+_TEXT_BYTES = 4  # of UTF-8, which count as a number
 # A reply may have so many numbers beside the budget, so that small requests are always answered.
 FREE_NUMBERS = 256
 
@@ -17,8 +18,8 @@ class InputLimits:
 
     input_bytes: of one text; also its token ids, or steps of features.
     new_tokens: of all completions of the request together.
-    reply_numbers: the numbers of one reply: of its tokens, steps, labels and states. While a reply
-        is made, a number takes about 60 bytes of memory.
+    reply_numbers: the numbers of one reply: of its tokens, steps, labels, states and echoed texts.
+        While a reply is made, a number takes about 60 bytes of memory.
     unsent_numbers: the same for all replies of a worker that are not sent yet.
     replies: the budget of `unsent_numbers`. A tenant with an API key gets at most half of it.
     queue_bytes: of the bodies that wait.
@@ -52,6 +53,12 @@ class InputLimits:
     def count_body(self, size: int) -> Hold:
         """Count a body that is read, unless it is short; raises `Overloaded`."""
         return self.reading.hold(size if size > FREE_BYTES else 0, owner.get())
+
+
+def text_numbers(text: str | bytes) -> int:
+    """How many numbers of a reply are about as long as a text, or as its bytes."""
+    exact = isinstance(text, bytes) or text.isascii()
+    return len(text) // _TEXT_BYTES if exact else len(text)
 
 
 def _reads_too_much() -> Overloaded:

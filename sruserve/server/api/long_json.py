@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from sruserve.server.api.call import json_bytes
 
 _MOST = 4096  # values that are encoded in one go: about a millisecond
+_CHARACTERS = 16  # of a text, which take about as long as a value
 
 
 def long_json(value: object) -> bytes:
@@ -31,6 +32,11 @@ def _pieces(value: object) -> Iterator[bytes]:
             yield from _pieces(each)
             before = b","
         yield b"}"
+    elif isinstance(value, str):
+        yield b'"'
+        for at in range(0, len(value), _MOST * _CHARACTERS):
+            yield json_bytes(value[at : at + _MOST * _CHARACTERS])[1:-1]
+        yield b'"'
     else:
         assert isinstance(value, list)
         yield b"["
@@ -57,11 +63,16 @@ def _groups(values: list[Any]) -> Iterator[list[Any]]:
 
 
 def _weight(value: object) -> int:
-    """About how many values there are; a list that begins with a number holds nothing longer."""
+    """About how many values there are; a list that begins with a number holds nothing longer.
+
+    A long text counts as the values that take as much time.
+    """
     if isinstance(value, dict):
         return 1 + sum(map(_weight, value.values()))
+    if isinstance(value, str):
+        return 1 + len(value) // _CHARACTERS
     if not isinstance(value, list) or not value:
         return 1
-    if isinstance(value[0], float | int | str):
+    if isinstance(value[0], float | int):
         return len(value)
     return sum(map(_weight, value))

@@ -9,12 +9,12 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from sruserve.server.api.call import Call, json_bytes
 from sruserve.server.api.classify import ClassifyRoute
 from sruserve.server.api.endpoint import Endpoint
-from sruserve.server.api.inputs import check_inputs, is_long
+from sruserve.server.api.inputs import LONG_CHARACTERS, check_inputs
 from sruserve.server.api.long_json import long_json
 from sruserve.server.api.requests import ClassifyRequest
 from sruserve.server.api.served import Served
 from sruserve.server.api.texts import Results
-from sruserve.server.api.truncation import Side, truncate
+from sruserve.server.api.truncation import Side, cut_ids, cut_text
 from sruserve.server.errors import (
     Draining,
     EmptyInput,
@@ -90,11 +90,7 @@ class PredictEndpoint(Endpoint):
         served.check_admission(cost)
         texts: Sequence[Sequence[Any]] = _entries(served, asked.inputs)
         if asked.truncate:
-            given = (served, texts, asked.truncation_direction)
-            long = is_long(served, [text for entry in texts for text in entry])
-            texts = await off_loop(
-                long, self._truncate, *given, cost=cost, caller=call, pool=served.pool
-            )
+            texts = await self._truncated(call, served, texts, asked.truncation_direction, cost)
         request = ClassifyRequest().model_copy(
             update={
                 "input": [entry[0] for entry in texts],
@@ -111,11 +107,23 @@ class PredictEndpoint(Endpoint):
         body = json_bytes({"error": problem.message, "error_type": kind})
         await call.refuse_as(problem, problem.status, body)
 
-    def _truncate(
-        self, served: Served, texts: Sequence[Sequence[str]], side: Side
-    ) -> list[Sequence[Any]]:
+    async def _truncated(
+        self, call: Call, served: Served, texts: Sequence[Sequence[str]], side: Side, cost: int
+    ) -> Sequence[Sequence[Any]]:
+        """The inputs, or their ids where a model that reads them whole reads too many."""
         most = self._route.limits.input_bytes
-        return [truncate(served, entry, most, self._whole_steps, side) for entry in texts]
+
+        def cut() -> list[list[str]]:
+            return [[cut_text(text, most, side) for text in entry] for entry in texts]
+
+        short = await off_loop(cost > LONG_CHARACTERS, cut, cost=cost, caller=call)
+        if served.model.network.streams:
+            return short
+        flat = [text for entry in short for text in entry]
+        ids = iter(await self._route.read_ids(call, served, flat, "inputs"))
+        read = [[next(ids) for _ in entry] for entry in short]
+        pairs = zip(read, short, strict=True)
+        return [cut_ids(each, self._whole_steps, side) or entry for each, entry in pairs]
 
 
 def _is_entry(entry: object) -> bool:

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sruserve.server.api.completion_request import CompletionRequest
-from sruserve.server.api.inputs import Ids, encode_input, locate_input, sampler_key
+from sruserve.server.api.inputs import Ids, Tokens, encode_input, locate_input, sampler_key
+from sruserve.server.api.limits import text_numbers
 from sruserve.server.api.served import Served
 from sruserve.server.engine.jobs import Item, Logprobs, Snapshot
 
@@ -31,11 +32,15 @@ class Prompt:
 
 
 def read_prompt(
-    request: CompletionRequest, served: Served, given: str | list[int], start: Snapshot | None
+    request: CompletionRequest,
+    served: Served,
+    given: str | list[int],
+    start: Snapshot | None,
+    known: Tokens | None,
 ) -> Prompt:
-    """A prompt of a request with its state."""
-    ids, word = encode_input(served, given, start, "prompt")
-    offsets = _offsets(given, start, served) if request.echoes_logprobs else ()
+    """A prompt of a request with its state. known: what a long one was read as already."""
+    ids, word = encode_input(served, given, start, "prompt", known=known)
+    offsets = _offsets(given, start, served, known) if request.echoes_logprobs else ()
     return Prompt(ids, word, start, _text(given, served), offsets)
 
 
@@ -58,12 +63,24 @@ def token_numbers(request: CompletionRequest) -> int:
     return 1 + request.return_token_ids
 
 
+def states_numbers(prompts: Sequence[Prompt], request: CompletionRequest, each: int) -> int:
+    """How many numbers, about, a reply holds for one state of each choice.
+
+    each: of a state without its texts; 0: the reply holds none.
+    """
+    if not each:
+        return 0
+    spelled = sum(text_numbers(prompt.start.spelled) for prompt in prompts if prompt.start)
+    return (len(prompts) * each + spelled) * (request.n or 1)
+
+
 def echo_numbers(prompts: Sequence[Prompt], request: CompletionRequest) -> int:
-    """How many numbers, about, a reply says of the prompts' tokens."""
+    """How many numbers, about, a reply says of the prompts and their tokens."""
     if not request.echo:
         return 0
     each = token_numbers(request)
-    return sum(len(prompt.ids) for prompt in prompts) * each * (request.n or 1)
+    numbers = sum(len(prompt.ids) * each + text_numbers(prompt.text) for prompt in prompts)
+    return numbers * (request.n or 1)
 
 
 def new_numbers(prompts: Sequence[Prompt], request: CompletionRequest) -> int:
@@ -72,10 +89,12 @@ def new_numbers(prompts: Sequence[Prompt], request: CompletionRequest) -> int:
     return completions * request.token_limit * token_numbers(request)
 
 
-def _offsets(given: str | list[int], start: Snapshot | None, served: Served) -> list[int]:
+def _offsets(
+    given: str | list[int], start: Snapshot | None, served: Served, known: Tokens | None
+) -> list[int]:
     """Where in a prompt's text its tokens begin; what began before it begins with it."""
     if isinstance(given, str):
-        places = locate_input(served, given, start, "prompt", False)[1]
+        places = locate_input(served, given, start, "prompt", False, known)[1]
         begins: list[int] = places[:, 0].clip(0).tolist()
         return begins
     codec, at, offsets = served.model.codec, 0, []

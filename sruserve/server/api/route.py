@@ -7,7 +7,12 @@ from typing import Any, ClassVar, Generic, TypeVar
 from sruserve.server.api.call import Call, Caller
 from sruserve.server.api.catalogue import Catalogue
 from sruserve.server.api.endpoint import Endpoint
-from sruserve.server.api.inputs import INPUT_CHARACTERS, is_long, opens_long
+from sruserve.server.api.inputs import (
+    INPUT_CHARACTERS,
+    Tokens,
+    opens_long,
+    read_part,
+)
 from sruserve.server.api.limits import InputLimits
 from sruserve.server.api.requests import Request
 from sruserve.server.api.served import Served
@@ -69,23 +74,49 @@ class Route(Endpoint, Generic[Body]):
         caller: Caller,
         served: Served,
         inputs: Sequence[str | list[int]],
-        work: Callable[[int, int], Sequence[T]],
-        starts: Sequence[Snapshot | None] = (),
+        starts: Sequence[Snapshot | None],
+        field: str,
+        work: Callable[[int, int, Tokens | None], Sequence[T]],
+        *,
+        more: bool = False,
+        locate: bool = False,
     ) -> list[T]:
         """Read the inputs of a body, long or many ones on a thread, in turns with others' work.
 
-        work: turns the inputs from a first one up to another into items.
-        starts: what each goes on from.
+        starts: what each input goes on from; a word that it left unfinished is read with the input.
+        work: turns the inputs from a first one up to another into items; it is told the tokens of a
+            long text, which is then the only one.
+        more: the texts go on, so their last words are unfinished.
+        locate: the places of tokens are asked for.
 
-        Raises `Overloaded` before that if so many inputs have no chance.
+        Raises `Overloaded` before that if so many inputs have no chance, and `InputTooLong` if
+        one word is to be read so often that all are longer than a body may be.
         """
-        if not is_long(served, inputs, starts):
-            return list(work(0, len(inputs)))
-        served.check_admission(0, len(inputs))
+        size = words = 0
+        for given, start in zip(inputs, starts, strict=True):
+            size += len(given) + INPUT_CHARACTERS
+            if start is not None:
+                words += len(start.word)
+        if size + words <= served.long_characters:
+            return list(work(0, len(inputs), None))
+        most = self.limits.body_bytes
+        if words > most and len(inputs) > 1:
+            raise InputTooLong(
+                f"the words that the states left unfinished have {words} characters, each counted "
+                f"for every input that continues it, and may have {most}: send fewer inputs, or "
+                "ask the operator to raise SRUSERVE_MAX_BODY_BYTES"
+            )
+        caller.count_more(self.limits, words)
+        served.check_admission(words, len(inputs))
         found: list[T] = []
-        for first, end, size in _turns(inputs):
+        for first, end, size in _turns(inputs, starts):
+            known, given, start = None, inputs[first], starts[first]
+            if isinstance(given, str) and len(given) > _TURN and served.model.codec is not None:
+                word = start.word if start is not None else ""
+                known = await _by_parts(caller, served, given, word, field, more, locate)
+            cost = size if known is None else _TURN
             found += await off_loop(
-                True, work, first, end, cost=size, caller=caller, pool=served.pool
+                True, work, first, end, known, cost=cost, caller=caller, pool=served.pool
             )
         return found
 
@@ -114,14 +145,39 @@ class Route(Endpoint, Generic[Body]):
         return monotonic() + seconds if seconds else 0.0
 
 
-def _turns(inputs: Sequence[str | list[int]]) -> Iterator[tuple[int, int, int]]:
-    """Inputs in groups of about `_TURN`: the first of each, the end, its characters or ids."""
+def _turns(
+    inputs: Sequence[str | list[int]], starts: Sequence[Snapshot | None]
+) -> Iterator[tuple[int, int, int]]:
+    """Inputs in groups of about `_TURN`: the first of each, the end, its characters or ids.
+
+    A longer input is alone.
+    """
     first = size = 0
-    for index, each in enumerate(inputs):
-        size += len(each) + INPUT_CHARACTERS
+    for index, (each, start) in enumerate(zip(inputs, starts, strict=True)):
+        if first < index and len(each) > _TURN:
+            yield first, index, size
+            first, size = index, 0
+        size += len(each) + INPUT_CHARACTERS + (len(start.word) if start is not None else 0)
         if size >= _TURN or index + 1 == len(inputs):
             yield first, index + 1, size
             first, size = index + 1, 0
+
+
+async def _by_parts(
+    caller: Caller, served: Served, text: str, word: str, field: str, more: bool, locate: bool
+) -> Tokens | None:
+    """The tokens of a long text, part by part, each in a turn; None: it has one part alone."""
+    codec, pool = served.model.codec, served.pool
+    assert codec is not None
+    parts = await off_loop(True, codec.parts, text, _TURN, cost=_TURN, caller=caller)
+    if len(parts) == 1:
+        return None
+    found = []
+    for number, part in enumerate(parts, 1):
+        given = codec, part, word, more and number == len(parts), field, locate
+        cost, word = len(word) + len(part), ""
+        found.append(await off_loop(True, read_part, *given, cost=cost, caller=caller, pool=pool))
+    return await off_loop(True, Tokens.joined, parts, found, cost=_TURN, caller=caller)
 
 
 async def run_job(caller: Caller, served: Served, job: Job) -> None:

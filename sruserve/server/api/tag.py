@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from sruserve.server.api.inputs import Ids, encode_input, locate_input
+from sruserve.server.api.inputs import Ids, Tokens, encode_input, locate_input
 from sruserve.server.api.requests import TagRequest
 from sruserve.server.api.sequences import SequenceRoute
 from sruserve.server.api.served import Served
@@ -51,7 +51,7 @@ class TagRoute(SequenceRoute[TagRequest]):
     """The label of each step with its score, and spans."""
 
     path, task, schema = "/v1/tag", "tag", TagRequest
-    prefix, features_item = "tag", Steps
+    prefix, features_item, locates = "tag", Steps, True
 
     def kind(self, request: TagRequest) -> Kind:
         del request
@@ -62,12 +62,17 @@ class TagRoute(SequenceRoute[TagRequest]):
         return _NUMBERS * len(item.inputs)
 
     def text_item(
-        self, request: TagRequest, served: Served, given: str | list[int], start: Snapshot | None
+        self,
+        request: TagRequest,
+        served: Served,
+        given: str | list[int],
+        start: Snapshot | None,
+        known: Tokens | None,
     ) -> Item:
         if not isinstance(given, str):
             ids, _ = encode_input(served, given, start, "input")
             return Steps(ids, start, more=request.more, held=len(ids) - len(given))
-        ids, places, word = locate_input(served, given, start, "input", request.more)
+        ids, places, word = locate_input(served, given, start, "input", request.more, known)
         text = (start.word if start is not None else "") + given
         held = len(text) - len(given)
         return Text(ids, start, word, request.more, text=text, held=held, places=places)

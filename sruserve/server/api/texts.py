@@ -10,10 +10,12 @@ from sruserve.server.api.inputs import (
     INPUT_CHARACTERS,
     LONG_CHARACTERS,
     MANY_STATES,
+    Tokens,
     encode_input,
     sampler_key,
     split_inputs,
 )
+from sruserve.server.api.limits import text_numbers
 from sruserve.server.api.long_json import long_json
 from sruserve.server.api.requests import ChunkRequest
 from sruserve.server.api.route import Route
@@ -41,9 +43,11 @@ class TextRoute(Route[Body]):
     """One result for each input, in their order. Subclasses say what a result looks like.
 
     prefix: what the ids of replies begin with.
+    locates: replies tell where in a text its tokens are.
     """
 
     prefix: ClassVar[str]
+    locates: ClassVar[bool] = False
 
     async def answer(self, call: Call, request: Body, served: Served, cost: int) -> None:
         async with self.computed(call, request, served, cost) as results:
@@ -58,6 +62,13 @@ class TextRoute(Route[Body]):
         """The results of a request of any protocol; they count as unsent until the block ends."""
         keep = served.keep(request)
         items = await self.items(caller, request, served, cost)
+        numbers = len(items) * served.state_numbers(keep)
+        for item in items:
+            numbers += self.numbers(served, item)
+            if keep is Keep.SNAPSHOT:
+                numbers += text_numbers(item.word)
+            if item.start is not None:
+                cost += len(item.start.word)
         results: list[Any] = [None] * len(items)
         job = Job(
             kind=self.kind(request),
@@ -70,9 +81,6 @@ class TextRoute(Route[Body]):
             deadline=self.deadline(request),
             priority=served.tenant.priority(request.priority),
         )
-        numbers = len(items) * served.state_numbers(keep)
-        for item in items:
-            numbers += self.numbers(served, item)
         many = keep is Keep.SNAPSHOT and len(items) > MANY_STATES
         with caller.unsent(self.promise(numbers)):
             with served.tenant.spend(job.inputs) as spent:
@@ -97,17 +105,24 @@ class TextRoute(Route[Body]):
         inputs = split_inputs(request.input, self.limits, "input")
         starts = await self.starts(caller, request, served, len(inputs), cost)
 
-        def read(first: int, end: int) -> list[Item]:
+        def read(first: int, end: int, known: Tokens | None) -> list[Item]:
             some = zip(inputs[first:end], starts[first:end], strict=True)
-            return [self.text_item(request, served, given, start) for given, start in some]
+            return [self.text_item(request, served, given, start, known) for given, start in some]
 
-        return await self.read_inputs(caller, served, inputs, read, starts)
+        return await self.read_inputs(
+            caller, served, inputs, starts, "input", read, more=request.more, locate=self.locates
+        )
 
     def text_item(
-        self, request: Body, served: Served, given: str | list[int], start: Snapshot | None
+        self,
+        request: Body,
+        served: Served,
+        given: str | list[int],
+        start: Snapshot | None,
+        known: Tokens | None,
     ) -> Item:
-        """The item of a text or a list of ids."""
-        ids, word = encode_input(served, given, start, "input", request.more)
+        """The item of a text or a list of ids. known: what a long text was read as already."""
+        ids, word = encode_input(served, given, start, "input", request.more, known)
         return Item(ids, start, word, request.more, *sampler_key(start))
 
     def kind(self, request: Body) -> Kind:

@@ -35,9 +35,10 @@ class StreamView(Served):
         self._end: Snapshot | None = None
 
     def starts(self, request: Request, count: int) -> list[Snapshot | None]:
-        """The stream's state, whatever the request says."""
+        """The stream's state, whatever the request says; raises `InvalidRequest` for many."""
         del request
-        return [self.start] * count
+        _check_one(count)
+        return [self.start]
 
     def keep(self, request: Request) -> Keep:
         """What the stream's keeper wants, however large it is, unless a token is made of it."""
@@ -51,11 +52,7 @@ class StreamView(Served):
 
     def submit(self, job: Job) -> None:
         """Hand a job of one item to the engine; its end is kept here."""
-        if len(job.items) != 1:
-            raise InvalidRequest(
-                f"a stream reads one input at a time, and this asks for {len(job.items)}: send "
-                "one, or go on with another stream from the same state"
-            )
+        _check_one(len(job.items))
         tell = job.deliver
 
         def deliver(index: int, result: Result) -> None:
@@ -81,6 +78,14 @@ class StreamView(Served):
         if self._end is not None:
             forget(self.engine, self._end)
         self._end = None
+
+
+def _check_one(inputs: int) -> None:
+    if inputs != 1:
+        raise InvalidRequest(
+            f"a stream reads one input at a time, and this asks for {inputs}: send one, or go on "
+            "with another stream from the same state"
+        )
 
 
 def forget(engine: Engine, state: Snapshot) -> None:

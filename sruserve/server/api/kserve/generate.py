@@ -12,6 +12,7 @@ from sruserve.server.api.kserve.messages import Tensor
 from sruserve.server.api.kserve.signature import Signature, Spec
 from sruserve.server.api.kserve.sources import source
 from sruserve.server.api.kserve.tasks import Task
+from sruserve.server.api.limits import InputLimits
 from sruserve.server.api.served import Served
 from sruserve.server.offload import LONG_BYTES, off_loop
 from sruserve.server.streams.view import StreamView
@@ -30,6 +31,9 @@ class KeptReply(Call):
 
     async def wait(self, done: Any) -> None:
         await self._caller.wait(done)
+
+    def count_more(self, limits: InputLimits, size: int) -> None:
+        self._caller.count_more(limits, size)
 
     def submitted(self) -> None:
         self._caller.submitted()

@@ -25,6 +25,7 @@ from sruserve.server.errors import (
     StreamUnknown,
     WrongStep,
 )
+from sruserve.server.intake import FREE_BYTES
 from sruserve.server.offload import LONG_BYTES, off_loop
 from sruserve.server.streams.service import Streams
 from sruserve.server.streams.view import StreamView
@@ -187,6 +188,11 @@ class _Patient:
 
     async def wait(self, done: asyncio.Future[Any]) -> None:
         await done
+
+    def count_more(self, limits: InputLimits, size: int) -> None:
+        del limits
+        if size > FREE_BYTES:
+            self._body.grow(size)
 
     def submitted(self) -> None:
         self._body.release()

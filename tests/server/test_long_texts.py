@@ -1,0 +1,124 @@
+"""Long texts are read part by part, each part in a turn on a thread, to the same results."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from sruserve.model.text import Words
+from sruserve.server.api import route
+from tests.server.conftest import Serve
+from tests.server.test_bad_input import COMPLETE, post, refusal
+
+TEXT = "How  far is it from\tDenver to Aspen? who a b c " * 200  # a long one
+BEGUN = TEXT + "Den"
+MOST = 64  # characters of a part
+
+Request = tuple[str, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def client(serve: Serve, task_folders: Any) -> Iterator[httpx.Client]:
+    names = ("tagger", "reader", "pairs")
+    chosen = tuple(task_folders / name for name in names)
+    with serve(models=task_folders, model_folders=chosen) as (client, _):
+        yield client
+
+
+@pytest.fixture(scope="module")
+def writer(serve: Serve) -> Iterator[httpx.Client]:
+    with serve("words", "whole", "question", max_batch_tokens=64) as (client, _):
+        yield client
+
+
+class Reads:
+    """Notes how many characters of a text are read at a time."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.sizes: list[int] = []
+        encode, locate = Words.encode, Words.locate
+
+        def encoded(codec: Words, text: str, *given: Any) -> Any:
+            self.sizes.append(len(text))
+            return encode(codec, text, *given)
+
+        def located(codec: Words, text: str, *given: Any) -> Any:
+            self.sizes.append(len(text))
+            return locate(codec, text, *given)
+
+        patch.setattr(Words, "encode", encoded)
+        patch.setattr(Words, "locate", located)
+
+
+def told(reply: httpx.Response) -> Any:
+    """What a reply says, without what differs between two of them."""
+    assert reply.status_code == 200, reply.text
+    body = reply.json()
+    results: list[Any] = body
+    if isinstance(body, dict):
+        results = body["results" if "results" in body else "choices"]
+    return [
+        {name: value for name, value in each.items() if name != "state"}
+        if isinstance(each, dict)
+        else each
+        for each in results
+    ]
+
+
+def check(
+    client: httpx.Client, path: str, body: dict[str, Any], patch: pytest.MonkeyPatch
+) -> list[int]:
+    """That a request has the same reply in parts; the sizes of the parts."""
+    whole = told(client.post(path, json=body))
+    with patch.context() as within:
+        within.setattr(route, "_TURN", MOST)
+        reads = Reads(within)
+        assert told(client.post(path, json=body)) == whole
+    return reads.sizes
+
+
+@pytest.mark.parametrize("more", [False, True])
+@pytest.mark.parametrize("model", ["tagger", "reader"])
+def test_parts_of_texts_and_their_states_are_as_the_whole(
+    client: httpx.Client, model: str, more: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = "/v1/tag" if model == "tagger" else "/v1/encode"
+    begun = post(client, path, {"model": model, "input": "a b Den", "more": True})
+    state = begun.json()["results"][0]["state"]
+    texts = ["ver " + BEGUN, "who", "ver", BEGUN]
+    body = {"model": model, "input": texts, "state": state, "more": more}
+    sizes = check(client, path, body, monkeypatch)
+    assert max(sizes) <= MOST
+    assert sum(sizes) == sum(map(len, texts))
+
+
+def test_parts_of_pairs_are_as_the_whole(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = {"model": "pairs", "input": [TEXT, "who"], "pair": ["a b", TEXT]}
+    assert max(check(client, "/v1/classify", body, monkeypatch)) <= MOST
+    message = post(client, "/v1/classify", body | {"pair": ["a", ""]})
+    refusal(message, 422, "empty_input", "pair")
+
+
+def test_parts_of_prompts_are_as_the_whole(
+    writer: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = {"model": "words", "prompt": ["who " + TEXT, "who"], "seed": 1, "max_tokens": 3}
+    assert max(check(writer, COMPLETE, body, monkeypatch)) <= MOST
+    body |= {"echo": True, "logprobs": 1}
+    assert max(check(writer, COMPLETE, body, monkeypatch)) <= MOST
+
+
+def test_parts_of_what_is_truncated_are_as_the_whole(
+    writer: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for side in ("Left", "Right"):
+        body = {"inputs": [[TEXT], ["who"]], "truncate": True, "truncation_direction": side}
+        assert max(check(writer, "/predict?model=whole", body, monkeypatch)) <= MOST
+
+
+def test_a_long_word_is_one_part(writer: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = {"model": "question", "input": "who " + 9000 * "k" + " who"}
+    assert check(writer, "/v1/classify", body, monkeypatch) == [4, 9001, 3]
