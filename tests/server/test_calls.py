@@ -48,7 +48,7 @@ def counted(serve: Serve) -> Iterator[tuple[httpx.Client, Calls]]:
         with serve("question", "characters") as (client, _):
             yield client, calls
     finally:
-        threading.setprofile(before)  # type: ignore[arg-type]
+        threading.setprofile(before)
 
 
 def test_a_classification(counted: tuple[httpx.Client, Calls]) -> None:
