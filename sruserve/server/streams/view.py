@@ -51,19 +51,18 @@ class StreamView(Served):
         return request
 
     def submit(self, job: Job) -> None:
-        """Hand a job of one item to the engine; its end is kept here."""
+        """Hand a job of one item to the engine; its end is kept here, if it keeps one."""
         _check_one(len(job.items))
         tell = job.deliver
 
         def deliver(index: int, result: Result) -> None:
             if result.state is not None:
-                self.drop()
                 self._end = result.state
                 if not self._tokens:
                     result = replace(result, state=None)
             tell(index, result)
 
-        job.keep, job.deliver = self._keep, deliver
+        job.deliver = deliver
         super().submit(job)
 
     def take_end(self) -> Snapshot:

@@ -79,6 +79,7 @@ async def write(view: StreamView) -> bytes:
         loop=loop,
         deliver=lambda _, result: results.append(result),
         done=loop.create_future(),
+        keep=view.keep(CompletionRequest(model="characters", prompt="a")),
         sampling=Sampling(max_tokens=3, temperature=0),
     )
     view.submit(job)

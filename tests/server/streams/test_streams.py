@@ -10,6 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
+from sruserve.server.engine.engine import Engine
+from sruserve.server.engine.jobs import Job, Keep
 from tests.server.conftest import TEXT
 from tests.server.streams.conftest import Replicas
 from tests.server.test_clients_that_leave import until
@@ -105,6 +107,25 @@ def test_a_score_is_a_step_of_a_language_model(replicas: Replicas) -> None:
     told = sum(part["log_likelihood"] for part in parts)
     assert told == pytest.approx(whole["log_likelihood"], rel=1e-12)
     assert sum(part["tokens"] for part in parts) == whole["tokens"]
+
+
+def test_of_the_jobs_of_a_step_only_one_keeps_its_end(
+    replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[bool] = []
+
+    def submit(engine: Engine, job: Job) -> None:
+        kept.append(job.keep is not Keep.NOTHING)
+        submitted(engine, job)
+
+    submitted = Engine.submit
+    stream = replicas.create()
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "submit", submit)
+        body = {"prompt": "To be", "max_tokens": 3, "echo": True, "logprobs": 1}
+        assert replicas.step(stream, 1, **body).status_code == 200
+    assert kept == [False, True]  # the prompt is scored, then continued
+    assert replicas.delete(stream).status_code == 200
 
 
 def test_the_same_step_again_gives_the_stored_reply(replicas: Replicas) -> None:
