@@ -109,8 +109,8 @@ class Store(Protocol):
         """The answer to the last step of a stream that was taken; raises `Overloaded`."""
         ...
 
-    async def begin(self, served: Served, held: Held) -> Snapshot | None:
-        """What `state` says, and room for the state that a step will end in, or `Refused`."""
+    def make_room(self, served: Served, held: Held) -> None:
+        """Keep room for the state that a step of a taken stream will end in, or `Refused`."""
         ...
 
     async def state(self, served: Served, held: Held) -> Snapshot | None:

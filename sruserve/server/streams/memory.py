@@ -197,10 +197,9 @@ class MemoryStore:
     async def reply(self, held: Held) -> bytes:
         return held.reply
 
-    async def begin(self, served: Served, held: Held) -> Snapshot | None:
-        entry, state = self._entries[_key(held)], await self.state(served, held)
-        entry.room = StateSlot(self._rows_of(served.engine), held.tenant)
-        return state
+    def make_room(self, served: Served, held: Held) -> None:
+        room = StateSlot(self._rows_of(served.engine), held.tenant)
+        self._entries[_key(held)].room = room
 
     async def state(self, served: Served, held: Held) -> Snapshot | None:
         kept = self._entries[_key(held)].states[held.step]

@@ -35,6 +35,7 @@ from sruserve.server.tenants import Tenant
 
 T = TypeVar("T")
 Work = Callable[[StreamView], Awaitable[bytes]]
+Begin = Callable[[], Awaitable[Snapshot | None]]
 
 MOST_FORKS = 256
 _FORKS_AT_A_TIME = 4  # requests of a tenant
@@ -130,6 +131,7 @@ class Streams:
         *,
         last: bool = False,
         checkpoints: int | None = None,
+        begin: Begin | None = None,
     ) -> bytes:
         """The reply to a step, which `work` makes at most once for a number.
 
@@ -144,12 +146,14 @@ class Streams:
         last: the stream ends with this step; its reply stays until the stream expires, if its
             number can ask for it again.
         checkpoints: how many states of the stream are kept; None: as many as of each.
+        begin: the step must be the stream's first, and goes on from the state that this returns:
+            what the stream was created with may be another request's.
         """
         with served.holders:
             digest = await off_loop(len(content) > LONG_BYTES, _digest, content, cost=len(content))
             turn = await self._turns.take(self._store, served.tenant, stream_id)
             most = checkpoints or self._checkpoints
-            asked = _Step(number, digest, work, last, most)
+            asked = _Step(number, digest, work, last, most, begin)
             return await asyncio.shield(self._begin(self._answer(turn, served, asked)))
 
     async def fork(self, served: Served, stream_id: str, n: int = 1) -> list[Held]:
@@ -280,10 +284,10 @@ class Streams:
         None: it has not, because another replica has taken the stream.
         """
         idle_seconds = max(0.0, time.time() - (held.expires_at - held.idle_seconds))
-        if asked.last:  # its end needs no room
-            start, keep = await self._store.state(served, held), Keep.SNAPSHOT
-        else:
-            start, keep = await self._store.begin(served, held), self._store.keep
+        keep = Keep.SNAPSHOT if asked.last else self._store.keep
+        if not asked.last:  # whose end needs no room
+            self._store.make_room(served, held)
+        start = await (asked.begin() if asked.begin else self._store.state(served, held))
         view = StreamView(served, start, keep, seed=held.seed)
         try:
             reply = await asked.work(view)
@@ -354,6 +358,7 @@ class _Step:
     work: Work
     last: bool
     checkpoints: int
+    begin: Begin | None
 
 
 def _new_id() -> str:
@@ -376,6 +381,8 @@ def _kept(held: Held | None) -> Held:
 def _is_repeat(held: Held, asked: _Step) -> bool:
     """Whether a step was done already; raises `StepReused` or `WrongStep` if it cannot be done."""
     number, expected = asked.number, held.step + 1
+    if number is None and asked.begin is not None and expected != 1:
+        raise WrongStep(1, expected)
     if number is None or number == expected:
         return False
     if number != held.step or not held.content:

@@ -15,7 +15,7 @@ from sruserve.server.api.kserve.parameters import Sequence
 from sruserve.server.api.kserve.sequences import Sequences, _Step
 from sruserve.server.api.limits import InputLimits
 from sruserve.server.api.served import Served
-from sruserve.server.errors import StreamUnknown
+from sruserve.server.errors import InvalidRequest, StoreUnavailable, StreamUnknown
 from sruserve.server.streams.service import Streams
 from sruserve.server.streams.view import StreamView
 from tests.server.streams.conftest import redis_port, start_redis  # noqa: F401
@@ -29,9 +29,15 @@ async def nothing(*_: Any) -> Any:
     raise AssertionError("nobody asks")
 
 
-def starting(streams: Streams, served: Served, work: Work = write) -> asyncio.Task[bytes]:
+def starting(
+    streams: Streams,
+    served: Served,
+    work: Work = write,
+    number: int | None = None,
+    content: bytes = b"a",
+) -> asyncio.Task[bytes]:
     """The start of a sequence."""
-    step = _Step(streams, served, b"a", Sequence("7", start=True, end=False, step=None), work)
+    step = _Step(streams, served, content, Sequence("7", start=True, end=False, step=number), work)
     return asyncio.create_task(step.start(CompletionRequest(model="characters", prompt="a")))
 
 
@@ -90,6 +96,90 @@ def test_a_first_step_that_has_begun_counts_without_its_client(run: Run) -> None
             await start
         goes_on.set()
         await settled(streams)
+        assert (await streams.describe(served.tenant, ID)).step == 1
+        await streams.delete(served.tenant, ID)
+
+    run(test)
+
+
+@pytest.mark.parametrize("number", [None, 1])
+@pytest.mark.parametrize("fails", ["add", "take"])
+def test_a_sequence_whose_start_the_store_left_half_done_starts_again(
+    run: Run,  # noqa: F811
+    number: int | None,
+    fails: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(streams: Streams, catalogue: Catalogue) -> None:
+        served, there = catalogue["characters"], False
+        add, take = streams._store.add, streams._store.take
+
+        async def adds(*given: Any) -> Any:
+            nonlocal there
+            added, there = await add(*given), True
+            if fails == "add":
+                raise StoreUnavailable
+            return added
+
+        async def takes(*given: Any, **more: Any) -> Any:
+            if there:
+                raise StoreUnavailable
+            return await take(*given, **more)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(streams._store, "add", adds)
+            patch.setattr(streams._store, "take", takes)
+            with pytest.raises(StoreUnavailable):
+                await starting(streams, served, number=number)
+        assert (await streams.describe(served.tenant, ID)).step == 0
+        again = await starting(streams, served, number=number)
+        await streams.delete(served.tenant, ID)
+        assert again == await starting(streams, served, number=number)
+        await streams.delete(served.tenant, ID)
+
+    run(test)
+
+
+@pytest.mark.parametrize("number", [None, 1])
+def test_a_start_goes_on_from_its_own_state_whatever_another_start_has_left(
+    run: Run,  # noqa: F811
+    number: int | None,
+) -> None:
+    async def test(streams: Streams, catalogue: Catalogue) -> None:
+        served = catalogue["characters"]
+        expected = await starting(streams, served)
+        _, token = await streams.token(served, ID)
+        await streams.delete(served.tenant, ID)
+        assert token is not None
+        await streams.create(served, served.open_state(token), ID)
+        assert await starting(streams, served, number=number) == expected
+        assert (await streams.describe(served.tenant, ID)).step == 1
+        await streams.delete(served.tenant, ID)
+
+    run(test)
+
+
+@pytest.mark.parametrize("number", [None, 1])
+@pytest.mark.parametrize("contents", [b"ab", b"aa"])
+def test_of_two_starts_at_once_one_makes_the_step(
+    run: Run,  # noqa: F811
+    number: int | None,
+    contents: bytes,
+) -> None:
+    async def test(streams: Streams, catalogue: Catalogue) -> None:
+        served, done = catalogue["characters"], 0
+
+        async def counted(view: StreamView) -> bytes:
+            nonlocal done
+            done += 1
+            return await write(view)
+
+        both = [starting(streams, served, counted, number, bytes([each])) for each in contents]
+        replies = await asyncio.gather(*both, return_exceptions=True)
+        assert done == 1
+        refused = [each for each in replies if isinstance(each, InvalidRequest)]
+        assert len(refused) == (0 if number and contents == b"aa" else 1)
+        assert len({each for each in replies if isinstance(each, bytes)}) == 1
         assert (await streams.describe(served.tenant, ID)).step == 1
         await streams.delete(served.tenant, ID)
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from sruserve.server.api.call import Caller
@@ -15,6 +16,7 @@ from sruserve.server.api.limits import InputLimits
 from sruserve.server.api.requests import Request
 from sruserve.server.api.served import Served
 from sruserve.server.budget import Hold
+from sruserve.server.engine.jobs import Snapshot
 from sruserve.server.errors import (
     InvalidRequest,
     ServeError,
@@ -27,7 +29,7 @@ from sruserve.server.errors import (
 )
 from sruserve.server.intake import FREE_BYTES
 from sruserve.server.offload import LONG_BYTES, off_loop
-from sruserve.server.streams.service import Streams
+from sruserve.server.streams.service import Begin, Streams
 from sruserve.server.streams.view import StreamView
 
 _NUMBER_BYTES = 8
@@ -113,36 +115,31 @@ class _Step:
         self._content, self._work = content, work
 
     async def start(self, body: Request) -> bytes:
-        """The first step of a new stream; sent again with its number, the stored reply."""
+        """The first step of a stream; sent again with its number, the stored reply.
+
+        The stream is new, or one that another start has left without a step.
+        """
         if isinstance(body.state, list):
             raise InvalidRequest("'sru_state' must be one state", param="sru_state")
-        refusal: ServeError = InvalidRequest(
-            f"sequence {self._sequence.id} of model '{self._served.name}' has started already: end "
-            "it with 'sequence_end', choose another 'sequence_id', or number its requests with "
-            "'sru_step' if this one is sent again",
-            param="sequence_start",
-        )
+        begin = partial(self._begin, body)
         if self._sequence.step is not None:
             if self._sequence.step != 1:
                 raise InvalidRequest(
                     "the first request of a sequence has the 'sru_step' 1", param="sru_step"
                 )
             try:
-                return await self._step()
-            except (StreamUnknown, StreamExpired, StateRefused):
-                pass
-            except (WrongStep, StepReused) as error:  # of this sequence, or of one that ended
-                refusal = error
-        long, given = opens_long(body.state), (body.state, body.preset)
-        begin = await off_loop(long, self._served.begin, *given)
+                return await self._step(begin)
+            except (StreamUnknown, StreamExpired, StateRefused, WrongStep, StepReused):
+                pass  # what is left of it may have ended, or be lost
+        start = await begin()
         try:
-            new = await self._streams.create(self._served, begin, self._id)
+            new = await self._streams.create(self._served, start, self._id)
         except StreamExists:
             if not await self._streams.forget_lost(self._served, self._id):
-                raise refusal from None
-            new = await self._streams.create(self._served, begin, self._id)
+                return await self._first(begin)
+            new = await self._streams.create(self._served, start, self._id)
         try:
-            return await self._step()
+            return await self._first(begin)
         except ServeError:
             await asyncio.shield(self._streams.forget_unused(new))  # it may be started again
             raise
@@ -162,7 +159,26 @@ class _Step:
                 param="sequence_id",
             ) from None
 
-    async def _step(self) -> bytes:
+    async def _first(self, begin: Begin) -> bytes:
+        try:
+            return await self._step(begin)
+        except WrongStep:
+            if self._sequence.step is not None:
+                raise
+            raise InvalidRequest(
+                f"sequence {self._sequence.id} of model '{self._served.name}' has started already: "
+                "end it with 'sequence_end', choose another 'sequence_id', or number its requests "
+                "with 'sru_step' if this one is sent again",
+                param="sequence_start",
+            ) from None
+
+    async def _begin(self, body: Request) -> Snapshot | None:
+        """The state that the request asks a sequence to begin with."""
+        assert not isinstance(body.state, list)
+        long, given = opens_long(body.state), (body.state, body.preset)
+        return await off_loop(long, self._served.begin, *given)
+
+    async def _step(self, begin: Begin | None = None) -> bytes:
         sequence = self._sequence
         return await self._streams.step(
             self._served,
@@ -172,6 +188,7 @@ class _Step:
             self._work,
             last=sequence.end,
             checkpoints=1,  # nothing here rewinds
+            begin=begin,
         )
 
 
