@@ -36,10 +36,13 @@ class Shares:
 
 
 def fair_part(limit: int, wanted: Iterable[int]) -> int:
-    """The largest part that fits for all: who wants less leaves the rest to those who want more."""
+    """The largest part that fits for all: who wants less leaves the rest to those who want more.
+
+    It is 1 at least: where not even that fits for all, nobody is left without any.
+    """
     ordered = sorted(wanted)
     for position, most in enumerate(ordered):
-        part = limit // (len(ordered) - position)
+        part = max(1, limit // (len(ordered) - position))
         if most >= part:
             return part
         limit -= most

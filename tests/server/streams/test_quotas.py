@@ -328,13 +328,17 @@ def test_expired_ids_of_a_tenant_push_out_only_its_own() -> None:
 def test_parts_are_as_large_as_they_can_be_and_never_more_than_there_is() -> None:
     chance = random.Random(5)
     for _ in range(300):
-        limit = chance.randrange(1, 1000)
+        limit = chance.randrange(12, 1000)
         wanted = [chance.randrange(1, 400) for _ in range(chance.randrange(1, 12))]
         part = fair_part(limit, wanted)
         taken = sum(min(most, part) for most in wanted)
         assert taken <= limit
         assert taken == sum(wanted) or taken + len(wanted) > limit
     assert fair_part(100, []) == 100
+
+
+def test_a_tenant_has_a_part_even_where_there_are_more_tenants_than_parts() -> None:
+    assert fair_part(320, [1000] * 400) == 1
 
 
 def test_nobody_has_more_than_a_part_even_alone() -> None:
