@@ -12,6 +12,15 @@ log = logging.getLogger("sruserve.server")
 STOPPED, FAILED, MISUSED = 0, 1, 2
 """The exit codes of a server and of its workers."""
 
+# What a stop may take after the drain, one after the other.
+LAST_WORDS_SECONDS = 2.0  # a client that does not read its reply holds the end up for no longer
+CLOSE_SECONDS = 2  # uvicorn's, for connections whose clients do not read
+GRPC_SECONDS = 1.0  # for what is still on its way to gRPC's clients
+STORE_SECONDS = 5.0  # for steps of streams that are still being stored
+# What hangs for longer is ended by force, and a worker that cannot even do that is killed.
+FORCE_SECONDS = LAST_WORDS_SECONDS + CLOSE_SECONDS + GRPC_SECONDS + STORE_SECONDS + 1.0
+KILL_SECONDS = FORCE_SECONDS + 2.0
+
 
 def heeded(number: int) -> bool:
     """Whether nobody, as `nohup` does, wants a signal to be ignored."""

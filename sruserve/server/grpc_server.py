@@ -12,6 +12,7 @@ from sruserve.server.api.kserve.grpc_messages import parse
 from sruserve.server.api.kserve.grpc_probes import Probes
 from sruserve.server.api.kserve.grpc_service import SERVICE, GrpcService
 from sruserve.server.api.kserve.service import Inference
+from sruserve.server.ending import GRPC_SECONDS
 from sruserve.server.errors import RouteNotFound
 from sruserve.server.grpc_core import is_running, new_server
 from sruserve.server.lifecycle import Lifecycle
@@ -23,7 +24,6 @@ _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 _CALLS_OF_CONNECTION = 128  # a client keeps more of them back: they are begun in their order
 _HELLO_SECONDS = 10  # for what an HTTP/2 connection begins with
 _AGE_SECONDS = 3600  # of a connection that takes no more calls, and then of the calls that it has
-_LAST_WORDS_SECONDS = 1.0  # after draining: for what is still on its way to clients
 
 
 def _options(settings: Settings, connections: int) -> list[tuple[str, int]]:
@@ -88,7 +88,7 @@ class GrpcServer:
     async def stop(self) -> None:
         """Take no more calls, and end those that are left."""
         self._stopping = True
-        await self._server.stop(_LAST_WORDS_SECONDS)
+        await self._server.stop(GRPC_SECONDS)
 
 
 class _Health:

@@ -17,7 +17,7 @@ from sruserve.kernels import kernel_name
 from sruserve.server.api.catalogue import Catalogue
 from sruserve.server.device import choose_device, prepare_gpu
 from sruserve.server.discovery import find_models
-from sruserve.server.ending import end_after, leaving_at_once
+from sruserve.server.ending import FORCE_SECONDS, LAST_WORDS_SECONDS, end_after, leaving_at_once
 from sruserve.server.errors import faults
 from sruserve.server.loading import Loader
 from sruserve.server.metrics import describe_build
@@ -33,11 +33,6 @@ from sruserve.server.state_token import StateSealer
 from sruserve.server.tenants import Tenants
 
 log = logging.getLogger("sruserve.server")
-
-# A client that does not read its reply may not hold up the end for longer than this.
-_LAST_WORDS_SECONDS = 2.0
-# Last words, and what the HTTP server needs to close, with some time to spare.
-_FORCE_SECONDS = 6.0
 
 
 class Answering:
@@ -150,7 +145,7 @@ class Lifecycle:
     ) -> None:
         if not self.draining:
             self.draining = True
-            end_after(self._settings.drain_seconds + _FORCE_SECONDS)
+            end_after(self._settings.drain_seconds + FORCE_SECONDS)
             loop.call_soon_threadsafe(self._begin_drain, lambda: then(number, None))
         elif number == signal.SIGINT and not self._hurried:  # a second Ctrl-C does not wait
             self._hurried = True
@@ -168,7 +163,7 @@ class Lifecycle:
             for tell in self.on_drain:
                 tell()
             await self.repository.stop(self._settings.drain_seconds)
-            deadline = time.monotonic() + _LAST_WORDS_SECONDS
+            deadline = time.monotonic() + LAST_WORDS_SECONDS
             while self.active and time.monotonic() < deadline:
                 await asyncio.sleep(0.01)
         except faults():

@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 from sruserve.server.discovery import find_models
-from sruserve.server.ending import FAILED, MISUSED, STOPPED, heeded, leave, leaving_at_once
+from sruserve.server.ending import (
+    CLOSE_SECONDS,
+    FAILED,
+    KILL_SECONDS,
+    MISUSED,
+    STOPPED,
+    heeded,
+    leave,
+    leaving_at_once,
+)
 from sruserve.server.grpc_port import hold_port, wants_grpc
 from sruserve.server.logs import log_config
 from sruserve.server.metric_files import VARIABLE, EndedWorkers, MetricFolder, keep_files_whole
@@ -30,11 +39,6 @@ if TYPE_CHECKING:
     from sruserve.server.app import Application
 
 log = logging.getLogger("sruserve.server")
-
-# What is left to uvicorn after our own draining: connections whose clients do not read.
-_CLOSE_SECONDS = 2
-# A worker ends by force after its drain; only one that cannot even do that is killed then.
-_KILL_SECONDS = 8
 
 
 def serve(settings: Settings) -> int:
@@ -96,7 +100,7 @@ def uvicorn_config(settings: Settings, pulse: Pulse) -> uvicorn.Config:
         access_log=settings.access_log,
         server_header=False,
         proxy_headers=False,
-        timeout_graceful_shutdown=_CLOSE_SECONDS,
+        timeout_graceful_shutdown=CLOSE_SECONDS,
         **connections(settings),
     )
 
@@ -152,7 +156,7 @@ def _run_workers(settings: Settings, listener: socket.socket) -> int:
         partial(_work, settings, listener),
         settings.workers,
         Patience(beat_seconds=settings.worker_timeout_seconds),
-        settings.drain_seconds + _KILL_SECONDS,
+        settings.drain_seconds + KILL_SECONDS,
         EndedWorkers(folder.path),
     )
     try:

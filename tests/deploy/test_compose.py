@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from sruserve.server.ending import KILL_SECONDS
 from sruserve.server.settings import PREFIX, Settings, variable_name
 
 ROOT = Path(__file__).parents[2]
@@ -116,9 +117,8 @@ def test_grafana_shows_nothing_without_a_login() -> None:
 
 def test_a_stop_waits_for_as_long_as_the_server_drains() -> None:
     drain_seconds = Settings.model_fields["drain_seconds"].default
-    last_words_seconds = 5  # replies and sockets are closed after the engines
     grace_seconds = int(SERVER["stop_grace_period"].removesuffix("s"))
-    assert grace_seconds >= drain_seconds + last_words_seconds
+    assert grace_seconds >= drain_seconds + KILL_SECONDS
 
 
 def test_prometheus_scrapes_the_port_of_the_server() -> None:

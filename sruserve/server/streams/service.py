@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from sruserve.server.api.served import Served
+from sruserve.server.ending import STORE_SECONDS
 from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.jobs import Keep, Snapshot
 from sruserve.server.errors import (
@@ -39,7 +40,6 @@ Begin = Callable[[], Awaitable[Snapshot | None]]
 
 MOST_FORKS = 256
 _FORKS_AT_A_TIME = 4  # requests of a tenant
-_LAST_SECONDS = 5.0
 
 
 class Streams:
@@ -79,7 +79,7 @@ class Streams:
     async def stop(self) -> None:
         """Let steps that the engines have ended be stored, then let the store go."""
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=_LAST_SECONDS)
+            await asyncio.wait(self._tasks, timeout=STORE_SECONDS)
         if self._shared is not None:
             await self._shared.stop()
 
