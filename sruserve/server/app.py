@@ -26,7 +26,7 @@ from sruserve.server.api.streams.mount import PREFIX as STREAMS
 from sruserve.server.api.streams.mount import StreamMount
 from sruserve.server.api.tag import TagRoute
 from sruserve.server.connections import Connections, divide_files
-from sruserve.server.errors import OriginNotAllowed, ServeError
+from sruserve.server.errors import NoProcess, OriginNotAllowed, ServeError
 from sruserve.server.grpc_port import wants_grpc
 from sruserve.server.intake import Intake
 from sruserve.server.lifecycle import Lifecycle
@@ -96,7 +96,10 @@ class Application:
                     await route(Call(scope, receive, send))
                 return
             if path == METRICS and scope["method"] == "GET":
-                await self.metrics.answer(send)
+                try:
+                    await self.metrics.answer(send)
+                except NoProcess as problem:
+                    await Call(scope, receive, send).refuse(problem)
                 return
             if path in PROBES and scope["method"] == "GET":
                 await answer_probe(path, self.lifecycle, send)

@@ -18,7 +18,7 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any, Protocol, TypeVar
 
-from sruserve.server.errors import faults
+from sruserve.server.errors import NoProcess, faults
 
 T = TypeVar("T")
 
@@ -196,7 +196,7 @@ async def off_loop(
 
 
 async def in_own_thread(name: str, work: Callable[[], T]) -> T:
-    """Do what takes minutes, such as loading a model, on a thread of its own."""
+    """Do what takes minutes, such as loading a model, on a thread of its own, or `NoProcess`."""
     loop = asyncio.get_running_loop()
     done: Future[T] = loop.create_future()
 
@@ -213,5 +213,12 @@ async def in_own_thread(name: str, work: Callable[[], T]) -> T:
             loop.call_soon_threadsafe(tell, outcome)
 
     # a daemon, because a process that is told to end at once must not wait for it
-    threading.Thread(target=run, name=name, daemon=True).start()
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        raise NoProcess(
+            "no thread can be started: retry, or ask the operator to look at the server's limits "
+            "of processes (pids_limit, ulimit)"
+        ) from None
     return await done

@@ -22,6 +22,7 @@ from sruserve.server.engine import grammar_host
 from sruserve.server.engine.alphabet import Alphabet
 from sruserve.server.engine.confined import Bounds
 from sruserve.server.engine.constraint import Constraint
+from sruserve.server.errors import NoProcess
 from tests.server.conftest import Serve
 from tests.server.engine.test_confined import MANY_AT_ONCE, is_gone
 from tests.server.test_bad_input import refusal
@@ -250,7 +251,7 @@ def test_where_no_process_can_be_started_it_is_said_and_kept_ones_make_way(
         return ours
 
     def no_thread(*_: Any) -> None:
-        raise RuntimeError("can't start new thread")
+        raise NoProcess
 
     grammars.kept.clear()
     assert complete(client, regex="kept").status_code == 200

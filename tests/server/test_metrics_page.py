@@ -2,10 +2,12 @@
 
 import asyncio
 import threading
+from types import SimpleNamespace
 
 import httpx
 import pytest
 
+from sruserve.server import offload
 from sruserve.server.app import Application
 from sruserve.server.metrics_page import MetricsPage
 
@@ -69,6 +71,20 @@ def test_a_rendering_that_fails_is_tried_again() -> None:
         return (await page.read())[0]
 
     assert asyncio.run(run()) == b"whole"
+
+
+def test_where_no_thread_can_be_started_it_is_said(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class NoThread(threading.Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(offload, "threading", SimpleNamespace(Thread=NoThread))
+        reply = client.get("/metrics")
+    assert (reply.status_code, reply.json()["error"]["code"]) == (503, "no_process")
+    assert client.get("/metrics").status_code == 200
 
 
 def test_sixteen_scrapers_of_a_server_cost_one_rendering(

@@ -75,7 +75,7 @@ class GrammarHost:
                     socket.send_fds(control, [COMMAND.pack(FORK)], [theirs.fileno()])
                     self._asked_at = self._asked_at or monotonic()
                     return ours
-                except (OSError, RuntimeError) as error:  # it is gone; no thread can be started
+                except (OSError, NoProcess) as error:  # it is gone; no thread can be started
                     _log.error("the helper for grammars cannot be asked: %s", error)
                     self.close()
         ours.close()
