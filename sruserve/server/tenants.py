@@ -2,6 +2,7 @@
 
 import hmac
 import json
+import logging
 import math
 import time
 from collections.abc import Callable, Iterable
@@ -22,11 +23,17 @@ from pydantic import (
 from sruserve.model.files import read_regular
 from sruserve.server.errors import RateLimited, Refused, StateQuotaExceeded, Unauthorized
 
+log = logging.getLogger("sruserve.server")
+
 DEFAULT_TENANT = "default"  # of keys that stand in a list without a name
 STREAM_BYTES = 1 << 30  # that a tenant's streams may take, unless something else is said
 _BEARER = "bearer "
 _MOST_KEYS_BYTES = 16 << 20
 _ROUNDING = 1e-9
+_UNUSED = (
+    "limits of a later key of tenant %r are not used: those of its first key count, and the keys "
+    "in SRUSERVE_API_KEYS come before those in SRUSERVE_API_KEYS_FILE; set them at the first key"
+)
 
 
 _Rate = Annotated[float, Field(ge=1e-3, le=1e12, allow_inf_nan=False)]
@@ -187,9 +194,13 @@ class Tenants:
         self.anonymous = Tenant(state_bytes=state_bytes)
         by_name: dict[str, Tenant] = {}
         self._keys = []
+        limits: dict[str, dict[str, Any]] = {}
         for entry in entries:  # the limits of a tenant with several keys are those of its first
             if entry.tenant not in by_name:
                 by_name[entry.tenant] = Tenant(entry.tenant, entry, state_bytes=state_bytes)
+                limits[entry.tenant] = _limits(entry)
+            elif _limits(entry).items() - limits[entry.tenant].items():
+                log.warning(_UNUSED, entry.tenant)
             self._keys.append(_Key(_digest(entry.key), by_name[entry.tenant]))
         tenants = by_name.values() or [self.anonymous]
         self.quotas = [tenant.state_bytes for tenant in tenants]
@@ -285,6 +296,11 @@ def _limited(what: str, wait: float) -> RateLimited:
     )
     error.retry_after_seconds = math.ceil(wait)
     return error
+
+
+def _limits(entry: KeyEntry) -> dict[str, Any]:
+    """The limits that are set for a key."""
+    return entry.model_dump(exclude={"key", "tenant"}, exclude_defaults=True)
 
 
 def _digest(key: str) -> bytes:

@@ -316,6 +316,18 @@ def test_keys_of_one_tenant_share_its_states_and_limits(tmp_path: Path) -> None:
         tenants.of(None)
 
 
+def test_limits_that_do_not_count_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    limited = {"tenant": "acme", "key": ACME, "state_bytes": 10}
+    last = {"tenant": "acme", "key": OTHER}
+    for listed in ([limited, last], [limited, last | {"state_bytes": 10}]):
+        Tenants(read_keys(json.dumps(listed), None))
+    assert not caplog.messages
+    Tenants(read_keys(json.dumps([last, limited]), None))
+    (message,) = caplog.messages
+    assert "limits of a later key of tenant 'acme' are not used" in message
+    assert ACME not in message
+
+
 @pytest.mark.parametrize(
     "keys",
     [
