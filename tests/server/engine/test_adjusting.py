@@ -136,10 +136,10 @@ class Reads(tuple[Any, ...]):
     """Counts how often it is read as a whole."""
 
     __slots__ = ()
-    count = 0
+    reads = 0
 
     def __iter__(self) -> Iterator[Any]:
-        Reads.count += 1
+        Reads.reads += 1
         return super().__iter__()
 
 
@@ -148,10 +148,10 @@ class Reads(tuple[Any, ...]):
 )
 def test_what_a_job_adds_to_scores_is_made_once(lm: Driver, fields: dict[str, Any]) -> None:
     async def run(items: int, tokens: int) -> int:
-        Reads.count = 0
+        Reads.reads = 0
         sampling = Sampling(max_tokens=tokens, **fields)
         await lm.job(Kind.GENERATE, [Item(lm.ids("a"))] * items, sampling=sampling).results()
-        return Reads.count
+        return Reads.reads
 
     assert asyncio.run(run(1, 1)) == asyncio.run(run(5, 20))
 
