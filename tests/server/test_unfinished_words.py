@@ -125,6 +125,19 @@ def test_what_a_constraint_has_read_counts_in_each_state(
     assert counted[3] - counted[1] == 10 * 80 // 4
 
 
+def test_what_a_constraint_has_read_counts_in_the_queue(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serve("characters") as (client, application):
+        regex = {"regex": "[ab]{4000}", "max_tokens": 3900}
+        reply = post(client, COMPLETE, {"prompt": "a", "return_state": True, **regex})
+        state = reply.json()["choices"][0]["state"]
+        reads = Reads(application, monkeypatch)
+        again = {"prompt": ["", ""], "state": state, **regex, "max_tokens": 1}
+        assert post(client, COMPLETE, again).status_code == 200
+    assert min(reads.costs) >= len(state) + 2 * 3900
+
+
 def test_a_stream_refuses_several_inputs_before_it_reads_any(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,7 +25,7 @@ from sruserve.server.api.prompts import (
 from sruserve.server.api.route import Route, run_job
 from sruserve.server.api.sampling import check_completions, read_sampling
 from sruserve.server.api.served import Served
-from sruserve.server.engine.jobs import Item, Job, Kind, Sampling
+from sruserve.server.engine.jobs import Item, Job, Kind, Sampling, Snapshot
 from sruserve.server.offload import off_loop
 from sruserve.server.tenants import Tenants
 
@@ -129,7 +129,7 @@ class CompletionRoute(Route[CompletionRequest]):
                 keep=keep,
                 stream=outbox is not None,
                 sampling=sampling,
-                cost=cost + sum(len(prompt.start.word) for prompt in prompts if prompt.start),
+                cost=cost + sum(_text_bytes(prompt.start) for prompt in prompts),
                 deadline=deadline,
                 priority=served.tenant.priority(request.priority),
             )
@@ -196,3 +196,8 @@ class CompletionRoute(Route[CompletionRequest]):
         if not request.state_interval:
             return 1
         return max(1, min(_WAITING_STATES, self.limits.reply_numbers // max(1, numbers)))
+
+
+def _text_bytes(start: Snapshot | None) -> int:
+    """Bytes of the texts that a state brings; the choices of a prompt share them."""
+    return 0 if start is None else len(start.word) + len(start.spelled)

@@ -10,6 +10,7 @@ from torch import Tensor
 from sruserve.kernels.devices import send
 from sruserve.kernels.slots import WINDOW
 from sruserve.server.engine.constrained import TextPosition
+from sruserve.server.engine.jobs import Job, Row
 from sruserve.server.engine.pool import indices
 from sruserve.server.engine.streams import Stream
 
@@ -53,7 +54,7 @@ class Adjusted:
         rows = [row for row, stream in enumerate(streams) if stream.job.sampling.adjusts]
         chosen = [streams[row] for row in rows]
         self._rows = rows
-        self._fixed = torch.from_numpy(np.stack([_fixed(s, vocabulary) for s in chosen]))
+        self._fixed = torch.from_numpy(np.stack([_fixed(s.job, vocabulary) for s in chosen]))
         self._penalties = _Penalties(chosen) if any(map(_penalised, chosen)) else None
         self._spellings: dict[int, TextPosition] = {}
         for row, stream in zip(rows, chosen, strict=True):
@@ -120,15 +121,20 @@ def _penalised(stream: Stream) -> bool:
     return stream.job.sampling.penalises
 
 
-def _fixed(stream: Stream, vocabulary: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    """What is added to every score of a stream in all steps, (vocabulary)."""
-    sampling = stream.job.sampling
+def _fixed(job: Job, vocabulary: int) -> Row:
+    """What is added to every score of a job's streams in all steps, (vocabulary); made once."""
+    sampling = job.sampling
+    if job.added is not None:
+        return job.added
     added = np.zeros(vocabulary, np.float32)
+    if not (sampling.allowed or sampling.logit_bias):
+        return added
     if sampling.allowed:
         added[:] = -np.inf
         added[list(sampling.allowed)] = 0
     for token, bias in sampling.logit_bias:
         added[token] += bias
+    job.added = added
     return added
 
 

@@ -18,6 +18,7 @@ from sruserve.server.engine.grammar_host import START_SECONDS, GrammarHost
 from sruserve.server.engine.grammar_memory import GrammarMemory
 from sruserve.server.engine.wire import (
     BEGIN,
+    COPY,
     DROP,
     MESSAGE,
     SETTLE,
@@ -153,6 +154,11 @@ class GrammarProcess:
         """Ask for a new text's position behind `spelled`."""
         self._open.add(number)
         self._ask(number, MESSAGE.pack(BEGIN, number, _BEGIN_MS) + spelled)
+
+    def copy(self, number: int, like: int) -> None:
+        """Ask for a new text's position, which is that of another one of which nothing is asked."""
+        self._open.add(number)
+        self._ask(number, MESSAGE.pack(COPY, number, _BEGIN_MS) + like.to_bytes(8, "little"))
 
     def take(self, number: int, token: int) -> None:
         """Ask for a text's position behind one more token."""

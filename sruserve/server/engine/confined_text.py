@@ -1,6 +1,7 @@
 """A constraint whose grammar is in a process, and the texts that follow it."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Self
@@ -32,25 +33,44 @@ class ConfinedConstraint:
 
     def begin(self, spelled: bytes = b"") -> "ConfinedSpelling":
         """Ask for the position behind `spelled`."""
-        return ConfinedSpelling(self, next(self._numbers), spelled)
+        return ConfinedSpelling(self.process, self.alphabet, self._numbers, spelled)
 
 
 class ConfinedSpelling(Spelled):
-    """The position of one text in a confined grammar; see `TextPosition`."""
+    """The position of one text in a confined grammar; see `TextPosition`.
 
-    def __init__(self, constraint: ConfinedConstraint, number: int, spelled: bytes) -> None:
-        super().__init__(constraint.alphabet, spelled)
-        self._process, self._number = constraint.process, number
+    numbers: of the process's texts. like: the number of one that begins as this one does.
+    """
+
+    def __init__(
+        self,
+        process: GrammarProcess,
+        alphabet: Alphabet,
+        numbers: Iterator[int],
+        spelled: bytes,
+        like: int | None = None,
+    ) -> None:
+        super().__init__(alphabet, spelled)
+        self._process, self._numbers = process, numbers
+        self._number = next(numbers)
         self._begun = False
         self._asked: int | None = None
         self._kept = 0  # tokens of which the process is not told that they are
         self.problem: ServeError | None = None
-        self._process.begin(number, spelled)
+        if like is None:
+            process.begin(self._number, spelled)
+        else:
+            process.copy(self._number, like)
 
     @property
     def late(self) -> bool:
         """Whether a token is expected whose position is not known yet."""
         return self._asked is not None
+
+    def copy(self) -> "ConfinedSpelling":
+        """See `TextPosition`."""
+        given = self._process, self._alphabet, self._numbers
+        return ConfinedSpelling(*given, self._first, self._number)
 
     def ready(self, until: float = 0.0) -> bool:
         """Whether what was asked last is known; waits for it until then, by `time.monotonic`."""

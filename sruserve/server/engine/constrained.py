@@ -56,6 +56,10 @@ class TextPosition(Protocol):
         """
         ...
 
+    def copy(self) -> "TextPosition":
+        """Another text's position behind the same bytes, while nothing was asked of this one."""
+        ...
+
     def expect(self, token: int) -> int:
         """Say what to take next, so that texts are looked into at a time, and `take` that then.
 

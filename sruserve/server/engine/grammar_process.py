@@ -24,6 +24,7 @@ from sruserve.server.engine.spelling import Spelling
 from sruserve.server.engine.wire import (
     BEGIN,
     COMMAND,
+    COPY,
     FORK,
     MESSAGE,
     SETTLE,
@@ -150,6 +151,9 @@ class _Grammar:
             if op == BEGIN:
                 spelled = message[MESSAGE.size :]
                 self._answer(lambda: self._begin(number, spelled), given / 1000)  # noqa: B023
+            elif op == COPY:
+                like = int.from_bytes(message[MESSAGE.size :], "little")
+                self._answer(lambda: self._copy(number, like), given / 1000)  # noqa: B023
             elif op == TAKE:
                 begin = time.process_time()
                 self._answer(lambda: self._take(number, given), self._seconds)  # noqa: B023
@@ -164,6 +168,10 @@ class _Grammar:
 
     def _begin(self, number: int, spelled: bytes) -> bytes:
         self._spellings[number] = self._constraint.begin(spelled)
+        return self._position(number)
+
+    def _copy(self, number: int, like: int) -> bytes:
+        self._spellings[number] = self._spellings[like].copy()
         return self._position(number)
 
     def _take(self, number: int, token: int) -> bytes:

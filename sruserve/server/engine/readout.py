@@ -72,8 +72,8 @@ class Readout:
 
     def _classify(self, reads: Sequence[Read], hidden: Tensor) -> None:
         probabilities = self._probabilities(self._network.logits(hidden))
-        for advance, rows in reads:
-            advance.found.answer = probabilities[rows.stop - 1]
+        for advance, rows in reads:  # a view would keep the whole step's as long as the stream
+            advance.found.answer = probabilities[rows.stop - 1].copy()
 
     def _compare(self, reads: Sequence[Read], hidden: Tensor) -> None:
         """Outputs of pairs: every step of both sequences of each."""
@@ -93,7 +93,8 @@ class Readout:
         last = hidden.index_select(0, indices([rows.stop - 1 for _, rows in reads], hidden.device))
         answers = self._probabilities(self._network.logits(last))
         for (advance, rows), answer in zip(reads, answers, strict=True):
-            advance.found = Found(answer, [values[rows]], [labels[rows]])
+            found = Found(answer.copy(), [values[rows].copy()], [labels[rows].copy()])
+            advance.found = found
 
     def _score(self, advance: Advance, hidden: Tensor) -> None:
         """The log-probabilities of the tokens that follow the rows of `hidden`."""

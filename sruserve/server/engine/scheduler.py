@@ -78,7 +78,8 @@ class Scheduler:
         self._decode_time = StepTime(limits.max_batch_tokens, _DECODES)
         self._read_time = StepTime(limits.max_batch_tokens, _READS)
         self._crowded = False  # not all streams that decode are in the last batch
-        self._beginning: dict[Job, list[TextPosition]] = {}  # in their grammars
+        # In their grammars; with the number of texts that have begun.
+        self._beginning: dict[Job, tuple[list[TextPosition], int]] = {}
         self._late: list[Stream] = []  # have read their inputs, but for a token
         self._idle = False  # the last batch was empty
 
@@ -232,7 +233,7 @@ class Scheduler:
             self._make_streams(job, ())
             return
         try:
-            self._beginning[job] = positions_of(job)
+            self._beginning[job] = positions_of(job), 0
         except ServeError as error:
             self._fail(job, error)
         else:
@@ -244,15 +245,18 @@ class Scheduler:
 
     def _open_if_begun(self, job: Job) -> None:
         """Open a job when all of its texts have their places in its constraint."""
-        positions = self._beginning[job]
+        positions, begun = self._beginning[job]
         try:
-            if not all(position.ready() for position in positions):
-                return
+            while begun < len(positions) and positions[begun].ready():
+                begun += 1
         except faults() as error:
             self._fail(job, _as_failure(error))
-        else:
-            del self._beginning[job]
-            self._make_streams(job, positions)
+            return
+        if begun < len(positions):
+            self._beginning[job] = positions, begun
+            return
+        del self._beginning[job]
+        self._make_streams(job, positions)
 
     def _make_streams(self, job: Job, positions: Sequence[TextPosition]) -> None:
         entry = self._jobs[job]

@@ -10,19 +10,20 @@ class Spelled:
     """What a text has taken, and what it may take next; see `TextPosition`."""
 
     def __init__(self, alphabet: Alphabet, spelled: bytes) -> None:
-        self._alphabet, self._spelled = alphabet, bytearray(spelled)
+        self._alphabet = alphabet
+        self._first, self._spelled = spelled, bytearray()  # texts that begin equally share that
         self._options: NDArray[np.bool_] = np.zeros(256, np.bool_)
         self._trail: list[NDArray[np.bool_]] = []  # the options before each new byte
 
     @property
     def spelled(self) -> bytes:
         """The bytes taken."""
-        return bytes(self._spelled)
+        return self._first + self._spelled
 
     @property
     def length(self) -> int:
         """How many bytes that are."""
-        return len(self._spelled)
+        return len(self._first) + len(self._spelled)
 
     @property
     def ahead(self) -> int:

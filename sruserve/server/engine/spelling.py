@@ -38,6 +38,10 @@ class Spelling(Spelled):
         """Which bytes may come next, (256)."""
         return self._options
 
+    def copy(self) -> "Spelling":
+        """See `TextPosition`."""
+        return Spelling(self._matcher.deep_copy(), self._alphabet, self._first, self._way)
+
     def ready(self, until: float = 0.0) -> bool:  # noqa: ARG002
         """See `TextPosition`: it always is."""
         return True

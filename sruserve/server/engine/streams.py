@@ -45,16 +45,23 @@ Ids = NDArray[np.int64]
 def positions_of(job: Job) -> list[TextPosition]:
     """A place for every text of a job in its constraint, if it has one.
 
-    It is where the text's state left it, but behind a prompt it begins.
+    It is where the text's state left it, but behind a prompt it begins. Texts that begin equally
+    are read once.
     """
     constraint = job.sampling.constraint
     if constraint is None:
         return []
-    positions = []
+    positions: list[TextPosition] = []
+    begun: dict[bytes, TextPosition] = {}
     for item in job.items:
         start = item.start or _NEW
         goes_on = start.constraint == constraint.identity and not len(item.inputs)
-        positions.append(constraint.begin(start.spelled if goes_on else b""))
+        spelled = start.spelled if goes_on else b""
+        if spelled in begun:
+            positions.append(begun[spelled].copy())
+        else:
+            positions.append(constraint.begin(spelled))
+            begun[spelled] = positions[-1]
     return positions
 
 

@@ -17,8 +17,8 @@ from sruserve.server.errors import (
 
 FORK = 0  # what the helper is asked for; any other number is a process to kill
 COMMAND = struct.Struct("<i")
-BEGIN, TAKE, SETTLE, DROP = b"B", b"T", b"S", b"D"
-MESSAGE = struct.Struct("<cQI")  # of what, which position, and a token or count
+BEGIN, COPY, TAKE, SETTLE, DROP = b"B", b"C", b"T", b"S", b"D"
+MESSAGE = struct.Struct("<cQI")  # of what, which position, and a token, count or ms
 _LENGTH = struct.Struct("<I")
 _POSITION = struct.Struct("<?Q32s")
 _GOOD, _BAD = b"+", b"-"

@@ -2,6 +2,9 @@
 
 import codecs
 from collections.abc import Sequence
+from functools import lru_cache
+
+_MOST_KNOWN = 256  # stop strings whose borders are kept: the choices of a job share them
 
 
 class Writer:
@@ -14,10 +17,13 @@ class Writer:
         self, pieces: Sequence[bytes], stop: Sequence[str], utf8: bytes = b"", held: str = ""
     ) -> None:
         self._pieces = pieces
-        self._stop = stop
+        self._stop = [(text, _borders(text)) for text in stop]
+        self._begun = [0] * len(stop)  # characters of each stop string at the end of the text
+        self._met: list[tuple[int, str]] = []  # stop strings, and where they begin in `_held`
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._decoder.decode(utf8)
-        self._held = held
+        self._held = ""
+        self._add(held)
 
     @property
     def utf8(self) -> bytes:
@@ -40,29 +46,70 @@ class Writer:
             text = self._held + self._decoder.decode(b"".join([pieces[t] for t in tokens]))
             self._held = ""
             return text, len(tokens), None
+        if not tokens:
+            return "", 0, None
         certain = ""
         for used, token in enumerate(tokens, 1):
-            self._held += self._decoder.decode(pieces[token])
+            self._add(self._decoder.decode(pieces[token]))
             if used <= ignore_stop:
-                certain, self._held = certain + self._held, ""
-                continue
-            found = [(at, s) for s in self._stop if (at := self._held.find(s)) >= 0]
-            if found:
-                at, stop = min(found)
-                certain, self._held = certain + self._held[:at], ""
+                certain += self._let_go()
+            elif self._met:
+                at, stop = min(self._met)
+                certain += self._let_go()[:at]
                 return certain, used, stop
-        keep = max(_overlap(self._held, s) for s in self._stop)
-        cut = len(self._held) - keep
+        cut = len(self._held) - max(self._begun)
         certain, self._held = certain + self._held[:cut], self._held[cut:]
         return certain, len(tokens), None
 
     def flush(self) -> str:
         """The rest, for a text that nobody will continue."""
-        text, self._held = self._held + self._decoder.decode(b"", True), ""
+        return self._let_go() + self._decoder.decode(b"", True)
+
+    def _add(self, text: str) -> None:
+        """Add text, and follow each stop string through it."""
+        before = len(self._held)
+        self._held += text
+        for which, (stop, borders) in enumerate(self._stop):
+            begun, end = _follow(stop, borders, self._begun[which], text)
+            self._begun[which] = begun
+            if end is not None:
+                self._met.append((before + end - len(stop), stop))
+
+    def _let_go(self) -> str:
+        """What is held; no stop string goes on behind it."""
+        text, self._held = self._held, ""
+        self._begun = [0] * len(self._stop)
+        self._met = []
         return text
 
 
-def _overlap(text: str, stop: str) -> int:
-    """The length of the longest end of `text` that `stop` begins with."""
-    longest = min(len(text), len(stop) - 1)
-    return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)
+@lru_cache(_MOST_KNOWN)
+def _borders(stop: str) -> Sequence[int]:
+    """For each length, how many characters `stop` begins with that this beginning ends with."""
+    borders = [0, 0]
+    for length in range(1, len(stop)):
+        border = borders[length]
+        while border and stop[border] != stop[length]:
+            border = borders[border]
+        borders.append(border + (stop[border] == stop[length]))
+    return borders
+
+
+def _follow(stop: str, borders: Sequence[int], begun: int, text: str) -> tuple[int, int | None]:
+    """Go on in `text` behind the first `begun` characters of `stop` (Knuth, Morris, Pratt 1977).
+
+    Returns how many characters of `stop`, less than all, the text then ends with, and where in it
+    the first whole one ends.
+    """
+    if not begun and stop[0] not in text:
+        return 0, None
+    end = None
+    for at, character in enumerate(text, 1):
+        while begun and stop[begun] != character:
+            begun = borders[begun]
+        if stop[begun] == character:
+            begun += 1
+            if begun == len(stop):
+                begun = borders[begun]
+                end = at if end is None else end
+    return begun, end

@@ -132,6 +132,30 @@ def test_logprobs_are_those_of_the_model_before_adjustments(lm: Driver) -> None:
     asyncio.run(run())
 
 
+class Reads(tuple[Any, ...]):
+    """Counts how often it is read as a whole."""
+
+    __slots__ = ()
+    reads = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        Reads.reads += 1
+        return super().__iter__()
+
+
+@pytest.mark.parametrize(
+    "fields", [{"allowed": Reads((1, 3))}, {"logit_bias": Reads([(3, -100.0)])}]
+)
+def test_what_a_job_adds_to_scores_is_made_once(lm: Driver, fields: dict[str, Any]) -> None:
+    async def run(items: int, tokens: int) -> int:
+        Reads.reads = 0
+        sampling = Sampling(max_tokens=tokens, **fields)
+        await lm.job(Kind.GENERATE, [Item(lm.ids("a"))] * items, sampling=sampling).results()
+        return Reads.reads
+
+    assert asyncio.run(run(1, 1)) == asyncio.run(run(5, 20))
+
+
 @pytest.mark.parametrize("fields", [{"allowed": (95,)}, {"logit_bias": ((-1, 1.0),)}])
 def test_tokens_that_the_model_does_not_have_are_refused(
     lm: Driver, fields: dict[str, Any]

@@ -523,6 +523,42 @@ def test_answers_are_told_apart_and_those_of_texts_that_are_over_are_forgotten(
     assert not constraint.process._answers
 
 
+def test_texts_that_begin_equally_are_read_once(
+    lm: Driver, grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begins: list[bytes] = []
+    begin = GrammarProcess.begin
+
+    def noted(process: GrammarProcess, number: int, spelled: bytes) -> None:
+        begins.append(spelled)
+        begin(process, number, spelled)
+
+    async def texts() -> None:
+        constraint = await grammars.make("regex", "[a-z]{60}")
+        state = (await lm.generate("Hello", 20, constraint=constraint)).state
+        wanted = Sampling(max_tokens=40, constraint=constraint)
+        items = [Item(lm.ids(""), state, seed=7, choice=choice) for choice in range(3)]
+        alone = [await lm.job(Kind.GENERATE, [item], sampling=wanted).results() for item in items]
+        begins.clear()
+        together = await lm.job(Kind.GENERATE, items, sampling=wanted).results()
+        assert [together[choice] for choice in range(3)] == [one[0] for one in alone]
+        assert len(begins) == 1
+
+    monkeypatch.setattr(GrammarProcess, "begin", noted)
+    run(texts())
+
+
+def test_a_copy_of_a_position_goes_its_own_way(grammars: Grammars) -> None:
+    first = grammars.regex("abc(?:de|fg)").begin(b"abc")
+    other = first.copy()
+    for position in (first, other):
+        assert position.ready(time.monotonic() + 60)
+    assert first.take(ord("d"))
+    assert other.take(ord("f"))
+    assert (first.spelled, other.spelled) == (b"abcd", b"abcf")
+    assert bytes(other.ids.tolist()) == b"g"
+
+
 def test_a_token_that_is_late_is_taken_back_alone(grammars: Grammars) -> None:
     spelling = begun(grammars.regex("[a-c]{3}[x-z]{3}"))
     assert spelling.take(ord("a"))

@@ -1,14 +1,18 @@
 """What jobs on every step are told does not depend on how the engine cut the work."""
 
 import asyncio
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 from torch import Tensor
 
 from sruserve.model.folder import Model
+from sruserve.server.engine.found import Found
 from sruserve.server.engine.jobs import Encoded, Item, Keep, Kind, Tagged
 from sruserve.server.engine.limits import Limits
+from sruserve.server.engine.readout import Read, Readout
 from tests.server.engine.driver import Driver, same_state
 from tests.support import random_model
 
@@ -77,6 +81,30 @@ def test_scores_are_taken_in_blocks_that_change_nothing(
     assert np.array_equal(blocks.labels, whole.labels)
     assert np.array_equal(blocks.scores, whole.scores)
     assert same_state(blocks.state, whole.state)
+
+
+@pytest.mark.parametrize("kind", [Kind.CLASSIFY, Kind.TAG, Kind.ENCODE])
+def test_what_a_step_finds_for_one_stream_keeps_nothing_of_the_others(
+    tagger: Model, encoder: Model, tmp_path: Path, kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Readout.read
+    found: list[Found] = []
+
+    def spy(readout: Readout, reads: Sequence[Read], hidden: Tensor) -> None:
+        read(readout, reads, hidden)
+        found.extend(advance.found for advance, _ in reads)
+
+    async def run(driver: Driver) -> None:
+        await driver.job(kind, [Item(IDS[:size]) for size in (7, 50, 200)]).results()
+
+    monkeypatch.setattr(Readout, "read", spy)
+    models = {Kind.TAG: tagger, Kind.ENCODE: encoder}
+    model = models.get(kind) or random_model(tmp_path / "m", "classify", vocab_size=20)
+    with Driver(model, Limits(max_batch_tokens=64)) as driver:
+        asyncio.run(run(driver))
+    arrays = [array for one in found for array in (one.answer, *one.values, *one.labels)]
+    assert len(arrays) >= 3
+    assert all(array is None or array.base is None for array in arrays)
 
 
 def test_outputs_of_many_streams_are_those_of_each_alone(encoder: Model) -> None:

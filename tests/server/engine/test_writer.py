@@ -1,6 +1,7 @@
 """Text out of tokens: UTF-8 that is not finished, stop strings that may begin."""
 
 from itertools import pairwise
+from typing import SupportsIndex
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,6 +55,67 @@ def test_a_text_ends_before_the_first_stop_string_however_it_arrives(
         assert stopped is not None
         assert used == end
         assert text[:end] == written + stopped
+
+
+def overlap(text: str, stop: str) -> int:
+    """The length of the longest end of `text` that `stop` begins with."""
+    longest = min(len(text), len(stop) - 1)
+    return next(n for n in range(longest, -1, -1) if text.endswith(stop[:n]))
+
+
+def searched(
+    text: str, held: str, stop: list[str], ignored: int
+) -> tuple[str, str, int, str | None]:
+    """What is certain of `held` and a text of bytes, and held: each searched as a whole."""
+    certain = ""
+    for used, character in enumerate(text, 1):
+        held += character
+        if used <= ignored:
+            certain, held = certain + held, ""
+        elif found := [(held.find(s), s) for s in stop if s in held]:
+            at, first = min(found)
+            return certain + held[:at], "", used, first
+    cut = len(held) - max(overlap(held, s) for s in stop)
+    return certain + held[:cut], held[cut:], len(text), None
+
+
+@given(
+    held=st.text("ab", max_size=6),
+    written=st.lists(st.text("abc", min_size=1, max_size=30), min_size=1, max_size=5),
+    stop=st.lists(st.text("ab", min_size=1, max_size=9), min_size=1, max_size=4),
+    ignored=st.integers(0, 8),
+)
+def test_stop_strings_are_found_as_if_all_that_is_held_was_searched(
+    held: str, written: list[str], stop: list[str], ignored: int
+) -> None:
+    writer = Writer(PIECES, stop, held=held)
+    for text in written:
+        certain, held, used, stopped = searched(text, held, stop, ignored)
+        assert writer.write(text.encode(), ignored) == (certain, used, stopped)
+        assert writer.held == held
+        if stopped is not None:
+            return
+
+
+class Counted(str):
+    """A stop string that counts the looks at it."""
+
+    __slots__ = ()
+    looks = 0
+
+    def __getitem__(self, key: SupportsIndex | slice) -> str:
+        Counted.looks += 1
+        return super().__getitem__(key)
+
+
+def test_a_text_that_is_held_for_long_is_not_searched_again_at_each_token() -> None:
+    writer = Writer(PIECES, ["a" * 255 + "b", Counted("b" * 256)])
+    writer.write(b"a" * 300)
+    Counted.looks = 0
+    for _ in range(100):
+        writer.write(b"a")
+    assert Counted.looks < 10 * 100
+    assert len(writer.held) == 255
 
 
 def test_text_that_may_begin_a_stop_string_is_held_back_until_it_is_certain() -> None:
