@@ -554,6 +554,23 @@ def test_the_limits_of_an_api_key_hold_in_sockets(serve: Serve) -> None:
         run(talk)
 
 
+def test_the_unfinished_word_of_a_socket_counts_in_its_tenants_quota(serve: Serve) -> None:
+    entry = {"key": "a-long-key", "tenant": "a", "state_bytes": 9000}
+    headers = {"authorization": "Bearer a-long-key"}
+    with serve("question", api_keys=json.dumps([entry])) as (client, application):
+
+        async def talk() -> None:
+            async with connected(client, additional_headers=headers) as socket:
+                assert "usage" in await ask(socket, input="How far is ")
+                error = (await ask(socket, input="x" * 3000))["error"]
+                assert error["code"] == "state_quota_exceeded"
+                assert "usage" in await ask(socket, input="it ")  # behind the frame before
+
+        run(talk)
+        (tenant,) = {each.tenant for each in application.lifecycle.tenants._keys}
+        until(lambda: tenant.held_bytes == 0)
+
+
 def test_there_is_one_path_for_sockets(client: httpx.Client) -> None:
     url = str(client.base_url).replace("http", "ws", 1) + "/v1/other"
 

@@ -46,19 +46,28 @@ class Stream:
 
     states: SealedStates
     state: Snapshot | None
+    _held_bytes: int = 0
 
     def token(self) -> str | None:
         """The state as a token; raises `StateTooLarge`."""
         self.states.check_fit("state")
         return None if self.state is None else self.states.seal(self.state)
 
-    def hold(self) -> None:
-        """Count the state as its tenant's; raises `StateQuotaExceeded`."""
-        self.states.tenant.hold(self.states.nbytes + _SOCKET_BYTES)
+    def go_on(self, state: Snapshot | None) -> None:
+        """Go on from this state, which counts as the tenant's from now on.
+
+        Raises `StateQuotaExceeded`, and changes nothing.
+        """
+        nbytes = self.states.nbytes if state is None else state.host_bytes
+        nbytes = max(self.states.nbytes, nbytes) + _SOCKET_BYTES
+        self.states.tenant.hold(nbytes, instead_of=self._held_bytes)
+        self.states.tenant.release(self._held_bytes)
+        self.state, self._held_bytes = state, nbytes
 
     def release(self) -> None:
         """The state is kept no more."""
-        self.states.tenant.release(self.states.nbytes + _SOCKET_BYTES)
+        self.states.tenant.release(self._held_bytes)
+        self._held_bytes = 0
 
 
 class Frame(Call):
@@ -169,7 +178,7 @@ class Frames(Endpoint):
             return
         stream, task = self._begin(beginning, tenant)
         call.model = stream.states.name
-        stream.hold()
+        stream.go_on(stream.state)
         try:
             if fields:
                 await self._answer(call, stream, fields)
@@ -221,7 +230,7 @@ class Frames(Endpoint):
         view = StreamView(served, stream.state, Keep.SNAPSHOT, tokens=request.return_state)
         async with route.computed(frame, request, view, frame.cost) as results:
             told = await off_loop(results.much, _told, route, view, results)
-            stream.state = view.take_end()
+            stream.go_on(view.take_end())
             await frame.tell(told, much=results.much)
 
     async def _operate(self, frame: Frame, stream: Stream, fields: dict[str, Any]) -> None:
@@ -249,7 +258,7 @@ class Frames(Endpoint):
         async with aclosing(parts):
             async for part in parts:
                 await frame.tell(part, much=bool(request.echo))
-        stream.state = view.take_end()
+        stream.go_on(view.take_end())
 
 
 def _validated(schema: type[Body], fields: dict[str, Any]) -> Body:

@@ -2,13 +2,18 @@
 
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
+from sruserve.server.api.catalogue import Catalogue
 from sruserve.server.api.inputs import Ids, Tokens, encode_input, locate_input
+from sruserve.server.api.limits import InputLimits
 from sruserve.server.api.requests import TagRequest
 from sruserve.server.api.sequences import SequenceRoute
 from sruserve.server.api.served import Served
 from sruserve.server.api.spans import Scheme
+from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.jobs import Item, Kind, Snapshot, Tagged
+from sruserve.server.tenants import Tenants
 
 _NUMBERS = 8  # a token's entry is about as long as so many numbers
 
@@ -53,6 +58,10 @@ class TagRoute(SequenceRoute[TagRequest]):
     path, task, schema = "/v1/tag", "tag", TagRequest
     prefix, features_item, locates = "tag", Steps, True
 
+    def __init__(self, catalogue: Catalogue, tenants: Tenants, limits: InputLimits) -> None:
+        super().__init__(catalogue, tenants, limits)
+        self._schemes: WeakKeyDictionary[Engine, Scheme] = WeakKeyDictionary()
+
     def kind(self, request: TagRequest) -> Kind:
         del request
         return Kind.TAG
@@ -77,6 +86,13 @@ class TagRoute(SequenceRoute[TagRequest]):
         held = len(text) - len(given)
         return Text(ids, start, word, request.more, text=text, held=held, places=places)
 
+    def _scheme(self, served: Served) -> Scheme:
+        """The scheme of a model's labels, which takes milliseconds to read where they are many."""
+        scheme = self._schemes.get(served.engine)
+        if scheme is None:
+            scheme = self._schemes[served.engine] = Scheme(served.labels)
+        return scheme
+
     def result(self, served: Served, item: Steps, result: Tagged) -> dict[str, Any]:
         names, scores = served.labels, result.scores.tolist()
         labels: list[int] = result.labels.tolist()
@@ -92,7 +108,7 @@ class TagRoute(SequenceRoute[TagRequest]):
                     "score": span.score,
                     "continued": span.continued,
                 }
-                for span in Scheme(names).spans(labels, scores, result.before)
+                for span in self._scheme(served).spans(labels, scores, result.before)
             ],
             "state": served.seal_state(result.state),
         }

@@ -13,6 +13,8 @@ from sruserve.server.engine.residents import Resident
 
 Row = NDArray[np.float32]
 
+_TOKEN_BYTES = 40  # of a token in a state's window
+
 
 class Kind(Enum):
     """What a job asks of the model: COMPARE is of two sequences, TAG and ENCODE of each step."""
@@ -71,6 +73,13 @@ class Snapshot:
     constraint: bytes = b""
     spelled: bytes = b""
     answer: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
+
+    @property
+    def host_bytes(self) -> int:
+        """Bytes of host memory, beside a row that the engine keeps."""
+        row = self.row.nbytes if isinstance(self.row, np.ndarray) else 0
+        texts = 4 * (len(self.word) + len(self.held)) + len(self.utf8) + len(self.spelled)
+        return row + self.answer.nbytes + _TOKEN_BYTES * len(self.window) + texts
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-import numpy as np
-
 from sruserve.server.api.served import Served
 from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.jobs import Keep, Snapshot
@@ -33,7 +31,6 @@ _MOST_AT_ONCE = 256  # streams that expire together: more would hold up the even
 _LOOK_SECONDS = 1.0  # between two looks for streams that nobody asks for
 _STREAM_BYTES = 1024  # of objects, at most, for a stream, with its place in every table
 _STATE_BYTES = 1024  # the same for each state of it
-_TOKEN_BYTES = 40  # of a token in a state's window
 
 
 class StateSlot:
@@ -63,7 +60,7 @@ class Kept:
     def __init__(self, served: Served, state: Snapshot, room: StateSlot | None = None) -> None:
         self._state: Snapshot | None = state
         self.nbytes = served.model.network.layout.nbytes
-        self.host_bytes = _beside(state)
+        self.host_bytes = state.host_bytes
         self.users = 0
         self._engine: Engine | None = served.engine
         self._tenant, self._room = served.tenant, room
@@ -347,13 +344,6 @@ def _cost(held: Held, states: Iterable[Kept | None]) -> int:
     for kept in states:
         cost += _STATE_BYTES + (kept.host_bytes if kept is not None else 0)
     return cost
-
-
-def _beside(state: Snapshot) -> int:
-    """Bytes of what a state holds beside a row that the engine keeps."""
-    row = state.row.nbytes if isinstance(state.row, np.ndarray) else 0
-    texts = 4 * (len(state.word) + len(state.held)) + len(state.utf8) + len(state.spelled)
-    return row + state.answer.nbytes + _TOKEN_BYTES * len(state.window) + texts
 
 
 def _no_memory() -> ServeError:
