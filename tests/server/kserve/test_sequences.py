@@ -18,8 +18,9 @@ from sruserve.server.api.kserve import sequences
 from sruserve.server.api.kserve.messages import InferRequest, RequestedOutput
 from sruserve.server.api.kserve.wire import pack_request
 from sruserve.server.app import Application
+from sruserve.server.engine.jobs import Keep
 from sruserve.server.streams import service
-from tests.server.conftest import TEXT
+from tests.server.conftest import TEXT, Serve
 from tests.server.kserve.support import connected, refused, tensor, texts, told, v1
 
 _ids = count(1000)
@@ -88,7 +89,7 @@ def test_a_generator_goes_on_with_its_text(connection: triton.InferenceServerCli
     whole = connection.infer(
         "characters",
         [texts("How far", name="text_input")],
-        parameters={"max_tokens": 30, "seed": 3, "sru_return_state": True},  # bytes are held back
+        parameters={"max_tokens": 30, "seed": 3},
     )
     assert "".join(parts) == told(whole, "text_output")[0]
 
@@ -255,3 +256,17 @@ def test_what_cannot_be_a_sequence(
         step(connection, next(_ids), "who", flags, model=model, **parameters)
     assert message in str(error.value)
     assert error.value.status() in ("400", "404")
+
+
+def test_a_sequence_ends_however_large_its_state_is(serve: Serve) -> None:
+    bounds = {"max_body_bytes": 320, "max_input_bytes": 100}
+    with serve("characters", **bounds) as (client, application):
+        served = application.lifecycle.catalogue["characters"]
+        assert 8 * served.state_numbers(Keep.SNAPSHOT) > 320, "no reply has room for it"
+        for flags in ("start",), (), ("end",), ("start", "end"):
+            given = {f"sequence_{flag}": True for flag in flags}
+            text = {"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "data": ["to"]}
+            parameters = {"sequence_id": 5, "max_tokens": 1, **given}
+            asked = {"inputs": [text], "parameters": parameters}
+            reply = client.post("/v2/models/characters/infer", json=asked)
+            assert reply.status_code == 200, reply.text
