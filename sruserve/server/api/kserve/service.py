@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from sruserve import __version__
-from sruserve.server.api.call import Caller
+from sruserve.server.api.call import Call, Caller
 from sruserve.server.api.inputs import LONG_CHARACTERS
 from sruserve.server.api.kserve.choosing import choose_outputs, reply_numbers, task_of
 from sruserve.server.api.kserve.messages import InferRequest, InferResponse, Tensor
@@ -59,14 +59,14 @@ class Inference:
         self._sequences = Sequences(streams, limits)
         self._statistics: dict[tuple[str, str], Statistics] = {}
 
-    async def infer(self, caller: Caller, tenant: Tenant, request: InferRequest) -> InferResponse:
+    async def infer(self, caller: Call, tenant: Tenant, request: InferRequest) -> InferResponse:
         """Answer one inference."""
         served = self._find(request.model, request.version).of(tenant)
         with served.holders, self._statistics_of(served).request() as timing:
             return await self._infer(caller, served, request, timing)
 
     async def _infer(
-        self, caller: Caller, served: Served, request: InferRequest, timing: Timing
+        self, caller: Call, served: Served, request: InferRequest, timing: Timing
     ) -> InferResponse:
         task = task_of(served, self._routes)
         asked = read_parameters(request.parameters, task.options)
