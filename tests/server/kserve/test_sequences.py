@@ -1,7 +1,7 @@
 """Triton's sequences: held by the server, exact however they are cut, safe to send again."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Any
 
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tritonclient.utils import InferenceServerException
 
 from sruserve.server.api.kserve import sequences
+from sruserve.server.api.kserve import service as inference
 from sruserve.server.api.kserve.messages import InferRequest, RequestedOutput
 from sruserve.server.api.kserve.wire import pack_request
 from sruserve.server.app import Application
@@ -270,3 +271,27 @@ def test_a_sequence_ends_however_large_its_state_is(serve: Serve) -> None:
             asked = {"inputs": [text], "parameters": parameters}
             reply = client.post("/v2/models/characters/infer", json=asked)
             assert reply.status_code == 200, reply.text
+
+
+def test_long_parameters_are_read_and_packed_away_from_the_event_loop(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+
+    def noted(work: Callable[..., Any]) -> Callable[..., Any]:
+        def note(*given: Any) -> Any:
+            threads.append(threading.current_thread().name)
+            return work(*given)
+
+        return note
+
+    monkeypatch.setattr(inference, "_read", noted(inference._read))
+    monkeypatch.setattr(sequences, "pack_request", noted(pack_request))
+    text = {"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "data": ["a"]}
+    given = {"sequence_id": next(_ids), "sequence_start": True, "sequence_end": True}
+    for regex in ("a", "a" * 100_000):
+        parameters = {**given, "max_tokens": 1, "regex": regex}
+        client.post(
+            "/v2/models/characters/infer", json={"inputs": [text], "parameters": parameters}
+        )
+    assert [name.startswith("offload") for name in threads] == [False, False, True, True]

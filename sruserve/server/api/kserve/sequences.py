@@ -56,7 +56,7 @@ class Sequences:
         """The response to a request of a sequence, which `work` makes on a view of the model.
 
         body: the same request under `/v1`, for the state that the sequence begins with.
-        cost: about how many bytes the request has.
+        cost: how many bytes the request has.
         """
         content = await off_loop(cost > LONG_BYTES, pack_request, request, cost=cost, caller=caller)
 
