@@ -75,7 +75,7 @@ class InferEndpoint(KServeEndpoint):
     async def _body(self, call: Call) -> bytes:
         """The body without its encoding; all but a first piece counts before it is unpacked."""
         body, encoding = await call.body(self._limits), call.header(b"content-encoding")
-        if encoding is None:
+        if not encoding:
             return body
         unpacking = Unpacking(body, encoding, self._limits.body_bytes)
         del body  # it gets shorter as it is unpacked
