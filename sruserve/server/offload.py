@@ -117,7 +117,7 @@ class Offload:
         return work
 
     def _add_thread(self) -> None:
-        """Start a thread; raises `RuntimeError` if there are none, and none can be started."""
+        """Start a thread; raises `NoProcess` if there are none, and none can be started."""
         # a daemon, because a process that is told to end at once must not wait for it
         thread = threading.Thread(
             target=self._serve, name=f"offload {self._threads + 1}", daemon=True
@@ -126,7 +126,10 @@ class Offload:
             thread.start()
         except RuntimeError:
             if not self._threads:
-                raise
+                raise NoProcess(
+                    "no thread can be started for long work: retry, or ask the operator to look at "
+                    "the server's limits of processes (pids_limit, ulimit)"
+                ) from None
         else:
             self._threads += 1
 

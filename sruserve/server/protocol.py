@@ -26,6 +26,7 @@ _PIPELINED = 16  # requests that wait behind one of the same connection before r
 _MOST_SILENT = 64 << 10  # bytes without an end of a head, or a part of a body
 _MOST_TARGET = 8 << 10  # bytes of a path and its query: splitting more would hold up the loop
 _MOST_HEADERS = 256
+_MOST_OFFER = 1 << 10  # bytes of the headers that ask for a WebSocket, which are read in one go
 _END = b"\r\n\r\n"  # of a head, and of a chunked body
 # The parser cannot be stopped within a piece, so none has more than one head, or many chunks.
 _PIECE_BYTES = 1 << 10
@@ -33,6 +34,7 @@ _BODY_PIECE_BYTES = 16 << 10  # of a body whose length is known: nothing else is
 # In units of `ParseTurns`. A piece costs that for its head, and one for each byte.
 _PIECE_COST = 256
 _BODY_BYTES_PER_COST = 16
+_COST_PER_OFFER_BYTE = 8
 
 
 class Protocol(Arriving, Patience, HttpToolsProtocol):
@@ -331,7 +333,8 @@ class Protocol(Arriving, Patience, HttpToolsProtocol):
             HeadTooLarge(
                 "the head of the request is too long or has too many headers; send up to "
                 f"{_MOST_HEADERS} headers and {_MOST_SILENT} bytes, of these up to "
-                f"{_MOST_TARGET} of the path and its query"
+                f"{_MOST_TARGET} of the path and its query, and {_MOST_OFFER} of the headers that "
+                "ask for a WebSocket"
             )
         )
 
@@ -347,6 +350,11 @@ class Protocol(Arriving, Patience, HttpToolsProtocol):
                     return
                 rest = data[upgrade.args[0] :]
                 if self._opens_socket():
+                    offer = self._offer_length()
+                    if offer > _MOST_OFFER:
+                        self._refuse_head()
+                        return
+                    self._turns.spend(offer * _COST_PER_OFFER_BYTE)
                     rest, self._unparsed, self._in_body = rest + self._unparsed, bytearray(), False
                     self.handle_websocket_upgrade()
                     cast(asyncio.Protocol, self.transport.get_protocol()).data_received(rest)
@@ -441,6 +449,13 @@ class Protocol(Arriving, Patience, HttpToolsProtocol):
         asked = self.scope["method"] == "GET" and self._get_upgrade() == b"websocket"
         done = self.cycle is None or self.cycle.response_complete
         return asked and self.scope["http_version"] == "1.1" and done and not self.flow.write_paused
+
+    def _offer_length(self) -> int:
+        return sum(
+            len(value)
+            for name, value in self.headers
+            if name in (b"connection", b"upgrade") or name.startswith(b"sec-websocket-")
+        )
 
     def _head_without_upgrade(self) -> bytes:
         version = self.parser.get_http_version().encode()

@@ -95,13 +95,15 @@ class Spent:
 
     used: how many were computed; None: nobody knows, so all of them count, unless the block ends
         because the server refuses the work.
+    least: how many count even then, for they were computed before.
     """
 
-    __slots__ = ("_bucket", "_most", "used")
+    __slots__ = ("_bucket", "_most", "least", "used")
 
     def __init__(self, bucket: Bucket | None, most: int) -> None:
         self._bucket, self._most = bucket, most
         self.used: int | None = 0
+        self.least = 0
 
     def __enter__(self) -> Self:
         if self._bucket is not None and (wait := self._bucket.take(self._most)):
@@ -110,7 +112,7 @@ class Spent:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self.used is None and kind is not None and issubclass(kind, Refused):
-            self.used = 0
+            self.used = self.least
         if self._bucket is not None and self.used is not None:
             self._bucket.give_back(self._most - self.used)
 

@@ -1,5 +1,6 @@
 """Long replies are rendered in pieces, to the same bytes and numbers."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ LONG: list[Any] = [
     [{"text": "a" * 9000}] * 100,
     ["é" * 9000] * 100,
     {"text": ['"', "\n\u2028é" * 90_000]},
+    [1, *["a" * 9000] * 100],
+    {str(number): {"a": number} for number in range(9000)},
 ]
 
 
@@ -46,6 +49,22 @@ def test_no_piece_holds_many_values(value: Any, monkeypatch: pytest.MonkeyPatch)
     assert long_json(value) == json_bytes(value)
     assert max(sizes) <= 2 * 4096
     assert len(sizes) > 1
+
+
+def test_a_value_is_weighed_once_however_deep_it_is() -> None:
+    weighed = 0
+
+    class Counted(list[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            nonlocal weighed
+            weighed += 1
+            return super().__iter__()
+
+    value: Any = Counted(["text"] * 9000)
+    for _ in range(60):
+        value = [{"properties": value}]
+    long_json(value)
+    assert weighed <= 4
 
 
 def leaves(value: object) -> int:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sruserve.server.errors import NoProcess
 from sruserve.server.offload import Offload
 
 
@@ -183,7 +184,7 @@ def test_a_thread_that_cannot_be_started_leaves_nothing_behind(
         pool, begun = Offload(1), list[int]()
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", no_more)
-            with pytest.raises(RuntimeError):
+            with pytest.raises(NoProcess):
                 await pool.run(lambda: begun.append(1), 1)
         assert pool.waiting == 0
         await pool.run(lambda: begun.append(2), 1)

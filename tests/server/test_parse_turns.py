@@ -10,6 +10,8 @@ from typing import Any
 
 import httpx
 import pytest
+from websockets.http11 import Request, Response
+from websockets.server import ServerProtocol
 
 from sruserve.server.api.frames import Frame
 from sruserve.server.parse_turns import _FRESH_COST, ParseTurns
@@ -199,6 +201,34 @@ def test_a_handshake_may_have_what_a_request_may(client: httpx.Client, more: byt
     for begin, status in ((GET, b"200"), (UPGRADE, b"101")):
         with connect(client, begin[:-2] + more + b"\r\n") as connection:
             assert connection.recv(4096)[9:12] == status
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"connection: ", b"connection: %b, "),
+        (b"sec-websocket-v", b"sec-websocket-extensions: %b\r\nsec-websocket-v"),
+    ],
+    ids=["connection", "extensions"],
+)
+def test_a_long_offer_of_a_handshake_is_431_before_anybody_reads_it(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch, before: bytes, after: bytes
+) -> None:
+    read: list[Request] = []
+    accept = ServerProtocol.accept
+
+    def see(protocol: ServerProtocol, request: Request) -> Response:
+        read.append(request)
+        return accept(protocol, request)
+
+    monkeypatch.setattr(ServerProtocol, "accept", see)
+    for count, status in ((450, b"101"), (512, b"431"), (30_000, b"431")):
+        read.clear()
+        data = UPGRADE.replace(before, after % b",".join([b"a"] * count))
+        with connect(client, data) as connection:
+            reply = connection.recv(4096)
+        assert reply[9:12] == status
+        assert len(read) == (status == b"101")
 
 
 @pytest.mark.parametrize("head", [GET, UPGRADE], ids=["request", "handshake"])

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from sruserve.server.engine.engine import Engine
-from sruserve.server.engine.jobs import Generated, Job
+from sruserve.server.engine.jobs import Generated, Job, Kind
 from sruserve.server.errors import (
     EngineFailure,
     NotFinite,
@@ -197,6 +197,35 @@ def test_a_completion_that_fails_counts_what_it_may_have_used(
         asked = {"prompt": "ab", "max_tokens": 50, "stream": stream}
         client.post("/v1/completions", json=asked)
     assert used == [2 + 3 if stream else None]
+
+
+def test_a_completion_whose_prompt_was_scored_has_begun_and_counts_that(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deadlines: dict[Kind, float] = {}
+    spent: list[Spent] = []
+    submit, enter = Engine.submit, Spent.__enter__
+
+    def see(engine: Engine, job: Job) -> None:
+        deadlines[job.kind] = job.deadline
+        if job.kind is Kind.GENERATE:
+            job.loop.call_soon(job.done.set_exception, Overloaded("so"))
+        else:
+            submit(engine, job)
+
+    def noted(each: Spent) -> Spent:
+        spent.append(each)
+        return enter(each)
+
+    monkeypatch.setattr(Engine, "submit", see)
+    monkeypatch.setattr(Spent, "__enter__", noted)
+    with serve("characters") as (client, _):
+        asked = {"prompt": "a" * 40, "echo": True, "logprobs": 0, "max_tokens": 1}
+        reply = client.post("/v1/completions", json={**asked, "timeout_ms": 600_000})
+    assert reply.status_code == Overloaded.status
+    assert [each.used for each in spent] == [40]
+    assert deadlines[Kind.SCORE] > 0
+    assert deadlines[Kind.GENERATE] == 0
 
 
 LIMITED = KeyEntry(key=ACME, steps_per_second=10)

@@ -225,6 +225,15 @@ class Call:
         if body is not None:
             body.release()
 
+    def take_body(self, limits: InputLimits, size: int) -> Hold:
+        """What counts the body, and is the taker's from now on, whether the client stays or not.
+
+        Its room is never given back in between: what has been counted is not refused. size: of what
+        is left of the body where the request has ended; raises `Overloaded` then.
+        """
+        body, self._body = self._body, None
+        return limits.count_body(size) if body is None else body
+
     async def json_body(self, limits: InputLimits) -> bytes:
         """The whole body, of so few parts that reading it is short; raises `InputTooLong`."""
         body = await self.body(limits)

@@ -111,8 +111,10 @@ class CompletionRoute(Route[CompletionRequest]):
             served.tenant.spend(read + len(items) * request.token_limit) as spent,
         ):
             if request.echoes_logprobs:
-                spent.used = sum(len(prompt.ids) for prompt in prompts)  # also if the client leaves
+                scored = sum(len(prompt.ids) for prompt in prompts)
+                spent.used = scored  # also if the client leaves
                 prompts = await self._scored(call, request, served, prompts, deadline)
+                spent.least, deadline = scored, 0.0  # the request has begun
             done = call.loop.create_future()
             outbox = None
             if request.stream:

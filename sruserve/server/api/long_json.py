@@ -9,11 +9,14 @@ from sruserve.server.api.call import json_bytes
 
 _MOST = 4096  # values that are encoded in one go: about a millisecond
 _CHARACTERS = 16  # of a text, which take about as long as a value
+_NUMBERS = {float, int, bool, type(None)}
 
 
 def long_json(value: object) -> bytes:
     """What `json_bytes` gives."""
-    return b"".join(_pieces(value))
+    parts: list[bytes] = []
+    _write(value, {}, parts)
+    return b"".join(parts)
 
 
 def listed(array: NDArray[Any]) -> list[Any]:
@@ -22,57 +25,73 @@ def listed(array: NDArray[Any]) -> list[Any]:
     return [row for at in range(0, len(array), rows) for row in array[at : at + rows].tolist()]
 
 
-def _pieces(value: object) -> Iterator[bytes]:
-    if _weight(value) <= _MOST:
-        yield json_bytes(value)
+def _write(value: object, weights: dict[int, int], parts: list[bytes]) -> None:
+    if _weight(value, weights) <= _MOST:
+        parts.append(json_bytes(value))
     elif isinstance(value, dict):
-        before = b"{"
-        for name, each in value.items():
-            yield before + json_bytes(name) + b":"
-            yield from _pieces(each)
+        before, items = b"{", list(value.items())
+        for some in _groups([_weight(each, weights) for each in value.values()]):
+            parts.append(before)
+            if some.stop - some.start == 1:
+                name, each = items[some.start]
+                parts.append(json_bytes(name) + b":")
+                _write(each, weights, parts)
+            else:
+                parts.append(json_bytes(dict(items[some]))[1:-1])
             before = b","
-        yield b"}"
+        parts.append(b"}")
     elif isinstance(value, str):
-        yield b'"'
-        for at in range(0, len(value), _MOST * _CHARACTERS):
-            yield json_bytes(value[at : at + _MOST * _CHARACTERS])[1:-1]
-        yield b'"'
+        parts.append(b'"')
+        long = _MOST * _CHARACTERS
+        pieces = (value[at : at + long] for at in range(0, len(value), long))
+        parts += [json_bytes(piece)[1:-1] for piece in pieces]
+        parts.append(b'"')
     else:
         assert isinstance(value, list)
-        yield b"["
-        for number, group in enumerate(_groups(value)):
-            if number:
-                yield b","
-            if len(group) == 1:
-                yield from _pieces(group[0])
+        before = b"["
+        for some in _groups([_weight(each, weights) for each in value]):
+            parts.append(before)
+            if some.stop - some.start == 1:
+                _write(value[some.start], weights, parts)
             else:
-                yield json_bytes(group)[1:-1]
-        yield b"]"
+                parts.append(json_bytes(value[some])[1:-1])
+            before = b","
+        parts.append(b"]")
 
 
-def _groups(values: list[Any]) -> Iterator[list[Any]]:
+def _groups(weights: list[int]) -> Iterator[slice]:
     """Neighbours that are encoded in one go, or one that is too long for it."""
     begin = weight = 0
-    for index, each in enumerate(values):
-        more = _weight(each)
+    for index, more in enumerate(weights):
         if weight + more > _MOST and index > begin:
-            yield values[begin:index]
+            yield slice(begin, index)
             begin, weight = index, 0
         weight += more
-    yield values[begin:]
+    yield slice(begin, len(weights))
 
 
-def _weight(value: object) -> int:
-    """About how many values there are; a list that begins with a number holds nothing longer.
+def _weight(value: object, weights: dict[int, int]) -> int:
+    """About how many values there are. A long text counts as those that take as much time.
 
-    A long text counts as the values that take as much time.
+    weights: of the lists and dicts that were weighed already, by their ids.
     """
-    if isinstance(value, dict):
-        return 1 + sum(map(_weight, value.values()))
     if isinstance(value, str):
         return 1 + len(value) // _CHARACTERS
-    if not isinstance(value, list) or not value:
+    if not isinstance(value, dict | list):
         return 1
-    if isinstance(value[0], float | int):
-        return len(value)
-    return sum(map(_weight, value))
+    weight = weights.get(id(value))
+    if weight is None:
+        if isinstance(value, list) and _is_of_numbers(value):
+            weight = 1 + len(value)
+        else:
+            weight = 1
+            for each in value.values() if isinstance(value, dict) else value:
+                weight += _weight(each, weights)
+        weights[id(value)] = weight
+    return weight
+
+
+def _is_of_numbers(values: list[Any]) -> bool:
+    """Whether nothing in a list is longer than a number; a look at each would take long."""
+    parts = (values[at : at + _MOST] for at in range(0, len(values), _MOST))
+    return all({*map(type, part)} <= _NUMBERS for part in parts)

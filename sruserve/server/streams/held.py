@@ -117,11 +117,11 @@ class Store(Protocol):
         """The state after the last step of a stream that was taken; None: nothing was read yet."""
         ...
 
-    async def commit(self, served: Served, held: Held, end: Snapshot) -> Held | None:
+    async def commit(self, served: Served, held: Held, end: Snapshot | None) -> Held | None:
         """Make a step of a taken stream true, whole or not at all, and give the stream back.
 
         None: it is not, because another has taken the stream meanwhile.
-        Whatever comes of it, `end` is the store's from now on. A stream that has ended keeps none.
+        end: the store's from now on, whatever comes of it; None: the stream has ended.
         """
         ...
 

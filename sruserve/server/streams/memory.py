@@ -202,9 +202,9 @@ class MemoryStore:
         kept = self._entries[_key(held)].states[held.step]
         return kept.of(served) if kept is not None else None
 
-    async def commit(self, served: Served, held: Held, end: Snapshot) -> Held:
+    async def commit(self, served: Served, held: Held, end: Snapshot | None) -> Held:
         entry = self._entries[_key(held)]
-        new = None if held.ended else Kept(served, end, entry.room)
+        new = None if end is None else Kept(served, end, entry.room)
         after = {**entry.states, held.step: new}
         states = {step: after[step] for step in held.checkpoints}
         leaving = [kept for step, kept in entry.states.items() if step not in states and kept]
@@ -213,7 +213,8 @@ class MemoryStore:
         try:
             self._charge(held.tenant, cost - entry.cost, new.nbytes if new else 0, freed)
         except Exception:
-            forget(served.engine, end)
+            if end is not None:
+                forget(served.engine, end)
             raise
         if new is not None:
             entry.room = None

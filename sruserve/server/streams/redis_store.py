@@ -156,8 +156,8 @@ class RedisStore:
             return None
         return await off_loop(len(token) > 4 * _LONG_ROW, served.open_state, token)
 
-    async def commit(self, served: Served, held: Held, end: Snapshot) -> Held | None:
-        if held.ended:
+    async def commit(self, served: Served, held: Held, end: Snapshot | None) -> Held | None:
+        if end is None:
             return await self._commit(served, held, {})
         return await self._commit(served, held, {held.step: await _seal(served, end)})
 

@@ -284,7 +284,7 @@ class Streams:
         None: it has not, because another replica has taken the stream.
         """
         idle_seconds = max(0.0, time.time() - (held.expires_at - held.idle_seconds))
-        keep = Keep.SNAPSHOT if asked.last else self._store.keep
+        keep = Keep.NOTHING if asked.last else self._store.keep
         if not asked.last:  # whose end needs no room
             self._store.make_room(served, held)
         start = await (asked.begin() if asked.begin else self._store.state(served, held))
@@ -296,7 +296,7 @@ class Streams:
                     f"the reply has {len(reply)} bytes and a stream stores at most "
                     f"{self._reply_bytes} (SRUSERVE_MAX_BODY_BYTES): ask for less in a step"
                 )
-            end = view.take_end()
+            end = None if asked.last else view.take_end()
         except BaseException:
             view.drop()
             raise

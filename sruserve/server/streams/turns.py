@@ -18,7 +18,9 @@ from sruserve.server.tenants import Tenant
 _LOOK_AGAIN_SECONDS, _LOOK_AGAIN_MOST_SECONDS = 0.02, 0.5
 _MOST_IN_LINE = 256
 _WAITING_BYTES = 16 << 10  # of the objects of a request that waits, with those of its connection
-_LEAST_WAITING = 64  # of a tenant, however many tenants there are
+# Of a tenant, however many tenants there are: of very many, all parts together may be more than
+# `most_bytes`.
+_LEAST_WAITING = 64
 
 
 class Turn:

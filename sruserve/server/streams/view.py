@@ -44,6 +44,10 @@ class StreamView(Served):
         """What the stream's keeper wants, however large it is, unless a token is made of it."""
         return super().keep(request) if self._tokens else self._keep
 
+    def state_numbers(self, keep: Keep) -> int:
+        """None, unless a token is made of the state: else it is the keeper's, not the reply's."""
+        return super().state_numbers(keep) if self._tokens else 0
+
     def seeded(self, request: CompletionRequest) -> CompletionRequest:
         """A request that begins the stream samples with its seed, so that it can be done again."""
         if self.start is None and request.seed is None:

@@ -232,6 +232,7 @@ def test_a_packed_body_that_is_broken_is_refused(client: httpx.Client, name: str
     error(post(client, packed + b"x", **encoding))
     error(post(client, body, **encoding))
     assert "known are gzip and deflate" in error(post(client, body, **{"content-encoding": "br"}))
+    assert scores(post(client, body, **{"content-encoding": ""}))
 
 
 def test_replies_are_packed_only_where_it_pays_and_is_wanted(client: httpx.Client) -> None:

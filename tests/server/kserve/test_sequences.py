@@ -1,7 +1,7 @@
 """Triton's sequences: held by the server, exact however they are cut, safe to send again."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Any
 
@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 from tritonclient.utils import InferenceServerException
 
 from sruserve.server.api.kserve import sequences
+from sruserve.server.api.kserve import service as inference
 from sruserve.server.api.kserve.messages import InferRequest, RequestedOutput
 from sruserve.server.api.kserve.wire import pack_request
 from sruserve.server.app import Application
+from sruserve.server.engine.jobs import Keep
 from sruserve.server.streams import service
-from tests.server.conftest import TEXT
+from tests.server.conftest import TEXT, Serve
 from tests.server.kserve.support import connected, refused, tensor, texts, told, v1
 
 _ids = count(1000)
@@ -88,7 +90,7 @@ def test_a_generator_goes_on_with_its_text(connection: triton.InferenceServerCli
     whole = connection.infer(
         "characters",
         [texts("How far", name="text_input")],
-        parameters={"max_tokens": 30, "seed": 3, "sru_return_state": True},  # bytes are held back
+        parameters={"max_tokens": 30, "seed": 3},
     )
     assert "".join(parts) == told(whole, "text_output")[0]
 
@@ -255,3 +257,41 @@ def test_what_cannot_be_a_sequence(
         step(connection, next(_ids), "who", flags, model=model, **parameters)
     assert message in str(error.value)
     assert error.value.status() in ("400", "404")
+
+
+def test_a_sequence_ends_however_large_its_state_is(serve: Serve) -> None:
+    bounds = {"max_body_bytes": 320, "max_input_bytes": 100}
+    with serve("characters", **bounds) as (client, application):
+        served = application.lifecycle.catalogue["characters"]
+        assert 8 * served.state_numbers(Keep.SNAPSHOT) > 320, "no reply has room for it"
+        for flags in ("start",), (), ("end",), ("start", "end"):
+            given = {f"sequence_{flag}": True for flag in flags}
+            text = {"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "data": ["to"]}
+            parameters = {"sequence_id": 5, "max_tokens": 1, **given}
+            asked = {"inputs": [text], "parameters": parameters}
+            reply = client.post("/v2/models/characters/infer", json=asked)
+            assert reply.status_code == 200, reply.text
+
+
+def test_long_parameters_are_read_and_packed_away_from_the_event_loop(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+
+    def noted(work: Callable[..., Any]) -> Callable[..., Any]:
+        def note(*given: Any) -> Any:
+            threads.append(threading.current_thread().name)
+            return work(*given)
+
+        return note
+
+    monkeypatch.setattr(inference, "_read", noted(inference._read))
+    monkeypatch.setattr(sequences, "pack_request", noted(pack_request))
+    text = {"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "data": ["a"]}
+    given = {"sequence_id": next(_ids), "sequence_start": True, "sequence_end": True}
+    for regex in ("a", "a" * 100_000):
+        parameters = {**given, "max_tokens": 1, "regex": regex}
+        client.post(
+            "/v2/models/characters/infer", json={"inputs": [text], "parameters": parameters}
+        )
+    assert [name.startswith("offload") for name in threads] == [False, False, True, True]

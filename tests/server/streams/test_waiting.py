@@ -11,8 +11,11 @@ import httpx
 import pytest
 
 from sruserve.server.api.catalogue import Catalogue
+from sruserve.server.api.limits import InputLimits
 from sruserve.server.api.served import Served
+from sruserve.server.budget import Hold
 from sruserve.server.errors import Overloaded
+from sruserve.server.intake import FREE_BYTES
 from sruserve.server.streams import turns
 from sruserve.server.streams.held import Held
 from sruserve.server.streams.service import Streams
@@ -237,3 +240,28 @@ def test_a_stream_that_another_replica_has_for_long_is_looked_at_ever_less_often
     assert waits[:6] == [0.02, 0.04, 0.08, 0.16, 0.32, 0.5]
     assert set(waits[6:]) == {0.5}
     assert len(waits) == 60
+
+
+def test_a_step_that_begins_keeps_the_room_that_it_waited_with(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[int] = []
+    count_body = InputLimits.count_body
+
+    def see(limits: InputLimits, size: int) -> Hold:
+        counted.append(size)
+        return count_body(limits, size)
+
+    monkeypatch.setattr(InputLimits, "count_body", see)
+    text = "who is it " * 2000
+    with serve("question") as (client, application):
+        stream = client.post("/v1/streams", json={"model": "question"}).json()["id"]
+        counted.clear()
+        body = {"step": 1, "input": text}
+        assert client.post(f"/v1/streams/{stream}/steps", json=body).status_code == 200
+        tensor = {"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": [text]}
+        asked = {"inputs": [tensor], "parameters": {"sequence_id": 7, "sequence_start": True}}
+        assert client.post("/v2/models/question/infer", json=asked).status_code == 200
+        assert len(counted) == 2, "each is counted once"
+        assert min(counted) > FREE_BYTES
+        until(lambda: application.limits.reading.held == 0)

@@ -94,7 +94,7 @@ class GrpcService:
             rpc.id = request.id
             self._inference.admit(request.model, request.version, len(data))
             rpc.model = request.model
-            response = await self._inference.infer(rpc, tenant, request)
+            response = await self._inference.infer(rpc, tenant, request, len(data))
             size = 8 * reply_numbers(response.outputs, request.outputs)
             with self._inference.promise(request, response):
                 long = size > LONG_BYTES

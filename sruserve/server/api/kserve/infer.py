@@ -36,8 +36,8 @@ class InferEndpoint(KServeEndpoint):
         model, version = _place(call.path)
         self._inference.admit(model, version, 0)
         call.model = model
-        request = await self._read(call, model, version)
-        response = await self._inference.infer(call, tenant, request)
+        request, cost = await self._read(call, model, version)
+        response = await self._inference.infer(call, tenant, request, cost)
         with self._inference.promise(request, response):
             await self._send(call, request, response)
 
@@ -63,17 +63,19 @@ class InferEndpoint(KServeEndpoint):
         await call.start(200, [*headers, (b"content-length", b"%d" % len(body))])
         await call.send(body)
 
-    async def _read(self, call: Call, model: str, version: str) -> InferRequest:
+    async def _read(self, call: Call, model: str, version: str) -> tuple[InferRequest, int]:
+        """What is asked, and the bytes of the body that it was in."""
         body = await self._body(call)
         self._inference.admit(model, version, len(body))
         long = len(body) > LONG_BYTES
         given = model, version, body, call.header(_HEADER_LENGTH)
-        return await off_loop(long, self._parse, *given, cost=len(body), caller=call)
+        request = await off_loop(long, self._parse, *given, cost=len(body), caller=call)
+        return request, len(body)
 
     async def _body(self, call: Call) -> bytes:
         """The body without its encoding; all but a first piece counts before it is unpacked."""
         body, encoding = await call.body(self._limits), call.header(b"content-encoding")
-        if encoding is None:
+        if not encoding:
             return body
         unpacking = Unpacking(body, encoding, self._limits.body_bytes)
         del body  # it gets shorter as it is unpacked

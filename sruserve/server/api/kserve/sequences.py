@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from sruserve.server.api.call import Caller
+from sruserve.server.api.call import Call, Caller
 from sruserve.server.api.inputs import opens_long
 from sruserve.server.api.kserve.choosing import reply_numbers
 from sruserve.server.api.kserve.messages import InferRequest, InferResponse
@@ -45,7 +45,7 @@ class Sequences:
 
     async def infer(
         self,
-        caller: Caller,
+        caller: Call,
         served: Served,
         request: InferRequest,
         sequence: Sequence,
@@ -56,13 +56,12 @@ class Sequences:
         """The response to a request of a sequence, which `work` makes on a view of the model.
 
         body: the same request under `/v1`, for the state that the sequence begins with.
-        cost: about how many bytes the request has.
+        cost: how many bytes the request has.
         """
         content = await off_loop(cost > LONG_BYTES, pack_request, request, cost=cost, caller=caller)
 
         async def counted(view: StreamView) -> bytes:
-            caller.submitted()  # the step counts the request itself, since its client may leave
-            with self._limits.count_body(len(content)) as body:
+            with caller.take_body(self._limits, len(content)) as body:  # its client may leave
                 response = await work(_Patient(body), view)
             size = _NUMBER_BYTES * reply_numbers(response.outputs, request.outputs)
             return await off_loop(size > LONG_BYTES, pack_response, response, cost=size)

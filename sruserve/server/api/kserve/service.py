@@ -5,11 +5,10 @@ from contextlib import AbstractContextManager
 from time import perf_counter
 from typing import Any
 
-import numpy as np
 from pydantic import ValidationError
 
 from sruserve import __version__
-from sruserve.server.api.call import Caller
+from sruserve.server.api.call import Call, Caller
 from sruserve.server.api.inputs import LONG_CHARACTERS
 from sruserve.server.api.kserve.choosing import choose_outputs, reply_numbers, task_of
 from sruserve.server.api.kserve.messages import InferRequest, InferResponse, Tensor
@@ -59,20 +58,21 @@ class Inference:
         self._sequences = Sequences(streams, limits)
         self._statistics: dict[tuple[str, str], Statistics] = {}
 
-    async def infer(self, caller: Caller, tenant: Tenant, request: InferRequest) -> InferResponse:
-        """Answer one inference."""
+    async def infer(
+        self, caller: Call, tenant: Tenant, request: InferRequest, cost: int
+    ) -> InferResponse:
+        """Answer one inference. cost: bytes of the whole request, parameters and all."""
         served = self._find(request.model, request.version).of(tenant)
         with served.holders, self._statistics_of(served).request() as timing:
-            return await self._infer(caller, served, request, timing)
+            return await self._infer(caller, served, request, cost, timing)
 
     async def _infer(
-        self, caller: Caller, served: Served, request: InferRequest, timing: Timing
+        self, caller: Call, served: Served, request: InferRequest, cost: int, timing: Timing
     ) -> InferResponse:
         task = task_of(served, self._routes)
         asked = read_parameters(request.parameters, task.options)
         inputs = task.signature.check(served.name, request.inputs)
         task.signature.check_outputs(served.name, request.outputs)
-        cost = sum(map(_size, request.inputs))
         served.check_admission(cost)
         begin = perf_counter()
         long = cost > LONG_CHARACTERS
@@ -208,10 +208,3 @@ def _read(task: Task, asked: Asked, inputs: Mapping[str, Tensor]) -> Request:
         raise as_serve_error(error, task.schema) from None
     # tensors were checked when they were read, and may be too long to be checked again
     return request.model_copy(update=read_fields(task.fields, inputs))
-
-
-def _size(tensor: Tensor) -> int:
-    """About how many bytes a tensor takes in memory."""
-    if isinstance(tensor.values, np.ndarray):
-        return tensor.values.nbytes
-    return sum(map(len, tensor.values))

@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Self
 
 from sruserve.server.api.call import Call
+from sruserve.server.api.limits import InputLimits
 from sruserve.server.budget import Hold
 
 
@@ -56,6 +57,10 @@ class Recorder(Call):
             if not self._call.started:
                 await self._call.start(200, self._headers)
             await self._call.send(body, more=True)
+
+    def take_over_body(self, limits: InputLimits, size: int) -> None:
+        """Count the body from now on, in the place of the call."""
+        self._body = self._call.take_body(limits, size)
 
     async def wait(self, done: asyncio.Future[Any]) -> None:
         """Wait for a job, whatever the client does."""

@@ -43,8 +43,7 @@ class Steps(StreamEndpoint):
         async def work(view: StreamView) -> bytes:
             asked = view.seeded(request) if isinstance(request, CompleteStep) else request
             with recorder:  # also where the client has left
-                call.submitted()
-                recorder.count_body(self.limits, len(body))
+                recorder.take_over_body(self.limits, len(body))
                 await route.answer(recorder, asked, view, len(body))
                 return (
                     recorder.kept
