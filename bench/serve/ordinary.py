@@ -20,7 +20,7 @@ import tritonclient.grpc as triton
 from tritonclient.grpc.aio import InferenceServerClient as GrpcClient
 from tritonclient.utils import InferenceServerException
 from websockets.asyncio.client import connect
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
 
 from bench.serve.http_client import Http
 from bench.serve.known import CLASSIFIER, LANGUAGE_MODEL, TEXT, Known
@@ -157,7 +157,7 @@ class Socket(Client):
                 self.known.check(question, reply["scores"])
         except InvalidStatus as error:
             raise Refused(f"{error.response.status_code} at a handshake") from None
-        except ConnectionClosed as error:
+        except (ConnectionClosed, InvalidMessage) as error:  # hung up on, in a handshake too
             raise EOFError from error
 
 
