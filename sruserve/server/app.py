@@ -16,7 +16,7 @@ from sruserve.server.api.frames import Frames
 from sruserve.server.api.kserve.http import PREFIX as KSERVE
 from sruserve.server.api.kserve.http import KServe
 from sruserve.server.api.kserve.service import Inference
-from sruserve.server.api.limits import InputLimits
+from sruserve.server.api.limits import NUMBER_BYTES, InputLimits
 from sruserve.server.api.pages import create_pages
 from sruserve.server.api.predict import PredictEndpoint
 from sruserve.server.api.routes import Routes
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("sruserve.server")
 
 ASGI = Callable[[Message, Receive, Send], Awaitable[None]]
-
-_NUMBER_BYTES = 8  # a reply may be about as long as a request, and all that wait as a queue
 
 
 class Application:
@@ -154,8 +152,9 @@ class Application:
             input_bytes=settings.max_input_bytes,
             inputs=settings.max_inputs,
             new_tokens=settings.max_new_tokens,
-            reply_numbers=settings.max_body_bytes // _NUMBER_BYTES,
-            unsent_numbers=settings.max_queue_bytes // _NUMBER_BYTES,
+            # a reply may be about as long as a request, and all that wait as a queue
+            reply_numbers=settings.max_body_bytes // NUMBER_BYTES,
+            unsent_numbers=settings.max_queue_bytes // NUMBER_BYTES,
             queue_bytes=settings.max_queue_bytes,
             queue_seconds=settings.queue_timeout_ms / 1000,
         )

@@ -414,8 +414,8 @@ class NoProcess(Refused):
     status, code = 503, "no_process"
     retry_after_seconds = 1
     usual = (
-        "no process can be started for the regular expression or schema: retry, or ask the "
-        "operator to look at the server's log and at its limits of processes (pids_limit, ulimit)"
+        "no process or thread can be started: retry, or ask the operator to look at the server's "
+        "log and at its limits of processes (pids_limit, ulimit)"
     )
 
 

@@ -126,10 +126,7 @@ class Offload:
             thread.start()
         except RuntimeError:
             if not self._threads:
-                raise NoProcess(
-                    "no thread can be started for long work: retry, or ask the operator to look at "
-                    "the server's limits of processes (pids_limit, ulimit)"
-                ) from None
+                raise NoProcess from None
         else:
             self._threads += 1
 
@@ -220,8 +217,5 @@ async def in_own_thread(name: str, work: Callable[[], T]) -> T:
     try:
         thread.start()
     except RuntimeError:
-        raise NoProcess(
-            "no thread can be started: retry, or ask the operator to look at the server's limits "
-            "of processes (pids_limit, ulimit)"
-        ) from None
+        raise NoProcess from None
     return await done

@@ -11,6 +11,8 @@ _TEXT_BYTES = 4  # of UTF-8, which count as a number
 # A reply may have so many numbers beside the budget, so that small requests are always answered.
 FREE_NUMBERS = 256
 
+NUMBER_BYTES = 8  # of a reply count as one of its numbers
+
 
 @dataclass(frozen=True)
 class InputLimits:

@@ -11,13 +11,13 @@ from sruserve.server.api.kserve.datatypes import BYTES
 from sruserve.server.api.kserve.generate import Generate
 from sruserve.server.api.kserve.messages import RequestedOutput, Tensor
 from sruserve.server.api.kserve.tasks import Classify, Compare, Encode, Tag, Task
+from sruserve.server.api.limits import NUMBER_BYTES
 from sruserve.server.api.routes import Routes
 from sruserve.server.api.served import Served
 from sruserve.server.offload import Waiter, off_loop
 
 _SHORT = 512  # values whose texts the event loop makes: a millisecond at most
 _TURN = 8 << 10  # texts that are made in one turn on a thread: some 15 milliseconds
-_NUMBER_BYTES = 8
 _TEXT_NUMBERS = 6  # a value's text is about as long as so many numbers
 
 
@@ -46,7 +46,7 @@ def reply_numbers(outputs: Sequence[Tensor], requested: Sequence[RequestedOutput
         if classes := counts.get(output.name, 0):
             size = _TEXT_NUMBERS * prod(output.shape[:-1]) * min(classes, width)
         elif output.datatype == BYTES and width == 1:  # texts; the labels of steps are short
-            size += sum(map(len, output.values)) // _NUMBER_BYTES
+            size += sum(map(len, output.values)) // NUMBER_BYTES
         numbers += size
     return numbers
 

@@ -15,6 +15,7 @@ from sruserve.server.api.kserve.grpc_messages import parse, read_request, write_
 from sruserve.server.api.kserve.grpc_probes import Probes
 from sruserve.server.api.kserve.problems import explain
 from sruserve.server.api.kserve.service import Inference
+from sruserve.server.api.limits import NUMBER_BYTES
 from sruserve.server.errors import InputTooLong, Unsupported
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.offload import LONG_BYTES, off_loop
@@ -95,7 +96,7 @@ class GrpcService:
             self._inference.admit(request.model, request.version, len(data))
             rpc.model = request.model
             response = await self._inference.infer(rpc, tenant, request, len(data))
-            size = 8 * reply_numbers(response.outputs, request.outputs)
+            size = NUMBER_BYTES * reply_numbers(response.outputs, request.outputs)
             with self._inference.promise(request, response):
                 long = size > LONG_BYTES
                 return await off_loop(long, write_response, response, cost=size, caller=rpc)

@@ -12,7 +12,7 @@ from sruserve.server.api.kserve.edge import KServeEndpoint
 from sruserve.server.api.kserve.messages import InferRequest, InferResponse, Tensor
 from sruserve.server.api.kserve.service import Inference
 from sruserve.server.api.kserve.wire import InferHeader, read_request, write_response
-from sruserve.server.api.limits import InputLimits
+from sruserve.server.api.limits import NUMBER_BYTES, InputLimits
 from sruserve.server.api.parts import check_parts
 from sruserve.server.errors import InvalidRequest
 from sruserve.server.metrics import UNKNOWN_MODEL
@@ -42,7 +42,7 @@ class InferEndpoint(KServeEndpoint):
             await self._send(call, request, response)
 
     async def _send(self, call: Call, request: InferRequest, response: InferResponse) -> None:
-        size = 8 * reply_numbers(response.outputs, request.outputs)
+        size = NUMBER_BYTES * reply_numbers(response.outputs, request.outputs)
         given = response, _binary(request, response)
         head, data = await off_loop(
             size > LONG_BYTES, write_response, *given, cost=size, caller=call

@@ -12,7 +12,7 @@ from sruserve.server.api.kserve.choosing import reply_numbers
 from sruserve.server.api.kserve.messages import InferRequest, InferResponse
 from sruserve.server.api.kserve.parameters import Sequence
 from sruserve.server.api.kserve.wire import pack_request, pack_response, unpack_response
-from sruserve.server.api.limits import InputLimits
+from sruserve.server.api.limits import NUMBER_BYTES, InputLimits
 from sruserve.server.api.requests import Request
 from sruserve.server.api.served import Served
 from sruserve.server.budget import Hold
@@ -31,8 +31,6 @@ from sruserve.server.intake import FREE_BYTES
 from sruserve.server.offload import LONG_BYTES, off_loop
 from sruserve.server.streams.service import Begin, Streams
 from sruserve.server.streams.view import StreamView
-
-_NUMBER_BYTES = 8
 
 Work = Callable[[Caller, StreamView], Awaitable[InferResponse]]
 
@@ -63,7 +61,7 @@ class Sequences:
         async def counted(view: StreamView) -> bytes:
             with caller.take_body(self._limits, len(content)) as body:  # its client may leave
                 response = await work(_Patient(body), view)
-            size = _NUMBER_BYTES * reply_numbers(response.outputs, request.outputs)
+            size = NUMBER_BYTES * reply_numbers(response.outputs, request.outputs)
             return await off_loop(size > LONG_BYTES, pack_response, response, cost=size)
 
         step = _Step(self._streams, served, content, sequence, counted)
@@ -71,7 +69,7 @@ class Sequences:
         outcome = caller.loop.create_task(answer)
         await caller.wait(outcome)
         packed = outcome.result()
-        with self._limits.count_reply(len(packed) // _NUMBER_BYTES):
+        with self._limits.count_reply(len(packed) // NUMBER_BYTES):
             size = len(packed)
             response = await off_loop(size > LONG_BYTES, unpack_response, packed, cost=size)
             return replace(response, id=request.id)

@@ -10,7 +10,7 @@ from sruserve.server.api.call import JSON_TYPE, Call, json_bytes
 from sruserve.server.api.catalogue import Catalogue
 from sruserve.server.api.endpoint import Endpoint
 from sruserve.server.api.inputs import opens_long
-from sruserve.server.api.limits import InputLimits
+from sruserve.server.api.limits import NUMBER_BYTES, InputLimits
 from sruserve.server.api.routes import Routes
 from sruserve.server.api.served import Served
 from sruserve.server.api.streams.messages import (
@@ -35,7 +35,6 @@ R = TypeVar("R")
 
 _ID = re.compile(r"[\w-]{1,64}", re.ASCII)
 _ID_PART = 3  # of "/v1/streams/ID/…", split
-_NUMBER_BYTES = 8  # of a stored reply count as one of its numbers
 
 
 class StreamEndpoint(Endpoint):
@@ -67,7 +66,7 @@ class StreamEndpoint(Endpoint):
 
     def unsent(self, stored: bytes) -> Hold:
         """Count a reply from the store until its client has it; raises `Overloaded`."""
-        return self.limits.count_reply(len(stored) // _NUMBER_BYTES)
+        return self.limits.count_reply(len(stored) // NUMBER_BYTES)
 
     def reply(self, served: Served, held: Held) -> StreamReply:
         """A stream as clients see it."""
