@@ -10,6 +10,8 @@ from sruserve.server.offload import in_own_thread
 
 PATH = "/metrics"
 _SECONDS = 1.0
+# A text that took more than this share of a second to make is given out for longer.
+_SHARE, _MOST_TIMES = 1 / 20, 10.0
 
 
 class MetricsPage:
@@ -17,7 +19,7 @@ class MetricsPage:
 
     A rendering is tens of milliseconds of Python, which the event loop waits for in part.
 
-    seconds: how long a text is given out.
+    seconds: how long a text is given out; longer where the server is too busy to make it soon.
     """
 
     def __init__(
@@ -52,9 +54,12 @@ class MetricsPage:
         return await asyncio.shield(self._rendering)  # others wait for it, too
 
     async def _render(self) -> tuple[bytes, str]:
+        begin = self._clock()
         try:
             self._page = await in_own_thread("metrics", self._make)
-            self._until = self._clock() + self.seconds
+            end = self._clock()
+            times = (end - begin) / (_SHARE * _SECONDS)
+            self._until = end + self.seconds * max(1.0, min(_MOST_TIMES, times))
             return self._page
         finally:
             self._rendering = None

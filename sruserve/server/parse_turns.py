@@ -4,9 +4,11 @@ import asyncio
 from collections import OrderedDict
 from typing import Protocol
 
-# The cost of the parsing in one turn: about a byte of the dearest kind, or a few milliseconds.
-_TURN_COST = 32 << 10
-_FRESH_COST = 16 << 10  # of that, for what has just come, so that short requests do not wait
+# The cost of the parsing in one turn, about a byte of the dearest kind: of what has just come, so
+# that short requests do not wait, and of what waits, a millisecond at most. An answer takes several
+# turns, and each lasts as long as all that is done in it.
+_FRESH_COST = 16 << 10
+_WAITING_COST = 4 << 10
 # Of a request, or a message of a socket, that waited behind another one of its connection: to
 # answer it takes some hundred microseconds.
 REQUEST_COST = 1 << 10
@@ -27,7 +29,7 @@ class ParseTurns:
     """
 
     def __init__(self) -> None:
-        self.left = _TURN_COST
+        self.left = _FRESH_COST + _WAITING_COST
         self._waiting: OrderedDict[Parser, None] = OrderedDict()
         self._scheduled = False
 
@@ -52,7 +54,7 @@ class ParseTurns:
             asyncio.get_running_loop().call_soon(self._begin)
 
     def _begin(self) -> None:
-        self._scheduled, self.left = False, _TURN_COST
+        self._scheduled, self.left = False, _FRESH_COST + _WAITING_COST
         try:
             while self._waiting and self.left > _FRESH_COST:
                 parser, _ = self._waiting.popitem(last=False)

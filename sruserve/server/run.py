@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sruserve.server")
 
+# The event loop gives the interpreter away at each system call, and by default gets it back from a
+# thread that computes after 5 ms only: an answer takes a dozen calls.
+_SWITCH_SECONDS = 0.002
+
 
 def serve(settings: Settings) -> int:
     """Serve until SIGTERM or Ctrl-C, and return the process's exit code."""
@@ -137,6 +141,7 @@ def _run_one(settings: Settings, listener: socket.socket, beat: Callable[[], Non
             leave()
 
     signal.signal(signal.SIGTERM, stop)
+    sys.setswitchinterval(_SWITCH_SECONDS)
     try:
         server.run(sockets=[listener])
     except KeyboardInterrupt:

@@ -40,6 +40,24 @@ def test_the_text_is_made_again_when_it_is_a_second_old() -> None:
     assert asyncio.run(run()) == [b"1", b"1", b"1", b"2", b"2", b"3"]
 
 
+def test_a_text_that_took_long_is_given_out_for_longer() -> None:
+    now = [100.0]
+    make = Rendering()
+
+    def slowly() -> tuple[bytes, str]:
+        now[0] += 0.25 if make.count == 0 else 9
+        return make()
+
+    async def run() -> list[bytes]:
+        page = MetricsPage(make=slowly, clock=lambda: now[0])
+        texts = [(await page.read())[0]]
+        for now[0] in (105.2, 105.3, 124.2, 124.4):
+            texts.append((await page.read())[0])
+        return texts
+
+    assert asyncio.run(run()) == [b"1", b"1", b"2", b"2", b"3"]
+
+
 def test_all_who_wait_share_one_rendering_even_if_the_first_of_them_leaves() -> None:
     make = Rendering()
     make.may_end.clear()

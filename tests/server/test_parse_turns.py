@@ -13,6 +13,7 @@ import pytest
 from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
 
+from sruserve.server import departures
 from sruserve.server.api.frames import Frame
 from sruserve.server.parse_turns import _FRESH_COST, ParseTurns
 from sruserve.server.protocol import Protocol
@@ -289,7 +290,7 @@ class _Waiting:
         self.turns, self.pieces, self._done = turns, pieces, done
 
     def parse_more(self) -> None:
-        self.turns.spend(4096)
+        self.turns.spend(1024)
         self._done(self)
         self.pieces -= 1
         if self.pieces:
@@ -322,8 +323,15 @@ def test_all_that_wait_get_a_piece_in_their_order_and_a_turn_ends() -> None:
     ids=["heads", "chunks", "frames"],
 )
 def test_what_waits_of_a_client_that_leaves_is_dropped(
-    serve: Serve, counted: Counted, begin: bytes, data: bytes, kind: type, event: str
+    serve: Serve,
+    counted: Counted,
+    monkeypatch: pytest.MonkeyPatch,
+    begin: bytes,
+    data: bytes,
+    kind: type,
+    event: str,
 ) -> None:
+    monkeypatch.setattr(departures, "_LOOK_SECONDS", 0.005)
     counted.count(Protocol, "on_message_begin")
     with serve("question", receive_grace_seconds=60) as (client, application):
         client.get("/livez")

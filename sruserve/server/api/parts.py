@@ -20,7 +20,7 @@ _DIGITS = b"0123456789"
 def check_parts(json: bytes) -> None:
     """Raise `InputTooLong` if parsing `json` would take long."""
     many = len(json) > MOST_DIGITS
-    parts, values, digits = _counted([json], many)
+    parts, values, digits = _counted(_pieces(json), many)
     if parts <= MOST_PARTS and values <= MOST_VALUES and digits <= MOST_DIGITS:
         return
     parts, values, digits = _counted(_without_texts(json), many)
@@ -41,6 +41,11 @@ def check_parts(json: bytes) -> None:
         )
 
 
+def _pieces(json: bytes, size: int = _PIECE) -> Iterator[bytes]:
+    for at in range(0, len(json), size):
+        yield json[at : at + size]
+
+
 def _counted(pieces: Iterable[bytes], count_digits: bool) -> tuple[int, int, int]:
     """The most parts, values and digits that there can be."""
     parts, values, digits = 0, 1, 0
@@ -55,8 +60,8 @@ def _counted(pieces: Iterable[bytes], count_digits: bool) -> tuple[int, int, int
 def _without_texts(json: bytes, size: int = _PIECE) -> Iterator[bytes]:
     """The JSON piece by piece, zeros where texts stand; right up to the first mistake."""
     inside, begun = False, b""  # in a text; the first half of an escape
-    for at in range(0, len(json), size):
-        piece = (begun + json[at : at + size]).replace(b"\\\\", b"")
+    for plain in _pieces(json, size):
+        piece = (begun + plain).replace(b"\\\\", b"")
         begun = _BACKSLASH if piece.endswith(_BACKSLASH) else b""
         piece = piece.removesuffix(_BACKSLASH).replace(b'\\"', b"")
         letters = np.frombuffer(piece, np.uint8)

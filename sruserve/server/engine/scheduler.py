@@ -100,8 +100,8 @@ class Scheduler:
 
     @property
     def contended(self) -> bool:
-        """Whether somebody waits besides the streams of the last batch that decode."""
-        waits = bool(self._queue) or self._unopened > 0 or self._crowded
+        """Whether somebody could be in a step besides the streams of the last batch that decode."""
+        waits = bool(self._queue) or bool(self._large) or self._crowded
         return waits or not self._inbox.empty
 
     def next_batch(self) -> Batch:

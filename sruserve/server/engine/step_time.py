@@ -46,8 +46,14 @@ class StepTime:
             self._own_seconds = _moved(self._own_seconds, own)
         elif rows >= 2 * _FEW:
             self._own_seconds = min(self._own_seconds, step)  # the first step may have been slow
-            of_rows = max(step - self._own_seconds, _SURELY * step)
-            self._row_seconds = _moved(self._row_seconds, of_rows / rows)
+            expected = self._own_seconds + rows * self._row_seconds
+            if self._row_seconds and step < expected:  # small steps may have been slow, too
+                part = 1 + _FASTER * (step / expected - 1)
+                self._own_seconds *= part
+                self._row_seconds *= part
+            else:
+                of_rows = max(step - self._own_seconds, _SURELY * step)
+                self._row_seconds = _moved(self._row_seconds, of_rows / rows)
 
 
 def _moved(average: float, newest: float) -> float:

@@ -15,9 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sruserve.model.network import Network
+from sruserve.server.engine.alphabet import Alphabet
+from sruserve.server.engine.constraint import Constraint
 from sruserve.server.engine.jobs import Classified, Generated, Item, Keep, Kind, Sampling, Snapshot
 from sruserve.server.engine.limits import Limits
 from sruserve.server.engine.scheduler import Scheduler
+from sruserve.server.engine.spelling import Spelling
 from sruserve.server.engine.streams import Stream
 from sruserve.server.errors import (
     DeadlineExceeded,
@@ -129,6 +132,26 @@ def test_all_of_a_completion_comes_in_whole_bursts(tmp_path: Path) -> None:
     with Driver(random_model(tmp_path / "lm"), Limits(burst=16)) as driver:
         asyncio.run(run(driver))
         assert driver.counts.calls["step"] == 1 + 10
+
+
+def test_a_grammar_that_begins_cuts_no_burst_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_begin = threading.Event()
+    monkeypatch.setattr(Spelling, "ready", lambda *_: may_begin.is_set())
+
+    async def run(driver: Driver) -> None:
+        constraint = Constraint.regex("[a-z]{9}", Alphabet.of(driver.model.codec))
+        constrained = asyncio.create_task(driver.generate("a", 9, constraint=constraint))
+        while not driver.engine.running:
+            await asyncio.sleep(0.001)
+        await driver.generate("To be", 1 + 10 * 16)
+        assert driver.counts.calls["step"] == 1 + 10
+        may_begin.set()
+        await constrained
+
+    with Driver(random_model(tmp_path / "lm"), Limits(burst=16)) as driver:
+        asyncio.run(run(driver))
 
 
 @pytest.mark.parametrize("length", [1, 3])

@@ -26,6 +26,15 @@ def test_a_slow_first_step_is_forgotten_if_none_as_small_comes_again() -> None:
     assert times.rows > 600
 
 
+def test_small_steps_that_wait_for_a_grammar_make_no_large_step_too_long() -> None:
+    """A step takes 1.5 ms and 0.1 ms for each row; four in five small ones wait for 40 ms more."""
+    times = StepTime(4096, 64)
+    for step in range(400):
+        times.learn(1, 1, 0.0015 if step % 5 == 0 else 0.0415)
+        times.learn(128, 128, 0.0142)
+    assert 0.03 < 0.0015 + 0.0001 * times.rows < 0.07
+
+
 def test_a_step_of_some_streams_is_allowed_however_slow_the_device_is() -> None:
     times = StepTime(4096, 64)
     assert times.rows == 4096  # nothing is known yet
