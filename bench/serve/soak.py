@@ -4,9 +4,10 @@
     python -m bench.serve.soak --minutes 2     # does it run at all?
 
 A server with two workers, keys and Redis serves honest clients of all protocols, who check every
-answer to the last bit; then hostile ones join them. One worker and Redis are killed again and again
-(never the oldest worker, whose memory is watched). Told are the times of honest requests with and
-without the hostile ones, what the oldest worker takes, and every error by its kind. It wants
+answer to the last bit; then hostile ones join them. A tenant of two gets half of the server, and
+the honest one wants less: about a third of two cores. One worker and Redis are killed again and
+again (never the oldest worker, whose memory is watched). Told are the times of honest requests with
+and without the hostile ones, what the oldest worker takes, and every error by its kind. It wants
 redis-server (Debian: redis-server) and the extras grpc and redis. A missed target does not fail the
 run: the table says it.
 """

@@ -165,9 +165,12 @@ class Words:
     def _ids_of(self, text: str) -> Ids:
         """The ids of a long text."""
         try:
-            return np.array(self._tokenized(text).ids, np.int64)
+            ids = self._tokenized(text).ids
         except Exception:  # a word has no entry: the pieces say which
-            return np.array(self._ids_by_piece(text), np.int64)
+            ids = self._ids_by_piece(text)
+        # piece by piece, because all other threads wait for each
+        at = range(0, max(1, len(ids)), _PART)
+        return np.concatenate([np.array(ids[i : i + _PART], np.int64) for i in at])
 
     def _ids_by_piece(self, text: str) -> list[int]:
         """The ids of a short text, most of whose words were seen before."""

@@ -25,9 +25,9 @@ http11.MAX_NUM_HEADERS, http11.MAX_LINE_LENGTH = 1 << 10, 128 << 10
 
 _POLICY, _TRY_LATER = 1008, 1013  # codes of RFC 6455 and of its registry
 # What is parsed at once: frames may be tiny. Within a long frame it may be more.
-_PIECE_BYTES, _LONG_PIECE_BYTES = 1 << 10, 4 << 10
+_PIECE_BYTES, _LONG_PIECE_BYTES = 512, 4 << 10
 # In units of `ParseTurns`.
-_PIECE_COST, _FRAME_COST = 256, 24
+_PIECE_COST, _FRAME_COST = 256, 64
 _BYTES_PER_COST = 16
 
 

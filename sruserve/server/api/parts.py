@@ -11,34 +11,35 @@ from sruserve.server.errors import InputTooLong
 
 MOST_PARTS = 1 << 15  # lists, objects and fields: a microsecond or less each
 MOST_VALUES = 1 << 17  # a few tenths of one
-MOST_DIGITS = 3 << 20  # integers of thousands of digits take the square of their number
+# Digits and white space: integers of thousands of digits take the square of their number.
+MOST_DIGITS = 3 << 20
 _PIECE = 256 << 10  # bytes that are looked at in one go
 _QUOTE, _BACKSLASH = ord('"'), b"\\"
-_DIGITS = b"0123456789"
+_DIGITS = b"0123456789 \t\r\n"
 
 
 def check_parts(json: bytes) -> None:
     """Raise `InputTooLong` if parsing `json` would take long."""
     many = len(json) > MOST_DIGITS
-    parts, values, digits = _counted(_pieces(json), many)
+    *_, (parts, values, digits) = _counted(_pieces(json), many)
     if parts <= MOST_PARTS and values <= MOST_VALUES and digits <= MOST_DIGITS:
         return
-    parts, values, digits = _counted(_without_texts(json), many)
-    if parts > MOST_PARTS:
-        raise InputTooLong(
-            f"the body holds {parts} lists, objects and fields and may hold {MOST_PARTS}: send "
-            "fewer inputs or steps at once, the rest with `state`, or binary tensors to /v2"
-        )
-    if values > MOST_VALUES:
-        raise InputTooLong(
-            f"the body holds {values} values and may hold {MOST_VALUES}: send fewer at once, the "
-            "rest with `state`, or binary tensors to /v2"
-        )
-    if digits > MOST_DIGITS:
-        raise InputTooLong(
-            f"the numbers of the body have {digits} digits and may have {MOST_DIGITS}: send fewer "
-            "digits"
-        )
+    for parts, values, digits in _counted(_without_texts(json), many):
+        if parts > MOST_PARTS:
+            raise InputTooLong(
+                f"the body holds more than {MOST_PARTS} lists, objects and fields: send fewer "
+                "inputs or steps at once, the rest with `state`, or binary tensors to /v2"
+            )
+        if values > MOST_VALUES:
+            raise InputTooLong(
+                f"the body holds more than {MOST_VALUES} values: send fewer at once, the rest with "
+                "`state`, or binary tensors to /v2"
+            )
+        if digits > MOST_DIGITS:
+            raise InputTooLong(
+                f"the body has more than {MOST_DIGITS} digits and spaces outside of texts: send "
+                "fewer digits, and less white space"
+            )
 
 
 def _pieces(json: bytes, size: int = _PIECE) -> Iterator[bytes]:
@@ -46,15 +47,16 @@ def _pieces(json: bytes, size: int = _PIECE) -> Iterator[bytes]:
         yield json[at : at + size]
 
 
-def _counted(pieces: Iterable[bytes], count_digits: bool) -> tuple[int, int, int]:
-    """The most parts, values and digits that there can be."""
+def _counted(pieces: Iterable[bytes], count_digits: bool) -> Iterator[tuple[int, int, int]]:
+    """The most parts, values and digits that there can be, up to each piece."""
     parts, values, digits = 0, 1, 0
+    yield parts, values, digits
     for piece in pieces:
         parts += sum(map(piece.count, (b"[", b"{", b":")))
         values += piece.count(b",")
         if count_digits:
             digits += len(piece) - len(piece.translate(None, _DIGITS))
-    return parts, values, digits
+        yield parts, values, digits
 
 
 def _without_texts(json: bytes, size: int = _PIECE) -> Iterator[bytes]:

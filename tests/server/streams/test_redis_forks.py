@@ -10,6 +10,7 @@ import redis
 from sruserve.server.api.catalogue import Catalogue
 from sruserve.server.streams import scripts
 from sruserve.server.streams.redis_link import Call, RedisLink
+from sruserve.server.streams.redis_store import _TOGETHER as TOGETHER
 from sruserve.server.streams.service import Streams
 from sruserve.server.tenants import KeyEntry, Tenant
 from tests.server.streams.conftest import ACME
@@ -54,7 +55,7 @@ def test_a_fork_whose_client_leaves_takes_back_what_it_began_and_others_wait_unt
         forks = [asyncio.create_task(streams.fork(served, each, 256)) for each in ids[:4]]
         await begun.wait()
         async with asyncio.timeout(10):
-            while len(client.keys(f"*:stream:{tenant.id.hex()}:*")) < 5 + 4 * 32:
+            while len(client.keys(f"*:stream:{tenant.id.hex()}:*")) < 5 + 4 * TOGETHER:
                 await asyncio.sleep(0.005)
         for fork in forks:
             fork.cancel()
@@ -65,12 +66,14 @@ def test_a_fork_whose_client_leaves_takes_back_what_it_began_and_others_wait_unt
         for fork in waiting[1:]:
             fork.cancel()
         await asyncio.wait(waiting[1:])
-        assert scripts_run(client) - before == 4 + 4 + 4 * 32, "they wait for those that are undone"
+        assert scripts_run(client) - before == 4 + 4 + 4 * TOGETHER, (
+            "they wait for those that are undone"
+        )
         goes_on.set()
         assert len(await waiting[0]) == 1
         while streams._tasks:
             await asyncio.wait(set(streams._tasks))
-        taken, states, added, taken_back, given_back = 5, 5, 4 * 32 + 1, 4 * 32, 5
+        taken, states, added, taken_back, given_back = 5, 5, 4 * TOGETHER + 1, 4 * TOGETHER, 5
         assert scripts_run(client) - before == taken + states + added + taken_back + given_back
         assert len(client.keys(f"*:stream:{tenant.id.hex()}:*")) == 6
         sizes: Any = client.hvals(f"sruserve:sizes:{tenant.id.hex()}")
