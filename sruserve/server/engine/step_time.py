@@ -9,6 +9,7 @@ _FEW = 8  # rows of a step that takes hardly longer than one row does
 _FASTER = 0.3  # what a step counts that took less than was expected
 _SLOWER = 1.03  # how much more is expected after a step that took more
 _SURELY = 1 / 16  # of a large step's time is that of its rows
+_IN_A_ROW = 4  # steps that take too long, although they should not: then they are halved
 
 
 class StepTime:
@@ -20,16 +21,17 @@ class StepTime:
     def __init__(self, most: int, fewest: int) -> None:
         self._most, self._fewest = most, fewest
         self._row_seconds = self._own_seconds = 0.0
+        self._bound, self._too_long = most, 0
 
     @property
     def rows(self) -> int:
         """Rows that the next step may have."""
-        if self._own_seconds + self._row_seconds * self._most <= _SECONDS:
-            return self._most
+        if self._own_seconds + self._row_seconds * self._bound <= _SECONDS:
+            return self._bound
         if not self._row_seconds:
             return self._fewest
         rows = int((_SECONDS - self._own_seconds) / self._row_seconds)
-        return min(self._most, max(self._fewest, rows))
+        return min(self._bound, max(self._fewest, rows))
 
     def shared(self, parts: int, rows: int) -> int:
         """Rows of a step that takes `parts` times as long as one of `rows` rows."""
@@ -41,19 +43,25 @@ class StepTime:
     def learn(self, rows: int, tokens: int, seconds: float) -> None:
         """A step of so many rows took so long for `tokens` in all."""
         step = seconds * rows / tokens
+        self._bind(rows, step)
         if rows <= _FEW:
             own = max(0.0, step - rows * self._row_seconds)
             self._own_seconds = _moved(self._own_seconds, own)
         elif rows >= 2 * _FEW:
             self._own_seconds = min(self._own_seconds, step)  # the first step may have been slow
-            expected = self._own_seconds + rows * self._row_seconds
-            if self._row_seconds and step < expected:  # small steps may have been slow, too
-                part = 1 + _FASTER * (step / expected - 1)
-                self._own_seconds *= part
-                self._row_seconds *= part
-            else:
-                of_rows = max(step - self._own_seconds, _SURELY * step)
-                self._row_seconds = _moved(self._row_seconds, of_rows / rows)
+            of_rows = max(step - self._own_seconds, _SURELY * step)
+            self._row_seconds = _moved(self._row_seconds, of_rows / rows)
+
+    def _bind(self, rows: int, step: float) -> None:
+        """Take back what was expected of larger steps than those that taught it."""
+        if step <= _SECONDS:
+            self._too_long = 0
+            self._bound = max(self._bound, min(self._most, 2 * rows))
+        elif self._fewest < rows <= self._bound:
+            self._too_long += 1
+            if self._too_long == _IN_A_ROW:
+                self._too_long = 0
+                self._bound = max(self._fewest, rows // 2)
 
 
 def _moved(average: float, newest: float) -> float:

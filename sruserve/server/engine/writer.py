@@ -22,8 +22,8 @@ class Writer:
         self._met: list[tuple[int, str]] = []  # stop strings, and where they begin in `_held`
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._decoder.decode(utf8)
-        self._held = ""
-        self._add(held)
+        self._held = held
+        self._followed = not held  # the stop strings through `held`: with the first token
 
     @property
     def utf8(self) -> bytes:
@@ -48,6 +48,9 @@ class Writer:
             return text, len(tokens), None
         if not tokens:
             return "", 0, None
+        if not self._followed:
+            self._followed, held, self._held = True, self._held, ""
+            self._add(held)
         certain = ""
         for used, token in enumerate(tokens, 1):
             self._add(self._decoder.decode(pieces[token]))
@@ -77,7 +80,7 @@ class Writer:
 
     def _let_go(self) -> str:
         """What is held; no stop string goes on behind it."""
-        text, self._held = self._held, ""
+        text, self._held, self._followed = self._held, "", True
         self._begun = [0] * len(self._stop)
         self._met = []
         return text

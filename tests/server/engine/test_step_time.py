@@ -1,5 +1,7 @@
 """How large a step may be."""
 
+from random import Random
+
 from sruserve.server.engine.step_time import StepTime
 
 
@@ -26,13 +28,27 @@ def test_a_slow_first_step_is_forgotten_if_none_as_small_comes_again() -> None:
     assert times.rows > 600
 
 
-def test_small_steps_that_wait_for_a_grammar_make_no_large_step_too_long() -> None:
-    """A step takes 1.5 ms and 0.1 ms for each row; four in five small ones wait for 40 ms more."""
-    times = StepTime(4096, 64)
-    for step in range(400):
-        times.learn(1, 1, 0.0015 if step % 5 == 0 else 0.0415)
+def test_small_steps_that_wait_for_a_grammar_make_few_large_steps_too_long() -> None:
+    """A step takes 1.5 ms and 0.1 ms for each row; small ones wait for 40 ms more."""
+    times, too_long = StepTime(4096, 64), 0
+    for _ in range(100):
+        times.learn(1, 1, 0.0415)
         times.learn(128, 128, 0.0142)
-    assert 0.03 < 0.0015 + 0.0001 * times.rows < 0.07
+    for _ in range(40):
+        rows = times.rows
+        seconds = 0.0015 + 0.0001 * rows
+        too_long += seconds > 0.1
+        times.learn(rows, rows, seconds)
+    assert too_long <= 12
+    assert 0.02 < 0.0015 + 0.0001 * times.rows < 0.06
+
+
+def test_noise_takes_no_share_from_a_tenant_with_many_rows() -> None:
+    """A step takes 10 ms and 0.1 ms for each row, a tenth more or less."""
+    times, noise = StepTime(4096, 64), Random(1)
+    for rows in [1] * 40 + [64] * 2000:
+        times.learn(rows, rows, (0.010 + 0.0001 * rows) * noise.uniform(0.9, 1.1))
+    assert times.shared(2, 5) > 80
 
 
 def test_a_step_of_some_streams_is_allowed_however_slow_the_device_is() -> None:

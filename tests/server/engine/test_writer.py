@@ -136,3 +136,14 @@ def test_bytes_that_are_no_text_are_replaced() -> None:
     assert writer.write(b"a\xffb\xe2\x82")[0] == "a\ufffdb"
     assert writer.utf8 == b"\xe2\x82"
     assert writer.flush() == "\ufffd"
+
+
+def test_what_an_earlier_request_held_is_searched_with_the_first_token_alone() -> None:
+    stop = Counted("a" * 255 + "b")
+    Writer(PIECES, [stop])  # now its borders are known
+    Counted.looks = 0
+    writer = Writer(PIECES, [stop], held="a" * 255)
+    assert Counted.looks == 0
+    assert writer.held == "a" * 255
+    assert writer.write(b"b") == ("", 1, stop)
+    assert Counted.looks > 0
