@@ -10,7 +10,7 @@ from torch import Tensor
 from sruserve.kernels.devices import send
 from sruserve.kernels.slots import WINDOW
 from sruserve.server.engine.constrained import TextPosition
-from sruserve.server.engine.jobs import Job, Row
+from sruserve.server.engine.jobs import Added, Job, Row, Sampling
 from sruserve.server.engine.pool import indices
 from sruserve.server.engine.streams import Stream
 
@@ -122,20 +122,22 @@ def _penalised(stream: Stream) -> bool:
 
 
 def _fixed(job: Job, vocabulary: int) -> Row:
-    """What is added to every score of a job's streams in all steps, (vocabulary); made once."""
-    sampling = job.sampling
-    if job.added is not None:
-        return job.added
-    added = np.zeros(vocabulary, np.float32)
-    if not (sampling.allowed or sampling.logit_bias):
-        return added
-    if sampling.allowed:
-        added[:] = -np.inf
-        added[list(sampling.allowed)] = 0
+    """What is added to every score of a job's streams in all steps, (vocabulary)."""
+    if job.added is None:
+        job.added = _added(job.sampling)
+    ids, values = job.added
+    fixed = np.full(vocabulary, -np.inf if job.sampling.allowed else 0, np.float32)
+    fixed[ids] = values
+    return fixed
+
+
+def _added(sampling: Sampling) -> Added:
+    """What is added to the scores of some ids."""
+    added = dict.fromkeys(sampling.allowed, 0.0)
     for token, bias in sampling.logit_bias:
-        added[token] += bias
-    job.added = added
-    return added
+        if not sampling.allowed or token in added:
+            added[token] = bias
+    return np.fromiter(added, np.int64, len(added)), np.array([*added.values()], np.float32)
 
 
 def _allow(logits: Tensor, row: int, spelling: TextPosition) -> None:

@@ -12,6 +12,8 @@ from sruserve.server.engine.constrained import TextConstraint
 from sruserve.server.engine.residents import Resident
 
 Row = NDArray[np.float32]
+Added = tuple[NDArray[np.int64], Row]
+"""Token ids, and what is added to their scores."""
 
 _TOKEN_BYTES = 40  # of a token in a state's window
 
@@ -247,7 +249,7 @@ class Job:
     submitted: `time.monotonic()` of its admission; `begun`: a step has taken it up.
     deadline: `time.monotonic()` after which a job that has not begun is dropped; 0 is never.
     inputs: of all its items. steps: the same; an item without any counts as one.
-    added: (vocabulary), what its biases and allowed tokens add to scores, once a step needed it.
+    added: what its biases and allowed tokens add to scores, once a step needed it.
     tenant: whose job it is: tenants get equal parts of each step. None: of nobody in particular.
     priority: of a tenant's jobs that wait, those of the smallest number get most of its part.
     """
@@ -266,7 +268,7 @@ class Job:
     priority: int = 0
     submitted: float = 0.0
     begun: bool = False
-    added: Row | None = None
+    added: Added | None = None
     inputs: int = field(init=False)
     steps: int = field(init=False)
 

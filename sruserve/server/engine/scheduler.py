@@ -81,6 +81,7 @@ class Scheduler:
         # In their grammars; with the number of texts that have begun.
         self._beginning: dict[Job, tuple[list[TextPosition], int]] = {}
         self._late: list[Stream] = []  # have read their inputs, but for a token
+        self._unready: list[Stream] = []  # would be in the last batch, but for their grammars
         self._idle = False  # the last batch was empty
 
     @property
@@ -102,7 +103,16 @@ class Scheduler:
     def contended(self) -> bool:
         """Whether somebody could be in a step besides the streams of the last batch that decode."""
         waits = bool(self._queue) or bool(self._large) or self._crowded
-        return waits or not self._inbox.empty
+        return waits or not self._inbox.empty or self._some_grammar_is_ready()
+
+    def _some_grammar_is_ready(self) -> bool:
+        """Whether a stream that waited for its grammar could go on."""
+        texts = [positions[begun] for positions, begun in self._beginning.values()]
+        texts += [s.spelling for s in (*self._late, *self._unready) if s.spelling is not None]
+        try:
+            return any(text.ready() for text in texts)
+        except faults():  # who goes on with it meets it again
+            return True
 
     def next_batch(self) -> Batch:
         """What to compute next; waits while there is nothing. Empty after `wake`."""
@@ -129,7 +139,8 @@ class Scheduler:
             room = min((part or most) - min(few, self._queue.tokens), self._decode_time.rows)
             decodes = self._decoding.choose(max(1, room))
         self._crowded = len(decodes) < len(self._decoding)
-        decodes = [stream for stream in decodes if stream.ready]
+        chosen, decodes = decodes, [stream for stream in decodes if stream.ready]
+        self._unready = [] if len(decodes) == len(chosen) else list(set(chosen) - set(decodes))
         if decodes:
             budget = min(part - len(decodes), reads // 2) if part else min(most - len(decodes), few)
         elif self._whole:

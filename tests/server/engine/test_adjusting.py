@@ -132,6 +132,19 @@ def test_logprobs_are_those_of_the_model_before_adjustments(lm: Driver) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("fields", [{"allowed": (5,)}, {"logit_bias": ((3, -1.0),)}])
+def test_a_job_keeps_no_more_of_what_it_adds_than_it_was_sent(
+    lm: Driver, fields: dict[str, Any]
+) -> None:
+    async def run() -> None:
+        job = lm.job(Kind.GENERATE, [Item(lm.ids("a"))], sampling=Sampling(max_tokens=1, **fields))
+        await job.results()
+        assert job.job.added is not None
+        assert [len(each) for each in job.job.added] == [1, 1]
+
+    asyncio.run(run())
+
+
 class Reads(tuple[Any, ...]):
     """Counts how often it is read as a whole."""
 

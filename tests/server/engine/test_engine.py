@@ -154,6 +154,29 @@ def test_a_grammar_that_begins_cuts_no_burst_of_others(
         asyncio.run(run(driver))
 
 
+def test_a_grammar_that_is_ready_ends_the_burst_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_begin = threading.Event()
+    monkeypatch.setattr(Spelling, "ready", lambda *_: may_begin.is_set())
+
+    async def run(driver: Driver) -> None:
+        constraint = Constraint.regex("[a-z]{9}", Alphabet.of(driver.model.codec))
+        constrained = asyncio.create_task(driver.generate("a", 9, constraint=constraint))
+        while not driver.engine.running:
+            await asyncio.sleep(0.001)
+        with monkeypatch.context() as patch:
+            patch.setattr(Scheduler, "_open_begun", lambda _: None)  # it looked before
+            assert not driver.engine._scheduler.contended
+            may_begin.set()
+            assert driver.engine._scheduler.contended
+        await constrained
+        assert not driver.engine._scheduler.contended
+
+    with Driver(random_model(tmp_path / "lm"), Limits(burst=16)) as driver:
+        asyncio.run(run(driver))
+
+
 @pytest.mark.parametrize("length", [1, 3])
 def test_a_stop_string_inside_a_burst_leaves_the_state_right_behind_it(
     lm: Driver, length: int
