@@ -567,7 +567,7 @@ def test_the_unfinished_word_of_a_socket_counts_in_its_tenants_quota(serve: Serv
                 assert "usage" in await ask(socket, input="it ")  # behind the frame before
 
         run(talk)
-        (tenant,) = {each.tenant for each in application.lifecycle.tenants._keys}
+        tenant = application.lifecycle.tenants.of(headers["authorization"])
         until(lambda: tenant.held_bytes == 0)
 
 
