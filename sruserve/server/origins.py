@@ -9,6 +9,7 @@ from sruserve.server.errors import OriginNotAllowed
 
 _READING = ("GET", "HEAD")
 _PREFLIGHT_SECONDS = 600
+_MOST_OWN = 300  # characters: of longer ones, and of those that are not ASCII, splitting takes long
 
 
 class Origins:
@@ -49,6 +50,8 @@ class Origins:
         raise _refusal(origin[:100])
 
     def _is_own(self, origin: str, scope: Message) -> bool:
+        if len(origin) > _MOST_OWN or not origin.isascii():
+            return False
         try:
             given = urlsplit(origin)
             name = given.hostname or ""

@@ -26,7 +26,7 @@ _PIPELINED = 16  # requests that wait behind one of the same connection before r
 _MOST_SILENT = 64 << 10  # bytes without an end of a head, or a part of a body
 _MOST_TARGET = 8 << 10  # bytes of a path and its query: splitting more would hold up the loop
 _MOST_HEADERS = 256
-_MOST_OFFER = 1 << 10  # bytes of the headers that ask for a WebSocket, which are read in one go
+_MOST_OFFER = 1 << 10  # bytes of the headers that ask for another protocol, read in one go
 _END = b"\r\n\r\n"  # of a head, and of a chunked body
 # The parser cannot be stopped within a piece, so none has more than one head, or many chunks.
 _PIECE_BYTES = 1 << 10
@@ -315,9 +315,12 @@ class Protocol(Arriving, Patience, HttpToolsProtocol):
         return 0
 
     def _parse_piece(self, piece: bytes, cost: int) -> None:
+        earlier = self._silent
         self._turns.spend(_PIECE_COST + cost)
         self._silent += len(piece)
         self._feed(piece)
+        if earlier and not self._silent:  # at its end, all of a head is read once more
+            self._turns.spend(earlier)
         if self._silent and self._is_head_too_large():
             self._refuse_head()
 
@@ -334,7 +337,7 @@ class Protocol(Arriving, Patience, HttpToolsProtocol):
                 "the head of the request is too long or has too many headers; send up to "
                 f"{_MOST_HEADERS} headers and {_MOST_SILENT} bytes, of these up to "
                 f"{_MOST_TARGET} of the path and its query, and {_MOST_OFFER} of the headers that "
-                "ask for a WebSocket"
+                "ask for another protocol, such as a WebSocket"
             )
         )
 
@@ -348,12 +351,11 @@ class Protocol(Arriving, Patience, HttpToolsProtocol):
                 if self.scope["method"] == "CONNECT":
                     self._hang_up("This server is not a proxy.")
                     return
-                rest = data[upgrade.args[0] :]
+                offer, rest = self._offer_length(), data[upgrade.args[0] :]
+                if offer > _MOST_OFFER:
+                    self._refuse_head()
+                    return
                 if self._opens_socket():
-                    offer = self._offer_length()
-                    if offer > _MOST_OFFER:
-                        self._refuse_head()
-                        return
                     self._turns.spend(offer * _COST_PER_OFFER_BYTE)
                     rest, self._unparsed, self._in_body = rest + self._unparsed, bytearray(), False
                     self.handle_websocket_upgrade()

@@ -124,8 +124,10 @@ def test_every_origin_can_be_allowed() -> None:
             (b"origin", b"http://127.0.0.1"),
         ],
         [(b"host", b"evil@127.0.0.1"), (b"origin", b"http://evil@127.0.0.1")],
+        [(b"host", 300 * b"a" + b".localhost"), (b"origin", b"http://%b.localhost" % (300 * b"a"))],
+        [(b"host", b"\xbd.localhost"), (b"origin", b"http://\xbd.localhost")],
     ],
-    ids=["two origins", "a user's name"],
+    ids=["two origins", "a user's name", "a long name", "a name that is not ASCII"],
 )
 def test_an_odd_origin_is_refused(headers: list[tuple[bytes, bytes]]) -> None:
     with pytest.raises(OriginNotAllowed):

@@ -102,6 +102,22 @@ def test_a_turn_parses_little_of_what_comes_over_http(
         assert counted.most <= 2 * most  # a turn may end between two that are counted
 
 
+def test_few_long_heads_end_in_a_turn(serve: Serve, counted: Counted) -> None:
+    long = GET.replace(b"livez", b"livez?".ljust(8000, b"a"))
+    counted.count(Protocol, "on_headers_complete")
+    with serve("question", receive_grace_seconds=60) as (client, application), ExitStack() as stack:
+        client.get("/livez")
+        opened = [stack.enter_context(connect(client, b"")) for _ in range(CONNECTIONS)]
+        for each in opened:
+            each.sendall(long[:-1])
+        client.get("/livez")  # what they sent is here
+        until(lambda: not application.intake.turns._waiting)
+        counted.arrive(opened, long[-1:])
+        until(lambda: counted.all == CONNECTIONS)
+        client.get("/livez")
+        assert counted.most <= 6  # a turn may end between two that are counted
+
+
 def test_a_turn_begins_few_of_the_requests_that_wait_behind_others(
     serve: Serve, counted: Counted
 ) -> None:
@@ -230,6 +246,25 @@ def test_a_long_offer_of_a_handshake_is_431_before_anybody_reads_it(
             reply = connection.recv(4096)
         assert reply[9:12] == status
         assert len(read) == (status == b"101")
+
+
+@pytest.mark.parametrize("offer", [b"foo", b"websocket"])
+def test_a_long_list_of_a_connections_options_is_not_read(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch, offer: bytes
+) -> None:
+    read: list[Protocol] = []
+    opens = Protocol._opens_socket
+
+    def see(protocol: Protocol) -> bool:
+        read.append(protocol)
+        return opens(protocol)
+
+    monkeypatch.setattr(Protocol, "_opens_socket", see)
+    for count in (1, 60_000):
+        more = b"upgrade: %b\r\nconnection: upgrade%b\r\n\r\n" % (offer, count * b",")
+        with connect(client, GET[:-2] + more) as connection:
+            assert (connection.recv(4096)[9:12] == b"431") == (count > 1)
+    assert len(read) == 1
 
 
 @pytest.mark.parametrize("head", [GET, UPGRADE], ids=["request", "handshake"])
