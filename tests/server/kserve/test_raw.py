@@ -247,6 +247,8 @@ def test_replies_are_packed_only_where_it_pays_and_is_wanted(client: httpx.Clien
     assert encoding(long, "br, deflate;q=0.5, gzip") == "deflate"
     assert encoding(long, "gzip;q=0, deflate; q=0.0, identity") == "none"
     assert encoding(long, "gzip") == "gzip"
+    assert encoding(long, "gzip" + 252 * ",") == "gzip"
+    assert encoding(long, "gzip" + 253 * ",") == "none"
     assert encoding(short, "gzip") == "none"
 
 

@@ -7,6 +7,7 @@ from sruserve.server.intake import FREE_BYTES
 
 # What zlib calls the two: deflate is zlib's own format, as HTTP defines it.
 _WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+_MOST_ACCEPTED = 256  # characters of an `Accept-Encoding`
 _LEVEL = 1  # numbers hardly get smaller at a higher one
 
 
@@ -63,8 +64,13 @@ class Unpacking:
 
 
 def choose(accepted: str | None) -> str | None:
-    """The encoding that a client takes, of its `Accept-Encoding`; None: none of ours."""
-    for part in (accepted or "").lower().split(","):
+    """The encoding that a client takes, of its `Accept-Encoding`; None: none of ours.
+
+    A header that is too long for the event loop counts as none.
+    """
+    if accepted is None or len(accepted) > _MOST_ACCEPTED:
+        return None
+    for part in accepted.lower().split(","):
         name, _, quality = part.partition(";")
         refused = quality.replace(" ", "").rstrip("0.") == "q="  # q=0, q=0.0
         if name.strip() in _WINDOWS and not refused:
