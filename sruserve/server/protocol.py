@@ -26,6 +26,7 @@ _PIPELINED = 16  # requests that wait behind one of the same connection before r
 _MOST_SILENT = 64 << 10  # bytes without an end of a head, or a part of a body
 _MOST_TARGET = 8 << 10  # bytes of a path and its query: splitting more would hold up the loop
 _MOST_HEADERS = 256
+_MOST_DIGITS = 19  # of a body's length: Python does not read thousands of digits
 _MOST_OFFER = 1 << 10  # bytes of the headers that ask for another protocol, read in one go
 _END = b"\r\n\r\n"  # of a head, and of a chunked body
 # The parser cannot be stopped within a piece, so none has more than one head, or many chunks.
@@ -404,6 +405,8 @@ class Protocol(Arriving, Patience, HttpToolsProtocol):
                 hosts += 1
             elif name == b"transfer-encoding" and value.lower() != b"chunked":
                 return "The only transfer encoding is chunked."
+            elif name == b"content-length" and len(value) > _MOST_DIGITS:
+                return f"A Content-Length must have up to {_MOST_DIGITS} digits."
         if version not in ("1.1", "1.0"):
             return "This server speaks HTTP/1.1."
         if hosts != 1 and (hosts or version == "1.1"):

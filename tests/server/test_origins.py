@@ -199,6 +199,7 @@ def test_http_1_0_needs_no_host(client: httpx.Client) -> None:
 @pytest.mark.parametrize(
     "framing",
     ["content-length: 2\r\ncontent-length: 2\r\n", "content-length: 2\r\ncontent-length: 3\r\n",
+     f"content-length: {5000 * '0'}2\r\n", f"content-length: {19 * '0'}2\r\n",
      "content-length: 2, 2\r\n", "content-length: +2\r\n", "content-length: 0x2\r\n",
      "content-length: 2\r\ntransfer-encoding: chunked\r\n",
      "transfer-encoding: chunked\r\ncontent-length: 2\r\n",
