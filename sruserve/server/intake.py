@@ -53,6 +53,11 @@ class Inflow:
         self._hold = intake.budget.hold(owner=client)
 
     @property
+    def owner(self) -> Hashable:
+        """Whose the bytes are now."""
+        return self._hold.owner
+
+    @property
     def counts(self) -> bool:
         """Whether something of it is counted."""
         return self._hold.amount > 0
@@ -90,6 +95,11 @@ class Arriving(asyncio.Protocol):
     _began: float | None = None  # when the unfinished message was seen first
     _received = 0  # bytes of it, about
     _clock: asyncio.TimerHandle | None = None
+
+    @property
+    def owner(self) -> Hashable:
+        """Whose connection it is now: a tenant's, or of all clients of an address."""
+        return self._inflow.owner
 
     def give_up(self, problem: ServeError) -> None:
         """Receive no more, and say why."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Hashable
 from typing import Protocol
 
 # The cost of the parsing in one turn, about a byte of the dearest kind: of what has just come, so
@@ -17,20 +18,28 @@ REQUEST_COST = 1 << 10
 class Parser(Protocol):
     """A connection with unparsed bytes, or with requests behind the one that is answered."""
 
+    @property
+    def owner(self) -> Hashable:
+        """Whose connection it is now: a tenant's, or of all clients of an address."""
+        ...
+
     def parse_more(self) -> None:
         """Parse one piece or begin one request, spend its cost, and wait again for more."""
         ...
 
 
 class ParseTurns:
-    """Connections parse at once while something is left, and else in the order of their waiting.
+    """Connections parse at once while something is left, and else in turns of their owners.
+
+    Those of one owner go on in the order of their waiting.
 
     left: what the parsing may still cost before the event loop runs its other callbacks.
     """
 
     def __init__(self) -> None:
         self.left = _FRESH_COST + _WAITING_COST
-        self._waiting: OrderedDict[Parser, None] = OrderedDict()
+        self._waiting: OrderedDict[Hashable, OrderedDict[Parser, None]] = OrderedDict()
+        self._owners: dict[Parser, Hashable] = {}  # as they were when the waiting began
         self._scheduled = False
 
     def spend(self, cost: int) -> None:
@@ -40,13 +49,19 @@ class ParseTurns:
             self._schedule()
 
     def wait(self, parser: Parser) -> None:
-        """Let a connection go on after those that wait already."""
-        self._waiting[parser] = None
+        """Let a connection go on after those of its owner that wait already."""
+        if parser not in self._owners:
+            owner = self._owners[parser] = parser.owner
+            self._waiting.setdefault(owner, OrderedDict())[parser] = None
         self._schedule()
 
     def forget(self, parser: Parser) -> None:
-        """The connection is closed."""
-        self._waiting.pop(parser, None)
+        """The connection waits no more."""
+        if parser in self._owners:
+            owner = self._owners.pop(parser)
+            del self._waiting[owner][parser]
+            if not self._waiting[owner]:
+                del self._waiting[owner]
 
     def _schedule(self) -> None:
         if not self._scheduled:
@@ -57,7 +72,10 @@ class ParseTurns:
         self._scheduled, self.left = False, _FRESH_COST + _WAITING_COST
         try:
             while self._waiting and self.left > _FRESH_COST:
-                parser, _ = self._waiting.popitem(last=False)
+                owner, parsers = next(iter(self._waiting.items()))
+                parser = next(iter(parsers))
+                self._waiting.move_to_end(owner)
+                self.forget(parser)
                 parser.parse_more()
         finally:
             if self._waiting:

@@ -4,7 +4,7 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -321,8 +321,14 @@ def test_pieces_change_no_reply(client: httpx.Client) -> None:
 class _Waiting:
     """Something to parse, piece by piece."""
 
-    def __init__(self, turns: ParseTurns, pieces: int, done: Callable[["_Waiting"], None]) -> None:
-        self.turns, self.pieces, self._done = turns, pieces, done
+    def __init__(
+        self,
+        turns: ParseTurns,
+        pieces: int,
+        done: Callable[["_Waiting"], None],
+        owner: Hashable = None,
+    ) -> None:
+        self.turns, self.pieces, self._done, self.owner = turns, pieces, done, owner
 
     def parse_more(self) -> None:
         self.turns.spend(1024)
@@ -346,6 +352,26 @@ def test_all_that_wait_get_a_piece_in_their_order_and_a_turn_ends() -> None:
         return order
 
     assert max(map(len, asyncio.run(run()))) == 4
+
+
+def test_owners_take_turns_however_many_connections_each_has() -> None:
+    async def run() -> None:
+        turns = ParseTurns()
+        order: list[_Waiting] = []
+        greedy = [_Waiting(turns, 3, order.append, "greedy") for _ in range(100)]
+        modest = [_Waiting(turns, 2, order.append, "modest") for _ in range(3)]
+        for each in greedy + modest:
+            turns.wait(each)
+        gone = modest.pop(0)
+        gone.owner = "another"
+        turns.forget(gone)
+        while turns._waiting:
+            await asyncio.sleep(0)
+        assert order[:8:2] == greedy[:4]
+        assert order[1:8:2] == modest * 2
+        assert order[8:] == greedy[4:] + 2 * greedy
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize(
