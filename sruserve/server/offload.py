@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 LONG_BYTES = 64 << 10  # to parse or pack more would hold up the event loop
 _IDLE_SECONDS = 60.0  # after which a thread ends
-# More threads would take the interpreter from the event loop in turns of 5 ms each.
+# More threads would take the interpreter from the event loop in turns of 2 ms each.
 THREADS = max(2, min(4, len(os.sched_getaffinity(0))))
 
 owner: ContextVar[Hashable] = ContextVar("owner", default=None)  # None: each work is its own
