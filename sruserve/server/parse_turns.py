@@ -10,6 +10,8 @@ from typing import Protocol
 # turns, and each lasts as long as all that is done in it.
 _FRESH_COST = 16 << 10
 _WAITING_COST = 4 << 10
+# Where requests of others have come within a moment, what waits goes on after a pause only.
+_BUSY_SECONDS, _PAUSE_SECONDS = 0.02, 0.004
 # Of a request, or a message of a socket, that waited behind another one of its connection: to
 # answer it takes some hundred microseconds.
 REQUEST_COST = 1 << 10
@@ -40,11 +42,14 @@ class ParseTurns:
         self.left = _FRESH_COST + _WAITING_COST
         self._waiting: OrderedDict[Hashable, OrderedDict[Parser, None]] = OrderedDict()
         self._owners: dict[Parser, Hashable] = {}  # as they were when the waiting began
-        self._scheduled = False
+        self._scheduled = self._goes_on = self._pauses = False
+        self._busy_until = 0.0
 
     def spend(self, cost: int) -> None:
         """Something was parsed."""
         self.left -= cost
+        if not self._goes_on:  # it has just come
+            self._busy_until = asyncio.get_running_loop().time() + _BUSY_SECONDS
         if self.left <= _FRESH_COST:
             self._schedule()
 
@@ -70,6 +75,9 @@ class ParseTurns:
 
     def _begin(self) -> None:
         self._scheduled, self.left = False, _FRESH_COST + _WAITING_COST
+        if self._pauses:
+            return
+        self._goes_on = True
         try:
             while self._waiting and self.left > _FRESH_COST:
                 owner, parsers = next(iter(self._waiting.items()))
@@ -78,5 +86,18 @@ class ParseTurns:
                 self.forget(parser)
                 parser.parse_more()
         finally:
+            self._goes_on = False
             if self._waiting:
-                self._schedule()
+                self._pause_or_schedule()
+
+    def _pause_or_schedule(self) -> None:
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._busy_until:
+            self._pauses = True
+            loop.call_later(_PAUSE_SECONDS, self._resume)
+        else:
+            self._schedule()
+
+    def _resume(self) -> None:
+        self._pauses = False
+        self._schedule()

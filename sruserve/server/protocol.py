@@ -34,7 +34,7 @@ _PIECE_BYTES = 1 << 10
 _BODY_PIECE_BYTES = 16 << 10  # of a body whose length is known: nothing else is in it
 # In units of `ParseTurns`. A piece costs that for its head, and one for each byte.
 _PIECE_COST = 256
-_BODY_BYTES_PER_COST = 16
+_BODY_BYTES_PER_COST = 64
 _COST_PER_OFFER_BYTE = 8
 
 

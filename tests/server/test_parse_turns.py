@@ -13,7 +13,7 @@ import pytest
 from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
 
-from sruserve.server import departures
+from sruserve.server import departures, parse_turns
 from sruserve.server.api.frames import Frame
 from sruserve.server.parse_turns import _FRESH_COST, ParseTurns
 from sruserve.server.protocol import Protocol
@@ -372,6 +372,31 @@ def test_owners_take_turns_however_many_connections_each_has() -> None:
         assert order[8:] == greedy[4:] + 2 * greedy
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_what_waits_pauses_only_where_others_ask(
+    monkeypatch: pytest.MonkeyPatch, others: bool
+) -> None:
+    monkeypatch.setattr(parse_turns, "_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(parse_turns, "_BUSY_SECONDS", 60)
+
+    async def run() -> tuple[int, int]:
+        turns, parsed = ParseTurns(), list[_Waiting]()
+        one = _Waiting(turns, 40, parsed.append)
+        if others:
+            turns.spend(1)
+        turns.wait(one)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        soon = len(parsed)
+        while len(parsed) < 8:
+            await asyncio.sleep(0.001)
+        return soon, len(parsed)
+
+    soon, later = asyncio.run(run())
+    assert (soon == 4) == others
+    assert later >= 8
 
 
 @pytest.mark.parametrize(
