@@ -13,7 +13,7 @@ from urllib.parse import parse_qs
 
 from pydantic_core import to_json
 
-from sruserve.server.api.limits import InputLimits
+from sruserve.server.api.limits import STEP_BYTES, InputLimits
 from sruserve.server.api.parts import check_parts
 from sruserve.server.budget import Hold
 from sruserve.server.errors import BodyTooLarge, Draining, ServeError
@@ -226,13 +226,16 @@ class Call:
             body.release()
 
     def take_body(self, limits: InputLimits, size: int) -> Hold:
-        """What counts the body, and is the taker's from now on, whether the client stays or not.
+        """What counts a step with its whole body, whether its client stays or not.
 
-        Its room is never given back in between: what has been counted is not refused. size: of what
-        is left of the body where the request has ended; raises `Overloaded` then.
+        The room of a long body is not given back in between. size: of the body. Raises
+        `Overloaded`, and takes nothing.
         """
+        if self._body is None:
+            self._body = limits.count_body(0)
+        self._body.resize(max(self._body.amount, size) + STEP_BYTES)
         body, self._body = self._body, None
-        return limits.count_body(size) if body is None else body
+        return body
 
     async def json_body(self, limits: InputLimits) -> bytes:
         """The whole body, of so few parts that reading it is short; raises `InputTooLong`."""

@@ -12,6 +12,7 @@ _TEXT_BYTES = 4  # of UTF-8, which count as a number
 FREE_NUMBERS = 256
 
 NUMBER_BYTES = 8  # of a reply count as one of its numbers
+STEP_BYTES = 4 << 10  # of the objects of a stream's step, which goes on without its client
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,9 @@ class InputLimits:
     unsent_numbers: the same for all replies of a worker that are not sent yet.
     replies: the budget of `unsent_numbers`. A tenant with an API key gets at most half of it.
     queue_bytes: of the bodies that wait.
-    reading: the budget of the same size for long bodies that are complete and whose jobs are not in
-        a queue yet. A tenant with an API key gets at most as much as it leaves to others.
+    reading: the budget of the same size for long bodies that are complete, and for all steps of
+        streams, whose jobs are not in a queue yet. A tenant with an API key gets at most as much
+        as it leaves to others.
     queue_seconds: 0 is no limit.
     """
 

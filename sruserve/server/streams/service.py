@@ -4,7 +4,7 @@ import asyncio
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, TypeVar
@@ -37,6 +37,7 @@ from sruserve.server.tenants import Tenant
 T = TypeVar("T")
 Work = Callable[[StreamView], Awaitable[bytes]]
 Begin = Callable[[], Awaitable[Snapshot | None]]
+Counted = Callable[[], AbstractContextManager[object]]
 
 MOST_FORKS = 256
 _FORKS_AT_A_TIME = 4  # requests of a tenant
@@ -132,13 +133,14 @@ class Streams:
         last: bool = False,
         checkpoints: int | None = None,
         begin: Begin | None = None,
+        counted: Counted = nullcontext,
     ) -> bytes:
         """The reply to a step, which `work` makes at most once for a number.
 
         The same number with the same content again gives the stored reply, other content
         `StepReused`, another number than the next one `WrongStep`; None takes the next one.
-        Steps of one stream wait for each other. Once `work` runs it is not cancelled with its
-        caller: the step counts whether anybody waits for it or not.
+        Steps of one stream wait for each other. Once its turn has come it is not cancelled
+        with its caller: the step counts whether anybody waits for it or not.
 
         content: what tells one request from another.
         work: called with a view of the model that continues the stream; the state that its request
@@ -148,12 +150,13 @@ class Streams:
         checkpoints: how many states of the stream are kept; None: as many as of each.
         begin: the step must be the stream's first, and goes on from the state that this returns:
             what the stream was created with may be another request's.
+        counted: the time from the step's turn to its end; what it raises refuses the step.
         """
         with served.holders:
             digest = await off_loop(len(content) > LONG_BYTES, _digest, content, cost=len(content))
             turn = await self._turns.take(self._store, served.tenant, stream_id)
             most = checkpoints or self._checkpoints
-            asked = _Step(number, digest, work, last, most, begin)
+            asked = _Step(number, digest, work, last, most, begin, counted)
             return await asyncio.shield(self._begin(self._answer(turn, served, asked)))
 
     async def fork(self, served: Served, stream_id: str, n: int = 1) -> list[Held]:
@@ -259,8 +262,9 @@ class Streams:
 
         If another replica takes the stream meanwhile, another turn tells whether it does this step.
         """
-        with served.holders:  # whether its caller is still there or not
+        with served.holders, ExitStack() as step:  # whether its caller is still there or not
             async with turn as held:
+                step.enter_context(asked.counted())
                 if _is_repeat(held, asked):
                     return await self._repeated(held)
                 if _alive(held).model != served.name:
@@ -359,6 +363,7 @@ class _Step:
     last: bool
     checkpoints: int
     begin: Begin | None
+    counted: Counted
 
 
 def _new_id() -> str:

@@ -1,7 +1,8 @@
 """Triton's sequences: each is a server-held stream, and each of its requests a step."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -29,7 +30,7 @@ from sruserve.server.errors import (
 )
 from sruserve.server.intake import FREE_BYTES
 from sruserve.server.offload import LONG_BYTES, off_loop
-from sruserve.server.streams.service import Begin, Streams
+from sruserve.server.streams.service import Begin, Counted, Streams
 from sruserve.server.streams.view import StreamView
 
 Work = Callable[[Caller, StreamView], Awaitable[InferResponse]]
@@ -58,13 +59,14 @@ class Sequences:
         """
         content = await off_loop(cost > LONG_BYTES, pack_request, request, cost=cost, caller=caller)
 
-        async def counted(view: StreamView) -> bytes:
-            with caller.take_body(self._limits, len(content)) as body:  # its client may leave
-                response = await work(_Patient(body), view)
+        patient = _Patient(caller, self._limits, len(content))
+
+        async def respond(view: StreamView) -> bytes:
+            response = await work(patient, view)
             size = NUMBER_BYTES * reply_numbers(response.outputs, request.outputs)
             return await off_loop(size > LONG_BYTES, pack_response, response, cost=size)
 
-        step = _Step(self._streams, served, content, sequence, counted)
+        step = _Step(self._streams, served, content, sequence, respond, patient.counted)
         answer = step.start(body) if sequence.start else step.go_on()
         outcome = caller.loop.create_task(answer)
         await caller.wait(outcome)
@@ -106,10 +108,11 @@ class _Step:
         content: bytes,
         sequence: Sequence,
         work: Callable[[StreamView], Awaitable[bytes]],
+        counted: Counted = nullcontext,
     ) -> None:
         self._streams, self._served, self._sequence = streams, served, sequence
         self._id = f"kserve:{served.name}:{sequence.id}"
-        self._content, self._work = content, work
+        self._content, self._work, self._counted = content, work, counted
 
     async def start(self, body: Request) -> bytes:
         """The first step of a stream; sent again with its number, the stored reply.
@@ -186,19 +189,28 @@ class _Step:
             last=sequence.end,
             checkpoints=1,  # nothing here rewinds
             begin=begin,
+            counted=self._counted,
         )
 
 
 class _Patient:
     """Waits for a step whether its client does or not: the step counts.
 
-    body: what counts its request.
+    size: of the content of its request.
     """
 
-    def __init__(self, body: Hold) -> None:
-        self.loop = asyncio.get_running_loop()
-        self._body = body
+    _body: Hold
+
+    def __init__(self, caller: Call, limits: InputLimits, size: int) -> None:
+        self.loop = caller.loop
+        self._caller, self._limits, self._size = caller, limits, size
         self.number = ""  # replies to steps have the id of their request
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """The time of the step, which counts with its content until `submitted`."""
+        with self._caller.take_body(self._limits, self._size) as self._body:
+            yield
 
     async def wait(self, done: asyncio.Future[Any]) -> None:
         await done

@@ -1,7 +1,8 @@
 """A call whose reply is also kept, and which goes on when its client has left."""
 
 import asyncio
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Self
 
 from sruserve.server.api.call import Call
@@ -58,9 +59,11 @@ class Recorder(Call):
                 await self._call.start(200, self._headers)
             await self._call.send(body, more=True)
 
-    def take_over_body(self, limits: InputLimits, size: int) -> None:
-        """Count the body from now on, in the place of the call."""
-        self._body = self._call.take_body(limits, size)
+    @contextmanager
+    def counted(self, limits: InputLimits, size: int) -> Iterator[None]:
+        """The time of the step, which counts with its body of this size until `submitted`."""
+        with self, self._call.take_body(limits, size) as self._body:
+            yield
 
     async def wait(self, done: asyncio.Future[Any]) -> None:
         """Wait for a job, whatever the client does."""
@@ -78,7 +81,6 @@ class Recorder(Call):
     def __exit__(self, *_: object) -> None:
         self._users -= 1
         if not self._users:
-            self.submitted()
             for hold in self._holds:
                 hold.release()
 

@@ -2,6 +2,7 @@
 
 from asyncio import Task
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
@@ -42,16 +43,11 @@ class Steps(StreamEndpoint):
 
         async def work(view: StreamView) -> bytes:
             asked = view.seeded(request) if isinstance(request, CompleteStep) else request
-            with recorder:  # also where the client has left
-                recorder.take_over_body(self.limits, len(body))
-                await route.answer(recorder, asked, view, len(body))
-                return (
-                    recorder.kept
-                    if _streamed(request)
-                    else _of_stream(recorder.kept, held, request)
-                )
+            await route.answer(recorder, asked, view, len(body))
+            return recorder.kept if _streamed(request) else _of_stream(recorder.kept, held, request)
 
-        step = self.streams.step(served, held.id, request.step, body, work)
+        counted = partial(recorder.counted, self.limits, len(body))
+        step = self.streams.step(served, held.id, request.step, body, work, counted=counted)
         with recorder:
             outcome = call.loop.create_task(step)
             await self._answer(call, recorder, outcome, request)
