@@ -41,6 +41,7 @@ class _Work:
     """Work in the queue, ordered by its place and then by its arrival.
 
     done: its outcome. through: resolves when no thread has it any more, or ever will.
+    begun: a thread has it. dropped: nobody waits for it, and no thread begins it.
     """
 
     place: int
@@ -49,6 +50,8 @@ class _Work:
     loop: AbstractEventLoop = field(compare=False)
     done: Future[Any] = field(compare=False)
     through: Future[None] = field(compare=False)
+    begun: bool = field(default=False, compare=False)
+    dropped: bool = field(default=False, compare=False)
 
     def run(self) -> None:
         """Do it, on a thread."""
@@ -69,21 +72,20 @@ class _Work:
 
 
 class Offload:
-    """Threads that do what waits for them, of any event loop; they end when they are idle."""
+    """Threads that do what waits for them, of any event loop; they end when they are idle.
+
+    waiting: how much work no thread has begun.
+    """
 
     def __init__(self, threads: int) -> None:
         self._most = threads
         self._threads = self._idle = 0
         self._changed = threading.Condition()
-        self._waiting: list[_Work] = []  # a heap
+        self.waiting = 0
+        self._waiting: list[_Work] = []  # a heap, with work that was dropped: at most half of it
         self._begun = 0  # the place of what was begun last
         self._places: dict[Hashable, int] = {}  # the last place of each owner whose work waits
         self._numbers = count()
-
-    @property
-    def waiting(self) -> int:
-        """How much work no thread has begun."""
-        return len(self._waiting)
 
     async def run(
         self, do: Callable[[], T], cost: int, owner: Hashable = None, waiter: Waiter | None = None
@@ -104,7 +106,7 @@ class Offload:
     def _put(self, do: Callable[[], Any], cost: int, owner: Hashable) -> _Work:
         loop = asyncio.get_running_loop()
         with self._changed:
-            if len(self._waiting) >= self._idle and self._threads < self._most:
+            if self.waiting >= self._idle and self._threads < self._most:
                 self._add_thread()
             place = cost + max(self._begun, self._places.get(owner, 0))
             if owner is not None:
@@ -112,6 +114,7 @@ class Offload:
             done, through = loop.create_future(), loop.create_future()
             work = _Work(place, next(self._numbers), do, loop, done, through)
             heappush(self._waiting, work)
+            self.waiting += 1
             self._changed.notify()
         done.add_done_callback(partial(self._drop, work))
         return work
@@ -135,10 +138,13 @@ class Offload:
         if not done.cancelled():
             return
         with self._changed:
-            if work not in self._waiting:
-                return  # a thread has it
-            self._waiting.remove(work)
-            heapify(self._waiting)
+            if work.begun:
+                return
+            work.dropped = True
+            self.waiting -= 1
+            if len(self._waiting) > 2 * self.waiting:
+                self._waiting = [each for each in self._waiting if not each.dropped]
+                heapify(self._waiting)
         work.do = None
         work.through.set_result(None)
 
@@ -151,14 +157,17 @@ class Offload:
         """What a thread does next; None: it ends."""
         with self._changed:
             self._idle += 1
-            found = self._changed.wait_for(lambda: self._waiting, _IDLE_SECONDS)
+            found = self._changed.wait_for(lambda: self.waiting, _IDLE_SECONDS)
             self._idle -= 1
             if not found:
                 self._threads -= 1
                 return None
-            work = heappop(self._waiting)
+            while (work := heappop(self._waiting)).dropped:
+                pass
+            work.begun = True
+            self.waiting -= 1
             self._begun = work.place
-            if not self._waiting:
+            if not self.waiting:
                 self._places.clear()
             return work
 

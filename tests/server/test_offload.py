@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sruserve.server.errors import NoProcess
-from sruserve.server.offload import Offload
+from sruserve.server.offload import Offload, _Work
 
 
 class Held:
@@ -216,5 +216,62 @@ def test_a_client_that_leaves_takes_its_work_out_of_the_queue() -> None:
         held.go()
         await held.put("next", 1)
         assert held.begun == ["next"]
+
+    run(talk)
+
+
+def test_clients_that_leave_together_cost_a_few_comparisons_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared, many = 0, 1000
+    for name in ("__eq__", "__lt__"):
+        compare = getattr(_Work, name)
+
+        def see(one: _Work, other: object, compare: Any = compare) -> Any:
+            nonlocal compared
+            compared += 1
+            return compare(one, other)
+
+        monkeypatch.setattr(_Work, name, see)
+
+    async def talk() -> None:
+        nonlocal compared
+        held = Held()
+        await held.hold()
+        leaving = [held.put(i, 1000) for i in range(many)]
+        staying = [held.put(-i, 1000 + i) for i in range(10)]
+        await asyncio.sleep(0)
+        assert held.pool.waiting == many + 10
+        compared = 0
+        for each in leaving[: many // 3]:
+            each.cancel()
+        await asyncio.wait(leaving[: many // 3])
+        assert held.pool.waiting == many - many // 3 + 10
+        for each in leaving:
+            each.cancel()
+        await asyncio.wait(leaving)
+        assert held.pool.waiting == 10
+        assert compared < 10 * many
+        assert len(held.pool._waiting) <= 20
+        held.go()
+        assert await asyncio.gather(*staying) == held.begun == [-i for i in range(10)]
+        assert held.pool.waiting == 0
+
+    run(talk)
+
+
+def test_a_thread_skips_work_that_was_dropped() -> None:
+    async def talk() -> None:
+        held = Held()
+        holding = await held.hold()
+        waiting = [held.put(i, 1000, "owner") for i in range(3)]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        await asyncio.wait(waiting[:1])
+        held.go()
+        await holding
+        assert await asyncio.gather(*waiting[1:]) == [1, 2]
+        assert held.begun == [1, 2]
+        assert await held.put("next", 1, "owner") == "next"
 
     run(talk)
