@@ -94,7 +94,8 @@ class Repository:
     async def _change(self, change: Callable[[], Coroutine[None, None, None]]) -> None:
         """Make one change after the other, each of them whole: even if its client leaves then.
 
-        One whose client leaves before its turn is not made. Raises `TooManyAtOnce`.
+        One whose client leaves before its turn is not made, and neither is one during a drain.
+        Raises `TooManyAtOnce` or `Draining`.
         """
         if not self._settings.model_control:
             raise ModelControlRefused(
@@ -104,6 +105,9 @@ class Repository:
 
         with self._waiting.hold(1):
             await self._one_change.acquire()
+        if self._closed:
+            self._one_change.release()
+            raise _stopping()
         self._running = asyncio.create_task(change())
         self._running.add_done_callback(self._changed)
         await asyncio.shield(self._running)
@@ -129,8 +133,9 @@ class Repository:
             now = dict(self.catalogue).get(name)
             served = await in_own_thread("load", partial(self._loader.load, folder, now))
         if self._closed:
-            await _stop(served.engine, 0)
-            raise Draining("the server is stopping")
+            if now is None or served.engine is not now.engine:
+                await _stop(served.engine, 0)
+            raise _stopping()
         replaced = self.catalogue.put(served)
         self.unloaded.pop(name, None)
         seconds = time.perf_counter() - begin
@@ -156,6 +161,10 @@ class Repository:
             for tell in self.on_end:
                 tell(served.engine)
             log.info("version %s of %s is unloaded", served.version, served.name)
+
+
+def _stopping() -> Draining:
+    return Draining("the server is stopping and changes no models")
 
 
 def _too_many_wait() -> TooManyAtOnce:

@@ -1,10 +1,12 @@
 """Loads and unloads that wait for their turn: few of them, and only while their clients wait."""
 
+import asyncio
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import httpx
@@ -12,9 +14,14 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
+from sruserve.server import repository
 from sruserve.server.app import Application
+from sruserve.server.engine.engine import Engine
+from sruserve.server.errors import Draining
+from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.loading import Loader
 from sruserve.server.repository import _MOST_WAITING
+from sruserve.server.settings import load_settings
 from tests.server.conftest import Serve
 from tests.server.kserve.conftest import grpc_address
 from tests.server.test_clients_that_leave import until
@@ -102,3 +109,45 @@ def test_so_many_may_wait_and_no_more(
         for each in (first, *others):
             assert each.recv(1 << 16).startswith(b"HTTP/1.1 200")
     assert loads.begun.count("words") == _MOST_WAITING
+
+
+@pytest.mark.parametrize("changed", [False, True], ids=["unchanged", "changed"])
+def test_changes_that_meet_a_drain_leave_the_engine_that_drains_alone(
+    folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: bool
+) -> None:
+    loads, ended = SlowLoads(monkeypatch), list[tuple[Engine, float]]()
+    stop = repository._stop
+
+    async def see(engine: Engine, timeout_seconds: float) -> None:
+        ended.append((engine, timeout_seconds))
+        await stop(engine, timeout_seconds)
+
+    monkeypatch.setattr(repository, "_stop", see)
+    copytree(folders / "question", tmp_path / "question" / "1")
+
+    async def talk() -> None:
+        lifecycle = Lifecycle(load_settings(models=tmp_path, model_control=True))
+        loads.gate.set()
+        await lifecycle.start()
+        loads.gate.clear()
+        served = lifecycle.catalogue["question"]
+        first = asyncio.create_task(lifecycle.load("question"))
+        while len(loads.begun) < 2:
+            await asyncio.sleep(0.01)
+        waits = asyncio.create_task(lifecycle.load("question"))
+        await asyncio.sleep(0)
+        if changed:
+            copytree(folders / "whole", tmp_path / "question" / "2")
+        stopping = asyncio.create_task(lifecycle.repository.stop(5))
+        await asyncio.sleep(0)
+        loads.gate.set()
+        for refused in (first, waits, lifecycle.load("question"), lifecycle.unload("question")):
+            with pytest.raises(Draining):
+                await refused
+        await stopping
+        assert lifecycle.catalogue["question"] is served
+        assert [each for each in ended if each[0] is served.engine] == [(served.engine, 5)]
+        assert len(ended) == 1 + changed
+
+    asyncio.run(asyncio.wait_for(talk(), 60))
+    assert len(loads.begun) == 2
