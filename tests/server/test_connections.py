@@ -146,6 +146,32 @@ def test_sockets_take_at_most_half_of_the_connections(serve: Serve) -> None:
             assert client.get("/livez").status_code == 200
 
 
+def opens(address: str, key: str) -> websockets.ClientConnection:
+    return websockets.connect(address, additional_headers={"authorization": f"Bearer {key}"})
+
+
+@pytest.mark.parametrize(
+    ("keys", "most"),
+    [("a:first-key", 4), ("a:first-key,a:second-key", 4), ("a:first-key,b:second-key", 2)],
+)
+def test_a_tenant_leaves_half_of_the_sockets_to_others_if_there_are_any(
+    serve: Serve, keys: str, most: int
+) -> None:
+    with serve("characters", max_connections=8, api_keys=keys) as (client, application):
+        application.connections._share = 8  # as if they came from several addresses
+        url = f"{client.base_url}/v1/stream".replace("http", "ws", 1)
+        for _ in range(2):
+            with ExitStack() as stack:
+                for _ in range(most):
+                    stack.enter_context(opens(url, "first-key"))
+                with pytest.raises(InvalidStatus) as refused:
+                    opens(url, "first-key")
+                assert refused.value.response.status_code == 429
+                for _ in range(4 - most):
+                    stack.enter_context(opens(url, "second-key"))
+            until(lambda: application.connections.open <= 1)
+
+
 class Idle:
     closed = False
 

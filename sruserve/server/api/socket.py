@@ -7,6 +7,7 @@ from sruserve.server.api.call import Call, ClientGone, Message, Receive, Send
 from sruserve.server.api.endpoint import Endpoint
 from sruserve.server.api.frames import PATH, Frame, Frames, Stream
 from sruserve.server.api.requests import Request
+from sruserve.server.budget import Budget, Hold
 from sruserve.server.errors import Draining, Overloaded, RouteNotFound, StateTooLarge
 from sruserve.server.metrics import UNKNOWN_MODEL, SocketMetrics
 from sruserve.server.origins import Origins
@@ -20,21 +21,28 @@ _MOST_WAITING, _MOST_WAITING_BYTES = 16, 64 << 10
 class Sockets(Endpoint):
     """Opens sockets, and ends them when the server stops.
 
-    most: sockets that may be open. They do not give way to others, as idle connections do.
+    most: sockets that may be open, of a tenant half of them unless it is the only one. They do not
+        give way to others, as idle connections do.
     """
 
     path, schema = PATH, Request
 
     def __init__(self, frames: Frames, origins: Origins, most: int) -> None:
         super().__init__(frames.tenants, [UNKNOWN_MODEL])
-        self._frames, self._origins, self._most = frames, origins, most
+        self._frames, self._origins = frames, origins
+        share = max(1, most // 2) if self.tenants.count > 1 else most
+        self._places = Budget(most, _too_many, share)
         self._open: set[Socket] = set()
         self._draining = False
         self._sockets = SocketMetrics()
 
     async def connect(self, scope: Message, receive: Receive, send: Send) -> None:
         """Serve a client until it leaves."""
-        handshake = _Handshake(scope, receive, send)
+        with self._places.hold() as place:
+            await self._connect(scope, receive, send, place)
+
+    async def _connect(self, scope: Message, receive: Receive, send: Send, place: Hold) -> None:
+        handshake = _Handshake(scope, receive, send, place)
         try:
             await self(handshake)
         except ClientGone:
@@ -62,8 +70,8 @@ class Sockets(Endpoint):
             raise RouteNotFound(f"there is no WebSocket at {call.path[:100]}; open {PATH}")
         if self._draining:
             raise Draining("the server is stopping; connect to another replica")
-        if len(self._open) >= self._most:
-            raise Overloaded("too many WebSockets are open; close some, or retry later")
+        call.place.move_to(tenant.owner)
+        call.place.grow(1)
         if call.connection is not None:
             call.connection.claim(tenant.owner)
         await call.accept()
@@ -160,11 +168,14 @@ class Socket:
 
 
 class _Handshake(Call):
-    """The request that opens a socket."""
+    """The request that opens a socket.
 
-    __slots__ = ("accepted", "path", "scope")
+    place: among all sockets; empty until the client may have it.
+    """
 
-    def __init__(self, scope: Message, receive: Receive, send: Send) -> None:
+    __slots__ = ("accepted", "path", "place", "scope")
+
+    def __init__(self, scope: Message, receive: Receive, send: Send, place: Hold) -> None:
         async def answer(message: Message) -> None:
             try:
                 await send({**message, "type": f"websocket.{message['type']}"})
@@ -173,7 +184,7 @@ class _Handshake(Call):
 
         super().__init__(scope, receive, answer)
         self.path: str = scope["path"]
-        self.scope = scope
+        self.scope, self.place = scope, place
         self.accepted = False
 
     async def accept(self) -> None:
@@ -181,6 +192,10 @@ class _Handshake(Call):
         await self._receive()  # that there is a client
         await self._send({"type": "accept"})
         self.accepted = self.started = True
+
+
+def _too_many() -> Overloaded:
+    return Overloaded("too many WebSockets are open; close some, or retry later")
 
 
 class _Waiting:
