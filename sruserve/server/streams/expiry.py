@@ -1,54 +1,77 @@
-"""When which stream has been idle for too long: one heap, no timer for each."""
+"""When which stream has been idle for too long: one heap of moments, no timer for each."""
 
 import heapq
-from collections.abc import Iterator
+import math
+from itertools import islice
 from typing import Generic, TypeVar
 
 K = TypeVar("K")
 
+_PER_SECOND = 16  # moments, at which what was due since the one before is taken together
 _SPARE = 64
 
 
 class Expiry(Generic[K]):
-    """Keys by the time at which they are due. What was put off or removed leaves the heap later."""
+    """Keys by the time at which they are due. Moments without keys leave the heap later."""
 
     def __init__(self) -> None:
         self._due: dict[K, float] = {}
-        self._heap: list[tuple[float, int, K]] = []
-        self._pushed = 0  # so that equal times never compare keys
+        self._keys: dict[int, dict[K, None]] = {}  # of each moment
+        self._heap: list[int] = []  # moments
 
     def __len__(self) -> int:
         return len(self._due)
 
     def put(self, key: K, at: float) -> None:
         """Let a key be due at a time, whatever was said of it before."""
+        self.remove(key)
         self._due[key] = at
-        self._push(key, at)
-        if len(self._heap) > 2 * len(self._due) + _SPARE:
-            self._heap = [(time, i, each) for i, (each, time) in enumerate(self._due.items())]
-            heapq.heapify(self._heap)
+        moment = _moment(at)
+        keys = self._keys.get(moment)
+        if keys is None:
+            keys = self._keys[moment] = {}
+            self._push(moment)
+        keys[key] = None
 
     def remove(self, key: K) -> None:
         """A key is never due, unless it is put again."""
-        self._due.pop(key, None)
+        at = self._due.pop(key, None)
+        if at is None:
+            return
+        keys = self._keys[moment := _moment(at)]
+        del keys[key]
+        if not keys:
+            del self._keys[moment]
 
     def left(self, key: K, now: float) -> float:
         """How long until a key is due."""
         return self._due[key] - now
 
     def is_due(self, key: K, now: float) -> bool:
-        """Whether `take` would find a key."""
+        """Whether a key is due, which `take` may find a little later."""
         at = self._due.get(key)
         return at is not None and at <= now
 
-    def take(self, now: float) -> Iterator[K]:
-        """Remove the keys that are due, the earliest first."""
-        while self._heap and self._heap[0][0] <= now:
-            at, _, key = heapq.heappop(self._heap)
-            if self._due.get(key) == at:
-                del self._due[key]
-                yield key
+    def take(self, now: float, most: int) -> list[K]:
+        """Remove the earliest keys whose moment has come, so many at most."""
+        taken: list[K] = []
+        while len(taken) < most and self._heap and self._heap[0] <= now * _PER_SECOND:
+            keys = self._keys.get(self._heap[0])
+            if keys is None:
+                heapq.heappop(self._heap)
+                continue
+            first = list(islice(keys, most - len(taken)))
+            for key in first:
+                self.remove(key)
+            taken += first
+        return taken
 
-    def _push(self, key: K, at: float) -> None:
-        self._pushed += 1
-        heapq.heappush(self._heap, (at, self._pushed, key))
+    def _push(self, moment: int) -> None:
+        heapq.heappush(self._heap, moment)
+        if len(self._heap) > 2 * len(self._keys) + _SPARE:
+            self._heap = list(self._keys)
+            heapq.heapify(self._heap)
+
+
+def _moment(at: float) -> int:
+    return math.ceil(at * _PER_SECOND)

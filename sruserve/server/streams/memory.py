@@ -6,7 +6,6 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import islice
 
 from sruserve.server.api.served import Served
 from sruserve.server.engine.engine import Engine
@@ -258,7 +257,7 @@ class MemoryStore:
 
     def expire(self) -> bool:
         """Forget some streams that have been idle for too long; whether there may be more."""
-        due = list(islice(self._expiry.take(self._clock()), _MOST_AT_ONCE))
+        due = self._expiry.take(self._clock(), _MOST_AT_ONCE)
         for key in due:
             self._expire(key)
         return len(due) == _MOST_AT_ONCE

@@ -21,10 +21,10 @@ def test_exactly_what_is_due_is_taken_once_and_in_order(
         else:
             expiry.put(key, at)
             wanted[key] = at
-    taken = list(expiry.take(now))
+    taken = [*expiry.take(now, 3), *expiry.take(now, 100)]
     assert sorted(taken) == sorted(key for key, at in wanted.items() if at <= now)
     assert [wanted[key] for key in taken] == sorted(wanted[key] for key in taken)
-    assert list(expiry.take(now)) == []
+    assert expiry.take(now, 100) == []
     assert len(expiry) == len(wanted) - len(taken)
 
 
@@ -35,3 +35,30 @@ def test_what_is_put_off_and_removed_for_ever_takes_no_memory() -> None:
         expiry.put(time, time + 1_000_000)
         expiry.remove(time)
     assert len(expiry._heap) < 100
+
+
+class Moment(float):
+    """A time that counts how often it is compared."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Moment.compared += 1
+        return float(self) == other
+
+    def __lt__(self, other: float) -> bool:
+        Moment.compared += 1
+        return float(self) < other
+
+    __hash__ = float.__hash__
+
+
+def test_no_stream_that_is_put_off_costs_as_much_as_many() -> None:
+    expiry: Expiry[int] = Expiry()
+    most = 0
+    for number in range(5000):
+        before = Moment.compared
+        expiry.put(number % 1000, Moment(1000 + number % 60))
+        most = max(most, Moment.compared - before)
+    assert most < 100
+    assert len(expiry.take(2000, 5000)) == 1000
