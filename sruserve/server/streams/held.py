@@ -140,7 +140,7 @@ class Store(Protocol):
         """Forget a taken stream."""
         ...
 
-    def end(self, engine: Engine) -> None:
+    async def end(self, engine: Engine) -> None:
         """An engine has ended, and with it the states that it keeps: let its memory go."""
         ...
 

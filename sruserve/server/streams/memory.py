@@ -26,7 +26,7 @@ from sruserve.server.tenants import Tenant
 Key = tuple[bytes, str]
 
 _MOST_GONE = 1 << 16  # expired ids that are told from unknown ones
-_MOST_AT_ONCE = 256  # streams that expire together: more would hold up the event loop
+_MOST_AT_ONCE = 256  # streams that expire or end together: more would hold up the event loop
 _LOOK_SECONDS = 1.0  # between two looks for streams that nobody asks for
 _STREAM_BYTES = 1024  # of objects, at most, for a stream, with its place in every table
 _STATE_BYTES = 1024  # the same for each state of it
@@ -248,9 +248,11 @@ class MemoryStore:
     async def delete(self, held: Held) -> None:
         self._remove(_key(held))
 
-    def end(self, engine: Engine) -> None:
+    async def end(self, engine: Engine) -> None:
         self._rows.pop(engine, None)
-        for entry in self._entries.values():
+        for number, entry in enumerate(list(self._entries.values()), 1):
+            if number % _MOST_AT_ONCE == 0:
+                await asyncio.sleep(0)
             for kept in entry.states.values():
                 if kept is not None:
                     kept.end(engine)

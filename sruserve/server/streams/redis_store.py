@@ -188,7 +188,7 @@ class RedisStore:
             raise self._link.garbled()
         self._taken.pop(_key(held))
 
-    def end(self, engine: Engine) -> None:
+    async def end(self, engine: Engine) -> None:
         del engine  # its states are in Redis, and another one of the same model continues them
 
     async def _add(self, served: Served, streams: list[Held], token: str, adder: str) -> list[Held]:

@@ -87,7 +87,7 @@ class Streams:
     def end(self, engine: Engine) -> None:
         """An engine has ended: streams in its states do not hold its memory."""
         if self._shared is not None:
-            self._shared.end(engine)
+            self._begin(self._shared.end(engine))
 
     async def create(
         self,

@@ -5,6 +5,7 @@ import json
 import random
 import time
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -14,10 +15,10 @@ import redis
 
 from sruserve.server.api.catalogue import Catalogue
 from sruserve.server.engine.jobs import Keep, Snapshot
-from sruserve.server.errors import ServeError, StateQuotaExceeded, TooManyAtOnce
+from sruserve.server.errors import ServeError, StateQuotaExceeded, StateWrongModel, TooManyAtOnce
 from sruserve.server.streams import scripts
 from sruserve.server.streams.held import Held
-from sruserve.server.streams.memory import MemoryStore
+from sruserve.server.streams.memory import Kept, MemoryStore
 from sruserve.server.streams.redis_store import RedisStore
 from sruserve.server.streams.service import Streams
 from sruserve.server.streams.shares import Shares, fair_part
@@ -299,6 +300,43 @@ def test_streams_that_expire_together_are_forgotten_in_pieces() -> None:
         assert (len(store._entries), tenant.held_bytes, store._bytes.held) == (0, 0, 0)
 
     asyncio.run(test())
+
+
+def test_the_states_of_an_engine_that_has_ended_are_let_go_in_pieces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    turn, ended = 0, list[int]()
+    end = Kept.end
+
+    def see(kept: Kept, engine: Any) -> None:
+        ended.append(turn)
+        end(kept, engine)
+
+    monkeypatch.setattr(Kept, "end", see)
+
+    async def test() -> None:
+        nonlocal turn
+        tenant, engine = Tenant("a"), object()
+        layout = SimpleNamespace(nbytes=8)
+        model = SimpleNamespace(network=SimpleNamespace(layout=layout))
+        served: Any = SimpleNamespace(tenant=tenant, engine=engine, model=model, name="m")
+        store: Any = MemoryStore(1 << 30, [1 << 30])
+        streams = Streams(
+            store, checkpoints=1, idle_seconds=9, reply_bytes=1, waiting_bytes=1, tenants=1
+        )
+        start: Any = SimpleNamespace(host_bytes=1)
+        for i in range(1000):
+            await store.add(served, Held(f"s{i}", tenant, "m", 0, 10, 0), start)
+        streams.end(served.engine)
+        while len(ended) < 1000:
+            turn += 1
+            await asyncio.sleep(0)
+        assert max(ended.count(each) for each in set(ended)) <= 256
+        for entry in store._entries.values():
+            with pytest.raises(StateWrongModel):
+                entry.states[0].of(served)
+
+    asyncio.run(asyncio.wait_for(test(), 20))
 
 
 def test_expired_ids_of_a_tenant_push_out_only_its_own() -> None:
