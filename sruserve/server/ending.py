@@ -53,7 +53,10 @@ def leaving_at_once() -> Iterator[None]:
 
 
 def end_after(seconds: float) -> None:
-    """End the process by force when so much time has passed: it should have ended before."""
+    """End the process by force when so much time has passed: it should have ended before.
+
+    Never raises: who calls this has an end to begin.
+    """
 
     def end() -> None:
         log.critical("still busy %.0f s after the signal to stop: ending by force", seconds)
@@ -61,4 +64,7 @@ def end_after(seconds: float) -> None:
 
     timer = threading.Timer(seconds, end)
     timer.daemon = True
-    timer.start()
+    try:
+        timer.start()
+    except RuntimeError:
+        log.warning("no thread can be started: if the stop hangs, nothing here ends it by force")

@@ -21,6 +21,7 @@ from sruserve.server.ending import FORCE_SECONDS, LAST_WORDS_SECONDS, end_after,
 from sruserve.server.errors import faults
 from sruserve.server.loading import Loader
 from sruserve.server.metrics import describe_build
+from sruserve.server.offload import in_own_thread
 from sruserve.server.repository import Repository
 from sruserve.server.settings import (
     Settings,
@@ -94,7 +95,8 @@ class Lifecycle:
         device = choose_device(self._settings.device)
         with leaving_at_once():
             if device.type == "cuda":
-                device = await asyncio.to_thread(prepare_gpu, self._settings, paths, dtypes, device)
+                prepare = partial(prepare_gpu, self._settings, paths, dtypes, device)
+                device = await in_own_thread("GPU", prepare)
             loader = Loader(self._settings, device, sealer, self.tenants.anonymous)
             await self.repository.open(loader, paths)
         describe_build(__version__, kernel_name(device))
@@ -145,8 +147,8 @@ class Lifecycle:
     ) -> None:
         if not self.draining:
             self.draining = True
-            end_after(self._settings.drain_seconds + FORCE_SECONDS)
             loop.call_soon_threadsafe(self._begin_drain, lambda: then(number, None))
+            end_after(self._settings.drain_seconds + FORCE_SECONDS)
         elif number == signal.SIGINT and not self._hurried:  # a second Ctrl-C does not wait
             self._hurried = True
             loop.call_soon_threadsafe(self.repository.hurry)

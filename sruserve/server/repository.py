@@ -20,6 +20,7 @@ from sruserve.server.errors import (
     ModelControlRefused,
     ModelLoadFailed,
     ModelNotFound,
+    NoProcess,
     ServeError,
     TooManyAtOnce,
 )
@@ -31,6 +32,7 @@ log = logging.getLogger("sruserve.server")
 
 _MOST_WAITING = 16  # loads and unloads; each takes seconds
 _MOST_LEAVING = 4  # engines of one name that finish what they began, each with its memory
+_LOOK_SECONDS = 0.01  # between two looks at an engine that is to end
 
 
 class Repository:
@@ -61,13 +63,13 @@ class Repository:
         """Serve the newest version in each of the folders."""
         self._loader = loader
         for folder in folders:
-            self.catalogue.put(await asyncio.to_thread(loader.load, folder))
+            self.catalogue.put(await in_own_thread("load", partial(loader.load, folder)))
 
     async def load(self, name: str) -> None:
         """Serve the newest version that is in a model's folder now, and then end the old one.
 
         Raises `ModelControlRefused`, `TooManyAtOnce`, `ModelNotFound`, `ModelBusy`,
-        `ModelLoadFailed` or `Draining`; then what was served is served on.
+        `ModelLoadFailed`, `NoProcess` or `Draining`; then what was served is served on.
         """
         await self._change(partial(self._load, name))
 
@@ -84,7 +86,8 @@ class Repository:
         engines = self.engines
         for engine in engines:
             engine.drain(timeout_seconds)
-        await asyncio.gather(*(_stop(engine, timeout_seconds) for engine in engines))
+        for engine in engines:
+            await _end_of(engine)
 
     def hurry(self) -> None:
         """A stop that waits for what runs waits no longer: its clients get what there is."""
@@ -126,7 +129,8 @@ class Repository:
                 "requests; retry when some have ended"
             )
         with _explained(name):
-            folder = (await asyncio.to_thread(loadable_models, self._settings)).get(name)
+            folders = await in_own_thread("load", partial(loadable_models, self._settings))
+            folder = folders.get(name)
             if folder is None:
                 raise ModelNotFound(f"there is no folder of a model {name[:100]!r}", param="model")
             assert self._loader is not None
@@ -178,7 +182,7 @@ def _explained(name: str) -> Iterator[None]:
     """Tell whoever asked for a model what kind of thing is wrong; the reason may name paths."""
     try:
         yield
-    except ModelNotFound:
+    except (ModelNotFound, NoProcess):
         raise
     except (ModelError, ServeError, SettingsError, OSError) as error:
         kind = f" ({error.code})" if isinstance(error, ModelError | ServeError) else ""
@@ -189,4 +193,11 @@ def _explained(name: str) -> Iterator[None]:
 
 
 async def _stop(engine: Engine, timeout_seconds: float) -> None:
-    await in_own_thread("stop", partial(engine.stop, timeout_seconds))
+    engine.drain(timeout_seconds)
+    await _end_of(engine)
+
+
+async def _end_of(engine: Engine) -> None:
+    """Wait for it without a thread, which the system may refuse when a server has to stop."""
+    while not engine.ended:
+        await asyncio.sleep(_LOOK_SECONDS)

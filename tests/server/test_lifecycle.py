@@ -1,6 +1,7 @@
 """Starting and draining: engines end together, and the process ends whatever becomes of them."""
 
 import asyncio
+import signal
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,19 +22,24 @@ class SlowEngine:
     def drain(self, timeout: float) -> None:
         self.draining = True
 
-    def stop(self, timeout: float) -> None:
-        assert self.may_end.wait(20)
+    @property
+    def ended(self) -> bool:
         if self.error is not None:
             raise self.error
+        return self.may_end.is_set()
 
 
-def draining(engines: list[SlowEngine], ended: asyncio.Event) -> asyncio.Task[None]:
-    """Begin what SIGTERM begins."""
+def serving(engines: list[SlowEngine]) -> Lifecycle:
     lifecycle = Lifecycle(load_settings())
     served: list[Any] = [SimpleNamespace(name=str(i), engine=e) for i, e in enumerate(engines)]
     for each in served:
         lifecycle.catalogue.put(each)
-    return asyncio.create_task(lifecycle._drain_and(ended.set))
+    return lifecycle
+
+
+def draining(engines: list[SlowEngine], ended: asyncio.Event) -> asyncio.Task[None]:
+    """Begin what SIGTERM begins."""
+    return asyncio.create_task(serving(engines)._drain_and(ended.set))
 
 
 def test_all_engines_are_told_at_once_and_none_takes_a_thread_from_requests() -> None:
@@ -57,7 +63,6 @@ def test_all_engines_are_told_at_once_and_none_takes_a_thread_from_requests() ->
 
 def test_the_process_ends_even_if_an_engine_fails_to(caplog: pytest.LogCaptureFixture) -> None:
     engine = SlowEngine(RuntimeError("broken"))
-    engine.may_end.set()
 
     async def run() -> None:
         ended = asyncio.Event()
@@ -66,6 +71,31 @@ def test_the_process_ends_even_if_an_engine_fails_to(caplog: pytest.LogCaptureFi
 
     asyncio.run(run())
     assert "broken" in caplog.text
+
+
+def test_a_signal_drains_the_server_even_if_no_thread_can_be_started(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def no_more(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    engine = SlowEngine()
+
+    async def run() -> None:
+        ended = asyncio.Event()
+        monkeypatch.setattr(threading.Thread, "start", no_more)
+        lifecycle, loop = serving([engine]), asyncio.get_running_loop()
+        lifecycle._on_signal(loop, lambda *_: ended.set(), signal.SIGTERM, None)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert engine.draining
+        assert not ended.is_set()
+        engine.may_end.set()
+        await asyncio.wait_for(ended.wait(), 10)
+
+    asyncio.run(run())
+    assert "draining failed" not in caplog.text
+    assert "no thread can be started" in caplog.text
 
 
 def test_too_small_a_pool_is_named_by_its_variable(folders: Path) -> None:

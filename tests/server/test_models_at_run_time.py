@@ -20,6 +20,7 @@ from tritonclient.utils import InferenceServerException
 from sruserve.model.versions import newest, versions
 from sruserve.server.api.holders import Holders
 from sruserve.server.app import Application
+from sruserve.server.engine.engine import Engine
 from sruserve.server.repository import _MOST_LEAVING
 from tests.server.conftest import LABELS, Serve, words_vocabulary
 from tests.server.kserve.conftest import grpc_address
@@ -281,6 +282,50 @@ def test_an_unloaded_model_leaves_nothing_behind(
     reply = client.post(f"/v1/streams/{stream}/steps", json={**step, "step": 2})
     assert reply.json()["error"]["code"] == "state_wrong_model"
     assert client.delete(f"/v1/streams/{stream}").status_code == 200
+
+
+def without_threads(monkeypatch: pytest.MonkeyPatch, prefix: str) -> None:
+    """No thread whose name begins like that can be started."""
+    begin = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name.startswith(prefix):
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+
+
+def test_an_unloaded_model_ends_even_if_no_thread_can_be_started(
+    running: tuple[httpx.Client, Application], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, application = running
+    engine = application.lifecycle.catalogue["question"].engine
+    ended: list[Engine] = []
+    application.lifecycle.repository.on_end.append(ended.append)
+    without_threads(monkeypatch, "")
+    assert change(client, "question", "unload").status_code == 200
+    until(lambda: ended == [engine])
+    assert not engine._thread.is_alive()
+
+
+@pytest.mark.parametrize("prefix", ["", "engine "])
+def test_a_load_for_which_no_thread_can_be_started_is_refused_and_may_be_sent_again(
+    running: tuple[httpx.Client, Application],
+    models: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    prefix: str,
+) -> None:
+    client, _ = running
+    save_version(models / "question", 3)
+    with monkeypatch.context() as patch:
+        without_threads(patch, prefix)
+        reply = change(client, "question", "load")
+        assert (reply.status_code, reply.headers["retry-after"]) == (503, "1")
+        assert "no process or thread can be started" in reply.json()["error"]
+    assert version_of(client) == "2"
+    assert change(client, "question", "load").status_code == 200
+    assert version_of(client) == "3"
 
 
 def test_a_state_of_the_old_version_is_refused_by_the_new_one(

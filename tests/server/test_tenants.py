@@ -17,10 +17,13 @@ import pytest
 from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.jobs import Generated, Job, Kind
 from sruserve.server.errors import (
+    DeadlineExceeded,
     EngineFailure,
+    InvalidRequest,
     NotFinite,
     Overloaded,
     RateLimited,
+    ServeError,
     StateQuotaExceeded,
     Unauthorized,
 )
@@ -226,6 +229,45 @@ def test_a_completion_whose_prompt_was_scored_has_begun_and_counts_that(
     assert [each.used for each in spent] == [40]
     assert deadlines[Kind.SCORE] > 0
     assert deadlines[Kind.GENERATE] == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "in_queue", "counted"),
+    [
+        (Overloaded("so"), False, 0),
+        (InvalidRequest("so"), False, 0),
+        (DeadlineExceeded(), True, 0),
+        (EngineFailure("so"), True, 40),
+    ],
+    ids=["full queue", "unfit", "late", "failed"],
+)
+def test_a_prompt_counts_if_it_may_have_been_scored(
+    serve: Serve,
+    monkeypatch: pytest.MonkeyPatch,
+    error: ServeError,
+    in_queue: bool,
+    counted: int,
+) -> None:
+    spent: list[Spent] = []
+    enter = Spent.__enter__
+
+    def refuse(_: Engine, job: Job) -> None:
+        if not in_queue:
+            raise error
+        job.loop.call_soon(job.done.set_exception, error)
+
+    def noted(each: Spent) -> Spent:
+        each.used = 0  # those of all tenants without a rate are one
+        spent.append(each)
+        return enter(each)
+
+    monkeypatch.setattr(Engine, "submit", refuse)
+    monkeypatch.setattr(Spent, "__enter__", noted)
+    with serve("characters") as (client, _):
+        asked = {"prompt": "a" * 40, "echo": True, "logprobs": 0, "max_tokens": 1}
+        reply = client.post("/v1/completions", json=asked)
+    assert reply.status_code == error.status
+    assert [each.used for each in spent] == [counted]
 
 
 LIMITED = KeyEntry(key=ACME, steps_per_second=10)

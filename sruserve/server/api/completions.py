@@ -22,12 +22,13 @@ from sruserve.server.api.prompts import (
     states_numbers,
     token_numbers,
 )
-from sruserve.server.api.route import Route, run_job
+from sruserve.server.api.route import Route
 from sruserve.server.api.sampling import check_completions, read_sampling
 from sruserve.server.api.served import Served
 from sruserve.server.engine.jobs import Item, Job, Kind, Sampling, Snapshot
+from sruserve.server.errors import Refused
 from sruserve.server.offload import off_loop
-from sruserve.server.tenants import Tenants
+from sruserve.server.tenants import Spent, Tenants
 
 _WAITING_STATES = 8  # those of a client that keeps up
 _STREAM_NUMBERS = 1024  # that a stream may always have waiting: so much for a client that keeps up
@@ -111,10 +112,8 @@ class CompletionRoute(Route[CompletionRequest]):
             served.tenant.spend(read + len(items) * request.token_limit) as spent,
         ):
             if request.echoes_logprobs:
-                scored = sum(len(prompt.ids) for prompt in prompts)
-                spent.used = scored  # also if the client leaves
-                prompts = await self._scored(call, request, served, prompts, deadline)
-                spent.least, deadline = scored, 0.0  # the request has begun
+                prompts = await self._scored(call, request, served, prompts, deadline, spent)
+                deadline = 0.0  # the request has begun
             done = call.loop.create_future()
             outbox = None
             if request.stream:
@@ -174,8 +173,12 @@ class CompletionRoute(Route[CompletionRequest]):
         served: Served,
         prompts: Sequence[Prompt],
         deadline: float,
+        spent: Spent,
     ) -> list[Prompt]:
-        """The prompts with the log-probabilities of their tokens: read once more, to be scored."""
+        """The prompts with the log-probabilities of their tokens: read once more, to be scored.
+
+        spent: counts them, unless the server refuses to score them.
+        """
         results: list[Any] = [None] * len(prompts)
         job = Job(
             kind=Kind.SCORE,
@@ -187,7 +190,14 @@ class CompletionRoute(Route[CompletionRequest]):
             deadline=deadline,
             priority=served.tenant.priority(request.priority),
         )
-        await run_job(call, served, job)
+        served.submit(job)
+        spent.used = job.inputs  # also if the client leaves
+        try:
+            await call.wait(job.done)
+        except Refused:
+            spent.used = 0
+            raise
+        spent.least = job.inputs
         return [
             replace(prompt, logprobs=result.logprobs)
             for prompt, result in zip(prompts, results, strict=True)

@@ -17,7 +17,7 @@ from sruserve.server.api.limits import InputLimits
 from sruserve.server.api.requests import Request
 from sruserve.server.api.served import Served
 from sruserve.server.budget import Hold
-from sruserve.server.engine.jobs import Job, Snapshot
+from sruserve.server.engine.jobs import Snapshot
 from sruserve.server.errors import InputTooLong
 from sruserve.server.metrics import UNKNOWN_MODEL
 from sruserve.server.offload import off_loop
@@ -178,9 +178,3 @@ async def _by_parts(
         cost, word = len(word) + len(part), ""
         found.append(await off_loop(True, read_part, *given, cost=cost, caller=caller, pool=pool))
     return await off_loop(True, Tokens.joined, parts, found, cost=_TURN, caller=caller)
-
-
-async def run_job(caller: Caller, served: Served, job: Job) -> None:
-    """Hand a job to the engine and wait until its last result was delivered."""
-    served.submit(job)
-    await caller.wait(job.done)

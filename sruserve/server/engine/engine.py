@@ -34,6 +34,7 @@ from sruserve.server.errors import (
     EngineFailure,
     InputTooLong,
     InvalidRequest,
+    NoProcess,
     OutOfDeviceMemory,
     ServeError,
     StateTooLarge,
@@ -112,8 +113,11 @@ class Engine:
         return most - most // 64
 
     def start(self) -> None:
-        """Warm the model up, then serve. Blocks until warm."""
-        self._thread.start()
+        """Warm the model up, then serve. Blocks until warm; raises `NoProcess`."""
+        try:
+            self._thread.start()
+        except RuntimeError:
+            raise NoProcess from None
         self._warm.wait()
         if self._failure is not None:
             raise EngineFailure(
@@ -124,6 +128,11 @@ class Engine:
     def alive(self) -> bool:
         """Whether the engine serves, or has been told to end."""
         return self._thread.is_alive() or self._draining.is_set()
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing of it runs any more."""
+        return not self._thread.is_alive()
 
     @property
     def busy(self) -> bool:

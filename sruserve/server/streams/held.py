@@ -40,16 +40,18 @@ class Held:
 
     def after(self, content: bytes, reply: bytes, most_checkpoints: int, *, ended: bool) -> Self:
         """The stream after its next step."""
-        step = self.step + 1
-        checkpoints = (*self.checkpoints, step)[-most_checkpoints:]
         return replace(
             self,
-            step=step,
+            step=self.step + 1,
             content=content,
             reply=reply,
             ended=ended,
-            checkpoints=() if ended else checkpoints,
+            checkpoints=() if ended else self.checkpoints_after(most_checkpoints),
         )
+
+    def checkpoints_after(self, most: int) -> tuple[int, ...]:
+        """The checkpoints after its next step, `most` of them at most."""
+        return (*self.checkpoints, self.step + 1)[-most:]
 
     def back_at(self, step: int) -> Self:
         """The stream as it was after one of its checkpoints."""
@@ -109,8 +111,11 @@ class Store(Protocol):
         """The answer to the last step of a stream that was taken; raises `Overloaded`."""
         ...
 
-    def make_room(self, served: Served, held: Held) -> None:
-        """Keep room for the state that a step of a taken stream will end in, or `Refused`."""
+    def make_room(self, served: Served, held: Held, most_checkpoints: int) -> int:
+        """Keep room for the state that a step of a taken stream will end in, or `Refused`.
+
+        Returns how many checkpoints the stream may have then: not more than there is room for.
+        """
         ...
 
     async def state(self, served: Served, held: Held) -> Snapshot | None:

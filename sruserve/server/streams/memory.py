@@ -33,12 +33,15 @@ _STATE_BYTES = 1024  # the same for each state of it
 
 
 class StateSlot:
-    """A place among the states that an engine keeps; given back once."""
+    """A place among the states that an engine keeps; given back once.
+
+    beyond: how many states the tenant is about to give back for it.
+    """
 
     __slots__ = ("_rows", "_tenant")
 
-    def __init__(self, rows: Shares, tenant: Tenant) -> None:
-        rows.take(tenant, 1)
+    def __init__(self, rows: Shares, tenant: Tenant, beyond: int = 0) -> None:
+        rows.take(tenant, 1, beyond)
         self._rows: Shares | None = rows
         self._tenant = tenant
 
@@ -72,6 +75,11 @@ class Kept:
                 "create another stream"
             )
         return self._state
+
+    @property
+    def frees_room(self) -> bool:
+        """Whether the engine has room for another state once its only user lets go."""
+        return self.users == 1 and self._room is not None
 
     def use(self) -> None:
         self.users += 1
@@ -193,9 +201,17 @@ class MemoryStore:
     async def reply(self, held: Held) -> bytes:
         return held.reply
 
-    def make_room(self, served: Served, held: Held) -> None:
-        room = StateSlot(self._rows_of(served.engine), held.tenant)
-        self._entries[_key(held)].room = room
+    def make_room(self, served: Served, held: Held, most_checkpoints: int) -> int:
+        rows, entry = self._rows_of(served.engine), self._entries[_key(held)]
+        most = min(most_checkpoints, rows.part)
+        staying = held.checkpoints_after(most)
+        frees = any(
+            kept is not None and kept.frees_room
+            for step, kept in entry.states.items()
+            if step not in staying
+        )
+        entry.room = StateSlot(rows, held.tenant, beyond=int(frees))
+        return most
 
     async def state(self, served: Served, held: Held) -> Snapshot | None:
         kept = self._entries[_key(held)].states[held.step]
@@ -326,13 +342,17 @@ class MemoryStore:
             raise
 
     def _rows_of(self, engine: Engine) -> Shares:
-        """The parts of an engine's room for states; each stream may have one in the making."""
+        """The parts of an engine's room for states; each stream may have one in the making.
+
+        Beside them there is room for one state of each tenant in a step that frees another one.
+        """
         rows = self._rows.get(engine)
         if rows is None:
             row_bytes = engine.model.network.layout.nbytes
             stream, state = _STREAM_BYTES + _STATE_BYTES, row_bytes + _STATE_BYTES
             wanted = [quota // stream + quota // state for quota in self._quotas]
-            rows = self._rows[engine] = Shares(engine.most_kept, wanted, _no_room)
+            most = engine.most_kept - len(wanted)
+            rows = self._rows[engine] = Shares(most, wanted, _no_room)
         return rows
 
 

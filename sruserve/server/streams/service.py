@@ -289,8 +289,9 @@ class Streams:
         """
         idle_seconds = max(0.0, time.time() - (held.expires_at - held.idle_seconds))
         keep = Keep.NOTHING if asked.last else self._store.keep
+        most = asked.checkpoints
         if not asked.last:  # whose end needs no room
-            self._store.make_room(served, held)
+            most = self._store.make_room(served, held, most)
         start = await (asked.begin() if asked.begin else self._store.state(served, held))
         view = StreamView(served, start, keep, seed=held.seed)
         try:
@@ -307,7 +308,7 @@ class Streams:
         if asked.last and asked.number is None:
             await self._store.delete(held)
         else:
-            after = held.after(asked.digest, reply, asked.checkpoints, ended=asked.last)
+            after = held.after(asked.digest, reply, most, ended=asked.last)
             if await self._store.commit(served, after, end) is None:
                 return None
         stream_metrics(held.model).computed(idle_seconds)

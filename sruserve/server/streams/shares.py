@@ -27,10 +27,13 @@ class Shares:
         """What all tenants have together."""
         return sum(self._held.values())
 
-    def take(self, tenant: Tenant, amount: int) -> None:
-        """Let a tenant have so much more (less, if it is negative), or raise."""
+    def take(self, tenant: Tenant, amount: int, beyond: int = 0) -> None:
+        """Let a tenant have so much more (less, if it is negative), or raise.
+
+        beyond: how far it may exceed its part, because it is about to give as much back.
+        """
         held = self._held[tenant] + amount
-        if amount > 0 and held > self.part:
+        if amount > 0 and held > self.part + beyond:
             raise self._refuse()
         self._held[tenant] = held
 

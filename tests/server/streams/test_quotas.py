@@ -20,8 +20,9 @@ from sruserve.server.streams import scripts
 from sruserve.server.streams.held import Held
 from sruserve.server.streams.memory import Kept, MemoryStore
 from sruserve.server.streams.redis_store import RedisStore
-from sruserve.server.streams.service import Streams
+from sruserve.server.streams.service import Streams, Work
 from sruserve.server.streams.shares import Shares, fair_part
+from sruserve.server.streams.view import StreamView
 from sruserve.server.tenants import KeyEntry, Tenant
 from tests.server.conftest import Serve
 from tests.server.streams.conftest import (
@@ -388,6 +389,73 @@ def test_nobody_has_more_than_a_part_even_alone() -> None:
     shares.take(other, 5)
     shares.take(one, -5)
     assert shares.held == 5
+
+
+@pytest.mark.parametrize("run", ["memory"], indirect=True)
+@pytest.mark.parametrize("part", [1, 3])
+def test_a_stream_alone_goes_on_however_few_rows_its_tenant_may_have(
+    run: Run,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    part: int,
+) -> None:
+    async def test(streams: Streams, catalogue: Catalogue) -> None:
+        served, store = catalogue["characters"], streams._store
+        assert isinstance(store, MemoryStore)
+        stream = (await streams.create(served, None)).id
+        await streams.step(served, stream, 1, b"a", write)
+        rows = store._rows[served.engine]
+        assert rows.part < served.engine.most_kept, "there is room for a step beyond the part"
+        monkeypatch.setattr(rows, "part", part)
+        for number in range(2, 13):
+            await streams.step(served, stream, number, b"a", write)
+        held = await streams.describe(served.tenant, stream)
+        assert held.checkpoints == tuple(range(13 - part, 13))
+        assert rows.held == part
+        await until_rows(served, part)
+        await streams.delete(served.tenant, stream)
+
+    run(test)
+
+
+@pytest.mark.parametrize("run", ["memory"], indirect=True)
+def test_a_tenant_exceeds_its_part_of_the_rows_by_one_step_at_a_time(
+    run: Run,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def fail(view: StreamView) -> bytes:
+        await write(view)
+        raise ServeError("no reply")
+
+    async def test(streams: Streams, catalogue: Catalogue) -> None:
+        served, store = catalogue["characters"], streams._store
+        assert isinstance(store, MemoryStore)
+
+        async def step(stream: str, work: Work = write) -> bytes:
+            return await streams.step(served, stream, None, b"a", work, checkpoints=1)
+
+        async def during(view: StreamView) -> bytes:
+            with pytest.raises(TooManyAtOnce):
+                await step(other)
+            return await write(view)
+
+        one, other = [(await streams.create(served, None)).id for _ in range(2)]
+        for stream in (one, other):
+            await step(stream)
+        rows = store._rows[served.engine]
+        monkeypatch.setattr(rows, "part", 2)
+        await step(one, during)
+        with pytest.raises(ServeError, match="no reply"):
+            await step(other, fail)
+        assert rows.held == 2
+        await step(other)
+        (fork,) = await streams.fork(served, other)
+        with pytest.raises(TooManyAtOnce):  # the fork keeps the state that the step would replace
+            await step(other)
+        for stream in (one, other, fork.id):
+            await streams.delete(served.tenant, stream)
+        assert rows.held == 0
+
+    run(test)
 
 
 def _recomputed(store: MemoryStore) -> tuple[int, int, int]:
