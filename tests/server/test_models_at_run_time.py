@@ -237,7 +237,7 @@ def test_a_socket_goes_on_with_the_same_model_and_with_no_other(
 def test_a_frame_that_is_still_being_read_gets_the_engine_that_it_was_given(
     running: tuple[httpx.Client, Application],
 ) -> None:
-    client, _ = running
+    client, application = running
     frame = {"input": "what who where " * 20_000, "more": False}
     codes = []
 
@@ -246,7 +246,8 @@ def test_a_frame_that_is_still_being_read_gets_the_engine_that_it_was_given(
             await ask(connection, model="question")
             for _ in range(8):
                 asked = asyncio.create_task(ask(connection, **frame))
-                await asyncio.sleep(0.02)
+                while not (application.limits.reading.held or asked.done()):
+                    await asyncio.sleep(0.001)
                 for what in ("unload", "load"):
                     assert (await asyncio.to_thread(change, client, "question", what)).is_success
                 codes.append((await asked).get("error", {}).get("code"))
