@@ -1,0 +1,97 @@
+"""A completion that runs holds nothing long of its request: what was read of it is let go."""
+
+import gc
+import json
+import socket
+import threading
+import tracemalloc
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from sruserve.server.app import Application
+from sruserve.server.engine.step import Stepper
+from tests.server.conftest import Serve
+from tests.server.test_clients_that_leave import until
+from tests.server.test_intake import UPGRADE, connect, frame
+
+Running = tuple[httpx.Client, Application]
+
+SIZE = 200_000  # of what is long in a request
+LONG = SIZE // 2
+
+
+@pytest.fixture(scope="module")
+def running(serve: Serve) -> Iterator[Running]:
+    with serve("characters", "words", max_input_bytes=2 * SIZE) as running:
+        yield running
+
+
+class Decoding:
+    """Streams that decode wait until `go_on` is set. waits: one does."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.waits, self.go_on = threading.Event(), threading.Event()
+        step = Stepper.step
+
+        def held(stepper: Stepper, batch: Any, *given: Any) -> Any:
+            if not batch.inputs:
+                self.waits.set()
+                self.go_on.wait(60)
+            return step(stepper, batch, *given)
+
+        monkeypatch.setattr(Stepper, "step", held)
+
+    def check(self) -> None:
+        """Wait for a completion that decodes and holds nothing long."""
+        assert self.waits.wait(60)
+        gc.collect()
+        until(lambda: not long_ones())
+
+
+@pytest.fixture
+def decoding(running: Running, monkeypatch: pytest.MonkeyPatch) -> Iterator[Decoding]:
+    found = Decoding(monkeypatch)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        yield found
+    finally:
+        tracemalloc.stop()
+        found.go_on.set()
+        until(lambda: running[1].lifecycle.active == 0)
+
+
+def long_ones() -> list[Any]:
+    """What is in memory that is long and was made in the test."""
+    return [each for each in tracemalloc.take_snapshot().traces if each.size > LONG]
+
+
+ROUTES = ["/v1/completions", "events", "/v1/streams", "/v1/stream"]
+
+
+def complete(running: Running, route: str, spaces: int = 0, **given: Any) -> socket.socket:
+    """Ask for a completion over one of `ROUTES`. spaces: of white space behind the request."""
+    client, _ = running
+    body: dict[str, Any] = {"model": "characters", "max_tokens": 1000} | given
+    if route == "events":
+        route, body["stream"] = "/v1/completions", True
+    elif route == "/v1/streams":
+        stream = client.post(route, json={"model": body.pop("model")}).json()["id"]
+        route, body["step"] = f"/v1/streams/{stream}/steps", 1
+    data = json.dumps(body).encode() + b" " * spaces
+    if route == "/v1/stream":
+        connection = connect(client, UPGRADE)
+        assert b" 101 " in connection.recv(4096)
+        connection.sendall(frame(data, len(data)))
+        return connection
+    head = f"POST {route} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(data)}\r\n\r\n"
+    return connect(client, head.encode() + data)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_body_is_let_go_when_it_is_read(running: Running, decoding: Decoding, route: str) -> None:
+    with complete(running, route, SIZE, prompt="a"):
+        decoding.check()
