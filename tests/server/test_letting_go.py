@@ -95,3 +95,11 @@ def complete(running: Running, route: str, spaces: int = 0, **given: Any) -> soc
 def test_a_body_is_let_go_when_it_is_read(running: Running, decoding: Decoding, route: str) -> None:
     with complete(running, route, SIZE, prompt="a"):
         decoding.check()
+
+
+@pytest.mark.parametrize("field", ["user", "metadata", "service_tier", "safety_identifier"])
+def test_a_field_that_is_ignored_is_let_go(
+    running: Running, decoding: Decoding, field: str
+) -> None:
+    with complete(running, "events", prompt="a", **{field: ["x" * SIZE]}):
+        decoding.check()
