@@ -143,6 +143,11 @@ class CompletionRequest(Request):
     service_tier: _Ignored = Field(None, description="Ignored.")
     safety_identifier: _Ignored = Field(None, description="Ignored.")
 
+    def let_go(self) -> None:
+        """Forget what may be long and has been read: no reply needs it."""
+        self.prompt, self.state, self.allowed_token_ids = "", None, None
+        self.regex = self.json_schema = self.response_format = None
+
     @property
     def token_limit(self) -> int:
         """Most tokens of one completion; null means OpenAI's default."""

@@ -115,6 +115,7 @@ class _Step:
         self._streams, self._served, self._sequence = streams, served, sequence
         self._id = f"kserve:{served.name}:{sequence.id}"
         self._digest, self._work, self._counted = digest, work, counted
+        self._worked = False
 
     async def start(self, body: Request) -> bytes:
         """The first step of a stream; sent again with its number, the stored reply.
@@ -132,7 +133,9 @@ class _Step:
             try:
                 return await self._step(begin)
             except (StreamUnknown, StreamExpired, StateRefused, WrongStep, StepReused):
-                pass  # what is left of it may have ended, or be lost
+                if self._worked:  # it was read, and is not kept
+                    raise
+                # what is left of it may have ended, or be lost
         start = await begin()
         try:
             new = await self._streams.create(self._served, start, self._id)
@@ -187,12 +190,16 @@ class _Step:
             self._id,
             sequence.step,
             self._digest,
-            self._work,
+            self._work_once,
             last=sequence.end,
             checkpoints=1,  # nothing here rewinds
             begin=begin,
             counted=self._counted,
         )
+
+    async def _work_once(self, view: StreamView) -> bytes:
+        self._worked = True
+        return await self._work(view)
 
 
 class _Patient:

@@ -81,8 +81,9 @@ class Inference:
         batch = request.inputs[0].shape[0] if task.signature.max_batch_size else 1
 
         async def work(caller: Caller, served: Served) -> InferResponse:
-            asks = task.in_stream(body, served) if isinstance(served, StreamView) else body
-            outputs, state = await task.run(caller, served, asks, cost)
+            if isinstance(served, StreamView):
+                task.begin_step(body, served)
+            outputs, state = await task.run(caller, served, body, cost)
             begin = perf_counter()
             with self._promise(outputs, request):
                 chosen = await choose_outputs(caller, outputs, request.outputs, served.labels)

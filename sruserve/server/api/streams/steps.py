@@ -45,8 +45,9 @@ class Steps(StreamEndpoint):
         recorder = Recorder(call)
 
         async def work(view: StreamView) -> bytes:
-            asked = view.seeded(request) if isinstance(request, CompleteStep) else request
-            await route.answer(recorder, asked, view, cost)
+            if isinstance(request, CompleteStep):
+                view.set_seed(request)
+            await route.answer(recorder, request, view, cost)
             return recorder.kept if _streamed(request) else _of_stream(recorder.kept, held, request)
 
         counted = partial(recorder.counted, self.limits, cost)
