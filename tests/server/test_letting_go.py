@@ -61,7 +61,8 @@ def decoding(running: Running, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deco
     finally:
         tracemalloc.stop()
         found.go_on.set()
-        until(lambda: running[1].lifecycle.active == 0)
+        engines = [served.engine for served in running[1].lifecycle.catalogue.values()]
+        until(lambda: not any(engine.busy for engine in engines))
 
 
 def long_ones() -> list[Any]:
@@ -72,8 +73,10 @@ def long_ones() -> list[Any]:
 ROUTES = ["/v1/completions", "events", "/v1/streams", "/v1/stream"]
 
 
-# A long word is one token.
 LONG_FIELDS: list[dict[str, Any]] = [
+    {"prompt": "x" * SIZE},
+    {"prompt": [120] * (SIZE // 8)},
+    # a long word is one token
     {"model": "words", "prompt": "x" * SIZE},
     {"allowed_token_ids": [65] * (SIZE // 8)},
 ]
@@ -104,7 +107,7 @@ def test_a_body_is_let_go_when_it_is_read(running: Running, decoding: Decoding, 
         decoding.check()
 
 
-@pytest.mark.parametrize("given", LONG_FIELDS, ids=["prompt", "ids"])
+@pytest.mark.parametrize("given", LONG_FIELDS, ids=["text", "ids", "word", "allowed"])
 @pytest.mark.parametrize("route", ROUTES)
 def test_a_long_field_is_let_go_when_its_job_is_queued(
     running: Running, decoding: Decoding, route: str, given: dict[str, Any]
