@@ -10,10 +10,13 @@ from typing import Any
 
 import httpx
 import pytest
+from tritonclient.grpc import service_pb2 as proto
 
 from sruserve.server.app import Application
 from sruserve.server.engine.step import Stepper
 from tests.server.conftest import Serve
+from tests.server.kserve.raw_http2 import RawClient, message
+from tests.server.kserve.test_grpc import INFER
 from tests.server.test_clients_that_leave import until
 from tests.server.test_intake import UPGRADE, connect, frame
 
@@ -25,7 +28,7 @@ LONG = SIZE // 2
 
 @pytest.fixture(scope="module")
 def running(serve: Serve) -> Iterator[Running]:
-    with serve("characters", "words", max_input_bytes=2 * SIZE) as running:
+    with serve("characters", "words", max_input_bytes=2 * SIZE, grpc_port=0) as running:
         yield running
 
 
@@ -121,4 +124,42 @@ def test_a_field_that_is_ignored_is_let_go(
     running: Running, decoding: Decoding, field: str
 ) -> None:
     with complete(running, "events", {field: ["x" * SIZE]}):
+        decoding.check()
+
+
+# Of inferences with a long text.
+PARAMETERS: list[dict[str, Any]] = [
+    {},
+    {"triton_note": "x" * SIZE},
+    {"sequence_id": "a", "sequence_start": True, "sequence_end": True},
+]
+
+
+@pytest.mark.parametrize("parameters", PARAMETERS, ids=["text", "parameter", "sequence"])
+def test_the_tensors_of_an_inference_are_let_go(
+    running: Running, decoding: Decoding, parameters: dict[str, Any]
+) -> None:
+    tensor = {"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "data": ["x" * SIZE]}
+    body = {"inputs": [tensor], "parameters": {"max_tokens": 1000} | parameters}
+    data = json.dumps(body).encode()
+    head = b"POST /v2/models/words/infer HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
+    connection = connect(running[0], head % len(data) + data)
+    del tensor, body, data
+    with connection:
+        decoding.check()
+
+
+def test_the_message_of_a_call_is_let_go(running: Running, decoding: Decoding) -> None:
+    asked = proto.ModelInferRequest(model_name="words")
+    asked.inputs.add(name="text_input", datatype="BYTES", shape=[1, 1])
+    asked.inputs[0].contents.bytes_contents.append(b"x" * SIZE)
+    asked.parameters["max_tokens"].int64_param = 1000
+    data = message(asked.SerializeToString())
+    del asked
+    assert running[1].grpc is not None
+    with RawClient(running[1].grpc.port) as client:
+        call = client.call(INFER)
+        while data:
+            data = data[client.send(call, data, end=True) :]
+            client.read(0.01)
         decoding.check()

@@ -60,6 +60,7 @@ class Sequences:
         content = await off_loop(cost > LONG_BYTES, pack_request, request, cost=cost, caller=caller)
         digest = await digest_of(content)
         del content
+        request.let_go()
 
         patient = _Patient(caller, self._limits, cost)
 

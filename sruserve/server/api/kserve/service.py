@@ -79,6 +79,8 @@ class Inference:
         body = await off_loop(long, _read, task, asked, inputs, cost=cost, caller=caller)
         timing.reading = perf_counter() - begin
         batch = request.inputs[0].shape[0] if task.signature.max_batch_size else 1
+        sequence = asked.sequence
+        del asked, inputs
 
         async def work(caller: Caller, served: Served) -> InferResponse:
             if isinstance(served, StreamView):
@@ -91,14 +93,13 @@ class Inference:
             parameters = {} if state is None else {"sru_state": state}
             return InferResponse(served.name, served.version, request.id, chosen, parameters)
 
-        if asked.sequence is None:
+        if sequence is None:
             if body.return_state and batch > 1:
                 raise InvalidRequest("'sru_return_state' needs a batch of one", param="parameters")
+            request.let_go()
             return await work(caller, served)
-        check_step(served.name, body, asked.sequence, batch)
-        return await self._sequences.infer(
-            caller, served, request, asked.sequence, body, cost, work
-        )
+        check_step(served.name, body, sequence, batch)
+        return await self._sequences.infer(caller, served, request, sequence, body, cost, work)
 
     def admit(self, name: str, version: str, cost: int) -> None:
         """Raise at once if an inference of `cost` bytes has no chance."""
