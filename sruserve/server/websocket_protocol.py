@@ -247,6 +247,7 @@ class WebSocketProtocol(Arriving, Patience, WebSocketsSansIOProtocol):
         whole = event.fin
         event.data, event.fin = bytearray(event.data), False
         super().handle_bytes(event)
+        event.data = b""  # the parser keeps its last frame
         if whole:
             self.send_receive_event_to_app()
 
@@ -254,6 +255,7 @@ class WebSocketProtocol(Arriving, Patience, WebSocketsSansIOProtocol):
         """More of a message."""
         message: Any = self.frames[0]
         message += event.data
+        event.data = b""  # the parser keeps its last frame
         if event.fin:
             self.send_receive_event_to_app()
 

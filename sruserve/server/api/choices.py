@@ -32,8 +32,7 @@ class Choice:
         self._codec = served.model.codec
         self._with_logprobs = request.logprobs is not None
         self._with_ids = request.return_token_ids or self._codec is None
-        self._prompt = prompt
-        self._to_echo = bool(request.echo)
+        self._echo = prompt if request.echo else None  # until it is told
         self._offset = 0  # characters before the next token
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         if prompt.start is not None:
@@ -64,12 +63,13 @@ class Choice:
         """The choice of a chunk that holds just this stretch."""
         self.tokens += len(piece.tokens)
         text, ids, echoed = piece.text, list(piece.tokens), None
-        if self._to_echo:  # behind what an earlier request held back
-            self._to_echo, at = False, self._offset
-            text = text[:at] + self._prompt.text + text[at:]
-            ids = self._prompt.ids.tolist() + ids
-            echoed = self._echoed(at)
-            self._offset += len(self._prompt.text)
+        if self._echo is not None:  # behind what an earlier request held back
+            prompt, self._echo = self._echo, None
+            at = self._offset
+            text = text[:at] + prompt.text + text[at:]
+            ids = prompt.ids.tolist() + ids
+            echoed = self._echoed(prompt, at)
+            self._offset += len(prompt.text)
         choice: dict[str, Any] = {
             "index": self._index,
             "text": text,
@@ -84,9 +84,9 @@ class Choice:
             choice["state"] = self._served.seal_state(piece.state)
         return choice
 
-    def _echoed(self, at: int) -> dict[str, list[Any]]:
-        """What is told of the prompt's tokens, `at` being where it begins."""
-        prompt, found = self._prompt, self._prompt.logprobs
+    def _echoed(self, prompt: Prompt, at: int) -> dict[str, list[Any]]:
+        """What is told of a prompt's tokens, `at` being where it begins."""
+        found = prompt.logprobs
         first = prompt.ids[: len(prompt.ids) - len(found)].tolist()  # nothing came before it
         return {
             "tokens": [token_text(self._codec, token) for token in first]

@@ -3,6 +3,7 @@
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -27,6 +28,11 @@ def _few(given: Any) -> Any:
     return given
 
 
+def _none(_: Any) -> None:
+    """What is ignored is not kept, however long it is."""
+
+
+_Ignored = Annotated[Any, AfterValidator(_none)]
 _TokenId = Annotated[str, Field(pattern=r"^[0-9]{1,10}$")]
 _Bias = Annotated[float, Field(ge=-100, le=100)]
 LogitBias = Annotated[dict[_TokenId, _Bias], Field(max_length=MOST_BIASES), BeforeValidator(_few)]
@@ -132,10 +138,15 @@ class CompletionRequest(Request):
     suffix: str | None = Field(None, description="Not supported.")
     best_of: _Count | None = Field(None, description="Not supported unless equal to `n`.")
     ignore_eos: bool | None = Field(None, description="Ignored: no token ends a text here.")
-    user: Any = Field(None, description="Ignored.")
-    metadata: Any = Field(None, description="Ignored.")
-    service_tier: Any = Field(None, description="Ignored.")
-    safety_identifier: Any = Field(None, description="Ignored.")
+    user: _Ignored = Field(None, description="Ignored.")
+    metadata: _Ignored = Field(None, description="Ignored.")
+    service_tier: _Ignored = Field(None, description="Ignored.")
+    safety_identifier: _Ignored = Field(None, description="Ignored.")
+
+    def let_go(self) -> None:
+        """Forget what may be long and has been read: no reply needs it."""
+        self.prompt, self.state, self.allowed_token_ids = "", None, None
+        self.regex = self.json_schema = self.response_format = None
 
     @property
     def token_limit(self) -> int:

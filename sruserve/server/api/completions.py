@@ -137,6 +137,8 @@ class CompletionRoute(Route[CompletionRequest]):
             served.submit(job)
             call.submitted()
             spent.used = None
+            request.let_go()  # from here on, the job alone holds what it has not read yet
+            del given, prompts, items, job
             try:
                 yield completion
             finally:

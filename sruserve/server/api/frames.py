@@ -250,6 +250,7 @@ class Frames(Endpoint):
         if "stream" in fields:
             raise InvalidRequest("a socket always streams: leave out 'stream'", param="stream")
         request = _validated(CompletionRequest, {**fields, "stream": True})
+        fields.clear()  # the request has them, until they are read
         if (request.n or 1) != 1:
             raise InvalidRequest("a stream goes on in one way: leave out 'n'", param="n")
         wanted = request.state_wanted_by is not None

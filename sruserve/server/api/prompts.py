@@ -18,7 +18,7 @@ class Prompt:
     """What the choices of one prompt go on from.
 
     ids: (tokens), int64, behind `start`; `word` is left unfinished by them.
-    text: the prompt as it was sent, or what its ids spell.
+    text: the prompt as it was sent, or what its ids spell; empty if it is not to be echoed.
     offsets: where in `text` each token begins, if its log-probabilities are to be echoed.
     logprobs: those of all tokens, or of all but the first, which may have nothing before it.
     """
@@ -41,7 +41,7 @@ def read_prompt(
     """A prompt of a request with its state. known: what a long one was read as already."""
     ids, word = encode_input(served, given, start, "prompt", known=known)
     offsets = _offsets(given, start, served, known) if request.echoes_logprobs else ()
-    return Prompt(ids, word, start, _text(given, served), offsets)
+    return Prompt(ids, word, start, _text(given, served) if request.echo else "", offsets)
 
 
 def choices_of(prompts: Sequence[Prompt], request: CompletionRequest) -> list[Item]:

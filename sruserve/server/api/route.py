@@ -47,12 +47,13 @@ class Route(Endpoint, Generic[Body]):
 
     async def serve(self, call: Call, tenant: Tenant) -> None:
         body = await call.json_body(self.limits)
-        request = self._validate(body)
+        request, cost = self._validate(body), len(body)
+        del body
         served = self.choose(request).of(tenant)
         call.model = served.name
-        served.check_admission(len(body))
+        served.check_admission(cost)
         with served.holders:
-            await self.answer(call, request, served, len(body))
+            await self.answer(call, request, served, cost)
 
     def choose(self, request: Any) -> Served:
         """The model that is to answer, or an error that says why there is none."""

@@ -102,6 +102,7 @@ class Socket:
         try:
             while (data := await self._next()) is not None:
                 self._frame = self._new_frame(data)
+                del data  # the frame lets go of it
                 await self._frames(self._frame)
                 self._frame.let_go()
                 self._stream = self._frame.stream
@@ -132,6 +133,7 @@ class Socket:
                 break
             data = message.get("bytes")
             await self._waiting.put(message["text"].encode() if data is None else data)
+            del message, data
         self._leave()
 
     async def _next(self) -> bytes | None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 import numpy as np
@@ -15,6 +15,7 @@ Row = NDArray[np.float32]
 Added = tuple[NDArray[np.int64], Row]
 """Token ids, and what is added to their scores."""
 
+_NONE = np.zeros(0, np.int64)
 _TOKEN_BYTES = 40  # of a token in a state's window
 
 
@@ -278,6 +279,11 @@ class Job:
             inputs = len(item.inputs)
             self.inputs += inputs
             self.steps += inputs or 1
+
+    def let_go(self) -> None:
+        """Forget the inputs and first states of completions, which may go on for long."""
+        if self.kind is Kind.GENERATE:
+            self.items = [replace(item, inputs=_NONE, start=None) for item in self.items]
 
     @property
     def tokens(self) -> int:

@@ -170,6 +170,7 @@ class Scheduler:
     def decode(self, stream: Stream) -> None:
         """From now on the stream takes a token in every step."""
         if not stream.admitted:  # it has read its inputs
+            stream.let_go()
             self._decoding.add(stream)
             self._admitted.add(stream)
 
@@ -393,6 +394,7 @@ class Scheduler:
         if not entry.unread:
             self._inbox.leave(job)
             self._queue.drop(job)
+            job.let_go()
 
 
 def _as_failure(error: BaseException) -> ServeError:

@@ -168,6 +168,13 @@ class Stream:
         first = self.job.items[self.index].first
         return (len(self.inputs),) if first is None else (first, len(self.inputs) - first)
 
+    def let_go(self) -> None:
+        """Forget what it began with, which is consumed: it goes on from its row."""
+        self.inputs = self.known = _NONE
+        self.done = 0
+        if self.resident is None:
+            self.start = None
+
     @property
     def late(self) -> bool:
         """Whether its constraint has not been told of the token that was picked last."""

@@ -127,7 +127,7 @@ class Streams:
         served: Served,
         stream_id: str,
         number: int | None,
-        content: bytes,
+        digest: bytes,
         work: Work,
         *,
         last: bool = False,
@@ -137,12 +137,12 @@ class Streams:
     ) -> bytes:
         """The reply to a step, which `work` makes at most once for a number.
 
-        The same number with the same content again gives the stored reply, other content
+        The same number with the same digest again gives the stored reply, another one
         `StepReused`, another number than the next one `WrongStep`; None takes the next one.
         Steps of one stream wait for each other. Once its turn has come it is not cancelled
         with its caller: the step counts whether anybody waits for it or not.
 
-        content: what tells one request from another.
+        digest: `digest_of` what tells one request from another.
         work: called with a view of the model that continues the stream; the state that its request
             ends in becomes the stream's together with the reply that it returns.
         last: the stream ends with this step; its reply stays until the stream expires, if its
@@ -153,7 +153,6 @@ class Streams:
         counted: the time from the step's turn to its end; what it raises refuses the step.
         """
         with served.holders:
-            digest = await off_loop(len(content) > LONG_BYTES, _digest, content, cost=len(content))
             turn = await self._turns.take(self._store, served.tenant, stream_id)
             most = checkpoints or self._checkpoints
             asked = _Step(number, digest, work, last, most, begin, counted)
@@ -350,13 +349,18 @@ class Streams:
             task.exception()  # somebody was told, or nobody waits any more
 
 
+async def digest_of(content: bytes) -> bytes:
+    """What a step keeps of its content."""
+    return await off_loop(len(content) > LONG_BYTES, _digest, content, cost=len(content))
+
+
 def _digest(content: bytes) -> bytes:
     return sha256(content).digest()
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What `Streams.step` is asked; digest: of its content."""
+    """What `Streams.step` is asked."""
 
     number: int | None
     digest: bytes

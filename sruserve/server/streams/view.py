@@ -48,11 +48,10 @@ class StreamView(Served):
         """None, unless a token is made of the state: else it is the keeper's, not the reply's."""
         return super().state_numbers(keep) if self._tokens else 0
 
-    def seeded(self, request: CompletionRequest) -> CompletionRequest:
+    def set_seed(self, request: CompletionRequest) -> None:
         """A request that begins the stream samples with its seed, so that it can be done again."""
         if self.start is None and request.seed is None:
-            return request.model_copy(update={"seed": self._seed})
-        return request
+            request.seed = self._seed
 
     def submit(self, job: Job) -> None:
         """Hand a job of one item to the engine; its end is kept here, if it keeps one."""

@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import threading
+import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -65,6 +67,26 @@ def test_a_completion_continued_from_its_state_is_the_one_that_never_stopped(
             text, state, prompt = text + part.text, part.state, ""
         assert text == whole.text
         assert same_state(state, whole.state)
+
+    asyncio.run(run())
+
+
+def test_a_completion_that_decodes_holds_neither_its_prompt_nor_its_first_state(lm: Driver) -> None:
+    async def run() -> None:
+        start = (await lm.generate("To be", 1)).state
+        assert start is not None
+        ids, row = lm.ids(", or not"), row_of(start).copy()
+        began = weakref.ref(ids), weakref.ref(row)
+        told = lm.job(
+            Kind.GENERATE,
+            [Item(ids, replace(start, row=row))],
+            sampling=Sampling(max_tokens=10**6),
+            stream=True,
+        )
+        del ids, row
+        await lm.until(lambda: all(array() is None for array in began))
+        assert not told.job.done.done()
+        told.job.done.cancel()
 
     asyncio.run(run())
 

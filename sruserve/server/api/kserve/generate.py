@@ -73,8 +73,8 @@ class Generate(Task):
         choices = reply["choices"]
         return self._outputs(choices), choices[0].get("state")
 
-    def in_stream(self, request: Any, view: StreamView) -> Any:
-        return view.seeded(request)
+    def begin_step(self, request: Any, view: StreamView) -> None:
+        view.set_seed(request)
 
     def _outputs(self, choices: Sequence[Mapping[str, Any]]) -> list[Tensor]:
         reasons = [each["finish_reason"] for each in choices]

@@ -89,13 +89,14 @@ class GrpcService:
 
     async def _model_infer(self, data: bytes, rpc: Rpc, tenant: Tenant) -> Any:
         with self._lifecycle.answering:
-            long = len(data) > LONG_BYTES
-            rpc.count_body(self._inference.limits, len(data))
-            request = await off_loop(long, read_request, data, cost=len(data))
+            cost = len(data)
+            rpc.count_body(self._inference.limits, cost)
+            request = await off_loop(cost > LONG_BYTES, read_request, data, cost=cost)
+            del data
             rpc.id = request.id
-            self._inference.admit(request.model, request.version, len(data))
+            self._inference.admit(request.model, request.version, cost)
             rpc.model = request.model
-            response = await self._inference.infer(rpc, tenant, request, len(data))
+            response = await self._inference.infer(rpc, tenant, request, cost)
             size = NUMBER_BYTES * reply_numbers(response.outputs, request.outputs)
             with self._inference.promise(request, response):
                 long = size > LONG_BYTES

@@ -7,6 +7,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 Parameters = Mapping[str, Any]  # of bool, int, float and str
+# those that are read when a response is written
+_OF_REPLY = ("binary_data_output", "binary_data", "classification")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ class RequestedOutput:
     """
 
     name: str
-    parameters: Parameters = field(default_factory=dict)
+    parameters: dict[str, Any] = field(default_factory=dict)
 
     @property
     def classes(self) -> int:
@@ -51,9 +53,21 @@ class InferRequest:
     model: str
     version: str
     id: str
-    inputs: Sequence[Tensor]
+    inputs: list[Tensor]
     outputs: Sequence[RequestedOutput] = ()
-    parameters: Parameters = field(default_factory=dict)
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+    def let_go(self) -> None:
+        """Forget the inputs and the parameters, which have been read, but for those of the reply.
+
+        A flag that is none stays there as None: it is neither true nor left out.
+        """
+        self.inputs.clear()
+        for parameters in (self.parameters, *(each.parameters for each in self.outputs)):
+            told = {name: parameters[name] for name in _OF_REPLY if name in parameters}
+            parameters.clear()
+            for name, value in told.items():
+                parameters[name] = value if isinstance(value, int) else None
 
 
 @dataclass(frozen=True, slots=True)

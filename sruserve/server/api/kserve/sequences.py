@@ -30,7 +30,7 @@ from sruserve.server.errors import (
 )
 from sruserve.server.intake import FREE_BYTES
 from sruserve.server.offload import LONG_BYTES, off_loop
-from sruserve.server.streams.service import Begin, Counted, Streams
+from sruserve.server.streams.service import Begin, Counted, Streams, digest_of
 from sruserve.server.streams.view import StreamView
 
 Work = Callable[[Caller, StreamView], Awaitable[InferResponse]]
@@ -58,15 +58,18 @@ class Sequences:
         cost: how many bytes the request has.
         """
         content = await off_loop(cost > LONG_BYTES, pack_request, request, cost=cost, caller=caller)
+        digest = await digest_of(content)
+        del content
+        request.let_go()
 
-        patient = _Patient(caller, self._limits, len(content))
+        patient = _Patient(caller, self._limits, cost)
 
         async def respond(view: StreamView) -> bytes:
             response = await work(patient, view)
             size = NUMBER_BYTES * reply_numbers(response.outputs, request.outputs)
             return await off_loop(size > LONG_BYTES, pack_response, response, cost=size)
 
-        step = _Step(self._streams, served, content, sequence, respond, patient.counted)
+        step = _Step(self._streams, served, digest, sequence, respond, patient.counted)
         answer = step.start(body) if sequence.start else step.go_on()
         outcome = caller.loop.create_task(answer)
         await caller.wait(outcome)
@@ -105,14 +108,15 @@ class _Step:
         self,
         streams: Streams,
         served: Served,
-        content: bytes,
+        digest: bytes,
         sequence: Sequence,
         work: Callable[[StreamView], Awaitable[bytes]],
         counted: Counted = nullcontext,
     ) -> None:
         self._streams, self._served, self._sequence = streams, served, sequence
         self._id = f"kserve:{served.name}:{sequence.id}"
-        self._content, self._work, self._counted = content, work, counted
+        self._digest, self._work, self._counted = digest, work, counted
+        self._worked = False
 
     async def start(self, body: Request) -> bytes:
         """The first step of a stream; sent again with its number, the stored reply.
@@ -130,7 +134,9 @@ class _Step:
             try:
                 return await self._step(begin)
             except (StreamUnknown, StreamExpired, StateRefused, WrongStep, StepReused):
-                pass  # what is left of it may have ended, or be lost
+                if self._worked:  # it was read, and is not kept
+                    raise
+                # what is left of it may have ended, or be lost
         start = await begin()
         try:
             new = await self._streams.create(self._served, start, self._id)
@@ -184,13 +190,17 @@ class _Step:
             self._served,
             self._id,
             sequence.step,
-            self._content,
-            self._work,
+            self._digest,
+            self._work_once,
             last=sequence.end,
             checkpoints=1,  # nothing here rewinds
             begin=begin,
             counted=self._counted,
         )
+
+    async def _work_once(self, view: StreamView) -> bytes:
+        self._worked = True
+        return await self._work(view)
 
 
 class _Patient:

@@ -79,10 +79,13 @@ class Inference:
         body = await off_loop(long, _read, task, asked, inputs, cost=cost, caller=caller)
         timing.reading = perf_counter() - begin
         batch = request.inputs[0].shape[0] if task.signature.max_batch_size else 1
+        sequence = asked.sequence
+        del asked, inputs
 
         async def work(caller: Caller, served: Served) -> InferResponse:
-            asks = task.in_stream(body, served) if isinstance(served, StreamView) else body
-            outputs, state = await task.run(caller, served, asks, cost)
+            if isinstance(served, StreamView):
+                task.begin_step(body, served)
+            outputs, state = await task.run(caller, served, body, cost)
             begin = perf_counter()
             with self._promise(outputs, request):
                 chosen = await choose_outputs(caller, outputs, request.outputs, served.labels)
@@ -90,14 +93,13 @@ class Inference:
             parameters = {} if state is None else {"sru_state": state}
             return InferResponse(served.name, served.version, request.id, chosen, parameters)
 
-        if asked.sequence is None:
+        if sequence is None:
             if body.return_state and batch > 1:
                 raise InvalidRequest("'sru_return_state' needs a batch of one", param="parameters")
+            request.let_go()
             return await work(caller, served)
-        check_step(served.name, body, asked.sequence, batch)
-        return await self._sequences.infer(
-            caller, served, request, asked.sequence, body, cost, work
-        )
+        check_step(served.name, body, sequence, batch)
+        return await self._sequences.infer(caller, served, request, sequence, body, cost, work)
 
     def admit(self, name: str, version: str, cost: int) -> None:
         """Raise at once if an inference of `cost` bytes has no chance."""

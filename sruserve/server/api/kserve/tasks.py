@@ -33,10 +33,8 @@ class Task:
         """The outputs, and the state that they end in, if it is told."""
         raise NotImplementedError
 
-    def in_stream(self, request: Any, view: StreamView) -> Any:
-        """The same request as a step of a stream."""
-        del view
-        return request
+    def begin_step(self, request: Any, view: StreamView) -> None:
+        """Make a request one that goes on with a stream."""
 
 
 class TextTask(Task):

@@ -25,6 +25,7 @@ from sruserve.server.api.streams.messages import (
 from sruserve.server.api.streams.recorder import Recorder
 from sruserve.server.errors import faults
 from sruserve.server.streams.held import Held
+from sruserve.server.streams.service import digest_of
 from sruserve.server.streams.view import StreamView
 from sruserve.server.tenants import Tenant
 
@@ -38,16 +39,19 @@ class Steps(StreamEndpoint):
         body = await call.json_body(self.limits)
         held, served = await self.find(call, tenant)
         route, request = self._read(served, body)
-        served.check_admission(len(body))
+        digest, cost = await digest_of(body), len(body)
+        del body  # the step may outlive its client
+        served.check_admission(cost)
         recorder = Recorder(call)
 
         async def work(view: StreamView) -> bytes:
-            asked = view.seeded(request) if isinstance(request, CompleteStep) else request
-            await route.answer(recorder, asked, view, len(body))
+            if isinstance(request, CompleteStep):
+                view.set_seed(request)
+            await route.answer(recorder, request, view, cost)
             return recorder.kept if _streamed(request) else _of_stream(recorder.kept, held, request)
 
-        counted = partial(recorder.counted, self.limits, len(body))
-        step = self.streams.step(served, held.id, request.step, body, work, counted=counted)
+        counted = partial(recorder.counted, self.limits, cost)
+        step = self.streams.step(served, held.id, request.step, digest, work, counted=counted)
         with recorder:
             outcome = call.loop.create_task(step)
             await self._answer(call, recorder, outcome, request)
