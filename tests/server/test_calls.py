@@ -15,7 +15,8 @@ import pytest
 from tests.server.conftest import Serve
 
 _WARM, _COUNTED = 20, 100
-_CLASSIFY, _HELD_STEP, _TOKENS = 580, 880, 270  # calls of each, with 3% to spare
+# Calls of each, with 3% to spare. A held step counts in the budget of bodies from its beginning.
+_CLASSIFY, _HELD_STEP, _TOKENS = 580, 915, 270
 
 
 class Calls:

@@ -479,7 +479,7 @@ def test_a_stopping_engine_finishes_its_work_and_takes_no_more(tmp_path: Path) -
                 Kind.GENERATE, [Item(driver.ids("Hi"))], sampling=Sampling(max_tokens=10**7)
             )
             await asyncio.sleep(0.05)
-            await asyncio.to_thread(driver.engine.stop, 1.5)
+            await asyncio.to_thread(driver.engine.stop, 5)
             assert len((await running).text) == 300
             with pytest.raises(Draining):
                 await endless.results()
