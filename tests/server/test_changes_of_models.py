@@ -14,7 +14,6 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-from sruserve.server import repository
 from sruserve.server.app import Application
 from sruserve.server.engine.engine import Engine
 from sruserve.server.errors import Draining
@@ -116,13 +115,13 @@ def test_changes_that_meet_a_drain_leave_the_engine_that_drains_alone(
     folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: bool
 ) -> None:
     loads, ended = SlowLoads(monkeypatch), list[tuple[Engine, float]]()
-    stop = repository._stop
+    drain = Engine.drain
 
-    async def see(engine: Engine, timeout_seconds: float) -> None:
+    def see(engine: Engine, timeout_seconds: float) -> None:
         ended.append((engine, timeout_seconds))
-        await stop(engine, timeout_seconds)
+        drain(engine, timeout_seconds)
 
-    monkeypatch.setattr(repository, "_stop", see)
+    monkeypatch.setattr(Engine, "drain", see)
     copytree(folders / "question", tmp_path / "question" / "1")
 
     async def talk() -> None:
