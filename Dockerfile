@@ -54,7 +54,7 @@ RUN pip --python /opt/sruserve/bin/python install --no-deps --no-build-isolation
 # Without its compiled kernel the server runs too, many times slower, so such an image must not be.
 # -I: the installed package, not the one in this folder.
 RUN /opt/sruserve/bin/python -I -c \
-    "import sys, sruserve.kernels.cpu as cpu; sys.exit(not cpu.available() and 'no compiled kernel')"
+    "import sys, sruserve.kernels.cpu.library as cpu; sys.exit(not cpu.available() and 'no compiled kernel')"
 
 
 FROM builder AS gpu-environment
@@ -73,7 +73,7 @@ RUN pip --python /opt/sruserve/bin/python install --no-deps --no-build-isolation
 
 # Nor without CUDA or Triton: it would find no GPU, and refuse to start.
 RUN /opt/sruserve/bin/python -I -c \
-    "import sys, torch, sruserve.kernels.cpu as cpu, sruserve.kernels.devices as devices; sys.exit(not cpu.available() and 'no compiled kernel' or not torch.version.cuda and 'no CUDA in torch' or devices.missing_triton() or None)"
+    "import sys, torch, sruserve.kernels.cpu.library as cpu, sruserve.kernels.devices as devices; sys.exit(not cpu.available() and 'no compiled kernel' or not torch.version.cuda and 'no CUDA in torch' or devices.missing_triton() or None)"
 
 
 FROM ${PYTHON_IMAGE} AS runtime

@@ -1,4 +1,4 @@
-"""Builds the CPU kernel at install; everything else about the package is in pyproject.toml."""
+"""Build the CPU kernel at install; pyproject.toml has the rest of the package's description."""
 
 from glob import glob
 
@@ -8,16 +8,16 @@ from setuptools.command.build_ext import build_ext
 GCC_FLAGS = [
     "-std=c11",
     "-O3",
-    "-g0",  # to describe what is inlined for a debugger takes a third of the time
+    "-g0",  # debug information of inlined functions takes a third of the compile time
     "-fno-math-errno",
     "-fno-trapping-math",
-    "-ffp-contract=off",  # the source says where to fuse: the same in every loop
+    "-ffp-contract=off",  # only explicit FMAs, so that all loops round alike
     "-fvisibility=hidden",
 ]
 
 
 class BuildKernel(build_ext):  # type: ignore[misc]
-    """Goes on without the kernel, and says so, where it cannot be compiled."""
+    """Continues without the kernel, and says so, if it cannot be compiled."""
 
     def build_extension(self, ext: Extension) -> None:
         if self.compiler.compiler_type != "msvc":
@@ -26,21 +26,21 @@ class BuildKernel(build_ext):  # type: ignore[misc]
             super().build_extension(ext)
         except Exception as error:
             print(
-                f"\nsruserve: the CPU kernel was not compiled ({error}). The install goes on; the "
-                "recurrence will run in plain torch, many times slower. The kernel needs GCC or "
-                "Clang and a 64-bit machine.\n"
+                f"\nsruserve: the CPU kernel was not compiled ({error}). The install continues, "
+                "but the recurrence will run in plain torch, many times slower. For the kernel, "
+                "install GCC or Clang on a 64-bit machine and reinstall sruserve.\n"
             )
 
     def get_export_symbols(self, ext: Extension) -> list[str]:
-        return list(ext.export_symbols)  # a plain library: there is no PyInit to export
+        return list(ext.export_symbols)  # a plain library without a PyInit function
 
 
 setup(
     ext_modules=[
         Extension(
-            "sruserve.kernels._cpu",
-            ["sruserve/kernels/cpu.c"],
-            depends=glob("sruserve/kernels/cpu*.h"),
+            "sruserve.kernels.cpu._kernel",
+            ["sruserve/kernels/cpu/kernel.c"],
+            depends=glob("sruserve/kernels/cpu/*.h"),
             optional=True,
         )
     ],

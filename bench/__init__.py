@@ -1,1 +1,1 @@
-"""Measurements against the peers. `make bench` runs them all; they are no part of the package."""
+"""Measurements against the peers. `make bench` runs all of them; the package does not ship them."""

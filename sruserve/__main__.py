@@ -1,4 +1,4 @@
-"""`python -m sruserve` is `sruserve`."""
+"""Run `sruserve` as `python -m sruserve`."""
 
 from sruserve.cli import main
 

@@ -1,4 +1,4 @@
-"""The command line: the program itself, `serve` and `settings`; the rest is in `cli_models`."""
+"""The command line: the program, `serve` and `settings`; `cli_models` has the other commands."""
 
 import sys
 from pathlib import Path
@@ -22,15 +22,15 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """The entry point: mistakes of the caller are one line and exit code 1, Ctrl-C is 130."""
+    """Run the program. A caller's mistake is one line and exit code 1; Ctrl-C is exit code 130."""
     try:
         app()
     except KeyboardInterrupt:
         sys.exit(130)
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         typer.echo(f"sruserve {__version__}")
         raise typer.Exit
 
@@ -53,7 +53,7 @@ def serve(
         list[Path] | None,
         typer.Argument(
             metavar="[FOLDER…]",
-            help="Model folders; without any, those under SRUSERVE_MODELS, or the bundled ones.",
+            help="Model folders; default: those under SRUSERVE_MODELS, or the bundled ones.",
         ),
     ] = None,
     host: Annotated[
@@ -69,8 +69,8 @@ def serve(
         str | None,
         typer.Option(
             metavar="auto|cpu|cuda|cuda:N",
-            help="Where to compute (SRUSERVE_DEVICE); auto: the first GPU if the kernels can run "
-            "on it, else the CPU.",
+            help="Device to compute on (SRUSERVE_DEVICE); auto: the first GPU if the kernels can "
+            "run on it, else the CPU.",
             show_default=False,
         ),
     ] = None,
@@ -78,7 +78,7 @@ def serve(
         DType | None,
         typer.Option(
             metavar="|".join(get_args(DType)),
-            help="Compute dtype of all models (SRUSERVE_DTYPE, which can also name one for each "
+            help="Compute dtype of all models (SRUSERVE_DTYPE, which can also set one for each "
             "model); float16 runs on a GPU only.",
             show_default=False,
         ),
@@ -93,17 +93,17 @@ def serve(
         ),
     ] = None,
 ) -> None:
-    """Serve model folders over HTTP, on the first GPU or, where there is none, on the CPU."""
+    """Serve model folders over HTTP, on the first GPU, or on the CPU without one."""
     from sruserve.server import run
     from sruserve.server.settings import SettingsError, load_settings
 
-    given: dict[str, Any] = {"host": host, "port": port, "workers": workers}
-    given |= {"device": device, "dtype": dtype, "fast": fast}
-    given = {name: value for name, value in given.items() if value is not None}
+    overrides: dict[str, Any] = {"host": host, "port": port, "workers": workers}
+    overrides |= {"device": device, "dtype": dtype, "fast": fast}
+    overrides = {name: value for name, value in overrides.items() if value is not None}
     if folders:
-        given["model_folders"] = tuple(folders)
+        overrides["model_folders"] = tuple(folders)
     try:
-        settings = load_settings(**given)
+        settings = load_settings(**overrides)
     except SettingsError as error:
         fail(error, code=2)
     raise typer.Exit(run.serve(settings))
@@ -111,7 +111,7 @@ def serve(
 
 @app.command()
 def settings() -> None:
-    """List every setting of the server: variable, default, what is allowed, meaning."""
+    """List every setting of the server: variable, default, meaning and allowed values."""
     from sruserve.server.setting_table import setting_rows
 
     for row in setting_rows():

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sruserve.cli_shared import fail, progress_bar
-from sruserve.model.importers.origins import ORIGINS
+from sruserve.model.importers.formats import FORMATS
 from sruserve.model.names import DType, Task
 
 if TYPE_CHECKING:
     from sruserve.model.folder import Model
 
 
-FORMATS = ("auto", *ORIGINS)
+FORMAT_NAMES = ("auto", *FORMATS)
 
 
-def _a_format(name: str) -> str:
-    if name not in FORMATS:
-        raise typer.BadParameter(f"{name!r} is none of {', '.join(FORMATS)}")
+def _check_format(name: str) -> str:
+    if name not in FORMAT_NAMES:
+        raise typer.BadParameter(f"{name!r} is unknown; use one of {', '.join(FORMAT_NAMES)}")
     return name
 
 
@@ -26,7 +26,7 @@ DeviceOption = Annotated[
     str,
     typer.Option(
         metavar="auto|cpu|cuda|cuda:N",
-        help="Where to compute; auto: the first GPU if the kernels can run on it, else the CPU.",
+        help="Device to compute on; auto: the first GPU if the kernels run there, else the CPU.",
     ),
 ]
 DTypeOption = Annotated[
@@ -38,29 +38,29 @@ DTypeOption = Annotated[
 def import_(
     weights: Annotated[Path, typer.Argument(help="A state dict: .pt or .safetensors.")],
     out: Annotated[
-        Path, typer.Argument(help="The model folder to write; a model folder there is replaced.")
+        Path, typer.Argument(help="The model folder to write; replaces an existing model folder.")
     ],
-    task: Annotated[Task, typer.Option(help="What the model is for.")],
+    task: Annotated[Task, typer.Option(help="Task of the model.")],
     format: Annotated[  # noqa: A002
         str,
         typer.Option(
-            metavar="|".join(FORMATS),
-            callback=_a_format,
-            help="Whose checkpoint it is: auto wants to know it by the names of its tensors; any "
-            "other is taken at its word, and what is missing is said.",
+            metavar="|".join(FORMAT_NAMES),
+            callback=_check_format,
+            help="Format of the checkpoint. auto recognises it by the tensors' names; with any "
+            "other format, the error names the missing tensors.",
         ),
     ] = "auto",
     options: Annotated[
         Path | None,
         typer.Option(
-            help="JSON object of the arguments that the network was made with, for what its "
-            "weights do not tell."
+            help="JSON object of the constructor arguments of the network, for everything that "
+            "the weights do not show."
         ),
     ] = None,
     vocab: Annotated[
         Path | None,
         typer.Option(
-            help="JSON list in id order (words, or byte values), or a tokenizer.json. Without it "
+            help="JSON list of words or byte values in id order, or a tokenizer.json. Without it, "
             "the model takes and returns ids."
         ),
     ] = None,
@@ -68,9 +68,9 @@ def import_(
         Path | None, typer.Option(help="JSON list of the classes' names in id order.")
     ] = None,
 ) -> None:
-    """Turn a checkpoint of the library that trained it into a model folder.
+    """Convert a checkpoint of the library that trained a model to a model folder.
 
-    Nothing in the checkpoint is executed: a pickle of more than tensors is refused.
+    Never executes code in the checkpoint: refuses a pickle that holds more than tensors.
     """
     from sruserve.model.errors import ModelError
     from sruserve.model.importers.build import import_checkpoint
@@ -95,40 +95,40 @@ def verify(
         Path,
         typer.Argument(
             metavar="CASE.safetensors",
-            help="Inputs x or tokens, and what the training library gave for them: h, logits or "
+            help="Inputs x or tokens, and the training library's results for them: h, logits or "
             "log_probs, c_n, h_n; optionally lengths and c_0, h_0.",
         ),
     ],
-    tolerance: Annotated[float, typer.Option(help="Largest difference that is allowed.")] = 1e-5,
+    tolerance: Annotated[float, typer.Option(help="Largest allowed difference.")] = 1e-5,
     splits: Annotated[int, typer.Option(min=0, help="Random splits to try.")] = 4,
     seed: Annotated[int, typer.Option(help="Seed of the splits.")] = 0,
     device: DeviceOption = "auto",
     dtype: DTypeOption = None,
 ) -> None:
-    """Compare a model with the library that trained it, whole and in random splits.
+    """Compare a model with the library that trained it, on whole inputs and random splits.
 
-    Prints the largest difference and exits with 1 if it is beyond the tolerance. A 16-bit dtype
-    needs a larger one, such as 0.05.
+    Prints the largest difference, and exits with 1 if it exceeds the tolerance. A 16-bit dtype
+    needs a larger tolerance, such as 0.05.
     """
     from sruserve.model.cases import Case
     from sruserve.model.errors import ModelError
     from sruserve.model.verify import Difference, verify
 
-    found: list[Difference] = []
+    differences: list[Difference] = []
     try:
         with progress_bar() as progress:
             loaded = _load(model, device, dtype)
-            runs = 1 + (splits if loaded.network.streams else 0)
+            runs = 1 + (splits if loaded.network.supports_streaming else 0)
             bar = progress.add_task("verifying", total=runs)
             for difference in verify(loaded, Case(case), splits, seed):
-                if found and found[-1].run != difference.run:
+                if differences and differences[-1].run != difference.run:
                     progress.advance(bar)
-                found.append(difference)
+                differences.append(difference)
     except ModelError as error:
         fail(error)
-    worst = max(found, key=lambda difference: difference.largest)
-    for name in dict.fromkeys(difference.tensor for difference in found):
-        largest = max(d.largest for d in found if d.tensor == name)
+    worst = max(differences, key=lambda difference: difference.largest)
+    for name in dict.fromkeys(difference.tensor for difference in differences):
+        largest = max(d.largest for d in differences if d.tensor == name)
         typer.echo(f"{name:<10} largest difference {largest:.3g}")
     agrees = worst.largest <= tolerance
     verdict = "agrees" if agrees else f"DIFFERS ({worst.tensor}, {worst.run})"
@@ -145,7 +145,7 @@ def inspect(
     device: DeviceOption = "auto",
     dtype: DTypeOption = None,
 ) -> None:
-    """Print what a model is, bytes of state per stream, digest, where it runs and how exactly."""
+    """Print a model's network, bytes of state per stream, digest, device and exactness."""
     from sruserve.model.errors import ModelError
     from sruserve.model.inspect import facts
 
@@ -157,9 +157,9 @@ def inspect(
 
 
 def _load(path: Path, device: str, dtype: DType | None) -> "Model":
-    """A model on the device that was asked for, or the end of the command."""
+    """Load a model on a device, or end the command with an error."""
     from sruserve.kernels.devices import DeviceError, resolve_device, use_device
-    from sruserve.kernels.memory import is_out_of_memory
+    from sruserve.kernels.oom import is_out_of_memory
     from sruserve.model.folder import load_model
 
     try:
@@ -169,7 +169,7 @@ def _load(path: Path, device: str, dtype: DType | None) -> "Model":
     try:
         use_device(resolved)
         return load_model(path, dtype, resolved)
-    except (RuntimeError, MemoryError) as error:  # full, or a GPU that another process has alone
+    except (RuntimeError, MemoryError) as error:  # out of memory, or another process owns the GPU
         if resolved.type == "cpu" and not is_out_of_memory(error):
             raise
         first = str(error).partition("\n")[0]

@@ -1,4 +1,4 @@
-"""What every command shares: one-line errors and the bar."""
+"""Shared by all commands: one-line errors and the progress bar."""
 
 from typing import NoReturn
 
@@ -19,7 +19,7 @@ def fail(error: Exception, code: int = 1) -> NoReturn:
 
 
 def progress_bar() -> Progress:
-    """A bar on a terminal; nothing where the output goes to a file."""
+    """Return a progress bar that shows only on a terminal."""
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),

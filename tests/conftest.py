@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Fixtures and hooks of all tests."""
 
 import os
 from collections.abc import Generator
@@ -17,14 +17,14 @@ settings.register_profile(
     "sruserve",
     deadline=None,
     max_examples=50,
-    derandomize=bool(os.environ.get("CI")),
+    derandomize=not os.environ.get("EXPLORE"),  # the same cases on every machine
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 settings.load_profile("sruserve")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take longest."""
+    """Start with the files that take longest."""
     items.sort(key=lambda item: item.path.name not in LONG)
 
 

@@ -15,7 +15,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 @pytest.fixture(autouse=True)
 def quiet_numpy() -> Iterator[None]:
-    """The interpreter computes in numpy, which warns of what a GPU does silently."""
+    """Silence numpy, in which the interpreter computes, where a GPU is silent."""
     with np.errstate(all="ignore"):
         yield
 
@@ -36,7 +36,7 @@ def poisoned_outputs() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def quick_interpreter() -> Iterator[None]:
-    """Triton's interpreter without what takes most of its time; it computes the same."""
+    """Triton's interpreter without its slowest parts; its results do not change."""
     if not INTERPRETED:
         yield
         return
@@ -47,18 +47,18 @@ def quick_interpreter() -> Iterator[None]:
     reduce = interpreter.ReduceOps.apply_impl
 
     def prepare_once(function: Callable[..., Any]) -> Any:
-        """At every call in a kernel it replaces the whole language; once a module is enough."""
+        """Replace the language once per module, not at every call in a kernel."""
         if function.__module__ not in prepared:
             prepared.add(function.__module__)
             prepare(function)
         return interpreter._LangPatchScope()  # with nothing to take back
 
     def reduce_at_once(self: Any, tensors: Any) -> Any:
-        """NumPy sums for it, but the xor that sorting takes it computes number by number."""
+        """The original computes the xor of a sort number by number; use NumPy."""
         if self.combine_fn != standard._xor_combine:
             return reduce(self, tensors)
-        found = np.bitwise_xor.reduce(tensors[0].handle.data, self.axis, keepdims=self.keep_dims)
-        return self.to_tensor(found, tensors[0].dtype)
+        result = np.bitwise_xor.reduce(tensors[0].handle.data, self.axis, keepdims=self.keep_dims)
+        return self.to_tensor(result, tensors[0].dtype)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(interpreter, "_patch_lang", prepare_once)

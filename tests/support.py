@@ -20,7 +20,7 @@ PRINTABLE = list(range(32, 127))
 
 
 def random_tensors(config: ModelConfig, seed: int = 0) -> dict[str, Tensor]:
-    """Weights that make gates and states move, for every tensor of a network."""
+    """Random weights with which gates and states vary, for every tensor of a network."""
     generator = torch.Generator().manual_seed(seed)
     tensors = {}
     for name, shape in network_shapes(config).items():
@@ -41,7 +41,7 @@ def random_config(
     embedding: EmbeddingConfig | None = None,
     **rnn: Any,
 ) -> ModelConfig:
-    """A network of a family; `rnn`: its options; two layers, 24 wide, unless told."""
+    """A network of a family; `rnn`: its options; two layers, 24 wide, by default."""
     stack = FAMILIES[model_type].model_validate({"input_size": 16, "hidden_size": 24, **rnn})
     return ModelConfig(
         architectures=(architecture(stack, task),),

@@ -1,4 +1,4 @@
-"""The command line: help that teaches, errors in one line, exit codes."""
+"""The command line: useful help, errors in one line, exit codes."""
 
 import os
 import subprocess
@@ -114,7 +114,7 @@ def test_float16_is_refused_on_the_cpu(tmp_path: Path) -> None:
     model = str(save_random_model(tmp_path / "m", vocab_size=9))
     result = CliRunner().invoke(app, ["inspect", model, "--device", "cpu", "--dtype", "float16"])
     assert result.exit_code == 1
-    assert "set its dtype to bfloat16" in result.stderr
+    assert "set the dtype to bfloat16" in result.stderr
 
 
 def test_serve_passes_its_options_on_as_settings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,8 +128,8 @@ def test_serve_passes_its_options_on_as_settings(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("SRUSERVE_FAST", "true")
     for arguments in (["--device", "cuda:1", "--dtype", "float16"], ["--exact"]):
         assert CliRunner().invoke(app, ["serve", *arguments]).exit_code == 0
-    told = [(s.device, s.dtype, s.fast) for s in served]
-    assert told == [("cuda:1", "float16", True), ("auto", None, False)]
+    chosen = [(s.device, s.dtype, s.fast) for s in served]
+    assert chosen == [("cuda:1", "float16", True), ("auto", None, False)]
 
 
 def test_settings_lists_every_variable_with_what_it_may_be() -> None:
@@ -141,7 +141,7 @@ def test_settings_lists_every_variable_with_what_it_may_be() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("environment", "message"),
     [
         (
             {"SRUSERVE_STORE": "redis://127.0.0.1:1", "SRUSERVE_STATE_KEYS": "ab" * 32},
@@ -154,7 +154,7 @@ def test_settings_lists_every_variable_with_what_it_may_be() -> None:
     ids=["redis", "grpc", "dtype", "keys"],
 )
 def test_what_a_setting_lacks_is_told_before_anything_is_loaded(
-    given: dict[str, str], told: str
+    environment: dict[str, str], message: str
 ) -> None:
     code = (
         "import sys\n"
@@ -163,10 +163,10 @@ def test_what_a_setting_lacks_is_told_before_anything_is_loaded(
         "app(['serve', '--port', '0'])"
     )
     result = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | given, capture_output=True, text=True
+        [sys.executable, "-c", code], env=os.environ | environment, capture_output=True, text=True
     )
     assert result.returncode == 2
-    assert told in result.stderr
+    assert message in result.stderr
     assert "computing on" not in result.stderr
 
 

@@ -1,4 +1,4 @@
-"""What an installed package holds, and that it works without a compiler."""
+"""The content of an installed package, which works without a compiler."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def build_wheel(folder: Path, **environment: str) -> Path:
-    """Build the wheel from a copy of the tree, so that the tree stays as it is."""
+    """Build the wheel from a copy of the tree, so that the tree does not change."""
     source = folder / "source"
     ignored = shutil.ignore_patterns(".git", ".venv", "build", "*.so", "*.egg-info", "__pycache__")
     shutil.copytree(ROOT, source, ignore=ignored)
@@ -33,11 +33,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
-def test_a_wheel_holds_the_kernel_the_models_and_the_types(wheel: Path) -> None:
+def test_a_wheel_holds_the_kernel_the_scripts_the_models_and_the_types(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
-    assert f"sruserve/kernels/_cpu{suffix}" in names
+    assert f"sruserve/kernels/cpu/_kernel{suffix}" in names
     assert "sruserve/py.typed" in names
+    for script in (ROOT / "sruserve/server/streams/redis").glob("*.lua"):
+        assert script.relative_to(ROOT).as_posix() in names
     for model in ("question-type", "shakespeare"):
         assert f"sruserve/demo/{model}/model.safetensors" in names
     assert not [name for name in names if name.startswith(("tests/", "bench/", "examples/"))]

@@ -24,6 +24,7 @@ PROGRAMS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 OTHERS = [
     program
     for path in sorted((ROOT / "docs").glob("*.md"))
+    if path.name != "architecture.md"  # it shows excerpts, for developers
     for program in re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL)
 ]
 COMMANDS = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
@@ -123,6 +124,17 @@ def test_the_readme_starts_with_the_two_commands() -> None:
         ["make", "serve"],
         ["make", "test"],
     ]
+
+
+def test_the_readme_shows_the_reply_to_its_first_command(ports: tuple[int, int]) -> None:
+    (text,) = re.findall(r"```json\n(.*?)```", README, re.DOTALL)
+    shown, reply = json.loads(text), json.loads(run(COMMANDS[0], ports, *BASH))
+    for kept in shown, reply:
+        del kept["id"]
+    for result in shown["results"]:
+        for field in "score", "scores":
+            result[field] = pytest.approx(result[field], abs=1e-6)
+    assert reply == shown
 
 
 def test_a_question_in_chunks_gets_the_label_of_the_whole(ports: tuple[int, int]) -> None:

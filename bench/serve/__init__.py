@@ -1,2 +1,2 @@
-"""What the server bears: against its peers and itself (`python -m bench.serve`), and for an hour
+"""The server under load: against its peers and itself (`python -m bench.serve`), and for an hour
 among hostile clients (`python -m bench.serve.soak`)."""

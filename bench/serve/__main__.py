@@ -1,32 +1,31 @@
-"""Our server against mosec, its event streams against its own engine, and what it bears.
+"""Our server against mosec, its event streams against its own engine, and its limits under load.
 
-    python -m bench.serve            # about twelve minutes; wants an idle machine
-    python -m bench.serve --quick    # does it run at all? Its figures mean nothing
+    python -m bench.serve            # about twelve minutes; needs an idle machine
+    python -m bench.serve --quick    # only shows that it runs; its figures mean nothing
 
-Every server runs the bundled models and is asked in turns, forwards and backwards. mosec 0.9.8 has
-the classifier in one worker process, with batches of 64 and 1 ms of waiting: once as it comes,
-which is what the targets are held against, and once with msgspec for JSON. `sruserve, batches of
-64` bounds its steps to as many tokens as 64 questions have; `sruserve` and `sruserve, 2 workers`
-are the defaults. Then ours alone, held against itself: twice its capacity for a minute, a thousand
-WebSockets at once, ten thousand idle streams, a stream with a million characters behind it. The
-load generator is `wrk` if it is installed (Debian: wrk). A missed target does not fail the run: the
-table says it.
+Every server runs the bundled models and gets requests in turn, in both orders. mosec 0.9.8 has the
+classifier in one worker process, with batches of 64 and a wait of 1 ms: once with its defaults, to
+which the targets apply, and once with msgspec for JSON. `sruserve, batches of 64` limits a step to
+the tokens of 64 questions; `sruserve` and `sruserve, 2 workers` have the defaults. Then our server
+is compared with itself: a minute at twice its capacity, a thousand WebSockets at once, ten thousand
+idle streams, and a stream of a million characters. The load generator is `wrk` if it is installed
+(Debian: wrk). A missed target does not fail the run, but is marked in the table.
 """
 
 import argparse
 import sys
 
-from bench.arguments import command_line
-from bench.classify import against_mosec
-from bench.held import among_idle
-from bench.load import LoadFailed, generator
-from bench.models import CLASSIFIER, LANGUAGE_MODEL
-from bench.overload import against_itself
-from bench.processes import StartFailed
-from bench.report import Report
-from bench.resume import against_fresh
-from bench.sockets import at_once
-from bench.streams import against_engine
+from bench.report.arguments import command_line
+from bench.report.report import Report
+from bench.serve.classify import against_mosec
+from bench.serve.held_streams import among_idle
+from bench.serve.load import LoadFailed, generator
+from bench.serve.models import CLASSIFIER, LANGUAGE_MODEL
+from bench.serve.overload import against_itself
+from bench.serve.processes import StartFailed
+from bench.serve.resume import against_fresh
+from bench.serve.sockets import at_once
+from bench.serve.streams import against_engine
 
 _PEERS = ("mosec", "uvicorn", "uvloop")
 
@@ -71,9 +70,11 @@ def _load(report: Report, quick: bool) -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = command_line("bench.serve", __doc__)
-    parser.add_argument("--quick", action="store_true", help="one short round; nothing is kept")
+    parser.add_argument("--quick", action="store_true", help="one short round; nothing is stored")
     parser.add_argument(
-        "--only", choices=("peers", "load"), help="the comparisons, or what it bears (4 minutes)"
+        "--only",
+        choices=("peers", "load"),
+        help="only the comparisons, or only the limits under load (4 minutes)",
     )
     parser.add_argument("--rounds", type=int, default=7, help="turns of every server (default: 7)")
     parser.add_argument(

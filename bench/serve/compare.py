@@ -1,11 +1,11 @@
-"""This code beside another commit's, mostly the one before a change: is anything slower for it?
+"""This code against another commit, usually the one before a change: is anything slower?
 
     make compare REF=HEAD~10
-    python -m bench.serve.compare HEAD~10       # the same: four minutes; wants an idle machine
+    python -m bench.serve.compare HEAD~10       # the same: four minutes; needs an idle machine
 
-The other commit is installed into a temporary folder. Both servers run at the same time and are
-asked in turns, forwards and backwards. A ratio is the median of the rounds' ratios. A missed
-target does not fail the run: the table says it.
+The other commit is installed into a temporary folder. Both servers run at the same time and get
+load in turn, in both orders. A ratio is the median of the rounds' ratios. A missed target does not
+fail the run, but is marked in the table.
 """
 
 import argparse
@@ -21,17 +21,17 @@ from time import perf_counter
 
 import uvloop
 
-from bench.arguments import command_line
-from bench.load import LoadFailed, measure
-from bench.machine import ROOT
-from bench.models import CLASSIFIER, LANGUAGE_MODEL, questions
-from bench.other_code import NoSuchCode, other_code
-from bench.processes import Server, StartFailed, sruserve
-from bench.report import Report
-from bench.samples import Samples, in_turn
-from bench.streams import over_http
-from bench.targets import Target
-from bench.wire import Wire
+from bench.report.arguments import command_line
+from bench.report.machine import ROOT
+from bench.report.report import Report
+from bench.report.samples import Samples, in_turn
+from bench.report.targets import Target
+from bench.serve.http_client import HttpClient
+from bench.serve.load import LoadFailed, measure
+from bench.serve.models import CLASSIFIER, LANGUAGE_MODEL, questions
+from bench.serve.other_code import NoSuchCode, other_code
+from bench.serve.processes import Server, StartFailed, sruserve
+from bench.serve.streams import over_http
 
 _NOW, _BEFORE = "now", "before"
 _CONNECTIONS = (1, 32, 128)
@@ -42,7 +42,7 @@ Measure = Callable[[Server], float]
 
 
 def compare(report: Report, other: Path, rounds: int, seconds: int) -> None:
-    """Everything that is measured, on both."""
+    """Run all measurements on both."""
     models = [CLASSIFIER, LANGUAGE_MODEL]
     with ExitStack() as stack:
         bodies = stack.enter_context(NamedTemporaryFile("w", suffix=".jsonl"))
@@ -60,19 +60,19 @@ def compare(report: Report, other: Path, rounds: int, seconds: int) -> None:
         }
         measures[f"{_STREAMS} completions at once: characters/s"] = _complete
         measures["steps of a held stream/s"] = _step
-        found: dict[tuple[str, str], list[float]] = defaultdict(list)
-        for turn in range(-1, rounds):  # the first round makes both warm
-            for what, ask in measures.items():
+        values: dict[tuple[str, str], list[float]] = defaultdict(list)
+        for turn in range(-1, rounds):  # the first round warms both up
+            for label, ask in measures.items():
                 for name in in_turn(list(servers), turn):
-                    report.doing(f"round {turn + 1} of {rounds}: {what}, {name}")
+                    report.progress(f"round {turn + 1} of {rounds}: {label}, {name}")
                     value = ask(servers[name])
                     if turn >= 0:
-                        found[what, name].append(value)
-    for what in measures:
-        samples = {name: Samples(tuple(found[what, name]), "/s") for name in servers}
-        report.measured(what, samples)
+                        values[label, name].append(value)
+    for label in measures:
+        samples = {name: Samples(tuple(values[label, name]), "/s") for name in servers}
+        report.add_case(label, samples)
         ratio = samples[_NOW].over(samples[_BEFORE]).median
-        report.check(f"{what}: now / before", ratio, "x", Target(least=0.97))
+        report.check(f"{label}: now / before", ratio, "x", Target(minimum=0.97))
 
 
 def _classify(bodies: Path, connections: int, seconds: int, server: Server) -> float:
@@ -85,13 +85,13 @@ def _complete(server: Server) -> float:
 
 def _step(server: Server) -> float:
     async def steps() -> float:
-        wire = await Wire.connect(server.port)
-        stream = await wire.ask("/v1/streams", {"model": CLASSIFIER.name})
+        client = await HttpClient.connect(server.port)
+        stream = await client.post_json("/v1/streams", {"model": CLASSIFIER.name})
         begin = perf_counter()
         for step in range(1, _STEPS + 1):
             body = {"step": step, "input": "how ", "more": True}
-            await wire.ask(f"/v1/streams/{stream['id']}/steps", body)
-        wire.close()
+            await client.post_json(f"/v1/streams/{stream['id']}/steps", body)
+        client.close()
         return _STEPS / (perf_counter() - begin)
 
     return uvloop.run(steps())
@@ -101,7 +101,7 @@ def main() -> int:
     args = _arguments()
     report = Report("compare", ("uvicorn", "uvloop"), args.quick)
     try:
-        report.doing(f"installing {args.other}")
+        report.progress(f"installing {args.other}")
         with other_code(args.other) as other:
             if args.quick:
                 compare(report, other, 1, 1)
@@ -117,7 +117,7 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = command_line("bench.serve.compare", __doc__)
     parser.add_argument("other", help="a commit to compare with, or a checkout with its kernel")
-    parser.add_argument("--quick", action="store_true", help="one short round; nothing is kept")
+    parser.add_argument("--quick", action="store_true", help="one short round; nothing is stored")
     parser.add_argument("--rounds", type=int, default=7, help="turns of each (default: 7)")
     parser.add_argument("--seconds", type=int, default=3, help="load in one turn (default: 3)")
     return parser.parse_args()

@@ -1,98 +1,58 @@
-"""HTTP as the soak's clients speak it: keep-alive, with a key, and errors told by their codes."""
+"""A minimal keep-alive HTTP client, so that the load generator uses little of the machine."""
 
 import asyncio
 import json
-from typing import Any, Self
-
-from bench.serve.seen import Refused
-
-_SECONDS = 120.0  # that an honest client waits for an answer
+from typing import Any, Self, cast
 
 
-class Http:
-    """One connection to 127.0.0.1, opened again when the server has hung up."""
+class HttpClient(asyncio.Protocol):
+    """Sends one request at a time and returns its status and body."""
 
-    def __init__(self, port: int, key: str | None) -> None:
-        self._port = port
-        self._authorization = f"authorization: Bearer {key}\r\n" if key else ""
-        self._reader: asyncio.StreamReader | None = None
-        self._writer: asyncio.StreamWriter | None = None
+    def __init__(self) -> None:
+        self._reply = bytearray()
+        self._waiter: asyncio.Future[tuple[int, bytes]] | None = None
 
-    async def __aenter__(self) -> Self:
-        return self
+    @classmethod
+    async def connect(cls, port: int) -> Self:
+        """Connect to 127.0.0.1."""
+        _, client = await asyncio.get_running_loop().create_connection(cls, "127.0.0.1", port)
+        return client
 
-    async def __aexit__(self, *_: object) -> None:
-        self.close()
-
-    async def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        """The JSON of a reply; raises `Refused`, or `OSError` or `EOFError` if there is none."""
-        _, reply = await self.request(path, body)
-        return json.loads(reply)
-
-    async def events(self, path: str, body: dict[str, Any]) -> list[Any]:
-        """The JSON of all events of a stream; raises `Refused` for an error among them."""
-        _, reply = await self.request(path, body)
-        lines = [line[6:] for line in reply.split(b"\n") if line.startswith(b"data: {")]
-        if b"data: [DONE]" not in reply:
-            raise EOFError("the stream has no end")
-        told = [json.loads(line) for line in lines]
-        for each in told:
-            if "error" in each:
-                raise Refused(f"500 {each['error']['code']} in a stream")
-        return told
-
-    async def request(self, path: str, body: dict[str, Any] | None) -> tuple[int, bytes]:
-        """Status and body of a good reply."""
-        try:
-            async with asyncio.timeout(_SECONDS):
-                status, reply = await self._exchange(path, body)
-        except BaseException:
-            self.close()
-            raise
-        if status >= 300:
-            raise Refused(f"{status} {_code(reply)}")
-        return status, reply
-
-    def close(self) -> None:
-        """Hang up."""
-        if self._writer is not None:
-            self._writer.close()
-        self._reader = self._writer = None
-
-    async def _exchange(self, path: str, body: dict[str, Any] | None) -> tuple[int, bytes]:
-        if self._reader is None or self._writer is None:
-            self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
-        data = b"" if body is None else json.dumps(body).encode()
+    async def post(self, path: str, body: dict[str, Any] | bytes) -> tuple[int, bytes]:
+        """Post a body; returns the reply's status and body. Raises `ConnectionError`."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
         head = (
-            f"{'GET' if body is None else 'POST'} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n"
-            f"{self._authorization}content-type: application/json\r\n"
+            f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
             f"content-length: {len(data)}\r\n\r\n"
         )
-        self._writer.write(head.encode() + data)
-        await self._writer.drain()
-        return await self._reply(self._reader)
+        self._waiter = asyncio.get_running_loop().create_future()
+        self._transport.write(head.encode() + data)
+        return await self._waiter
 
-    async def _reply(self, reader: asyncio.StreamReader) -> tuple[int, bytes]:
-        head = (await reader.readuntil(b"\r\n\r\n")).lower()
-        status = int(head.split(b" ", 2)[1])
-        if b"transfer-encoding: chunked" in head:
-            parts = []
-            while size := int(await reader.readuntil(b"\r\n"), 16):
-                parts.append((await reader.readexactly(size + 2))[:-2])
-            await reader.readexactly(2)
-            reply = b"".join(parts)
-        else:
-            lines = head.split(b"\r\n")
-            length = next(int(x.split(b":")[1]) for x in lines if x.startswith(b"content-length:"))
-            reply = await reader.readexactly(length)
-        if b"connection: close" in head:
-            self.close()
-        return status, reply
+    async def post_json(self, path: str, body: dict[str, Any]) -> Any:
+        """Post JSON; returns the reply's JSON. Raises `ConnectionError` unless it is 200 or 201."""
+        status, reply = await self.post(path, body)
+        if status not in (200, 201):
+            raise ConnectionError(f"{path} answered {status}: {reply[:300]!r}")
+        return json.loads(reply)
 
+    def close(self) -> None:
+        self._transport.close()
 
-def _code(reply: bytes) -> str:
-    try:
-        error = json.loads(reply)["error"]
-    except (ValueError, KeyError, TypeError):
-        return reply[:80].decode(errors="replace")
-    return str(error["code"] if isinstance(error, dict) else error)[:80]
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass
+
+    def data_received(self, data: bytes) -> None:
+        self._reply += data
+        head, end, body = self._reply.partition(b"\r\n\r\n")
+        if not end or self._waiter is None or self._waiter.done():
+            return
+        lines = bytes(head).lower().split(b"\r\n")
+        length = next(int(x.split(b":")[1]) for x in lines if x.startswith(b"content-length:"))
+        if len(body) >= length:
+            self._reply.clear()
+            self._waiter.set_result((int(lines[0].split()[1]), bytes(body)))
+
+    def connection_lost(self, _: Exception | None) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(ConnectionError("the server closed the connection"))

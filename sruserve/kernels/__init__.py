@@ -5,10 +5,10 @@ from sruserve.kernels.cell import Activation, Cell, Kind
 from sruserve.kernels.dispatch import kernel_name, scan, uses_triton
 from sruserve.kernels.gated import GatedLayer
 from sruserve.kernels.layer import CellLayer, Layer, StepLayer
+from sruserve.kernels.linear import LinearOp, has_packed_linear, make_linear, padded_rows
 from sruserve.kernels.norm import Norm, NormKind
-from sruserve.kernels.product import Multiply, make_product, packed_products, padded_rows
 from sruserve.kernels.ragged import RaggedBatch, single
-from sruserve.kernels.recurrent import GatedCell, GatedKind, Recurrent
+from sruserve.kernels.recurrent_weight import GatedCell, GatedKind, PackedRecurrentWeight
 from sruserve.kernels.srupp import SRUppLayer
 
 __all__ = [
@@ -21,16 +21,16 @@ __all__ = [
     "GatedLayer",
     "Kind",
     "Layer",
-    "Multiply",
+    "LinearOp",
     "Norm",
     "NormKind",
+    "PackedRecurrentWeight",
     "RaggedBatch",
-    "Recurrent",
     "SRUppLayer",
     "StepLayer",
+    "has_packed_linear",
     "kernel_name",
-    "make_product",
-    "packed_products",
+    "make_linear",
     "padded_rows",
     "scan",
     "single",

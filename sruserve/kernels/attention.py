@@ -1,11 +1,11 @@
-"""Windowed attention: the compiled kernel on a CPU, plain torch elsewhere."""
+"""Windowed attention: the compiled kernel on a CPU, plain torch on other devices."""
 
 import torch
 from torch import Tensor
 
-import sruserve.kernels.cpu as cpu
+import sruserve.kernels.cpu.library as cpu
 from sruserve.kernels.ragged import RaggedBatch
-from sruserve.kernels.reference_attention import Attention, reference_attention
+from sruserve.kernels.reference.attention import Attention, reference_attention
 
 __all__ = ["Attention", "attend", "cpu_attention"]
 
@@ -18,7 +18,10 @@ def attend(
     attention: Attention,
     memory: Tensor | None = None,
 ) -> Tensor:
-    """Attention over a ragged batch, as `reference_attention` defines it."""
+    """Compute attention over a ragged batch, as `reference_attention` defines it.
+
+    Returns (rows, width), the dtype of q. Raises what `cpu_attention` raises.
+    """
     run = cpu_attention if q.is_cpu and cpu.available() else reference_attention
     return run(q, keys_values, residual, batch, attention, memory)
 
@@ -31,12 +34,15 @@ def cpu_attention(
     attention: Attention,
     memory: Tensor | None = None,
 ) -> Tensor:
-    """`reference_attention` in vectors and threads; every tensor contiguous.
+    """Compute `reference_attention` with vectors and threads; every tensor is contiguous.
 
-    The bits of a query depend on what it sees, in the order of time, and the instruction set
-    alone: not on the batch, the split of time into calls, or the number of threads.
+    q, keys_values, residual, memory: as for `reference_attention`, in float32 or bfloat16.
 
-    Raises ValueError, IndexError or MemoryError, before anything is written.
+    The bits of a query's result depend only on the keys and values it sees, in the order of time,
+    and on the instruction set. They do not depend on the batch, on the split of time into calls or
+    on the number of threads.
+
+    Raises ValueError, IndexError or MemoryError before it writes anything.
     """
     states, offsets, source, target = batch.states, batch.offsets, batch.source, batch.target
     rows, width = q.shape
@@ -57,10 +63,13 @@ def cpu_attention(
         and offsets.shape == (len(source) + 1,)
         and target.shape == source.shape
     ):
-        raise ValueError("a tensor has the wrong shape or dtype; see reference_attention")
+        raise ValueError(
+            f"attention: a tensor has the wrong shape or dtype (q is {tuple(q.shape)} of {dtype}); "
+            "see reference_attention"
+        )
     for tensor in (*tensors, states, offsets, source, target):
         if not (tensor.is_cpu and tensor.is_contiguous()):
-            raise ValueError("every tensor must be contiguous and on the CPU")
+            raise ValueError("attention: every tensor must be contiguous and on the CPU")
     out = torch.empty(rows, width, dtype=dtype)
     cpu.call(
         "sru_attention",

@@ -1,4 +1,4 @@
-"""Long inputs on a GPU: the recurrence of one stretch of time beside the product of the next."""
+"""Long inputs on a GPU: one chunk's recurrence runs while the next chunk's product is computed."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,26 +10,25 @@ from torch import Tensor
 from sruserve.kernels.layer import Layer
 from sruserve.kernels.ragged import RaggedBatch
 
-# Numbers in a chunk's product: some three waves of tiles over the largest GPUs, and in 16 bits half
-# of their L2 cache.
+# Numbers in a chunk's matrix product: about three waves of tiles on the largest GPUs; in 16 bits
+# they fill half of the L2 cache.
 _CHUNK_NUMBERS = 12 << 20
-_ALIGNED = 2  # int64 numbers in 16 bytes, which the kernels' pointers are multiples of
+_ALIGNED = 2  # int64 numbers in 16 bytes, the alignment of the kernels' pointers
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A batch cut along time into chunks of about as many rows each.
+    """A batch cut along time into chunks of about the same number of rows.
 
-    order: (rows), int64, on the CPU: the packed row that stands in each place; None where the
-        order stays as it is.
-    chunks: (first place, end place, batch) of each chunk, the batch's tensors on the device.
+    order: (rows), int64, on the CPU: the packed row at each place; None keeps the order.
+    chunks: (first place, end place, batch) of each chunk; the batch's tensors are on the device.
     """
 
     order: Tensor | None
     chunks: Sequence[tuple[int, int, RaggedBatch]]
 
     def places(self, rows: Tensor) -> Tensor:
-        """Where packed rows (int64, on the CPU) have gone."""
+        """Return the places of packed rows; both int64, on the CPU."""
         if self.order is None:
             return rows
         inverse = torch.empty_like(self.order)
@@ -38,20 +37,21 @@ class Plan:
 
 
 def chunk_rows(layers: Sequence[Layer]) -> int:
-    """How many rows a chunk should have for a stack."""
+    """Return the number of rows that a chunk should have for a stack."""
     return max(1, _CHUNK_NUMBERS // max(layer.columns for layer in layers))
 
 
-def plan(batch: RaggedBatch, rows: int, whole: bool = False) -> Plan:
+def plan(batch: RaggedBatch, rows: int, one_chunk: bool = False) -> Plan:
     """Cut a batch whose offsets, source and target are on the CPU.
 
-    rows: about how many a chunk gets. whole: do not cut (a layer that runs backwards, too).
+    rows: approximate number of rows in a chunk.
+    one_chunk: do not cut, for layers that run backward or over the whole input.
 
-    Every sequence takes part in each chunk with as many steps as the others, so that a chunk's
-    recurrence is as wide as the batch's. Sequences that are cut need a target row.
+    Every chunk holds the same number of steps of each sequence, so that its recurrence is as wide
+    as the batch's. A sequence that is cut needs a target row; without one the batch stays whole.
     """
     total, lengths = int(batch.offsets[-1]), batch.offsets.diff()
-    count = 1 if whole else max(1, total // rows)
+    count = 1 if one_chunk else max(1, total // rows)
     window = -(-int(lengths.max()) // count) if count > 1 else 0
     if count == 1 or bool(((lengths > window) & (batch.target < 0)).any()):
         tensors = _on_device([batch.offsets, batch.source, batch.target], batch.states.device)
@@ -60,13 +60,13 @@ def plan(batch: RaggedBatch, rows: int, whole: bool = False) -> Plan:
     parts: list[Tensor] = []
     edges = [0]
     for begin in range(0, int(lengths.max()), window):
-        here = (lengths - begin).clamp(0, window)
+        steps = (lengths - begin).clamp(0, window)
         # Empty sequences are in the first chunk, which carries their state over.
-        taking_part = here.nonzero()[:, 0] if begin else torch.arange(len(lengths))
-        here = here[taking_part]
-        offsets = torch.cat((torch.zeros(1, dtype=torch.int64), here.cumsum(0)))
+        taking_part = steps.nonzero()[:, 0] if begin else torch.arange(len(lengths))
+        steps = steps[taking_part]
+        offsets = torch.cat((torch.zeros(1, dtype=torch.int64), steps.cumsum(0)))
         from_row = batch.offsets[taking_part] + begin - offsets[:-1]
-        order.append(torch.arange(int(offsets[-1])) + from_row.repeat_interleave(here))
+        order.append(torch.arange(int(offsets[-1])) + from_row.repeat_interleave(steps))
         start = batch.target if begin else batch.source
         parts += [offsets, start[taking_part], batch.target[taking_part]]
         edges.append(edges[-1] + int(offsets[-1]))
@@ -75,20 +75,20 @@ def plan(batch: RaggedBatch, rows: int, whole: bool = False) -> Plan:
     return Plan(torch.cat(order), list(zip(edges, edges[1:], batches, strict=False)))
 
 
-class Beside(Protocol):
-    """Where recurrences run: beside the caller's own work, in the order in which they came."""
+class SideStream(Protocol):
+    """Runs recurrences concurrently with the caller's own work, in the order of submission."""
 
     def run(self, work: Callable[[], object]) -> object:
-        """Start `work` after all that the caller has started; returns a ticket that keeps it."""
+        """Start `work` after everything the caller has started; the returned ticket keeps it."""
         ...
 
     def wait(self, ticket: object) -> None:
-        """What the caller starts from now on comes after the ticket's work."""
+        """Order the caller's next work after the ticket's work."""
         ...
 
 
 class Inline:
-    """No other lane: work is done at once."""
+    """No side stream: work runs at once."""
 
     def run(self, work: Callable[[], object]) -> object:
         return work()
@@ -97,8 +97,8 @@ class Inline:
         pass
 
 
-class SideStream:
-    """A second CUDA stream, whose small programs go before the product's large ones."""
+class CudaSideStream:
+    """A second CUDA stream, whose small programs take priority over the product's large ones."""
 
     def __init__(self, device: torch.device) -> None:
         self._stream: torch.cuda.Stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
@@ -107,7 +107,7 @@ class SideStream:
         self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
         with torch.cuda.stream(self._stream):
             work()
-        # The tensors that `work` holds must not be given to others before its end is waited for.
+        # Keep `work`: its tensors must not be reused before somebody waited for its end.
         return self._stream.record_event(), work
 
     def wait(self, ticket: object) -> None:
@@ -119,12 +119,13 @@ def run_layers(
     layers: Sequence[Layer],
     inputs: Sequence[Tensor],
     batches: Sequence[RaggedBatch],
-    lane: Beside,
+    side_stream: SideStream,
 ) -> list[Tensor]:
-    """Run a stack over chunks of time, and return the last layer's outputs, chunk by chunk.
+    """Run a stack over chunks of time; returns the last layer's outputs, one tensor per chunk.
 
-    inputs: (rows of the chunk, in) each. The recurrences of a layer run one after another on
-    `lane`, and the product of a chunk waits only for the recurrence below it.
+    inputs: (rows of the chunk, in), one per chunk.
+    side_stream: runs the recurrences of a layer one after another. A chunk's product waits only
+        for the recurrence of the same chunk in the layer below.
     """
     if len(inputs) == 1:
         x = inputs[0]
@@ -133,12 +134,12 @@ def run_layers(
         return [x]
     tickets: list[object] = [None] * len(inputs)
     try:
-        return _run_chunks(layers, list(inputs), batches, lane, tickets)
+        return _run_chunks(layers, list(inputs), batches, side_stream, tickets)
     except BaseException:
-        # What is still running reads and writes memory, and state rows, that others get next.
+        # Work in progress reads and writes memory and state rows that others get next.
         for ticket in tickets:
             if ticket is not None:
-                lane.wait(ticket)
+                side_stream.wait(ticket)
         raise
 
 
@@ -146,23 +147,23 @@ def _run_chunks(
     layers: Sequence[Layer],
     xs: list[Tensor],
     batches: Sequence[RaggedBatch],
-    lane: Beside,
+    side_stream: SideStream,
     tickets: list[object],
 ) -> list[Tensor]:
     below: Layer | None = None
     for layer in layers:
         for i, batch in enumerate(batches):
             if below is not None:
-                lane.wait(tickets[i])
+                side_stream.wait(tickets[i])
                 xs[i] = below.finish(xs[i])
             x, u = xs[i], layer.project(xs[i], batch)
-            # Allocated here: memory belongs to the stream that is current when it is taken.
+            # Allocate on the caller's stream: torch ties memory to the stream that allocates it.
             h = torch.empty(len(x), layer.width, dtype=x.dtype, device=x.device)
-            tickets[i] = lane.run(_scan(layer, u, x, batch, h))
+            tickets[i] = side_stream.run(_scan(layer, u, x, batch, h))
             xs[i] = h
         below = layer
     for i, ticket in enumerate(tickets):
-        lane.wait(ticket)
+        side_stream.wait(ticket)
         xs[i] = layers[-1].finish(xs[i])
     return xs
 
@@ -179,7 +180,7 @@ def _batch(tensors: Sequence[Tensor], states: Tensor) -> RaggedBatch:
 
 
 def _on_device(parts: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """Move int64 vectors in one copy, each to a multiple of 16 bytes."""
+    """Copy int64 vectors to the device in one transfer, each aligned to 16 bytes."""
     if device.type == "cpu":
         return list(parts)
     sizes = [len(part) for part in parts]

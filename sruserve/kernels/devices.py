@@ -1,4 +1,4 @@
-"""Where to compute: the device that was asked for, if the kernels can run there."""
+"""Choose the device to compute on, and check that the kernels can run there."""
 
 import importlib.util
 import re
@@ -16,29 +16,30 @@ _VERSION = re.compile(r"""^__version__\s*=\s*['"](\d+)\.(\d+)""", re.MULTILINE)
 
 
 class DeviceError(ValueError):
-    """A device that is not there, or that the kernels cannot run on; says what to do."""
+    """The device does not exist, or the kernels cannot run on it; the message says what to do."""
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device that `name` means: "cpu", "cuda" (the first GPU), "cuda:1", or "auto".
+    """Return the device for `name`: "cpu", "cuda" (the first GPU), "cuda:1", or "auto".
 
-    "auto" is the first GPU where the kernels can run on it, else the CPU. Raises `DeviceError` if a
-    GPU is asked for and cannot be had.
+    "auto" is the first GPU if the kernels can run on it, otherwise the CPU.
+
+    Raises `DeviceError` for an unknown name, and for a GPU on which the kernels cannot run.
     """
     match = _NAME.fullmatch(name)
     if match is None:
-        raise DeviceError(f"{name!r} is no device; say auto, cpu, cuda or cuda:N")
+        raise DeviceError(f"{name!r} is not a device: use auto, cpu, cuda or cuda:N")
     index = int(match[1] or 0)
-    if name == "cpu" or (name == "auto" and missing_for_gpu(index)):
+    if name == "cpu" or (name == "auto" and why_no_gpu(index)):
         return CPU
-    missing = missing_for_gpu(index)
+    missing = why_no_gpu(index)
     if missing:
-        raise DeviceError(f"cannot compute on {name}: {missing}; or say auto, or cpu")
+        raise DeviceError(f"cannot compute on {name}: {missing}; or use auto or cpu")
     return torch.device("cuda", index)
 
 
-def missing_for_gpu(index: int = 0) -> str:
-    """What keeps the kernels from running on a GPU, and what to do; empty: nothing does."""
+def why_no_gpu(index: int = 0) -> str:
+    """Why the kernels cannot run on a GPU, and what to do; an empty string if they can."""
     if torch.version.cuda is None:
         return f"torch {torch.__version__} has no CUDA: install the CUDA build of torch"
     if not torch.cuda.is_available():
@@ -46,33 +47,33 @@ def missing_for_gpu(index: int = 0) -> str:
     count = torch.cuda.device_count()
     if index >= count:
         are = "is 1 GPU" if count == 1 else f"are {count} GPUs"
-        return f"there {are}, numbered from 0: cuda:{index} is not one"
+        return f"there {are}, numbered from 0, so cuda:{index} does not exist"
     capability = torch.cuda.get_device_capability(index)
     if capability < OLDEST_CAPABILITY:
         return (
             f"cuda:{index} ({torch.cuda.get_device_name(index)}) has compute capability "
-            f"{_dotted(capability)} and the kernels need {_dotted(OLDEST_CAPABILITY)}: use another "
-            "GPU, or the CPU"
+            f"{_dotted(capability)}, but the kernels need {_dotted(OLDEST_CAPABILITY)} or higher: "
+            "use another GPU or the CPU"
         )
     return missing_triton()
 
 
 def missing_triton() -> str:
-    """What is wrong with the Triton that is here, without importing it; empty: nothing."""
+    """Why the installed Triton cannot be used, without importing it; an empty string if it can."""
     needs = f"the GPU kernels need Triton {_dotted(OLDEST_TRITON)} or newer"
     spec = importlib.util.find_spec("triton")
     if spec is None or spec.origin is None:
         return f"{needs}, which is not installed: pip install triton"
-    # Not the metadata: the package's name there depends on who built it.
-    found = _VERSION.search(Path(spec.origin).read_text())
-    if found is None or (int(found[1]), int(found[2])) < OLDEST_TRITON:
-        version = f"{found[1]}.{found[2]}" if found else "of unknown version"
-        return f"{needs}, and {version} is installed: pip install --upgrade triton"
+    # Read the source, not the metadata: the distribution's name depends on who built it.
+    match = _VERSION.search(Path(spec.origin).read_text())
+    if match is None or (int(match[1]), int(match[2])) < OLDEST_TRITON:
+        version = f"{match[1]}.{match[2]}" if match else "of unknown version"
+        return f"{needs}, but {version} is installed: pip install --upgrade triton"
     return ""
 
 
 def describe_device(device: torch.device) -> str:
-    """One line for logs and `inspect`: a GPU's name, memory and compute capability."""
+    """Return one line for logs and `inspect`: a GPU's name, memory and compute capability."""
     if device.type != "cuda":
         return str(device)
     properties = torch.cuda.get_device_properties(device)
@@ -82,7 +83,7 @@ def describe_device(device: torch.device) -> str:
     )
 
 
-def send(tensor: Tensor, device: torch.device) -> Tensor:
+def copy_to_device(tensor: Tensor, device: torch.device) -> Tensor:
     """Copy a tensor from the CPU to `device`; the host does not wait for the copy."""
     if device.type == "cpu":
         return tensor
@@ -92,15 +93,15 @@ def send(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def use_device(device: torch.device) -> None:
-    """Make it this thread's device: Triton launches there, wherever its tensors are."""
+    """Make `device` this thread's current one: Triton launches there, wherever the tensors are."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
 
 
 def use_own_stream(device: torch.device) -> None:
-    """Make it this thread's device, with a CUDA stream that no other thread's work is in.
+    """Make `device` this thread's current one, with a CUDA stream of the thread's own.
 
-    It comes after all that was started there so far: weights and states that are being filled.
+    Waits for all work started on the device so far: weights and states that are being filled.
     """
     use_device(device)
     if device.type == "cuda":
@@ -108,8 +109,8 @@ def use_own_stream(device: torch.device) -> None:
         torch.cuda.set_stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
 
 
-def is_dead(device: torch.device) -> bool:
-    """Whether a GPU answers this process no more: after a fault in a kernel every call fails."""
+def is_lost(device: torch.device) -> bool:
+    """Whether the process has lost a GPU: after a fault in a kernel every call fails."""
     if device.type != "cuda":
         return False
     try:
@@ -119,15 +120,15 @@ def is_dead(device: torch.device) -> bool:
     return False
 
 
-class Pace:
-    """Keeps the host at most one step ahead of a GPU where no result makes it wait."""
+class StepThrottle:
+    """Keeps the host at most one step ahead of a GPU when the host waits for no result."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._before: torch.cuda.Event | None = None
 
     def step(self) -> None:
-        """A step was started: wait for the end of the one before it."""
+        """Record that a step was started, and wait for the end of the step before it."""
         if self._device.type != "cuda":
             return
         event: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]

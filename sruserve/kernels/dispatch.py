@@ -7,26 +7,28 @@ from functools import cache
 import torch
 from torch import Tensor
 
-import sruserve.kernels.cpu as cpu
+import sruserve.kernels.cpu.library as cpu
 from sruserve.kernels.cell import Cell
 from sruserve.kernels.devices import CPU
 from sruserve.kernels.ragged import RaggedBatch
-from sruserve.kernels.reference import reference_scan
+from sruserve.kernels.reference.scan import reference_scan
 
 INTERPRETER = "triton-interpreter"
-# Triton's own switch, and what it takes for yes: its kernels then run on CPU tensors, in Python.
+# Triton's own switch, with the values that Triton reads as true: kernels then run in Python, on CPU
+# tensors.
 _INTERPRETED = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y")
 
 
 def uses_triton(device: torch.device) -> bool:
-    """Whether work on `device` goes to the Triton kernels."""
+    """Whether the Triton kernels run work on `device`."""
     return device.type == "cuda" or _INTERPRETED
 
 
 def kernel_name(device: torch.device = CPU) -> str:
-    """What runs the recurrence: `triton`, `c-<instruction set>` or `reference` (told once).
+    """Return the kernel that runs the recurrence: `triton`, `c-<instruction set>` or `reference`.
 
-    `triton-interpreter` is Triton without a GPU: for tests, thousands of times slower.
+    `triton-interpreter` is Triton without a GPU: for tests, thousands of times slower. Warns once
+    if the compiled CPU kernel is missing.
     """
     if device.type == "cuda":
         return "triton"
@@ -39,7 +41,7 @@ def _cpu_kernel_name() -> str:
         return f"c-{cpu.instruction_set()}"
     warnings.warn(
         "sruserve was installed without its compiled CPU kernel, so the recurrence runs in plain "
-        "torch: right, but many times slower. Install a C compiler and reinstall sruserve.",
+        "torch: correct, but many times slower. Install a C compiler and reinstall sruserve.",
         RuntimeWarning,
         stacklevel=3,
     )
@@ -58,15 +60,18 @@ def scan(
     backward_from: int | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """An element-wise recurrence over a ragged batch, as `reference_scan` defines it.
+    """Run an element-wise recurrence over a ragged batch, as `reference_scan` defines it.
 
-    out: (rows, width), the dtype of `u`: takes h instead of new memory.
+    out: (rows, width), the dtype of `u`: receives h; None allocates it.
+
+    Returns h, (rows, width). Raises ValueError or IndexError, before it writes anything, for
+    tensors that do not fit.
     """
-    given = (u, residual, weight_c, bias, batch, column, cell)
+    arguments = (u, residual, weight_c, bias, batch, column, cell)
     if uses_triton(u.device):
-        from sruserve.kernels.triton_scan import triton_scan
+        from sruserve.kernels.triton.scan import triton_scan
 
-        return triton_scan(*given, backward_from=backward_from, out=out)
+        return triton_scan(*arguments, backward_from=backward_from, out=out)
     run = reference_scan if _cpu_kernel_name() == "reference" else cpu.cpu_scan
-    h = run(*given, backward_from=backward_from)
+    h = run(*arguments, backward_from=backward_from)
     return h if out is None else out.copy_(h)

@@ -1,20 +1,20 @@
-"""One layer of LSTM, GRU, RNN or ATR: a product for all rows, then a product in every step."""
+"""One layer of LSTM, GRU, RNN or ATR: a matrix product over all rows, then one in every step."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-import sruserve.kernels.cpu as cpu
-from sruserve.kernels.cpu_gated import cpu_gated_scan
-from sruserve.kernels.product import Multiply
+import sruserve.kernels.cpu.library as cpu
+from sruserve.kernels.cpu.gated import cpu_gated_scan
+from sruserve.kernels.linear import LinearOp
 from sruserve.kernels.ragged import RaggedBatch
-from sruserve.kernels.recurrent import GatedCell
-from sruserve.kernels.reference_gated import reference_gated_scan
+from sruserve.kernels.recurrent_weight import GatedCell
+from sruserve.kernels.reference.gated import reference_gated_scan
 
 
 def gated_scan(u: Tensor, cell: GatedCell, batch: RaggedBatch, out: Tensor) -> None:
-    """`reference_gated_scan`, by the compiled kernel where there is one."""
+    """Run `reference_gated_scan`, with the compiled CPU kernel if it is available."""
     if u.is_cpu and cpu.available():
         cpu_gated_scan(u, cell, batch, out)
     else:
@@ -25,10 +25,11 @@ def gated_scan(u: Tensor, cell: GatedCell, batch: RaggedBatch, out: Tensor) -> N
 class GatedLayer:
     """The tensors of one layer, one cell for each direction.
 
-    product: (in) -> (directions * blocks * cell width), with the input's biases.
+    linear: (in) -> (directions * blocks * cell width), with the input's biases.
+    cells: the forward cell, then the backward one of a bidirectional layer.
     """
 
-    product: Multiply
+    linear: LinearOp
     cells: tuple[GatedCell, ...]
 
     @property
@@ -37,18 +38,18 @@ class GatedLayer:
 
     @property
     def columns(self) -> int:
-        return self.product.outputs
+        return self.linear.outputs
 
     def __call__(self, x: Tensor, batch: RaggedBatch) -> Tensor:
-        """Compute h (rows, width), forward then backward, from x (rows, in)."""
+        """Compute h (rows, width), forward columns then backward ones, from x (rows, in)."""
         return self.finish(self.scan(self.project(x, batch), x, batch))
 
     def project(self, x: Tensor, batch: RaggedBatch) -> Tensor:  # noqa: ARG002
-        """The input's part of the gates: u (rows, columns)."""
-        return self.product(x)
+        """Compute the input's part of the gates: u (rows, columns)."""
+        return self.linear(x)
 
     def scan(self, u: Tensor, x: Tensor, batch: RaggedBatch, out: Tensor | None = None) -> Tensor:
-        """The recurrence over `u`, each direction in its own columns."""
+        """Run the recurrence over `u`, each direction in its own columns."""
         if out is None:
             out = torch.empty(len(u), self.width, dtype=x.dtype, device=x.device)
         inputs = u.chunk(len(self.cells), 1)
@@ -58,5 +59,5 @@ class GatedLayer:
         return out
 
     def finish(self, h: Tensor) -> Tensor:
-        """What the next layer reads."""
+        """Return h unchanged: the next layer reads it."""
         return h

@@ -1,4 +1,4 @@
-"""Bursts of one-step decode: sizes in buckets, each captured once as a CUDA graph and replayed."""
+"""Bursts (multi-step decoding): each batch size is captured once as CUDA graphs, then replayed."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,17 +8,17 @@ import torch
 from torch import Tensor
 
 from sruserve.kernels.devices import CPU
-from sruserve.kernels.slots import Slots, Streams
+from sruserve.kernels.slots import DecodeInputs, Slots
 
 BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
-LENGTHS = (16, 4, 1)  # steps of a graph, longest first; a burst is a row of graphs
-MOST_STEPS = 64  # of a burst: a few milliseconds, and what its slots have memory for
+LENGTHS = (16, 4, 1)  # steps of a graph, longest first; a burst is a sequence of graphs
+MAX_STEPS = 64  # in a burst, a few milliseconds: `Slots` has memory for that many
 
 Replay = Callable[[], object]
 
 
-class Recorder(Protocol):
-    """Turns work into something that does the same work again, on the same memory."""
+class GraphBackend(Protocol):
+    """Records work once, so that it can be repeated on the same memory."""
 
     def record(self, work: Callable[[], None]) -> Replay: ...
 
@@ -42,20 +42,20 @@ class Eager:
 
 
 class GraphRecorder:
-    """CUDA graphs of one device, which share the memory of what they hold between two launches."""
+    """Captures CUDA graphs on one device; they share one pool for their intermediate tensors."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._pool = torch.cuda.graph_pool_handle()
-        # torch's own is one for the whole process, on whatever device came first.
+        # torch's own capture stream is one for the whole process, on the device that came first.
         self._stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._ended: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def record(self, work: Callable[[], None]) -> Replay:
         graph = torch.cuda.CUDAGraph()
-        work()  # compiles what is not compiled yet; a capture may not
+        work()  # compiles the kernels, which a capture must not do
         torch.cuda.synchronize(self._device)
-        # thread_local: other models' engines go on allocating while this one captures.
+        # thread_local: other models' engines keep allocating while this one captures.
         with torch.cuda.graph(
             graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
         ):
@@ -73,47 +73,49 @@ class _Bucket:
     replays: dict[int, Replay]
 
 
-class Bursts:
+class GraphedDecode:
     """Runs a decode step for any number of streams, several times in a row.
 
-    step: one step over `slots`: reads the tokens and the source rows, writes the target rows, and
-        puts the next tokens and the picked ones in place (see `Slots`). It allocates nothing that
-        has to outlive it, and never waits for the device.
-    most_streams, most_steps: of one burst, the steps at most `MOST_STEPS`; graphs are captured up
-        to these.
+    step: one step over `slots`. It reads the tokens and the source rows, writes the target rows,
+        the next tokens and the picked tokens (see `Slots`), allocates nothing that has to outlive
+        it, and never waits for the device.
+    max_streams, max_steps: limits of one burst, up to which graphs are captured; more than
+        `MAX_STEPS` steps count as `MAX_STEPS`.
     """
 
     def __init__(
         self,
         step: Callable[[Slots], None],
         device: torch.device,
-        most_streams: int,
-        most_steps: int,
-        recorder: Recorder | None = None,
+        max_streams: int,
+        max_steps: int,
+        recorder: GraphBackend | None = None,
     ) -> None:
         if recorder is None:
             recorder = GraphRecorder(device) if device.type == "cuda" else Eager()
         self._recorder = recorder
-        self._sizes = _sizes(most_streams)
-        self.most_steps = min(most_steps, MOST_STEPS)
-        self._lengths = [n for n in LENGTHS if n <= most_steps]
+        self._sizes = _sizes(max_streams)
+        self.max_steps = min(max_steps, MAX_STEPS)
+        self._lengths = [n for n in LENGTHS if n <= max_steps]
         self._buckets: dict[int, _Bucket] = {}
-        # Largest first: the smaller graphs fit into the memory that the larger ones have taken.
+        # Largest first: the smaller graphs then fit into the memory of the larger ones.
         for size in reversed(self._sizes):
-            slots, replays = Slots(size, self.most_steps, device), {}
+            slots, replays = Slots(size, self.max_steps, device), {}
             for length in self._lengths:
                 slots.reset()  # recording runs the steps, too
                 replays[length] = recorder.record(_burst(step, slots, length))
             self._buckets[size] = _Bucket(slots, replays)
 
-    def run(self, streams: Streams, steps: int) -> Tensor:
+    def run(self, streams: DecodeInputs, steps: int) -> Tensor:
         """Decode `steps` tokens of every stream; returns them, (steps, streams) int64, on the CPU.
 
-        The states of the streams go from their source rows to their target rows; more streams than
-        the largest bucket go in turns. The device is waited for once, at the end.
+        Reads the states from the source rows and writes them to the target rows. More streams than
+        the largest bucket holds run in several parts. Waits for the device once, at the end.
+
+        Raises ValueError if `steps` is not 1 to `max_steps`.
         """
-        if not 1 <= steps <= self.most_steps:
-            raise ValueError(f"a burst has 1 to {self.most_steps} steps, not {steps}")
+        if not 1 <= steps <= self.max_steps:
+            raise ValueError(f"a burst must have 1 to {self.max_steps} steps, not {steps}")
         largest = self._sizes[-1]
         if len(streams) > largest:
             return torch.cat([self.run(part, steps) for part in streams.split(largest)], dim=1)
@@ -130,23 +132,23 @@ def _burst(step: Callable[[Slots], None], slots: Slots, count: int) -> Callable[
     def run() -> None:
         for i in range(count):
             step(slots)
-            if i == 0:  # what was read from the source rows goes on in the target rows
+            if i == 0:  # later steps read the states that the first step wrote
                 slots.source.copy_(slots.target)
 
     return run
 
 
 def _graphs(steps: int, lengths: Sequence[int]) -> list[int]:
-    """The fewest graphs that make `steps` steps."""
-    found = []
+    """Return the fewest graph lengths that add up to `steps`."""
+    graphs = []
     for length in lengths:
-        found += [length] * (steps // length)
+        graphs += [length] * (steps // length)
         steps %= length
-    return found
+    return graphs
 
 
-def _sizes(most: int) -> list[int]:
-    """The buckets that serve up to `most` streams at a time."""
-    smaller = [size for size in BUCKETS if size < most]
-    larger = [size for size in BUCKETS if size >= most]
+def _sizes(max_streams: int) -> list[int]:
+    """Return the buckets that serve up to `max_streams` streams at a time."""
+    smaller = [size for size in BUCKETS if size < max_streams]
+    larger = [size for size in BUCKETS if size >= max_streams]
     return [*smaller, *larger[:1]]

@@ -1,4 +1,4 @@
-"""A layer as tensors: what needs no earlier step, the recurrence, and what comes after it."""
+"""A layer as tensors, in three parts: the projection, the recurrence, and the output norm."""
 
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -8,10 +8,10 @@ from torch import Tensor
 
 from sruserve.kernels.cell import Cell, Kind
 from sruserve.kernels.dispatch import scan, uses_triton
+from sruserve.kernels.linear import LinearOp
 from sruserve.kernels.norm import Norm
-from sruserve.kernels.product import Multiply
 from sruserve.kernels.ragged import RaggedBatch
-from sruserve.kernels.tiles import step_tile
+from sruserve.kernels.triton.tiles import step_tile
 
 _SHIFT = Cell(kind=Kind.SHIFT, blocks=1)
 
@@ -21,7 +21,7 @@ class Layer(Protocol):
 
     @property
     def width(self) -> int:
-        """Of what the next layer reads."""
+        """Width of the output that the next layer reads."""
         ...
 
     @property
@@ -30,23 +30,23 @@ class Layer(Protocol):
         ...
 
     def __call__(self, x: Tensor, batch: RaggedBatch) -> Tensor:
-        """`finish(scan(project(x, batch), x, batch))`: x (rows, in) into (rows, width)."""
+        """Run `finish(scan(project(x, batch), x, batch))`: x (rows, in) into (rows, width)."""
         ...
 
     def project(self, x: Tensor, batch: RaggedBatch) -> Tensor:
-        """All that needs no earlier h: u (rows, columns).
+        """Compute everything that needs no earlier h: u (rows, columns).
 
-        It may carry state of its own from the source rows to the target rows, in columns that
-        `scan` leaves alone; so calls come in the order of time.
+        It may advance state of its own from the source rows to the target rows, in columns that
+        `scan` does not touch, so calls must follow the order of time.
         """
         ...
 
     def scan(self, u: Tensor, x: Tensor, batch: RaggedBatch, out: Tensor | None = None) -> Tensor:
-        """The recurrence over `u`, with the layer's input `x`: h (rows, width), `out` if given."""
+        """Run the recurrence over `u`, with the layer's input `x`; returns h (rows, width)."""
         ...
 
     def finish(self, h: Tensor) -> Tensor:
-        """What the next layer reads."""
+        """Return the output that the next layer reads, (rows, width)."""
         ...
 
 
@@ -57,13 +57,13 @@ class StepLayer(Layer, Protocol):
     def step(
         self, x: Tensor, states: Tensor, source: Tensor, target: Tensor, index: Tensor | None = None
     ) -> Tensor:
-        """One step of many streams, with nothing that waits for the GPU.
+        """Run one step of many streams without waiting for the GPU.
 
-        x: (streams, in), or a table of which `index`, (streams) int64, picks a row for each.
+        x: (streams, in), or a table from which `index`, (streams) int64, picks each stream's row.
         source, target: (streams), int64, as in `RaggedBatch`.
 
-        Returns what the next layer reads. On one device its bits are those of a call with
-        sequences of one step.
+        Returns the output that the next layer reads, (streams, width). On the same device it has
+        the bits of a call with sequences of one step.
         """
         ...
 
@@ -72,25 +72,26 @@ class StepLayer(Layer, Protocol):
 class CellLayer:
     """The tensors and switches of a layer whose recurrence is element-wise.
 
-    product: (in or projection) -> (blocks * width), in the planar blocks of `cell`.
-    column: where the state of `cell` begins in a state row.
+    linear: (in or projection) -> (blocks * width), in the planar blocks of `cell`.
+    column: first column of the state of `cell` in a state row.
     weight_c, bias: (2, width), float32: SRU's forget and reset.
-    projection: (in) -> (projection), where the weight is factorised.
-    norm: of the input, or with `norm_after` of the output.
+    projection: (in) -> (projection), if the weight is factorised.
+    norm: norm of the input, or with `norm_after` of the output.
     highway_is_input: the highway takes the layer's raw input times `cell.scale`.
     backward_from: see `reference_scan`.
-    fast: see `make_product`.
-    previous: the column from which a state row holds the input before; the product then takes
+    fast: see `make_linear`.
+    previous: first column of the previous input in a state row; `linear` then takes
         [x_t ; x_(t-1)], both as wide as the layer's input (QRNN's window of 2).
-    inner_norm, inner_bias: of the whole product, before the recurrence (LRN's RMS norm).
+    inner_norm, inner_bias: norm and bias of all of `linear`'s output, before the recurrence (LRN's
+        RMS norm).
     """
 
-    product: Multiply
+    linear: LinearOp
     cell: Cell
     column: int
     weight_c: Tensor | None = None
     bias: Tensor | None = None
-    projection: Multiply | None = None
+    projection: LinearOp | None = None
     norm: Norm | None = None
     norm_after: bool = False
     highway_is_input: bool = False
@@ -103,15 +104,15 @@ class CellLayer:
     @property
     def width(self) -> int:
         """See `Layer.width`."""
-        return self.product.outputs // self.cell.blocks
+        return self.linear.outputs // self.cell.blocks
 
     @property
     def columns(self) -> int:
         """See `Layer.columns`."""
-        return self.product.outputs
+        return self.linear.outputs
 
     def __call__(self, x: Tensor, batch: RaggedBatch) -> Tensor:
-        """Compute h (rows, width) from x (rows, in); `batch.states` moves on."""
+        """Compute h (rows, width) from x (rows, in), and advance `batch.states`."""
         return self.finish(self.scan(self.project(x, batch), x, batch))
 
     def project(self, x: Tensor, batch: RaggedBatch) -> Tensor:
@@ -119,7 +120,7 @@ class CellLayer:
         z = self._normed(x)
         if self.projection is not None:
             z = self.projection(z)
-        return self._inner(self.product(self._beside_previous(z, batch)))
+        return self._inner(self.linear(self._beside_previous(z, batch)))
 
     def scan(self, u: Tensor, x: Tensor, batch: RaggedBatch, out: Tensor | None = None) -> Tensor:
         """See `Layer.scan`."""
@@ -142,10 +143,10 @@ class CellLayer:
     def step(
         self, x: Tensor, states: Tensor, source: Tensor, target: Tensor, index: Tensor | None = None
     ) -> Tensor:
-        """See `StepLayer.step`: on a GPU one launch, with a norm or a projection one more each.
+        """See `StepLayer.step`. On a GPU: one launch, plus one each for a norm or a projection.
 
-        A window of 2 costs two more (a SHIFT, and its output beside the input); an inner norm or
-        bias takes the product and the scan apart, and is itself one more each.
+        A window of 2 costs two more: a SHIFT, and its concatenation with the input. An inner norm
+        or bias splits the launch into product and scan, and costs one more itself.
         """
         if not uses_triton(x.device):
             x = x if index is None else x.index_select(0, index)
@@ -160,15 +161,15 @@ class CellLayer:
         if self.previous is not None:
             z = self._beside_previous(z, _each(states, source, target))
         if in_turn:
-            u = self._inner(self.product.step(z, z_index))
+            u = self._inner(self.linear.step(z, z_index))
             return self.finish(self.scan(u, x, _each(states, source, target)))
-        from sruserve.kernels.triton_product import capability
-        from sruserve.kernels.triton_step import triton_step
+        from sruserve.kernels.triton.linear import capability
+        from sruserve.kernels.triton.step import triton_step
 
         h = triton_step(
             z,
-            self.product.weight,
-            self.product.bias,
+            self.linear.weight,
+            self.linear.bias,
             x if self.highway_is_input else None,
             self.weight_c,
             self.bias,
@@ -187,7 +188,7 @@ class CellLayer:
         return x if self.norm is None or self.norm_after else self.norm(x)
 
     def _beside_previous(self, x: Tensor, batch: RaggedBatch) -> Tensor:
-        """[x_t ; x_(t-1)] where the product takes both."""
+        """Return [x_t ; x_(t-1)] if `linear` takes both, otherwise x."""
         if self.previous is None:
             return x
         before = scan(x, None, None, None, batch, self.previous, _SHIFT)
@@ -200,5 +201,5 @@ class CellLayer:
 
 
 def _each(states: Tensor, source: Tensor, target: Tensor) -> RaggedBatch:
-    """Sequences of one step each."""
+    """Return a batch of sequences of one step each."""
     return RaggedBatch(torch.arange(len(source) + 1, device=source.device), states, source, target)

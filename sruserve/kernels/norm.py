@@ -1,4 +1,4 @@
-"""The norms that trained layers have: each row for itself, with the same bits in any company."""
+"""The norms of trained layers. Each row is independent: its bits are the same in every batch."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -8,23 +8,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_SHARED_ROW = 32768  # numbers from which torch sums a lone row on several threads, in parts
+_SHARED_ROW = 32768  # numbers from which torch splits the sum of a single row among threads
 
 
 class NormKind(IntEnum):
-    """Which formula; mean, std and var are those of a row, biased unless said otherwise."""
+    """The norm's formula. Mean, std and var are those of a row, and biased unless noted."""
 
     LAYER = 0  # (x - mean) / sqrt(var + 1e-5): torch.nn.LayerNorm, and sru from 2.1.9 on
     UNBIASED = 1  # (x - mean) / sqrt(unbiased var + 1e-6), or x of one number: sru 2.0-2.1.7
     STD = 2  # (x - mean) / (std + 1e-6): sru 1.x
-    RMS = 3  # x / sqrt(mean of x² + 1e-8), no bias: LRN's document and inference models
+    RMS = 3  # x / sqrt(mean of x² + 1e-8), no bias: LRN's document and NLI models
 
 
 @dataclass(frozen=True, slots=True)
 class Norm:
     """A norm with its affine map.
 
-    weight: (n). bias: (n) or None. Both of the dtype that is computed in.
+    weight: (n). bias: (n) or None. Both have the compute dtype.
     """
 
     weight: Tensor
@@ -32,7 +32,7 @@ class Norm:
     kind: NormKind = NormKind.LAYER
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Norm every row of x (rows, n); returns the dtype of x."""
+        """Normalize every row of x (rows, n); returns (rows, n), the dtype of x."""
         n = x.shape[1]
         if len(x) == 1 and n >= _SHARED_ROW and x.is_cpu:
             return self(torch.cat((x, x)))[:1]
@@ -49,8 +49,8 @@ class Norm:
         return F.layer_norm(x, (n,), self.weight * sqrt(biased), self.bias, 1e-6 * biased)
 
     def _by_deviation(self, x: Tensor) -> Tensor:
-        """1 / std comes with the normed row: 1 / (std + eps) = 1 / std / (1 + eps / std)."""
-        # The least that keeps 1 / std finite: it stands under a square root.
+        """Use the 1 / std that torch returns: 1 / (std + eps) = 1 / std / (1 + eps / std)."""
+        # 1e-30 keeps 1 / std finite; torch adds it under the square root.
         normed, _, inverse = torch.native_layer_norm(x.float(), (x.shape[1],), None, None, 1e-30)
         normed = normed / (1 + 1e-6 * inverse) * self.weight
         return (normed if self.bias is None else normed + self.bias).to(x.dtype)

@@ -15,9 +15,9 @@ class RaggedBatch:
 
     offsets: (sequences + 1), int64, starting at 0 and never falling.
     states: (rows, width), float32, contiguous: the pool; one row holds all layers of one stream.
-    source: (sequences), int64: the row each sequence starts from; -1 starts from zeros.
+    source: (sequences), int64: the row with each sequence's start state; -1 starts from zeros.
     target: (sequences), int64: the row that receives the end state; -1 drops it. It may equal
-        the source; no other row may be read or written by two sequences.
+        the sequence's source. Otherwise no two sequences may read or write the same row.
     """
 
     offsets: Tensor
@@ -32,7 +32,7 @@ class RaggedBatch:
     def pieces(self, rows: int) -> Iterator[tuple[int, int, "RaggedBatch"]]:
         """Yield (first row, end row, batch) for runs of at most `rows` packed rows, in order.
 
-        A sequence that crosses a border goes on from its own target row, which must then exist.
+        A sequence that crosses a border continues from its own target row, so it must have one.
         """
         offsets: list[int] = self.offsets.tolist()
         total = offsets[-1]
@@ -59,6 +59,6 @@ class RaggedBatch:
 
 
 def single(states: Tensor, length: int) -> RaggedBatch:
-    """One sequence of `length` rows that continues row 0 of `states` in place."""
+    """Return a batch of one sequence of `length` rows that advances row 0 of `states` in place."""
     zero = torch.zeros(1, dtype=torch.int64)
     return RaggedBatch(torch.tensor([0, length]), states, zero, zero)

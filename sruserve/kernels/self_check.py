@@ -1,4 +1,4 @@
-"""Whether a GPU's kernels compute what the definition does: asked before anything is served."""
+"""Check, before a model is served, that a GPU's kernels agree with the reference."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,37 +8,37 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sruserve.kernels.cell import Activation, Cell, Kind
-from sruserve.kernels.chunks import Inline, SideStream, plan, run_layers
+from sruserve.kernels.chunks import CudaSideStream, Inline, plan, run_layers
 from sruserve.kernels.decode import Decoder
 from sruserve.kernels.devices import CPU
 from sruserve.kernels.dispatch import scan
-from sruserve.kernels.graphs import Bursts, Eager, Recorder
+from sruserve.kernels.graphs import Eager, GraphBackend, GraphedDecode
 from sruserve.kernels.layer import CellLayer
-from sruserve.kernels.memory import is_out_of_memory
+from sruserve.kernels.linear import make_linear
 from sruserve.kernels.norm import Norm, NormKind
-from sruserve.kernels.product import make_product
+from sruserve.kernels.oom import is_out_of_memory
 from sruserve.kernels.ragged import RaggedBatch
-from sruserve.kernels.reference import reference_scan
-from sruserve.kernels.slots import WINDOW, Slots, Streams
+from sruserve.kernels.reference.scan import reference_scan
+from sruserve.kernels.slots import WINDOW, DecodeInputs, Slots
 
 Scan = Callable[..., Tensor]
 
-# Some ten times what rounding to the dtype does to the stack below.
+# About ten times the rounding error of the stacks below in each dtype.
 _TOLERANCE = {torch.float32: 1e-4, torch.float16: 0.01, torch.bfloat16: 0.05}
 _INPUTS, _PROJECTION, _VOCABULARY = 48, 32, 40
-_CHUNK = 16  # rows: several chunks beside their products
+_CHUNK = 16  # rows: several chunks, so that recurrences run concurrently with products
 
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """A layer whose input is as wide as it is; the first of a stack has a projection."""
+    """A layer whose input and output have the same width; the first of a stack has a projection."""
 
     cell: Cell
-    window: bool = False  # the product reads the input before, too
+    window: bool = False  # the product also reads the previous input
     normed: bool = False  # an RMS norm and a bias after the product
 
 
-# Two, so that rounding does not grow through eight layers. The bursts are of the first.
+# Two stacks, so that rounding does not accumulate over eight layers. Bursts use the first one.
 _STACKS = (
     (
         _Form(Cell(blocks=4)),
@@ -54,51 +54,53 @@ _STACKS = (
     ),
 )
 _SHIFT = Cell(kind=Kind.SHIFT, blocks=1)
-# What no layer with a product runs: pooling, and the other direction of time.
+# Scans that no layer with a product runs: pooling, and the backward direction.
 _SCANS = (
     (Cell(kind=Kind.SUM, blocks=1), None),
     (Cell(kind=Kind.MAX, blocks=2), None),
     (Cell(blocks=4, updated_reset=True), 0.5),
 )
-_STREAMS, _STEPS = 4, 5  # of the burst, which is made of two graphs
+_STREAMS, _STEPS = 4, 5  # of the burst, which replays two graphs
 
 
 class KernelMismatch(RuntimeError):
-    """A GPU's kernels do not run there, or compute something else; says what."""
+    """A GPU's kernels do not run, or disagree with the reference; the message says in what."""
 
 
 def check_kernels(
-    device: torch.device, dtype: torch.dtype, width: int = 384, crowd: int = 44
+    device: torch.device, dtype: torch.dtype, width: int = 384, single_steps: int = 44
 ) -> None:
-    """Run a small random stack over sequences, in chunks and in steps, and pick tokens.
+    """Run small random stacks over sequences, in chunks and in single steps, and pick tokens.
 
-    width: of the stack; by default the products need the widest tile.
-    crowd: sequences of one step, by default as many as the scan has another tile for.
+    dtype: float32, bfloat16 or float16.
+    width: width of the stacks; with the default the products need the widest tile.
+    single_steps: number of sequences of one step; with the default the scan uses its tile for
+        large batches.
 
-    Raises `KernelMismatch`. Takes as long as the kernels take to compile.
+    Raises `KernelMismatch`, or `torch.OutOfMemoryError`. The time is that of compiling the kernels.
     """
     name = str(dtype).removeprefix("torch.")
-    lengths = (5, 0, 1, 19, *[1] * crowd), (5, 0, 1, 3)
+    lengths = (5, 0, 1, 19, *[1] * single_steps), (5, 0, 1, 3)
     stacks = [_Stack(width, *parts) for parts in zip(lengths, _STACKS, strict=True)]
     try:
         decoders = [stack.on(device, dtype) for stack in stacks]
-        found = [stack.computed(decoder) for stack, decoder in zip(stacks, decoders, strict=True)]
-        found.append(_scanned(scan, device, dtype, width))
+        results = [stack.computed(decoder) for stack, decoder in zip(stacks, decoders, strict=True)]
+        results.append(_scanned(scan, device, dtype, width))
         launched = _burst(decoders[0], Eager(device))
         replayed = _burst(decoders[0], None)
     except Exception as error:
         if is_out_of_memory(error):
             raise torch.OutOfMemoryError(str(error)) from error
         raise KernelMismatch(f"the kernels do not run in {name}: {error}") from error
-    defined = [stack.defined() for stack in stacks]
-    defined.append(_scanned(reference_scan, CPU, torch.float32, width))
-    for ours, theirs in zip(found, defined, strict=True):
-        for what, expected in theirs.items():
-            apart = float((ours[what].float().cpu() - expected).abs().max())
-            if not apart <= _TOLERANCE[dtype]:  # NaN is no agreement
+    references = [stack.defined() for stack in stacks]
+    references.append(_scanned(reference_scan, CPU, torch.float32, width))
+    for result, reference in zip(results, references, strict=True):
+        for tensor, expected in reference.items():
+            difference = float((result[tensor].float().cpu() - expected).abs().max())
+            if not difference <= _TOLERANCE[dtype]:  # also true for NaN
                 raise KernelMismatch(
-                    f"the {what} in {name} are {apart:.3g} off, "
-                    f"and {_TOLERANCE[dtype]:g} is rounding"
+                    f"the {tensor} in {name} differ from the reference by {difference:.3g}; "
+                    f"rounding allows {_TOLERANCE[dtype]:g}"
                 )
     if not torch.equal(launched, replayed):
         raise KernelMismatch(f"a captured burst in {name} picks other tokens than its launches")
@@ -134,7 +136,7 @@ class _Stack:
         self.next = self.tokens[: len(lengths)]
 
     def defined(self) -> dict[str, Tensor]:
-        """By the reference, on the CPU."""
+        """Return the results of the reference, on the CPU."""
         states = self.states.clone()
 
         def run(tokens: Tensor, batch: RaggedBatch) -> Tensor:
@@ -161,16 +163,16 @@ class _Stack:
         return _named(h, after, scores, states, scores.amax(1))
 
     def on(self, device: torch.device, dtype: torch.dtype) -> Decoder:
-        """The stack on the device that is checked."""
+        """Return the stack on the device under test."""
 
         def layer(i: int) -> CellLayer:
             weight_c, bias = (gate if gate is None else gate.to(device) for gate in self.gates[i])
-            projection = None if i else make_product(self.projection, None, dtype, device)
+            projection = None if i else make_linear(self.projection, None, dtype, device)
             form, weight = self.forms[i], self.weights[i]
             inner = weight.to(device, dtype) if form.normed else None
             return CellLayer(
                 cell=form.cell,
-                product=make_product(weight, None, dtype, device),
+                linear=make_linear(weight, None, dtype, device),
                 projection=projection,
                 weight_c=weight_c,
                 bias=bias,
@@ -184,20 +186,20 @@ class _Stack:
         return Decoder(
             embedding=self.embedding.to(device, dtype),
             layers=[layer(i) for i in range(len(self.weights))],
-            head=make_product(self.head, None, dtype, device),
+            head=make_linear(self.head, None, dtype, device),
             states=self.states.to(device, copy=True),
         )
 
     def computed(self, decoder: Decoder) -> dict[str, Tensor]:
-        """By the kernels."""
+        """Return the results of the kernels."""
         states = decoder.states
-        lane = SideStream(states.device) if states.is_cuda else Inline()
+        side_stream = CudaSideStream(states.device) if states.is_cuda else Inline()
         planned = plan(RaggedBatch(self.offsets, states, self.source, self.rows), _CHUNK)
         tokens = self.tokens if planned.order is None else self.tokens[planned.order]
         x = decoder.embedding.index_select(0, tokens.to(states.device))
         parts = [x[first:end] for first, end, _ in planned.chunks]
         batches = [batch for *_, batch in planned.chunks]
-        h = torch.cat(run_layers(decoder.layers, parts, batches, lane))
+        h = torch.cat(run_layers(decoder.layers, parts, batches, side_stream))
         places = planned.places(torch.arange(len(tokens))).to(states.device)
         after, rows = states.clone(), self.rows.to(states.device)
         scores = decoder.logits(self.next.to(states.device), rows, rows)
@@ -208,8 +210,8 @@ class _Stack:
 
 
 def _scanned(run: Scan, device: torch.device, dtype: torch.dtype, width: int) -> dict[str, Tensor]:
-    """What `run` makes of each of `_SCANS`; of three sequences the last starts from nothing."""
-    generator, found = torch.Generator().manual_seed(2), {}
+    """Run each of `_SCANS` over three sequences, of which the last starts from zeros."""
+    generator, tensors = torch.Generator().manual_seed(2), {}
     offsets, rows = torch.tensor([0, 4, 4, 11]).to(device), torch.arange(3).to(device)
     for cell, part in _SCANS:
         u = torch.randn(11, cell.blocks * width, generator=generator) / 2
@@ -219,17 +221,17 @@ def _scanned(run: Scan, device: torch.device, dtype: torch.dtype, width: int) ->
         batch = RaggedBatch(offsets, states, torch.where(rows == 2, -1, rows), rows)
         split = None if part is None else int(part * width)
         h = run(u.to(device, dtype), None, weight_c, bias, batch, 0, cell, backward_from=split)
-        found[f"outputs of {cell.kind.name}"] = h
-        found[f"states of {cell.kind.name}"] = states
-    return found
+        tensors[f"outputs of {cell.kind.name}"] = h
+        tensors[f"states of {cell.kind.name}"] = states
+    return tensors
 
 
-def _burst(decoder: Decoder, recorder: Recorder | None) -> Tensor:
-    """Tokens of a burst that uses every option of the sampler; the states stay as they are."""
+def _burst(decoder: Decoder, recorder: GraphBackend | None) -> Tensor:
+    """Return a burst's tokens, with every option of the sampler in use; restores the states."""
     before = decoder.states.clone()
-    bursts = Bursts(decoder.step, before.device, _STREAMS, _STEPS, recorder)
+    bursts = GraphedDecode(decoder.step, before.device, _STREAMS, _STEPS, recorder)
     rows = torch.arange(_STREAMS)
-    streams = Streams(
+    streams = DecodeInputs(
         tokens=rows,
         source=rows,
         target=rows,

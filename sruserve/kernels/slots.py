@@ -1,4 +1,4 @@
-"""The memory that a captured decode reads and writes: one slot for every stream of a bucket."""
+"""The memory of a captured decode: one slot for every stream of a bucket."""
 
 from dataclasses import dataclass, fields
 from math import prod
@@ -6,20 +6,21 @@ from math import prod
 import torch
 from torch import Tensor
 
-WINDOW = 64  # tokens that the repetition penalty looks back on
-_ALIGN = 16  # bytes; the kernels' pointers are multiples of it
+WINDOW = 64  # last tokens that the repetition penalty applies to
+_ALIGN = 16  # bytes: the alignment of the kernels' pointers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Streams:
-    """What a burst needs to know of its streams, on the CPU; dimension -1 (or 0) is the streams.
+class DecodeInputs:
+    """The inputs of a burst, on the CPU, one entry for each stream.
 
     tokens: (streams) int64, the last token of each, which the first step consumes.
-    source, target: (streams) int64, the state row to start from (-1: zeros) and to write.
+    source, target: (streams) int64, the state row to read (-1: zeros) and the one to write.
     uniforms: (steps, streams) float64, in [0, 1).
-    temperature, top_p, min_p, penalty: (streams) float32; temperature 0 takes the most likely.
-    top_k: (streams) int32; 0 is all.
-    window: (streams, WINDOW) int64, the last tokens, oldest first; -1 is none.
+    temperature, top_p, min_p, penalty: (streams) float32; temperature 0 picks the most likely
+        token.
+    top_k: (streams) int32; 0 keeps all tokens.
+    window: (streams, WINDOW) int64, the last tokens, oldest first; -1 for none.
     """
 
     tokens: Tensor
@@ -36,13 +37,13 @@ class Streams:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def split(self, most: int) -> list["Streams"]:
-        """Parts of at most `most` streams, in order."""
+    def split(self, max_streams: int) -> list["DecodeInputs"]:
+        """Split into parts of at most `max_streams` streams, in order."""
         parts = []
-        for first in range(0, len(self), most):
-            part = slice(first, first + most)
+        for first in range(0, len(self), max_streams):
+            part = slice(first, first + max_streams)
             parts.append(
-                Streams(
+                DecodeInputs(
                     **{
                         field.name: value[:, part] if field.name == "uniforms" else value[part]
                         for field in fields(self)
@@ -53,7 +54,7 @@ class Streams:
         return parts
 
 
-# Empty slots: a stream that reads zeros, writes nothing and picks the most likely token.
+# An empty slot is a stream that reads zeros, writes nothing and picks the most likely token.
 _EMPTY: dict[str, float] = {
     "tokens": 0,
     "source": -1,
@@ -76,11 +77,11 @@ _DTYPES = {
 
 
 class Slots:
-    """The tensors of `Streams` for `size` streams on `device`, at addresses that never change.
+    """The tensors of `DecodeInputs` for `size` streams on `device`, at addresses that never change.
 
-    tokens is overwritten with the token that each step picks. position, (size) int64, counts the
-    burst's steps: a step reads row `position` of uniforms, writes its token to row `position` of
-    history, (steps, size) int64, and to place `position % WINDOW` of the window, which is a ring.
+    Each step overwrites `tokens` with the tokens it picks. `position`, (size) int64, counts the
+    burst's steps: a step reads row `position` of `uniforms`, and writes its token to row `position`
+    of `history`, (steps, size) int64, and to place `position % WINDOW` of `window`, a ring.
     """
 
     tokens: Tensor
@@ -109,7 +110,7 @@ class Slots:
         for name, view in _views(self._device, shapes).items():
             setattr(self, name, view)
 
-    def load(self, streams: Streams) -> None:
+    def load(self, streams: DecodeInputs) -> None:
         """Put streams in the first slots, in one copy to the device, and empty the others."""
         count, steps = len(streams), len(streams.uniforms)
         for name, place in self._fields.items():
@@ -124,22 +125,22 @@ class Slots:
         self.reset()
 
     def reset(self) -> None:
-        """Put the slots at the beginning of the burst that was loaded last."""
+        """Return the slots to the start of the burst that was loaded last."""
         self._device.copy_(self._host, non_blocking=True)
 
     def fetch(self, steps: int) -> None:
-        """Begin to copy the tokens of the burst's first `steps` steps to the CPU."""
+        """Start copying the tokens of the burst's first `steps` steps to the CPU."""
         self._picked[:steps].copy_(self.history[:steps], non_blocking=True)
 
     def picked(self, steps: int, count: int) -> Tensor:
-        """The tokens of the burst's first `steps` steps, (steps, count), once they are here."""
+        """Return the tokens of the burst's first `steps` steps, (steps, count), after the copy."""
         return self._picked[:steps, :count].clone()
 
 
 def _buffers(
     shapes: dict[str, tuple[int, ...]], device: torch.device
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """One block of bytes on the device, its twin on the CPU, and the fields of the twin."""
+    """Return a block of bytes on the device, its twin on the CPU, and the fields of the twin."""
     size = sum(_padded(name, shape) for name, shape in shapes.items())
     host = torch.zeros(size, dtype=torch.uint8, pin_memory=_pinned(device))
     return torch.zeros(size, dtype=torch.uint8, device=device), host, _views(host, shapes)

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from sruserve.kernels.attention import Attention, attend
 from sruserve.kernels.layer import CellLayer
+from sruserve.kernels.linear import LinearOp
 from sruserve.kernels.norm import Norm
-from sruserve.kernels.product import Multiply
 from sruserve.kernels.ragged import RaggedBatch
 
 
@@ -16,19 +16,19 @@ class SRUppLayer:
     """The tensors and switches of one layer (Lei 2021, section 3; sru 3.0.0.dev1-dev6).
 
     narrow: (in) -> (inner): linear1.
-    cell: the recurrence; its product reads inner numbers: linear3, or the linear2 of a layer
-        without attention. Its highway, with 3 blocks, is the layer's raw input.
-    keys_values: (inner) -> (2 * inner): the linear2 of a layer with attention.
-    attention: what a query sees, and where the ring lies in a state row.
-    norm: of the layer's input. The input of earlier chunks of `attention.window` positions is
-        remembered without it, as the released code's memory of its last call is.
-    inner_norm: of what attention gives (or `narrow`, without attention); with `norm_before`, of
-        what attention reads, apart from its residual.
+    cell: the recurrence. Its `linear` is (inner) -> (blocks * width): linear3, or linear2 of a
+        layer without attention. With 3 blocks its highway is the layer's raw input.
+    keys_values: (inner) -> (2 * inner): linear2 of a layer with attention.
+    attention: the window of a query, and the ring's columns in a state row.
+    norm: norm of the layer's input. Keys and values of earlier chunks of `attention.window`
+        positions are stored without it, like the released code's memory of its last call.
+    inner_norm: norm of the attention's output (of `narrow`'s, without attention); with
+        `norm_before`, of the attention's input, but not of its residual.
     """
 
-    narrow: Multiply
+    narrow: LinearOp
     cell: CellLayer
-    keys_values: Multiply | None = None
+    keys_values: LinearOp | None = None
     attention: Attention | None = None
     norm: Norm | None = None
     inner_norm: Norm | None = None
@@ -43,28 +43,28 @@ class SRUppLayer:
         return self.cell.columns
 
     def __call__(self, x: Tensor, batch: RaggedBatch) -> Tensor:
-        """Compute h (rows, width) from x (rows, in); `batch.states` moves on."""
+        """Compute h (rows, width) from x (rows, in), and advance `batch.states`."""
         return self.finish(self.scan(self.project(x, batch), x, batch))
 
     def project(self, x: Tensor, batch: RaggedBatch) -> Tensor:
-        """All that needs no earlier h: u (rows, blocks * width). The ring moves on."""
+        """Compute all that needs no earlier h, u (rows, blocks * width), and advance the ring."""
         z = self.narrow(x if self.norm is None else self.norm(x))
         if self.attention is not None:
             z = self._attend(z, x, batch, self.attention)
         if self.inner_norm is not None and not (self.attention and self.norm_before):
             z = self.inner_norm(z)
-        return self.cell.product(z)
+        return self.cell.linear(z)
 
     def scan(self, u: Tensor, x: Tensor, batch: RaggedBatch, out: Tensor | None = None) -> Tensor:
-        """The recurrence over `u`, with the layer's raw input `x`."""
+        """Run the recurrence over `u`, with the layer's raw input `x`."""
         return self.cell.scan(u, x, batch, out)
 
     def finish(self, h: Tensor) -> Tensor:
-        """What the next layer reads."""
+        """Return the output that the next layer reads."""
         return self.cell.finish(h)
 
     def _attend(self, z: Tensor, x: Tensor, batch: RaggedBatch, attention: Attention) -> Tensor:
-        """z with what its queries see added to it."""
+        """Return z plus the attention of its queries."""
         assert self.keys_values is not None
         before = self.inner_norm if self.norm_before else None
         q = z if before is None else before(z)

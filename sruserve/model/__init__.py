@@ -1,1 +1,1 @@
-"""Networks of the SRU family: cells, state layout, vocabularies, model folders and imports."""
+"""Recurrent networks: cells, state layout, vocabularies, model folders and importers."""

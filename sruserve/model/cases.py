@@ -1,4 +1,4 @@
-"""A case: inputs saved from the library that trained a model, and what it gave for them."""
+"""A case: inputs, and the outputs that the library which trained a model computed for them."""
 
 import re
 from pathlib import Path
@@ -14,16 +14,18 @@ from sruserve.model.weights import read_tensors
 INPUTS = {"x", "tokens"}
 OUTPUTS = {"h", "logits", "log_probs"}
 _STATE = re.compile(r"(?P<kind>[ch])_(?P<at>[0n])(_(?P<layer>[0-9]{1,4}))?")
-_CHUNKED = "_chunked"  # the same, from a run in chunks: it has to be the same
-_WHOLE = {"tokens", "lengths"}
+_CHUNKED = "_chunked"  # suffix of a result from a run in chunks, which must be the same
+_INTEGERS = {"tokens", "lengths"}
 
 
 class Case:
     """Inputs and expected outputs, (steps, batch, …), and states.
 
-    States are named c_0, h_0 (starting) and c_n, h_n (end), (layers, batch, width), or, where the
-    layers' widths differ, c_0_0, c_0_1, …, (batch, width) each. Bidirectional states of `torch.nn`,
-    (layers * directions, batch, hidden), are taken as well.
+    Start states are named c_0 and h_0, end states c_n and h_n, (layers, batch, width). If the
+    layers' widths differ, there is one tensor for each layer: c_0_0, c_0_1, …, (batch, width).
+    Bidirectional states of `torch.nn`, (layers * directions, batch, hidden), are accepted too.
+
+    Raises `CaseError`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -37,12 +39,15 @@ class Case:
             n for n, base in bases.items() if base not in known and not _STATE.fullmatch(base)
         ]
         if unknown:
-            raise CaseError(f"{path}: unknown tensors {', '.join(sorted(unknown)[:12])}")
+            raise CaseError(
+                f"{path}: unknown tensors {', '.join(sorted(unknown)[:12])}; a case may hold "
+                f"{', '.join(sorted(known))} and the states c_0, h_0, c_n and h_n"
+            )
         for name, tensor in self.tensors.items():
-            whole = not tensor.dtype.is_floating_point and tensor.dtype is not torch.bool
-            if tensor.is_complex() or (name in _WHOLE and not whole):
-                wants = "whole" if name in _WHOLE else "real"
-                raise CaseError(f"{path}: {name} must hold {wants} numbers, not {tensor.dtype}")
+            is_integer = not tensor.dtype.is_floating_point and tensor.dtype is not torch.bool
+            if tensor.is_complex() or (name in _INTEGERS and not is_integer):
+                expected = "integers" if name in _INTEGERS else "real numbers"
+                raise CaseError(f"{path}: {name} must hold {expected}, not {tensor.dtype}")
         inputs = self.tensors.get("x", self.tensors.get("tokens"))
         if (
             inputs is None
@@ -51,7 +56,7 @@ class Case:
             or 0 in inputs.shape
         ):
             raise CaseError(
-                f"{path} needs either x (steps, batch, features) or tokens (steps, batch)"
+                f"{path} must hold either x (steps, batch, features) or tokens (steps, batch)"
             )
         ends = [m for base in bases.values() if (m := _STATE.fullmatch(base)) and m["at"] == "n"]
         if not ends and not OUTPUTS & set(bases.values()):
@@ -60,20 +65,23 @@ class Case:
         steps, self.batch = inputs.shape[:2]
         lengths = self.tensors.get("lengths", torch.full((self.batch,), steps))
         if lengths.shape != (self.batch,):
-            raise CaseError(f"{path}: lengths is {list(lengths.shape)}, not [{self.batch}]")
+            raise CaseError(
+                f"{path}: lengths has shape {list(lengths.shape)}, not [{self.batch}], the batch"
+            )
         self.lengths: list[int] = lengths.tolist()
         if not all(0 <= n <= steps for n in self.lengths) or not any(self.lengths):
             raise CaseError(
-                f"{path}: lengths must give each sequence 0 to {steps} steps, and one at least 1"
+                f"{path}: every length must be 0 to {steps}, the number of steps, and at least one "
+                "must not be 0"
             )
 
     def outputs(self) -> list[tuple[str, str]]:
-        """The outputs to compare: the name of each tensor, and of what it is."""
+        """Return the outputs to compare: the name and the kind (h, logits, log_probs) of each."""
         names = ((name, name.removesuffix(_CHUNKED)) for name in sorted(self.tensors))
         return [(name, base) for name, base in names if base in OUTPUTS]
 
     def starts(self, model: Model) -> dict[str, Tensor]:
-        """The starting states, (batch, width), by the names of the model's entries."""
+        """Return the start states, (batch, width), by the names of the model's state entries."""
         return {
             entry: tensor
             for name in self.tensors
@@ -82,27 +90,33 @@ class Case:
         }
 
     def ends(self, model: Model) -> list[tuple[str, dict[str, Tensor]]]:
-        """The end states to compare: the name of each tensor, and what `starts` says of it."""
-        found = []
+        """Return the end states to compare: each tensor's name, and its parts as in `starts`."""
+        ends = []
         for name in sorted(self.tensors):
             match = _STATE.fullmatch(name.removesuffix(_CHUNKED))
             if match and match["at"] == "n":
-                found.append((name, self._entries(model, name, match)))
-        return found
+                ends.append((name, self._entries(model, name, match)))
+        return ends
 
     def check_fit(self, model: Model) -> None:
-        """Raise `CaseError` unless the model takes and gives what the case holds."""
+        """Raise `CaseError` unless the case's tensors fit the model's inputs and outputs."""
         config = model.config
         if config.task == "pair":
-            raise CaseError(f"{model.name} compares pairs; verify its encoder, with task encode")
+            raise CaseError(
+                f"{model.name} compares pairs, which cannot be verified: import its encoder with "
+                "--task encode and verify that"
+            )
         if (config.vocab_size is None) != ("x" in self.tensors):
-            wants = "tokens" if config.vocab_size else "x, features"
-            raise CaseError(f"{model.name} takes {wants}; the case holds something else")
+            expected = "tokens" if config.vocab_size else "x, features"
+            raise CaseError(f"the case must hold {expected}, the input of {model.name}")
         if (
             config.vocab_size
             and not 0 <= int(self.inputs.min()) <= int(self.inputs.max()) < config.vocab_size
         ):
-            raise CaseError(f"the case holds tokens outside the vocabulary of {config.vocab_size}")
+            raise CaseError(
+                f"the case holds tokens {int(self.inputs.min())} to {int(self.inputs.max())}; "
+                f"those of {model.name} are 0 to {config.vocab_size - 1}"
+            )
         places = tuple(self.inputs.shape[:2])
         shapes: dict[str, tuple[int, ...]] = {"h": (*places, config.rnn.output_size)}
         if config.outputs is not None:
@@ -112,28 +126,29 @@ class Case:
         for name, tensor in self.tensors.items():
             base = name.removesuffix(_CHUNKED)
             if base in {"logits", "log_probs"} and config.outputs is None:
-                raise CaseError(f"the case holds {name}, and {model.name} has no head")
+                raise CaseError(f"the case holds {name}, but {model.name} has no head")
             if base in shapes and tuple(tensor.shape) != shapes[base]:
                 raise CaseError(
-                    f"{name} is {list(tensor.shape)}; {model.name} needs {list(shapes[base])}"
+                    f"{name} has shape {list(tensor.shape)}; {model.name} needs "
+                    f"{list(shapes[base])}"
                 )
         self.starts(model)
         self.ends(model)
 
     def _entries(self, model: Model, name: str, match: re.Match[str]) -> dict[str, Tensor]:
-        """The parts of a state tensor, (batch, width) each, by the names of the model's entries."""
+        """Return the parts of a state tensor, (batch, width), by the state entries' names."""
         rnn, tensor = model.config.rnn, self.tensors[name]
         kind = match["kind"]
         carried = {entry.name: entry.size for entry in model.network.layout.entries}
         layers = range(rnn.num_layers) if match["layer"] is None else [int(match["layer"])]
-        # A cell that carries no h still has outputs, which are its h.
+        # A cell without h in its state still has outputs, and they are its h.
         widths = {
             f"{i}.{kind}": carried.get(f"{i}.{kind}", rnn.layer_output(i) if kind == "h" else 0)
             for i in layers
             if i < rnn.num_layers
         }
         if not widths or not all(widths.values()):
-            raise CaseError(f"the case holds {name}, and {model.name} has no such state")
+            raise CaseError(f"the case holds {name}, but {model.name} has no such state")
         parts = [tensor] if match["layer"] or not tensor.dim() else list(tensor)
         if len(parts) == len(widths) * rnn.directions and tensor.dim() == 3:
             step = rnn.directions if len(parts) > len(widths) else 1
@@ -141,5 +156,5 @@ class Case:
         expected = [(self.batch, width) for width in widths.values()]
         if [tuple(part.shape) for part in parts] != expected:
             needs = [len(expected), *expected[0]] if len(set(expected)) == 1 else expected
-            raise CaseError(f"{name} is {list(tensor.shape)}; {model.name} needs {needs}")
+            raise CaseError(f"{name} has shape {list(tensor.shape)}; {model.name} needs {needs}")
         return dict(zip(widths, parts, strict=True))

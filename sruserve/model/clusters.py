@@ -20,20 +20,20 @@ class Cluster(NamedTuple):
 
 
 class Clustered(BaseModel):
-    """What an adaptive embedding and an adaptive softmax have in common (Baevski and Auli 2019).
+    """The clusters of an adaptive embedding or an adaptive softmax (Baevski and Auli 2019).
 
-    Cluster `i` holds the ids from one cutoff to the next, in rows of `size // divide**i`, and a
-    projection between those and the network's own width. Without `size` there are no clusters.
+    Cluster `i` holds the ids from one cutoff to the next, in rows of `size // divide**i` numbers,
+    and a projection between that width and the network's own. Without `size` there are no clusters.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     cutoffs: Annotated[tuple[PositiveInt, ...], Field(fail_fast=True)] = Field(
-        (), max_length=64, description="First id of each cluster but one."
+        (), max_length=64, description="First id of each cluster after the first."
     )
     size: Width | None = Field(None, description="Width of the first cluster's rows.")
     divide: PositiveInt = Field(
-        4, le=1 << 20, description="How much narrower each cluster is than the last."
+        4, le=1 << 20, description="Ratio of each cluster's width to that of the next."
     )
 
     @model_validator(mode="after")
@@ -41,9 +41,12 @@ class Clustered(BaseModel):
         if self.cutoffs and self.size is None:
             raise ValueError("cutoffs need size, the width of the first cluster's rows")
         if any(a >= b for a, b in zip(self.cutoffs, self.cutoffs[1:], strict=False)):
-            raise ValueError("cutoffs must rise")
+            raise ValueError(f"cutoffs must rise: {list(self.cutoffs)[:8]}")
         if self.size is not None and self.size < self.divide ** len(self.cutoffs):
-            raise ValueError("the last cluster's rows would be empty: lower divide, or raise size")
+            raise ValueError(
+                f"size {self.size} is too small for {len(self.cutoffs) + 1} clusters with divide "
+                f"{self.divide}: the last one's rows would be empty; lower divide or raise size"
+            )
         return self
 
     @property
@@ -51,7 +54,7 @@ class Clustered(BaseModel):
         return self.size is not None
 
     def clusters(self, vocab_size: int) -> list[Cluster]:
-        """The clusters of ids 0 to `vocab_size`; none where rows are plain."""
+        """Return the clusters of ids 0 to `vocab_size`; none if all rows have one width."""
         if self.size is None:
             return []
         ends = (*self.cutoffs, vocab_size)
@@ -61,6 +64,6 @@ class Clustered(BaseModel):
         ]
 
     def check_vocabulary(self, vocab_size: int | None) -> None:
-        """Raise ValueError where the clusters are not those of such a vocabulary."""
+        """Raise ValueError unless the clusters fit a vocabulary of `vocab_size` entries."""
         if self.cutoffs and (vocab_size is None or self.cutoffs[-1] >= vocab_size):
-            raise ValueError(f"cutoffs must lie below vocab_size, {vocab_size}")
+            raise ValueError(f"cutoffs must be below vocab_size ({vocab_size})")

@@ -1,4 +1,4 @@
-"""The frozen description of a network, as `config.json` holds it."""
+"""The description of a network in `config.json`."""
 
 from functools import cached_property
 from pathlib import Path
@@ -26,10 +26,10 @@ from sruserve.model.names import DType, Task
 from sruserve.model.state import StateLayout
 
 LABELLED = ("classify", "pair", "tag")
-_SHOWN = 8  # findings in a message
+_SHOWN = 8  # problems in a message
 _LARGEST_FILE = 4 << 20  # bytes: more than 100,000 labels
 _LONGEST_LABEL = 256  # bytes
-_LABEL_NUMBER = 64  # bytes of a label that a reply counts as one number
+_LABEL_NUMBER = 64  # bytes of a label that count as one number of a reply
 _LARGEST_STATE = 1 << 30  # bytes, of one stream
 _ARCHITECTURES: dict[Task, str] = {
     "classify": "ForSequenceClassification",
@@ -41,20 +41,20 @@ _ARCHITECTURES: dict[Task, str] = {
 
 
 def architecture(rnn: StackConfig, task: Task) -> str:
-    """The name of a network in `architectures`, such as SRUForCausalLM."""
+    """Return a network's name in `architectures`, such as SRUForCausalLM."""
     return type(rnn).__name__.removesuffix("Config") + _ARCHITECTURES[task]
 
 
 class ModelConfig(BaseModel):
-    """A whole network: what goes in, the stack, and what its head is for."""
+    """A complete network: its embedding, its recurrent stack, its head and its task."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     architectures: Annotated[tuple[str, ...], Field(fail_fast=True)]
     model_type: str = Field("sru", description="The family of its recurrent layers.")
     task: Task
-    dtype: DType = Field("float32", description="What it computes in unless the operator says.")
-    vocab_size: PositiveInt | None = Field(None, description="None: it takes features, not ids.")
+    dtype: DType = Field("float32", description="Compute dtype unless the operator sets another.")
+    vocab_size: PositiveInt | None = Field(None, description="None: inputs are features, not ids.")
     id2label: dict[int, str] = Field(default_factory=dict)
     rnn: SerializeAsAny[StackConfig]
     embedding: EmbeddingConfig = EmbeddingConfig()
@@ -72,11 +72,11 @@ class ModelConfig(BaseModel):
     def _is_of_its_family(cls, rnn: Any, info: ValidationInfo) -> Any:
         family = FAMILIES.get(info.data.get("model_type", ""))
         if family is None:
-            raise ValueError("cannot be read without a model_type")
+            raise ValueError("cannot be read without a valid model_type")
         if isinstance(rnn, family):
             return rnn
         if isinstance(rnn, StackConfig):
-            raise ValueError(f"is of the family {rnn.family}, and model_type says another")
+            raise ValueError(f"is of the family {rnn.family}, but model_type is another one")
         try:
             return family.model_validate(rnn)
         except ValidationError as error:
@@ -87,7 +87,9 @@ class ModelConfig(BaseModel):
     def _has_short_labels(cls, id2label: dict[int, str]) -> dict[int, str]:
         for number, label in id2label.items():
             if (size := len(label.encode())) > _LONGEST_LABEL:
-                raise ValueError(f"label {number} has {size:,} bytes and may have {_LONGEST_LABEL}")
+                raise ValueError(
+                    f"label {number} has {size:,} bytes; the limit is {_LONGEST_LABEL}: shorten it"
+                )
         return id2label
 
     @model_validator(mode="after")
@@ -98,10 +100,13 @@ class ModelConfig(BaseModel):
             raise ValueError(f"task {self.task} needs id2label")
         if self.task == "generate" and self.vocab_size is None:
             raise ValueError("task generate needs vocab_size")
-        if self.task == "generate" and self.rnn.whole:
-            raise ValueError(f"this network cannot generate: {self.rnn.whole}")
+        if self.task == "generate" and self.rnn.not_streamable_because:
+            raise ValueError(f"this network cannot generate: {self.rnn.not_streamable_because}")
         if (needed := StateLayout(self.rnn.states()).nbytes) > _LARGEST_STATE:
-            raise ValueError(f"a stream's state would take {needed:,} bytes: lower its window")
+            raise ValueError(
+                f"a stream's state would take {needed:,} bytes; the limit is {_LARGEST_STATE:,}: "
+                "lower the window"
+            )
         self.embedding.check_vocabulary(self.vocab_size)
         self.head.check(
             self.task, self.outputs, self.rnn.output_size, self.embedding, self.rnn.input_size
@@ -109,51 +114,55 @@ class ModelConfig(BaseModel):
         return self
 
     @property
-    def whole(self) -> str | None:
-        """Why it reads whole inputs only, as "it …"; None where it streams."""
-        return "it compares two whole inputs" if self.task == "pair" else self.rnn.whole
+    def not_streamable_because(self) -> str | None:
+        """Why the network cannot stream, as a clause "it …"; None if it can."""
+        return (
+            "it compares two whole inputs"
+            if self.task == "pair"
+            else self.rnn.not_streamable_because
+        )
 
     @property
     def outputs(self) -> int | None:
-        """How many numbers the head gives for a step; None where there is no head."""
+        """Number of scores of the head for a step; None without a head."""
         if self.task in LABELLED:
             return len(self.id2label)
         return self.vocab_size if self.task == "generate" else None
 
-    @property
+    @cached_property
     def labels(self) -> tuple[str, ...]:
         return tuple(self.id2label[i] for i in range(len(self.id2label)))
 
     @cached_property
     def label_numbers(self) -> int:
-        """As how many numbers a reply counts a score for each label."""
+        """Size of a reply with a score for each label, in numbers."""
         return sum(1 + len(label.encode()) // _LABEL_NUMBER for label in self.labels)
 
 
 def read_config(path: Path) -> ModelConfig:
-    """Read `config.json`, or raise `ConfigError` with every field that is wrong."""
+    """Read `config.json`, or raise `ConfigError` that names every invalid field."""
     try:
         return ModelConfig.model_validate_json(read_regular(path, _LARGEST_FILE))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except ValidationError as error:
-        raise ConfigError(f"{path} describes no network: {explain(error)}") from error
+        raise ConfigError(f"{path} is not a valid config: {explain(error)}") from error
 
 
 def explain(error: ValidationError) -> str:
-    """Pydantic's findings in one line: `field: what is wrong; …`, the first of them if many."""
-    found = [f"{place[:80] or 'value'}: {what[:200]}" for place, what in _findings(error)]
-    more = [f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
-    return "; ".join(found[:_SHOWN] + more)
+    """Return Pydantic's errors in one line, `field: problem; …`, at most `_SHOWN` of them."""
+    findings = [f"{field[:80] or 'value'}: {problem[:200]}" for field, problem in _findings(error)]
+    more = [f"and {len(findings) - _SHOWN} more"] if len(findings) > _SHOWN else []
+    return "; ".join(findings[:_SHOWN] + more)
 
 
 def _findings(error: ValidationError, prefix: str = "") -> list[tuple[str, str]]:
-    found = []
+    findings = []
     for line in error.errors(include_url=False, include_input=False):
-        place = prefix + ".".join(map(str, line["loc"]))
+        field = prefix + ".".join(map(str, line["loc"]))
         cause = getattr(line.get("ctx", {}).get("error"), "__cause__", None)
         if isinstance(cause, ValidationError):
-            found += _findings(cause, f"{place}.")
+            findings += _findings(cause, f"{field}.")
         else:
-            found.append((place, line["msg"]))
-    return found
+            findings.append((field, line["msg"]))
+    return findings

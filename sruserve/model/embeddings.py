@@ -1,4 +1,4 @@
-"""Embeddings: what turns ids into the rows that the first layer reads."""
+"""Embeddings: ids to the rows that the first layer reads."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -7,22 +7,22 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from sruserve.kernels import Multiply
+from sruserve.kernels import LinearOp
 from sruserve.model.cells.stack import Builder, Shapes
 from sruserve.model.clusters import Cluster, Clustered
 
 
 class Embedding(Protocol):
-    """Rows for ids.
+    """Maps ids to rows.
 
-    table: (vocab_size, input_size), the compute dtype, where a row is simply looked up.
+    table: (vocab_size, input_size), the compute dtype, if a row is a plain look-up; otherwise None.
     """
 
     @property
     def table(self) -> Tensor | None: ...
 
     def __call__(self, ids: Tensor) -> Tensor:
-        """Look up ids (rows), int64 and in range: (rows, input_size), the compute dtype."""
+        """Look up ids (rows), int64 and in range; returns (rows, input_size), the compute dtype."""
         ...
 
 
@@ -34,7 +34,7 @@ class EmbeddingConfig(Clustered):
     )
 
     def shapes(self, vocab_size: int, input_size: int, tied: bool) -> Shapes:
-        """Its tensors. Tied, an adaptive embedding's rows are the first of `output.{i}.weight`."""
+        """Return its tensors' shapes. A tied adaptive one uses the rows of `output.{i}.weight`."""
         if not self.adaptive:
             return {"embedding.weight": (vocab_size, input_size)}
         shapes: Shapes = {}
@@ -47,23 +47,23 @@ class EmbeddingConfig(Clustered):
     def make(
         self, tensors: Mapping[str, Tensor], vocab_size: int, builder: Builder, tied: bool
     ) -> Embedding:
-        """The embedding, ready to run; `tensors` as `shapes` names them, and a tied head's."""
+        """Build the embedding from the tensors that `shapes` names, and those of a tied head."""
         if not self.adaptive:
             return PlainEmbedding(builder.put(tensors["embedding.weight"].float() * self.scale))
         clusters = self.clusters(vocab_size)
         owner = "output" if tied else "embedding"
-        # A tied head's first cluster has rows for the other clusters after its words.
+        # The first cluster of a tied head has rows for the other clusters after its words.
         weights = [tensors[f"{owner}.{i}.weight"][: c.words] for i, c in enumerate(clusters)]
         projections = [tensors[f"embedding.{i}.proj"] for i in range(len(clusters))]
         return AdaptiveEmbedding(
             clusters,
             [builder.put(torch.cat((w, w.new_zeros(1, w.shape[1])))) for w in weights],
-            builder.product(torch.cat(projections, 1).float() * self.scale),
+            builder.linear(torch.cat(projections, 1).float() * self.scale),
         )
 
 
 class PlainEmbedding:
-    """A row of the table for each id."""
+    """A table with one row for each id."""
 
     def __init__(self, table: Tensor) -> None:
         self.table: Tensor | None = table
@@ -77,8 +77,9 @@ class PlainEmbedding:
 class AdaptiveEmbedding:
     """Rows whose width depends on the cluster, projected to one width (Baevski and Auli 2019).
 
-    All clusters' rows stand side by side, zeros but for the id's own, before one product: a row
-    goes the same way whatever the others are, and a GPU's host need not know which are where.
+    An id's row in its own cluster and zeros in the other clusters are concatenated and projected by
+    one product. So the path of a row does not depend on the other ids, and the host need not know
+    the ids' clusters on a GPU.
 
     weights: (words + 1, width) for each cluster, the last row zeros.
     projection: (sum of widths) -> (input_size).
@@ -87,7 +88,7 @@ class AdaptiveEmbedding:
     table: Tensor | None = None
 
     def __init__(
-        self, clusters: Sequence[Cluster], weights: Sequence[Tensor], projection: Multiply
+        self, clusters: Sequence[Cluster], weights: Sequence[Tensor], projection: LinearOp
     ) -> None:
         self._clusters, self._weights = clusters, weights
         self._projection = projection

@@ -1,18 +1,18 @@
-"""What a caller of this package can get wrong, each with a code that stays the same.
+"""Errors of a caller of this package, each with a stable `code`.
 
 ModelError
-├── ConfigError        a config.json that describes no network
-├── CheckpointError    weights that do not fit the description, or are no plain weights
-├── FolderError        a model folder that is incomplete or was altered
-├── OptionError        an import that would have to guess
-├── DTypeError         a compute dtype that the device does not have
-├── CaseError          a file of saved inputs that `verify` cannot run
-└── TextError          a text that the vocabulary cannot express
+├── ConfigError        config.json does not describe a network
+├── CheckpointError    the weights do not fit the description, or are not plain tensors
+├── FolderError        a model folder is incomplete or was changed
+├── OptionError        an option of an import is missing or invalid
+├── DTypeError         the device does not support the compute dtype
+├── CaseError          `verify` cannot run a file of saved inputs
+└── TextError          the vocabulary cannot express a text
 """
 
 
 class ModelError(ValueError):
-    """A mistake in what was given; the message says what to change."""
+    """An invalid argument or file; the message says what to change."""
 
     code = "invalid_model"
 
@@ -21,7 +21,7 @@ class ModelError(ValueError):
 
 
 def printable(text: str) -> str:
-    """A text that may be another's, in one line, without what a terminal or a log would obey."""
+    """Return a foreign text as one line, with control characters escaped for terminals and logs."""
     if text.isprintable():
         return text
     line = "".join(" " if c.isspace() else c for c in text)
@@ -57,10 +57,10 @@ class TextError(ModelError):
 
 
 def faults() -> tuple[type[BaseException], ...]:
-    """What `except` catches where a failure must not end more than one request.
+    """Return the types to catch where a failure must not end more than one request.
 
-    A panic of a library in Rust (tokenizers, cryptography, pydantic) derives from `BaseException`,
-    as requests to stop do, and each library makes a type of its own when it first panics.
+    A panic of a Rust library (tokenizers, cryptography, pydantic) derives from `BaseException`, as
+    requests to stop do. Each library creates its own type at its first panic.
     """
     panics = (kind for kind in BaseException.__subclasses__() if kind.__name__ == "PanicException")
     return (Exception, *panics)

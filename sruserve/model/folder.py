@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from sruserve.kernels.devices import CPU
+from sruserve.model.atomic_dir import replace_directory
 from sruserve.model.config import ModelConfig, read_config
 from sruserve.model.errors import (
     CheckpointError,
@@ -23,7 +24,6 @@ from sruserve.model.errors import (
 )
 from sruserve.model.files import read_regular
 from sruserve.model.network import Network, network_shapes
-from sruserve.model.replacing import replacing
 from sruserve.model.text import BYTES_FILE, WORDS_FILE, Codec, make_codec
 from sruserve.model.versions import CONFIG_FILE, newest
 from sruserve.model.weights import read_tensors
@@ -38,8 +38,9 @@ _FILES = {CONFIG_FILE, WEIGHTS_FILE, WORDS_FILE, BYTES_FILE, PRESETS_FILE}
 class Model:
     """A loaded model folder.
 
-    name: the folder's. version: the number of the folder in it, "1" where there is none.
-    digest: of weights, maths and vocabulary. parameters: trained numbers.
+    name: the folder's name. version: the name of its numeric subfolder; "1" without one.
+    digest: SHA-256 of weights, config and vocabulary, in hex; see `model_digest`.
+    parameters: number of trained numbers.
     """
 
     name: str
@@ -65,17 +66,17 @@ def load_model(
 ) -> Model:
     """Load a model folder, or the newest version in one, to compute in `dtype` on `device`.
 
-    Every file is read once, into the process's own memory: what the digest is taken of is what is
-    computed with, whatever becomes of the files.
+    Reads every file once, into the process's own memory. So the digest is that of the tensors in
+    use, even if the files change.
 
-    dtype: "float32", "bfloat16" or, on a GPU, "float16"; None: as the model's config says.
-    fast: on a GPU, kernels chosen by the number of rows; the bits of a row then depend on it.
+    dtype: "float32", "bfloat16" or, on a GPU, "float16"; None takes that of the model's config.
+    fast: on a GPU, choose kernels by the number of rows; a row's last bits then depend on it.
 
     Raises `FolderError`, `ConfigError`, `CheckpointError` or `DTypeError`. Nothing is unpickled.
     """
     path = _resolved(path)
     if not path.is_dir():
-        raise FolderError(f"{path} is no folder; `sruserve import` makes model folders")
+        raise FolderError(f"{path} is not a folder; create model folders with `sruserve import`")
     name = path.name
     version, path = newest(path)
     config = read_config(path / CONFIG_FILE)
@@ -87,14 +88,14 @@ def load_model(
     digest = model_digest(config, tensors, vocabulary)
     if stored != digest:
         raise FolderError(
-            f"{path} was changed after its import: {WEIGHTS_FILE} carries the digest of other "
-            "weights, config or vocabulary; import the checkpoint again"
+            f"{path} was changed after its import: the digest in {WEIGHTS_FILE} is that of other "
+            "weights, another config or another vocabulary; import the checkpoint again"
         )
     codec = make_codec(vocabulary, path)
     if codec is not None and codec.size != config.vocab_size:
         raise FolderError(
-            f"{path}: the vocabulary has {codec.size} entries and config.json says "
-            f"vocab_size {config.vocab_size}"
+            f"{path}: the vocabulary has {codec.size} entries, but vocab_size in {CONFIG_FILE} is "
+            f"{config.vocab_size}; import the checkpoint with its own vocabulary"
         )
     untrained = config.rnn.untrained
     parameters = sum(t.numel() for name, t in tensors.items() if not name.endswith(untrained))
@@ -103,13 +104,13 @@ def load_model(
 
 
 def compute_dtype(config: ModelConfig, dtype: str | None, device: torch.device) -> torch.dtype:
-    """What a network is to compute in: `dtype`, or what its config says.
+    """Return the compute dtype: `dtype`, or else that of the config.
 
-    Raises `DTypeError` for float16 on the CPU, whose products and recurrence have none.
+    Raises `DTypeError` for float16 on the CPU, whose kernels do not support it.
     """
     name = dtype or config.dtype
     if name == "float16" and device.type == "cpu":
-        raise DTypeError("float16 runs on a GPU only: set its dtype to bfloat16 or float32")
+        raise DTypeError("float16 runs on a GPU only: set the dtype to bfloat16 or float32")
     return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[name]
 
 
@@ -119,39 +120,42 @@ def save_model(
     tensors: Mapping[str, Tensor],
     vocabulary: Mapping[str, bytes] | None = None,
 ) -> Model:
-    """Write a model folder, load it back and return it. `vocabulary` maps file names to contents.
+    """Write a model folder, load it back and return it.
 
-    Another model folder at `path` is replaced, once the new one has been loaded; its presets stay.
-    Raises `FolderError` if anything else is there, and what `load_model` raises.
+    vocabulary: contents by file name.
+
+    Replaces a model folder at `path` once the new one has been loaded; its presets stay.
+
+    Raises `FolderError` if `path` is anything else, and every error of `load_model`.
     """
     path = _resolved(path)
     check_destination(path)
     check_tensors(tensors, network_shapes(config), "the checkpoint")
     try:
-        with replacing(path) as new:
+        with replace_directory(path) as new:
             _write(new, config, tensors, vocabulary or {})
-            if (path / PRESETS_FILE).exists():  # the operator's, of the model that is replaced
+            if (path / PRESETS_FILE).exists():  # the operator's presets of the replaced model
                 (new / PRESETS_FILE).write_bytes(read_regular(path / PRESETS_FILE))
             try:
-                # checked on the CPU, which has no float16
+                # The check runs on the CPU, which does not support float16.
                 dtype = "float32" if config.dtype == "float16" else None
                 return replace(load_model(new, dtype), path=path)
-            except ModelError as error:  # it names a folder that nobody will find
+            except ModelError as error:  # it names the temporary folder
                 raise type(error)(str(error).replace(str(new), str(path))) from error
     except (OSError, SafetensorError) as error:
         raise FolderError(f"cannot write {path}: {error}") from error
 
 
 def check_destination(path: Path) -> None:
-    """Raise `FolderError` unless `path` is free, or an empty folder, or a model folder."""
+    """Raise `FolderError` unless `path` does not exist, or is an empty folder or a model folder."""
     if not path.exists():
         return
     if not path.is_dir():
-        raise FolderError(f"{path} is a file; name a folder to write")
+        raise FolderError(f"{path} is a file; choose a folder to write")
     names = {entry.name for entry in path.iterdir()}
     if not names:
         return
-    refusal = "is not empty and no model folder, so it is not replaced; name another"
+    refusal = "is not empty and not a model folder, so it is not replaced; choose another folder"
     if CONFIG_FILE not in names:
         raise FolderError(f"{path} {refusal}")
     if names - _FILES:
@@ -165,24 +169,24 @@ def check_destination(path: Path) -> None:
 def check_tensors(
     tensors: Mapping[str, Tensor], expected: Mapping[str, tuple[int, ...]], source: str
 ) -> None:
-    """Raise `CheckpointError` naming every missing, extra, misshapen or non-float tensor."""
+    """Raise `CheckpointError` that names every missing, extra, misshapen or non-float tensor."""
     wrong = [f"{name} is missing" for name in expected if name not in tensors]
     for name, tensor in tensors.items():
         if name not in expected:
             wrong.append(f"{name if len(name) <= 80 else name[:79] + '…'} is not expected")
         elif tuple(tensor.shape) != expected[name]:
-            wrong.append(f"{name} is {list(tensor.shape)}, not {list(expected[name])}")
+            wrong.append(f"{name} has shape {list(tensor.shape)}, not {list(expected[name])}")
         elif tensor.dtype not in _FLOATS:
             wrong.append(f"{name} holds {tensor.dtype}, not floats")
     if wrong:
         shown = "; ".join(wrong[:12]) + (f"; and {len(wrong) - 12} more" if len(wrong) > 12 else "")
-        raise CheckpointError(f"{source} does not fit the network that is described: {shown}")
+        raise CheckpointError(f"{source} does not fit the network's description: {shown}")
 
 
 def model_digest(
     config: ModelConfig, tensors: Mapping[str, Tensor], vocabulary: Mapping[str, bytes]
 ) -> str:
-    """SHA-256, in hex, of all that fixes what a model computes.
+    """Return the SHA-256, in hex, of everything that determines a model's results.
 
     vocabulary: contents by file name.
     """
@@ -200,15 +204,15 @@ def model_digest(
 
 
 def _resolved(path: Path) -> Path:
-    """The path without symbolic links, or `FolderError` where they go in a circle."""
+    """Return the path without symbolic links, or raise `FolderError` if they form a loop."""
     try:
         return path.resolve()
     except (OSError, RuntimeError, ValueError) as error:  # a loop; a NUL byte
-        raise FolderError(f"{path} leads nowhere: {error}") from error
+        raise FolderError(f"cannot resolve {path}: {error}") from error
 
 
 def _unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Contiguous tensors without common memory, which the file format cannot express."""
+    """Return contiguous tensors without shared memory, which the file format cannot express."""
     own: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors.items():
@@ -232,30 +236,30 @@ def _write(
     weights = _unshared(tensors)
     digest = model_digest(config, weights, vocabulary)
     save_file(weights, folder / WEIGHTS_FILE, {"format": "pt", "digest": digest})
-    # The library writes for the owner alone; a server often runs as somebody else.
+    # The library lets only the owner read the file, but a server often runs as another user.
     (folder / WEIGHTS_FILE).chmod((folder / CONFIG_FILE).stat().st_mode)
 
 
 def _read_weights(
     path: Path, shapes: Mapping[str, tuple[int, ...]]
 ) -> tuple[dict[str, Tensor], str | None]:
-    """The tensors of a safetensors file and the digest in its metadata."""
-    most_bytes = _WIDEST_BYTES * sum(prod(shape) for shape in shapes.values())
+    """Return the tensors of a safetensors file and the digest in its metadata."""
+    max_bytes = _WIDEST_BYTES * sum(prod(shape) for shape in shapes.values())
     try:
-        tensors, metadata = read_tensors(path, most_bytes)
+        tensors, metadata = read_tensors(path, max_bytes)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"cannot read {path}: {error}") from error
     return tensors, metadata.get("digest")
 
 
 def _read_vocabulary(folder: Path) -> dict[str, bytes]:
-    """The contents of the vocabulary files that a folder has."""
-    found = {}
+    """Return the contents of a folder's vocabulary files, by file name."""
+    contents = {}
     for name in (WORDS_FILE, BYTES_FILE):
         try:
-            found[name] = read_regular(folder / name)
+            contents[name] = read_regular(folder / name)
         except FileNotFoundError:
             continue
         except OSError as error:
             raise FolderError(f"cannot read {folder / name}: {error.strerror}") from error
-    return found
+    return contents

@@ -1,6 +1,6 @@
-"""What a model is, in words."""
+"""Describe a model for `sruserve inspect`."""
 
-from sruserve.kernels import StepLayer, kernel_name, packed_products
+from sruserve.kernels import StepLayer, has_packed_linear, kernel_name
 from sruserve.kernels.devices import describe_device
 from sruserve.kernels.dispatch import INTERPRETER
 from sruserve.model.errors import printable
@@ -8,19 +8,21 @@ from sruserve.model.folder import Model
 
 
 def facts(model: Model) -> dict[str, str]:
-    """What `sruserve inspect` prints, in order."""
+    """Return the lines of `sruserve inspect`, values by name, in order."""
     rnn, layout = model.config.rnn, model.network.layout
     arrows = "bidirectional" if rnn.bidirectional else "unidirectional"
     layers = "1 layer" if rnn.num_layers == 1 else f"{rnn.num_layers} layers"
-    whole = model.network.whole
-    found = {
+    not_streamable_because = model.network.not_streamable_because
+    rows = {
         "model": model.name,
         "task": model.config.task,
         "type": f"{model.config.model_type} ({', '.join(model.config.architectures)})",
         "stack": f"{layers}, {rnn.input_size} → {rnn.output_size}, {arrows}",
         "options": ", ".join(_options(model)) or "defaults",
         "parameters": f"{model.parameters:,}",
-        "state": f"{layout.nbytes:,} bytes per stream" if whole is None else f"none: {whole}",
+        "state": f"{layout.nbytes:,} bytes per stream"
+        if not_streamable_because is None
+        else f"none: {not_streamable_because}",
         "dtype": model.dtype,
         "device": describe_device(model.network.device),
         "kernel": kernel_name(model.network.device),
@@ -28,39 +30,39 @@ def facts(model: Model) -> dict[str, str]:
         "digest": model.digest,
     }
     if rnn.note is not None:
-        found["note"] = rnn.note
+        rows["note"] = rnn.note
     if model.config.vocab_size is not None:
         kind = type(model.codec).__name__.lower() if model.codec else "ids only"
-        found["vocabulary"] = f"{model.config.vocab_size:,} ({kind})"
+        rows["vocabulary"] = f"{model.config.vocab_size:,} ({kind})"
     if model.labels:
-        found["labels"] = ", ".join(model.labels)
-    return {name: printable(value) for name, value in found.items()}
+        rows["labels"] = ", ".join(model.labels)
+    return {name: printable(value) for name, value in rows.items()}
 
 
 def _exactness(model: Model) -> str:
-    """How far results depend on how an input is split and on what else is in the batch."""
+    """How exactly results agree for other splits of an input and other batches."""
     if model.network.device.type != "cpu":
         if model.network.fast:
             return "to rounding, not bit for bit: fast kernels depend on the number of rows"
         if not _element_wise(model):
             return "to rounding, not bit for bit: these layers run in plain torch on a GPU"
-        return "built to be bit for bit on this kind of device: any split, any batch"
+        return "bit for bit by design on this kind of device: any split, any batch"
     if kernel_name(model.network.device) == INTERPRETER:
         return "1e-5 (Triton's interpreter, for tests)"
     if kernel_name(model.network.device) == "reference" and not _element_wise(model):
         return "1e-5 (without the compiled kernel, these layers' products depend on the batch)"
-    if packed_products():
+    if has_packed_linear():
         return "bit for bit: any split, any batch"
     return "1e-5 (this build of torch has no packed products)"
 
 
 def _element_wise(model: Model) -> bool:
-    """Whether no layer's recurrence holds a product, whose rows in plain torch depend on it all."""
+    """Whether no recurrence has a matrix product, whose rows in plain torch depend on the batch."""
     return all(isinstance(layer, StepLayer) for layer in model.network.layers)
 
 
 def _options(model: Model) -> list[str]:
-    """The stack's options that are not at their defaults, apart from its sizes."""
+    """Return the stack's options that differ from their defaults, apart from its sizes."""
     sizes = {"input_size", "hidden_size", "num_layers", "bidirectional"}
-    told = model.config.rnn.model_dump(mode="json", exclude_defaults=True, exclude=sizes)
-    return [name if value is True else f"{name}={value}" for name, value in told.items()]
+    options = model.config.rnn.model_dump(mode="json", exclude_defaults=True, exclude=sizes)
+    return [name if value is True else f"{name}={value}" for name, value in options.items()]

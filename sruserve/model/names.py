@@ -1,4 +1,4 @@
-"""Words of a model's description that commands and settings know, too, without loading torch."""
+"""Names of tasks and dtypes, for commands and settings that must not load torch."""
 
 from typing import Literal
 

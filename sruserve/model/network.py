@@ -1,4 +1,4 @@
-"""A whole network: embedding, cells, head, over a ragged batch."""
+"""A complete network over a ragged batch: embedding, recurrent layers and head."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -7,21 +7,21 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sruserve.kernels import RaggedBatch, StepLayer, padded_rows, single, uses_triton
-from sruserve.kernels.chunks import Beside, Inline, SideStream, chunk_rows, plan, run_layers
+from sruserve.kernels.chunks import CudaSideStream, Inline, SideStream, chunk_rows, plan, run_layers
 from sruserve.kernels.decode import Decoder
-from sruserve.kernels.devices import CPU, send
-from sruserve.kernels.tiles import SAMPLE_VOCABULARY
+from sruserve.kernels.devices import CPU, copy_to_device
+from sruserve.kernels.triton.tiles import SAMPLE_VOCABULARY
 from sruserve.model.cells.stack import Builder, Shapes
 from sruserve.model.config import ModelConfig
 from sruserve.model.embeddings import Embedding
 from sruserve.model.state import StateLayout
 
 PIECE_ROWS = 1024
-PIECE_BYTES = 8 << 20  # of one layer's product: small enough to be in cache when the scan reads it
+PIECE_BYTES = 8 << 20  # of one layer's product: it is still in cache when the scan reads it
 
 
 def network_shapes(config: ModelConfig) -> Shapes:
-    """Every tensor of a model folder's weights, with its shape."""
+    """Return the shapes of a model folder's weights, by tensor name."""
     rnn, head = config.rnn, config.head
     shapes: Shapes = {}
     if config.vocab_size is not None:
@@ -34,11 +34,14 @@ def network_shapes(config: ModelConfig) -> Shapes:
 class Network:
     """A trained network, ready to run.
 
-    tensors: as `network_shapes` names them.
-    dtype: what it computes in; state and results are float32 all the same.
-    fast: on a GPU, kernels chosen by the number of rows; then the bits of a row depend on it.
+    tensors: weights, named as in `network_shapes`.
+    dtype: compute dtype. States and scores are float32 in any case.
+    fast: on a GPU, choose kernels by the number of rows; a row's last bits then depend on it.
 
-    streams: whether a state can continue it.
+    layout: the entries of a stream's state row.
+    layers: the recurrent layers, in order.
+    weights: number of weights that each row is multiplied by, a measure of a step's cost.
+    supports_streaming: whether a state can continue a sequence.
     """
 
     def __init__(
@@ -52,13 +55,15 @@ class Network:
         rnn, head = config.rnn, config.head
         self.config = config
         self.dtype, self.device, self.fast = dtype, device, fast
-        self.streams = config.whole is None  # told once: every step asks
+        # Computed once, because every step reads it.
+        self.supports_streaming = config.not_streamable_because is None
         builder = Builder(dtype, device, fast)
         pooled = head.states(config.task, rnn.output_size)
         self.layout = StateLayout([*rnn.states(), *pooled])
         own = {k.removeprefix("rnn."): v for k, v in tensors.items() if k.startswith("rnn.")}
         stack = rnn.stack(own, self.layout, builder)
-        self._entry, self._concat, self._along_time = stack.entry, stack.concat, stack.along_time
+        self._input_projection = stack.input_projection
+        self._concat, self._along_time = stack.concat, stack.along_time
         self.layers = list(stack.layers)
         self._embedding: Embedding | None = None
         if config.vocab_size is not None:
@@ -68,7 +73,6 @@ class Network:
         self._pairs = None
         if config.task == "pair":
             self._pairs = head.pairs(tensors, rnn.output_size, builder)
-        # Weights that a row is multiplied with: what a step costs.
         self.weights = sum(
             tensor.numel()
             for name, tensor in tensors.items()
@@ -77,30 +81,34 @@ class Network:
         widest = max(layer.columns for layer in self.layers) * dtype.itemsize
         self._piece_rows = max(64, min(PIECE_ROWS, PIECE_BYTES // widest))
         self._chunk_rows = chunk_rows(self.layers)
-        self._lane: Beside = SideStream(device) if device.type == "cuda" else Inline()
+        self._side_stream: SideStream = (
+            CudaSideStream(device) if device.type == "cuda" else Inline()
+        )
 
     @property
-    def whole(self) -> str | None:
-        """Why it reads whole inputs only, as "it …"; None where it streams."""
-        return self.config.whole
+    def not_streamable_because(self) -> str | None:
+        """Why the network cannot stream, as a clause "it …"; None if it can."""
+        return self.config.not_streamable_because
 
     @torch.inference_mode()
     def hidden(self, inputs: Tensor, batch: RaggedBatch, wanted: Tensor | None = None) -> Tensor:
         """Run the stack over a batch and return the last layer's outputs.
 
         inputs: (rows), int64 ids, or (rows, input_size) features.
-        wanted: rising row numbers, int64; None is all.
+        batch: its states are on the network's device, its other tensors on the CPU.
+        wanted: the rows to return, int64, in rising order; None returns all rows.
 
-        All on the CPU, apart from the batch's states, which are on the network's device. Returns
-        (wanted, output_size) there, in the network's dtype. End states lie in the target rows; a
-        sequence longer than a piece needs one.
+        inputs and wanted are on the CPU. End states are written to the target rows; a sequence that
+        is longer than a piece must have one.
+
+        Returns (wanted, output_size), in the network's dtype and on its device.
         """
         if uses_triton(self.device):
             return self._hidden_in_chunks(inputs, batch, wanted)
         if self._along_time and len(inputs) > self._piece_rows and batch.sequences > 1:
             return self._hidden_along_time(inputs, batch, wanted)
-        rows = self._piece_rows if self.streams else max(1, len(inputs))
-        found = []
+        rows = self._piece_rows if self.supports_streaming else max(1, len(inputs))
+        outputs = []
         for start, end, piece in batch.pieces(rows):
             x = self._run(inputs[start:end], piece)
             if wanted is None:
@@ -109,66 +117,72 @@ class Network:
                 x = x.index_select(0, wanted)
             else:
                 x = x.index_select(0, wanted[(wanted >= start) & (wanted < end)] - start)
-            found.append(x)
-        return found[0] if len(found) == 1 else torch.cat(found)
+            outputs.append(x)
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
     @torch.inference_mode()
     def outputs_of_layers(self, inputs: Tensor, batch: RaggedBatch) -> list[Tensor]:
-        """What each layer gives for a batch in one piece, (rows, width) on the device each."""
-        ((*_, batch),) = plan(batch, self._chunk_rows, whole=True).chunks
-        x, given = self._embedded(send(inputs, self.device)), []
+        """Return each layer's outputs for a batch in one piece, (rows, width), on the device."""
+        ((*_, batch),) = plan(batch, self._chunk_rows, one_chunk=True).chunks
+        x, outputs = self._embedded(copy_to_device(inputs, self.device)), []
         for layer in self.layers:
             x = layer(x, batch)
-            given.append(x)
-        return given
+            outputs.append(x)
+        return outputs
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
-        """The head's scores, (rows, outputs), float32, of hidden outputs (rows, output_size).
+        """Compute the head's scores, (rows, outputs), float32, of outputs (rows, output_size).
 
-        Their softmax is the distribution that tokens are sampled from.
+        Their softmax is the distribution of classes, or the one from which tokens are sampled.
         """
         assert self._head is not None
         return self._head(hidden)
 
     @torch.inference_mode()
     def log_probs(self, scores: Tensor) -> Tensor:
-        """Log-probabilities, (rows, outputs), of scores that `logits` gave."""
+        """Compute log-probabilities, (rows, outputs), from the scores of `logits`."""
         assert self._head is not None
         return self._head.log_probs(scores)
 
     @torch.inference_mode()
     def compare(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Scores of pairs, (pairs, outputs), float32, for task pair.
+        """Compute the scores of pairs, (pairs, outputs), float32, for task pair.
 
-        hidden: (rows, output_size), every step of first and second sequence of each pair in turn.
-        lengths: (2 * pairs), the steps of each sequence.
+        hidden: (rows, output_size): all steps of each pair's first sequence, then of its second.
+        lengths: (2 * pairs), the number of steps of each sequence.
         """
         assert self._pairs is not None
         return self.logits(self._pairs(hidden, lengths))
 
     def decoder(self, states: Tensor) -> Decoder | None:
-        """The network as one step of a captured burst over the pool `states`.
+        """Return the network as one step of a captured burst over the pool `states`.
 
-        None where steps go through `hidden` and `logits`: on a CPU, or where nothing is generated,
-        or for a vocabulary that is too large for the GPU's sampler, or for layers or heads that
-        have no kernel for one step.
+        Returns None if steps must use `hidden` and `logits`: on a CPU, for tasks other than
+        generate, for a vocabulary too large for the GPU's sampler, and for layers or heads without
+        a kernel for one step.
         """
         if not uses_triton(self.device) or self._embedding is None or self._head is None:
             return None
         vocabulary = self.config.vocab_size or 0
         if self.config.task != "generate" or vocabulary > SAMPLE_VOCABULARY:
             return None
-        table, head = self._embedding.table, self._head.product
+        table, head = self._embedding.table, self._head.linear
         layers = [layer for layer in self.layers if isinstance(layer, StepLayer)]
         if table is None or head is None or self._concat or len(layers) < len(self.layers):
             return None
-        return Decoder(embedding=table, layers=layers, head=head, states=states, entry=self._entry)
+        return Decoder(
+            embedding=table,
+            layers=layers,
+            head=head,
+            states=states,
+            input_projection=self._input_projection,
+        )
 
     def warm_up(self, before: Callable[[int], None] = lambda _: None) -> None:
-        """Meet every size of product, so that no request waits for a kernel to be compiled.
+        """Run every size of product once, so that no request waits for the compiler.
 
-        before: called with each number of rows, to set what else the kernels depend on.
+        before: called with each number of rows, to set everything else the kernels depend on.
         """
         if uses_triton(self.device):
             self._warm_up_triton()
@@ -177,82 +191,84 @@ class Network:
         states = self.layout.allocate(1, self.device)
         for rows in sorted(sizes):
             before(rows)
-            self._answer(self.hidden(self._zeros(rows), single(states, rows)))
+            self._run_head(self.hidden(self._zeros(rows), single(states, rows)))
 
     def _warm_up_triton(self) -> None:
-        """Have every kernel compiled: for one long sequence, and for many short ones."""
-        # The interpreter compiles nothing, and takes minutes for what a GPU does at once.
+        """Compile every kernel: for one long sequence, and for many short ones."""
+        # The interpreter compiles nothing, and would take minutes.
         rows = self._piece_rows if self.device.type == "cuda" else 8
         for offsets in (torch.tensor([0, rows]), torch.arange(rows + 1)):
             nowhere = torch.full((len(offsets) - 1,), -1)
             states = self.layout.allocate(1, self.device)
             batch = RaggedBatch(offsets, states, nowhere, nowhere)
-            self._answer(self.hidden(self._zeros(rows), batch))
+            self._run_head(self.hidden(self._zeros(rows), batch))
 
-    def _answer(self, hidden: Tensor) -> None:
-        """Run the head, if there is one."""
+    def _run_head(self, hidden: Tensor) -> None:
+        """Run the head over outputs, if there is one."""
         if self.config.task == "pair":
             self.compare(hidden.repeat(2, 1), [len(hidden)] * 2)
         elif self._head is not None:
             self.logits(hidden)
 
     def _zeros(self, rows: int) -> Tensor:
-        """Inputs that mean nothing: ids or features."""
+        """Return zeros as inputs, ids or features."""
         if self.config.vocab_size is None:
             return torch.zeros(rows, self.config.rnn.input_size)
         return torch.zeros(rows, dtype=torch.int64)
 
     def _run(self, inputs: Tensor, piece: RaggedBatch) -> Tensor:
-        """One piece through all layers; rows past the piece's own are padding."""
+        """Run one piece through all layers; rows after the piece's own are padding."""
         padding = padded_rows(len(inputs)) - len(inputs)
         if padding:
             inputs = F.pad(inputs, (0, 0) * (inputs.dim() - 1) + (0, padding))
         return self._through(self._embedded(inputs), piece)
 
     def _through(self, x: Tensor, batch: RaggedBatch) -> Tensor:
-        """All layers, one after another; a batch whose tensors are on the device."""
-        given = []
+        """Run all layers in order over a batch whose tensors are on the device."""
+        outputs = []
         for layer in self.layers:
             x = layer(x, batch)
             if self._concat:
-                given.append(x)
+                outputs.append(x)
         if self._concat:
-            x = torch.cat(given, 1)
+            x = torch.cat(outputs, 1)
         return x if self._pool is None else self._pool(x, batch)
 
     def _embedded(self, inputs: Tensor) -> Tensor:
-        """What the first layer reads, (rows, in)."""
+        """Compute the first layer's input, (rows, in)."""
         x = inputs.to(self.dtype) if self._embedding is None else self._embedding(inputs)
-        return x if self._entry is None else self._entry(x)
+        return x if self._input_projection is None else self._input_projection(x)
 
     def _hidden_along_time(
         self, inputs: Tensor, batch: RaggedBatch, wanted: Tensor | None
     ) -> Tensor:
-        """`hidden` on a CPU in pieces of time that hold some steps of every sequence."""
-        planned = plan(batch, self._piece_rows, whole=not self.streams)
+        """Compute `hidden` on a CPU, in pieces that hold some steps of every sequence."""
+        planned = plan(batch, self._piece_rows, one_chunk=not self.supports_streaming)
         inputs = inputs if planned.order is None else inputs[planned.order]
-        found = [self._run(inputs[a:b], piece)[: b - a] for a, b, piece in planned.chunks]
-        hidden = torch.cat(found)
+        parts = [self._run(inputs[a:b], piece)[: b - a] for a, b, piece in planned.chunks]
+        hidden = torch.cat(parts)
         rows = torch.arange(len(hidden)) if wanted is None else wanted
         return hidden.index_select(0, planned.places(rows))
 
     def _hidden_in_chunks(
         self, inputs: Tensor, batch: RaggedBatch, wanted: Tensor | None
     ) -> Tensor:
-        """`hidden` on a GPU: all rows at once, or long sequences in chunks of time."""
-        planned = plan(batch, self._chunk_rows, whole=not self.streams or self._concat)
+        """Compute `hidden` on a GPU: all rows at once, or long sequences in chunks of time."""
+        planned = plan(
+            batch, self._chunk_rows, one_chunk=not self.supports_streaming or self._concat
+        )
         places = None
         if planned.order is not None:
             inputs = inputs[planned.order]
         if wanted is not None or planned.order is not None:
             rows = torch.arange(len(inputs)) if wanted is None else wanted
-            places = send(planned.places(rows), self.device)
-        inputs = send(inputs, self.device)
+            places = copy_to_device(planned.places(rows), self.device)
+        inputs = copy_to_device(inputs, self.device)
         batches = [batch for *_, batch in planned.chunks]
         if len(batches) == 1:
             hidden = self._through(self._embedded(inputs), batches[0])
         else:
             parts = [self._embedded(inputs[first:end]) for first, end, _ in planned.chunks]
             layers = self.layers if self._pool is None else [*self.layers, self._pool]
-            hidden = torch.cat(run_layers(layers, parts, batches, self._lane))
+            hidden = torch.cat(run_layers(layers, parts, batches, self._side_stream))
         return hidden if places is None else hidden.index_select(0, places)

@@ -1,4 +1,4 @@
-"""How much longer a tokenizer.json could make a text, and how much work a character could be."""
+"""Bounds on a tokenizer.json: the growth of a text's length, and the work for a character."""
 
 import base64
 from collections.abc import Iterator, Mapping
@@ -7,37 +7,39 @@ from typing import Any
 
 from sruserve.model.patterns import is_quick, is_simple
 
-MOST_GROWTH = 1000.0  # sentencepiece's, after NFKD, may come to 726
-# in UTF-8 bytes; of a pre-tokenizer, too, which normalizes what it splits
+MAX_GROWTH = 1000.0  # sentencepiece's normalizer, after NFKD, may grow a text 726 times
+# Growth in UTF-8 bytes. It also applies to pre-tokenizers, which normalize the pieces they split.
 _GROWTH = {
     "NFC": 3.0, "NFD": 3.0, "NFKC": 11.0, "NFKD": 11.0, "BertNormalizer": 4.0, "ByteLevel": 2.0,
 }  # fmt: skip
 
 
-# In look-ups of a short text, each about 0.2 µs.
+# Work is counted in look-ups of a short text, about 0.2 µs each.
 _BASE_WORK, _STEP_WORK, _MERGE_WORK = 8, 4, 8
-_LOOKUP_BYTES = 800  # the look-up of so long a text takes twice as long
-_WORD_CHARACTERS = 100  # WordPiece's, where nothing says how long a word may be
+_LOOKUP_BYTES = 800  # the look-up of a text of 800 bytes takes twice as long
+_WORD_CHARACTERS = 100  # WordPiece's default limit on a word
 
 
 def growth(tokenizer: Mapping[str, Any]) -> float:
-    """How many times as long a text could get; raises `ValueError` if that is too much.
+    """Return the largest factor by which normalizers can lengthen a text, in UTF-8 bytes.
 
     tokenizer: the content of a tokenizer.json.
+
+    Raises `ValueError` if the factor is above `MAX_GROWTH`.
     """
     steps = _normalizing(tokenizer)
-    found = prod(map(_growth, steps))
-    if found > MOST_GROWTH:
+    factor = prod(map(_growth, steps))
+    if factor > MAX_GROWTH:
         names = ", ".join(str(step.get("type")) for step in steps if _growth(step) > 1)[:200]
         raise ValueError(
-            f"its normalizers ({names}) could make a text {found:,.0f} times as long, and may "
-            f"make it {MOST_GROWTH:,.0f} times as long"
+            f"its normalizers ({names}) could make a text {factor:,.0f} times as long; the limit "
+            f"is {MAX_GROWTH:,.0f} times: remove one of them"
         )
-    return found
+    return factor
 
 
 def work(tokenizer: Mapping[str, Any]) -> float:
-    """About how many look-ups a character of a text could take; infinite if nobody can say.
+    """Estimate the look-ups for one character of a text; infinite if there is no known bound.
 
     tokenizer: the content of a tokenizer.json.
     """
@@ -53,33 +55,35 @@ def work(tokenizer: Mapping[str, Any]) -> float:
 
 
 def _lookups(model: Mapping[str, Any]) -> float:
-    """About how many a character of normalized text takes."""
+    """Estimate the look-ups for one character of normalized text."""
     affixes = (model.get("continuing_subword_prefix"), model.get("end_of_word_suffix"))
     affix = sum(_size(text or "") for text in affixes)
     kind, entries = model.get("type"), model["vocab"]
     if kind in ("WordLevel", "BPE"):
         return _MERGE_WORK * (1 + affix / _LOOKUP_BYTES)
-    if isinstance(entries, list):  # Unigram looks every entry up that goes on from a character
-        longest = most = max((_size(entry[0]) for entry in entries), default=0)
-    else:  # WordPiece looks up all beginnings of a word, for each of its pieces
+    if isinstance(entries, list):  # Unigram looks up every entry that can start at a character
+        longest = lookups = max((_size(entry[0]) for entry in entries), default=0)
+    else:  # WordPiece looks up all prefixes of a word, for each of its pieces
         longest = int(model.get("max_input_chars_per_word", _WORD_CHARACTERS))
-        most = longest // 2
-    return most * (1 + (longest + affix) / _LOOKUP_BYTES)
+        lookups = longest // 2
+    return lookups * (1 + (longest + affix) / _LOOKUP_BYTES)
 
 
 def _normalizing(tokenizer: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [*_steps(tokenizer.get("normalizer")), *_steps(tokenizer.get("pre_tokenizer"))]
 
 
-def _steps(given: Any) -> Iterator[dict[str, Any]]:
-    """The steps of nested sequences. The library needs no type where other fields tell it."""
-    if not isinstance(given, dict):
+def _steps(component: Any) -> Iterator[dict[str, Any]]:
+    """Yield the steps of nested sequences, which may have no type: other fields identify them."""
+    if not isinstance(component, dict):
         return
     parts = [
-        given[name] for name in ("normalizers", "pretokenizers", "processors") if name in given
+        component[name]
+        for name in ("normalizers", "pretokenizers", "processors")
+        if name in component
     ]
     if not parts:
-        yield given
+        yield component
     for part in parts:
         for step in part:
             yield from _steps(step)
@@ -93,13 +97,13 @@ def _growth(step: dict[str, Any]) -> float:
     if "pattern" in step and "content" in step:
         content, pattern = _size(step["content"]), _size(step["pattern"].get("String", ""))
         if is_simple(step["pattern"].get("Regex", "")):
-            pattern = 1  # another regular expression may match nothing, between any two characters
+            pattern = 1  # any other regular expression may match between any two characters
         return max(1.0, content / pattern) if pattern else 1.0 + content
     return _GROWTH.get(str(step.get("type")), 1.0)
 
 
 def _longest_replacement(charsmap: str) -> int:
-    """Bytes of the longest text behind the trie, whose size comes first."""
+    """Return the bytes of the longest replacement, in the texts that follow the trie."""
     data = base64.b64decode(charsmap)
     return max(map(len, data[4 + int.from_bytes(data[:4], "little") :].split(b"\0")))
 

@@ -6,30 +6,30 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sruserve.kernels import Cell, Kind, Multiply, RaggedBatch, scan
-from sruserve.kernels.devices import send
+from sruserve.kernels import Cell, Kind, LinearOp, RaggedBatch, scan
+from sruserve.kernels.devices import copy_to_device
 from sruserve.model.pooling import PoolLayer
 from sruserve.model.softmaxes import padded
 
 
 @dataclass(frozen=True, slots=True)
 class StepScores:
-    """Which steps of a side matter: s = v . tanh(W x + b), as in the LRN repository's NLI model."""
+    """Attention scores of steps: s = v . tanh(W x + b), as in the LRN repository's NLI model."""
 
-    inner: Multiply
-    score: Multiply
+    inner: LinearOp
+    score: LinearOp
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Score steps (rows, width): (rows, 1), float32."""
+        """Score steps x (rows, width); returns (rows, 1), float32."""
         return self.score(self.inner(padded(x)).tanh(), torch.float32)[: len(x)]
 
 
 class PairFeatures:
-    """What is known of each pair, from the outputs at all steps of both sides.
+    """Computes the features of each pair from the outputs at all steps of both sides.
 
     pooling: how a side's outputs become one row: "last", "mean", "max" or "attention".
     difference: features [a; b; |a - b|; a * b] (Conneau et al. 2017) instead of [a; b].
-    attention: for pooling by attention, that of the first side and of the second.
+    attention: for pooling "attention", the scores of the first side and of the second.
     """
 
     def __init__(
@@ -39,11 +39,10 @@ class PairFeatures:
         self._difference, self._attention = difference, attention
 
     def __call__(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Describe pairs: (pairs, features), the dtype of `hidden`.
+        """Compute the features of pairs, (pairs, features), the dtype of `hidden`.
 
-        hidden: (rows, width), all steps of the first pair's first side, of its second side, of
-            the second pair's first side, and so on.
-        lengths: (2 * pairs): the steps of each side, at least one.
+        hidden: (rows, width): all steps of each pair's first side, then of its second side.
+        lengths: (2 * pairs): the number of steps of each side, at least one.
         """
         sides = _Sides(torch.tensor(lengths), hidden.device)
         if self._pooling == "attention":
@@ -57,7 +56,7 @@ class PairFeatures:
         return torch.cat(parts, 1)
 
     def _attended(self, hidden: Tensor, sides: "_Sides") -> Tensor:
-        """The mean of a side's steps, weighted by the softmax of their scores."""
+        """Return the mean of each side's steps, weighted by the softmax of their scores."""
         scores = hidden.new_empty(len(hidden), 1, dtype=torch.float32)
         for rows, attention in zip(sides.rows, self._attention, strict=True):
             scores[rows] = attention(hidden.index_select(0, rows))
@@ -68,34 +67,36 @@ class PairFeatures:
 
 
 class _Sides:
-    """Where each side's rows are, on `device`, and what can be taken over them."""
+    """The rows of each side, on `device`, and reductions over them."""
 
     def __init__(self, lengths: Tensor, device: torch.device) -> None:
         offsets = torch.cat((lengths.new_zeros(1), lengths.cumsum(0)))
         of_row = torch.arange(len(lengths)).repeat_interleave(lengths)
-        self.rows = [send((of_row % 2 == side).nonzero()[:, 0], device) for side in range(2)]
-        self.of_row = send(of_row, device)
-        self._ends = send(offsets[1:] - 1, device)
-        self._offsets = send(offsets, device)
+        self.rows = [
+            copy_to_device((of_row % 2 == side).nonzero()[:, 0], device) for side in range(2)
+        ]
+        self.of_row = copy_to_device(of_row, device)
+        self._ends = copy_to_device(offsets[1:] - 1, device)
+        self._offsets = copy_to_device(offsets, device)
         self._each = torch.arange(len(lengths), device=device)
 
     def last(self, x: Tensor) -> Tensor:
-        """The last row of each side."""
+        """Return the last row of each side."""
         return x.index_select(0, self._ends)
 
     def pooled(self, x: Tensor, mean: bool) -> Tensor:
-        """The mean or the maximum of each side's rows, in their dtype."""
+        """Return the mean or the maximum of each side's rows, in their dtype."""
         width = x.shape[1]
         layer = PoolLayer(mean, width, 0, width)
         return self.last(layer(x, self._batch(width + 1)))
 
     def summed(self, x: Tensor) -> Tensor:
-        """The sum of each side's rows, (rows, n), float32, added in order."""
+        """Return the sum of each side's rows, added in order; x is (rows, n), float32."""
         batch = self._batch(x.shape[1])
         scan(x, None, None, None, batch, 0, Cell(kind=Kind.SUM, blocks=1))
         return batch.states
 
     def _batch(self, columns: int) -> RaggedBatch:
-        """The sides as sequences that start from nothing, with a state row each."""
+        """Return the sides as sequences that start from zeros, with one state row each."""
         states = torch.zeros(len(self._each), columns, device=self._each.device)
         return RaggedBatch(self._offsets, states, torch.full_like(self._each, -1), self._each)

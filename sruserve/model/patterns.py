@@ -1,10 +1,10 @@
-"""Which regular expressions of a tokenizer.json are known to take time in line with a text."""
+"""The regular expressions of a tokenizer.json whose time is known to be linear in the text."""
 
 import re
 
-_MOST_CHARACTERS = 256
+_MAX_CHARACTERS = 256
 _ATOM = r"(?:\\[pP]\{\w+\}|\\[dDsSwWnrt]|\\[^\w\s]|\[(?:[^\[\]\\&]|\\.)+\]|[^\\\[\](){}*+?|^$])"
-# Nothing comes behind what repeats, so no match is tried in a second way.
+# Nothing follows a repetition, so the matcher never backtracks.
 _PART = rf"{_ATOM}+(?:\+|\{{[1-9],?[1-9]?\}})?"
 _SIMPLE = re.compile(rf"{_PART}(?:\|{_PART})*", re.DOTALL)
 
@@ -19,10 +19,13 @@ _KNOWN = {
 
 
 def is_simple(pattern: str) -> bool:
-    """Whether it is a choice of characters of which the last may repeat; it matches some text."""
-    return len(pattern) <= _MOST_CHARACTERS and _SIMPLE.fullmatch(pattern) is not None
+    """Whether each alternative is a run of characters, of which only the last may repeat.
+
+    Such a pattern matches at least one character.
+    """
+    return len(pattern) <= _MAX_CHARACTERS and _SIMPLE.fullmatch(pattern) is not None
 
 
 def is_quick(pattern: str) -> bool:
-    """Whether its time is bounded: it is simple, or that of a well-known tokenizer."""
+    """Whether the pattern's time is bounded: it is simple, or that of a well-known tokenizer."""
     return is_simple(pattern) or pattern in _KNOWN

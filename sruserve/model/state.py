@@ -1,4 +1,4 @@
-"""How all that a network remembers of a stream lies in one packed float32 row."""
+"""The layout of a stream's state: one packed float32 row."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from sruserve.kernels.devices import CPU
 
 @dataclass(frozen=True, slots=True)
 class StateEntry:
-    """One tensor of a stream's state: `shape` per stream, from column `offset` of the row on."""
+    """One tensor of a stream's state: `shape` per stream, from column `offset` of its row."""
 
     name: str
     shape: tuple[int, ...]
@@ -24,7 +24,11 @@ class StateEntry:
 
 
 class StateLayout:
-    """The entries of a state row, in the order in which the cells declared them."""
+    """The entries of a state row, in the order of their declaration by the cells.
+
+    declared: name and shape of each entry.
+    width: numbers in a row.
+    """
 
     def __init__(self, declared: Iterable[tuple[str, tuple[int, ...]]]) -> None:
         entries, offset = [], 0
@@ -35,7 +39,7 @@ class StateLayout:
         self.width = offset
 
     def column(self, name: str) -> int:
-        """The first column of an entry."""
+        """Return the first column of an entry."""
         return next(entry.offset for entry in self.entries if entry.name == name)
 
     @property
@@ -44,11 +48,11 @@ class StateLayout:
         return self.width * 4
 
     def allocate(self, rows: int, device: torch.device = CPU) -> Tensor:
-        """Zeroed states, (rows, width), float32."""
+        """Allocate zeroed states, (rows, width), float32."""
         return torch.zeros(rows, self.width, device=device)
 
     def pack(self, states: Mapping[str, Tensor]) -> Tensor:
-        """Join {name: (streams, *shape)} into rows (streams, width); every entry must be there."""
+        """Join {name: (streams, *shape)} into rows (streams, width), float32; needs every entry."""
         parts = [states[entry.name].float().reshape(-1, entry.size) for entry in self.entries]
         return torch.cat(parts, dim=1)
 

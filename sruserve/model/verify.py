@@ -1,4 +1,4 @@
-"""Run a model on inputs saved from the library that trained it, and compare."""
+"""Run a model on a case and compare its results with those of the library that trained it."""
 
 import random
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from sruserve.model.folder import Model
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The largest |ours - theirs| of one tensor; infinite where one is finite and the other not."""
+    """The largest |ours - theirs| of one tensor; infinite if only one of them is finite."""
 
     run: str
     tensor: str
@@ -22,10 +22,13 @@ class Difference:
 
 
 def verify(model: Model, case: Case, splits: int = 4, seed: int = 0) -> Iterator[Difference]:
-    """Compare whole, then, where the model streams, in `splits` random splits of every sequence."""
+    """Compare whole sequences; if the model streams, also `splits` random splits of each.
+
+    Yields the differences of each run. Raises `CaseError` if the case does not fit the model.
+    """
     case.check_fit(model)
     yield from _compare(model, case, [case.lengths], "whole")
-    if not model.network.streams:
+    if not model.network.supports_streaming:
         return
     pick = random.Random(seed)
     for split in range(splits):
@@ -35,7 +38,7 @@ def verify(model: Model, case: Case, splits: int = 4, seed: int = 0) -> Iterator
 
 
 def _compare(model: Model, case: Case, ends: list[list[int]], run: str) -> Iterator[Difference]:
-    """Run every sequence up to each of `ends` in turn and compare outputs and end state."""
+    """Run every sequence up to each of `ends` in turn; compare the outputs and the end states."""
     network = model.network
     states = _start(model, case)
     last = _last_outputs(model, case, states) if _wants_layers(model, case) else {}
@@ -51,14 +54,14 @@ def _compare(model: Model, case: Case, ends: list[list[int]], run: str) -> Itera
             for b, part in enumerate(torch.split(h, sizes)):
                 hidden[b].append(part)
         begins = chunk
-    whole = [torch.cat(parts) if parts else None for parts in hidden]
+    outputs = [torch.cat(parts) if parts else None for parts in hidden]
     for name, kind in case.outputs():
-        found = [
+        pairs = [
             (_output(model, h, kind), case.tensors[name][: len(h), b])
-            for b, h in enumerate(whole)
+            for b, h in enumerate(outputs)
             if h is not None
         ]
-        yield Difference(run, name, max((_largest(a, b) for a, b in found), default=0.0))
+        yield Difference(run, name, max((_largest(a, b) for a, b in pairs), default=0.0))
     ours = last | network.layout.unpack(states.cpu())
     for name, entries in case.ends(model):
         largest = max(_largest(ours[entry], tensor) for entry, tensor in entries.items())
@@ -73,28 +76,28 @@ def _output(model: Model, h: Tensor, kind: str) -> Tensor:
 
 
 def _start(model: Model, case: Case) -> Tensor:
-    """The states that the case starts from; zeros where it does not say, or the cell has none."""
+    """Return the case's start states; zeros for entries that it does not hold."""
     layout, device = model.network.layout, model.network.device
-    given = layout.unpack(layout.allocate(case.batch)) | case.starts(model)
-    return layout.pack(given).to(device)
+    start = layout.unpack(layout.allocate(case.batch)) | case.starts(model)
+    return layout.pack(start).to(device)
 
 
 def _wants_layers(model: Model, case: Case) -> bool:
-    """Whether the case holds the last outputs of layers, as the h of cells that carry none."""
+    """Whether the case holds the last outputs of layers as h, which is not in the cells' state."""
     carried = {entry.name for entry in model.network.layout.entries}
     return any(entry not in carried for _, entries in case.ends(model) for entry in entries)
 
 
 def _last_outputs(model: Model, case: Case, states: Tensor) -> dict[str, Tensor]:
-    """Every layer's output at the last step of each sequence, (batch, width), as "0.h", "1.h", …"""
+    """Return each layer's outputs at the sequences' last steps, (batch, width), as "0.h", "1.h"."""
     rows = torch.arange(case.batch)
     inputs = torch.cat([case.inputs[:n, b] for b, n in enumerate(case.lengths)])
     offsets = torch.tensor([0, *case.lengths]).cumsum(0)
     batch = RaggedBatch(offsets, states.clone(), rows, rows)
     places = (offsets[1:] - 1).clamp(min=0)
-    some = (offsets.diff() > 0).unsqueeze(1)
+    has_steps = (offsets.diff() > 0).unsqueeze(1)
     return {
-        f"{i}.h": torch.where(some, h.float().cpu()[places], 0.0)
+        f"{i}.h": torch.where(has_steps, h.float().cpu()[places], 0.0)
         for i, h in enumerate(model.network.outputs_of_layers(inputs, batch))
     }
 

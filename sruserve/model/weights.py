@@ -1,7 +1,7 @@
-"""Read a safetensors file into tensors of the process's own.
+"""Read a safetensors file into the process's own memory.
 
-The library maps the file instead: then a copy over it changes the weights of a running server, and
-a cut ends it by a signal.
+The safetensors library maps the file instead. Then overwriting the file changes the weights of a
+running server, and truncating it ends the server with SIGBUS.
 """
 
 import json
@@ -18,8 +18,8 @@ from torch import Tensor
 
 from sruserve.model.files import memory_bytes, open_regular
 
-MOST_HEADER_BYTES = 16 << 20  # 100,000 tensors
-_MOST_DIMENSIONS = 64  # as many as torch allows
+MAX_HEADER_BYTES = 16 << 20  # about 100,000 tensors
+_MAX_DIMENSIONS = 64  # torch's limit
 _METADATA = "__metadata__"
 _DTYPES = {
     "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "U16": torch.uint16,
@@ -32,76 +32,87 @@ _DTYPES = {
 
 
 def read_tensors(
-    path: Path, most_bytes: int | None = None
+    path: Path, max_bytes: int | None = None
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors of a file by name, and its metadata; the file is read once.
+    """Read a file once; returns its tensors by name, and its metadata.
 
-    most_bytes: of all tensors; None: as many as this machine's memory has.
+    max_bytes: limit on all tensors together; None: the bytes of this machine's memory.
 
     Raises `SafetensorError` or `OSError`.
     """
-    most = memory_bytes()
-    if most_bytes is not None:
-        most = min(most, most_bytes + MOST_HEADER_BYTES)
-    with open_regular(path, most) as file:
+    max_file_bytes = memory_bytes()
+    if max_bytes is not None:
+        max_file_bytes = min(max_file_bytes, max_bytes + MAX_HEADER_BYTES)
+    with open_regular(path, max_file_bytes) as file:
         entries = _read_header(file)
         metadata = entries.pop(_METADATA, {})
         if not isinstance(metadata, dict):
-            raise SafetensorError("the header's metadata is no object")
+            raise SafetensorError("the header's metadata is not a JSON object")
         places = sorted(_place(name, entry) for name, entry in entries.items())
-        tensors, at, there = {}, 0, os.fstat(file.fileno()).st_size - file.tell()
+        tensors, at, data_bytes = {}, 0, os.fstat(file.fileno()).st_size - file.tell()
         for begin, end, name in places:
             if begin != at:
-                raise SafetensorError(f"{_short(name)} begins at {begin} and should at {at}")
-            if end > there:
-                raise SafetensorError(f"the file ends in {_short(name)}")
+                raise SafetensorError(f"{_short(name)} begins at byte {begin}, not at byte {at}")
+            if end > data_bytes:
+                raise SafetensorError(f"the file is truncated: it ends in {_short(name)}")
             tensors[name] = _read_tensor(file, name, entries[name], end - begin)
             at = end
         if file.read(1):
-            raise SafetensorError("there are bytes behind the last tensor")
+            raise SafetensorError("the file has extra bytes after the last tensor")
     return {name: tensors[name] for name in entries}, metadata
 
 
 def _read_header(file: FileIO) -> dict[str, Any]:
     size = int.from_bytes(_read(file, 8), "little")
-    if size > MOST_HEADER_BYTES:
-        raise SafetensorError(f"its header has {size:,} bytes and may have {MOST_HEADER_BYTES:,}")
+    if size > MAX_HEADER_BYTES:
+        raise SafetensorError(f"its header has {size:,} bytes; the limit is {MAX_HEADER_BYTES:,}")
     try:
         header = json.loads(_read(file, size), object_pairs_hook=_named_once)
     except (ValueError, RecursionError) as error:
-        raise SafetensorError(f"its header is no JSON of use: {error}") from None
+        raise SafetensorError(f"its header is not valid JSON: {error}") from None
     if not isinstance(header, dict):
-        raise SafetensorError("its header is no object")
+        raise SafetensorError("its header is not a JSON object")
     return header
 
 
 def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object, in which no name may come twice: readers differ in which of the two counts."""
-    found: dict[str, Any] = {}
+    """Make a JSON object; refuse duplicate names, because readers differ in which one they use."""
+    entries: dict[str, Any] = {}
     for name, value in pairs:
-        if name in found:
-            raise SafetensorError(f"its header has the name {_short(name)} twice")
-        found[name] = value
-    return found
+        if name in entries:
+            raise SafetensorError(f"its header contains the name {_short(name)} twice")
+        entries[name] = value
+    return entries
 
 
 def _place(name: str, entry: Any) -> tuple[int, int, str]:
-    """Where a tensor begins and ends behind the header, once it was seen to fit its shape."""
+    """Return a tensor's begin and end, in bytes after the header, if they fit its shape."""
     try:
         dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
         numbers = [begin, end, *shape]
     except (KeyError, TypeError, ValueError):
-        raise SafetensorError(f"{_short(name)} is described by no dtype, shape and place") from None
+        raise SafetensorError(
+            f"{_short(name)} has no valid dtype, shape and data_offsets in the header"
+        ) from None
     if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
-        raise SafetensorError(f"{_short(name)} has a shape or a place of other than whole numbers")
+        raise SafetensorError(
+            f"{_short(name)}: shape and data_offsets must hold integers from 0 to 2**63 - 1"
+        )
     if not isinstance(dtype, str) or dtype not in _DTYPES:
-        raise SafetensorError(f"{_short(name)} holds {_short(str(dtype))}, which is not supported")
-    if len(shape) > _MOST_DIMENSIONS:
-        raise SafetensorError(f"{_short(name)} has {len(shape)} dimensions")
-    if prod(size for size in shape if size) >= 2**63:  # torch counts even where one of them is 0
-        raise SafetensorError(f"{_short(name)} has a shape of too many numbers")
-    if end - begin != prod(shape) * _DTYPES[dtype].itemsize:
-        raise SafetensorError(f"{_short(name)} has {end - begin} bytes, and its shape {shape}")
+        raise SafetensorError(
+            f"{_short(name)} has dtype {_short(str(dtype))}, which is unsupported"
+        )
+    if len(shape) > _MAX_DIMENSIONS:
+        raise SafetensorError(
+            f"{_short(name)} has {len(shape)} dimensions; the limit is {_MAX_DIMENSIONS}"
+        )
+    if prod(size for size in shape if size) >= 2**63:  # torch checks this even if a size is 0
+        raise SafetensorError(f"{_short(name)} has too many numbers: 2**63 or more")
+    size = prod(shape) * _DTYPES[dtype].itemsize
+    if end - begin != size:
+        raise SafetensorError(
+            f"{_short(name)} has {end - begin} bytes, but its shape and dtype need {size}"
+        )
     return begin, end, name
 
 
@@ -111,7 +122,7 @@ def _read_tensor(file: FileIO, name: str, entry: Mapping[str, Any], size: int) -
     while at < size:
         read = file.readinto(view[at:])
         if not read:
-            raise SafetensorError(f"the file ends in {_short(name)}")
+            raise SafetensorError(f"the file is truncated: it ends in {_short(name)}")
         at += read
     return content.view(_DTYPES[entry["dtype"]]).view(entry["shape"])
 
@@ -119,7 +130,7 @@ def _read_tensor(file: FileIO, name: str, entry: Mapping[str, Any], size: int) -
 def _read(file: FileIO, size: int) -> bytes:
     content = file.read(size)
     if len(content) < size:
-        raise SafetensorError("the file ends in its header")
+        raise SafetensorError("the file is truncated: it ends in its header")
     return content
 
 

@@ -6,62 +6,70 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
 from sruserve.model.errors import ModelError
-from sruserve.server.api.call import Call, Message, Receive, Send
-from sruserve.server.api.classify import ClassifyRoute
-from sruserve.server.api.completions import CompletionRoute
-from sruserve.server.api.constraints import Constraints
-from sruserve.server.api.encode import EncodeRoute
-from sruserve.server.api.endpoint import Endpoint
-from sruserve.server.api.frames import Frames
-from sruserve.server.api.kserve.http import PREFIX as KSERVE
-from sruserve.server.api.kserve.http import KServe
-from sruserve.server.api.kserve.service import Inference
-from sruserve.server.api.limits import NUMBER_BYTES, InputLimits
-from sruserve.server.api.pages import create_pages
-from sruserve.server.api.predict import PredictEndpoint
-from sruserve.server.api.routes import Routes
-from sruserve.server.api.score import ScoreRoute
-from sruserve.server.api.socket import Sockets
-from sruserve.server.api.streams.mount import PREFIX as STREAMS
-from sruserve.server.api.streams.mount import StreamMount
-from sruserve.server.api.tag import TagRoute
-from sruserve.server.connections import Connections, divide_files
+from sruserve.server.auth import Tenants
+from sruserve.server.clocks import SYSTEM_CLOCKS, Clocks
 from sruserve.server.errors import NoProcess, OriginNotAllowed, ServeError
-from sruserve.server.grpc_port import wants_grpc
-from sruserve.server.intake import Intake
+from sruserve.server.http.call import HttpCall, Message, Receive, Send
+from sruserve.server.http.connections import Connections, divide_files
+from sruserve.server.http.endpoint import HttpEndpoint
+from sruserve.server.http.intake import Intake
+from sruserve.server.http.management import create_pages
+from sruserve.server.http.origins import Origins, answer_preflight, readable
+from sruserve.server.http.page import METRICS, answer_metrics
+from sruserve.server.http.predict import PredictEndpoint
+from sruserve.server.http.probes import PATHS as PROBES
+from sruserve.server.http.probes import answer_probe
+from sruserve.server.http.streams.mount import PREFIX as STREAMS
+from sruserve.server.http.streams.mount import StreamMount
+from sruserve.server.http.v1 import create_endpoints
+from sruserve.server.kserve.grpc.port import wants_grpc
+from sruserve.server.kserve.http.openapi import router as kserve_pages
+from sruserve.server.kserve.http.routes import PREFIX as KSERVE
+from sruserve.server.kserve.http.routes import KServe
+from sruserve.server.kserve.inference import Inference
 from sruserve.server.lifecycle import Lifecycle
-from sruserve.server.metrics import connections_open
-from sruserve.server.metrics_page import PATH as METRICS
-from sruserve.server.metrics_page import MetricsPage
-from sruserve.server.origins import Origins, answer_preflight, readable
-from sruserve.server.probes import PATHS as PROBES
-from sruserve.server.probes import answer_probe
+from sruserve.server.metrics.metrics import connections_open
+from sruserve.server.metrics.page import MetricsPage
 from sruserve.server.process_limits import process_limit
 from sruserve.server.pulse import Pulse, Watched
 from sruserve.server.settings import Settings, SettingsError
-from sruserve.server.streams.opening import open_streams
+from sruserve.server.streams.opening import create_streams
+from sruserve.server.streams.service import Streams
+from sruserve.server.tasks.constraint_cache import ConstraintCache
+from sruserve.server.tasks.limits import NUMBER_BYTES, InputLimits
+from sruserve.server.tasks.table import Tasks
+from sruserve.server.websocket.connection import WebSocketEndpoint
+from sruserve.server.websocket.session import PATH as SOCKET
+from sruserve.server.websocket.session import SessionEndpoint
 
 if TYPE_CHECKING:
-    from sruserve.server.grpc_server import GrpcServer
+    from sruserve.server.kserve.grpc.server import GrpcServer
 
 log = logging.getLogger("sruserve.server")
 
 ASGI = Callable[[Message, Receive, Send], Awaitable[None]]
+OpenStreams = Callable[[Settings, Tenants, Callable[[], float]], Streams]
 
 
 class Application:
     """Serves once its lifespan has started; any ASGI server can run it."""
 
-    def __init__(self, settings: Settings, pulse: Pulse | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        pulse: Pulse | None = None,
+        clocks: Clocks = SYSTEM_CLOCKS,
+        open_streams: OpenStreams = create_streams,
+    ) -> None:
         self.settings = settings
-        self._pulse = pulse
-        self.lifecycle = Lifecycle(settings)
+        self._pulse, self._clocks, self._open_streams = pulse, clocks, open_streams
+        self.lifecycle = Lifecycle(settings, clocks)
         self.metrics = MetricsPage()
-        self._pages = create_pages(self.lifecycle)
-        self._hot: dict[str, Endpoint] = {}
+        self._pages = create_pages(self.lifecycle, SOCKET, kserve_pages)
+        self._hot: dict[str, HttpEndpoint] = {}
         self._mounts: dict[str, ASGI] = {}  # by the beginning of the paths that they serve
         limit = process_limit()
-        self.constraints = Constraints(
+        self.constraints = ConstraintCache(
             settings.max_grammar_bytes, startable=limit and limit // settings.workers
         )
         self.grpc: GrpcServer | None = None
@@ -80,7 +88,7 @@ class Application:
             try:
                 origin = self.origins.check(scope)
             except OriginNotAllowed as problem:
-                await Call(scope, receive, send).refuse(problem)
+                await HttpCall(scope, receive, send).refuse(problem)
                 return
             if origin is not None:
                 if scope["method"] == "OPTIONS":
@@ -91,13 +99,13 @@ class Application:
             route = self._hot.get(path)
             if route is not None and scope["method"] == "POST":
                 with self.lifecycle.answering:
-                    await route(Call(scope, receive, send))
+                    await route(HttpCall(scope, receive, send))
                 return
             if path == METRICS and scope["method"] == "GET":
                 try:
-                    await self.metrics.answer(send)
+                    await answer_metrics(self.metrics, send)
                 except NoProcess as problem:
-                    await Call(scope, receive, send).refuse(problem)
+                    await HttpCall(scope, receive, send).refuse(problem)
                 return
             if path in PROBES and scope["method"] == "GET":
                 await answer_probe(path, self.lifecycle, send)
@@ -122,7 +130,7 @@ class Application:
         scope.setdefault("state", {}).update(intake=self.intake, connections=self.connections)
         try:
             await self.lifecycle.start()
-            inference = self._add_routes()
+            inference = self._add_endpoints()
             await self.streams.start()
             await self._open_grpc(inference)
         except (ModelError, ServeError, SettingsError, OSError) as error:
@@ -145,7 +153,7 @@ class Application:
         if self.grpc is not None:
             yield self.grpc
 
-    def _add_routes(self) -> Inference:
+    def _add_endpoints(self) -> Inference:
         settings = self.settings
         limits = self.limits = InputLimits(
             body_bytes=settings.max_body_bytes,
@@ -159,26 +167,22 @@ class Application:
             queue_seconds=settings.queue_timeout_ms / 1000,
         )
         catalogue, tenants = self.lifecycle.catalogue, self.lifecycle.tenants
-        routes = Routes(
-            ClassifyRoute(catalogue, tenants, limits),
-            TagRoute(catalogue, tenants, limits),
-            EncodeRoute(catalogue, tenants, limits),
-            ScoreRoute(catalogue, tenants, limits),
-            CompletionRoute(
-                catalogue, tenants, limits, settings.sse_ping_seconds, self.constraints
-            ),
-        )
-        predict = PredictEndpoint(tenants, routes.classify, settings.max_batch_tokens)
-        self._hot = {route.path: route for route in (*routes, predict)}
-        self.streams = open_streams(settings, tenants)
+        tasks = self.tasks = Tasks.create(catalogue, limits, self.constraints)
+        endpoints = create_endpoints(tasks, tenants, settings.sse_ping_seconds)
+        predict = PredictEndpoint(tenants, tasks.classify, settings.max_batch_tokens)
+        self._hot = {**endpoints, predict.path: predict}
+        self.streams = self._open_streams(settings, tenants, self._clocks.monotonic)
         self.lifecycle.repository.on_end += [self.streams.end, self.constraints.end]
+        by_task = {endpoint.task: endpoint for endpoint in endpoints.values()}
         self._mounts[STREAMS] = StreamMount(
-            lambda kind: kind(self.streams, catalogue, tenants, limits, routes), self._pages
+            lambda kind: kind(self.streams, catalogue, tenants, limits, tasks, by_task), self._pages
         )
-        inference = Inference(self.lifecycle, routes, self.streams, limits)
+        inference = Inference(self.lifecycle, tasks, self.streams, limits)
         self._mounts[KSERVE] = KServe(tenants, inference, limits)
-        self._sockets = Sockets(
-            Frames(catalogue, tenants, routes), self.origins, max(1, self.connections.most // 2)
+        self._sockets = WebSocketEndpoint(
+            SessionEndpoint(catalogue, tenants, tasks),
+            self.origins,
+            max(1, self.connections.most // 2),
         )
         self.lifecycle.on_drain.append(self._sockets.drain)
         return inference
@@ -188,7 +192,7 @@ class Application:
             # gRPC's core writes a line for each call with headers that cannot be
             os.environ.setdefault("GRPC_VERBOSITY", "NONE")
             # what it needs is not always installed
-            from sruserve.server.grpc_server import GrpcServer
+            from sruserve.server.kserve.grpc.server import GrpcServer
 
             most = self._grpc_connections
             self.grpc = GrpcServer(self.settings, self.lifecycle, inference, most)

@@ -49,6 +49,7 @@ ServeError
 │   ├── NoProcess               503  no_process
 │   ├── StoreUnavailable        503  store_unavailable
 │   ├── StreamsNeedRedis        501  streams_need_redis
+│   ├── GrammarsNeedLlguidance  501  grammars_need_llguidance
 │   └── DeadlineExceeded        504  deadline_exceeded
 └── EngineFailure               500  engine_failure
 """
@@ -434,6 +435,17 @@ class StreamsNeedRedis(Refused):
     usual = (
         "this server has several workers and no store that they share: continue with state tokens, "
         "or ask the operator to set SRUSERVE_STORE"
+    )
+
+
+class GrammarsNeedLlguidance(Refused):
+    """The library that follows regular expressions and schemas is not installed."""
+
+    status, code, retry = 501, "grammars_need_llguidance", False
+
+    usual = (
+        "regular expressions and schemas need llguidance, which this server does not have: leave "
+        "them out, or ask the operator to install sruserve[grammars]"
     )
 
 

@@ -14,24 +14,24 @@ from typing import Any
 
 from sruserve import __version__
 from sruserve.kernels import kernel_name
-from sruserve.server.api.catalogue import Catalogue
-from sruserve.server.device import choose_device, prepare_gpu
-from sruserve.server.discovery import find_models
+from sruserve.server.auth import Tenants
+from sruserve.server.clocks import SYSTEM_CLOCKS, Clocks
 from sruserve.server.ending import FORCE_SECONDS, LAST_WORDS_SECONDS, end_after, leaving_at_once
 from sruserve.server.errors import faults
-from sruserve.server.loading import Loader
-from sruserve.server.metrics import describe_build
-from sruserve.server.offload import in_own_thread
-from sruserve.server.repository import Repository
+from sruserve.server.metrics.metrics import describe_build
+from sruserve.server.offload import run_in_thread
+from sruserve.server.repository.catalogue import Catalogue
+from sruserve.server.repository.device import choose_device, prepare_gpu
+from sruserve.server.repository.discovery import find_models
+from sruserve.server.repository.loader import Loader
+from sruserve.server.repository.repository import Repository
 from sruserve.server.settings import (
     Settings,
     api_keys,
     dtypes_by_model,
-    master_keys,
-    parse_keys,
+    key_ring,
 )
-from sruserve.server.state_token import StateSealer
-from sruserve.server.tenants import Tenants
+from sruserve.server.state.token import StateSealer
 
 log = logging.getLogger("sruserve.server")
 
@@ -55,9 +55,9 @@ class Lifecycle:
     on_drain: called when no more work is to be taken.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self.repository = Repository(settings)
-        self.tenants = Tenants(api_keys(settings), settings.tenant_stream_bytes)
+    def __init__(self, settings: Settings, clocks: Clocks = SYSTEM_CLOCKS) -> None:
+        self.repository, self._clocks = Repository(settings), clocks
+        self.tenants = Tenants(api_keys(settings), settings.tenant_stream_bytes, clocks.monotonic)
         self.started_at = int(time.time())
         self.ready = False
         self.draining = False
@@ -88,15 +88,16 @@ class Lifecycle:
         paths = find_models(self._settings)
         dtypes = dtypes_by_model(self._settings, [path.name for path in paths])
         sealer = StateSealer(
-            parse_keys(master_keys(self._settings)),
+            key_ring(self._settings),
             self._settings.state_ttl_seconds,
-            self._settings.max_token_bytes,
+            self._settings.max_state_token_bytes,
+            self._clocks.epoch,
         )
-        device = choose_device(self._settings.device)
         with leaving_at_once():
+            device = choose_device(self._settings.device)
             if device.type == "cuda":
                 prepare = partial(prepare_gpu, self._settings, paths, dtypes, device)
-                device = await in_own_thread("GPU", prepare)
+                device = await run_in_thread("GPU", prepare)
             loader = Loader(self._settings, device, sealer, self.tenants.anonymous)
             await self.repository.open(loader, paths)
         describe_build(__version__, kernel_name(device))
@@ -151,7 +152,7 @@ class Lifecycle:
             end_after(self._settings.drain_seconds + FORCE_SECONDS)
         elif number == signal.SIGINT and not self._hurried:  # a second Ctrl-C does not wait
             self._hurried = True
-            loop.call_soon_threadsafe(self.repository.hurry)
+            loop.call_soon_threadsafe(self.repository.stop_now)
         elif number == signal.SIGINT:
             then(number, frame)
 

@@ -19,6 +19,7 @@ from itertools import count
 from typing import Any, Protocol, TypeVar
 
 from sruserve.server.errors import NoProcess, faults
+from sruserve.server.unheard import forget_error
 
 T = TypeVar("T")
 
@@ -100,6 +101,9 @@ class Offload:
             await (work.done if waiter is None else waiter.wait(work.done))
             result: T = work.done.result()
             return result
+        except asyncio.CancelledError:
+            forget_error(work.done)
+            raise
         finally:
             await _end_of(work.through)
 
@@ -187,7 +191,7 @@ async def _end_of(through: Future[None]) -> None:
 POOL = Offload(THREADS)
 
 
-async def off_loop(
+async def offload(
     long: bool,
     work: Callable[..., T],
     *given: Any,
@@ -204,7 +208,7 @@ async def off_loop(
     return await pool.run(partial(work, *given), cost, owner.get(), caller)
 
 
-async def in_own_thread(name: str, work: Callable[[], T]) -> T:
+async def run_in_thread(name: str, work: Callable[[], T]) -> T:
     """Do what takes minutes, such as loading a model, on a thread of its own, or `NoProcess`."""
     loop = asyncio.get_running_loop()
     done: Future[T] = loop.create_future()
@@ -220,6 +224,7 @@ async def in_own_thread(name: str, work: Callable[[], T]) -> T:
             outcome = partial(done.set_exception, error)
         with suppress(RuntimeError):  # the loop is closed: a second signal did not wait
             loop.call_soon_threadsafe(tell, outcome)
+        del outcome  # it may hold an error, whose traceback holds this frame
 
     # a daemon, because a process that is told to end at once must not wait for it
     thread = threading.Thread(target=run, name=name, daemon=True)
@@ -227,4 +232,8 @@ async def in_own_thread(name: str, work: Callable[[], T]) -> T:
         thread.start()
     except RuntimeError:
         raise NoProcess from None
-    return await done
+    try:
+        return await done
+    except asyncio.CancelledError:
+        forget_error(done)
+        raise

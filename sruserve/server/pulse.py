@@ -91,14 +91,25 @@ class Watchdog:
     def __init__(self, patience_seconds: float) -> None:
         self._patience_seconds = patience_seconds
         self._silence: Silence
-        self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
+        self._watches = self._told = False
 
     def beat(self) -> None:
-        """The event loop runs. It is watched from its first beat on."""
-        if not self._thread.is_alive():
+        """The event loop runs. It is watched from its first beat on, or when a thread is there."""
+        if not self._watches:
             self._silence = Silence(time.monotonic())
-            self._thread.start()
+            self._start()
         self._silence.heard()
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            if not self._told:
+                log.error("no thread can be started to watch the event loop; trying again")
+            self._told = True
+        else:
+            self._watches = True
 
     def _run(self) -> None:
         while self._silence.look(time.monotonic()) <= self._patience_seconds:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
-from sruserve.server.discovery import find_models
 from sruserve.server.ending import (
     CLOSE_SECONDS,
     FAILED,
@@ -25,15 +24,16 @@ from sruserve.server.ending import (
     leave,
     leaving_at_once,
 )
-from sruserve.server.grpc_port import hold_port, wants_grpc
+from sruserve.server.http.uvicorn_http import HttpProtocol
+from sruserve.server.kserve.grpc.port import hold_port, wants_grpc
 from sruserve.server.logs import log_config
-from sruserve.server.metric_files import VARIABLE, EndedWorkers, MetricFolder, keep_files_whole
-from sruserve.server.protocol import Protocol
+from sruserve.server.metrics.files import VARIABLE, EndedWorkers, MetricFolder, keep_files_whole
 from sruserve.server.pulse import Pulse, Watchdog
-from sruserve.server.settings import Settings, SettingsError, dtypes_by_model, master_keys
+from sruserve.server.repository.discovery import find_models
+from sruserve.server.settings import Settings, SettingsError, dtypes_by_model, state_keys
 from sruserve.server.supervision import Patience
 from sruserve.server.supervisor import Supervisor
-from sruserve.server.websocket_protocol import WebSocketProtocol
+from sruserve.server.websocket.uvicorn_websocket import WebSocketProtocol
 
 if TYPE_CHECKING:
     from sruserve.server.app import Application
@@ -85,7 +85,7 @@ def serve(settings: Settings) -> int:
     if settings.state_keys is None:
         log.info("SRUSERVE_STATE_KEYS is not set: returned states end with this server")
         # made here, not in the workers: all of them must have the same
-        settings = settings.model_copy(update={"state_keys": master_keys(settings)})
+        settings = settings.model_copy(update={"state_keys": state_keys(settings)})
     log.info("starting on http://%s:%d", f"[{host}]" if ":" in host else host, port)
     with listener, grpc_holder or nullcontext():
         if settings.workers > 1:
@@ -112,7 +112,7 @@ def uvicorn_config(settings: Settings, pulse: Pulse) -> uvicorn.Config:
 def connections(settings: Settings) -> dict[str, Any]:
     """How uvicorn speaks with clients."""
     return {
-        "http": Protocol,
+        "http": HttpProtocol,
         "ws": WebSocketProtocol,
         "ws_max_size": settings.max_body_bytes,
         "ws_per_message_deflate": False,  # a short message may be one of many megabytes

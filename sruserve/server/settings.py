@@ -1,7 +1,5 @@
 """What an operator may set: `max_batch_tokens` is `SRUSERVE_MAX_BATCH_TOKENS`, and so on."""
 
-import base64
-import binascii
 import difflib
 import os
 import re
@@ -22,12 +20,16 @@ from pydantic import (
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from sruserve.model.names import DType
-from sruserve.server.tenants import STREAM_BYTES, KeyEntry, read_keys
+from sruserve.server.auth import STREAM_BYTES, KeyEntry, read_keys
+from sruserve.server.key_ring import KeyRing
 
 PREFIX = "SRUSERVE_"
 _TEN_YEARS = 10 * 366 * 24 * 3600
 _C_INT = 2**31 - 1  # gRPC's core has no greater limits; its times are milliseconds
 _DEVICES = re.compile(r"auto|cpu|cuda(:\d{1,3})?", re.ASCII)
+
+
+_FORMER_NAMES = {"max_token_bytes": "max_state_token_bytes"}
 
 
 class SettingsError(ValueError):
@@ -47,8 +49,8 @@ class Settings(BaseSettings):
         8001,
         ge=0,
         le=65535,
-        description="TCP port of KServe v2 over gRPC; 0 takes a free one; `off`: none, as where "
-        "`sruserve[grpc]` is not installed.",
+        description="TCP port of KServe v2 over gRPC; 0 takes a free one; `off` disables gRPC, as "
+        "if `sruserve[grpc]` were not installed.",
     )
     models: Path | None = Field(
         None,
@@ -56,8 +58,8 @@ class Settings(BaseSettings):
     )
     model_folders: tuple[Path, ...] = Field(
         (),
-        description="Model folders to serve, as a JSON list; wins over `SRUSERVE_MODELS`. "
-        "The arguments of `sruserve serve` set it.",
+        description="Model folders to serve, as a JSON list; overrides `SRUSERVE_MODELS`. The "
+        "arguments of `sruserve serve` set it.",
     )
     model_control: bool = Field(
         False,
@@ -71,14 +73,14 @@ class Settings(BaseSettings):
         60,
         ge=5,
         le=86_400,
-        description="How long a worker may give no sign of life before it is killed and replaced; "
-        "a server of one worker ends then. Also how long an engine or the gRPC server may be dead; "
-        "ten times as long for a single step.",
+        description="How long a worker may not respond before it is killed and replaced; a server "
+        "of one worker ends then. Also how long an engine or the gRPC server may be "
+        "dead; ten times as long for a single step.",
     )
     device: str = Field(
         "auto",
-        description="Where to compute: `cpu`, `cuda` (the first GPU), `cuda:1` and so on; `auto`: "
-        "the first GPU if the kernels can run on it, else the CPU.",
+        description="Device to compute on: `cpu`, `cuda` (the first GPU), `cuda:1` and so on; "
+        "`auto`: the first GPU if the kernels can run on it, otherwise the CPU.",
     )
     dtype: DType | dict[str, DType] | None = Field(
         None,
@@ -92,8 +94,9 @@ class Settings(BaseSettings):
     )
     gpu_memory_bytes: NonNegativeInt = Field(
         0,
-        description="Most GPU memory of one worker, all its models together; 0: 90 % of what is "
-        "free when it starts; of several workers each its part of 90 % of all.",
+        description="Most GPU memory of one worker, for all its models together; 0: 90 % of the "
+        "memory that is free at startup, or with several workers an equal part of 90 % "
+        "of all.",
     )
     threads: NonNegativeInt = Field(
         0,
@@ -108,15 +111,15 @@ class Settings(BaseSettings):
 
     max_batch_tokens: PositiveInt = Field(
         4096,
-        description="Most tokens in one forward pass; fewer where they take more than 50 ms.",
+        description="Most tokens in one forward pass; fewer if they take more than 50 ms.",
     )
     max_queue_requests: PositiveInt = Field(
         1024, description="Requests that may wait, per model and worker, before more get 429."
     )
     max_queue_bytes: PositiveInt = Field(
         64 << 20,
-        description="Bytes of request bodies that may wait, per model and worker; also of those "
-        "that are still received, per worker, beside 16 KiB of each connection.",
+        description="Bytes of request bodies that may wait, per model and worker; also of bodies "
+        "that are still arriving, per worker, without 16 KiB of each connection.",
     )
     queue_timeout_ms: NonNegativeInt = Field(
         0,
@@ -124,19 +127,21 @@ class Settings(BaseSettings):
         description="Longest wait of a request before its first step, then 504; 0: no limit.",
     )
     burst: PositiveInt = Field(
-        16, le=1024, description="Most decode steps in a row before new requests are looked at."
+        16,
+        le=1024,
+        description="Most decode steps in a row before the scheduler looks at new requests.",
     )
     flush_ms: PositiveInt = Field(
         10, le=60_000, description="Shortest time between two events of one completion stream."
     )
     flush_max_ms: PositiveInt = Field(
-        50, le=60_000, description="What that time grows to when many streams are open."
+        50, le=60_000, description="The longest that this time grows to when many streams are open."
     )
     max_grammar_bytes: PositiveInt = Field(
         512 << 20,
         description="Memory of the processes that compile and follow regular expressions and JSON "
-        "schemas, together and per worker, before requests with other ones, and with the largest, "
-        "get 429.",
+        "schemas, together and per worker. Beyond it, requests with new ones, and with "
+        "the largest, get 429.",
     )
     state_pool_bytes: PositiveInt = Field(
         256 << 20,
@@ -145,12 +150,12 @@ class Settings(BaseSettings):
     )
     state_host_bytes: NonNegativeInt = Field(
         1 << 30,
-        description="Host memory for the states of idle streams that the pool has no room for, per "
-        "model and worker, pinned on a GPU; none is taken before it is needed.",
+        description="Host memory for the states of idle streams that do not fit into the pool, per "
+        "model and worker, pinned on a GPU; allocated only when needed.",
     )
 
     max_body_bytes: PositiveInt = Field(
-        8 << 20, le=_C_INT, description="Longest request body, else 413."
+        8 << 20, le=_C_INT, description="Longest request body, otherwise 413."
     )
     max_input_bytes: PositiveInt = Field(
         1 << 20,
@@ -171,19 +176,21 @@ class Settings(BaseSettings):
         100_000,
         description="Most tokens that one request may ask for: `max_tokens` times its completions.",
     )
-    max_token_bytes: PositiveInt = Field(1 << 20, description="Longest state token, in bytes.")
+    max_state_token_bytes: PositiveInt = Field(
+        1 << 20, description="Longest state token, in bytes."
+    )
 
     api_keys: SecretStr | None = Field(
         None,
-        description="API keys that clients must send: `tenant:key`, separated by commas, or a "
-        "JSON list as in `SRUSERVE_API_KEYS_FILE`. Unset, and no file: everybody may use the "
-        "server.",
+        description="API keys that clients must send: `tenant:key`, separated by commas, or a JSON "
+        "list as in `SRUSERVE_API_KEYS_FILE`. If this and the file are unset, every "
+        "client may use the server.",
     )
     api_keys_file: Path | None = Field(
         None,
-        description="File with a JSON list of `tenant`, `key` and, if you like, "
-        "`requests_per_second`, `steps_per_second`, `state_bytes` (limits of one worker) and "
-        "`priority`.",
+        description="File with a JSON list of `tenant`, `key` and, optionally, "
+        "`requests_per_second`, `steps_per_second`, `state_bytes` (limits of one "
+        "worker) and `priority`.",
     )
     state_keys: SecretStr | None = Field(
         None,
@@ -197,9 +204,9 @@ class Settings(BaseSettings):
 
     store: SecretStr | None = Field(
         None,
-        description="Where server-held streams live: `redis://…` or `rediss://…`, so that every "
-        "replica serves them and a restart loses none; needs `SRUSERVE_STATE_KEYS`. Unset: in the "
-        "memory of a server with one worker.",
+        description="Redis that stores server-held streams, so that every replica serves them "
+        "and a restart loses none: `redis://…` or `rediss://…`; needs `SRUSERVE_STATE_KEYS`. "
+        "Unset: the memory of a server with one worker.",
     )
     stream_idle_seconds: PositiveInt = Field(
         1800,
@@ -207,38 +214,37 @@ class Settings(BaseSettings):
         description="How long a server-held stream lives without a step; clients may ask for less.",
     )
     stream_checkpoints: PositiveInt = Field(
-        8, le=256, description="Last states of a server-held stream that it can be rewound to."
+        8, le=256, description="Number of last states that a server-held stream can be rewound to."
     )
     stream_bytes: PositiveInt = Field(
         256 << 20,
-        description="Host memory of a worker for what its server-held streams hold beside their "
-        "states: replies, states from tokens, and 1 KiB for each stream and each state. Each "
-        "tenant of the API keys has a part of its own. With several tenants also the memory of a "
-        "Redis that does not say how much it has.",
+        description="Host memory of a worker for the data of its server-held streams besides their "
+        "states: replies, states from tokens, and 1 KiB for each stream and each state. "
+        "Each tenant of the API keys has a part of its own. With several tenants, also "
+        "the assumed memory of a Redis that does not report its memory.",
     )
     tenant_stream_bytes: PositiveInt = Field(
         STREAM_BYTES,
-        description="Most bytes that the server-held streams of one tenant may take with all that "
-        "belongs to them, unless its API key has `state_bytes`; without API keys, those of "
-        "everybody. Of one worker, or in Redis.",
+        description="Most bytes that the server-held streams of one tenant may take with "
+        "everything that belongs to them, unless its API key has `state_bytes`; without API keys, "
+        "those of all clients. Of one worker, or in Redis.",
     )
 
     max_connections: PositiveInt = Field(
         4096,
-        description="Most open HTTP and WebSocket connections of a worker, one address at most "
-        "half of them; less where the limit of open files is too low. When there are more, the "
-        "longest idle one is closed.",
+        description="Most open HTTP and WebSocket connections of a worker, at most half of them "
+        "from one address; fewer if the limit of open files is too low. Beyond it, the "
+        "connection that has been idle longest is closed.",
     )
     receive_grace_seconds: float = Field(
         10.0,
         gt=0,
-        description="How long a request, or a message of a WebSocket or of gRPC, may take in any "
-        "case.",
+        description="Time that a request, or a message of a WebSocket or of gRPC, may always take.",
     )
     receive_bytes_per_second: PositiveInt = Field(
         16 << 10,
-        description="Least rate at which its bytes have to come after that, else 408. Over gRPC "
-        "the longest message has that time, up to 30 s.",
+        description="Lowest rate at which its bytes must arrive after that, otherwise 408. Over "
+        "gRPC, the longest message has that time, up to 30 s.",
     )
     allowed_origins: str | None = Field(
         None,
@@ -253,7 +259,8 @@ class Settings(BaseSettings):
     keep_alive_seconds: PositiveInt = Field(
         75,
         le=_C_INT // 1000,
-        description="How long a connection stays open that is idle, or takes nothing of its reply.",
+        description="How long a connection stays open while it is idle, or reads nothing of its "
+        "reply.",
     )
     drain_seconds: NonNegativeInt = Field(
         20, le=86_400, description="After SIGTERM, how long running requests may take to finish."
@@ -279,7 +286,7 @@ class Settings(BaseSettings):
     @classmethod
     def _keys_are_keys(cls, value: SecretStr | None) -> SecretStr | None:
         if value is not None:
-            parse_keys(value)
+            KeyRing.parse(value.get_secret_value())
         return value
 
     @field_validator("api_keys")
@@ -305,9 +312,9 @@ class Settings(BaseSettings):
             raise ValueError("should begin with redis:// or rediss://")
         if find_spec("redis") is None:
             raise ValueError("needs the extra 'redis': pip install 'sruserve[redis]'")
-        from sruserve.server.streams.redis_link import check_address  # the extra `redis` is there
+        from sruserve.server.redis_pool import redis_pool  # the extra `redis` is there
 
-        check_address(value.get_secret_value())
+        redis_pool(value.get_secret_value())
         if "state_keys" in info.data and info.data["state_keys"] is None:
             raise ValueError(
                 f"needs {variable_name('state_keys')}: what it holds is encrypted under keys that "
@@ -370,37 +377,23 @@ def api_keys(settings: Settings) -> list[KeyEntry]:
         raise SettingsError(f"{variable_name('api_keys')}: {error}") from None
 
 
-def master_keys(settings: Settings) -> SecretStr:
+def state_keys(settings: Settings) -> SecretStr:
     """The operator's keys, or else a random one, which nobody else has."""
-    if settings.state_keys is not None:
-        return settings.state_keys
-    return SecretStr(base64.b64encode(os.urandom(32)).decode())
+    return settings.state_keys or SecretStr(KeyRing.random_key())
 
 
-def parse_keys(keys: SecretStr) -> list[bytes]:
-    """The 32-byte keys in `keys`, in order. Messages never repeat a key."""
-    return [_parse_key(part.strip()) for part in keys.get_secret_value().split(",")]
-
-
-def _parse_key(text: str) -> bytes:
-    try:
-        if len(text) == 64:
-            return bytes.fromhex(text)
-        padded = text.replace("-", "+").replace("_", "/") + "=" * (-len(text) % 4)
-        key = base64.b64decode(padded, validate=True)
-    except (ValueError, binascii.Error):
-        key = b""
-    if len(key) != 32:
-        raise ValueError(
-            "every key must be 32 bytes in base64 or hex; `openssl rand -base64 32` makes one"
-        )
-    return key
+def key_ring(settings: Settings) -> KeyRing:
+    """What states and the store's records are sealed under."""
+    return KeyRing.parse(state_keys(settings).get_secret_value())
 
 
 def load_settings(**given: Any) -> Settings:
     """Settings from the environment; `given` wins. Raises `SettingsError` for what is wrong."""
     for variable in sorted(os.environ):
         name = variable.removeprefix(PREFIX).lower()
+        if variable.startswith(PREFIX) and name in _FORMER_NAMES:
+            _take_former(variable, _FORMER_NAMES[name], given)
+            continue
         if variable.startswith(PREFIX) and name not in Settings.model_fields:
             close = difflib.get_close_matches(name, Settings.model_fields, n=1)
             hint = f"; did you mean {variable_name(close[0])}?" if close else ""
@@ -418,6 +411,14 @@ def load_settings(**given: Any) -> Settings:
             raise SettingsError(str(error)) from None
         variable = variable_name(named)
         raise SettingsError(f"{variable}={os.environ.get(variable)}: should be JSON") from None
+
+
+def _take_former(variable: str, field: str, given: dict[str, Any]) -> None:
+    """Give a setting the value that the environment has under its former name."""
+    if os.environ.get(variable_name(field)):
+        raise SettingsError(f"{variable} is the former name of {variable_name(field)}: unset it")
+    if os.environ[variable]:
+        given.setdefault(field, os.environ[variable])
 
 
 def _is_json(variable: str) -> bool:

@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from sruserve.server.ending import FAILED, STOPPED, heeded
-from sruserve.server.metric_files import EndedWorkers
+from sruserve.server.metrics.files import EndedWorkers
 from sruserve.server.supervision import LOOK_SECONDS, Do, Patience, Supervision
 
 log = logging.getLogger("sruserve.server")

@@ -1,4 +1,4 @@
-"""What the benches report is right; that they run at all is tried by `--quick`."""
+"""The reports of the benchmarks are right; `--quick` shows that they run."""
 
 import json
 import math
@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from bench.archive import keep
-from bench.machine import machine_class
-from bench.report import Report
-from bench.samples import Samples, in_turn, interleave
-from bench.tables import markdown_table, number, text_table
-from bench.targets import Check, Target
+from bench.report.machine import machine_class
+from bench.report.report import Report
+from bench.report.results import write_results
+from bench.report.samples import Samples, in_turn, interleave
+from bench.report.tables import markdown_table, number, text_table
+from bench.report.targets import Check, Target
 
 
 def test_a_quantile_lies_between_its_neighbours() -> None:
@@ -43,21 +43,21 @@ def test_a_ratio_is_taken_round_by_round() -> None:
 def test_candidates_take_turns_and_every_second_round_goes_backwards() -> None:
     assert in_turn("abc", 0) == "abc"
     assert in_turn("abc", 1) == "cba"
-    found = interleave({"a": lambda: None, "b": lambda: None}, 3, "ns", 1e9)
-    assert {name: len(samples.values) for name, samples in found.items()} == {"a": 3, "b": 3}
-    assert found["a"].unit == "ns"
+    samples = interleave({"a": lambda: None, "b": lambda: None}, 3, "ns", 1e9)
+    assert {name: len(samples.values) for name, samples in samples.items()} == {"a": 3, "b": 3}
+    assert samples["a"].unit == "ns"
 
 
 @pytest.mark.parametrize(
     ("target", "value", "met"),
     [
-        (Target(least=3), 3.0, True),
-        (Target(least=3), 2.999, False),
-        (Target(most=0.2), 0.21, False),
-        (Target(least=0.9, most=1.1), 1.0, True),
-        (Target(least=0.9, most=1.1), 1.2, False),
-        (Target(least=0.9), math.nan, False),
-        (Target(most=0.9), math.nan, False),
+        (Target(minimum=3), 3.0, True),
+        (Target(minimum=3), 2.999, False),
+        (Target(maximum=0.2), 0.21, False),
+        (Target(minimum=0.9, maximum=1.1), 1.0, True),
+        (Target(minimum=0.9, maximum=1.1), 1.2, False),
+        (Target(minimum=0.9), math.nan, False),
+        (Target(maximum=0.9), math.nan, False),
         (Target(), 5.0, None),
     ],
 )
@@ -83,8 +83,8 @@ def test_tables_line_up() -> None:
 
 def _report(quick: bool) -> Report:
     report = Report("stack", ("no-such-package",), quick)
-    report.measured("one step", {"ours": Samples((1.0, 2.0, 3.0), "ms")})
-    report.check("theirs / ours", 4.0, "x", Target(least=3))
+    report.add_case("one step", {"ours": Samples((1.0, 2.0, 3.0), "ms")})
+    report.check("theirs / ours", 4.0, "x", Target(minimum=3))
     return report
 
 
@@ -92,14 +92,14 @@ def test_a_report_ends_in_one_json_line_and_is_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _report(quick=False).finish(tmp_path)
-    told = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert told["machine"]["no-such-package"] == "not installed"
-    assert told["cases"]["one step"]["ours"]["median"] == 2.0
-    assert told["checks"] == [
+    output = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert output["machine"]["no-such-package"] == "not installed"
+    assert output["cases"]["one step"]["ours"]["median"] == 2.0
+    assert output["checks"] == [
         {"what": "theirs / ours", "value": 4.0, "unit": "x", "target": "≥ 3", "met": True}
     ]
-    kept = tmp_path / f"stack-{machine_class(told['machine'])}.json"
-    assert json.loads(kept.read_text()) == told
+    path = tmp_path / f"stack-{machine_class(output['machine'])}.json"
+    assert json.loads(path.read_text()) == output
     assert "| theirs / ours | 4.00 x | ≥ 3 | yes |" in (tmp_path / "README.md").read_text()
 
 
@@ -110,11 +110,11 @@ def test_a_quick_report_is_not_kept(tmp_path: Path) -> None:
 
 def test_what_people_wrote_around_the_tables_stays(tmp_path: Path) -> None:
     machine = {"processor": "A (R) CPU", "cores": 2, "kernel": "c-avx2"}
-    whole = {"bench": "stack", "machine": machine, "checks": [], "cases": {}}
-    assert keep(whole, tmp_path).name == "stack-a-r-cpu-2-cores-avx2.json"
+    findings = {"bench": "stack", "machine": machine, "checks": [], "cases": {}}
+    assert write_results(findings, tmp_path).name == "stack-a-r-cpu-2-cores-avx2.json"
     page = tmp_path / "README.md"
     page.write_text(page.read_text() + "\nWhy one target is missed.\n")
-    keep(whole | {"bench": "serve"}, tmp_path)
+    write_results(findings | {"bench": "serve"}, tmp_path)
     text = page.read_text()
     assert text.count("Why one target is missed.") == 1
     assert text.count("## stack · A (R) CPU, 2 cores") == 1
@@ -124,9 +124,9 @@ def test_what_people_wrote_around_the_tables_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "option"),
     [
-        ("bench.stack", "--quick"),
+        ("bench.cpu.__main__", "--quick"),
         ("bench.serve.__main__", "--quick"),
-        ("bench.serve.soak", "--minutes"),
+        ("bench.serve.soak.__main__", "--minutes"),
         ("bench.serve.compare", "--quick"),
     ],
 )
@@ -136,6 +136,6 @@ def test_help_teaches_without_the_peers_installed(
     monkeypatch.setattr(sys, "argv", ["bench", "--help"])
     with pytest.raises(SystemExit, match="0"):
         import_module(module).main()
-    told = capsys.readouterr().out
-    assert option in told
-    assert f"python -m {module.removesuffix('.__main__')}" in told
+    output = capsys.readouterr().out
+    assert option in output
+    assert f"python -m {module.removesuffix('.__main__')}" in output

@@ -12,12 +12,13 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from sruserve.server.metrics import (
+from sruserve.server.metrics.metrics import (
     EngineMetrics,
     RouteMetrics,
     StateMetrics,
     StreamMetrics,
     describe_build,
+    first_character,
     render,
 )
 
@@ -49,7 +50,7 @@ def exported() -> dict[str, set[str]]:
     """The labels of every sample on `/metrics`, of a server with one model."""
     EngineMetrics("dashboard-test").states("pool", 0, 0)
     requests = RouteMetrics("dashboard-test", "/v1/completions")
-    requests.first_character(0.001)
+    first_character("dashboard-test", 0.001)
     requests.finish("refused", 0.001, "overloaded")
     StateMetrics("dashboard-test").rejected("state_expired")
     StreamMetrics("dashboard-test")

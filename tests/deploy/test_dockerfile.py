@@ -125,9 +125,9 @@ def test_the_images_set_only_settings_that_exist_and_leave_the_models_unset() ->
     ("target", "lacks"),
     [
         ("cpu", {}),
-        ("cpu", {"sruserve.kernels.cpu.available": lambda: False}),
+        ("cpu", {"sruserve.kernels.cpu.library.available": lambda: False}),
         ("gpu", {}),
-        ("gpu", {"sruserve.kernels.cpu.available": lambda: False}),
+        ("gpu", {"sruserve.kernels.cpu.library.available": lambda: False}),
         ("gpu", {"torch.version.cuda": None}),
         ("gpu", {"sruserve.kernels.devices.missing_triton": lambda: "no Triton"}),
     ],
@@ -140,7 +140,7 @@ def test_an_image_that_lacks_what_it_runs_with_is_not_built(
     stage = stages()[f"{target}-environment"]
     (command,) = [a for name, a in stage if name == "RUN" and "cpu.available()" in a]
     there = {
-        "sruserve.kernels.cpu.available": lambda: True,
+        "sruserve.kernels.cpu.library.available": lambda: True,
         "torch.version.cuda": "13.0",
         "sruserve.kernels.devices.missing_triton": lambda: "",
     }

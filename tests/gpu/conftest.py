@@ -1,4 +1,4 @@
-"""What needs an NVIDIA GPU; collected elsewhere only when Triton's interpreter is asked for."""
+"""Tests that need an NVIDIA GPU or, with TRITON_INTERPRET=1, Triton's interpreter."""
 
 import pytest
 import torch

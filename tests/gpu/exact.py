@@ -1,4 +1,4 @@
-"""What "the same" means: bit for bit on a GPU, close under the interpreter."""
+"""Equality of results: bit for bit on a GPU, close under the interpreter."""
 
 import torch
 from torch import Tensor

@@ -1,12 +1,12 @@
-"""Captured bursts: a replay gives what the same steps give one by one, in any company."""
+"""Captured bursts: a replay equals the same single steps, for any other streams."""
 
 from typing import Any
 
 import pytest
 import torch
 
-from sruserve.kernels.graphs import Bursts, Eager
-from sruserve.kernels.slots import WINDOW, Slots, Streams
+from sruserve.kernels.graphs import Eager, GraphedDecode
+from sruserve.kernels.slots import WINDOW, DecodeInputs, Slots
 from sruserve.model.folder import Model
 from tests.gpu.exact import assert_same
 from tests.support import random_model
@@ -31,7 +31,7 @@ def model(
     return random_model(folder, dtype=request.param, device=device, **sizes)
 
 
-def some_streams(count: int, steps: int) -> Streams:
+def some_streams(count: int, steps: int) -> DecodeInputs:
     """Streams with every kind of sampling, half of them in place, some from zeros."""
     g = torch.Generator().manual_seed(count)
     order = torch.randperm(ROWS, generator=g)
@@ -39,7 +39,7 @@ def some_streams(count: int, steps: int) -> Streams:
     source[::2] = target[::2]
     source[1::5] = -1
     kind = torch.arange(count)
-    return Streams(
+    return DecodeInputs(
         tokens=torch.randint(0, 95, (count,), generator=g),
         source=source,
         target=target,
@@ -53,10 +53,14 @@ def some_streams(count: int, steps: int) -> Streams:
     )
 
 
-def bursts(model: Model, states: torch.Tensor, most: int, eager: bool = False) -> Bursts:
+def bursts(
+    model: Model, states: torch.Tensor, max_streams: int, eager: bool = False
+) -> GraphedDecode:
     decoder = model.network.decoder(states)
     assert decoder is not None
-    return Bursts(decoder.step, states.device, most, 16, Eager(states.device) if eager else None)
+    return GraphedDecode(
+        decoder.step, states.device, max_streams, 16, Eager(states.device) if eager else None
+    )
 
 
 def fresh_states(model: Model) -> torch.Tensor:
@@ -72,14 +76,14 @@ def test_a_replay_equals_the_same_steps_without_a_graph(model: Model, count: int
         count = min(count, 3)
     steps = 13 if model.network.device.type == "cuda" else 2
     streams = some_streams(count, steps)
-    found = []
+    results = []
     for eager in (True, False):
         states = fresh_states(model)
         runs = bursts(model, states, count, eager)
         states.copy_(fresh_states(model))
-        found.append((runs.run(streams, steps), states))
-    assert torch.equal(found[0][0], found[1][0])
-    assert_same(found[0][1], found[1][1])
+        results.append((runs.run(streams, steps), states))
+    assert torch.equal(results[0][0], results[1][0])
+    assert_same(results[0][1], results[1][1])
 
 
 def test_a_stream_alone_gets_the_text_that_it_gets_in_company(model: Model) -> None:

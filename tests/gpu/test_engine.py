@@ -4,6 +4,8 @@ In float32 these run under the interpreter, too.
 """
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable, Coroutine, Iterator
 from functools import wraps
 from pathlib import Path
@@ -14,16 +16,18 @@ import pytest
 import torch
 
 from sruserve.model.folder import Model
-from sruserve.server.engine.decoding import Decoding
-from sruserve.server.engine.jobs import Generated
-from sruserve.server.engine.limits import Limits
+from sruserve.server.engine.config import EngineConfig
+from sruserve.server.engine.constrained.byte_vocabulary import ByteVocabulary
+from sruserve.server.engine.constrained.constraint import Constraint
+from sruserve.server.engine.graph_decoder import GraphDecoder
+from sruserve.server.engine.job import Generated
 from tests.server.engine.driver import Driver, row_of
 from tests.support import random_model
 
 # The interpreter computes in numpy, which warns in the engine's thread, too.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
-LIMITS = Limits(max_batch_tokens=4, burst=4)
+LIMITS = EngineConfig(max_batch_tokens=4, burst=4)
 LETTERS = [*b" ,Tabehnort"]  # few: the interpreter sorts one by one
 DTYPES = ["float32", *(["bfloat16", "float16"] if torch.cuda.is_available() else [])]
 SAMPLINGS: list[dict[str, Any]] = [
@@ -35,7 +39,7 @@ SAMPLINGS: list[dict[str, Any]] = [
 
 
 def awaited(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """An asynchronous test, run."""
+    """Run an asynchronous test."""
 
     @wraps(test)
     def run(*args: Any, **kwargs: Any) -> None:
@@ -62,13 +66,13 @@ def driver(model: Model) -> Iterator[Driver]:
 def bursts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of streams of every burst that ran."""
     seen: list[int] = []
-    run = Decoding.run
+    run = GraphDecoder.run
 
-    def counted(self: Decoding, streams: Any, *rest: Any) -> list[list[int]]:
+    def counted(self: GraphDecoder, streams: Any, *rest: Any) -> list[list[int]]:
         seen.append(len(streams))
         return run(self, streams, *rest)
 
-    monkeypatch.setattr(Decoding, "run", counted)
+    monkeypatch.setattr(GraphDecoder, "run", counted)
     return seen
 
 
@@ -80,17 +84,17 @@ async def complete(driver: Driver, seed: int, tokens: int = 9, **options: Any) -
 async def test_completions_are_those_of_the_cpu(
     device: torch.device, bursts: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """In float32: another rounding is another text."""
+    """In float32, because another rounding gives another text."""
     model = random_model(tmp_path / "here", device=device, vocabulary=LETTERS)
     with Driver(model, LIMITS) as driver:
-        found = [await complete(driver, seed, **s) for seed, s in enumerate(SAMPLINGS)]
+        results = [await complete(driver, seed, **s) for seed, s in enumerate(SAMPLINGS)]
     assert bursts
     bursts.clear()
     monkeypatch.setattr("sruserve.kernels.dispatch._INTERPRETED", False)
     with Driver(random_model(tmp_path / "m", vocabulary=LETTERS), LIMITS) as on_cpu:
         expected = [await complete(on_cpu, seed, **s) for seed, s in enumerate(SAMPLINGS)]
     assert not bursts
-    assert [each.tokens for each in found] == [each.tokens for each in expected]
+    assert [each.tokens for each in results] == [each.tokens for each in expected]
 
 
 @awaited
@@ -108,10 +112,10 @@ async def test_company_changes_no_token(driver: Driver, bursts: list[int]) -> No
 async def test_asking_for_logprobs_changes_no_token(driver: Driver) -> None:
     options = SAMPLINGS[3]
     plain = await complete(driver, 5, **options)
-    told = await complete(driver, 5, logprobs=3, **options)
-    assert told.tokens == plain.tokens
-    assert len(told.logprobs) == len(plain.tokens)
-    assert all(len(each.top) == 3 for each in told.logprobs)
+    detailed = await complete(driver, 5, logprobs=3, **options)
+    assert detailed.tokens == plain.tokens
+    assert len(detailed.logprobs) == len(plain.tokens)
+    assert all(len(each.top) == 3 for each in detailed.logprobs)
 
 
 @awaited
@@ -141,9 +145,30 @@ async def test_a_stop_inside_a_burst_leaves_the_state_at_the_stop(driver: Driver
 async def test_scores_are_those_of_the_cpu(
     driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    found = await driver.score("To be, or not")
+    score = await driver.score("To be, or not")
     monkeypatch.setattr("sruserve.kernels.dispatch._INTERPRETED", False)
     with Driver(random_model(tmp_path / "m", vocabulary=LETTERS), LIMITS) as on_cpu:
         expected = await on_cpu.score("To be, or not")
     rel = 1e-5 if driver.model.dtype == "float32" else 0.02
-    assert found.log_likelihood == pytest.approx(expected.log_likelihood, rel=rel)
+    assert score.log_likelihood == pytest.approx(expected.log_likelihood, rel=rel)
+
+
+class Watched(Constraint):
+    """A constraint to which a weak reference is possible."""
+
+
+@awaited
+async def test_an_idle_engine_holds_no_constraint(driver: Driver) -> None:
+    """Otherwise its grammar would count as in use."""
+    constraint = Watched.regex("[a-z]{3}", ByteVocabulary.of(driver.model.codec))
+    gone = weakref.ref(constraint)
+    await complete(driver, 3, tokens=2)
+    await complete(driver, 3, tokens=2, constraint=constraint)
+    del constraint
+    await driver.until(lambda: not driver.engine.busy)
+    for _ in range(20):
+        gc.collect()  # the driver's own cycles
+        if gone() is None:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("something holds it")

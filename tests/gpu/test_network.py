@@ -1,4 +1,4 @@
-"""Guarantees 1 to 3 on one GPU, bit for bit: any split, any company, step or sequence."""
+"""Guarantees 1 to 3 on one GPU, bit for bit: any split, any batch, step or sequence."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -135,11 +135,11 @@ def test_a_gpu_computes_what_the_cpu_does(model: Model, tmp_path: Path) -> None:
     on_cpu = random_model(tmp_path / "m", **options)
     tokens = [some_tokens(n, n) for n in (40, 1, 13)]
     states = model.network.layout.allocate(3, model.network.device)
-    found = torch.cat(run(model.network, tokens, states)).float().cpu()
+    result = torch.cat(run(model.network, tokens, states)).float().cpu()
     expected_states = on_cpu.network.layout.allocate(3)
     expected = torch.cat(run(on_cpu.network, tokens, expected_states))
     tolerance = TOLERANCE[model.dtype]
-    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(result, expected, rtol=tolerance, atol=tolerance)
     torch.testing.assert_close(states.cpu(), expected_states, rtol=tolerance, atol=tolerance)
 
 
@@ -151,16 +151,16 @@ def test_fast_kernels_agree_to_rounding(device: torch.device, dtype: str, tmp_pa
     ]
     for count in (1, 5, 300) if device.type == "cuda" else (1, 5):
         tokens = [some_tokens(3, seed) for seed in range(count)]
-        found = []
+        result = []
         for model in models:
             states = model.network.layout.allocate(count, device)
             hidden = torch.cat(run(model.network, tokens, states))
             decoder = model.network.decoder(states)
             assert decoder is not None
             rows = torch.arange(count, device=device)
-            found.append((hidden, decoder.logits(some_tokens(count).to(device), rows, rows)))
+            result.append((hidden, decoder.logits(some_tokens(count).to(device), rows, rows)))
         tolerance = TOLERANCE[dtype]
-        torch.testing.assert_close(*found, rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(*result, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize(

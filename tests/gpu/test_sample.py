@@ -1,4 +1,4 @@
-"""The sampler on a GPU: the tokens of the engine's `Sampler`, whoever else is in the batch."""
+"""The sampler on a GPU: the tokens of the engine's `Sampler`, for any other streams."""
 
 from typing import Any
 
@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from sruserve.kernels.slots import WINDOW
-from sruserve.kernels.triton_sample import sample_kernel, sample_rows
-from sruserve.server.engine.jobs import Sampling
-from sruserve.server.engine.sampling import Sampler
+from sruserve.kernels.triton.sample import sample_kernel, sample_rows
+from sruserve.server.engine.job import Sampling
+from sruserve.server.engine.sampling.sampler import Sampler
 from tests.interpreter import INTERPRETED
 
 STREAMS = 3 if INTERPRETED else 64

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sruserve.kernels.ragged import RaggedBatch
-from sruserve.kernels.triton_scan import triton_scan
+from sruserve.kernels.triton.scan import triton_scan
 from tests.interpreter import INTERPRETED
 from tests.kernels.scans import (
     TANH,

@@ -1,4 +1,4 @@
-"""One step on a GPU: the same bits as the product and the scan, whoever else is in the batch."""
+"""One step on a GPU: the bits of the product and the scan, for any other streams in the batch."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from sruserve.kernels import tiles
 from sruserve.kernels.cell import Cell
 from sruserve.kernels.ragged import RaggedBatch
-from sruserve.kernels.tiles import ProductTile
-from sruserve.kernels.triton_product import capability, triton_product
-from sruserve.kernels.triton_scan import triton_scan
-from sruserve.kernels.triton_step import step_kernel, triton_step
+from sruserve.kernels.triton import tiles
+from sruserve.kernels.triton.linear import capability, triton_linear
+from sruserve.kernels.triton.scan import triton_scan
+from sruserve.kernels.triton.step import step_kernel, triton_step
+from sruserve.kernels.triton.tiles import LinearTile
 from tests.gpu.exact import assert_same
 from tests.interpreter import INTERPRETED
 from tests.kernels.scans import VARIANTS, Case, case
@@ -52,7 +52,7 @@ class Step:
             self.weight_bias = torch.randn(len(weight), generator=g).to(device, dtype)
 
     def run(
-        self, tile: ProductTile | None = None, streams: slice = slice(None), **options: Any
+        self, tile: LinearTile | None = None, streams: slice = slice(None), **options: Any
     ) -> tuple[Tensor, Tensor]:
         """Returns h and the states after the step."""
         batch, residual = self.case.batch, self.case.residual
@@ -75,18 +75,18 @@ class Step:
         return h, states
 
     def as_prefill(self) -> tuple[Tensor, Tensor]:
-        """The same by the kernels that prefill uses."""
+        """The same step by the prefill kernels."""
         batch, states = self.case.batch, self.case.batch.states.clone()
         batch = RaggedBatch(batch.offsets, states, batch.source, batch.target)
-        u = triton_product(self.x, self.weight, self.weight_bias)
+        u = triton_linear(self.x, self.weight, self.weight_bias)
         return triton_scan(*replace(self.case, u=u, batch=batch).arguments()), states
 
 
-def crowd_tile(dtype: torch.dtype, device: torch.device) -> ProductTile:
+def large_batch_tile(dtype: torch.dtype, device: torch.device) -> LinearTile:
     return tiles.step_tile(4096, dtype, capability(device), fast=True)
 
 
-def vector_tiles(dtype: torch.dtype, device: torch.device) -> set[ProductTile]:
+def vector_tiles(dtype: torch.dtype, device: torch.device) -> set[LinearTile]:
     counts = (4,) if INTERPRETED else (1, 2, 4, 8)
     return {tiles.step_tile(n, dtype, capability(device), fast=True) for n in counts}
 
@@ -99,7 +99,7 @@ def test_a_step_has_the_bits_of_the_product_and_the_scan(
 ) -> None:
     step = Step(size, STREAMS, dtype, device, **variant)
     expected = step.as_prefill()
-    for tile in (None, crowd_tile(dtype, device)):
+    for tile in (None, large_batch_tile(dtype, device)):
         for ours, theirs in zip(step.run(tile), expected, strict=True):
             assert_same(ours, theirs)
 
@@ -138,7 +138,7 @@ def test_a_stream_has_the_same_bits_alone_and_in_company(
 def test_a_step_leaves_other_memory_alone(dtype: torch.dtype, device: torch.device) -> None:
     step = Step((40, 41), STREAMS, dtype, device)
     batch, column = step.case.batch, step.case.column
-    for tile in (None, crowd_tile(dtype, device), *vector_tiles(dtype, device)):
+    for tile in (None, large_batch_tile(dtype, device), *vector_tiles(dtype, device)):
         out = torch.full((STREAMS + 2, 41), torch.nan, dtype=dtype, device=device)
         _, states = step.run(tile, out=out[1:-1])
         assert out[1:-1].isfinite().all()

@@ -1,4 +1,4 @@
-"""The Triton kernels on the CPU: what runs under `TRITON_INTERPRET=1`, in its own process."""
+"""Tests of the Triton kernels on the CPU, under `TRITON_INTERPRET=1` in a separate process."""
 
 from tests.interpreter import INTERPRETED, poisoned_outputs, quick_interpreter, quiet_numpy
 

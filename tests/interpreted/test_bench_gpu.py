@@ -1,4 +1,4 @@
-"""The GPU bench from end to end on tiny shapes, with Triton's interpreter in place of a GPU."""
+"""The complete GPU benchmark on tiny shapes, with Triton's interpreter instead of a GPU."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench import gpu
+from bench.gpu import __main__ as gpu
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to run it on")
@@ -14,11 +14,11 @@ def test_a_quick_run_checks_and_measures_everything_and_keeps_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["bench.gpu", "--quick", "--results", str(tmp_path)])
-    failed, told_of_it = gpu.main(), capsys.readouterr().out
-    assert not failed, told_of_it[-4000:]
-    told = json.loads(told_of_it.splitlines()[-1])
-    assert told["bench"] == "gpu"
-    figures = [check["what"] for check in told["checks"]]
+    failed, output = gpu.main(), capsys.readouterr().out
+    assert not failed, output[-4000:]
+    report = json.loads(output.splitlines()[-1])
+    assert report["bench"] == "gpu"
+    figures = [check["what"] for check in report["checks"]]
     for part in (
         "checks that hold",
         "copy of",
@@ -37,6 +37,6 @@ def test_a_quick_run_checks_and_measures_everything_and_keeps_nothing(
         "the whole run: seconds",
     ):
         assert any(part in figure for figure in figures), part
-    assert all("floor" in "".join(case) for case in told["cases"].values() if "scan" in case)
-    assert "left out" not in told_of_it
+    assert all("floor" in "".join(case) for case in report["cases"].values() if "scan" in case)
+    assert "left out" not in output
     assert not list(tmp_path.iterdir())

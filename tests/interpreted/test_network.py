@@ -1,4 +1,4 @@
-"""Networks on the Triton kernels: what the CPU's own kernels compute, whole, split and stepped."""
+"""Networks on the Triton kernels agree with the CPU's own kernels: whole, split and stepped."""
 
 from pathlib import Path
 from typing import Any
@@ -52,12 +52,12 @@ def test_a_network_computes_what_it_does_on_the_cpu(
     model: Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert uses_triton(torch.device("cpu"))
-    found = run(model)
+    result = run(model)
     on_the_cpu(monkeypatch)
     options = model.config.rnn.model_dump(exclude_defaults=True, mode="json")
     options["model_type"] = model.config.model_type
     expected = run(random_model(tmp_path / "m", **options))
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_chunks_of_time_change_nothing(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ def test_a_bidirectional_network_computes_what_it_does_on_the_cpu(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     options: dict[str, Any] = {"task": "classify", "vocab_size": 95, "bidirectional": True}
-    found = run(random_model(tmp_path / "m", **options))
+    result = run(random_model(tmp_path / "m", **options))
     on_the_cpu(monkeypatch)
     expected = run(random_model(tmp_path / "m", **options))
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5)

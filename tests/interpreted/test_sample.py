@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from sruserve.kernels.slots import WINDOW, Slots, Streams
-from sruserve.kernels.tiles import SAMPLE_VOCABULARY
-from sruserve.kernels.triton_sample import sample_rows, triton_sample
-from sruserve.server.engine.jobs import Sampling
-from sruserve.server.engine.sampling import Sampler
+from sruserve.kernels.slots import WINDOW, DecodeInputs, Slots
+from sruserve.kernels.triton.sample import sample_rows, triton_sample
+from sruserve.kernels.triton.tiles import SAMPLE_VOCABULARY
+from sruserve.server.engine.job import Sampling
+from sruserve.server.engine.sampling.sampler import Sampler
 
 GREEDY = Sampling(temperature=0.0)
 KINDS = {
@@ -121,7 +121,7 @@ def test_the_token_that_crosses_top_p_stays(top_p: float) -> None:
 
 
 def test_the_window_is_a_ring_that_forgets_the_oldest() -> None:
-    """Past WINDOW steps of a burst the ring goes round."""
+    """After WINDOW steps of a burst the ring wraps around."""
     sampling, uniforms = [Sampling(temperature=0.0, repetition_penalty=9.0)], np.zeros((70, 1))
     sampler, rows = Sampler(sampling, [[3]], uniforms), rows_of(sampling, [[3]], uniforms)
     logits = torch.linspace(3, 1, 66).unsqueeze(0)
@@ -168,12 +168,12 @@ def test_slots_are_sampled_in_place() -> None:
     options = rows_of([GREEDY] * 2, [[], []], np.zeros((2, 2)))
     shared = {
         field.name: getattr(options, field.name)
-        for field in fields(Streams)
+        for field in fields(DecodeInputs)
         if hasattr(options, field.name)
     }
     none = torch.full((2,), -1)
     slots.load(
-        Streams(tokens=torch.zeros(2, dtype=torch.int64), source=none, target=none, **shared)
+        DecodeInputs(tokens=torch.zeros(2, dtype=torch.int64), source=none, target=none, **shared)
     )
     logits = torch.eye(4, 9)
     for _ in range(2):
@@ -185,7 +185,7 @@ def test_slots_are_sampled_in_place() -> None:
 
 def test_a_vocabulary_that_one_program_cannot_hold_is_refused() -> None:
     rows = rows_of([GREEDY], [[]], np.zeros((1, 1)))
-    with pytest.raises(ValueError, match="5000 tokens; this kernel picks from 1 to 4096"):
+    with pytest.raises(ValueError, match="5000 tokens; this kernel samples from 1 to 4096"):
         rows.sample(torch.zeros(1, 5000))
     assert rows.sample(torch.eye(1, SAMPLE_VOCABULARY)).tolist() == [0]
 

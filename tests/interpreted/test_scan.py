@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from sruserve.kernels.cell import Kind
 from sruserve.kernels.ragged import RaggedBatch, single
-from sruserve.kernels.tiles import SCAN_FLOAT32
-from sruserve.kernels.triton_scan import triton_scan
+from sruserve.kernels.triton.scan import triton_scan
+from sruserve.kernels.triton.tiles import SCAN_FLOAT32
 from tests.kernels.scans import (
     KIND_VARIANTS,
     NAN,
@@ -172,9 +172,12 @@ WRONG: dict[str, tuple[Case, str]] = {
     "u-two-blocks": (replace(WORK, u=WORK.u[:, :40].contiguous()), "u must"),
     "residual-dtype": (replace(WORK, residual=torch.zeros(9, 20).half()), "residual must"),
     "residual-short": (replace(WORK, residual=torch.zeros(8, 20)), "residual must"),
-    "residual-of-lrn": (replace(LRN, residual=WORK.residual), "a residual is for"),
-    "bias-of-lrn": (replace(LRN, bias=WORK.bias), "weight_c and bias are for SRU"),
-    "no-weight": (replace(WORK, weight_c=None), "weight_c and bias are for SRU"),
+    "residual-of-lrn": (
+        replace(LRN, residual=WORK.residual),
+        "LRN cells with 3 blocks take no residual",
+    ),
+    "bias-of-lrn": (replace(LRN, bias=WORK.bias), "LRN cells take neither"),
+    "no-weight": (replace(WORK, weight_c=None), "SRU cells need weight_c and bias"),
     "weight-bfloat16": (replace(WORK, weight_c=WORK.weight_c.bfloat16()), "weight_c must"),
     "bias-wide": (replace(WORK, bias=torch.zeros(2, 21)), "bias must"),
     "bias-strided": (replace(WORK, bias=torch.zeros(20, 2).T), "bias must"),

@@ -1,4 +1,4 @@
-"""The check before serving: it passes right kernels, and tells which part of wrong ones is off."""
+"""The check before serving: it accepts correct kernels, and names the wrong part of others."""
 
 from typing import Any
 
@@ -8,22 +8,25 @@ from torch import Tensor
 
 from sruserve.kernels import graphs as graphs_module
 from sruserve.kernels import self_check as self_check_module
-from sruserve.kernels import triton_product, triton_sample, triton_scan, triton_step
-from sruserve.kernels.graphs import Bursts, Eager
+from sruserve.kernels.graphs import Eager, GraphedDecode
 from sruserve.kernels.self_check import KernelMismatch, check_kernels
+from sruserve.kernels.triton import linear as triton_linear
+from sruserve.kernels.triton import sample as triton_sample
+from sruserve.kernels.triton import scan as triton_scan
+from sruserve.kernels.triton import step as triton_step
 
 # The interpreter computes in numpy, which warns of NaN; a GPU does not.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 
 def check() -> None:
-    """Narrow and with few sequences: what is compared is the same."""
-    check_kernels(torch.device("cpu"), torch.float32, width=32, crowd=1)
+    """Narrow and with few sequences, but with the same comparisons."""
+    check_kernels(torch.device("cpu"), torch.float32, width=32, single_steps=1)
 
 
 @pytest.fixture
 def short_bursts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For mistakes that show outside of bursts, which are most of the time."""
+    """Without bursts, which take most of the time."""
     monkeypatch.setattr(self_check_module, "_STEPS", 1)
 
 
@@ -36,7 +39,7 @@ def test_right_kernels_pass() -> None:
     [
         (triton_scan, "triton_scan", "outputs of sequences", 1.01),
         (triton_scan, "triton_scan", "outputs of sequences", float("nan")),
-        (triton_product, "triton_product", "outputs of sequences", 1.01),
+        (triton_linear, "triton_linear", "outputs of sequences", 1.01),
         (triton_step, "triton_step", "scores of a step", 1.01),
     ],
     ids=["scan", "nan", "product", "step"],
@@ -48,8 +51,8 @@ def test_a_kernel_that_computes_something_else_is_found(
     right = getattr(module, name)
 
     def broken(*args: Any, **kwargs: Any) -> Tensor:
-        found: Tensor = right(*args, **kwargs)
-        return found.mul_(wrong)  # in place: it may be the caller's
+        result: Tensor = right(*args, **kwargs)
+        return result.mul_(wrong)  # in place: it may be the caller's
 
     monkeypatch.setattr(module, name, broken)
     with pytest.raises(KernelMismatch, match=f"{what} in float32"):
@@ -74,16 +77,16 @@ def test_a_kernel_that_does_not_run_is_told(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_graph_that_is_not_what_was_captured_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Bursts.run
+    run = GraphedDecode.run
 
-    def skips(self: Bursts, streams: Any, steps: int) -> Tensor:
-        """Without a graph, right; with one, the last step twice."""
+    def skips(self: GraphedDecode, streams: Any, steps: int) -> Tensor:
+        """Correct without a graph; with one, it runs the last step twice."""
         tokens = run(self, streams, steps)
         graphs = not isinstance(self._recorder, Eager) or self._recorder is replayed
         return torch.cat((tokens[1:], tokens[-1:])) if graphs else tokens
 
     replayed = Eager()
     monkeypatch.setattr(graphs_module, "Eager", lambda: replayed)
-    monkeypatch.setattr(Bursts, "run", skips)
+    monkeypatch.setattr(GraphedDecode, "run", skips)
     with pytest.raises(KernelMismatch, match="captured burst"):
         check()

@@ -5,9 +5,10 @@ whichever Triton it finds, and prints one JSON object: {"triton": version, "kern
 the facts being what `Compiled` holds, without the PTX, and the wanted patterns that the PTX lacks.
 
 To add a kernel, write a function that yields a `Configuration` for every form its launcher can
-choose (a covering set where that is many), built from the tables in `sruserve.kernels.tiles`, and
-name it in `configurations`. `signature` and `constants` together name every parameter of the
-kernel; pointers count as 16-byte aligned, and a None in `constants` is an argument left out.
+choose (a covering set where that is many), built from the tables in
+`sruserve.kernels.triton.tiles`, and name it in `configurations`. `signature` and `constants`
+together name every parameter of the kernel; pointers count as 16-byte aligned, and a None in
+`constants` is an argument left out.
 """
 
 import json
@@ -25,16 +26,16 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from sruserve.kernels import tiles
 from sruserve.kernels.cell import Activation, Cell, Kind
-from sruserve.kernels.triton_scan import scan_kernel
+from sruserve.kernels.triton import tiles
+from sruserve.kernels.triton.scan import scan_kernel
 
 CAPABILITIES = (80, 90)
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """One kernel as a launcher may compile it, and what has to come out.
+    """One kernel as a launcher may compile it, and the required properties of the result.
 
     signature: the type of each run-time parameter, such as "*bf16", "i32" or "fp32".
     constants: the value of each compile-time parameter.
@@ -60,7 +61,7 @@ class Configuration:
 
 @dataclass(frozen=True)
 class Compiled:
-    """What the compiler made of a configuration; `spill_bytes` are stack and local memory."""
+    """The compiler's result for a configuration. spill_bytes: stack and local memory."""
 
     ptx: str
     async_copies: int
@@ -72,18 +73,18 @@ class Compiled:
 
 def configurations() -> Iterator[Configuration]:
     """Every kernel that ships, in every shape a launcher can choose."""
-    from tests.kernels import aot_products  # it describes them in this module's words
+    from tests.kernels import aot_linear  # it describes them in this module's words
 
     return chain(
         scan_configurations(),
-        aot_products.product_configurations(),
-        aot_products.step_configurations(),
-        aot_products.sample_configurations(),
+        aot_linear.linear_configurations(),
+        aot_linear.step_configurations(),
+        aot_linear.sample_configurations(),
     )
 
 
 def forms() -> Iterator[tuple[Configuration, int]]:
-    """Every configuration with each capability; whoever takes every second one gets all kinds."""
+    """Every configuration with each capability; every second one covers all kinds."""
     for turn, wanted in enumerate(configurations()):
         for capability in wanted.capabilities[:: 1 if turn % 2 else -1]:
             yield wanted, capability
@@ -184,7 +185,7 @@ def compile_ahead(
     options: dict[str, Any],
     capability: int,
 ) -> Compiled:
-    """Compile for a GPU that need not be here; the parameters are those of `Configuration`."""
+    """Compile for a GPU that this machine need not have; parameters as in `Configuration`."""
     types = {
         name: "constexpr" if name in constants else signature[name] for name in kernel.arg_names
     }

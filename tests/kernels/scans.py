@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import sruserve.kernels.cpu as cpu
+import sruserve.kernels.cpu.library as cpu
 from sruserve.kernels.cell import Activation, Cell, Kind
 from sruserve.kernels.ragged import RaggedBatch
-from sruserve.kernels.reference import reference_scan
+from sruserve.kernels.reference.scan import reference_scan
 
 INF, NAN = float("inf"), float("nan")
 Scan = Callable[..., Tensor]
@@ -45,7 +45,7 @@ VARIANTS = SRU_VARIANTS | KIND_VARIANTS
 
 @dataclass(frozen=True)
 class Case:
-    """The arguments of one call; `run` leaves them as they are."""
+    """The arguments of one call, which `run` does not change."""
 
     u: Tensor
     residual: Tensor | None
@@ -61,7 +61,7 @@ class Case:
         return self.u.shape[1] // self.cell.blocks
 
     def arguments(self) -> tuple[Any, ...]:
-        """Of a scan, by position."""
+        """The positional arguments of a scan."""
         gates = (self.weight_c, self.bias)
         return (self.u, self.residual, *gates, self.batch, self.column, self.cell)
 
@@ -71,7 +71,7 @@ class Case:
         return scan(*replace(self, batch=batch).arguments(), **self.options), batch.states
 
     def expected(self) -> tuple[Tensor, Tensor]:
-        """What the definition makes of it, computed in float32 on the CPU."""
+        """The definition's result, computed in float32 on the CPU."""
         residual = None if self.residual is None else self.residual.float()
         h, states = replace(self, u=self.u.float(), residual=residual).to("cpu").run(reference_scan)
         return h.to(self.u), states.to(self.u.device)
@@ -93,7 +93,7 @@ class Case:
         )
 
     def channels(self, first: int, end: int) -> "Case":
-        """The same layer with these channels alone."""
+        """The same layer with these channels only."""
         blocks = self.u.view(len(self.u), -1, self.width)[:, :, first:end]
         options = dict(self.options)
         if (split := options.get("backward_from")) is not None:
@@ -110,12 +110,12 @@ class Case:
         )
 
     def rows(self, first: int, end: int, batch: RaggedBatch) -> "Case":
-        """These packed rows alone, as `batch` divides them."""
+        """These packed rows only, divided by `batch`."""
         residual = None if self.residual is None else self.residual[first:end]
         return replace(self, u=self.u[first:end], residual=residual, batch=batch)
 
     def alone(self, sequence: int) -> "Case":
-        """One sequence without its company."""
+        """One sequence without the others."""
         batch, place = self.batch, slice(sequence, sequence + 1)
         offsets = batch.offsets[sequence : sequence + 2]
         first, end = offsets.tolist()

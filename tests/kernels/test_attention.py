@@ -1,4 +1,4 @@
-"""Windowed attention: the kernel agrees with the definition, and a query's bits are its own."""
+"""Windowed attention: the kernel agrees with the definition; other queries change no bits."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-import sruserve.kernels.cpu as cpu
+import sruserve.kernels.cpu.library as cpu
 from sruserve.kernels.attention import Attention, attend, cpu_attention
 from sruserve.kernels.ragged import RaggedBatch
-from sruserve.kernels.reference_attention import reference_attention
+from sruserve.kernels.reference.attention import reference_attention
 
 DTYPES = [torch.float32, torch.bfloat16]
 EACH_DTYPE = pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "bfloat16"])
@@ -49,7 +49,7 @@ def threads() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Case:
-    """The arguments of one call; `run` leaves them as they are."""
+    """The arguments of one call, which `run` does not change."""
 
     q: Tensor
     keys_values: Tensor
@@ -91,7 +91,7 @@ def case(
     dtype: torch.dtype = torch.float32,
     padding: int = 0,
 ) -> Case:
-    """Random numbers; `seen`: positions that each stream has behind it (None: no source row)."""
+    """Random numbers. seen: positions before each stream's call (None: no source row)."""
     generator = torch.Generator().manual_seed(1)
 
     def random(*shape: int) -> Tensor:
@@ -134,9 +134,9 @@ def test_it_agrees_with_the_definition(
     heads: int, size: int, window: int | None, seen: list[int] | None, memory: bool
 ) -> None:
     work = case(LENGTHS, window=window, heads=heads, size=size, seen=seen, memory=memory, padding=3)
-    found, states = work.run()
+    result, states = work.run()
     expected, after = work.run(reference=True)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5)
     assert torch.equal(states, after)
 
 
@@ -151,9 +151,9 @@ def test_bfloat16_is_the_float32_result_rounded(memory: bool) -> None:
         residual=work.residual.float(),
         memory=None if work.memory is None else work.memory.float(),
     )
-    found, states = work.run()
+    result, states = work.run()
     expected, after = wide.run()
-    assert torch.equal(found, expected.bfloat16())
+    assert torch.equal(result, expected.bfloat16())
     assert torch.equal(states, after)
 
 

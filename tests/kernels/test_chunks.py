@@ -1,4 +1,4 @@
-"""Chunks of time: any plan computes what the whole batch does, in the order that its lane keeps."""
+"""Chunks of time: any plan gives the whole batch's results, in the order of its side stream."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,22 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sruserve.kernels import Cell, CellLayer, Kind, Norm, RaggedBatch, make_product
-from sruserve.kernels.chunks import Beside, Inline, chunk_rows, plan, run_layers
+from sruserve.kernels import Cell, CellLayer, Kind, Norm, RaggedBatch, make_linear
+from sruserve.kernels.chunks import Inline, SideStream, chunk_rows, plan, run_layers
 
 WIDTH = 24
 
 
 class Late:
-    """A lane that does nothing until somebody waits for it: who does not wait reads NaN."""
+    """A side stream that works only when somebody waits for it; without a wait one reads NaN."""
 
     def __init__(self) -> None:
         self._queue: list[Callable[[], object]] = []
-        self.most = 0
+        self.longest_queue = 0
 
     def run(self, work: Callable[[], object]) -> object:
         self._queue.append(work)
-        self.most = max(self.most, len(self._queue))
+        self.longest_queue = max(self.longest_queue, len(self._queue))
         return work
 
     @property
@@ -56,7 +56,7 @@ def layers(norm_after: bool = False) -> list[CellLayer]:
         blocks = 3 if width_in == WIDTH else 4
         weight = random(blocks * WIDTH, width_in) / width_in**0.5
         return CellLayer(
-            product=make_product(weight, None, torch.float32),
+            linear=make_linear(weight, None, torch.float32),
             cell=Cell(blocks=blocks),
             weight_c=random(2, WIDTH),
             bias=random(2, WIDTH),
@@ -66,13 +66,13 @@ def layers(norm_after: bool = False) -> list[CellLayer]:
             norm_after=norm_after,
         )
 
-    window = make_product(random(2 * WIDTH, 2 * WIDTH), random(2 * WIDTH), torch.float32)
+    window = make_linear(random(2 * WIDTH, 2 * WIDTH), random(2 * WIDTH), torch.float32)
     return [
         layer(0, 16),
         layer(WIDTH, WIDTH),
         # Its `project` has state, too.
         CellLayer(
-            product=window,
+            linear=window,
             cell=Cell(kind=Kind.QRNN, blocks=2),
             column=2 * WIDTH,
             previous=3 * WIDTH,
@@ -94,15 +94,15 @@ def batch(lengths: list[int], dropped: bool = False) -> RaggedBatch:
 
 
 def run(
-    x: Tensor, whole: RaggedBatch, rows: int, lane: Beside, norm_after: bool = False
+    x: Tensor, whole: RaggedBatch, rows: int, side_stream: SideStream, norm_after: bool = False
 ) -> tuple[Tensor, Tensor, int]:
-    """All outputs in packed order, the states after, and the number of chunks."""
+    """Return all outputs in packed order, the states after the run, and the number of chunks."""
     fresh = replace(whole, states=whole.states.clone())
     planned = plan(fresh, rows)
     moved = x if planned.order is None else x[planned.order]
     parts = [moved[first:end] for first, end, _ in planned.chunks]
     batches = [batch for *_, batch in planned.chunks]
-    h = torch.cat(run_layers(layers(norm_after), parts, batches, lane))
+    h = torch.cat(run_layers(layers(norm_after), parts, batches, side_stream))
     return h[planned.places(torch.arange(len(x)))], fresh.states, len(parts)
 
 
@@ -110,25 +110,25 @@ def run(
     lengths=st.lists(st.integers(0, 30), min_size=1, max_size=6).filter(any),
     rows=st.integers(1, 60),
     norm_after=st.booleans(),
-    lane=st.sampled_from([Inline, Late]),
+    side_stream=st.sampled_from([Inline, Late]),
 )
 def test_any_cut_along_time_gives_the_same_bits(
-    lengths: list[int], rows: int, norm_after: bool, lane: type[Beside]
+    lengths: list[int], rows: int, norm_after: bool, side_stream: type[SideStream]
 ) -> None:
     whole = batch(lengths)
     x = torch.randn(sum(lengths), 16, generator=torch.Generator().manual_seed(2))
     expected_h, expected_states, _ = run(x, whole, 1 << 20, Inline(), norm_after)
-    h, states, _ = run(x, whole, rows, lane(), norm_after)
+    h, states, _ = run(x, whole, rows, side_stream(), norm_after)
     assert torch.equal(h, expected_h)
     assert torch.equal(states, expected_states)
 
 
 def test_products_go_ahead_while_recurrences_are_still_to_run() -> None:
-    whole, lane = batch([64] * 4), Late()
+    whole, side_stream = batch([64] * 4), Late()
     x = torch.randn(256, 16)
-    *_, chunks = run(x, whole, 64, lane)
+    *_, chunks = run(x, whole, 64, side_stream)
     assert chunks == 4
-    assert lane.most >= 4
+    assert side_stream.longest_queue >= 4
 
 
 def test_chunks_are_about_as_long_as_asked_and_as_wide_as_the_batch() -> None:
@@ -151,7 +151,7 @@ def test_a_batch_is_not_cut_where_a_cut_sequence_has_nowhere_to_leave_its_state(
 
 
 def test_a_batch_that_runs_backwards_too_is_one_chunk() -> None:
-    planned = plan(batch([512] * 32), 4096, whole=True)
+    planned = plan(batch([512] * 32), 4096, one_chunk=True)
     assert planned.order is None
     assert len(planned.chunks) == 1
 
@@ -159,8 +159,8 @@ def test_a_batch_that_runs_backwards_too_is_one_chunk() -> None:
 def test_a_wide_stack_gets_chunks_of_fewer_rows() -> None:
     def stack(width: int) -> list[CellLayer]:
         weight, gates = torch.zeros(3 * width, 8), torch.zeros(2, width)
-        product = make_product(weight, None, torch.float32)
-        return [CellLayer(product=product, cell=Cell(), weight_c=gates, bias=gates, column=0)]
+        product = make_linear(weight, None, torch.float32)
+        return [CellLayer(linear=product, cell=Cell(), weight_c=gates, bias=gates, column=0)]
 
     assert chunk_rows(stack(512)) == 8192
     assert chunk_rows(stack(2048)) == 2048
@@ -168,8 +168,8 @@ def test_a_wide_stack_gets_chunks_of_fewer_rows() -> None:
 
 
 def test_a_failure_leaves_nothing_running_that_memory_is_taken_from() -> None:
-    """Out of memory in the third product: what was begun ends before anybody goes on."""
-    whole, lane = batch([64] * 4), Late()
+    """Out of memory in the third product: started work ends before the error is raised."""
+    whole, side_stream = batch([64] * 4), Late()
     planned = plan(whole, 64)
     products = []
 
@@ -181,9 +181,9 @@ def test_a_failure_leaves_nothing_running_that_memory_is_taken_from() -> None:
 
     product.outputs = 3 * WIDTH  # type: ignore[attr-defined]
     gates = torch.zeros(2, WIDTH)
-    layer = CellLayer(product=product, cell=Cell(), weight_c=gates, bias=gates, column=0)  # type: ignore[arg-type]
+    layer = CellLayer(linear=product, cell=Cell(), weight_c=gates, bias=gates, column=0)  # type: ignore[arg-type]
     parts = [torch.zeros(end - first, WIDTH) for first, end, _ in planned.chunks]
     with pytest.raises(torch.OutOfMemoryError):
-        run_layers([layer], parts, [each for *_, each in planned.chunks], lane)
-    assert lane.most == 2
-    assert lane.idle
+        run_layers([layer], parts, [each for *_, each in planned.chunks], side_stream)
+    assert side_stream.longest_queue == 2
+    assert side_stream.idle

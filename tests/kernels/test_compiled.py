@@ -1,4 +1,4 @@
-"""The Triton kernels as compiled, with no GPU near: pipelined, without spills, within the chip."""
+"""The compiled Triton kernels, without a GPU: pipelined, without spills, within a chip's limits."""
 
 import json
 import os
@@ -64,7 +64,7 @@ def test_a_kernel_compiles_to_what_its_tile_promises(
 
 
 def test_every_kernel_comes_to_every_triton_for_every_capability() -> None:
-    """As a form for its capability alone, or with another dtype, width or tile."""
+    """Either in its form for one capability, or with another dtype, width or tile."""
     kinds = {(wanted.kernel.__name__, capability) for wanted, capability in KERNELS.values()}
     for share in range(2):
         mine = list(KERNELS.values())[share::2]

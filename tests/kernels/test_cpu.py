@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-import sruserve.kernels.cpu as cpu
+import sruserve.kernels.cpu.library as cpu
 from sruserve.kernels.cell import Cell, Kind
 from sruserve.kernels.ragged import single
-from sruserve.kernels.reference import reference_scan
+from sruserve.kernels.reference.scan import reference_scan
 from tests.kernels.scans import (
     INF,
     NAN,
@@ -228,7 +228,7 @@ def forget_gate(x: Tensor) -> Tensor:
 
 
 def output(c: Tensor, dtype: torch.dtype, *, tanh: bool) -> Tensor:
-    """What h is for a given c: with both gates open, c passes through unchanged."""
+    """h as a function of c: with both gates open, c passes through unchanged."""
     u = torch.cat([torch.zeros_like(c), *[torch.full_like(c, INF)] * 2])[None].to(dtype)
     weight = torch.full_like(c, 1e-30).copysign(c).expand(2, -1).contiguous()  # 0 * inf is NaN
     states = c[None].clone()

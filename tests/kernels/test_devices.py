@@ -1,4 +1,4 @@
-"""Which device is taken, and what is said where it cannot be; the GPU is a stand-in."""
+"""The choice of the device, and the message if it cannot be used; the GPU is a stand-in."""
 
 import sys
 from pathlib import Path
@@ -11,9 +11,9 @@ import torch
 from sruserve.kernels.devices import (
     DeviceError,
     describe_device,
-    missing_for_gpu,
     resolve_device,
     use_device,
+    why_no_gpu,
 )
 
 Install = Any
@@ -38,7 +38,7 @@ def install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Install:
 
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch, install: Install) -> Any:
-    """`gpus((9, 0), (7, 5))`: torch sees GPUs of these capabilities, and Triton is there."""
+    """`gpus((9, 0), (7, 5))`: torch sees GPUs of these capabilities, and Triton is installed."""
 
     def run(
         *capabilities: tuple[int, int], cuda: str | None = "13.0", triton: str | None = "3.9.0"
@@ -65,11 +65,11 @@ def test_a_gpu_that_the_kernels_can_run_on_is_taken_by_its_number(
 
 
 @pytest.mark.parametrize(
-    ("capabilities", "given", "told"),
+    ("capabilities", "environment", "message"),
     [
         ([], {"cuda": None}, "no CUDA: install the CUDA build of torch"),
         ([], {}, "sees no GPU.*nvidia-smi"),
-        ([(7, 5)], {}, r"Example 0\) has compute capability 7\.5 and the kernels need 8\.0"),
+        ([(7, 5)], {}, r"Example 0\) has compute capability 7\.5, but the kernels need 8\.0"),
         ([(9, 0)], {"triton": None}, "not installed: pip install triton"),
         ([(9, 0)], {"triton": "3.5.1"}, r"3\.5 is installed: pip install --upgrade triton"),
         ([(9, 0)], {"triton": ""}, "of unknown version is installed"),
@@ -77,48 +77,48 @@ def test_a_gpu_that_the_kernels_can_run_on_is_taken_by_its_number(
     ids=["no CUDA", "no GPU", "an old GPU", "no Triton", "an old Triton", "another Triton"],
 )
 def test_auto_takes_the_cpu_and_cuda_says_what_is_missing(
-    gpus: Any, capabilities: list[tuple[int, int]], given: dict[str, Any], told: str
+    gpus: Any, capabilities: list[tuple[int, int]], environment: dict[str, Any], message: str
 ) -> None:
-    gpus(*capabilities, **given)
+    gpus(*capabilities, **environment)
     assert resolve_device("auto") == torch.device("cpu")
     for name in ("cuda", "cuda:0"):
-        with pytest.raises(DeviceError, match=f"cannot compute on {name}: .*{told}"):
+        with pytest.raises(DeviceError, match=f"cannot compute on {name}: .*{message}"):
             resolve_device(name)
 
 
 @pytest.mark.parametrize("version", ["3.6.0", "3.6.0+git1234", "3.10.1", "4.0.0"])
 def test_versions_of_triton_are_compared_as_numbers(gpus: Any, version: str) -> None:
     gpus((9, 0), triton=version)
-    assert missing_for_gpu() == ""
+    assert why_no_gpu() == ""
     assert "triton" not in sys.modules
 
 
 @pytest.mark.parametrize(
-    ("count", "told"), [(1, "there is 1 GPU, numbered from 0"), (2, "there are 2 GPUs")]
+    ("count", "message"), [(1, "there is 1 GPU, numbered from 0"), (2, "there are 2 GPUs")]
 )
-def test_a_gpu_that_is_not_there_is_counted_out(gpus: Any, count: int, told: str) -> None:
+def test_a_gpu_that_is_not_there_is_counted_out(gpus: Any, count: int, message: str) -> None:
     gpus(*[(9, 0)] * count)
-    with pytest.raises(DeviceError, match=rf"{told}.*: cuda:5 is not one"):
+    with pytest.raises(DeviceError, match=rf"{message}.*, so cuda:5 does not exist"):
         resolve_device("cuda:5")
 
 
 @pytest.mark.parametrize("name", ["", "gpu", "CUDA", "cuda:", "cuda:-1", "cuda:x", "cpu:0", "mps"])
 def test_a_name_of_no_device_is_refused(name: str) -> None:
-    with pytest.raises(DeviceError, match="say auto, cpu, cuda or cuda:N"):
+    with pytest.raises(DeviceError, match="use auto, cpu, cuda or cuda:N"):
         resolve_device(name)
 
 
 def test_a_device_is_described_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = SimpleNamespace(name="Example", total_memory=3 << 29, major=9, minor=0)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: found)
-    told = describe_device(torch.device("cuda", 1))
-    assert told == "cuda:1 (Example, 1.5 GiB, compute capability 9.0)"
+    properties = SimpleNamespace(name="Example", total_memory=3 << 29, major=9, minor=0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    description = describe_device(torch.device("cuda", 1))
+    assert description == "cuda:1 (Example, 1.5 GiB, compute capability 9.0)"
     assert describe_device(torch.device("cpu")) == "cpu"
 
 
 def test_a_thread_is_told_its_gpu_and_nothing_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[torch.device] = []
-    monkeypatch.setattr(torch.cuda, "set_device", told.append)
+    chosen: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     for name in ("cpu", "cuda:1"):
         use_device(torch.device(name))
-    assert told == [torch.device("cuda", 1)]
+    assert chosen == [torch.device("cuda", 1)]

@@ -1,4 +1,4 @@
-"""Bursts: whatever the bucket, the company and the graphs they are made of, a stream's tokens stay.
+"""Bursts: a stream's tokens do not depend on the bucket, the other streams or the burst's graphs.
 
 There is no GPU here, so a tape stands in for the graph: it notes every tensor operation of the
 first run, and a replay does the same operations on the same memory, whatever Python says by then.
@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-from sruserve.kernels.graphs import BUCKETS, LENGTHS, Bursts, Eager, Recorder
-from sruserve.kernels.slots import WINDOW, Slots, Streams
+from sruserve.kernels.graphs import BUCKETS, LENGTHS, Eager, GraphBackend, GraphedDecode
+from sruserve.kernels.slots import WINDOW, DecodeInputs, Slots
 
 CPU = torch.device("cpu")
 VOCABULARY = 1009
@@ -90,13 +90,13 @@ def toy(states: Tensor) -> Callable[[Slots], None]:
     return step
 
 
-def some_streams(count: int, steps: int, seed: int = 0) -> Streams:
+def some_streams(count: int, steps: int, seed: int = 0) -> DecodeInputs:
     g = torch.Generator().manual_seed(seed)
     order = torch.randperm(ROWS - 1, generator=g)
     source, target = order[:count].clone(), order[-count:].clone()
     source[::3] = target[::3]
     source[1::5] = -1
-    return Streams(
+    return DecodeInputs(
         tokens=torch.randint(0, VOCABULARY, (count,), generator=g),
         source=source,
         target=target,
@@ -110,7 +110,7 @@ def some_streams(count: int, steps: int, seed: int = 0) -> Streams:
     )
 
 
-def alone(streams: Streams, steps: int) -> tuple[Tensor, Tensor]:
+def alone(streams: DecodeInputs, steps: int) -> tuple[Tensor, Tensor]:
     """The tokens of each stream, and the states after: `toy` one stream at a time, in Python."""
     picked, ends = [], []
     for i, source in enumerate(streams.source.tolist()):
@@ -133,16 +133,16 @@ def alone(streams: Streams, steps: int) -> tuple[Tensor, Tensor]:
 @given(
     count=st.integers(1, 24),
     steps=st.integers(1, 23),
-    most=st.sampled_from([1, 3, 8, 24]),
+    max_streams=st.sampled_from([1, 3, 8, 24]),
     recorder=st.sampled_from([Eager, TapeRecorder]),
 )
 def test_company_buckets_and_graphs_change_no_token(
-    count: int, steps: int, most: int, recorder: Callable[[], Recorder]
+    count: int, steps: int, max_streams: int, recorder: Callable[[], GraphBackend]
 ) -> None:
     streams = some_streams(count, steps, seed=count)
     expected, expected_states = alone(streams, steps)
     states = fresh_states()
-    bursts = Bursts(toy(states), CPU, most, 32, recorder())
+    bursts = GraphedDecode(toy(states), CPU, max_streams, 32, recorder())
     states.copy_(fresh_states())  # what the recording did to it
     assert torch.equal(bursts.run(streams, steps), expected)
     assert torch.equal(states[streams.target], expected_states)
@@ -150,7 +150,7 @@ def test_company_buckets_and_graphs_change_no_token(
 
 def test_a_bucket_used_again_remembers_nothing_of_the_streams_before() -> None:
     states = fresh_states()
-    bursts = Bursts(toy(states), CPU, 8, 16, TapeRecorder())
+    bursts = GraphedDecode(toy(states), CPU, 8, 16, TapeRecorder())
     states.copy_(fresh_states())
     bursts.run(some_streams(8, 16, seed=1), 16)
     states.copy_(fresh_states())
@@ -165,7 +165,7 @@ def test_a_bucket_used_again_remembers_nothing_of_the_streams_before() -> None:
 
 def test_a_burst_is_made_of_the_fewest_recorded_graphs() -> None:
     recorder = TapeRecorder()
-    bursts = Bursts(toy(fresh_states()), CPU, 1, 32, recorder)
+    bursts = GraphedDecode(toy(fresh_states()), CPU, 1, 32, recorder)
     assert recorder.recorded == len(LENGTHS)
     for steps, graphs in ((1, [2]), (16, [0]), (13, [1, 1, 1, 2]), (32, [0, 0])):
         recorder.replayed.clear()
@@ -174,14 +174,14 @@ def test_a_burst_is_made_of_the_fewest_recorded_graphs() -> None:
 
 
 def test_graphs_are_recorded_for_every_bucket_up_to_the_most_streams() -> None:
-    for most, buckets in ((1, 1), (2, 2), (3, 3), (200, 9), (4096, len(BUCKETS))):
+    for max_streams, buckets in ((1, 1), (2, 2), (3, 3), (200, 9), (4096, len(BUCKETS))):
         recorder = TapeRecorder()
-        Bursts(lambda slots: None, CPU, most, 1, recorder)
-        assert recorder.recorded == buckets, most
+        GraphedDecode(lambda slots: None, CPU, max_streams, 1, recorder)
+        assert recorder.recorded == buckets, max_streams
 
 
 def test_a_burst_longer_than_what_was_asked_for_is_refused() -> None:
-    bursts = Bursts(toy(fresh_states()), CPU, 1, 4)
+    bursts = GraphedDecode(toy(fresh_states()), CPU, 1, 4)
     for steps in (0, 5):
         with pytest.raises(ValueError, match="1 to 4 steps"):
             bursts.run(some_streams(1, 5), steps)

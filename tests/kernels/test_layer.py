@@ -1,4 +1,4 @@
-"""Layers of every element-wise kind: any split and any company give the same bits, a step too."""
+"""Layers of every element-wise kind: any split, any batch and a single step give the same bits."""
 
 from itertools import pairwise
 from typing import Any
@@ -18,7 +18,7 @@ from sruserve.kernels import (
     NormKind,
     RaggedBatch,
     StepLayer,
-    make_product,
+    make_linear,
     single,
 )
 
@@ -27,7 +27,7 @@ TANH = Activation.TANH
 
 
 def layers(dtype: torch.dtype = torch.float32) -> dict[str, CellLayer]:
-    """One of each form; inputs are as wide as outputs."""
+    """One layer of each form; inputs and outputs have one width."""
     g = torch.Generator().manual_seed(0)
 
     def random(*size: int) -> Tensor:
@@ -35,8 +35,8 @@ def layers(dtype: torch.dtype = torch.float32) -> dict[str, CellLayer]:
 
     def layer(cell: Cell, inputs: int = WIDTH, biased: bool = True, **parts: Any) -> CellLayer:
         weight = random(cell.blocks * WIDTH, inputs) / inputs**0.5
-        product = make_product(weight, random(len(weight)) if biased else None, dtype)
-        return CellLayer(product=product, cell=cell, column=3, **parts)
+        product = make_linear(weight, random(len(weight)) if biased else None, dtype)
+        return CellLayer(linear=product, cell=cell, column=3, **parts)
 
     gates: dict[str, Any] = {"weight_c": random(2, WIDTH), "bias": random(2, WIDTH)}
     rms = Norm(random(3 * WIDTH).to(dtype), None, NormKind.RMS)
@@ -105,7 +105,7 @@ def test_a_window_of_2_reads_the_input_before_from_the_state() -> None:
     x, states = torch.randn(4, WIDTH), torch.zeros(1, STATE_WIDTH)
     u = layer.project(x, single(states, 4))
     before = torch.cat((torch.zeros(1, WIDTH), x[:-1]))
-    torch.testing.assert_close(u, layer.product(torch.cat((x, before), 1)))
+    torch.testing.assert_close(u, layer.linear(torch.cat((x, before), 1)))
     assert torch.equal(states[0, 3 + WIDTH : 3 + 2 * WIDTH], x[-1])
 
 
@@ -114,7 +114,7 @@ def test_an_inner_norm_comes_before_the_bias() -> None:
     x = torch.randn(4, WIDTH)
     assert layer.inner_norm is not None
     assert layer.inner_bias is not None
-    expected = layer.inner_norm(layer.product(x)) + layer.inner_bias
+    expected = layer.inner_norm(layer.linear(x)) + layer.inner_bias
     assert torch.equal(layer.project(x, single(torch.zeros(1, STATE_WIDTH), 4)), expected)
 
 

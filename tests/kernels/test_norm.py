@@ -1,4 +1,4 @@
-"""Norms: each is its formula, and a row has the same bits in any company."""
+"""Norms: each agrees with its formula, and a row has the same bits in every batch."""
 
 import pytest
 import torch
@@ -37,8 +37,8 @@ def test_a_norm_is_its_formula(
     if kind is NormKind.RMS or not biased:
         bias = torch.zeros(n)
     expected = (formula(x.double(), kind) * weight + bias).float()
-    found = Norm(weight, bias if biased and kind is not NormKind.RMS else None, kind)(x)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    result = Norm(weight, bias if biased and kind is not NormKind.RMS else None, kind)(x)
+    torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", NormKind)
@@ -72,6 +72,6 @@ def test_a_lone_row_of_very_many_numbers_has_the_bits_it_has_in_company(kind: No
     torch.set_num_threads(2)
     x = torch.randn(3, 40_000, generator=torch.Generator().manual_seed(0))
     norm = Norm(torch.ones(40_000), None, kind)
-    found = norm(x[:1]), norm(x)[:1]
+    result = norm(x[:1]), norm(x)[:1]
     torch.set_num_threads(before)
-    assert torch.equal(*found)
+    assert torch.equal(*result)

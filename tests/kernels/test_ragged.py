@@ -1,4 +1,4 @@
-"""Walking a ragged batch in pieces."""
+"""The pieces of a ragged batch."""
 
 import torch
 from hypothesis import given

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sruserve.kernels.cell import Activation, Cell, Kind
 from sruserve.kernels.ragged import single
-from sruserve.kernels.reference import reference_scan
+from sruserve.kernels.reference.scan import reference_scan
 
 Step = tuple[float, float]  # h and the new state
 
@@ -59,7 +59,7 @@ def total(cell: Cell, u: list[float], x: float | None, c: float, gates: list[flo
     return c + u[0], c + u[0]
 
 
-def most(cell: Cell, u: list[float], x: float | None, c: float, gates: list[float]) -> Step:
+def maximum(cell: Cell, u: list[float], x: float | None, c: float, gates: list[float]) -> Step:
     c = u[0] if u[1] == 0 else max(c, u[0])
     return c, c
 
@@ -73,7 +73,7 @@ STEPS = {
     Kind.LRN: lrn,
     Kind.QRNN: qrnn,
     Kind.SUM: total,
-    Kind.MAX: most,
+    Kind.MAX: maximum,
     Kind.SHIFT: shift,
 }
 BLOCKS = {Kind.SRU: [3, 4], Kind.LRN: [3, 4], Kind.QRNN: [2, 3, 4], Kind.MAX: [2]}
@@ -130,9 +130,9 @@ def test_the_definition_is_the_equations_step_by_step(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"blocks": 2}, "SRU has 3 or 4 blocks, not 2"),
-        ({"kind": Kind.QRNN, "blocks": 5}, "QRNN has 2 or 3 or 4 blocks"),
-        ({"kind": Kind.SUM}, "SUM has 1 blocks, not 3"),
+        ({"blocks": 2}, "SRU cells have 3 or 4 blocks, not 2"),
+        ({"kind": Kind.QRNN, "blocks": 5}, "QRNN cells have 2 or 3 or 4 blocks"),
+        ({"kind": Kind.SUM}, "SUM cells have 1 blocks, not 3"),
     ],
 )
 def test_a_cell_refuses_blocks_that_its_kind_does_not_have(
@@ -153,5 +153,5 @@ def test_a_cell_refuses_blocks_that_its_kind_does_not_have(
     ids=str,
 )
 def test_a_cell_refuses_a_switch_that_its_kind_lacks(kind: Kind, switch: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=f"{kind.name} has no {next(iter(switch))}"):
+    with pytest.raises(ValueError, match=f"{kind.name} cells have no {next(iter(switch))}"):
         Cell(kind=kind, **switch)

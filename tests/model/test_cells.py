@@ -53,8 +53,8 @@ def test_a_network_computes_the_equations(form: dict[str, Any], tmp_path: Path) 
         names = rnn.layer_shapes(i)
         own = {name: tensors[f"rnn.rnn_lst.{i}.{name}"] for name in names}
         expected = layer(expected, own, rnn)
-    found = model.network.hidden(inputs, single(model.network.layout.allocate(1), 20))
-    torch.testing.assert_close(found, expected.float(), rtol=0, atol=1e-5)
+    result = model.network.hidden(inputs, single(model.network.layout.allocate(1), 20))
+    torch.testing.assert_close(result, expected.float(), rtol=0, atol=1e-5)
 
 
 def test_the_two_reset_gates_differ(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Embeddings give the rows that their formulas give, whatever else is looked up beside them."""
+"""Embeddings give their formulas' rows, which do not depend on the other ids."""
 
 from collections.abc import Mapping
 
@@ -97,7 +97,7 @@ def test_a_plain_row_is_the_tables_times_the_scale(ids: list[int]) -> None:
     [
         ({"cutoffs": (5,)}, "cutoffs need size"),
         ({"cutoffs": (5, 5), "size": 64}, "cutoffs must rise"),
-        ({"cutoffs": (5, 6), "size": 15}, "lower divide, or raise size"),
+        ({"cutoffs": (5, 6), "size": 15}, "lower divide or raise size"),
         ({"scale": float("nan")}, "finite"),
     ],
 )
@@ -110,5 +110,5 @@ def test_clusters_past_the_vocabulary_are_refused() -> None:
     config = EmbeddingConfig(cutoffs=(5,), size=4)
     config.check_vocabulary(6)
     for vocab_size in (5, None):
-        with pytest.raises(ValueError, match=f"below vocab_size, {vocab_size}"):
+        with pytest.raises(ValueError, match=rf"below vocab_size \({vocab_size}\)"):
             config.check_vocabulary(vocab_size)

@@ -1,4 +1,4 @@
-"""What every family promises: any split is the whole, company changes nothing, bit for bit."""
+"""Every family's guarantees: any split equals the whole, any batch equals single, bit for bit."""
 
 from typing import Any
 
@@ -80,17 +80,17 @@ def test_any_split_in_any_company_gives_the_bits_of_the_whole_alone(
             alone += run(model, [x], state, [0])
             ends.append(state)
         states = model.layout.allocate(len(inputs))
-        found: list[list[Tensor]] = [[] for _ in inputs]
+        outputs: list[list[Tensor]] = [[] for _ in inputs]
         begins = [0] * len(inputs)
         for cut in [*sorted(cuts), 1.0]:
             stops = [round(cut * n) for n in lengths]
             parts = [x[a:b] for x, a, b in zip(inputs, begins, stops, strict=True)]
             if sum(map(len, parts)):
                 given_h = run(model, parts, states, list(range(len(inputs))))
-                for own, h in zip(found, given_h, strict=True):
+                for own, h in zip(outputs, given_h, strict=True):
                     own.append(h)
             begins = stops
-        for own, whole in zip(found, alone, strict=True):
+        for own, whole in zip(outputs, alone, strict=True):
             assert torch.equal(torch.cat(own), whole)
         assert torch.equal(states, torch.cat(ends))
 
@@ -108,14 +108,14 @@ def test_a_stream_that_is_dropped_or_begins_from_nothing_touches_no_state(form: 
 
 
 def lrn_with_rms_norm(x: Tensor, weight: Tensor, bias: Tensor, gain: Tensor) -> Tensor:
-    """A layer of the LRN repository's document and inference models."""
+    """A layer of the LRN repository's document and NLI models."""
     u = x @ weight
     p, q, r = (gain * u / (u.square().mean(1, keepdim=True) + 1e-8).sqrt() + bias).chunk(3, 1)
-    h, found = torch.zeros(len(bias) // 3), []
+    h, outputs = torch.zeros(len(bias) // 3), []
     for t in range(len(x)):
         h = torch.tanh(torch.sigmoid(p[t] + h) * r[t] + torch.sigmoid(q[t] - h) * h)
-        found.append(h)
-    return torch.stack(found)
+        outputs.append(h)
+    return torch.stack(outputs)
 
 
 def test_lrn_norms_its_whole_product_before_the_bias() -> None:
@@ -125,8 +125,8 @@ def test_lrn_norms_its_whole_product_before_the_bias() -> None:
     for i in range(2):
         own = [tensors[f"rnn.layers.{i}.{name}"] for name in ("weight", "bias", "norm")]
         expected = lrn_with_rms_norm(expected, *own)
-    (found,) = run(model, [x], model.layout.allocate(1), [0])
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    (outputs,) = run(model, [x], model.layout.allocate(1), [0])
+    torch.testing.assert_close(outputs, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -1,4 +1,4 @@
-"""LSTM, GRU, RNN and ATR stacks: torch's numbers, the published formulas, and no company."""
+"""LSTM, GRU, RNN and ATR stacks: torch's numbers, the published formulas, and equal bits."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 
 import sruserve.kernels.gated as gated_module
 from sruserve.kernels import RaggedBatch
-from sruserve.kernels.reference_gated import reference_gated_scan
+from sruserve.kernels.reference.gated import reference_gated_scan
 from sruserve.model.cells import FAMILIES
 from sruserve.model.cells.stack import StackConfig
 from sruserve.model.config import ModelConfig, architecture
@@ -241,16 +241,16 @@ def test_a_large_batch_is_cut_along_time_and_no_bit_changes(dtype: torch.dtype) 
     offsets, rows = torch.tensor([0, *lengths]).cumsum(0), torch.arange(len(xs))
     wanted = torch.tensor([0, 399, 402, 1302, 1653])
     begin = RaggedBatch(offsets, net.layout.allocate(len(xs)), rows, rows)
-    found = net.hidden(torch.cat(xs), begin, wanted)
-    assert torch.equal(found, torch.cat(together)[wanted])
+    result = net.hidden(torch.cat(xs), begin, wanted)
+    assert torch.equal(result, torch.cat(together)[wanted])
 
 
 def test_a_bidirectional_stack_reads_whole_inputs_only() -> None:
     net, _ = random_network("gru", bidirectional=True)
-    assert not net.streams
-    assert "bidirectional" in (net.whole or "")
+    assert not net.supports_streaming
+    assert "bidirectional" in (net.not_streamable_because or "")
 
 
 def test_a_projection_must_be_narrower_than_what_it_projects() -> None:
-    with pytest.raises(ValueError, match="proj_size must be smaller"):
+    with pytest.raises(ValueError, match=r"proj_size \(.*\) must be smaller"):
         FAMILIES["lstm"].model_validate({"input_size": 3, "hidden_size": 4, "proj_size": 4})

@@ -14,10 +14,10 @@ CASES = [case.parent for case in CASES]
 
 
 def imported(case: Path, folder: Path) -> Path:
-    told = json.loads((case / "case.json").read_text())
+    description = json.loads((case / "case.json").read_text())
     options = folder / "options.json"
-    asked = told["options"] | ({"window": told["window"]} if "window" in told else {})
-    options.write_text(json.dumps(asked))
+    window = {"window": description["window"]} if "window" in description else {}
+    options.write_text(json.dumps(description["options"] | window))
     arguments = ["import", str(case / "weights.pt"), str(folder / "model"), "--task", "encode"]
     result = CliRunner().invoke(app, [*arguments, "--options", str(options)])
     assert result.exit_code == 0, result.output

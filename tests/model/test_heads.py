@@ -1,4 +1,4 @@
-"""Every head scores as its formula says, row by row, and never with too many numbers at once."""
+"""Every head agrees with its formula, row by row, and within its limit on numbers in memory."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -100,12 +100,12 @@ def test_a_head_gives_the_probabilities_of_its_formula(
     head, weights = random_head(config)
     hidden = rows_of(rows, seed=seed)
     scores = head(hidden)
-    found = head.log_probs(scores)
+    result = head.log_probs(scores)
     expected = by_formula(config, weights, hidden).float()
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(result, expected, atol=1e-5, rtol=1e-5)
     assert (scores.dtype, scores.shape) == (torch.float32, (rows, WORDS))
-    torch.testing.assert_close(scores.softmax(1), found.exp(), atol=1e-6, rtol=1e-4)
-    torch.testing.assert_close(found.exp().sum(1), torch.ones(rows), atol=1e-5, rtol=0)
+    torch.testing.assert_close(scores.softmax(1), result.exp(), atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(result.exp().sum(1), torch.ones(rows), atol=1e-5, rtol=0)
 
 
 @EVERY_HEAD
@@ -134,7 +134,7 @@ def test_bfloat16_is_near(options: dict[str, Any]) -> None:
 
 
 class _Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """The sizes of all tensors that are made."""
+    """The sizes of all tensors that are allocated."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -160,7 +160,7 @@ def test_a_large_result_is_filled_a_few_numbers_at_a_time(
 
 
 def test_clusters_stand_in_the_first_product_from_the_last_to_the_first() -> None:
-    """torch's adaptive softmax has them the other way round, and is otherwise a case of ours."""
+    """torch's adaptive softmax has them in reverse order, and otherwise agrees with ours."""
     cutoffs = (10, 20, 35)
     theirs = torch.nn.AdaptiveLogSoftmaxWithLoss(
         16, WORDS, cutoffs, div_value=2.0, head_bias=True
@@ -187,7 +187,7 @@ def test_clusters_stand_in_the_first_product_from_the_last_to_the_first() -> Non
 def test_only_a_plain_head_is_a_product_and_a_network_without_outputs_has_none() -> None:
     for name, options in HEADS.items():
         head, _ = random_head(HeadConfig(**options))
-        assert (head.product is not None) == (name in {"linear", "linear without bias", "tied"})
+        assert (head.linear is not None) == (name in {"linear", "linear without bias", "tied"})
     assert HeadConfig().shapes("encode", None, WIDTH) == {}
     assert HeadConfig().make({}, None, Builder(torch.float32, CPU)) is None
 
@@ -248,8 +248,8 @@ def test_a_pair_is_scored_by_its_pooled_sides(
     expected = F.linear(
         torch.stack(rows), weights["output.weight"].double(), weights["output.bias"].double()
     )
-    found = compare(config, weights, x, lengths)
-    torch.testing.assert_close(found, expected.float(), atol=1e-5, rtol=1e-5)
+    result = compare(config, weights, x, lengths)
+    torch.testing.assert_close(result, expected.float(), atol=1e-5, rtol=1e-5)
 
 
 @EVERY_POOLING
@@ -293,10 +293,10 @@ def test_attention_survives_scores_of_any_size() -> None:
         ("classify", {"experts": 2}, "for task generate"),
         ("pair", {"tied": True}, "for task generate"),
         ("generate", {"size": 8, "experts": 2}, "either clusters"),
-        ("generate", {"size": 8, "cutoffs": (50,), "divide": 2}, "below vocab_size, 50"),
+        ("generate", {"size": 8, "cutoffs": (50,), "divide": 2}, r"below vocab_size \(50\)"),
         ("generate", {"size": 8, "tied": True}, "its embedding's cutoffs"),
-        ("generate", {"experts": 2, "tied": True, "latent_size": 7}, "reads 7 numbers"),
-        ("generate", {"tied": True}, "reads 12 numbers, an embedding gives 16"),
+        ("generate", {"experts": 2, "tied": True, "latent_size": 7}, "a tied head of width 7"),
+        ("generate", {"tied": True}, "width 12 needs an embedding of that width, not 16"),
     ],
 )
 def test_a_head_that_does_not_fit_its_network_is_refused(
@@ -308,7 +308,7 @@ def test_a_head_that_does_not_fit_its_network_is_refused(
 
 def test_a_mixture_of_too_many_scores_in_a_step_is_refused() -> None:
     HeadConfig(experts=15).check("generate", 267_735, WIDTH, EmbeddingConfig(), input_size=16)
-    with pytest.raises(ValueError, match="are 20,480,000 scores in each step"):
+    with pytest.raises(ValueError, match="have 20,480,000 scores in each step"):
         HeadConfig(experts=1024).check("generate", 20_000, WIDTH, EmbeddingConfig(), 16)
 
 

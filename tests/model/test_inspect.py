@@ -1,4 +1,4 @@
-"""What a model is told to be, on the CPU and on a GPU (a stand-in)."""
+"""The description of a model, on the CPU and on a GPU (a stand-in)."""
 
 from pathlib import Path
 
@@ -17,10 +17,10 @@ def model(tmp_path: Path) -> Model:
 
 
 def test_on_the_cpu_the_device_the_kernel_and_exactness_are_told(model: Model) -> None:
-    found = facts(model)
-    assert found["device"] == "cpu"
-    assert found["kernel"].startswith("c-")
-    assert found["exactness"] == "bit for bit: any split, any batch"
+    lines = facts(model)
+    assert lines["device"] == "cpu"
+    assert lines["kernel"].startswith("c-")
+    assert lines["exactness"] == "bit for bit: any split, any batch"
 
 
 def test_labels_are_told_without_what_a_terminal_would_obey(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_labels_are_told_without_what_a_terminal_would_obey(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("fast", "exactness"),
-    [(False, "built to be bit for bit"), (True, "to rounding")],
+    [(False, "bit for bit by design"), (True, "to rounding")],
 )
 def test_on_a_gpu_fast_says_what_it_gives_up(
     model: Model, monkeypatch: pytest.MonkeyPatch, fast: bool, exactness: str
@@ -38,10 +38,10 @@ def test_on_a_gpu_fast_says_what_it_gives_up(
     monkeypatch.setattr(model.network, "device", torch.device("cuda", 0))
     monkeypatch.setattr(model.network, "fast", fast)
     monkeypatch.setattr(inspect, "describe_device", lambda device: f"{device} (Example)")
-    found = facts(model)
-    assert found["device"] == "cuda:0 (Example)"
-    assert found["kernel"] == "triton"
-    assert found["exactness"].startswith(exactness)
+    lines = facts(model)
+    assert lines["device"] == "cuda:0 (Example)"
+    assert lines["kernel"] == "triton"
+    assert lines["exactness"].startswith(exactness)
 
 
 def test_without_the_compiled_kernel_a_layer_with_a_product_in_each_step_is_not_exact(

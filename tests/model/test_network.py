@@ -13,6 +13,7 @@ from torch import Tensor
 from sruserve.kernels import RaggedBatch
 from sruserve.model.folder import Model
 from sruserve.model.network import Network
+from tests.memory import malloc_bytes, python_blocks
 from tests.support import random_model
 
 FORMS: dict[str, dict[str, Any]] = {
@@ -111,7 +112,7 @@ def test_a_bidirectional_network_reads_whole_inputs_in_any_company(
     tmp_path: Path, dtype: str
 ) -> None:
     model = random_model(tmp_path / "m", "classify", dtype, vocab_size=95, bidirectional=True)
-    assert not model.network.streams
+    assert not model.network.supports_streaming
     tokens = [some_tokens(n, n) for n in (1, 30, 7, 1500)]
     together = run(model.network, tokens, model.network.layout.allocate(4))
     for alone, expected in zip(tokens, together, strict=True):
@@ -124,31 +125,30 @@ def test_one_thread_and_two_give_the_same_bits(tmp_path: Path, dtype: str) -> No
     model = random_model(
         tmp_path / "m", dtype=dtype, input_size=512, hidden_size=512, num_layers=3, layer_norm=True
     )
-    network, before, found = model.network, torch.get_num_threads(), []
+    network, before, results = model.network, torch.get_num_threads(), []
     try:
         for threads in (1, 2):
             torch.set_num_threads(threads)
             states = network.layout.allocate(3)
             hidden = run(network, [some_tokens(n, n) for n in (1, 70, 1500)], states)
-            found.append([*hidden, states, *map(network.logits, hidden)])
+            results.append([*hidden, states, *map(network.logits, hidden)])
     finally:
         torch.set_num_threads(before)
-    for one, two in zip(*found, strict=True):
+    for one, two in zip(*results, strict=True):
         assert torch.equal(one, two)
 
 
 def test_memory_does_not_grow_over_a_thousand_calls(tmp_path: Path) -> None:
-    import psutil
-
     model = random_model(tmp_path / "m")
-    tokens, process = some_tokens(50), psutil.Process()
+    tokens = some_tokens(50)
     state = model.network.layout.allocate(1)
     for _ in range(200):
         run(model.network, [tokens], state)
-    before = process.memory_info().rss
+    before, blocks = malloc_bytes(), python_blocks()
     for _ in range(1000):
         run(model.network, [tokens], state)
-    assert process.memory_info().rss - before < 1 << 20
+    assert malloc_bytes() - before < 1 << 16
+    assert python_blocks() - blocks < 500
 
 
 def test_ten_thousand_tokens_in_one_call_equal_ten_calls(tmp_path: Path) -> None:

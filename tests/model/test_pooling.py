@@ -1,4 +1,4 @@
-"""Pooling a stream gives torch's mean and maximum of all so far, however it is cut."""
+"""Pooling a stream gives torch's mean and maximum of all inputs so far, for any split."""
 
 from itertools import pairwise
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The original library, run beside ours: every release, whatever its options."""
+"""The original library against ours: every release, with any options."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sruserve.kernels import RaggedBatch, dispatch
 from sruserve.model.config import ModelConfig, architecture
-from sruserve.model.importers.origins import origin
+from sruserve.model.importers.formats import load_format
 from sruserve.model.network import Network
 from tests.oracles.releases import Oracle, call, needs
 
@@ -23,7 +23,7 @@ Options = dict[str, Any]
 
 @st.composite
 def constructor_arguments(draw: st.DrawFn, release: str) -> Options:
-    """Every argument of a release's `SRU` that changes what it computes."""
+    """Every argument of a release's `SRU` that changes its results."""
     options: Options = {
         "input_size": draw(st.integers(1, 12)),
         "hidden_size": draw(st.integers(1, 9)),
@@ -98,18 +98,22 @@ def test_a_release_and_ours_give_the_same_numbers(
     network = imported(theirs["state_dict"], options)
     for name in (dispatch._cpu_kernel_name(), "reference"):
         with kernel(name):
-            ends = [[data.draw(st.integers(0, n)) for n in lengths]] if network.streams else []
-            found, state = run(network, x, c_0, [*ends, lengths])
+            ends = (
+                [[data.draw(st.integers(0, n)) for n in lengths]]
+                if network.supports_streaming
+                else []
+            )
+            result, state = run(network, x, c_0, [*ends, lengths])
         for b, n in enumerate(lengths):
-            torch.testing.assert_close(found[b], h[:n, b], rtol=0, atol=1e-5)
+            torch.testing.assert_close(result[b], h[:n, b], rtol=0, atol=1e-5)
         # The Python of earlier releases mixes up the sequences of a backward direction's end state.
         if version >= "2.3" or batch == 1 or not options["bidirectional"]:
             torch.testing.assert_close(state, c_n, rtol=0, atol=1e-5)
 
 
 def imported(tensors: dict[str, Tensor], options: Options) -> Network:
-    """The network that `sruserve import --task encode` makes of a state dict."""
-    read = origin("sru").read(tensors, options, "encode")
+    """The network to which `sruserve import --task encode` converts a state dict."""
+    read = load_format("sru").read(tensors, options, "encode")
     config = ModelConfig(
         architectures=(architecture(read.rnn, "encode"),), task="encode", rnn=read.rnn
     )
@@ -130,8 +134,8 @@ def run(
         if len(inputs):
             offsets = torch.tensor([0, *sizes]).cumsum(0)
             h = network.hidden(inputs, RaggedBatch(offsets, states, rows, rows))
-            for part, found in zip(parts, torch.split(h, sizes), strict=True):
-                part.append(found)
+            for part, result in zip(parts, torch.split(h, sizes), strict=True):
+                part.append(result)
         begins = chunk
     end = torch.stack([network.layout.unpack(states)[f"{i}.c"] for i in range(len(c_0))])
     return [torch.cat(part) for part in parts], end

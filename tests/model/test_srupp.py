@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from typer.testing import CliRunner, Result
@@ -20,12 +20,12 @@ import sruserve.kernels.srupp as srupp_layer
 from sruserve.cli import app
 from sruserve.kernels.attention import attend
 from sruserve.kernels.ragged import RaggedBatch, single
-from sruserve.kernels.reference_attention import reference_attention
+from sruserve.kernels.reference.attention import reference_attention
 from sruserve.model.cells.srupp import SRUppConfig
 from sruserve.model.config import ModelConfig, architecture
 from sruserve.model.errors import CheckpointError, OptionError
 from sruserve.model.folder import load_model
-from sruserve.model.importers.origin import Imported
+from sruserve.model.importers.format import Imported
 from sruserve.model.importers.srupp import read
 from sruserve.model.network import Network, network_shapes
 from tests.oracles.releases import folder_of, needs
@@ -34,6 +34,7 @@ SCRIPT = Path(__file__).parent.parent / "oracles" / "srupp_oracle.py"
 Ask = Callable[[dict[str, Any]], dict[str, Any]]
 
 
+ROUNDINGS = 16  # how often what rounding the inputs does may be done on the way to the outputs
 RELEASES = ("3.0.0.dev2", "3.0.0.dev3", "3.0.0.dev5", "3.0.0.dev6")
 
 
@@ -67,58 +68,86 @@ def ask(release: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]
         oracle.stdin.close()
 
 
-def network(found: Imported, dtype: torch.dtype = torch.float32) -> Network:
+def network(imported: Imported, dtype: torch.dtype = torch.float32) -> Network:
     config = ModelConfig(
-        architectures=(architecture(found.rnn, "encode"),),
+        architectures=(architecture(imported.rnn, "encode"),),
         model_type="srupp",
         task="encode",
-        rnn=found.rnn,
+        rnn=imported.rnn,
     )
-    shapes = {name: tuple(tensor.shape) for name, tensor in found.tensors.items()}
+    shapes = {name: tuple(tensor.shape) for name, tensor in imported.tensors.items()}
     assert shapes == network_shapes(config)
-    return Network(config, found.tensors, dtype)
+    return Network(config, imported.tensors, dtype)
 
 
 @st.composite
-def requests(
-    draw: st.DrawFn, release: str, windowed: bool
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A request to the oracle, and what a user then writes into --options."""
+def requests(draw: st.DrawFn) -> dict[str, Any]:
+    """A request to the oracle, with options in the words of `adapted`."""
+    windowed = draw(st.booleans())
     bidirectional = not windowed and draw(st.booleans())
-    norm = draw(st.sampled_from(["before", "after", "none"]))
     heads = draw(st.integers(1, 3))
     layers = draw(st.integers(1, 4))
-    options: dict[str, Any] = {
-        "input_size": draw(st.sampled_from([5, 8])),
-        "hidden_size": 4 if bidirectional else 8,
-        "proj_size": heads * draw(st.integers(4, 9)),  # the norm of fewer is close to a step
-        "num_layers": layers,
-        "num_heads": heads,
-        "bidirectional": bidirectional,
-        "rescale": draw(st.booleans()),
-        "proj_input_to_hidden_first": draw(st.booleans()),
-        "layer_norm": norm != "none",
+    count, steps = draw(st.integers(1, 3)), st.integers(1, 30)
+    return {
+        "seed": draw(st.integers(0, 9)),
+        "options": {
+            "input_size": draw(st.sampled_from([5, 8])),
+            "hidden_size": 4 if bidirectional else 8,
+            "proj_size": heads * draw(st.integers(4, 9)),
+            "num_layers": layers,
+            "num_heads": heads,
+            "bidirectional": bidirectional,
+            "rescale": draw(st.booleans()),
+            "proj_input_to_hidden_first": draw(st.booleans()),
+            "norm": draw(st.sampled_from(["before", "after", "none"])),
+            "attn_layer_norm": draw(st.booleans()),
+            "attention_every_n_layers": draw(st.integers(1, 3)),
+            "attention_last_n_layers": draw(st.none() | st.integers(0, layers)),
+        },
+        "window": draw(st.integers(1, 9)) if windowed else None,
+        "lengths": [draw(steps)] * count if windowed else [draw(steps) for _ in range(count)],
     }
-    if draw(st.booleans()) and not release.endswith("dev2"):
-        options["attention_last_n_layers"] = draw(st.integers(0, layers))
+
+
+def adapted(options: dict[str, Any], release: str) -> dict[str, Any]:
+    """Options in the words of a release, less those that it does not have."""
+    options = dict(options)
+    norm, attn_layer_norm = options.pop("norm"), options.pop("attn_layer_norm")
+    every, last = options.pop("attention_every_n_layers"), options.pop("attention_last_n_layers")
+    options["layer_norm"] = norm != "none"
+    if last is None or release.endswith("dev2"):
+        options["attention_every_n_layers"] = every
     else:
-        options["attention_every_n_layers"] = draw(st.integers(1, 3))
+        options["attention_last_n_layers"] = last
     if release.endswith("dev3"):
         options["normalization_type"] = {"none": 1, "before": 2, "after": 3}[norm]
     else:
         options["normalize_after"] = norm == "after"
     if release >= "3.0.0.dev5":
-        options["attn_layer_norm"] = draw(st.booleans())
-    window = draw(st.integers(1, 9)) if windowed else None
-    count, steps = draw(st.integers(1, 3)), st.integers(1, 30)
-    lengths = [draw(steps)] * count if windowed else [draw(steps) for _ in range(count)]
-    request = {
-        "seed": draw(st.integers(0, 9)),
-        "options": options,
-        "window": window,
-        "lengths": lengths,
-    }
-    return request, {**options, "window": window}
+        options["attn_layer_norm"] = attn_layer_norm
+    return options
+
+
+# Of 6,000 drawn models, one whose rounding is magnified among the most.
+MAGNIFYING = {
+    "seed": 0,
+    "options": {
+        "input_size": 8,
+        "hidden_size": 8,
+        "proj_size": 4,
+        "num_layers": 1,
+        "num_heads": 1,
+        "bidirectional": False,
+        "rescale": True,
+        "proj_input_to_hidden_first": True,
+        "norm": "after",
+        "attn_layer_norm": True,
+        "attention_every_n_layers": 1,
+        "attention_last_n_layers": None,
+    },
+    "window": None,
+    "lengths": [1, 25],
+}
 
 
 def run(
@@ -143,31 +172,45 @@ def run(
     return [torch.cat(part) for part in parts], torch.stack(ends)
 
 
-@pytest.mark.parametrize("windowed", [True, False], ids=["window", "whole"])
-# The same examples each time: one of thousands has a norm of nearly equal numbers, which magnifies
-# the rounding of either side beyond any tolerance.
-@settings(max_examples=40, derandomize=True)
-@given(data=st.data())
+@settings(max_examples=60)
+@given(request=requests(), cuts=st.sets(st.integers(1, 29), max_size=4))
+@example(request=MAGNIFYING, cuts=set())
 def test_any_model_gives_the_outputs_and_states_of_its_release(
-    ask: Ask, release: str, windowed: bool, data: st.DataObject
+    ask: Ask, release: str, request: dict[str, Any], cuts: set[int]
 ) -> None:
-    request, options = data.draw(requests(release, windowed))
-    answer, lengths = ask(request), request["lengths"]
-    found = read(answer["state_dict"], options, "encode")
-    assert isinstance(found.rnn, SRUppConfig)
-    model = network(found)
-    cuts: list[int] = []
-    if model.streams and max(lengths) > 1:
-        cuts = data.draw(st.lists(st.integers(1, max(lengths) - 1), max_size=4, unique=True))
-    attends = any(found.rnn.attends(layer) for layer in range(options["num_layers"]))
-    assert model.streams == ((windowed or not attends) and not options["bidirectional"])
+    """As near to the exact result as one can be whose numbers are rounded to float32.
+
+    The release's own code gives the exact result, in float64. In float32, neither side is nearer
+    to it: of 6,000 models, ours was farther in 46%, by 0.97 times as much (the geometric mean).
+    How far depends on the model: one of a thousand has norms of nearly equal numbers, which magnify
+    the rounding of both to more than 1e-5. So the bound is what rounding the weights and the inputs
+    alone does to the exact result, several times over for the steps in between.
+    """
+    options, lengths, windowed = (
+        request["options"],
+        request["lengths"],
+        request["window"] is not None,
+    )
+    options = adapted(options, release)
+    answer = ask({**request, "options": options})
+    imported = read(answer["state_dict"], {**options, "window": request["window"]}, "encode")
+    assert isinstance(imported.rnn, SRUppConfig)
+    model = network(imported)
+    attends = any(imported.rnn.attends(layer) for layer in range(options["num_layers"]))
+    assert model.supports_streaming == ((windowed or not attends) and not options["bidirectional"])
+    inside = [cut for cut in cuts if cut < max(lengths)] if model.supports_streaming else []
     for run_attention in (attend, reference_attention):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(srupp_layer, "attend", run_attention)
-            outputs, ends = run(model, answer, lengths, cuts)
-        for b, h in enumerate(outputs):
-            torch.testing.assert_close(h, answer["h"][: lengths[b], b], rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(ends, answer["c_n"], rtol=1e-5, atol=1e-5)
+            outputs, ends = run(model, answer, lengths, inside)
+        pairs = [(h, "h", (slice(0, lengths[b]), b)) for b, h in enumerate(outputs)]
+        away = moved = 0.0
+        for ours, name, place in [*pairs, (ends, "c_n", ())]:
+            exact = answer[f"exact_{name}"][place]
+            size = 1 + exact.abs()
+            away = max(away, float(((ours - exact).abs() / size).max()))
+            moved = max(moved, float((answer[f"moved_{name}"][place] / size).max()))
+        assert away <= ROUNDINGS * moved
 
 
 GOLDEN = sorted((Path(__file__).parent.parent / "golden").glob("srupp-*"))
@@ -193,8 +236,8 @@ def command(tmp_path: Path, tensors: dict[str, Tensor], task: str, **options: An
     torch.save(tensors, tmp_path / "weights.pt")
     (tmp_path / "options.json").write_text(json.dumps(options))
     files = [str(tmp_path / "weights.pt"), str(tmp_path / "model")]
-    told = ["--task", task, "--options", str(tmp_path / "options.json")]
-    return CliRunner().invoke(app, ["import", *files, "--format", "srupp", *told])
+    arguments = ["--task", task, "--options", str(tmp_path / "options.json")]
+    return CliRunner().invoke(app, ["import", *files, "--format", "srupp", *arguments])
 
 
 def test_the_golden_cases_are_here() -> None:
@@ -203,9 +246,11 @@ def test_the_golden_cases_are_here() -> None:
 
 @pytest.mark.parametrize("case", GOLDEN, ids=lambda case: case.name)
 def test_a_golden_case_agrees_whole_and_in_splits(case: Path, tmp_path: Path) -> None:
-    told = json.loads((case / "case.json").read_text())
+    description = json.loads((case / "case.json").read_text())
     tensors = torch.load(case / "weights.pt", weights_only=True)
-    result = command(tmp_path, tensors, "encode", **told["options"], window=told["window"])
+    result = command(
+        tmp_path, tensors, "encode", **description["options"], window=description["window"]
+    )
     assert result.exit_code == 0, result.output
     arguments = ["verify", str(tmp_path / "model"), str(case / "io.safetensors")]
     result = CliRunner().invoke(app, arguments)
@@ -257,9 +302,9 @@ def test_a_model_that_depends_on_chunks_says_so(tmp_path: Path) -> None:
 
 
 def test_a_model_without_a_window_reads_whole_inputs() -> None:
-    assert stack().whole is None
-    assert "whole input" in str(stack(window=None).whole)
-    assert stack(window=None, attention_every_n_layers=4).whole is None
+    assert stack().not_streamable_because is None
+    assert "whole input" in str(stack(window=None).not_streamable_because)
+    assert stack(window=None, attention_every_n_layers=4).not_streamable_because is None
     assert [name for name, _ in stack(window=None).states()] == ["0.c", "1.c", "2.c"]
 
 
@@ -267,7 +312,7 @@ def test_a_model_without_a_window_is_saved_and_loaded(tmp_path: Path) -> None:
     result = command(tmp_path, state_dict(stack()), "encode", **{**PLAIN, "window": None})
     assert result.exit_code == 0, result.output
     model = load_model(tmp_path / "model")
-    assert "whole input" in str(model.network.whole)
+    assert "whole input" in str(model.network.not_streamable_because)
     assert isinstance(model.config.rnn, SRUppConfig)
     assert model.config.rnn.window is None
 
@@ -277,9 +322,9 @@ PLAIN = {"num_heads": 2, "window": 5, "bidirectional": False}
 
 @pytest.mark.parametrize("missing", ["num_heads", "window", "bidirectional"])
 def test_what_a_state_dict_does_not_tell_is_asked_for_by_name(missing: str) -> None:
-    given = {name: value for name, value in PLAIN.items() if name != missing}
+    options = {name: value for name, value in PLAIN.items() if name != missing}
     with pytest.raises(OptionError, match=rf"^{missing} is not stored in a state dict"):
-        read(state_dict(stack()), given, "encode")
+        read(state_dict(stack()), options, "encode")
 
 
 def test_without_options_all_that_is_missing_is_named() -> None:
@@ -292,19 +337,21 @@ def test_the_place_of_a_norm_is_asked_for_where_sizes_do_not_tell_it() -> None:
     with pytest.raises(OptionError, match=r"^normalize_after is not stored"):
         read(square, PLAIN, "encode")
     for after in (True, False):
-        found = read(square, {**PLAIN, "normalize_after": after}, "encode").rnn
-        assert isinstance(found, SRUppConfig)
-        assert found.normalize_after is after
-        told = read(state_dict(stack(layer_norm=True, normalize_after=after)), PLAIN, "encode").rnn
-        assert isinstance(told, SRUppConfig)
-        assert told.normalize_after is after
+        imported = read(square, {**PLAIN, "normalize_after": after}, "encode").rnn
+        assert isinstance(imported, SRUppConfig)
+        assert imported.normalize_after is after
+        normed = read(
+            state_dict(stack(layer_norm=True, normalize_after=after)), PLAIN, "encode"
+        ).rnn
+        assert isinstance(normed, SRUppConfig)
+        assert normed.normalize_after is after
 
 
 @pytest.mark.parametrize("value", [None, {}, [8], "8", 8.5], ids=str)
 def test_a_hidden_size_that_is_no_number_is_refused(value: object) -> None:
-    given = {"num_heads": 2, "window": 5, "hidden_size": value}
-    with pytest.raises(OptionError, match=r"hidden_size is .*, not a whole number"):
-        read(state_dict(stack()), given, "encode")
+    options = {"num_heads": 2, "window": 5, "hidden_size": value}
+    with pytest.raises(OptionError, match=r"hidden_size is .*; it must be an integer"):
+        read(state_dict(stack()), options, "encode")
 
 
 @pytest.mark.parametrize(
@@ -352,25 +399,25 @@ def test_an_adaptive_language_model_of_the_experiments_is_read(shared: bool) -> 
     rnn = stack(input_size=8)
     tensors = experiment(rnn, shared)
     options = {"num_heads": 1, "window": 5, "layer_norm": True}
-    found = read(tensors, options, "generate")
-    assert found.rnn == rnn
-    assert found.vocab_size == 23
-    for config in (found.embedding, found.head):
+    imported = read(tensors, options, "generate")
+    assert imported.rnn == rnn
+    assert imported.vocab_size == 23
+    for config in (imported.embedding, imported.head):
         assert (config.cutoffs, config.size, config.divide) == ((5, 12), 8, 2)
-    assert found.head.tied
-    assert found.embedding.scale == 1
+    assert imported.head.tied
+    assert imported.embedding.scale == 1
     for i in range(3):
-        assert found.tensors[f"embedding.{i}.proj"] is tensors[f"embedding_layer.emb_projs.{i}"]
+        assert imported.tensors[f"embedding.{i}.proj"] is tensors[f"embedding_layer.emb_projs.{i}"]
     model = ModelConfig(
         architectures=(architecture(rnn, "generate"),),
         model_type="srupp",
         task="generate",
         vocab_size=23,
         rnn=rnn,
-        embedding=found.embedding,
-        head=found.head,
+        embedding=imported.embedding,
+        head=imported.head,
     )
-    shapes = {name: tuple(tensor.shape) for name, tensor in found.tensors.items()}
+    shapes = {name: tuple(tensor.shape) for name, tensor in imported.tensors.items()}
     assert shapes == network_shapes(model)
 
 
@@ -387,8 +434,8 @@ def test_clusters_of_no_use_are_refused(widths: tuple[int, ...]) -> None:
 def test_a_name_that_only_begins_like_a_projection_s_is_no_projection() -> None:
     tensors = experiment(stack(input_size=8), shared=True)
     tensors["output_layer.out_projs.0\n"] = torch.ones(8, 8)
-    found = read(tensors, {"num_heads": 1, "window": 5, "layer_norm": True}, "generate")
-    assert "output_layer.out_projs.0\n" in found.tensors  # to be refused by that name
+    imported = read(tensors, {"num_heads": 1, "window": 5, "layer_norm": True}, "generate")
+    assert "output_layer.out_projs.0\n" in imported.tensors  # to be refused by that name
 
 
 @pytest.mark.parametrize(
@@ -405,8 +452,8 @@ def test_a_language_model_trained_without_layer_norm_scales_its_embedding(
     norms: dict[str, bool], options: dict[str, bool], scaled: bool
 ) -> None:
     tensors = experiment(stack(input_size=8, **norms), shared=True)
-    found = read(tensors, {"num_heads": 1, "window": 5, **options}, "generate")
-    assert found.embedding.scale == (8**0.5 if scaled else 1)
+    imported = read(tensors, {"num_heads": 1, "window": 5, **options}, "generate")
+    assert imported.embedding.scale == (8**0.5 if scaled else 1)
 
 
 def test_whether_an_embedding_is_scaled_is_asked_for() -> None:
@@ -424,4 +471,4 @@ def test_an_enwik8_model_is_read_whole(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     model = load_model(tmp_path / "model")
     assert model.config.vocab_size == 9
-    assert model.network.streams
+    assert model.network.supports_streaming

@@ -48,8 +48,8 @@ def test_any_chunks_of_a_text_give_the_ids_of_the_whole(
     edges = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
     chunks = [text[a:b] for a, b in pairwise(edges)]
     for index, chunk in enumerate(chunks):
-        found, word = words.encode(chunk, word, more=index + 1 < len(chunks))
-        ids += found.tolist()
+        piece_ids, word = words.encode(chunk, word, more=index + 1 < len(chunks))
+        ids += piece_ids.tolist()
     assert ids == whole.tolist()
     assert word == ""
 
@@ -66,33 +66,33 @@ def test_places_are_those_of_the_whole_text_and_ids_those_of_encode(
         ids, places, rest = codec.locate(text)
         assert (ids.tolist(), rest) == (codec.encode(text)[0].tolist(), "")
         edges = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
-        found: list[list[int]] = []
+        piece_ids: list[list[int]] = []
         word = ""
         for begin, end in pairwise(edges):
             _, part, word = codec.locate(text[begin:end], word, more=end < len(text))
-            found += (part + begin).tolist()
-        assert found == places.tolist()
+            piece_ids += (part + begin).tolist()
+        assert piece_ids == places.tolist()
 
 
 @given(
     text=st.text("howfarist? .'\t\n\u3000é", max_size=40),
     word=st.text("how'?", max_size=4),
     more=st.booleans(),
-    most=st.integers(1, 40),
+    max_characters=st.integers(1, 40),
 )
 def test_parts_of_a_text_give_the_ids_and_places_of_the_whole(
-    words: Words, text: str, word: str, more: bool, most: int
+    words: Words, text: str, word: str, more: bool, max_characters: int
 ) -> None:
     for codec in (words, Bytes(list(range(256)))):
-        parts = codec.parts(text, most) or [""]
+        parts = codec.parts(text, max_characters) or [""]
         assert "".join(parts) == text
         ids, places, rest, before, begin = [], [], "", word, 0
         for number, part in enumerate(parts, 1):
             assert rest == ""
-            found, located, rest = codec.locate(part, before, more and number == len(parts))
+            piece_ids, located, rest = codec.locate(part, before, more and number == len(parts))
             encoded, _ = codec.encode(part, before, more and number == len(parts))
-            assert encoded.tolist() == found.tolist()
-            ids += found.tolist()
+            assert encoded.tolist() == piece_ids.tolist()
+            ids += piece_ids.tolist()
             places += (located + begin).tolist()
             before, begin = "", begin + len(part)
         whole, located, left = codec.locate(text, word, more)
@@ -101,8 +101,8 @@ def test_parts_of_a_text_give_the_ids_and_places_of_the_whole(
 
 def test_a_place_is_that_of_a_word_or_of_a_bytes_character(words: Words) -> None:
     text = "how  far, Denver?"
-    found = [text[begin:end] for begin, end in words.locate(text)[1].tolist()]
-    assert found == ["how", "far", ",", "Denver", "?"]
+    words_at_places = [text[begin:end] for begin, end in words.locate(text)[1].tolist()]
+    assert words_at_places == ["how", "far", ",", "Denver", "?"]
     assert words.locate("r", "fa")[1].tolist() == [[-2, 1]]
     codec = Bytes([98, 97, 0xC3, 0xA9])
     assert codec.locate("aéb")[1].tolist() == [[0, 1], [1, 2], [1, 2], [2, 3]]
@@ -236,7 +236,9 @@ def test_normalizers_that_could_make_a_text_much_longer_are_refused(
 def test_a_file_that_makes_the_library_panic_is_named(tmp_path: Path, table: str) -> None:
     content = with_steps({"type": "Precompiled", "precompiled_charsmap": table})
     (tmp_path / "tokenizer.json").write_bytes(content)
-    with pytest.raises(FolderError, match=rf"{tmp_path}/tokenizer.json is no tokenizer.json"):
+    with pytest.raises(
+        FolderError, match=rf"{tmp_path}/tokenizer.json is not a usable tokenizer.json"
+    ):
         codec_of(tmp_path)
 
 
@@ -323,7 +325,9 @@ def test_a_word_that_normalizers_could_make_too_long_is_refused(
     assert len(words.encode("b " * 200)[0]) == 200
     assert len(words.encode("b" * 100)[0]) == 1
     for read in (words.encode, words.locate):
-        with pytest.raises(TextError, match="101 characters, and may have 100"):
+        with pytest.raises(
+            TextError, match="101 characters; the limit of this model's tokenizer is 100"
+        ):
             read("b " * 200 + "b" * 101)
 
 

@@ -1,4 +1,4 @@
-"""Weights are the process's own memory; files that are none are refused in a line."""
+"""Weights are the process's own memory; files without valid weights are refused in one line."""
 
 import json
 import os
@@ -42,13 +42,13 @@ def test_what_becomes_of_the_file_changes_nothing_that_was_read(
 ) -> None:
     weights = folder / "model.safetensors"
     other = save_random_model(tmp_path / "other", vocabulary=list(range(32, 127)), seed=2)
-    found = read(folder)
-    numbers = logits(found) if isinstance(found, Model) else found["output.weight"].clone()
+    loaded = read(folder)
+    numbers = logits(loaded) if isinstance(loaded, Model) else loaded["output.weight"].clone()
     if change == "cut":
         os.truncate(weights, 0)
     else:
         shutil.copyfile(other / "model.safetensors", weights)  # into the same file, as cp does
-    again = logits(found) if isinstance(found, Model) else found["output.weight"]
+    again = logits(loaded) if isinstance(loaded, Model) else loaded["output.weight"]
     torch.testing.assert_close(again, numbers, rtol=0, atol=0)
 
 
@@ -62,13 +62,13 @@ def test_tensors_are_those_that_the_library_reads(tmp_path: Path) -> None:
     tensors = {str(d): torch.randn(3, 8).mul(9).to(d) for d in dtypes}
     tensors |= {"scalar": torch.tensor(2.5), "none": torch.zeros(0, 4), "odd": torch.ones(7).bool()}
     save_file(tensors, tmp_path / "a.safetensors", {"digest": "d"})
-    found, metadata = read_tensors(tmp_path / "a.safetensors")
+    loaded, metadata = read_tensors(tmp_path / "a.safetensors")
     expected = load_file(tmp_path / "a.safetensors")
-    assert found.keys() == expected.keys()
+    assert loaded.keys() == expected.keys()
     assert metadata == {"digest": "d"}
     for name, tensor in expected.items():
-        assert (found[name].dtype, found[name].shape) == (tensor.dtype, tensor.shape)
-        assert torch.equal(bytes_of(found[name]), bytes_of(tensor))
+        assert (loaded[name].dtype, loaded[name].shape) == (tensor.dtype, tensor.shape)
+        assert torch.equal(bytes_of(loaded[name]), bytes_of(tensor))
 
 
 def bytes_of(tensor: Tensor) -> Tensor:
@@ -87,23 +87,26 @@ HUGE = b"%d," % (1 << 62)
 @pytest.mark.parametrize(
     ("header", "message"),
     [
-        (b'{"a":%s,"a":%s}', "has the name 'a' twice"),
-        (b'{"a":%s,"b":%s}', "'b' begins at 0 and should at 8"),
-        (b'{"a":%s}', "behind the last tensor"),
+        (b'{"a":%s,"a":%s}', "contains the name 'a' twice"),
+        (b'{"a":%s,"b":%s}', "'b' begins at byte 0, not at byte 8"),
+        (b'{"a":%s}', "after the last tensor"),
         (b'{"a":{"dtype":"F32","dtype":"F64","shape":[],"data_offsets":[0,16]}}', "'dtype' twice"),
-        (b'{"a":{"dtype":"F32","shape":[3],"data_offsets":[0,16]}}', "16 bytes, and its shape"),
-        (b'{"a":{"dtype":"F32","shape":[8],"data_offsets":[0,32]}}', "the file ends in 'a'"),
-        (b'{"a":{"dtype":"F32","shape":[-2,-2],"data_offsets":[0,16]}}', "other than whole"),
-        (b'{"a":{"dtype":"F32","shape":[4.0],"data_offsets":[0,16]}}', "other than whole"),
-        (b'{"a":{"dtype":"F5","shape":[4],"data_offsets":[0,16]}}', "holds 'F5'"),
+        (b'{"a":{"dtype":"F32","shape":[3],"data_offsets":[0,16]}}', "16 bytes, but its shape"),
+        (
+            b'{"a":{"dtype":"F32","shape":[8],"data_offsets":[0,32]}}',
+            "the file is truncated: it ends in 'a'",
+        ),
+        (b'{"a":{"dtype":"F32","shape":[-2,-2],"data_offsets":[0,16]}}', "must hold integers"),
+        (b'{"a":{"dtype":"F32","shape":[4.0],"data_offsets":[0,16]}}', "must hold integers"),
+        (b'{"a":{"dtype":"F5","shape":[4],"data_offsets":[0,16]}}', "has dtype 'F5'"),
         (b'{"a":{"dtype":[],"shape":[4],"data_offsets":[0,16]}}', "'a'"),
         (b'{"a":{"dtype":"F32","shape":[' + b"1," * 99 + b'4],"data_offsets":[0,16]}}', "has 100"),
         (b'{"a":{"dtype":"U8","shape":[' + HUGE * 60 + b'0],"data_offsets":[0,0]}}', "too many"),
-        (b'{"a":[]}', "'a' is described by no"),
-        (b'{"__metadata__":[]}', "metadata is no object"),
-        (b"[]", "is no object"),
-        (b"{", "no JSON of use"),
-        (b"[" * 200_000, "no JSON of use"),
+        (b'{"a":[]}', "'a' has no valid dtype"),
+        (b'{"__metadata__":[]}', "metadata is not a JSON object"),
+        (b"[]", "is not a JSON object"),
+        (b"{", "not valid JSON"),
+        (b"[" * 200_000, "not valid JSON"),
     ],
 )
 def test_a_header_that_describes_something_else_is_refused(
@@ -134,7 +137,7 @@ def test_no_memory_is_taken_for_bytes_that_are_not_in_the_file(
 
     monkeypatch.setattr(torch, "empty", counted)
     header = b'{"a":{"dtype":"U8","shape":[999999999999],"data_offsets":[0,999999999999]}}'
-    with pytest.raises(SafetensorError, match="the file ends in 'a'"):
+    with pytest.raises(SafetensorError, match="the file is truncated: it ends in 'a'"):
         read_tensors(written(tmp_path / "a.safetensors", header))
     assert not taken
 
@@ -144,8 +147,8 @@ def test_weights_beyond_the_memory_are_refused_whatever_the_config_describes(
 ) -> None:
     monkeypatch.setattr(weights, "memory_bytes", lambda: 50)
     path = written(tmp_path / "a.safetensors", b'{"a":%s}' % json.dumps(TENSOR).encode())
-    with pytest.raises(OSError, match="may have 50"):
-        read_tensors(path, most_bytes=1 << 40)
+    with pytest.raises(OSError, match="the limit is 50"):
+        read_tensors(path, max_bytes=1 << 40)
 
 
 def test_names_are_told_without_what_a_terminal_would_obey(folder: Path) -> None:
@@ -175,7 +178,7 @@ ODD = ["endless", "pipe", "folder", "huge"]
 
 
 def odd_file(path: Path, kind: str) -> Path:
-    """A device without an end, a pipe that nobody writes to, a folder, or 16 TB of nothing."""
+    """A device without an end, a pipe without a writer, a folder, or a sparse file of 16 TB."""
     path.unlink(missing_ok=True)
     if kind == "endless":
         path.symlink_to("/dev/zero")

@@ -42,8 +42,8 @@ class Oracle:
         self, calls: Sequence[dict[str, Any]], options: dict[str, Any], seed: int, name: str = "SRU"
     ) -> dict[str, Any]:
         """Make a module of class `name`, call it, and return what `worker.run` does."""
-        asked = {"class": name, "options": options, "seed": seed, "calls": list(calls)}
-        worker.write(self._to, asked)
+        request = {"class": name, "options": options, "seed": seed, "calls": list(calls)}
+        worker.write(self._to, request)
         answer: dict[str, Any] = worker.read(self._from)
         if "error" in answer:
             raise RuntimeError(answer["error"])
@@ -56,12 +56,12 @@ def call(*arguments: Any, **keywords: Any) -> dict[str, Any]:
 
 
 def folder_of(release: str) -> str:
-    """Where a release is installed."""
+    """The folder in which a release is installed."""
     return str((Path(FOLDER) / f"sru-{release}").absolute())
 
 
 def needs(release: str) -> pytest.MarkDecorator:
-    """Skips where a release is not here; `make test` brings all of them."""
-    here = bool(FOLDER) and (Path(folder_of(release)) / "sru").is_dir()
+    """Skip the test if a release is not installed; `make test` installs all of them."""
+    installed = bool(FOLDER) and (Path(folder_of(release)) / "sru").is_dir()
     reason = f"needs sru {release} in SRU_RELEASES: `make test`"
-    return pytest.mark.skipif(not here, reason=reason)
+    return pytest.mark.skipif(not installed, reason=reason)

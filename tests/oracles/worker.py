@@ -33,7 +33,7 @@ def write(pipe: IO[bytes], message: Any) -> None:
 
 
 def without_compiling(release: str) -> None:
-    """Let the release's own way out be taken where it would compile."""
+    """Make the release use its own fallback instead of compiling."""
 
     def load(**_: Any) -> None:
         if release < "2.4":
@@ -43,21 +43,21 @@ def without_compiling(release: str) -> None:
     torch.jit.script = lambda function: function  # type: ignore[assignment]
 
 
-def run(library: Any, asked: dict[str, Any]) -> dict[str, Any]:
+def run(library: Any, request: dict[str, Any]) -> dict[str, Any]:
     """Make a module with random weights, or with those given, and run it.
 
     Returns its state_dict and, for every call in turn, h and the end state.
     """
-    torch.manual_seed(asked["seed"])
-    module = getattr(library, asked["class"])(**asked["options"]).eval()
+    torch.manual_seed(request["seed"])
+    module = getattr(library, request["class"])(**request["options"]).eval()
     for name, parameter in module.named_parameters():
         if name.endswith(("weight_c", "bias", ".a", ".b", "layer_norm.weight", "gain", "alpha")):
             torch.nn.init.normal_(parameter, 0.5, 0.4)  # as made, zeros or ones would hide mistakes
-    found: dict[str, Any] = {"state_dict": dict(module.state_dict()), "calls": []}
-    for call in asked["calls"]:
+    result: dict[str, Any] = {"state_dict": dict(module.state_dict()), "calls": []}
+    for call in request["calls"]:
         outputs = module(*call["arguments"], **call["keywords"])
-        found["calls"].append([o.detach() if torch.is_tensor(o) else None for o in outputs])
-    return found
+        result["calls"].append([o.detach() if torch.is_tensor(o) else None for o in outputs])
+    return result
 
 
 def main() -> None:
@@ -68,9 +68,9 @@ def main() -> None:
     import sru
 
     write(pipe, {"ready": True})
-    while (asked := read(sys.stdin.buffer)) is not None:
+    while (request := read(sys.stdin.buffer)) is not None:
         try:
-            answer = run(sru, asked)
+            answer = run(sru, request)
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}"}
         write(pipe, answer)

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -16,10 +17,14 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 import sruserve
 from sruserve.model.heads import HeadConfig
-from sruserve.server.api.call import Call
 from sruserve.server.app import Application
+from sruserve.server.clocks import SYSTEM_CLOCKS
 from sruserve.server.run import connections
 from sruserve.server.settings import load_settings
+from sruserve.server.streams.opening import create_streams
+from sruserve.server.streams.redis.timing import REDIS_TIMING, RedisTiming
+from sruserve.server.tasks.caller import Caller
+from tests.server.hand_clock import HandClock
 from tests.support import save_random_model
 
 LABELS = ("description", "entity", "abbreviation", "human", "location", "number")
@@ -60,17 +65,27 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def serve(folders: Path) -> Serve:
-    """`with serve("question", port=…) as (client, application)`: a real server in a thread."""
+    """`with serve("question", port=…) as (client, application)`: a real server in a thread.
+
+    clock: stands still until the test moves it; None: the machine's.
+    """
 
     @contextmanager
-    def run(*names: str, **given: Any) -> Iterator[tuple[httpx.Client, Application]]:
+    def run(
+        *names: str,
+        clock: HandClock | None = None,
+        timing: RedisTiming = REDIS_TIMING,
+        **given: Any,
+    ) -> Iterator[tuple[httpx.Client, Application]]:
         chosen = tuple(folders / name for name in names)
         given = {"state_pool_bytes": 1 << 20, "model_folders": chosen, "models": folders} | given
-        application = Application(load_settings(**given))
+        clocks = SYSTEM_CLOCKS if clock is None else clock.clocks
+        streams = partial(create_streams, timing=timing)
+        application = Application(load_settings(**given), clocks=clocks, open_streams=streams)
         application.metrics.seconds = 0.0  # tests read what they have just done
         config = uvicorn.Config(
             application, port=0, loop="uvloop", log_config=None, timeout_graceful_shutdown=2,
-            **connections(application.settings),
+            access_log=application.settings.access_log, **connections(application.settings),
         )  # fmt: skip
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, name="server")
@@ -83,11 +98,11 @@ def serve(folders: Path) -> Serve:
             url = f"http://127.0.0.1:{port}"
             thread.name = url  # so that a test finds it
             # to read the certificates that nobody asks for here takes longer than most tests
-            with httpx.Client(base_url=url, timeout=30, verify=False) as client:
+            with httpx.Client(base_url=url, timeout=60, verify=False) as client:
                 yield client, application
         finally:
             server.should_exit = True
-            thread.join(20)
+            thread.join(60)
 
     return run
 
@@ -124,7 +139,7 @@ def _of_the_server(garbage: Any) -> bool:
     kind = type(garbage)  # `isinstance` would ask a weak proxy, whose object may be gone
     if kind is FrameType:
         return str(garbage.f_code.co_filename).startswith(f"{sruserve.__path__[0]}/server")
-    return issubclass(kind, Call)
+    return issubclass(kind, Caller)
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from sruserve.server.metric_files import EndedWorkers
+from sruserve.server.metrics.files import EndedWorkers
 from sruserve.server.supervision import Patience
 from sruserve.server.supervisor import Supervisor
 

@@ -22,10 +22,10 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Punctuation, Sequence, WhitespaceSplit
 from tritonclient.grpc import service_pb2 as proto
 
-from sruserve.server.api.parts import MOST_PARTS, MOST_VALUES
+from sruserve.server.http.json_limits import MAX_JSON_CONTAINERS, MOST_VALUES
 from tests.server.beats import Beats, beating
 from tests.server.conftest import Serve
-from tests.server.test_clients_that_leave import until
+from tests.server.http.test_clients_that_leave import until
 from tests.support import save_random_model
 
 GRANTED_SECONDS = 1.0  # a busy machine adds to what it should be, 0.05; the faults were 1 to 4
@@ -89,7 +89,7 @@ LONG: dict[str, tuple[str, Callable[[], bytes]]] = {
     ),
     "features": ("/v1/classify", lambda: body(model="sensor", features=ROWS)),
     "ids": ("/v1/score", lambda: body(model="ids", input=[7] * (MOST_VALUES - 1))),
-    "lists": ("/v1/score", lambda: body(model="ids", input=[[1, 2]] * (MOST_PARTS - 2))),
+    "lists": ("/v1/score", lambda: body(model="ids", input=[[1, 2]] * (MAX_JSON_CONTAINERS - 2))),
     "brackets": ("/v1/score", lambda: b'{"model":"ids","input":[' + b"[]," * 2_700_000 + b"[]]}"),
     "escapes": ("/v1/score", lambda: b'{"model":"characters","input":"' + rb"\u20ac," * 1_100_000),
     "quotes": ("/v1/score", lambda: b'{"model":"characters","input":"' + rb'\"\\[,' * 1_300_000),

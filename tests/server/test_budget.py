@@ -93,3 +93,28 @@ def test_what_is_released_stays_empty() -> None:
     hold.grow(3)
     hold.resize(5)
     assert (hold.amount, budget.held) == (0, 0)
+
+
+def test_nobody_exceeds_a_strict_budget_or_its_share_even_alone() -> None:
+    budget = Budget(10, Overloaded, share=6, strict=True)
+    with pytest.raises(Overloaded):
+        budget.hold(11)
+    with pytest.raises(Overloaded):
+        budget.hold(7, "greedy")
+    hold = budget.hold(6, "greedy")
+    with pytest.raises(Overloaded):
+        hold.grow(1)
+    assert (hold.amount, budget.held) == (6, 6)
+
+
+def test_who_is_about_to_release_may_hold_as_much_beyond_the_bounds() -> None:
+    budget = Budget(10, Overloaded, share=6, strict=True)
+    before, other = budget.hold(6, "owner"), budget.hold(4)
+    with pytest.raises(Overloaded):
+        budget.hold(6, "owner", beyond=5)
+    after = budget.hold(6, "owner", beyond=6)
+    before.release()
+    with pytest.raises(Overloaded):
+        after.resize(7, beyond=0)
+    other.release()
+    assert budget.held == 6

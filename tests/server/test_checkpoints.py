@@ -8,10 +8,10 @@ import httpx
 import numpy as np
 import pytest
 
-from sruserve.server.api.events import Outbox, Room
 from sruserve.server.budget import Budget
-from sruserve.server.engine.jobs import Generated, Snapshot
+from sruserve.server.engine.job import Generated, Snapshot
 from sruserve.server.errors import Overloaded
+from sruserve.server.tasks.chunks import ChunkBuffer, Room
 from tests.server.test_completions import PROMPT, choice, events
 
 STATE = Snapshot(np.zeros(3, np.float32))
@@ -103,7 +103,7 @@ def test_of_a_client_that_reads_nothing_the_last_states_wait_only(most: int) -> 
     async def taken() -> list[tuple[int, Generated]]:
         done = asyncio.get_running_loop().create_future()
         room = Room(Budget(100, Overloaded).hold(), free=100, each=1, most=100)
-        outbox = Outbox(done, most, room)
+        outbox = ChunkBuffer(done, most, room)
         for number in range(10):
             for index in range(2):
                 text = f"{number}"

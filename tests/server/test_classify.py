@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from sruserve.server.api.inputs import encode_features
-from sruserve.server.api.replies import ClassifyReply
+from sruserve.server.http.responses import ClassifyReply
+from sruserve.server.repository.encoding import encode_features
 
 TEXT = "How far is it from Denver to Aspen? who nowhere"
 
@@ -129,7 +129,7 @@ def test_many_features_are_read_off_the_event_loop(
         threads.append(threading.current_thread().name)
         return encode_features(*given)
 
-    monkeypatch.setattr("sruserve.server.api.sequences.encode_features", watched)
+    monkeypatch.setattr("sruserve.server.tasks.sequences.encode_features", watched)
     classify(client, model="sensor", features=[[0.5] * 8] * 3)
     classify(client, model="sensor", features=[[0.5] * 8] * 3000)
     assert threads[0] != threads[1]

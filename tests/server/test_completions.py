@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from sruserve.server.api.replies import CompletionReply
-from sruserve.server.api.served import Served
+from sruserve.server.http.responses import CompletionReply
+from sruserve.server.repository.served_model import ServedModel
 from tests.server.conftest import Serve
 
 PROMPT = "To be, or not"
@@ -216,9 +216,9 @@ def test_many_states_are_sealed_off_the_event_loop(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
     threads: list[bool] = []
-    seal = Served.seal_state
+    seal = ServedModel.seal_state
 
-    def watched(self: Served, snapshot: Any) -> str | None:
+    def watched(self: ServedModel, snapshot: Any) -> str | None:
         with contextlib.suppress(RuntimeError):  # there is no loop in this thread
             asyncio.get_running_loop()
             threads.append(False)
@@ -226,7 +226,7 @@ def test_many_states_are_sealed_off_the_event_loop(
         threads.append(True)
         return seal(self, snapshot)
 
-    monkeypatch.setattr(Served, "seal_state", watched)
+    monkeypatch.setattr(ServedModel, "seal_state", watched)
     body = {"prompt": PROMPT, "max_tokens": 2, "return_state": True}
     if stream:
         states = [c["choices"][0].get("state") for c in events(client, n=100, **body)]

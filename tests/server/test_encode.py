@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from sruserve.server.api.replies import EncodeReply
+from sruserve.server.http.responses import EncodeReply
 from tests.server.conftest import Serve
 from tests.server.test_bad_input import refusal
 

@@ -4,7 +4,6 @@ import re
 from itertools import pairwise
 
 from sruserve.server import errors
-from sruserve.server.api.kserve.problems import explain
 from sruserve.server.errors import (
     DeadlineExceeded,
     OutOfDeviceMemory,
@@ -14,6 +13,7 @@ from sruserve.server.errors import (
     TooManyAtOnce,
     UnfitInput,
 )
+from sruserve.server.kserve.errors import explain
 
 
 def drawn() -> list[tuple[int, str, str]]:

@@ -13,12 +13,12 @@ import pytest
 from tritonclient.grpc import service_pb2 as proto
 
 from sruserve.server.app import Application
-from sruserve.server.engine.step import Stepper
+from sruserve.server.engine.model_runner import ModelRunner
 from tests.server.conftest import Serve
+from tests.server.http.test_clients_that_leave import until
+from tests.server.http.test_intake import UPGRADE, connect, frame
 from tests.server.kserve.raw_http2 import RawClient, message
 from tests.server.kserve.test_grpc import INFER
-from tests.server.test_clients_that_leave import until
-from tests.server.test_intake import UPGRADE, connect, frame
 
 Running = tuple[httpx.Client, Application]
 
@@ -37,15 +37,15 @@ class Decoding:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.waits, self.go_on = threading.Event(), threading.Event()
-        step = Stepper.step
+        step = ModelRunner.step
 
-        def held(stepper: Stepper, batch: Any, *given: Any) -> Any:
+        def held(stepper: ModelRunner, batch: Any, *given: Any) -> Any:
             if not batch.inputs:
                 self.waits.set()
                 self.go_on.wait(60)
             return step(stepper, batch, *given)
 
-        monkeypatch.setattr(Stepper, "step", held)
+        monkeypatch.setattr(ModelRunner, "step", held)
 
     def check(self) -> None:
         """Wait for a completion that decodes and holds nothing long."""

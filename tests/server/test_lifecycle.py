@@ -51,11 +51,11 @@ def test_all_engines_are_told_at_once_and_none_takes_a_thread_from_requests() ->
         await asyncio.sleep(0)
         assert all(engine.draining for engine in engines)
         await asyncio.sleep(0.1)
-        assert await asyncio.wait_for(asyncio.to_thread(lambda: 5), 5) == 5
+        assert await asyncio.wait_for(asyncio.to_thread(lambda: 5), 60) == 5
         assert not ended.is_set()
         for engine in engines:
             engine.may_end.set()
-        await asyncio.wait_for(task, 10)
+        await asyncio.wait_for(task, 60)
         assert ended.is_set()
 
     asyncio.run(run())
@@ -66,7 +66,7 @@ def test_the_process_ends_even_if_an_engine_fails_to(caplog: pytest.LogCaptureFi
 
     async def run() -> None:
         ended = asyncio.Event()
-        await asyncio.wait_for(draining([engine], ended), 10)
+        await asyncio.wait_for(draining([engine], ended), 60)
         assert ended.is_set()
 
     asyncio.run(run())
@@ -91,7 +91,7 @@ def test_a_signal_drains_the_server_even_if_no_thread_can_be_started(
         assert engine.draining
         assert not ended.is_set()
         engine.may_end.set()
-        await asyncio.wait_for(ended.wait(), 10)
+        await asyncio.wait_for(ended.wait(), 60)
 
     asyncio.run(run())
     assert "draining failed" not in caplog.text

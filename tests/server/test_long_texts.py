@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from sruserve.model.text import Words
-from sruserve.server.api import route
+from sruserve.server.tasks import task as route
 from tests.server.conftest import Serve
 from tests.server.test_bad_input import COMPLETE, post, refusal
 

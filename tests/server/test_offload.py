@@ -1,9 +1,11 @@
 """Long work on a few threads: in a fair order, and only while somebody waits for it."""
 
 import asyncio
+import gc
 import threading
+import weakref
 from asyncio import CancelledError, Future, Task
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from functools import partial
 from typing import Any
 
@@ -12,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sruserve.server.errors import NoProcess
-from sruserve.server.offload import Offload, _Work
+from sruserve.server.offload import Offload, _Work, run_in_thread
 
 
 class Held:
@@ -42,11 +44,11 @@ class Held:
 
     def _wait(self) -> None:
         self._busy.set()
-        assert self._free.wait(20)
+        assert self._free.wait(60)
 
 
 def run(talk: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(talk(), 20))
+    asyncio.run(asyncio.wait_for(talk(), 60))
 
 
 def test_work_results_in_what_it_gives_or_raises() -> None:
@@ -273,5 +275,80 @@ def test_a_thread_skips_work_that_was_dropped() -> None:
         assert await asyncio.gather(*waiting[1:]) == [1, 2]
         assert held.begun == [1, 2]
         assert await held.put("next", 1, "owner") == "next"
+
+    run(talk)
+
+
+class Weights:
+    """What work holds when it fails."""
+
+
+class Failing:
+    """Work that waits for `go` and fails then. made: what it holds."""
+
+    def __init__(self) -> None:
+        self.made: weakref.ref[Weights] | None = None
+        self.go = threading.Event()
+
+    def __call__(self) -> None:
+        weights = Weights()
+        self.made = weakref.ref(weights)
+        assert self.go.wait(60)
+        raise ValueError("so")
+
+    async def begun(self) -> None:
+        while self.made is None:
+            await asyncio.sleep(0.001)
+
+    async def let_go(self) -> None:
+        """Wait until nothing holds what it held."""
+        async with asyncio.timeout(5):
+            while self.made is None or self.made() is not None:
+                await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """The garbage collector does not run."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("uncollected")
+@pytest.mark.parametrize("where", ["pool", "own"])
+def test_what_fails_when_nobody_waits_any_more_is_let_go(where: str) -> None:
+    async def talk() -> None:
+        fails = Failing()
+        running = run_in_thread("load", fails) if where == "own" else Offload(1).run(fails, 1)
+        waiting = asyncio.ensure_future(running)
+        await fails.begun()
+        waiting.cancel()
+        fails.go.set()
+        with pytest.raises(CancelledError):
+            await waiting
+        del waiting, running
+        await fails.let_go()
+
+    run(talk)
+
+
+@pytest.mark.usefixtures("uncollected")
+def test_what_has_just_failed_when_its_client_leaves_is_let_go() -> None:
+    class Leaving:
+        """Leaves when the outcome is there, and before it is told."""
+
+        async def wait(self, done: Future[Any]) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            done.add_done_callback(lambda _: task.cancel())
+            await done
+
+    async def talk() -> None:
+        fails = Failing()
+        fails.go.set()
+        with pytest.raises(CancelledError):
+            await asyncio.ensure_future(Offload(1).run(fails, 1, None, Leaving()))
+        await fails.let_go()
 
     run(talk)

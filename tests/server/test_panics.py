@@ -13,15 +13,15 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from tritonclient.utils import InferenceServerException
 
 from sruserve.server.app import Application
-from sruserve.server.engine.jobs import Generated, Item, Job, Kind, Sampling
+from sruserve.server.engine.job import Generated, Job, JobKind, Sampling, SequenceInput
 from sruserve.server.errors import EngineFailure, faults
-from sruserve.server.offload import in_own_thread
+from sruserve.server.offload import run_in_thread
 from tests.server.conftest import LABELS, WORDS, Serve
 from tests.server.engine.driver import Driver
+from tests.server.http.test_clients_that_leave import metric
 from tests.server.kserve.conftest import grpc_address
 from tests.server.test_bad_input import refusal
-from tests.server.test_clients_that_leave import metric
-from tests.server.test_socket import ask, connected, run
+from tests.server.websocket.test_websocket import ask, connected, run
 from tests.support import random_model, save_random_model
 
 PANICS = "x" * 200  # the pattern's search gives up on it
@@ -130,7 +130,7 @@ def panic() -> Any:
 def test_a_panic_in_a_thread_of_its_own_reaches_whoever_waits() -> None:
     async def wait() -> None:
         async with asyncio.timeout(10):
-            await in_own_thread("panics", panic)
+            await run_in_thread("panics", panic)
 
     with pytest.raises(BaseException, match="retry-limit") as raised:
         asyncio.run(wait())
@@ -143,21 +143,21 @@ class Panics:
 
     identity = b"0" * 16
     problem = None
-    spelled, length, ahead, ended = b"", 0, 0, False
+    consumed, length, uncommitted, ended = b"", 0, 0, False
 
     def __init__(self, at_once: bool) -> None:
         self.at_once = at_once
 
-    def begin(self, spelled: bytes = b"") -> Any:
+    def begin(self, consumed: bytes = b"") -> Any:
         if self.at_once:
             panic()
         return self
 
     @property
-    def ids(self) -> Any:
+    def allowed_ids(self) -> Any:
         return panic()
 
-    def settle(self, count: int) -> None:
+    def commit(self, count: int) -> None:
         pass
 
 
@@ -186,8 +186,8 @@ def test_a_panic_where_a_result_is_delivered_ends_its_own_request(
     async def deliver(driver: Driver) -> None:
         loop = asyncio.get_running_loop()
         job = Job(
-            kind=Kind.GENERATE,
-            items=[Item(driver.ids("a"), None)],
+            kind=JobKind.GENERATE,
+            items=[SequenceInput(driver.ids("a"), None)],
             loop=loop,
             deliver=lambda *_: panic(),
             done=loop.create_future(),

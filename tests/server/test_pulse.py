@@ -3,11 +3,12 @@
 import asyncio
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 
 import pytest
 
-from sruserve.server.pulse import Pulse
+from sruserve.server.pulse import Pulse, Watchdog
 
 
 @dataclass(eq=False)
@@ -116,3 +117,22 @@ def test_a_process_whose_event_loop_runs_does_not_end() -> None:
         "asyncio.run(live())"
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_watchdog_that_gets_no_thread_says_so_and_tries_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    started: list[str] = []
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    watchdog = Watchdog(60)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    watchdog.beat()
+    watchdog.beat()
+    assert caplog.text.count("no thread can be started") == 1
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: started.append(thread.name))
+    watchdog.beat()
+    watchdog.beat()
+    assert started == ["watchdog"]

@@ -11,16 +11,17 @@ import pytest
 import websockets.sync.client as websockets
 
 from sruserve.model.text import Bytes
-from sruserve.server.api import completion_reply, frames
-from sruserve.server.api.choices import Choice
-from sruserve.server.api.events import Outbox, Room
 from sruserve.server.app import Application
 from sruserve.server.budget import Budget
-from sruserve.server.engine.jobs import Generated
+from sruserve.server.engine.job import Generated
 from sruserve.server.errors import Overloaded
+from sruserve.server.tasks import completion as completion_reply
+from sruserve.server.tasks.choices import ChoiceBuilder
+from sruserve.server.tasks.chunks import ChunkBuffer, Room
+from sruserve.server.websocket import session as frames
 from tests.server.conftest import Serve
+from tests.server.http.test_clients_that_leave import connect, metric, until
 from tests.server.test_bad_input import COMPLETE, post, refusal
-from tests.server.test_clients_that_leave import connect, metric, until
 
 MOST = 1000  # numbers of one reply
 WORDS = {"model": "words", "echo": True, "n": 10}
@@ -128,7 +129,7 @@ def test_a_long_echo_is_written_on_a_thread(
 
         return noted
 
-    monkeypatch.setattr(Choice, "part", note(Choice.part))
+    monkeypatch.setattr(ChoiceBuilder, "part", note(ChoiceBuilder.part))
     monkeypatch.setattr(frames, "_text", note(frames._text))
     prompt = "a" + 100_000 * " "
     body = {"model": "words", "prompt": prompt, "max_tokens": 1, "echo": True}
@@ -148,13 +149,13 @@ def test_a_few_long_states_are_sealed_on_a_thread(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[str] = []
-    part = Choice.part
+    part = ChoiceBuilder.part
 
     def noted(*given: Any) -> Any:
         threads.append(threading.current_thread().name.split()[0])
         return part(*given)
 
-    monkeypatch.setattr(Choice, "part", noted)
+    monkeypatch.setattr(ChoiceBuilder, "part", noted)
     body = {"model": "characters", "prompt": "a", "max_tokens": 1, "n": 4}
     for most, want in ((1 << 13, set()), (1 << 5, {"offload"})):
         monkeypatch.setattr(completion_reply, "LONG_CHARACTERS", most)
@@ -191,7 +192,7 @@ def test_a_stream_whose_client_takes_nothing_ends_with_an_error_and_gives_its_ro
         budget = Budget(100, Overloaded)
         done = asyncio.get_running_loop().create_future()
         hold = budget.hold(10)
-        outbox = Outbox(done, 1, Room(hold, free=10, each=2, most=50))
+        outbox = ChunkBuffer(done, 1, Room(hold, free=10, each=2, most=50))
         piece = Generated("abc", [1, 2, 3])
         for _ in range(8):
             outbox.put(0, piece)
@@ -212,7 +213,7 @@ def test_a_client_that_keeps_up_is_not_touched_by_those_who_fill_the_budget() ->
         budget = Budget(100, Overloaded)
         mine = budget.hold(10)
         others = budget.hold(90)
-        outbox = Outbox(
+        outbox = ChunkBuffer(
             asyncio.get_running_loop().create_future(), 1, Room(mine, free=10, each=1, most=50)
         )
         for _ in range(20):
@@ -272,7 +273,7 @@ def test_a_step_whose_client_leaves_while_it_is_read_holds_nothing_in_the_end(
 
     def slowly(self: Bytes, *given: Any) -> Any:
         begun.set()
-        go_on.wait(20)
+        go_on.wait(60)
         return encode(self, *given)
 
     left = 'sru_client_disconnects_total{model="characters"}'
@@ -282,7 +283,7 @@ def test_a_step_whose_client_leaves_while_it_is_read_holds_nothing_in_the_end(
         monkeypatch.setattr(Bytes, "encode", slowly)
         long = {"step": 1, "prompt": "a" * 40_000, "max_tokens": 5}
         with connect(client, f"{path}/steps", long):
-            assert begun.wait(20)
+            assert begun.wait(60)
         until(lambda: metric(client, left) == before + 1)
         go_on.set()
         until(lambda: client.get(path).json()["step"] == 1, 60)

@@ -14,9 +14,9 @@ import httpx
 import pytest
 import websockets
 
-from tests.server.test_clients_that_leave import until
+from tests.server.http.test_clients_that_leave import until
 from tests.server.test_running import COMPLETE, Process, complete, ended, serving
-from tests.server.test_socket import ask, connected, told
+from tests.server.websocket.test_websocket import ask, connected, told
 from tests.support import PRINTABLE, save_random_model
 
 KEYS = {"state_keys": "e" * 64, "state_pool_bytes": str(8 << 20)}
@@ -107,7 +107,7 @@ def test_what_a_stopping_server_cannot_finish_goes_on_elsewhere(
 ) -> None:
     body = {"prompt": "To be", "max_tokens": 100_000, "seed": 5}
 
-    async def stream(client: httpx.AsyncClient) -> tuple[str, dict[str, Any]]:
+    async def stream(client: httpx.AsyncClient, begun: asyncio.Event) -> tuple[str, dict[str, Any]]:
         text, last = "", {}
         asked = body | {"stream": True, "return_state": True}
         async with client.stream("POST", COMPLETE, json=asked) as reply:
@@ -115,6 +115,7 @@ def test_what_a_stopping_server_cannot_finish_goes_on_elsewhere(
                 if line.startswith("data: {"):
                     (last,) = json.loads(line.removeprefix("data: "))["choices"]
                     text += last["text"]
+                    begun.set()
         return text, last
 
     async def talk(client: httpx.Client, process: Process) -> list[tuple[str, dict[str, Any]]]:
@@ -127,8 +128,9 @@ def test_what_a_stopping_server_cannot_finish_goes_on_elsewhere(
             await ask(idle, model="printable", input="To be")
             await busy.send(json.dumps({"model": "printable"} | body))
             pieces = [await told(busy)]
-            running = asyncio.create_task(stream(http))
-            await asyncio.sleep(0.3)
+            begun = asyncio.Event()
+            running = asyncio.create_task(stream(http, begun))
+            await begun.wait()
             process.send_signal(signal.SIGTERM)
             found = [await running]
             for connection in (idle, fresh, busy):

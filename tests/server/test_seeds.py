@@ -37,7 +37,7 @@ def test_no_seed_is_given_out_twice_whatever_the_number_of_threads() -> None:
 
 def test_seeds_that_are_ready_are_few_whatever_the_number_of_threads() -> None:
     seeds._ready.clear()
-    fetched = Barrier(2, timeout=20)
+    fetched = Barrier(2, timeout=60)
 
     def together(size: int) -> bytes:
         fetched.wait()

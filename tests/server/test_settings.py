@@ -1,6 +1,5 @@
 """Settings: documented, checked, and explained when they are wrong."""
 
-import base64
 import re
 from pathlib import Path
 from typing import Any
@@ -8,16 +7,16 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from sruserve.server.discovery import find_models
-from sruserve.server.loading import engine_limits
+from sruserve.server.repository.discovery import find_models
+from sruserve.server.repository.loader import engine_limits
 from sruserve.server.setting_table import Row, setting_rows
 from sruserve.server.settings import (
     Settings,
     SettingsError,
     dtypes_by_model,
+    key_ring,
     load_settings,
-    master_keys,
-    parse_keys,
+    state_keys,
     variable_name,
 )
 
@@ -112,24 +111,10 @@ def test_a_wrong_setting_is_named_and_explained(
         assert value not in str(caught.value)
 
 
-def test_keys_are_read_in_base64_url_safe_base64_and_hex_in_their_order() -> None:
-    keys = [bytes([first]) * 32 for first in (0xFB, 0x01, 0x02)]
-    text = ", ".join(
-        [
-            base64.b64encode(keys[0]).decode(),
-            base64.urlsafe_b64encode(keys[1]).decode().rstrip("="),
-            keys[2].hex(),
-        ]
-    )
-    assert parse_keys(SecretStr(text)) == keys
-    assert parse_keys(SecretStr(base64.urlsafe_b64encode(keys[0]).decode())) == keys[:1]
-
-
 def test_the_operators_keys_win_and_unset_ones_are_random() -> None:
     given = SecretStr("ab" * 32)
-    assert master_keys(load_settings(state_keys=given)) == given
-    one, two = (parse_keys(master_keys(load_settings())) for _ in "ab")
-    assert [len(key) for key in one] == [32]
+    assert state_keys(load_settings(state_keys=given)) == given
+    one, two = (key_ring(load_settings()).new_seal().key_id for _ in "ab")
     assert one != two
 
 
@@ -192,6 +177,17 @@ def test_a_dtype_holds_for_all_models_or_for_the_named_ones(
 def test_the_engine_is_told_the_memory_for_states() -> None:
     limits = engine_limits(load_settings(state_pool_bytes=5, state_host_bytes=7))
     assert (limits.state_pool_bytes, limits.state_host_bytes) == (5, 7)
+
+
+def test_a_setting_may_have_its_former_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SRUSERVE_MAX_TOKEN_BYTES", "")
+    assert load_settings().max_state_token_bytes == 1 << 20
+    monkeypatch.setenv("SRUSERVE_MAX_TOKEN_BYTES", "1000")
+    assert load_settings().max_state_token_bytes == 1000
+    assert load_settings(max_state_token_bytes=7).max_state_token_bytes == 7
+    monkeypatch.setenv("SRUSERVE_MAX_STATE_TOKEN_BYTES", "2000")
+    with pytest.raises(SettingsError, match="former name of SRUSERVE_MAX_STATE_TOKEN_BYTES"):
+        load_settings()
 
 
 def test_an_empty_variable_is_an_unset_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from sruserve.model.text import Words
 from sruserve.server import offload
 from sruserve.server.offload import THREADS, Offload
 from tests.server.conftest import LABELS, WORDS, Serve, words_vocabulary
-from tests.server.test_clients_that_leave import until
+from tests.server.http.test_clients_that_leave import until
 from tests.support import save_random_model
 
 TASKS = {"slow": "classify", "whole": "classify", "writer": "generate", "tagger": "tag"}
@@ -119,7 +119,7 @@ def test_threads_of_models_that_are_gone_end(monkeypatch: pytest.MonkeyPatch) ->
     for _ in range(2):  # a new one is started when there is work again
         asyncio.run(work())
         for thread in names:
-            thread.join(20)
+            thread.join(60)
             assert not thread.is_alive()
     assert len(names) == 2
 

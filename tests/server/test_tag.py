@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
-from sruserve.server.api.replies import TagReply
+from sruserve.server.http.responses import TagReply
 from tests.server.test_bad_input import refusal
 
 TEXT = "How far is it  from Denver to Aspen? who nowhere"

@@ -4,7 +4,6 @@ import json
 import math
 import os
 import random
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -14,13 +13,15 @@ from typing import Any
 import httpx
 import pytest
 
+from sruserve.server.auth import KeyEntry, Spent, Tenant, Tenants, read_keys
 from sruserve.server.engine.engine import Engine
-from sruserve.server.engine.jobs import Generated, Job, Kind
+from sruserve.server.engine.job import Generated, Job, JobKind
 from sruserve.server.errors import (
     DeadlineExceeded,
     EngineFailure,
     InvalidRequest,
     NotFinite,
+    OutOfDeviceMemory,
     Overloaded,
     RateLimited,
     ServeError,
@@ -28,16 +29,32 @@ from sruserve.server.errors import (
     Unauthorized,
 )
 from sruserve.server.settings import SettingsError, load_settings
-from sruserve.server.tenants import KeyEntry, Spent, Tenant, Tenants, read_keys
 from tests.server.conftest import CHARACTERS, Serve
-from tests.server.test_clients_that_leave import until
+from tests.server.hand_clock import HandClock
+from tests.server.http.test_clients_that_leave import until
 
 ACME, OTHER = "acme-key-123", "other-key-123"
+MANY_STEPS = json.dumps([{"tenant": "acme", "key": ACME, "steps_per_second": 1_000_000}])
 COMPLETE = "/v1/completions"
 
 
 def bearer(key: str) -> dict[str, str]:
     return {"authorization": f"Bearer {key}"}
+
+
+def spends_of_acme(monkeypatch: pytest.MonkeyPatch) -> list[Spent]:
+    """What that tenant has spent from now on; other servers of this process may be spending too."""
+    spends: list[Spent] = []
+    spend = Tenant.spend
+
+    def noted(tenant: Tenant, most: int) -> Spent:
+        spent = spend(tenant, most)
+        if tenant.name == "acme":
+            spends.append(spent)
+        return spent
+
+    monkeypatch.setattr(Tenant, "spend", noted)
+    return spends
 
 
 @pytest.fixture(scope="module")
@@ -111,21 +128,22 @@ def test_a_tenant_over_its_requests_is_told_when_to_come_back(serve: Serve) -> N
             {"tenant": "free", "key": OTHER},
         ]
     )
-    with serve("characters", api_keys=keys) as (client, _):
+    clock = HandClock()
+    with serve("characters", api_keys=keys, clock=clock) as (client, _):
         body = {"prompt": "a", "max_tokens": 0}
         replies = [client.post(COMPLETE, json=body, headers=bearer(ACME)) for _ in range(3)]
         assert [reply.status_code for reply in replies] == [200, 200, 429]
         assert replies[-1].json()["error"]["code"] == "rate_limited"
         assert int(replies[-1].headers["retry-after"]) == 1
         assert client.post(COMPLETE, json=body, headers=bearer(OTHER)).status_code == 200
-        time.sleep(1)
+        clock.now += 1
         assert client.post(COMPLETE, json=body, headers=bearer(ACME)).status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/models/characters", "/v2", "/v2/models/stats"])
 def test_questions_about_models_count_and_probes_do_not(serve: Serve, path: str) -> None:
     keys = json.dumps([{"key": ACME, "requests_per_second": 0.1}])
-    with serve("characters", api_keys=keys) as (client, _):
+    with serve("characters", api_keys=keys, clock=HandClock()) as (client, _):
         for free in ("/livez", "/readyz", "/v2/health/ready", "/v2/models/characters/ready"):
             assert client.get(free, headers=bearer(ACME)).status_code == 200
         assert client.get("/metrics", headers=bearer(ACME)).status_code == 200
@@ -139,7 +157,8 @@ def test_steps_count_before_they_are_computed_and_what_is_not_used_is_given_back
     serve: Serve,
 ) -> None:
     keys = json.dumps([{"key": ACME, "steps_per_second": 100}])
-    with serve("characters", "question", api_keys=keys) as (client, _):
+    clock = HandClock()
+    with serve("characters", "question", api_keys=keys, clock=clock) as (client, _):
         body = {"model": "characters", "prompt": "a", "max_tokens": 400}
         with ThreadPoolExecutor(8) as pool:
             asked = [
@@ -152,7 +171,7 @@ def test_steps_count_before_they_are_computed_and_what_is_not_used_is_given_back
         refused = [reply for reply in replies if reply.status_code == 429]
         assert len(refused) == 7
         assert max(int(reply.headers["retry-after"]) for reply in refused) <= 5
-    with serve("characters", api_keys=keys) as (client, _):
+    with serve("characters", api_keys=keys, clock=clock) as (client, _):
         a = str(CHARACTERS.index(ord("a")))
         body = {"prompt": "a", "max_tokens": 40, "logit_bias": {a: 100}, "stop": "a"}
         for _ in range(5):  # each may take 41, and takes 2
@@ -162,7 +181,8 @@ def test_steps_count_before_they_are_computed_and_what_is_not_used_is_given_back
 
 def test_who_leaves_while_a_prompt_is_scored_pays_for_it(serve: Serve) -> None:
     keys = json.dumps([{"key": ACME, "steps_per_second": 100}])
-    with serve("characters", api_keys=keys, max_batch_tokens=1) as (client, application):
+    given: dict[str, Any] = {"api_keys": keys, "clock": HandClock()}
+    with serve("characters", max_batch_tokens=1, **given) as (client, application):
         engine = application.lifecycle.catalogue["characters"].engine
         body = {"prompt": "a" * 80_000, "echo": True, "logprobs": 1, "max_tokens": 0}
         with (
@@ -179,56 +199,91 @@ def test_who_leaves_while_a_prompt_is_scored_pays_for_it(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
+def test_a_completion_that_is_refused_while_it_waits_counts_nothing(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    spends = spends_of_acme(monkeypatch)
+
+    def refuse(_: Engine, job: Job) -> None:
+        job.loop.call_soon(job.done.set_exception, DeadlineExceeded())
+
+    monkeypatch.setattr(Engine, "submit", refuse)
+    with serve("characters", api_keys=MANY_STEPS) as (client, _):
+        asked = {"prompt": "ab", "max_tokens": 50, "stream": stream}
+        assert client.post(COMPLETE, json=asked, headers=bearer(ACME)).status_code == 504
+    assert [each.used for each in spends] == [0]
+
+
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize(
+    ("path", "asked", "counted"),
+    [
+        (COMPLETE, {"prompt": "ab", "max_tokens": 50}, None),
+        (COMPLETE, {"prompt": "ab", "max_tokens": 50, "stream": True}, 2),
+        ("/v1/score", {"input": "abc"}, None),
+    ],
+    ids=["whole", "stream", "score"],
+)
+def test_work_that_is_refused_counts_if_a_step_has_included_it(
+    serve: Serve,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    asked: dict[str, object],
+    counted: int | None,
+    begun: bool,
+) -> None:
+    spends = spends_of_acme(monkeypatch)
+
+    def refuse(_: Engine, job: Job) -> None:
+        job.begun = begun
+        job.loop.call_soon(job.done.set_exception, OutOfDeviceMemory())
+
+    monkeypatch.setattr(Engine, "submit", refuse)
+    with serve("characters", api_keys=MANY_STEPS) as (client, _):
+        reply = client.post(path, json=asked, headers=bearer(ACME))
+    assert reply.status_code == OutOfDeviceMemory.status
+    assert [each.used for each in spends] == [counted if begun else 0]
+
+
+@pytest.mark.parametrize("stream", [False, True])
 def test_a_completion_that_fails_counts_what_it_may_have_used(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
-    used: list[int | None] = []
-    leave = Spent.__exit__
+    spends = spends_of_acme(monkeypatch)
 
     def fail(_: Engine, job: Job) -> None:
         if stream:
             job.deliver(0, Generated("a", [1, 2, 3]))
         job.loop.call_soon(job.done.set_exception, EngineFailure("so"))
 
-    def noted(spent: Spent, *error: Any) -> None:
-        used.append(spent.used)
-        leave(spent, *error)
-
     monkeypatch.setattr(Engine, "submit", fail)
-    monkeypatch.setattr(Spent, "__exit__", noted)
-    with serve("characters") as (client, _):
+    with serve("characters", api_keys=MANY_STEPS) as (client, _):
         asked = {"prompt": "ab", "max_tokens": 50, "stream": stream}
-        client.post("/v1/completions", json=asked)
-    assert used == [2 + 3 if stream else None]
+        client.post(COMPLETE, json=asked, headers=bearer(ACME))
+    assert [each.used for each in spends] == [2 + 3 if stream else None]
 
 
 def test_a_completion_whose_prompt_was_scored_has_begun_and_counts_that(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    deadlines: dict[Kind, float] = {}
-    spent: list[Spent] = []
-    submit, enter = Engine.submit, Spent.__enter__
+    deadlines: dict[JobKind, float] = {}
+    spends, submit = spends_of_acme(monkeypatch), Engine.submit
 
     def see(engine: Engine, job: Job) -> None:
         deadlines[job.kind] = job.deadline
-        if job.kind is Kind.GENERATE:
+        if job.kind is JobKind.GENERATE:
             job.loop.call_soon(job.done.set_exception, Overloaded("so"))
         else:
             submit(engine, job)
 
-    def noted(each: Spent) -> Spent:
-        spent.append(each)
-        return enter(each)
-
     monkeypatch.setattr(Engine, "submit", see)
-    monkeypatch.setattr(Spent, "__enter__", noted)
-    with serve("characters") as (client, _):
-        asked = {"prompt": "a" * 40, "echo": True, "logprobs": 0, "max_tokens": 1}
-        reply = client.post("/v1/completions", json={**asked, "timeout_ms": 600_000})
+    asked = {"prompt": "a" * 40, "echo": True, "logprobs": 0, "max_tokens": 1}
+    with serve("characters", api_keys=MANY_STEPS) as (client, _):
+        reply = client.post(COMPLETE, json={**asked, "timeout_ms": 600_000}, headers=bearer(ACME))
     assert reply.status_code == Overloaded.status
-    assert [each.used for each in spent] == [40]
-    assert deadlines[Kind.SCORE] > 0
-    assert deadlines[Kind.GENERATE] == 0
+    assert [each.used for each in spends] == [40]
+    assert deadlines[JobKind.SCORE] > 0
+    assert deadlines[JobKind.GENERATE] == 0
 
 
 @pytest.mark.parametrize(
@@ -248,26 +303,19 @@ def test_a_prompt_counts_if_it_may_have_been_scored(
     in_queue: bool,
     counted: int,
 ) -> None:
-    spent: list[Spent] = []
-    enter = Spent.__enter__
+    spends = spends_of_acme(monkeypatch)
 
     def refuse(_: Engine, job: Job) -> None:
         if not in_queue:
             raise error
         job.loop.call_soon(job.done.set_exception, error)
 
-    def noted(each: Spent) -> Spent:
-        each.used = 0  # those of all tenants without a rate are one
-        spent.append(each)
-        return enter(each)
-
     monkeypatch.setattr(Engine, "submit", refuse)
-    monkeypatch.setattr(Spent, "__enter__", noted)
-    with serve("characters") as (client, _):
-        asked = {"prompt": "a" * 40, "echo": True, "logprobs": 0, "max_tokens": 1}
-        reply = client.post("/v1/completions", json=asked)
+    asked = {"prompt": "a" * 40, "echo": True, "logprobs": 0, "max_tokens": 1}
+    with serve("characters", api_keys=MANY_STEPS) as (client, _):
+        reply = client.post(COMPLETE, json=asked, headers=bearer(ACME))
     assert reply.status_code == error.status
-    assert [each.used for each in spent] == [counted]
+    assert [each.used for each in spends] == [counted]
 
 
 LIMITED = KeyEntry(key=ACME, steps_per_second=10)
@@ -328,12 +376,10 @@ def test_requests_that_run_together_do_not_pass_the_same_check() -> None:
         pass
 
 
-def test_who_is_refused_has_used_nothing() -> None:
+def test_who_is_refused_at_once_has_used_nothing() -> None:
     tenant = Tenant("a", LIMITED, lambda: 0.0)
-    for used in (0, None):
-        with suppress(Overloaded), tenant.spend(500) as spent:
-            spent.used = used
-            raise Overloaded
+    with suppress(Overloaded), tenant.spend(500):
+        raise Overloaded
     with suppress(NotFinite), tenant.spend(10) as spent:
         spent.used = None
         raise NotFinite("it was computed")
@@ -350,18 +396,16 @@ def test_as_many_requests_as_a_second_has_are_let_through_at_once() -> None:
 
 
 def test_kept_states_count_against_the_quota_until_they_are_released() -> None:
-    tenant = Tenant("a", KeyEntry(key=ACME, state_bytes=100))
-    tenant.hold(60)
+    budget = Tenant("a", KeyEntry(key=ACME, state_bytes=100)).state_budget
+    with budget.hold(60), pytest.raises(StateQuotaExceeded, match=r"take 60 bytes.*may take 100"):
+        budget.hold(60)
     with pytest.raises(StateQuotaExceeded):
-        tenant.hold(60)
-    tenant.release(60)
-    tenant.hold(100)
-    tenant.hold(-60)
-    tenant.hold(60, instead_of=60)
-    assert tenant.held_bytes == 100
-    anybody = Tenants(state_bytes=50).of(None)
-    anybody.hold(50)
-    with pytest.raises(StateQuotaExceeded):
+        budget.hold(101)
+    whole = budget.hold(100)
+    assert budget.held == 100
+    whole.release()
+    anybody = Tenants(state_bytes=50).authenticate(None).state_budget
+    with anybody.hold(50), pytest.raises(StateQuotaExceeded):
         anybody.hold(1)
 
 
@@ -370,21 +414,21 @@ def test_a_model_is_served_to_everybody_as_it_was_loaded_where_there_are_no_keys
 ) -> None:
     with serve("question") as (_, application):
         served = application.lifecycle.catalogue["question"]
-        assert served.of(application.lifecycle.tenants.of(None)) is served
+        assert served.for_tenant(application.lifecycle.tenants.authenticate(None)) is served
 
 
 def test_work_without_a_key_has_no_owner() -> None:
-    assert Tenants().of(None).owner is None
-    assert Tenants(read_keys(f"acme:{OTHER}", None)).of(f"bearer {OTHER}").owner == "acme"
+    assert Tenants().authenticate(None).owner is None
+    assert Tenants(read_keys(f"acme:{OTHER}", None)).authenticate(f"bearer {OTHER}").owner == "acme"
 
 
 def test_keys_of_one_tenant_share_its_states_and_limits(tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
     file.write_text(json.dumps([{"tenant": "acme", "key": ACME, "state_bytes": 10}]))
     tenants = Tenants(read_keys(f"acme:{OTHER}", file))
-    assert tenants.of(f"bearer {ACME}") is tenants.of(f"Bearer {OTHER}")
+    assert tenants.authenticate(f"bearer {ACME}") is tenants.authenticate(f"Bearer {OTHER}")
     with pytest.raises(Unauthorized):
-        tenants.of(None)
+        tenants.authenticate(None)
 
 
 def test_limits_that_do_not_count_are_told(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,11 +10,11 @@ import pytest
 import websockets.sync.client as websockets
 
 from sruserve.model.text import Words
-from sruserve.server.api.limits import InputLimits
 from sruserve.server.app import Application
 from sruserve.server.budget import Hold
 from sruserve.server.engine.engine import Engine
-from sruserve.server.engine.jobs import Job
+from sruserve.server.engine.job import Job
+from sruserve.server.tasks.limits import InputLimits
 from tests.server.conftest import Serve
 from tests.server.test_bad_input import COMPLETE, post, refusal
 
@@ -53,7 +53,7 @@ class Reads:
             return encode(codec, *given)
 
         def submitted(engine: Engine, job: Job) -> None:
-            self.costs.append(job.cost)
+            self.costs.append(job.input_bytes)
             submit(engine, job)
 
         patch.setattr(Words, "encode", noted)

@@ -1,4 +1,4 @@
-"""The families of recurrent layers: one file for each, and this list of them."""
+"""The families of recurrent layers: one file each, and the list of all."""
 
 from sruserve.model.cells.gated import ATRConfig, GRUConfig, LSTMConfig, RNNConfig
 from sruserve.model.cells.lrn import LRNConfig

@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN as `torch.nn` has them, and the ATR (Zhang et al. 2018)."""
+"""LSTM, GRU and RNN as in `torch.nn`, and the ATR (Zhang et al. 2018)."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -8,13 +8,13 @@ import torch
 from pydantic import Field, NonNegativeInt, model_validator
 from torch import Tensor
 
-from sruserve.kernels import GatedCell, GatedKind, GatedLayer, Recurrent
+from sruserve.kernels import GatedCell, GatedKind, GatedLayer, PackedRecurrentWeight
 from sruserve.model.cells.stack import Builder, Shapes, Stack, StackConfig
 from sruserve.model.state import StateLayout
 
 
 class GatedConfig(StackConfig):
-    """A stack whose step needs a matrix product; tensors have the names of `torch.nn`."""
+    """A stack whose steps need a matrix product; tensors have the names of `torch.nn`."""
 
     bias: bool = True
 
@@ -24,11 +24,11 @@ class GatedConfig(StackConfig):
         """The recurrence of its layers."""
 
     def layer_hidden(self, layer: int) -> int:
-        """The features of layer `layer`'s h, per direction."""
+        """Number of features of layer `layer`'s h, per direction."""
         return self.layer_width(layer)
 
     def layer_width(self, layer: int) -> int:
-        """The channels of layer `layer`'s gates, per direction."""
+        """Number of channels of layer `layer`'s gates, per direction."""
         return super().layer_hidden(layer)
 
     def shapes(self) -> Shapes:
@@ -46,7 +46,7 @@ class GatedConfig(StackConfig):
         return Stack(layers, along_time=True)
 
     def _suffixes(self, layer: int) -> list[str]:
-        """The ends of the names of a layer's directions."""
+        """Return the suffixes of the tensor names of a layer's directions."""
         return [f"_l{layer}", f"_l{layer}_reverse"][: self.directions]
 
     def _direction_shapes(self, layer: int, suffix: str) -> Shapes:
@@ -82,15 +82,15 @@ class GatedConfig(StackConfig):
             )
         weight = torch.cat([tensors[f"weight_ih{end}"] for end in ends])
         bias = torch.cat([tensors[f"bias_ih{end}"] for end in ends]) if self.bias else None
-        return GatedLayer(builder.product(weight, bias), tuple(cells))
+        return GatedLayer(builder.linear(weight, bias), tuple(cells))
 
     def _recurrent(
         self, tensors: Mapping[str, Tensor], end: str, builder: Builder
-    ) -> tuple[Recurrent, Recurrent | None]:
-        """The products of a step."""
+    ) -> tuple[PackedRecurrentWeight, PackedRecurrentWeight | None]:
+        """Pack the weights of a step's products."""
 
-        def product(weight: Tensor, bias: Tensor | None, gates: int) -> Recurrent:
-            return Recurrent.of(
+        def pack(weight: Tensor, bias: Tensor | None, gates: int) -> PackedRecurrentWeight:
+            return PackedRecurrentWeight.of(
                 builder.put(weight), None if bias is None else builder.exact(bias), gates
             )
 
@@ -99,13 +99,13 @@ class GatedConfig(StackConfig):
             gates = 2 * len(weight) // 3
             late = None if bias is None else bias[gates:]
             return (
-                product(weight[:gates], None if bias is None else bias[:gates], 2),
-                product(weight[gates:], late, 1),
+                pack(weight[:gates], None if bias is None else bias[:gates], 2),
+                pack(weight[gates:], late, 1),
             )
         projection = tensors.get(f"weight_hr{end}")
         return (
-            product(weight, bias, self.kind.blocks),
-            None if projection is None else product(projection, None, 1),
+            pack(weight, bias, self.kind.blocks),
+            None if projection is None else pack(projection, None, 1),
         )
 
 
@@ -115,7 +115,7 @@ class LSTMConfig(GatedConfig):
     family: ClassVar[str] = "lstm"
 
     proj_size: NonNegativeInt = Field(
-        0, le=1 << 20, description="Features of a projected h, per direction; 0: not projected."
+        0, le=1 << 20, description="Features of the projected h, per direction; 0: no projection."
     )
 
     @property
@@ -126,7 +126,9 @@ class LSTMConfig(GatedConfig):
     def _projects_to_fewer(self) -> "LSTMConfig":
         narrowest = min(self.layer_width(i) for i in range(self.num_layers))
         if self.proj_size >= narrowest:
-            raise ValueError(f"proj_size must be smaller than hidden_size, {narrowest}")
+            raise ValueError(
+                f"proj_size ({self.proj_size}) must be smaller than hidden_size ({narrowest})"
+            )
         return self
 
     def layer_hidden(self, layer: int) -> int:
@@ -146,7 +148,7 @@ class GRUConfig(GatedConfig):
     family: ClassVar[str] = "gru"
 
     reset_after: bool = Field(
-        True, description="The reset gate acts on the candidate's product with h, not on h itself."
+        True, description="The reset gate multiplies the candidate's product with h, not h itself."
     )
 
     @property

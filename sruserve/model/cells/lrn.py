@@ -14,7 +14,7 @@ from sruserve.model.state import StateLayout
 class LRNConfig(Unidirectional, StackConfig):
     """A stack of LRN layers: h = g(σ(p + h′) ⊙ r + σ(q - h′) ⊙ h′), with [p | q | r] = W x + b.
 
-    With an output gate (oLRN), [p | q | r | o], and h = σ(o - c) ⊙ c of that c.
+    With an output gate (oLRN), [p | q | r | o] = W x + b; then c is that h, and h = σ(o - c) ⊙ c.
     """
 
     family: ClassVar[str] = "lrn"
@@ -24,7 +24,7 @@ class LRNConfig(Unidirectional, StackConfig):
     )
     output_gate: bool = Field(False, description="oLRN, of the machine translation README.")
     rms_norm: bool = Field(
-        False, description="RMS norm of the whole product, before its bias (doc and nli)."
+        False, description="RMS norm of all of W x, before the bias (doc and nli)."
     )
 
     @property
@@ -58,7 +58,7 @@ class LRNConfig(Unidirectional, StackConfig):
                 norm = Norm(builder.put(tensors[f"layers.{i}.norm"]), None, NormKind.RMS)
             layers.append(
                 CellLayer(
-                    product=builder.product(weight, None if norm else bias),
+                    linear=builder.linear(weight, None if norm else bias),
                     cell=cell,
                     column=layout.column(f"{i}.h"),
                     inner_norm=norm,

@@ -1,4 +1,4 @@
-"""The quasi-recurrent network, QRNN (Bradbury et al. 2017), as salesforce/pytorch-qrnn has it."""
+"""The quasi-recurrent network, QRNN (Bradbury et al. 2017), as in salesforce/pytorch-qrnn."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, Literal, Self
@@ -23,16 +23,18 @@ Window = Literal[1, 2]
 class QRNNConfig(Unidirectional, StackConfig):
     """A stack of QRNN layers: z = tanh Z, c = σ(F) ⊙ z + (1 - σ(F)) ⊙ c′, h = σ(O) ⊙ c.
 
-    With `highway`, the baseline of the SRU paper: h = σ(O) ⊙ c + (1 - σ(O)) ⊙ x′, where x′ is the
-    layer's input, or a fourth product X of it where input and output differ in width.
+    With `highway`, the baseline of the SRU paper: h = σ(O) ⊙ c + (1 - σ(O)) ⊙ x′. Here x′ is the
+    layer's input, or a fourth projection X of it if input and output differ in width.
     """
 
     family: ClassVar[str] = "qrnn"
 
     window: Window | Annotated[tuple[Window, ...], EachLayer] = Field(
-        1, description="Inputs that a step reads: its own, and with 2 the one before; or a list."
+        1,
+        description="Inputs that a step reads: 1, its own; 2, also the previous one. Or a list "
+        "with one for each layer.",
     )
-    output_gate: bool = Field(True, description="Without it, h is c.")
+    output_gate: bool = Field(True, description="h is σ(O) ⊙ c; without it, h is c.")
     zoneout: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0, description="The forget gate is multiplied by 1 - zoneout at inference."
     )
@@ -41,17 +43,17 @@ class QRNNConfig(Unidirectional, StackConfig):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if isinstance(self.window, tuple) and len(self.window) != self.num_layers:
-            raise ValueError(f"window lists {len(self.window)} for {self.num_layers} layers")
+            raise ValueError(f"window lists {len(self.window)} values for {self.num_layers} layers")
         if self.highway and not self.output_gate:
-            raise ValueError("a highway needs the output gate")
+            raise ValueError("highway needs output_gate: set output_gate to true")
         return self
 
     def layer_window(self, layer: int) -> int:
-        """How many inputs a step of layer `layer` reads."""
+        """Number of inputs that a step of layer `layer` reads."""
         return self.window if isinstance(self.window, int) else self.window[layer]
 
     def blocks(self, layer: int) -> int:
-        """Row blocks of layer `layer`: Z and F, with an output gate O, with a wide highway X."""
+        """Row blocks of layer `layer`: Z and F, O for an output gate, X for a projected highway."""
         if not self.output_gate:
             return 2
         wide = self.layer_input(layer) != self.layer_output(layer)
@@ -81,7 +83,7 @@ class QRNNConfig(Unidirectional, StackConfig):
             blocks = self.blocks(i)
             layers.append(
                 CellLayer(
-                    product=builder.product(weight, bias),
+                    linear=builder.linear(weight, bias),
                     cell=Cell(kind=Kind.QRNN, blocks=blocks, zoneout=self.zoneout),
                     column=layout.column(f"{i}.c"),
                     previous=layout.column(f"{i}.x") if self.layer_window(i) == 2 else None,

@@ -1,4 +1,4 @@
-"""The SRU (Lei et al. 2018) as `sru` 1.x to 3.0.0.dev have it, weights repacked once."""
+"""The SRU (Lei et al. 2018) as in `sru` 1.x to 3.0.0.dev, with weights repacked at load."""
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
@@ -18,14 +18,14 @@ _NORMS = {"layer": NormKind.LAYER, "unbiased": NormKind.UNBIASED, "std": NormKin
 
 
 class ResetGate(Enum):
-    """Which c the reset gate reads: `previous` in every release, `updated` in Algorithm 1."""
+    """The c that the reset gate reads: `previous` in every release, `updated` in Algorithm 1."""
 
     PREVIOUS = "previous"
     UPDATED = "updated"
 
 
 class SRUConfig(StackConfig):
-    """A stack of SRU layers, in the names of the constructors of `sru.SRU`, all releases."""
+    """A stack of SRU layers; fields have the names of `sru.SRU`'s arguments in all releases."""
 
     family: ClassVar[str] = "sru"
     untrained: ClassVar[tuple[str, ...]] = ("scale_x",)
@@ -33,14 +33,14 @@ class SRUConfig(StackConfig):
     hidden_size: Width = Field(description="Features of a layer's output, per direction.")
     projection_size: Projection | Annotated[tuple[Projection, ...], EachLayer] = Field(
         0,
-        description="Inner width of a factorised weight, ignored by layers that are no wider on "
-        "both sides (2.x); or a list of one for each layer, 0 for none (3.0).",
+        description="Inner width of a factorised weight; layers that are not wider on both sides "
+        "ignore it (2.x). Or a list with one for each layer, 0 for none (3.0).",
     )
     use_tanh: bool = Field(False, description="h takes tanh(c) instead of c.")
     use_relu: bool = Field(False, description="h takes relu(c).")
     use_selu: bool = Field(False, description="h takes selu(c).")
     layer_norm: bool = False
-    normalize_after: bool = Field(False, description="Norm the output, not the input.")
+    normalize_after: bool = Field(False, description="Normalize the output, not the input.")
     norm: Literal["layer", "unbiased", "std"] = Field(
         "layer", description="Formula of the norm: 2.1.9 and later, 2.0.0-2.1.7, 1.x."
     )
@@ -49,23 +49,24 @@ class SRUConfig(StackConfig):
     proj_input_to_hidden_first: bool = False
     reset_gate: ResetGate = ResetGate.PREVIOUS
     highway_block: bool = Field(
-        False, description="The highway input is a product, even where input and output are alike."
+        False, description="Project the highway input even if input and output have one width."
     )
     biased_blocks: bool = Field(False, description="Candidate and highway have biases, too.")
-    concat_layers: bool = Field(False, description="The output is that of all layers side by side.")
+    concat_layers: bool = Field(False, description="The output concatenates those of all layers.")
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if self.use_tanh + self.use_relu + self.use_selu > 1:
-            raise ValueError("one of use_tanh, use_relu and use_selu at most")
+            raise ValueError("at most one of use_tanh, use_relu and use_selu may be true")
         if isinstance(self.projection_size, tuple) and (
             len(self.projection_size) != self.num_layers
         ):
             raise ValueError(
-                f"projection_size lists {len(self.projection_size)} for {self.num_layers} layers"
+                f"projection_size lists {len(self.projection_size)} widths for {self.num_layers} "
+                "layers"
             )
         if self.highway_block and not self.has_skip_term:
-            raise ValueError("highway_block without has_skip_term")
+            raise ValueError("highway_block needs has_skip_term: set has_skip_term to true")
         return self
 
     @property
@@ -83,12 +84,12 @@ class SRUConfig(StackConfig):
         return super().layer_input(layer)
 
     def blocks(self, layer: int) -> int:
-        """Planes of layer `layer`'s product: candidate, forget, reset, and 4: the highway input."""
+        """Planes of layer `layer`: candidate, forget, reset, and with 4 the highway input."""
         differ = self.layer_input(layer) != self.layer_output(layer)
         return 4 if self.has_skip_term and (differ or self.highway_block) else 3
 
     def projection(self, layer: int) -> int:
-        """The inner width of layer `layer`'s weight; 0 where it is not factorised."""
+        """Inner width of layer `layer`'s weight; 0 if it is not factorised."""
         if isinstance(self.projection_size, tuple):
             return self.projection_size[layer]
         narrow = min(self.layer_input(layer), self.layer_output(layer))
@@ -104,7 +105,7 @@ class SRUConfig(StackConfig):
         return shapes
 
     def layer_shapes(self, layer: int) -> Shapes:
-        """The tensors of one layer, in the names and shapes of 2.1.9-2.6.0."""
+        """Return the tensors of one layer, with the names and shapes of 2.1.9-2.6.0."""
         inputs, outputs = self.layer_input(layer), self.layer_output(layer)
         projection, columns = self.projection(layer), outputs * self.blocks(layer)
         shapes: Shapes = {}
@@ -128,10 +129,10 @@ class SRUConfig(StackConfig):
         for layer in range(self.num_layers):
             own = {name: tensors[f"rnn_lst.{layer}.{name}"] for name in self.layer_shapes(layer)}
             layers.append(self._layer(own, layout.column(f"{layer}.c"), builder))
-        entry = None
+        input_projection = None
         if self.projects_input:
-            entry = builder.product(tensors["input_to_hidden.weight"])
-        return Stack(layers, entry, self.concat_layers)
+            input_projection = builder.linear(tensors["input_to_hidden.weight"])
+        return Stack(layers, input_projection, self.concat_layers)
 
     @property
     def _activation(self) -> Activation:
@@ -143,14 +144,14 @@ class SRUConfig(StackConfig):
 
     def _layer(self, tensors: Mapping[str, Tensor], column: int, builder: Builder) -> CellLayer:
         weight, outputs = tensors["weight"], len(tensors["bias"]) // 2
-        # Columns run (direction, channel, block) with the block fastest; the kernels read planes.
+        # Columns are ordered (direction, channel, block), block fastest; the kernels read planes.
         planes = weight.view(len(weight), outputs, -1).permute(2, 1, 0)
         bias = tensors.get("block_bias")
         if bias is not None:
             bias = bias.view(outputs, -1).T.reshape(-1)
         projection = norm = None
         if "weight_proj" in tensors:
-            projection = builder.product(tensors["weight_proj"].T)
+            projection = builder.linear(tensors["weight_proj"].T)
         if self.layer_norm:
             scale, shift = (builder.put(tensors[f"layer_norm.{n}"]) for n in ("weight", "bias"))
             norm = Norm(scale, shift, _NORMS[self.norm])
@@ -161,7 +162,7 @@ class SRUConfig(StackConfig):
             scale=float(tensors["scale_x"]) if self.rescale else 1.0,
         )
         return CellLayer(
-            product=builder.product(planes.reshape(-1, len(weight)), bias),
+            linear=builder.linear(planes.reshape(-1, len(weight)), bias),
             cell=cell,
             weight_c=builder.exact(tensors["weight_c"].view(2, outputs)),
             bias=builder.exact(tensors["bias"].view(2, outputs)),

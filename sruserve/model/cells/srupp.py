@@ -1,4 +1,4 @@
-"""SRU++ (Lei 2021) as `sru` 3.0.0.dev1 to dev6 have it: SRU layers that may attend to the past."""
+"""SRU++ (Lei 2021) as in `sru` 3.0.0.dev1 to dev6: SRU layers that may attend to the past."""
 
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Self
@@ -14,39 +14,43 @@ from sruserve.model.state import StateLayout
 
 
 class SRUppConfig(StackConfig):
-    """A stack of SRU++ layers, in the names of `sru.SRUpp` 3.0.0.dev6 where it has one."""
+    """A stack of SRU++ layers; fields are named as in `sru.SRUpp` 3.0.0.dev6 where it has them."""
 
     family: ClassVar[str] = "srupp"
     untrained: ClassVar[tuple[str, ...]] = ("scale_x",)
 
     hidden_size: Width = Field(description="Features of a layer's output, per direction.")
-    proj_size: Width = Field(description="Features that attention works on.")
+    proj_size: Width = Field(description="Features of the attention.")
     window: int | None = Field(
         None,
         ge=1,
         le=1 << 20,
-        description="How many positions before its own a step attends to: the reference's "
-        "eval_unroll_size. null: all of the input, also what comes after it.",
+        description="Number of positions before its own that a step attends to: the reference's "
+        "eval_unroll_size. null: the whole input, also later positions.",
     )
     num_heads: PositiveInt = 1
     attention_every_n_layers: PositiveInt = 1
-    attention_last_n_layers: int = Field(-1, ge=-1, description="-1: every n layers instead.")
+    attention_last_n_layers: int = Field(
+        -1, ge=-1, description="-1: attention_every_n_layers applies instead."
+    )
     alpha: bool = Field(True, description="A trained factor on attention (not in dev4 and dev5).")
-    attn_layer_norm: bool = Field(True, description="A norm beside the attention.")
+    attn_layer_norm: bool = Field(True, description="A norm before or after the attention.")
     attn_normalize_after: bool = Field(
         True, description="That norm is after the attention, not before (dev1 and dev2 have both)."
     )
     layer_norm: bool = Field(False, description="A norm of each layer's input or output.")
-    normalize_after: bool = Field(False, description="Norm the output, not the input.")
+    normalize_after: bool = Field(False, description="Normalize the output, not the input.")
     rescale: bool = Field(False, description="Multiply the highway by the stored `scale_x`.")
     proj_input_to_hidden_first: bool = False
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if self.proj_size % self.num_heads:
-            raise ValueError(f"proj_size {self.proj_size} is no multiple of num_heads")
+            raise ValueError(
+                f"proj_size ({self.proj_size}) must be a multiple of num_heads ({self.num_heads})"
+            )
         if self.attention_every_n_layers != 1 and self.attention_last_n_layers != -1:
-            raise ValueError("either attention_every_n_layers or attention_last_n_layers")
+            raise ValueError("set attention_every_n_layers or attention_last_n_layers, not both")
         if self.bidirectional and self.window is not None:
             raise ValueError(
                 "a bidirectional network attends to its whole input: window must be null"
@@ -58,19 +62,19 @@ class SRUppConfig(StackConfig):
         return self.proj_input_to_hidden_first and self.input_size != self.output_size
 
     @property
-    def whole(self) -> str | None:
+    def not_streamable_because(self) -> str | None:
         attends = any(self.attends(layer) for layer in range(self.num_layers))
-        if super().whole is None and attends and self.window is None:
+        if super().not_streamable_because is None and attends and self.window is None:
             return "its attention has no window, so its outputs depend on the whole input"
-        return super().whole
+        return super().not_streamable_because
 
     @property
     def note(self) -> str | None:
         if not any(self.chunked(layer) for layer in range(self.num_layers)):
             return None
         return (
-            f"results are those of the reference reading chunks of {self.window} positions, "
-            "counted from the start of a stream: its memory of the chunk before is not normed"
+            f"results equal those of the reference with chunks of {self.window} positions from the "
+            "start of a stream: it does not normalize its memory of the previous chunk"
         )
 
     def attends(self, layer: int) -> bool:
@@ -80,7 +84,7 @@ class SRUppConfig(StackConfig):
         return (layer + 1) % self.attention_every_n_layers == 0
 
     def chunked(self, layer: int) -> bool:
-        """Whether what layer `layer` gives depends on where the reference would cut its input."""
+        """Whether the outputs of layer `layer` depend on where the reference cuts its input."""
         normed = self.layer_norm and not self.normalize_after
         return self.attends(layer) and normed and self.window is not None
 
@@ -99,7 +103,7 @@ class SRUppConfig(StackConfig):
         return shapes
 
     def layer_shapes(self, layer: int) -> Shapes:
-        """The tensors of one layer, in the releases' names and shapes."""
+        """Return the tensors of one layer, with the releases' names and shapes."""
         inputs, outputs, inner = self.layer_input(layer), self.output_size, self.proj_size
         wide = (outputs * (3 if inputs == outputs else 4), inner)
         module: Shapes = {"linear1.weight": (inner, inputs)}
@@ -133,10 +137,10 @@ class SRUppConfig(StackConfig):
         for layer in range(self.num_layers):
             own = {name: tensors[f"rnn_lst.{layer}.{name}"] for name in self.layer_shapes(layer)}
             layers.append(self._layer(layer, own, layout, builder))
-        entry = None
+        input_projection = None
         if self.projects_input:
-            entry = builder.product(tensors["input_to_hidden.weight"])
-        return Stack(layers, entry)
+            input_projection = builder.linear(tensors["input_to_hidden.weight"])
+        return Stack(layers, input_projection)
 
     def _layer(
         self, layer: int, tensors: Mapping[str, Tensor], layout: StateLayout, builder: Builder
@@ -150,11 +154,11 @@ class SRUppConfig(StackConfig):
                 alpha=float(tensors[f"{module}alpha"]) if self.alpha else 1.0,
                 column=0 if self.window is None else layout.column(f"{layer}.ring"),
             )
-            keys_values = builder.product(tensors[f"{module}linear2.weight"])
+            keys_values = builder.linear(tensors[f"{module}linear2.weight"])
         wide = tensors[f"{module}linear{2 if attention is None else 3}.weight"]
         norm = _norm(tensors, "", builder)
         return SRUppLayer(
-            narrow=builder.product(tensors[f"{module}linear1.weight"]),
+            narrow=builder.linear(tensors[f"{module}linear1.weight"]),
             cell=self._cell(tensors, wide, layout.column(f"{layer}.c"), builder),
             keys_values=keys_values,
             attention=attention,
@@ -167,11 +171,11 @@ class SRUppConfig(StackConfig):
         self, tensors: Mapping[str, Tensor], wide: Tensor, column: int, builder: Builder
     ) -> CellLayer:
         outputs = self.output_size
-        # Rows run (direction, channel, block) with the block fastest; the kernels read planes.
+        # Rows are ordered (direction, channel, block), block fastest; the kernels read planes.
         planes = wide.view(outputs, -1, self.proj_size).transpose(0, 1)
         scale = float(tensors["scale_x"]) if self.rescale else 1.0
         return CellLayer(
-            product=builder.product(planes.reshape(-1, self.proj_size)),
+            linear=builder.linear(planes.reshape(-1, self.proj_size)),
             cell=Cell(blocks=len(planes), scale=scale),
             column=column,
             weight_c=builder.exact(tensors["weight_c"].view(2, outputs)),
@@ -185,7 +189,7 @@ class SRUppConfig(StackConfig):
 
 
 def _norm(tensors: Mapping[str, Tensor], module: str, builder: Builder) -> Norm | None:
-    """The norm of a layer, or of its module; None where there is none."""
+    """Build the norm of a layer, or of its module; None without one."""
     if f"{module}layer_norm.weight" not in tensors:
         return None
     weight, bias = (tensors[f"{module}layer_norm.{name}"] for name in ("weight", "bias"))

@@ -1,4 +1,4 @@
-"""What every family of recurrent layers says of itself: options, tensors, state, layers."""
+"""The interface of every family of recurrent layers: options, tensors, state and layers."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -9,12 +9,12 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 from torch import Tensor
 
-from sruserve.kernels import Layer, Multiply, make_product
+from sruserve.kernels import Layer, LinearOp, make_linear
 from sruserve.model.state import StateLayout
 
 Width = Annotated[int, Field(ge=1, le=1 << 20)]
-MOST_LAYERS = 1024
-EachLayer = Field(max_length=MOST_LAYERS, fail_fast=True)  # of a list with something for each
+MAX_LAYERS = 1024
+EachLayer = Field(max_length=MAX_LAYERS, fail_fast=True)  # for a list with one value per layer
 Widths = Annotated[tuple[Width, ...], EachLayer]
 Shapes = dict[str, tuple[int, ...]]
 StackConfigT = TypeVar("StackConfigT", bound="StackConfig")
@@ -22,25 +22,25 @@ StackConfigT = TypeVar("StackConfigT", bound="StackConfig")
 
 @dataclass(frozen=True, slots=True)
 class Builder:
-    """Lays weights out for the device and the dtype that a network computes in.
+    """Converts weights to a network's device and compute dtype.
 
-    fast: see `make_product`.
+    fast: see `make_linear`.
     """
 
     dtype: torch.dtype
     device: torch.device
     fast: bool = False
 
-    def product(self, weight: Tensor, bias: Tensor | None = None) -> Multiply:
-        """The product with `weight` (out, in) and `bias` (out)."""
-        return make_product(weight, bias, self.dtype, self.device, self.fast)
+    def linear(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
+        """Pack a linear layer with `weight` (out, in) and `bias` (out)."""
+        return make_linear(weight, bias, self.dtype, self.device, self.fast)
 
     def put(self, tensor: Tensor) -> Tensor:
-        """The tensor in the compute dtype."""
+        """Convert a tensor to the compute dtype."""
         return tensor.to(self.device, self.dtype).contiguous()
 
     def exact(self, tensor: Tensor) -> Tensor:
-        """The tensor in float32, whatever the compute dtype."""
+        """Convert a tensor to float32, whatever the compute dtype."""
         return tensor.to(self.device, torch.float32).contiguous()
 
 
@@ -48,14 +48,14 @@ class Builder:
 class Stack:
     """Layers, ready to run one after another.
 
-    entry: a product before the first of them.
-    concat: the output is that of all layers, side by side, instead of the last one's.
-    along_time: a large batch is cut along time, all sequences together, and not by sequence: a
-        step's product costs little more for many of them.
+    input_projection: a linear layer before the first layer.
+    concat: the output concatenates those of all layers, instead of being the last one's.
+    along_time: cut a large batch along time, with all sequences in each piece, not by sequence:
+        a step's product costs little more for many sequences.
     """
 
     layers: Sequence[Layer]
-    entry: Multiply | None = None
+    input_projection: LinearOp | None = None
     concat: bool = False
     along_time: bool = False
 
@@ -63,8 +63,8 @@ class Stack:
 class StackConfig(BaseModel):
     """A stack of recurrent layers of one family; a subclass for each family.
 
-    family: what `model_type` in a config.json says.
-    untrained: the ends of the names of tensors that training leaves as they are.
+    family: the value of `model_type` in config.json.
+    untrained: name suffixes of the tensors that training does not change.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -73,10 +73,10 @@ class StackConfig(BaseModel):
 
     input_size: Width = Field(description="Features of the stack's input.")
     hidden_size: Width | Widths = Field(
-        description="Features of a layer's output, per direction; a list has one for each layer."
+        description="Features of a layer's output, per direction; or a list with one per layer."
     )
-    num_layers: PositiveInt = Field(2, le=MOST_LAYERS)
-    bidirectional: bool = Field(False, description="Serves whole inputs only: it has no stream.")
+    num_layers: PositiveInt = Field(2, le=MAX_LAYERS)
+    bidirectional: bool = Field(False, description="Both directions: it cannot stream.")
 
     @model_validator(mode="after")
     def _has_a_width_for_every_layer(self) -> Self:
@@ -91,55 +91,55 @@ class StackConfig(BaseModel):
         return 2 if self.bidirectional else 1
 
     def layer_hidden(self, layer: int) -> int:
-        """The features of layer `layer`, per direction."""
+        """Number of features of layer `layer`, per direction."""
         return self.hidden_size if isinstance(self.hidden_size, int) else self.hidden_size[layer]
 
     def layer_input(self, layer: int) -> int:
-        """The width of what layer `layer` reads."""
+        """Width of layer `layer`'s input."""
         return self.layer_output(layer - 1) if layer else self.input_size
 
     def layer_output(self, layer: int) -> int:
-        """The width of what layer `layer` gives."""
+        """Width of layer `layer`'s output."""
         return self.layer_hidden(layer) * self.directions
 
     @property
     def output_size(self) -> int:
-        """The width of the stack's output."""
+        """Width of the stack's output."""
         return self.layer_output(self.num_layers - 1)
 
     @property
-    def whole(self) -> str | None:
-        """Why it reads whole inputs only, as "it …"; None where it streams."""
+    def not_streamable_because(self) -> str | None:
+        """Why the stack cannot stream, as a clause "it …"; None if it can."""
         if self.bidirectional:
-            return "it is bidirectional, so its outputs depend on steps that are still to come"
+            return "it is bidirectional, so its outputs depend on later steps"
         return None
 
     @property
     def note(self) -> str | None:
-        """What a user should know of how it computes, in a sentence, if there is something."""
+        """A remark for users about the computation, in one clause; None without one."""
         return None
 
     @abstractmethod
     def shapes(self) -> Shapes:
-        """Every tensor of the stack, in a model folder's names without their `rnn.`."""
+        """Return the tensors' shapes by name; names as in a model folder, without `rnn.`."""
 
     @abstractmethod
     def states(self) -> Sequence[tuple[str, tuple[int, ...]]]:
-        """What it remembers of a stream: names and shapes of float32 entries, in order."""
+        """Return the entries of a stream's state, name and shape, in order; all are float32."""
 
     @abstractmethod
     def stack(self, tensors: Mapping[str, Tensor], layout: StateLayout, builder: Builder) -> Stack:
-        """The stack, ready to run.
+        """Build the stack.
 
-        tensors: as `shapes` names them. layout: says at which columns each of `states` lies.
+        tensors: weights, named as in `shapes`. layout: the columns of each entry of `states`.
         """
 
 
 class Unidirectional:
-    """Mixed into the config of a family that has no backward direction."""
+    """Mix-in for the config of a family without a backward direction."""
 
     @model_validator(mode="after")
     def _runs_forward(self: StackConfigT) -> StackConfigT:
         if self.bidirectional:
-            raise ValueError(f"{self.family} has no bidirectional layers")
+            raise ValueError(f"{self.family} layers cannot be bidirectional: set it to false")
         return self

@@ -1,1 +1,1 @@
-"""Foreign checkpoints into model folders, one file per origin."""
+"""Import other libraries' checkpoints into model folders: one file for each format."""

@@ -8,9 +8,9 @@ from torch import Tensor
 from sruserve.model.cells.gated import LSTMConfig
 from sruserve.model.cells.stack import StackConfig
 from sruserve.model.errors import CheckpointError
+from sruserve.model.importers.format import Imported, Options
 from sruserve.model.importers.network import vocabulary_and_head
 from sruserve.model.importers.options import agree, known, make
-from sruserve.model.importers.origin import Imported, Options
 from sruserve.model.importers.qrnn import stack
 from sruserve.model.importers.tensors import (
     NUMBER,
@@ -28,21 +28,22 @@ _TRAINING = {"dropout", "dropouth", "dropouti", "dropoute", "wdrop", "tie_weight
 
 
 def recognises(names: Collection[str]) -> bool:
-    """A list `rnns` of one-layer modules, with or without dropped weights."""
+    """Whether there is a list `rnns` of one-layer modules, with or without dropped weights."""
     own = rf"{_QRNN}weight|{_LSTM}weight_hh_l0_raw|rnns\.1\.weight_hh_l0"
     return any(re.match(own, name) for name in names)
 
 
 def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> Imported:
-    """See `Origin`. All is in the weights: the model fixes window 2 for its first QRNN layer."""
+    """See `Format`. Needs no options: the model fixes window 2 for its first QRNN layer."""
     tensors = floats(tensors)
     pattern = _QRNN if any(re.match(_QRNN, name) for name in tensors) else _LSTM
     layers = [_undropped(layer) for layer in layers_of(tensors, pattern)]
     if not layers:
         raise CheckpointError(
-            "no rnns.*.linear.* or rnns.*.weight_hh_l0 tensors: no AWD checkpoint"
+            "no rnns.*.linear.* or rnns.*.weight_hh_l0 tensors: this is not a checkpoint of "
+            "awd-lstm-lm"
         )
-    given = known(options, ("rnn_type", "ntoken", "ninp", "nhid", "nlayers"), _TRAINING)
+    arguments = known(options, ("rnn_type", "ntoken", "ninp", "nhid", "nlayers"), _TRAINING)
     rnn: dict[str, Tensor]
     config: StackConfig
     if pattern == _QRNN:
@@ -50,26 +51,26 @@ def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> 
     else:
         rnn, config = _lstm(layers)
     own, size, head = vocabulary_and_head(rest_of(tensors, pattern), task)
-    told = {
+    from_weights = {
         "rnn_type": "QRNN" if pattern == _QRNN else "LSTM",
         "ntoken": size,
         "ninp": config.input_size,
         "nlayers": config.num_layers,
     }
-    if config.num_layers > 1:  # the last layer is as wide as an embedding
-        told["nhid"] = config.layer_hidden(0)
-    agree({name: given[name] for name in told if name in given}, told)
+    if config.num_layers > 1:  # the last layer has the embedding's width
+        from_weights["nhid"] = config.layer_hidden(0)
+    agree({name: arguments[name] for name in from_weights if name in arguments}, from_weights)
     return Imported(own | rnn, config, vocab_size=size, head=head)
 
 
 def _undropped(layer: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A layer whose `weight_raw` takes the place of the `weight` that dropout made of it."""
+    """Replace each `weight`, which dropout has changed, by its `weight_raw`."""
     raw = {name.removesuffix("_raw"): t for name, t in layer.items() if name.endswith("_raw")}
     return {name: t for name, t in layer.items() if not name.endswith("_raw")} | raw
 
 
 def _lstm(layers: Sequence[Mapping[str, Tensor]]) -> tuple[dict[str, Tensor], StackConfig]:
-    """One-layer LSTMs as a stack."""
+    """Convert one-layer LSTMs to a stack."""
     names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
     tensors: dict[str, Tensor] = {}
     widths = []

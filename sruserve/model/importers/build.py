@@ -1,4 +1,4 @@
-"""From a checkpoint and what the user says of it to a model folder."""
+"""Build a model folder from a checkpoint and the user's options."""
 
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -12,13 +12,13 @@ from sruserve.model.errors import CheckpointError, OptionError
 from sruserve.model.folder import Model, save_model
 from sruserve.model.heads import HeadConfig
 from sruserve.model.importers.checkpoint import read_checkpoint
-from sruserve.model.importers.origin import Imported
-from sruserve.model.importers.origins import ORIGINS, origin
+from sruserve.model.importers.format import Imported
+from sruserve.model.importers.formats import FORMATS, load_format
 from sruserve.model.importers.tensors import matrix_of
 from sruserve.model.importers.vocabulary import is_string_list, read_json, vocabulary
 from sruserve.model.names import Task
 
-_HEAD_OPTIONS = ("pooling", "combine")  # ours: no library's constructor knows them
+_HEAD_OPTIONS = ("pooling", "combine")  # options of this package, not of a library's constructor
 
 
 def import_checkpoint(
@@ -33,83 +33,92 @@ def import_checkpoint(
 ) -> Model:
     """Write the model folder `out` from a checkpoint, load it back and return it.
 
-    options: JSON object of the constructor's arguments, and `pooling` and `combine` of a head.
-    vocab: JSON list of words or byte values in id order, or a tokenizer.json. labels: JSON list
-    in id order.
-    format: the origin of the weights; "auto" wants to know it by their names.
-    progress: called with each step's name.
+    options: file with a JSON object of the constructor's arguments, and a head's `pooling` and
+        `combine`.
+    vocab: file with a JSON list of words or byte values in id order, or a tokenizer.json.
+    labels: file with a JSON list of the classes' names in id order.
+    format: a name in `FORMATS`; "auto" recognises it by the tensors' names.
+    progress: called with the name of each step.
+
+    Raises `CheckpointError`, `OptionError`, `FolderError` or another `ModelError`.
     """
     progress("reading the checkpoint")
     tensors = read_checkpoint(weights)
     name = recognise(tensors) if format == "auto" else format
-    given = None if options is None else _read_object(options)
-    head = {key: given.pop(key) for key in _HEAD_OPTIONS if given and key in given}
-    found = origin(name).read(tensors, given, task)
+    arguments = None if options is None else _read_object(options)
+    head = {key: arguments.pop(key) for key in _HEAD_OPTIONS if arguments and key in arguments}
+    imported = load_format(name).read(tensors, arguments, task)
     progress("checking tensors and vocabulary")
-    config = describe(task, found, head, labels)
-    _check_numbers(found.tensors)
+    config = describe(task, imported, head, labels)
+    _check_numbers(imported.tensors)
     words = {} if vocab is None else vocabulary(vocab, config.vocab_size)
     progress("writing the model folder")
-    return save_model(out, config, found.tensors, words)
+    return save_model(out, config, imported.tensors, words)
 
 
 def recognise(names: Collection[str]) -> str:
-    """The one origin that tensors of these names can be of, or `CheckpointError`."""
-    fitting = [name for name in ORIGINS if origin(name).recognises(names)]
+    """Return the one format that has tensors of these names, or raise `CheckpointError`."""
+    fitting = [name for name in FORMATS if load_format(name).recognises(names)]
     if len(fitting) == 1:
         return fitting[0]
     some = ", ".join(name if len(name) <= 60 else name[:59] + "…" for name in list(names)[:4])
-    known = "of no known origin" if not fitting else f"those of {' and of '.join(fitting)}"
+    known = "are those of " + " and of ".join(fitting) if fitting else "fit no known format"
     raise CheckpointError(
-        f"the names of the tensors ({some}, …) are {known}: say --format {', '.join(ORIGINS)} to "
-        "see what is missing"
+        f"the tensors' names ({some}, …) {known}: choose --format, one of {', '.join(FORMATS)}, to "
+        "see which tensors are missing"
     )
 
 
 def describe(
-    task: Task, found: Imported, head: Mapping[str, Any], labels: Path | None
+    task: Task, imported: Imported, head: Mapping[str, Any], labels: Path | None
 ) -> ModelConfig:
-    """The config of a whole network, or an error that says which tensor or option is missing.
+    """Return the config of a complete network.
 
-    head: what the options say of it.
+    head: the options of the head. labels: file with the classes' names.
+
+    Raises `CheckpointError` or `OptionError` that names the missing tensor or option.
     """
-    outputs = _outputs(task, found)
+    outputs = _outputs(task, imported)
     if task == "pair" and "combine" not in head:
-        features = found.tensors["output.weight"].shape[-1]
+        features = imported.tensors["output.weight"].shape[-1]
         head = {
             **head,
-            "combine": "concat" if features == 2 * found.rnn.output_size else "difference",
+            "combine": "concat" if features == 2 * imported.rnn.output_size else "difference",
         }
     names: dict[int, str] = {}
     if task in LABELLED:
-        given = [str(i) for i in range(outputs)] if labels is None else _read_labels(labels)
-        if len(given) != outputs or len(set(given)) != len(given):
-            raise OptionError(f"--labels: {len(set(given))} different labels for {outputs} classes")
-        names = dict(enumerate(given))
+        label_names = [str(i) for i in range(outputs)] if labels is None else _read_labels(labels)
+        if len(label_names) != outputs or len(set(label_names)) != len(label_names):
+            raise OptionError(
+                f"--labels: {len(set(label_names))} different labels for {outputs} classes"
+            )
+        names = dict(enumerate(label_names))
     elif labels is not None:
-        raise OptionError(f"--labels has no meaning for task {task}")
+        raise OptionError(f"--labels is for tasks {', '.join(LABELLED)}, not for task {task}")
     try:
         return ModelConfig(
-            architectures=(architecture(found.rnn, task),),
-            model_type=found.rnn.family,
+            architectures=(architecture(imported.rnn, task),),
+            model_type=imported.rnn.family,
             task=task,
             dtype="float32",
-            vocab_size=found.vocab_size,
+            vocab_size=imported.vocab_size,
             id2label=names,
-            rnn=found.rnn,
-            embedding=found.embedding,
-            head=HeadConfig.model_validate(found.head.model_dump() | dict(head)),
+            rnn=imported.rnn,
+            embedding=imported.embedding,
+            head=HeadConfig.model_validate(imported.head.model_dump() | dict(head)),
         )
     except ValidationError as error:
-        raise CheckpointError(f"this makes no network for task {task}: {explain(error)}") from error
+        raise CheckpointError(
+            f"the checkpoint is not a network for task {task}: {explain(error)}"
+        ) from error
 
 
-def _outputs(task: Task, found: Imported) -> int:
-    """How many scores the head gives; `CheckpointError` where task and tensors do not fit."""
-    weight = matrix_of(found.tensors, "output.weight")
-    has_head = any(name.startswith("output.") for name in found.tensors) or found.head.tied
+def _outputs(task: Task, imported: Imported) -> int:
+    """Return the head's number of scores; raise `CheckpointError` if it does not fit the task."""
+    weight = matrix_of(imported.tensors, "output.weight")
+    has_head = any(name.startswith("output.") for name in imported.tensors) or imported.head.tied
     if task == "encode":
-        if has_head or found.vocab_size is not None:
+        if has_head or imported.vocab_size is not None:
             raise CheckpointError(
                 "the checkpoint has an embedding or output layer: import it with --task generate, "
                 "classify, pair or tag"
@@ -117,17 +126,20 @@ def _outputs(task: Task, found: Imported) -> int:
         return 0
     if not has_head:
         raise CheckpointError(
-            f"no output layer (out.weight, output_layer.weight or decoder.weight), which task "
-            f"{task} needs; a bare stack is imported with --task encode"
+            f"task {task} needs an output layer (out.weight, output_layer.weight or "
+            "decoder.weight), and the checkpoint has none; import a bare stack with --task encode"
         )
     if task == "generate":
-        if found.vocab_size is None:
+        if imported.vocab_size is None:
             raise CheckpointError(
-                "no embedding (embedding_layer.weight or encoder.weight), which task generate needs"
+                "task generate needs an embedding (embedding_layer.weight or encoder.weight), and "
+                "the checkpoint has none"
             )
-        return found.vocab_size
+        return imported.vocab_size
     if weight is None:
-        raise CheckpointError(f"no output.weight with a row for each class, as task {task} needs")
+        raise CheckpointError(
+            f"task {task} needs output.weight with a row for each class; the checkpoint has none"
+        )
     return len(weight)
 
 
@@ -135,8 +147,8 @@ def _check_numbers(tensors: Mapping[str, Tensor]) -> None:
     """Raise `CheckpointError` for weights of a training run that diverged."""
     if odd := [name for name, tensor in tensors.items() if tensor.isnan().any()]:
         raise CheckpointError(
-            f"{', '.join(odd[:4])}: some of its numbers are NaN, so that every answer would be: "
-            "import a checkpoint from before the training run diverged"
+            f"{', '.join(odd[:4])}: some numbers are NaN, so every result would be NaN: import a "
+            "checkpoint from before the training run diverged"
         )
 
 

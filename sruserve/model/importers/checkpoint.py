@@ -1,4 +1,4 @@
-"""Read the tensors of a checkpoint file without ever running what it says."""
+"""Read the tensors of a checkpoint file without executing code in it."""
 
 from os import SEEK_END
 from pathlib import Path
@@ -14,22 +14,24 @@ from sruserve.model.files import memory_bytes, open_regular
 from sruserve.model.weights import read_tensors
 
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "network")
-_DIMENSIONS = 8  # of a tensor: no network of ours has more than 2
+_DIMENSIONS = 8  # limit on a tensor's dimensions; no supported network has more than 2
 _DEPTH = 4  # DrQA has two: {"state_dict": {"network": …}}
 
 _HOW_TO_SAVE = (
-    "Where you trust it, two lines of Python make a state dict of it beside the code that wrote "
-    "it: saved = torch.load({path!r}, map_location='cpu', weights_only=False); "
-    "torch.save(saved.state_dict(), 'weights.pt') - or saved[0].state_dict() of a list that begins "
-    "with the model, as awd-lstm-lm writes; then import weights.pt"
+    "If you trust it, convert it to a state dict in two lines of Python, with the code that wrote "
+    "it on the path: saved = torch.load({path!r}, map_location='cpu', weights_only=False); "
+    "torch.save(saved.state_dict(), 'weights.pt') - or saved[0].state_dict() for a list that "
+    "starts with the model, as awd-lstm-lm writes; then import weights.pt"
 )
 
 
 def read_checkpoint(path: Path) -> dict[str, Tensor]:
-    """The state dict in a `.pt` or `.safetensors` file.
+    """Read the state dict in a `.pt` or `.safetensors` file.
 
-    What wraps it (`{"state_dict": …}`, DrQA's `{"state_dict": {"network": …}}`) and the `module.`
-    of DataParallel are taken off. Raises `CheckpointError` for anything that is not plain tensors.
+    Removes wrappers (`{"state_dict": …}`, DrQA's `{"state_dict": {"network": …}}`) and the
+    `module.` of DataParallel.
+
+    Raises `CheckpointError` for anything other than plain tensors.
     """
     if path.suffix == ".safetensors":
         try:
@@ -47,8 +49,8 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
     except Exception as error:  # a damaged pickle can raise anything
         raise CheckpointError(
-            f"{path} holds more than plain tensors, or is no checkpoint, and is not unpickled: "
-            f"that could run code. {_HOW_TO_SAVE.format(path=str(path))}"
+            f"{path} holds more than plain tensors, or is not a checkpoint. It is not unpickled, "
+            f"because that could run code. {_HOW_TO_SAVE.format(path=str(path))}"
         ) from error
     for _ in range(_DEPTH):
         inner = _wrapped(loaded)
@@ -59,12 +61,14 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{path} holds {type(loaded).__name__}, not a state dict")
     odd = [name for name, value in loaded.items() if not isinstance(value, Tensor)]
     if odd:
-        raise CheckpointError(f"{path}: {_some(odd)}: not a tensor, so no state dict")
+        raise CheckpointError(
+            f"{path} is not a state dict: {_some(odd)} is not a tensor; save model.state_dict()"
+        )
     odd = [name for name, tensor in loaded.items() if not _is_plain(tensor)]
     if odd:
         raise CheckpointError(
-            f"{path}: {_some(odd)}: sparse, quantized, nested, expanded, without data or of more "
-            f"than {_DIMENSIONS} dimensions; save ordinary dense tensors"
+            f"{path}: {_some(odd)} is sparse, quantized, nested, expanded, without data or has "
+            f"more than {_DIMENSIONS} dimensions; save ordinary dense tensors"
         )
     tensors = {str(name): tensor.detach() for name, tensor in loaded.items()}
     if all(name.startswith("module.") for name in tensors):
@@ -73,25 +77,26 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
 
 
 def _check_archive(path: Path, file: BinaryIO) -> None:
-    """Raise `CheckpointError` for an archive of more than the file's bytes.
+    """Raise `CheckpointError` if the archive's contents are larger than the file.
 
-    torch.save compresses nothing, but torch.load would unpack what is: a thousand times as much.
+    torch.save does not compress, but torch.load unpacks compressed entries, which may be a thousand
+    times larger.
     """
     try:
         with ZipFile(file) as archive:
             unpacked = sum(entry.file_size for entry in archive.infolist())
         size = file.seek(0, SEEK_END)
-    except (OSError, ValueError, BadZipFile):  # what torch.load says of it is better
+    except (OSError, ValueError, BadZipFile):  # torch.load has the better message
         return
     if unpacked > size:
         raise CheckpointError(
-            f"{path} holds {unpacked:,} bytes in a file of {size:,}: it was not written by "
-            "torch.save; unpack it, and save its tensors again"
+            f"{path} holds {unpacked:,} bytes in a file of {size:,} bytes, so torch.save did not "
+            "write it; unpack it and save its tensors with torch.save"
         )
 
 
 def _wrapped(loaded: Any) -> Any:
-    """What a dict around the state dict holds, or None where it is the state dict."""
+    """Return the dict inside a wrapper, or None if `loaded` is no wrapper."""
     if not isinstance(loaded, dict):
         return None
     return next((loaded[key] for key in _WRAPPERS if isinstance(loaded.get(key), dict)), None)
@@ -102,7 +107,7 @@ def _some(names: list[Any]) -> str:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Whether every number of it is in the file: one that is expanded can be of any size."""
+    """Whether the file holds every number of a tensor; an expanded one can have any size."""
     if tensor.layout is not torch.strided or tensor.is_nested:
         return False
     if tensor.is_quantized or tensor.is_meta or tensor.dim() > _DIMENSIONS:

@@ -8,14 +8,14 @@ from torch import Tensor
 from sruserve.model.cells.stack import StackConfig
 from sruserve.model.errors import CheckpointError
 from sruserve.model.heads import HeadConfig
+from sruserve.model.importers.format import Imported, Options
 from sruserve.model.importers.lrn_cells import CELLS, Kind, kind_of
 from sruserve.model.importers.network import vocabulary_and_head
 from sruserve.model.importers.options import agree, known
-from sruserve.model.importers.origin import Imported, Options
 from sruserve.model.importers.tensors import NUMBER, floats, layers_of, need, rest_of
 from sruserve.model.names import Task
 
-# An `RNN` of several cells, alone or in a model; or the language model, an `RNN` for each layer.
+# An `RNN` of several cells, alone or in a model, or the language model with an `RNN` per layer.
 _BARE = rf"(?:[^.]+\.)*cell_{NUMBER}\."
 _MODEL = rf"rnns\.{NUMBER}\.(?:module\.)?cell_0\."
 _TRAINING = {
@@ -31,35 +31,38 @@ _TRAINING = {
 
 
 def recognises(names: Collection[str]) -> bool:
-    """Cells whose weights are called `_W`."""
+    """Whether there are cells whose weights are called `_W`."""
     return any(re.fullmatch(r"([^.]+\.)*cell_[0-9]{1,4}\._W", name) for name in names)
 
 
 def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> Imported:
-    """See `Origin`. Sizes and the kind of cell come from the tensors, so options may be left out.
+    """See `Format`. Options are optional: tensors determine the sizes and the kind of cell.
 
-    Ours are `activation`, "identity" for an LRN or ATR without the tanh of the repository's cells,
-    and `output_gate`, true for an LRN whose `_W` has a fourth block, the gate of oLRN.
+    Two options are not the repository's own: `activation`, "identity" for an LRN or ATR without
+    the tanh of the repository's cells; and `output_gate`, true for an LRN whose `_W` has a fourth
+    block, the gate of oLRN.
     """
     tensors = floats(tensors)
     pattern = _MODEL if any(re.match(_MODEL, name) for name in tensors) else _BARE
     layers = layers_of(tensors, pattern)
     if not layers:
-        raise CheckpointError("no cell_0.* tensors: this is no checkpoint of the LRN repository")
+        raise CheckpointError("no cell_0.* tensors: this is not a checkpoint of the LRN repository")
     kinds = {kind_of(layer) for layer in layers}
     if len(kinds) > 1:
-        raise CheckpointError(f"layers of {len(kinds)} kinds: {', '.join(sorted(kinds))}")
+        raise CheckpointError(
+            f"layers of {len(kinds)} kinds ({', '.join(sorted(kinds))}) cannot be one stack"
+        )
     kind = kinds.pop()
     names = {"cell_type", "rnn_type", "input_size", "hidden_size", "num_layers", *_SIZES}
-    given = known(options, names | _OURS.get(kind, set()), _TRAINING)
-    rnn, config = CELLS[kind](layers, given)
+    arguments = known(options, names | _OURS.get(kind, set()), _TRAINING)
+    rnn, config = CELLS[kind](layers, arguments)
     others = rest_of(tensors, pattern)
     head = HeadConfig()
     if "prior.weight" in others:
         own, size, head = _mixture(others, task)
     else:
         own, size, head = vocabulary_and_head(others, task)
-    _check(given, kind, config, head.experts, size)
+    _check(arguments, kind, config, head.experts, size)
     return Imported(own | rnn, config, vocab_size=size, head=head)
 
 
@@ -70,7 +73,7 @@ _SIZES = ("ntoken", "ninp", "nhid", "nhidlast", "nlayers", "n_experts")
 def _mixture(
     tensors: Mapping[str, Tensor], task: Task
 ) -> tuple[dict[str, Tensor], int | None, HeadConfig]:
-    """The language model around the cells: a mixture of softmaxes (Yang et al. 2018)."""
+    """Convert the language model around the cells, a mixture of softmaxes (Yang et al. 2018)."""
     renamed = {
         "prior.weight": "output.prior.weight",
         "latent.0.weight": "output.latent.weight",
@@ -82,13 +85,17 @@ def _mixture(
     experts = len(need(own, "output.prior.weight", 2))
     latent, extra = divmod(len(need(own, "output.latent.weight", 2)), experts)
     if extra or not latent:
-        raise CheckpointError(f"latent.0.weight has no equal share for each of {experts} experts")
+        raise CheckpointError(
+            f"latent.0.weight must have a multiple of {experts} rows, one share for each expert"
+        )
     return own, size, head.model_copy(update={"experts": experts, "latent_size": latent})
 
 
-def _check(given: Options, kind: Kind, config: StackConfig, experts: int, size: int | None) -> None:
+def _check(
+    arguments: Options, kind: Kind, config: StackConfig, experts: int, size: int | None
+) -> None:
     """Raise `CheckpointError` where an option contradicts the weights."""
-    found = {
+    from_weights = {
         "cell_type": kind,
         "rnn_type": kind,
         "input_size": config.input_size,
@@ -101,4 +108,4 @@ def _check(given: Options, kind: Kind, config: StackConfig, experts: int, size: 
         "n_experts": experts,
         "ntoken": size,
     }
-    agree(given, {name: value for name, value in found.items() if name in given})
+    agree(arguments, {name: value for name, value in from_weights.items() if name in arguments})

@@ -1,6 +1,6 @@
-"""Each cell of the LRN repository's lm/code/rnn.py as a stack of ours.
+"""Convert each cell of the LRN repository's lm/code/rnn.py to a stack.
 
-There, x and h stand to the left of a matrix, and a cell's gates are blocks of its columns.
+There, x and h are to the left of a matrix, and a cell's gates are blocks of its columns.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,8 +14,8 @@ from sruserve.model.cells.lrn import LRNConfig
 from sruserve.model.cells.sru import SRUConfig
 from sruserve.model.cells.stack import StackConfig
 from sruserve.model.errors import CheckpointError
+from sruserve.model.importers.format import Options
 from sruserve.model.importers.options import flag, make
-from sruserve.model.importers.origin import Options
 from sruserve.model.importers.tensors import check_names, need
 
 Kind = Literal["lstm", "gru", "atr", "lrn", "sru"]
@@ -24,7 +24,7 @@ Read = Callable[[Layers, Options], tuple[dict[str, Tensor], StackConfig]]
 
 
 def kind_of(cell: Mapping[str, Tensor]) -> Kind:
-    """Which cell has tensors of these names."""
+    """Return the kind of cell that has tensors of these names."""
     if "_b" in cell:
         return "lstm"
     if "_Vf" in cell or "_Vr" in cell:
@@ -35,7 +35,7 @@ def kind_of(cell: Mapping[str, Tensor]) -> Kind:
 
 
 def _lrn(layers: Layers, options: Options) -> tuple[dict[str, Tensor], StackConfig]:
-    """[p | q | r] = x W + b, as ours; an oLRN has a fourth block, o."""
+    """[p | q | r] = x W + b, as in `LRNConfig`; an oLRN has a fourth block, o."""
     blocks = 4 if flag(options, "output_gate", False) else 3
     weights = [_parts(cell, i, ("_W", "_W_b"), blocks) for i, cell in enumerate(layers)]
     tensors: dict[str, Tensor] = {}
@@ -46,7 +46,7 @@ def _lrn(layers: Layers, options: Options) -> tuple[dict[str, Tensor], StackConf
 
 
 def _sru(layers: Layers, options: Options) -> tuple[dict[str, Tensor], StackConfig]:
-    """Blocks f, c, r, h, each with a bias; ours run c, f, r, h within a channel."""
+    """Blocks f, c, r, h, each with a bias; `SRUConfig` has c, f, r, h within a channel."""
     del options
     weights = [
         _parts(cell, i, ("_W", "_W_b", "_Vf", "_Vr"), 4)[:2] for i, cell in enumerate(layers)
@@ -91,7 +91,9 @@ def _gru(layers: Layers, options: Options) -> tuple[dict[str, Tensor], StackConf
         width = len(gate_bias) // 2
         candidate, bias = need(cell, "_U", 2), _vector(cell, "_U_b", width)
         if candidate.shape != (len(gates), width):
-            raise CheckpointError(f"cell {i}: _U is misshapen: {list(candidate.shape)}")
+            raise CheckpointError(
+                f"cell {i}: _U has shape {list(candidate.shape)}, not {[len(gates), width]}"
+            )
         weights.append((torch.cat([gates, candidate], 1), torch.cat([gate_bias, bias])))
     tensors: dict[str, Tensor] = {}
     for i, (weight, bias) in enumerate(weights):
@@ -100,14 +102,14 @@ def _gru(layers: Layers, options: Options) -> tuple[dict[str, Tensor], StackConf
 
 
 def _atr(layers: Layers, options: Options) -> tuple[dict[str, Tensor], StackConfig]:
-    """p = x W + b and q = h U + b_u, each with a matrix of its own."""
+    """p = x W + b and q = h U + b_u, with one matrix each."""
     tensors: dict[str, Tensor] = {}
     weights = []
     for i, cell in enumerate(layers):
         weight, bias = _parts(cell, i, ("_W", "_W_b", "_U", "_U_b"), 1)
         square, width = need(cell, "_U", 2), len(bias)
         if square.shape != (width, width):
-            raise CheckpointError(f"cell {i}: _U is misshapen: {list(square.shape)}")
+            raise CheckpointError(f"cell {i}: _U has shape {list(square.shape)}, not {[width] * 2}")
         weights.append((weight, bias))
         both = torch.cat([weight, square]).T
         tensors |= _gated(i, both, width, bias, _vector(cell, "_U_b", width))
@@ -121,14 +123,14 @@ CELLS: dict[Kind, Read] = {"lstm": _lstm, "gru": _gru, "atr": _atr, "lrn": _lrn,
 def _parts(
     cell: Mapping[str, Tensor], index: int, names: tuple[str, ...], blocks: int
 ) -> tuple[Tensor, Tensor]:
-    """A cell's first matrix and bias, whose columns are `blocks` of equal width."""
+    """Return a cell's first matrix and bias, whose columns are `blocks` blocks of equal width."""
     where = f"cell {index}: "
     check_names(cell, names, where)
     weight, bias = need(cell, names[0], 2, where), need(cell, names[1], 1, where)
     if len(bias) % blocks or weight.shape[1] != len(bias):
         raise CheckpointError(
-            f"{where}{names[0]} and {names[1]} are misshapen: {list(weight.shape)}, "
-            f"{list(bias.shape)}"
+            f"{where}{names[0]} has shape {list(weight.shape)} and {names[1]} {list(bias.shape)}: "
+            f"they must have the same number of columns, a multiple of {blocks}"
         )
     return weight, bias
 
@@ -136,14 +138,14 @@ def _parts(
 def _vector(cell: Mapping[str, Tensor], name: str, width: int) -> Tensor:
     vector = need(cell, name, 1)
     if len(vector) != width:
-        raise CheckpointError(f"{name} is misshapen: {list(vector.shape)}")
+        raise CheckpointError(f"{name} has shape {list(vector.shape)}, not {[width]}")
     return vector
 
 
 def _gated(
     index: int, weight: Tensor, width: int, bias: Tensor, recurrent_bias: Tensor | None = None
 ) -> dict[str, Tensor]:
-    """A layer in torch's names; weight: (blocks * width, in + width), the last columns for h."""
+    """Return a layer by torch's names; weight: (blocks * width, in + width), h's columns last."""
     return {
         f"rnn.weight_ih_l{index}": weight[:, :-width].contiguous(),
         f"rnn.weight_hh_l{index}": weight[:, -width:].contiguous(),
@@ -157,7 +159,7 @@ def _gated(
 def _sizes(
     weights: Sequence[tuple[Tensor, Tensor]], blocks: int, recurrent: bool = False
 ) -> dict[str, object]:
-    """Input and hidden sizes. recurrent: the matrices' last rows are for h."""
+    """Return input and hidden sizes. recurrent: the last rows of the matrices multiply h."""
     widths = tuple(len(bias) // blocks for _, bias in weights)
     rows = len(weights[0][0])
     same = len(set(widths)) == 1

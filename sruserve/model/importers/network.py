@@ -1,4 +1,4 @@
-"""The embedding and the head around a stack, under the names that training scripts give them."""
+"""The embedding and the head around a stack, by their names in training scripts."""
 
 from collections.abc import Mapping
 
@@ -24,16 +24,19 @@ _MODULES = {
 def vocabulary_and_head(
     tensors: Mapping[str, Tensor], task: Task
 ) -> tuple[dict[str, Tensor], int | None, HeadConfig]:
-    """All but the stack: tensors by a folder's names, rows of the embedding, and the head.
+    """Convert everything but the stack.
 
-    A head whose weight equals the embedding's, number by number, is stored and read as one.
+    Returns the tensors by a folder's names, the number of the embedding's rows, and the head. A
+    head whose weight equals the embedding's in every number is stored as a tied one.
     """
     own: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         module = next((theirs for theirs in _MODULES if name.startswith(theirs)), None)
         new = name if module is None else _MODULES[module] + name.removeprefix(module)
         if new in own:
-            raise CheckpointError(f"{name[:80]} and another tensor both mean {new[:80]}")
+            raise CheckpointError(
+                f"{name[:80]} and another tensor are both {new[:80]}; keep one of them"
+            )
         own[new] = tensor
     table, weight = matrix_of(own, "embedding.weight"), matrix_of(own, "output.weight")
     tied = task == "generate" and table is not None and weight is not None

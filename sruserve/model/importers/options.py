@@ -1,4 +1,4 @@
-"""What `--options` says, against what the weights say."""
+"""Check `--options`, also against the weights."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from sruserve.model.cells.stack import StackConfig
 from sruserve.model.config import explain
 from sruserve.model.errors import CheckpointError, OptionError
-from sruserve.model.importers.origin import Options
+from sruserve.model.importers.format import Options
 
 Config = TypeVar("Config", bound=StackConfig)
 
@@ -16,40 +16,42 @@ Config = TypeVar("Config", bound=StackConfig)
 def known(
     options: Options | None, names: Collection[str], dropped: Collection[str] = ()
 ) -> dict[str, Any]:
-    """The options that matter. `dropped` are accepted and left out: they matter in training only.
+    """Return the options in `names`.
+
+    dropped: options that are accepted but left out, because they matter only in training.
 
     Raises `OptionError` for any other name.
     """
-    given = {name: value for name, value in (options or {}).items() if name not in dropped}
-    for name in given:
+    relevant = {name: value for name, value in (options or {}).items() if name not in dropped}
+    for name in relevant:
         if name not in names:
             raise OptionError(
-                f"--options: {shown(name)} is not expected; known are {', '.join(sorted(names))}"
+                f"--options: {shown(name)} is unknown; use {', '.join(sorted(names))}"
             )
-    return given
+    return relevant
 
 
 def flag(options: Options, name: str, default: bool) -> bool:
-    """An option that is true or false, as JSON or as the 0 and 1 that constructors take too."""
+    """Return an option that is true or false; constructors also accept 0 and 1."""
     value = options.get(name, default)
     if value not in (True, False):
-        raise OptionError(f"--options: {name} must be true or false")
+        raise OptionError(f"--options: {name} is {shown(value)}; it must be true or false")
     return bool(value)
 
 
-def agree(given: Options, found: Mapping[str, Any]) -> dict[str, Any]:
-    """`given` and `found` together; `CheckpointError` where an option contradicts the weights."""
-    for name, value in found.items():
-        said = given.get(name, value)
-        if isinstance(said, list):
-            said = tuple(said)
-        if said != value:
-            raise CheckpointError(f"option {name} is {shown(said)}; the weights say {value}")
-    return {**given, **found}
+def agree(arguments: Options, from_weights: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge both; raise `CheckpointError` if an option contradicts the weights."""
+    for name, value in from_weights.items():
+        stated = arguments.get(name, value)
+        if isinstance(stated, list):
+            stated = tuple(stated)
+        if stated != value:
+            raise CheckpointError(f"option {name} is {shown(stated)}; the weights say {value}")
+    return {**arguments, **from_weights}
 
 
 def make(kind: type[Config], fields: Mapping[str, Any]) -> Config:
-    """A stack's config, or `OptionError` with every field that is wrong."""
+    """Make a stack's config, or raise `OptionError` that names every invalid field."""
     try:
         return kind.model_validate(fields)
     except ValidationError as error:
@@ -57,6 +59,6 @@ def make(kind: type[Config], fields: Mapping[str, Any]) -> Config:
 
 
 def shown(value: object) -> str:
-    """A value from outside, short enough for a message."""
+    """Return a foreign value as a text short enough for a message."""
     text = str(value)
     return text if len(text) <= 80 else text[:79] + "…"

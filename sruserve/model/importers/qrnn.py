@@ -8,9 +8,9 @@ from torch import Tensor
 
 from sruserve.model.cells.qrnn import QRNNConfig
 from sruserve.model.errors import CheckpointError, OptionError
+from sruserve.model.importers.format import Imported, Options
 from sruserve.model.importers.network import vocabulary_and_head
 from sruserve.model.importers.options import agree, flag, known, make, shown
-from sruserve.model.importers.origin import Imported, Options
 from sruserve.model.importers.tensors import (
     NUMBER,
     check_names,
@@ -32,46 +32,54 @@ _KNOWN = {
     "zoneout",
     "highway",
 }
-_UNTOLD = "window, output_gate, zoneout"
+_NOT_STORED = "window, output_gate, zoneout"
 
 
 def recognises(names: Collection[str]) -> bool:
-    """A stack's `layers.0.linear.weight`."""
+    """Whether there is a stack's `layers.0.linear.weight`."""
     return any(re.fullmatch(rf"{_LAYER}weight", name) for name in names)
 
 
 def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> Imported:
-    """See `Origin`. Takes the options of `QRNN` and `QRNNLayer`; one `QRNNLayer` is a stack, too.
+    """See `Format`. A single `QRNNLayer` is a stack of one layer.
 
-    `highway` is ours: SRU's connection around each layer.
+    options: arguments of `QRNN` and `QRNNLayer`; and `highway`, SRU's connection around each layer,
+        which the library does not have.
 
-    Between calls, its own layers know the previous input only with `save_prev_x`; ours always do.
+    Between calls, the library's layers keep the previous input only with `save_prev_x`. The
+    imported ones always do.
     """
     tensors = floats(tensors)
     if tensors.keys() == {"linear.weight", "linear.bias"}:
         tensors = {f"layers.0.{name}": tensor for name, tensor in tensors.items()}
     layers = layers_of(tensors, _LAYER)
     if not layers:
-        raise CheckpointError("no layers.*.linear.* tensors: this is no checkpoint of a QRNN")
+        raise CheckpointError("no layers.*.linear.* tensors: this is not a checkpoint of a QRNN")
     if options is None:
         raise OptionError(
-            f"{_UNTOLD} are not stored in a state dict: pass them in --options FILE, a JSON object "
-            "of the arguments that QRNN was made with ({} where all were its defaults)"
+            f"{_NOT_STORED} are not stored in a state dict: pass them in --options FILE, a JSON "
+            "object of the arguments that QRNN was created with ({} if all had their defaults)"
         )
-    given = known(options, _KNOWN, _TRAINING)
-    windows = given.pop("window", 1)
+    arguments = known(options, _KNOWN, _TRAINING)
+    windows = arguments.pop("window", 1)
     if isinstance(windows, int):
         windows = [windows] * len(layers)
     if not isinstance(windows, list) or len(windows) != len(layers):
-        raise OptionError(f"--options: window is {shown(windows)}, not 1 or 2, or a list of them")
-    gate = flag(given, "output_gate", True)
-    highway = flag(given, "highway", False)
-    hidden = given.get("hidden_size")
-    rnn, config = stack(layers, windows, gate, given.pop("zoneout", 0), highway, hidden)
-    told: dict[str, Any] = {"input_size": config.input_size, "num_layers": config.num_layers}
+        raise OptionError(
+            f"--options: window is {shown(windows)}; it must be 1 or 2, or a list with one of them "
+            f"for each of {len(layers)} layers"
+        )
+    gate = flag(arguments, "output_gate", True)
+    highway = flag(arguments, "highway", False)
+    hidden = arguments.get("hidden_size")
+    rnn, config = stack(layers, windows, gate, arguments.pop("zoneout", 0), highway, hidden)
+    from_weights: dict[str, Any] = {
+        "input_size": config.input_size,
+        "num_layers": config.num_layers,
+    }
     if isinstance(config.hidden_size, int) or not isinstance(hidden, int):
-        told["hidden_size"] = config.hidden_size
-    agree({name: given[name] for name in told if name in given}, told)
+        from_weights["hidden_size"] = config.hidden_size
+    agree({name: arguments[name] for name in from_weights if name in arguments}, from_weights)
     own, size, head = vocabulary_and_head(rest_of(tensors, _LAYER), task)
     return Imported(own | rnn, config, vocab_size=size, head=head)
 
@@ -84,31 +92,36 @@ def stack(
     highway: bool = False,
     hidden_size: object = None,
 ) -> tuple[dict[str, Tensor], QRNNConfig]:
-    """The tensors and config of layers that hold `weight` (blocks * h, window * in) and `bias`.
+    """Return the tensors and config of layers of `weight` (blocks * h, window * in) and `bias`.
 
-    highway: the SRU paper's own baseline, with a fourth block of rows where widths differ.
-    hidden_size: as the options have it; where it is one number, or one for each layer, it counts
-        the blocks of a highway that could have three or four.
+    windows: 1 or 2 for each layer.
+    highway: the SRU paper's own baseline, with a fourth block of rows if widths differ.
+    hidden_size: as in the options. One number, or one for each layer, decides whether a highway has
+        three or four blocks if both fit.
     """
     matrices = [_matrix(layer, i, windows[i], output_gate) for i, layer in enumerate(layers)]
     inputs = [columns // window for (_, columns), window in matrices]
-    said = hidden_size if isinstance(hidden_size, list) else [hidden_size] * len(layers)
-    if len(said) != len(layers):
-        raise OptionError(f"--options: hidden_size lists {len(said)} for {len(layers)} layers")
+    stated_widths = hidden_size if isinstance(hidden_size, list) else [hidden_size] * len(layers)
+    if len(stated_widths) != len(layers):
+        raise OptionError(
+            f"--options: hidden_size lists {len(stated_widths)} widths for {len(layers)} layers"
+        )
     blocks = 3 if output_gate else 2
     widths: list[int] = []
     for i, ((rows, columns), window) in enumerate(matrices):
         where = f"layers.{i}.linear."
         width = rows // blocks
         if highway:
-            width = _beside_highway(rows, inputs[i], [*inputs[i + 1 : i + 2], said[i]][0], where)
+            width = _beside_highway(
+                rows, inputs[i], [*inputs[i + 1 : i + 2], stated_widths[i]][0], where
+            )
         elif rows % blocks:
             raise _misshapen(where, (rows, columns), window, output_gate)
         widths.append(width)
         if i and inputs[i] != widths[i - 1]:
             raise CheckpointError(
-                f"{where}weight reads {inputs[i]} numbers and the layer before gives "
-                f"{widths[i - 1]}: window or output_gate in --options do not fit the weights"
+                f"{where}weight has {inputs[i]} inputs, but the previous layer has {widths[i - 1]} "
+                "outputs: window or output_gate in --options does not fit the weights"
             )
     fields = {
         "input_size": inputs[0],
@@ -130,12 +143,12 @@ def stack(
 def _matrix(
     layer: Mapping[str, Tensor], index: int, window: object, output_gate: bool
 ) -> tuple[tuple[int, int], int]:
-    """The shape of a layer's weight, and its window."""
+    """Return the shape of a layer's weight, and its window."""
     where = f"layers.{index}.linear."
     check_names(layer, ("weight", "bias"), where)
     weight, bias = need(layer, "weight", 2, where), need(layer, "bias", 1, where)
     if type(window) is not int or window not in (1, 2):
-        raise OptionError(f"--options: window is {shown(window)}; a QRNN has 1 or 2")
+        raise OptionError(f"--options: window is {shown(window)}; it must be 1 or 2")
     rows, columns = weight.shape
     if rows != len(bias) or columns % window:
         raise _misshapen(where, (rows, columns), window, output_gate)
@@ -143,14 +156,14 @@ def _matrix(
 
 
 def _beside_highway(rows: int, inputs: int, width: object, where: str) -> int:
-    """A layer's width: three blocks of rows where its input is as wide, and else four.
+    """Return a layer's width: it has three blocks of rows if its input has that width, else four.
 
-    width: what is known of it; None is nothing.
+    width: the width if it is known, otherwise None.
     """
     fitting = [rows // 3] if rows == 3 * inputs else []
     fitting += [rows // 4] if rows % 4 == 0 and rows // 4 != inputs else []
     if len(fitting) > 1 and width is not None:
-        fitting = [one for one in fitting if one == width]
+        fitting = [each for each in fitting if each == width]
     if len(fitting) > 1:
         raise OptionError(
             f"{where}weight has {rows} rows for {inputs} inputs: with a highway, {fitting[0]} "
@@ -169,6 +182,7 @@ def _misshapen(
 ) -> CheckpointError:
     blocks = 3 if output_gate else 2
     return CheckpointError(
-        f"{where}weight is {list(shape)}: with window {window} and output_gate {output_gate} it "
-        f"must be ({blocks} * hidden_size, {window} * input_size), and bias as long"
+        f"{where}weight has shape {list(shape)}; with window {window} and output_gate "
+        f"{output_gate} it must be ({blocks} * hidden_size, {window} * input_size), and bias "
+        f"({blocks} * hidden_size)"
     )

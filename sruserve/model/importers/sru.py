@@ -1,4 +1,4 @@
-"""Checkpoints of `sru`, from before 2.0 to 3.0.0.dev: bare stacks, and the reference's scripts."""
+"""Checkpoints of `sru`, before 2.0 to 3.0.0.dev: bare stacks, and models of its scripts."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from torch import Tensor
 
 from sruserve.model.errors import CheckpointError
+from sruserve.model.importers.format import Imported, Options
 from sruserve.model.importers.network import vocabulary_and_head
-from sruserve.model.importers.origin import Imported, Options
 from sruserve.model.importers.sru_stack import read_stack
 from sruserve.model.importers.tensors import NUMBER, floats, layers_of, matrix_of, rest_of
 from sruserve.model.names import Task
@@ -18,28 +18,28 @@ _CELL = {"weight_c", "bias"}
 
 
 def recognises(names: Collection[str]) -> bool:
-    """A stack of `sru.SRU`, alone or in a model, or one `sru.SRUCell`; no SRU++."""
+    """Whether there is a stack of `sru.SRU`, or one `sru.SRUCell`, but no SRU++."""
     own = any(re.fullmatch(rf"([^.]+\.)*{_OWN}", name) for name in names)
     attends = any(".transform_module.linear" in name for name in names)
     return (own and not attends) or set(names) >= _CELL
 
 
 def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> Imported:
-    """See `Origin`. The stack may be an attribute of any name: `encoder.rnn_lst.0.weight`."""
+    """See `Format`. The stack may be an attribute of any name: `encoder.rnn_lst.0.weight`."""
     tensors = floats(tensors)
     cells = tensors.keys() >= _CELL
     if cells:
         tensors = {f"rnn_lst.0.{name}": tensor for name, tensor in tensors.items()}
-    found = {m[1] for name in tensors if (m := re.match(_STACK, name))}
-    if len(found) != 1:
+    prefixes = {m[1] for name in tensors if (m := re.match(_STACK, name))}
+    if len(prefixes) != 1:
         raise CheckpointError(
-            "no rnn_lst.* tensors: this is no checkpoint of an sru.SRU"
-            if not found
-            else f"{len(found)} stacks ({', '.join(sorted(found))[:80]}): save one of them alone"
+            "no rnn_lst.* tensors: this is not a checkpoint of an sru.SRU"
+            if not prefixes
+            else f"{len(prefixes)} stacks ({', '.join(sorted(prefixes))[:80]}): save one alone"
         )
-    prefix = found.pop()
+    prefix = prefixes.pop()
     if any(".transform_module.linear1." in name for name in tensors):
-        raise CheckpointError("the layers are those of an sru.SRUpp: say --format srupp")
+        raise CheckpointError("the layers are those of an sru.SRUpp: use --format srupp")
     stack = re.escape(prefix)
     rnn, config = read_stack(
         layers_of(tensors, rf"{stack}rnn_lst\.{NUMBER}\."),

@@ -1,4 +1,4 @@
-"""What the releases of `sru` make of the same tensors and constructor arguments."""
+"""How the releases of `sru` interpret the same tensors and constructor arguments."""
 
 import math
 import re
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from enum import Enum
 
 from sruserve.model.errors import CheckpointError, OptionError
+from sruserve.model.importers.format import Options
 from sruserve.model.importers.options import flag, shown
-from sruserve.model.importers.origin import Options
 
 
 class Era(Enum):
-    """Releases that compute alike."""
+    """Releases that compute the same results."""
 
     Y2017 = "2017"
     Y2018 = "2018"
@@ -24,9 +24,9 @@ class Era(Enum):
 
 @dataclass(frozen=True)
 class Maths:
-    """All that neither shapes nor names tell.
+    """The parts of the maths that neither shapes nor names show.
 
-    scales: by layer, what the input is multiplied with as highway; 1 where it is none.
+    scales: for each layer, the factor on the input as highway; 1 if the input is not the highway.
     """
 
     activation: str
@@ -38,14 +38,14 @@ class Maths:
 
 
 def era_of(release: object) -> Era:
-    """The era of a release such as "2.1.4"; "2017" and "2018" are the code before 2.0."""
+    """Return the era of a release such as "2.1.4"; "2017" and "2018" are the code before 2.0."""
     numbers = re.fullmatch(r"([23])\.(\d{1,3})(?:\.(\d{1,3}))?([.-]?\w{1,12})?", str(release))
     if str(release) in ("2017", "2018"):
         return Era(str(release))
     if not isinstance(release, str) or numbers is None:
         raise OptionError(
-            f'--options: release is {shown(release)}, not one such as "2.6.0", "3.0.0.dev6", or '
-            '"2017" or "2018" for code from before 2.0'
+            f"--options: release is {shown(release)}; it must be a version such as "
+            '"2.6.0" or "3.0.0.dev6", or "2017" or "2018" for code from before 2.0'
         )
     if numbers[1] == "3":
         return Era.FOURTH
@@ -54,7 +54,7 @@ def era_of(release: object) -> Era:
 
 
 def eras_of(names: Collection[str]) -> tuple[Era, ...]:
-    """The eras that write such names of a layer's tensors (and `ln_lst`, `input_to_hidden`)."""
+    """Return the eras whose layers have such names (and `ln_lst`, `input_to_hidden`)."""
     if any(name.startswith("transform_module.") for name in names):
         return (Era.FOURTH,)
     old = bool({"gain", "ln_lst"} & set(names))
@@ -68,57 +68,62 @@ def eras_of(names: Collection[str]) -> tuple[Era, ...]:
 
 
 def maths_of(era: Era, options: Options, stored: Sequence[float | None]) -> Maths:
-    """What a release computes.
+    """Return the maths of an era.
 
-    stored: by layer, `scale_x` where the highway is the input (None: not saved), and 1 where not.
+    stored: for each layer, `scale_x` if the highway is the input (None: not saved), otherwise 1.
     """
     early = era in (Era.Y2017, Era.Y2018)
-    # A module that was made without scaling has stored 1; where it has not, it is the option's.
+    # A module created without scaling stores 1. If nothing is stored, the option decides.
     rescale = flag(options, "rescale", True)
     if era is Era.Y2017:
         scales = tuple(1.0 for _ in stored)
-    elif era is Era.Y2018:  # a Python float there, so never saved
+    elif era is Era.Y2018:  # scale_x was a Python float, so it was never saved
         scale = math.sqrt(1 + 2 * math.exp(_bias(options))) if rescale else 1.0
         scales = tuple(scale if kept is None else 1.0 for kept in stored)
     elif era is Era.FIRST:
         scales = tuple(1.0 if kept is None else kept for kept in stored)
     else:
         scales = tuple(kept if rescale and kept is not None else 1.0 for kept in stored)
-    given = [name for name in ("tanh", "relu", "selu") if flag(options, f"use_{name}", False)]
+    activations = [name for name in ("tanh", "relu", "selu") if flag(options, f"use_{name}", False)]
     if early and flag(options, "use_tanh", True):
-        given.insert(0, "tanh")
-    if era is Era.Y2017 and "relu" in given:
-        given = ["relu"]
-    if len(set(given)) > 1 and not early:
+        activations.insert(0, "tanh")
+    if era is Era.Y2017 and "relu" in activations:
+        activations = ["relu"]
+    if len(set(activations)) > 1 and not early:
         raise OptionError("--options: use_tanh, use_relu and use_selu exclude each other")
-    return Maths(given[0] if given else "identity", scales)
+    return Maths(activations[0] if activations else "identity", scales)
 
 
-def told(possible: tuple[Era, ...], options: Options) -> tuple[Era, ...]:
-    """The one era that the options name, if they do; `CheckpointError` if it is not possible."""
+def stated_eras(possible: tuple[Era, ...], options: Options) -> tuple[Era, ...]:
+    """Return the era of the option `release`, or all possible ones without that option.
+
+    Raises `CheckpointError` if the weights cannot be of that release.
+    """
     if "release" not in options:
         return possible
     era = era_of(options["release"])
     if era not in possible:
         written = ", ".join(era.value for era in possible)
-        raise CheckpointError(f"release is of {era.value}; the weights are of {written}")
+        raise CheckpointError(f"option release is of {era.value}, but the weights are of {written}")
     return (era,)
 
 
 def settle(possible: tuple[Era, ...], options: Options, stored: Sequence[float | None]) -> Maths:
-    """What was computed, or `OptionError` where it depends on a release that is not told."""
-    found = {era: maths_of(era, options, stored) for era in possible}
-    if len(set(found.values())) > 1:
-        each = "; ".join(f"{era.value}: {maths}" for era, maths in found.items())
+    """Return the maths; raise `OptionError` if it depends on the release and none is stated."""
+    maths_of_eras = {era: maths_of(era, options, stored) for era in possible}
+    if len(set(maths_of_eras.values())) > 1:
+        each = "; ".join(f"{era.value}: {maths}" for era, maths in maths_of_eras.items())
         raise OptionError(
-            f'"release" of sru is not stored in a state dict: pass it in --options, since the '
-            f"releases make different numbers of these weights and options ({each})"
+            f'"release" of sru is not stored in a state dict: pass it in --options, because the '
+            f"releases compute different results from these weights and options ({each})"
         )
-    return found[possible[0]]
+    return maths_of_eras[possible[0]]
 
 
 def _bias(options: Options) -> float:
     value = options.get("highway_bias", 0)
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 80:
-        raise OptionError("--options: highway_bias must be a number between -80 and 80")
+        raise OptionError(
+            f"--options: highway_bias is {shown(value)}; it must be a number between -80 and 80"
+        )
     return value

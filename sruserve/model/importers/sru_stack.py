@@ -1,4 +1,4 @@
-"""The layers of an `sru.SRU`, or `SRUCell`s one after another, of any release as one stack."""
+"""Convert the layers of an `sru.SRU`, or successive `SRUCell`s, of any release to one stack."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -8,13 +8,13 @@ from torch import Tensor
 
 from sruserve.model.cells.sru import SRUConfig
 from sruserve.model.errors import CheckpointError, OptionError
+from sruserve.model.importers.format import Options
 from sruserve.model.importers.options import agree, flag, known, make
-from sruserve.model.importers.origin import Options
 from sruserve.model.importers.sru_fields import fields_of
-from sruserve.model.importers.sru_release import Era, Maths, eras_of, settle, told
+from sruserve.model.importers.sru_release import Era, Maths, eras_of, settle, stated_eras
 from sruserve.model.importers.tensors import need
 
-# Arguments of the constructors of all releases that have no part in inference.
+# Arguments of the constructors of all releases that do not matter at inference.
 TRAINING = {
     "dropout",
     "rnn_dropout",
@@ -46,7 +46,7 @@ _KNOWN = {
     "release",
     *CUSTOM,
 }
-UNTOLD = "bidirectional, use_tanh, rescale, has_skip_term, normalize_after"
+NOT_STORED = "bidirectional, use_tanh, rescale, has_skip_term, normalize_after"
 
 
 def read_stack(
@@ -56,23 +56,23 @@ def read_stack(
     options: Options | None,
     cells: bool = False,
 ) -> tuple[dict[str, Tensor], SRUConfig]:
-    """The stack's tensors and config; sizes come from tensors, the rest from `options`.
+    """Return the stack's tensors and config; sizes come from tensors, the rest from `options`.
 
-    layers: each layer's state dict. norms: those of `ln_lst`, which 2.1.7 is the last to have.
+    layers: each layer's state dict. norms: those of `ln_lst`, which exist up to 2.1.7.
     into: the weight of `input_to_hidden`.
-    options: arguments of the constructor, with its defaults for what is left out; also
-        `reset_gate` and `release`. None raises `OptionError`: a state dict cannot tell them.
-    cells: the layers are `SRUCell`s, and so are the defaults.
+    options: arguments of the constructor, with its defaults for missing ones; also `reset_gate` and
+        `release`. None raises `OptionError`, because a state dict does not hold them.
+    cells: the layers are `SRUCell`s, whose defaults apply.
     """
-    given = _asked(options)
+    arguments = _checked_options(options)
     plain = _plain_layers(layers, norms)
     names = {name for layer in layers for name in layer}
     names |= ({"ln_lst"} if norms else set()) | ({"input_to_hidden"} if into is not None else set())
-    eras = told(eras_of(names), given)
-    maths = settle(eras, given, _highways(plain, flag(given, "has_skip_term", True)))
+    eras = stated_eras(eras_of(names), arguments)
+    maths = settle(eras, arguments, _highways(plain, flag(arguments, "has_skip_term", True)))
     if norms:
-        given = agree(given, {"normalize_after": True})
-    fields = agree(fields_of(given, plain, into, eras, cells), {"weight_norm": "gain" in names})
+        arguments = agree(arguments, {"normalize_after": True})
+    fields = agree(fields_of(arguments, plain, into, eras, cells), {"weight_norm": "gain" in names})
     if norms:
         fields["norm"] = "std" if eras == (Era.Y2018,) else "unbiased"
     fields["rescale"] = any(scale != 1 for scale in maths.scales)
@@ -85,23 +85,23 @@ def read_stack(
     return tensors, make(SRUConfig, fields)
 
 
-def _asked(options: Options | None) -> dict[str, Any]:
-    """The options that matter, or `OptionError`."""
+def _checked_options(options: Options | None) -> dict[str, Any]:
+    """Return the options that matter at inference, or raise `OptionError`."""
     if options is None:
         raise OptionError(
-            f"{UNTOLD} are not stored in a state dict: pass them in --options FILE, a JSON object "
-            "of the arguments that sru.SRU was made with ({} where all were its defaults)"
+            f"{NOT_STORED} are not stored in a state dict: pass them in --options FILE, a JSON "
+            "object of the arguments that sru.SRU was created with ({} if all had their defaults)"
         )
     for name in CUSTOM:
         if options.get(name) is not None:
-            raise OptionError(f"option {name}: a custom module's own maths cannot be imported")
+            raise OptionError(f"option {name}: the maths of a custom module cannot be imported")
     return known(options, _KNOWN, TRAINING | set(CUSTOM))
 
 
 def _plain_layers(
     layers: Sequence[Mapping[str, Tensor]], norms: Sequence[Mapping[str, Tensor]]
 ) -> list[dict[str, Tensor]]:
-    """The layers as 2.1.9 to 2.6.0 would have them, their norms among their own tensors."""
+    """Return the layers with the tensors of 2.1.9 to 2.6.0, each with its own norm."""
     plain = [_plain(layer, i) for i, layer in enumerate(layers)]
     if norms and len(norms) != len(layers):
         raise CheckpointError(f"{len(norms)} norms in ln_lst for {len(layers)} layers")
@@ -112,7 +112,7 @@ def _plain_layers(
 
 
 def _plain(layer: Mapping[str, Tensor], index: int) -> dict[str, Tensor]:
-    """A layer as 2.1.9 to 2.6.0 would have it: 3.0's matrices turned, 2018's gain folded in."""
+    """Return a layer as in 2.1.9 to 2.6.0: 3.0's matrices transposed, 2018's gain multiplied in."""
     plain = dict(layer)
     where = f"rnn_lst.{index}."
     for theirs, ours in (
@@ -133,13 +133,15 @@ def _plain(layer: Mapping[str, Tensor], index: int) -> dict[str, Tensor]:
         gain = need(plain, "gain", 1, where)
         del plain["gain"]
         if gain.shape != weight.shape[1:]:
-            raise CheckpointError(f"{where}gain is misshapen: {list(gain.shape)}")
+            raise CheckpointError(
+                f"{where}gain has shape {list(gain.shape)}, not {list(weight.shape[1:])}"
+            )
         plain["weight"] = gain * (weight / weight.norm(2, 0))
     return plain
 
 
 def _highways(layers: Sequence[Mapping[str, Tensor]], skips: bool) -> list[float | None]:
-    """Each layer's `scale_x` where its highway is its input (None: not saved), and 1 elsewhere."""
+    """Return each layer's `scale_x` if its highway is its input (None: not saved), otherwise 1."""
     return [
         _scale(layer, i) if skips and 2 * layer["weight"].shape[1] == 3 * len(layer["bias"]) else 1
         for i, layer in enumerate(layers)
@@ -149,7 +151,7 @@ def _highways(layers: Sequence[Mapping[str, Tensor]], skips: bool) -> list[float
 def _scaled(
     layers: Sequence[dict[str, Tensor]], maths: Maths, saved: Collection[str]
 ) -> Iterator[dict[str, Tensor]]:
-    """The layers with what their releases do not save: before 2.0 neither of the two names."""
+    """Yield the layers with `weight_c` and `scale_x`, which code from before 2.0 does not save."""
     for layer, scale in zip(layers, maths.scales, strict=True):
         own = dict(layer)
         if not saved:
@@ -164,5 +166,7 @@ def _scale(layer: Mapping[str, Tensor], index: int) -> float | None:
     if scale is None:
         return None
     if scale.numel() != 1:
-        raise CheckpointError(f"rnn_lst.{index}.scale_x is misshapen: {list(scale.shape)}")
+        raise CheckpointError(
+            f"rnn_lst.{index}.scale_x has shape {list(scale.shape)}; it must be one number"
+        )
     return scale.item()

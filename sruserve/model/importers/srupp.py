@@ -1,4 +1,4 @@
-"""Checkpoints of SRU++ (`sru` 3.0.0.dev1 to dev6): bare stacks, and its experiments' models."""
+"""Checkpoints of SRU++ (`sru` 3.0.0.dev1 to dev6): bare stacks, and models of its experiments."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -8,9 +8,9 @@ from torch import Tensor
 
 from sruserve.model.cells.srupp import SRUppConfig
 from sruserve.model.errors import CheckpointError, OptionError
+from sruserve.model.importers.format import Imported, Options
 from sruserve.model.importers.network import vocabulary_and_head
 from sruserve.model.importers.options import agree, flag, known, make, shown
-from sruserve.model.importers.origin import Imported, Options
 from sruserve.model.importers.srupp_adaptive import adaptive, is_adaptive
 from sruserve.model.importers.srupp_norms import norms
 from sruserve.model.importers.tensors import NUMBER, floats, layers_of, matrix_of, need, rest_of
@@ -43,8 +43,8 @@ _KNOWN = {
 }
 _NEEDED = {
     "num_heads": "the number of attention heads",
-    "window": "how many positions before its own a step attends to, eval_unroll_size in the "
-    "experiments; null where it attends to the whole input",
+    "window": "the number of positions before its own that a step attends to, eval_unroll_size in "
+    "the experiments; null if it attends to the whole input",
 }
 _LAYER = rf"rnn_lst\.{NUMBER}\."
 
@@ -59,38 +59,40 @@ def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> 
     """Convert a state dict of an `sru.SRUpp`, alone or with embedding and output layer.
 
     options: arguments of the constructor of the release that trained it, with its defaults for
-        what is left out; `window`; and `scale_emb` of an adaptive embedding.
+        missing ones; `window`; and `scale_emb` of an adaptive embedding.
+
+    Raises `CheckpointError` or `OptionError`.
     """
     if options is None:
         raise OptionError(
             "num_heads, window and bidirectional are not stored in a state dict: pass them in "
-            "--options FILE, a JSON object of the arguments that sru.SRUpp was made with, and "
+            "--options FILE, a JSON object of the arguments that sru.SRUpp was created with, and "
             f"window: {_NEEDED['window']}"
         )
     tensors = floats(tensors)
-    found = {m[1] for name in tensors if (m := re.match(rf"((?:[^.]+\.)*){_LAYER}", name))}
-    if len(found) != 1:
+    prefixes = {m[1] for name in tensors if (m := re.match(rf"((?:[^.]+\.)*){_LAYER}", name))}
+    if len(prefixes) != 1:
         raise CheckpointError(
-            "no rnn_lst.* tensors: this is no checkpoint of an sru.SRUpp"
-            if not found
-            else f"{len(found)} stacks ({', '.join(sorted(found))[:80]}): save one of them alone"
+            "no rnn_lst.* tensors: this is not a checkpoint of an sru.SRUpp"
+            if not prefixes
+            else f"{len(prefixes)} stacks ({', '.join(sorted(prefixes))[:80]}): save one alone"
         )
-    stack = found.pop()
-    given = known(options, _KNOWN, _TRAINING)
+    stack = prefixes.pop()
+    arguments = known(options, _KNOWN, _TRAINING)
     layers = layers_of(tensors, re.escape(stack) + _LAYER)
     into = matrix_of(tensors, f"{stack}input_to_hidden.weight")
     others = rest_of(tensors, rf"{re.escape(stack)}({_LAYER}|input_to_hidden\.weight\Z)")
-    placement = norms(layers, given)
-    config = _config(layers, into, given, placement, alone=not others)
+    placement = norms(layers, arguments)
+    config = _config(layers, into, arguments, placement, alone=not others)
     own = {f"rnn_lst.{i}.{name}": t for i, layer in enumerate(layers) for name, t in layer.items()}
     if into is not None:
         own["input_to_hidden.weight"] = into
     rnn = {f"rnn.{name}": tensor for name, tensor in own.items()}
     if is_adaptive(others):
-        rest, size, embedding, head = adaptive(others, given, config)
+        rest, size, embedding, head = adaptive(others, arguments, config)
         return Imported(rest | rnn, config, size, embedding, head)
-    if "scale_emb" in given:
-        raise OptionError("option scale_emb is for an adaptive embedding, and there is none")
+    if "scale_emb" in arguments:
+        raise OptionError("option scale_emb needs an adaptive embedding, and there is none")
     rest, vocab_size, head = vocabulary_and_head(others, task)
     return Imported(rest | rnn, config, vocab_size=vocab_size, head=head)
 
@@ -98,24 +100,26 @@ def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> 
 def _config(
     layers: Sequence[Mapping[str, Tensor]],
     into: Tensor | None,
-    given: Mapping[str, Any],
+    arguments: Mapping[str, Any],
     placement: Mapping[str, bool],
     alone: bool,
 ) -> SRUppConfig:
-    """The stack; sizes and modules come from the tensors, the rest from what is given."""
+    """Return the stack's config; sizes and modules come from tensors, the rest from options."""
     outputs = len(need(layers[0], "bias", 1, "rnn_lst.0.")) // 2
     narrow = need(layers[0], "transform_module.linear1.weight", 2, "rnn_lst.0.")
-    bidirectional = _bidirectional(given, outputs, alone)
+    bidirectional = _bidirectional(arguments, outputs, alone)
     attends = ["transform_module.linear3.weight" in layer for layer in layers]
     for name, meaning in _NEEDED.items():
-        if any(attends) and name not in given:
+        if any(attends) and name not in arguments:
             raise OptionError(
                 f"{name} is not stored in a state dict: pass it in --options ({meaning})"
             )
     scales = [layer["scale_x"] for layer in layers if "scale_x" in layer]
-    asked = {n: v for n, v in given.items() if n not in ("normalization_type", "scale_emb")}
-    asked = {n: v for n, v in asked.items() if n not in placement}
-    found: dict[str, Any] = {
+    stack_options = {
+        n: v for n, v in arguments.items() if n not in ("normalization_type", "scale_emb")
+    }
+    stack_options = {n: v for n, v in stack_options.items() if n not in placement}
+    from_weights: dict[str, Any] = {
         "num_layers": len(layers),
         "input_size": narrow.shape[1] if into is None else into.shape[1],
         "hidden_size": outputs // (2 if bidirectional else 1),
@@ -123,22 +127,24 @@ def _config(
         "bidirectional": bidirectional,
     }
     if into is not None:
-        found["proj_input_to_hidden_first"] = True
-    fields: dict[str, Any] = {"window": None} | agree(asked, found) | _attention(attends, given)
+        from_weights["proj_input_to_hidden_first"] = True
+    fields: dict[str, Any] = (
+        {"window": None} | agree(stack_options, from_weights) | _attention(attends, arguments)
+    )
     fields["alpha"] = any("transform_module.alpha" in layer for layer in layers)
-    # The releases store 1 unless they rescale.
-    fields["rescale"] = flag(given, "rescale", any((scale != 1).any() for scale in scales))
+    # The releases store a scale of 1 unless they rescale.
+    fields["rescale"] = flag(arguments, "rescale", any((scale != 1).any() for scale in scales))
     return make(SRUppConfig, {**fields, **placement})
 
 
-def _bidirectional(given: Mapping[str, Any], outputs: int, alone: bool) -> bool:
-    """Told by its option, by `hidden_size`, or by a language model, which cannot be."""
-    if "bidirectional" in given:
-        return flag(given, "bidirectional", False)
-    if "hidden_size" in given:
-        hidden = given["hidden_size"]
+def _bidirectional(arguments: Mapping[str, Any], outputs: int, alone: bool) -> bool:
+    """Whether the stack is bidirectional, by option or `hidden_size`; a language model never is."""
+    if "bidirectional" in arguments:
+        return flag(arguments, "bidirectional", False)
+    if "hidden_size" in arguments:
+        hidden = arguments["hidden_size"]
         if type(hidden) is not int:
-            raise OptionError(f"--options: hidden_size is {shown(hidden)}, not a whole number")
+            raise OptionError(f"--options: hidden_size is {shown(hidden)}; it must be an integer")
         return bool(2 * hidden == outputs)
     if alone:
         raise OptionError(
@@ -147,23 +153,26 @@ def _bidirectional(given: Mapping[str, Any], outputs: int, alone: bool) -> bool:
     return False
 
 
-def _attention(attends: Sequence[bool], given: Mapping[str, Any]) -> dict[str, int]:
-    """Which layers attend, in the constructor's terms."""
+def _attention(attends: Sequence[bool], arguments: Mapping[str, Any]) -> dict[str, int]:
+    """Return the constructor's arguments for the layers that attend."""
     count = len(attends)
     every, last = "attention_every_n_layers", "attention_last_n_layers"
     tries = [{every: n, last: -1} for n in range(1, count + 2)]
     tries += [{every: 1, last: n} for n in range(1, count + 1)]
-    if every in given or last in given:
-        tries.insert(0, {every: given.get(every, 1), last: given.get(last, -1)})
+    if every in arguments or last in arguments:
+        tries.insert(0, {every: arguments.get(every, 1), last: arguments.get(last, -1)})
     for fields in tries:
         n, m = fields[every], fields[last]
         if type(n) is not int or type(m) is not int or n < 1:
-            raise OptionError(f"--options: {every} and {last} must be whole numbers")
+            raise OptionError(f"--options: {every} and {last} must be integers")
         rule = [count - i <= m if m != -1 else (i + 1) % n == 0 for i in range(count)]
         if rule == list(attends):
             return fields
-        if every in given or last in given:
+        if every in arguments or last in arguments:
             raise CheckpointError(
-                f"{every} is {shown(n)} and {last} {shown(m)}; the weights say otherwise"
+                f"option {every} is {shown(n)} and {last} is {shown(m)}, but in the weights other "
+                "layers attend"
             )
-    raise CheckpointError("which layers have a linear3 fits neither every n layers nor the last n")
+    raise CheckpointError(
+        "the layers with a linear3 are neither every n-th layer nor the last n layers"
+    )

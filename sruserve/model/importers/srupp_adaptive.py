@@ -29,12 +29,13 @@ def is_adaptive(names: Collection[str]) -> bool:
 
 
 def adaptive(
-    tensors: Mapping[str, Tensor], given: Mapping[str, Any], rnn: SRUppConfig
+    tensors: Mapping[str, Tensor], arguments: Mapping[str, Any], rnn: SRUppConfig
 ) -> tuple[dict[str, Tensor], int, EmbeddingConfig, HeadConfig]:
-    """All but the stack: tensors by a folder's names, rows of the vocabulary, and both configs.
+    """Convert everything but the stack.
 
-    The words' rows belong to both; wikitext-103's model shares the projections, too, which its
-    state dict then holds twice.
+    Returns the tensors by a folder's names, the size of the vocabulary, and both configs. Embedding
+    and softmax share the words' rows. The model of wikitext-103 shares the projections, too, which
+    its state dict then holds twice.
     """
     clusters = layers_of(tensors, _LAYERS)
     own = {
@@ -44,9 +45,9 @@ def adaptive(
     }
     rest = rest_of(tensors, _LAYERS)
     for ours, theirs in _LISTS.items():
-        own |= {ours.format(i): one[""] for i, one in enumerate(layers_of(rest, theirs))}
+        own |= {ours.format(i): each[""] for i, each in enumerate(layers_of(rest, theirs))}
         rest = rest_of(rest, theirs)
-    own |= rest  # to be refused by their names
+    own |= rest  # the check of names refuses them
     shapes = [need(own, f"output.{i}.weight", 2).shape for i in range(len(clusters))]
     words = [rows for rows, _ in shapes]
     words[0] -= len(clusters) - 1  # the rows that stand for the other clusters
@@ -55,10 +56,11 @@ def adaptive(
     divide = max(1, widths[0] // widths[1]) if len(widths) > 1 else 1
     if min(words) < 1 or widths != [widths[0] // divide**i for i in range(len(widths))]:
         raise CheckpointError(
-            f"output_layer.out_layers are misshapen: {shown([*map(list, shapes)])}"
+            f"output_layer.out_layers have shapes {shown([*map(list, shapes)])}, which are not "
+            "those of an adaptive softmax"
         )
     shared: dict[str, Any] = {"cutoffs": tuple(ends[:-1]), "size": widths[0], "divide": divide}
-    scale = _scale(given, rnn)
+    scale = _scale(arguments, rnn)
     try:
         embedding = EmbeddingConfig(scale=scale, **shared)
         head = HeadConfig(tied="embedding.0.weight" not in own, **shared)
@@ -67,21 +69,21 @@ def adaptive(
     return own, ends[-1], embedding, head
 
 
-def _scale(given: Mapping[str, Any], rnn: SRUppConfig) -> float:
-    """The factor on an embedding's rows: sqrt(n_d) in models trained without --layer_norm.
+def _scale(arguments: Mapping[str, Any], rnn: SRUppConfig) -> float:
+    """Return the factor on an embedding's rows: sqrt(n_d) in models trained without --layer_norm.
 
-    The script hands --layer_norm to SRUpp, which makes of it what its release does: a norm of
-    each layer's input (dev5, dev6), the norm beside the attention (dev1, dev2), or nothing.
+    The script passes --layer_norm to SRUpp. Depending on the release it adds a norm of each layer's
+    input (dev5, dev6), the norm of the attention (dev1, dev2), or nothing.
     """
-    if "scale_emb" in given:
-        scaled = flag(given, "scale_emb", True)
+    if "scale_emb" in arguments:
+        scaled = flag(arguments, "scale_emb", True)
     elif rnn.layer_norm or not rnn.attn_layer_norm:
         scaled = not rnn.layer_norm
-    elif "layer_norm" in given:
-        scaled = not flag(given, "layer_norm", False)
+    elif "layer_norm" in arguments:
+        scaled = not flag(arguments, "layer_norm", False)
     else:
         raise OptionError(
-            "layer_norm is not stored in a state dict, and it scales the embedding where it is "
-            "false: pass in --options whether the model was trained with --layer_norm"
+            "layer_norm is not stored in a state dict, and the embedding is scaled if it is false: "
+            "pass layer_norm in --options, whether the model was trained with --layer_norm"
         )
     return float(rnn.input_size**0.5) if scaled else 1.0

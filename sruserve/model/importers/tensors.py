@@ -1,4 +1,4 @@
-"""State dicts: numbered layers, and tensors that must have a certain shape."""
+"""State dicts: numbered layers, and tensors of required shapes."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -7,13 +7,13 @@ from torch import Tensor
 
 from sruserve.model.errors import CheckpointError
 
-NUMBER = "(0|[1-9][0-9]{0,3})"  # a layer's, in the patterns of names
+NUMBER = "(0|[1-9][0-9]{0,3})"  # the number of a layer, in patterns of names
 
 
 def layers_of(tensors: Mapping[str, Tensor], pattern: str) -> list[dict[str, Tensor]]:
-    """The tensors of each layer, by the rest of their names.
+    """Return the tensors of each layer, by the rest of their names.
 
-    pattern: of a name up to the rest, with the layer's `NUMBER` as its only group.
+    pattern: matches a name up to the rest; its only group is the layer's `NUMBER`.
 
     Raises `CheckpointError` unless the layers are numbered from 0 without gaps.
     """
@@ -22,30 +22,35 @@ def layers_of(tensors: Mapping[str, Tensor], pattern: str) -> list[dict[str, Ten
         if match := re.match(pattern, name):
             layers.setdefault(int(match[1]), {})[name[match.end() :]] = tensor
     if sorted(layers) != list(range(len(layers))):
-        raise CheckpointError(f"layers {sorted(layers)[:8]} are not numbered from 0 without gaps")
+        raise CheckpointError(
+            f"layers must be numbered from 0 without gaps; these are {sorted(layers)[:8]}"
+        )
     return [layers[i] for i in range(len(layers))]
 
 
 def rest_of(tensors: Mapping[str, Tensor], pattern: str) -> dict[str, Tensor]:
-    """All tensors whose names do not begin with `pattern`."""
+    """Return all tensors whose names do not begin with `pattern`."""
     return {name: tensor for name, tensor in tensors.items() if not re.match(pattern, name)}
 
 
 def matrix_of(tensors: Mapping[str, Tensor], name: str) -> Tensor | None:
-    """The tensor of that name, or None; `CheckpointError` if it is no matrix."""
+    """Return the tensor of that name, or None; raise `CheckpointError` unless it is a matrix."""
     tensor = tensors.get(name)
     if tensor is not None and tensor.dim() != 2:
-        raise CheckpointError(f"{name} is misshapen: {list(tensor.shape)} is no matrix")
+        raise CheckpointError(f"{name} has shape {list(tensor.shape)}; it must be a matrix")
     return tensor
 
 
 def need(tensors: Mapping[str, Tensor], name: str, dim: int, where: str = "") -> Tensor:
-    """The floats of that name and number of dimensions, not empty, or `CheckpointError`."""
+    """Return a tensor of floats, not empty, with `dim` dimensions, or raise `CheckpointError`."""
     tensor = tensors.get(name)
     if tensor is None:
         raise CheckpointError(f"{where}{name} is missing")
     if tensor.dim() != dim or not tensor.numel():
-        raise CheckpointError(f"{where}{name} is misshapen: {list(tensor.shape)}")
+        kind = "vector" if dim == 1 else "matrix"
+        raise CheckpointError(
+            f"{where}{name} has shape {list(tensor.shape)}; it must be a {kind}, not empty"
+        )
     if not tensor.is_floating_point():
         raise CheckpointError(f"{where}{name} holds {tensor.dtype}, not floats")
     return tensor
@@ -62,8 +67,8 @@ def check_names(tensors: Mapping[str, Tensor], names: Collection[str], where: st
 
 
 def floats(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same in float32; what holds whole numbers stays, to be refused by its name."""
+    """Convert floats to float32; integers stay, and a later check refuses them by name."""
     try:
         return {k: t.float() if t.is_floating_point() else t for k, t in tensors.items()}
     except NotImplementedError as error:  # two numbers of 4 bits in a byte
-        raise CheckpointError(f"numbers that cannot be made float32: {error}") from error
+        raise CheckpointError(f"some tensors cannot be converted to float32: {error}") from error

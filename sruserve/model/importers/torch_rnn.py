@@ -10,8 +10,8 @@ from torch import Tensor
 from sruserve.model.cells.gated import GatedConfig, GRUConfig, LSTMConfig, RNNConfig
 from sruserve.model.errors import CheckpointError, OptionError
 from sruserve.model.heads import HeadConfig
+from sruserve.model.importers.format import Imported, Options
 from sruserve.model.importers.options import agree, flag, known, make
-from sruserve.model.importers.origin import Imported, Options
 from sruserve.model.importers.tensors import check_names, floats, need
 from sruserve.model.names import Task
 
@@ -23,21 +23,22 @@ _TRAINING = {"batch_first", "dropout", "device", "dtype"}
 
 
 def recognises(names: Collection[str]) -> bool:
-    """One module's `weight_hh_l0`."""
+    """Whether there is exactly one module's `weight_hh_l0`."""
     return len(_prefixes(names)) == 1
 
 
 def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> Imported:
-    """See `Origin`. Takes the options of the modules; only an RNN's `nonlinearity` is untold.
+    """See `Format`. Embedding and linear layer may have any names.
 
-    Embedding and linear layer may have any names: their widths, the linear layer's bias, and
-    "emb" in the embedding's name tell them apart.
+    Their widths, the linear layer's bias, and "emb" in the embedding's name distinguish them.
+
+    options: arguments of the modules. Only an RNN's `nonlinearity` is not in the weights.
     """
     tensors = floats(tensors)
     prefixes = _prefixes(tensors)
     if len(prefixes) != 1:
-        found = f"{len(prefixes)} modules" if prefixes else "no weight_hh_l0"
-        raise CheckpointError(f"a checkpoint of torch has one recurrent module; this has {found}")
+        count = f"{len(prefixes)} modules" if prefixes else "no weight_hh_l0"
+        raise CheckpointError(f"a checkpoint of torch has one recurrent module; this has {count}")
     stack = {match[2]: t for k, t in tensors.items() if (match := _OF_STACK.fullmatch(k))}
     config = _describe(stack, options)
     check_names(stack, config.shapes().keys(), prefixes.pop())
@@ -49,16 +50,16 @@ def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> 
 
 
 def _prefixes(names: Collection[str]) -> set[str]:
-    """What stands before the names of each recurrent module's tensors."""
+    """Return the name prefix of each recurrent module's tensors."""
     matches = (_OF_STACK.fullmatch(name) for name in names)
     return {match[1] for match in matches if match and match[2] == "weight_hh_l0"}
 
 
 def _describe(stack: Mapping[str, Tensor], options: Options | None) -> GatedConfig:
-    """The config that names and shapes tell; a cell is told by its number of blocks."""
+    """Return the config; names and shapes determine it, and the number of blocks the cell."""
     rows, hidden = need(stack, "weight_hh_l0", 2).shape
     matches = [match for name in stack if (match := _OF_STACK.fullmatch(name))]
-    found: dict[str, Any] = {
+    from_weights: dict[str, Any] = {
         "input_size": need(stack, "weight_ih_l0", 2).shape[1],
         "hidden_size": hidden,
         "num_layers": max(int(match[3]) for match in matches) + 1,
@@ -69,33 +70,33 @@ def _describe(stack: Mapping[str, Tensor], options: Options | None) -> GatedConf
     kinds = {4 * hidden: LSTMConfig, 3 * hidden: GRUConfig, hidden: RNNConfig}
     kind = kinds.get(rows)
     if "weight_hr_l0" in stack:
-        kind, found["hidden_size"] = LSTMConfig, need(stack, "weight_hr_l0", 2).shape[1]
+        kind, from_weights["hidden_size"] = LSTMConfig, need(stack, "weight_hr_l0", 2).shape[1]
     if kind is None:
         raise CheckpointError(
-            f"weight_hh_l0 is {[rows, hidden]}: an LSTM has 4 times as many rows as columns, a GRU "
-            "3 times, an RNN as many"
+            f"weight_hh_l0 has shape {[rows, hidden]}; an LSTM has 4 rows per column, a GRU 3, an "
+            "RNN 1"
         )
     names = set(_NAMES)
     if kind is LSTMConfig:
         names.add("proj_size")
-        found["proj_size"] = hidden if "weight_hr_l0" in stack else 0
+        from_weights["proj_size"] = hidden if "weight_hr_l0" in stack else 0
     if kind is RNNConfig:
         names.add("nonlinearity")
-    given = known(options, names, _TRAINING)
-    for name in {"bias", "bidirectional"} & given.keys():
-        given[name] = flag(given, name, True)
-    if kind is RNNConfig and "nonlinearity" not in given:
+    arguments = known(options, names, _TRAINING)
+    for name in {"bias", "bidirectional"} & arguments.keys():
+        arguments[name] = flag(arguments, name, True)
+    if kind is RNNConfig and "nonlinearity" not in arguments:
         raise OptionError(
             '"nonlinearity" is not stored in a state dict: pass it in --options, "tanh" (the '
             'default of torch.nn.RNN) or "relu"'
         )
-    return make(kind, agree(given, found))
+    return make(kind, agree(arguments, from_weights))
 
 
 def _around(
     rest: Mapping[str, Tensor], config: GatedConfig, task: Task
 ) -> tuple[dict[str, Tensor], HeadConfig]:
-    """Embedding and head by a folder's names."""
+    """Return embedding and head by a folder's names."""
     width = config.output_size
     widths = (2 * width, 4 * width) if task == "pair" else (width,)
     matrices = {name: t for name, t in rest.items() if t.dim() == 2 and task != "encode"}
@@ -123,8 +124,8 @@ def _around(
     unused = [name for name in rest if name not in used]
     if unused:
         raise CheckpointError(
-            f"{', '.join(name[:60] for name in unused[:4])}: no part of a network of embedding, "
-            f"one recurrent module and linear layer for task {task}"
+            f"{', '.join(name[:60] for name in unused[:4])}: unexpected in a network for task "
+            f"{task}, which has an embedding, one recurrent module and a linear layer"
         )
     return own, HeadConfig(tied=tied, bias=output is None or bias is not None)
 
@@ -140,7 +141,10 @@ def _one(
     second: set[str],
     tensors: Mapping[str, Tensor],
 ) -> str | None:
-    """The only fitting name, in `first` or else in `second` if several fit; None without any."""
+    """Return the only fitting name; if several fit, one in `first`, or else in `second`.
+
+    Returns None if no name fits.
+    """
     for preferred in (first, second):
         kept = [name for name in fitting if name in preferred]
         if len(fitting) > 1 and kept:
@@ -152,4 +156,4 @@ def _one(
             f"{', '.join(name[:60] for name in fitting[:4])}: each could be the {what}; keep one, "
             'with "emb" in the name of the embedding'
         )
-    return fitting[-1] if fitting else None  # equal ones are one, tied: the head comes last
+    return fitting[-1] if fitting else None  # equal tensors are tied, and the head is last

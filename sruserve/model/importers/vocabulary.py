@@ -1,4 +1,4 @@
-"""The vocabulary file that `--vocab` names, as the one that a model folder gets."""
+"""Convert the vocabulary file of `--vocab` to that of a model folder."""
 
 import json
 import re
@@ -17,26 +17,30 @@ UNKNOWN_WORDS = ("<oov>", "<unk>", "<UNK>")
 
 
 def vocabulary(path: Path, size: int | None) -> dict[str, bytes]:
-    """File name and content for a vocabulary of `size` entries, or `OptionError`.
+    """Return file name and content for a vocabulary of `size` entries, or raise `OptionError`.
 
-    A list of words without an entry for unknown ones makes a model that refuses them.
+    With a list of words without an entry for unknown words, the model refuses unknown words.
     """
     if size is None:
-        raise OptionError("--vocab: the checkpoint has no embedding, so it takes features, not ids")
-    given = _read(path)
-    content = _parsed(path, given)
-    entries = Words(given, path).size if isinstance(content, dict) else size
+        raise OptionError(
+            "--vocab: the checkpoint has no embedding, so its inputs are features; omit --vocab"
+        )
+    data = _read(path)
+    content = _parsed(path, data)
+    entries = Words(data, path).size if isinstance(content, dict) else size
     if isinstance(content, list):
         entries = len(content)
     if entries != size:
-        raise OptionError(f"--vocab has {entries} entries; the embedding has {size} rows")
+        raise OptionError(
+            f"--vocab has {entries} entries, but the embedding has {size} rows; they must be equal"
+        )
     if isinstance(content, dict):
-        return {WORDS_FILE: given}
+        return {WORDS_FILE: data}
     if is_byte_list(content):
         return {BYTES_FILE: json.dumps(content).encode()}
     if not is_string_list(content) or len(set(content)) != len(content):
         raise OptionError(
-            "--vocab must be a tokenizer.json, or a JSON list of different words or byte values"
+            "--vocab must be a tokenizer.json, or a JSON list of distinct words or byte values"
         )
     words = {word: i for i, word in enumerate(content)}
     unknown = next((word for word in UNKNOWN_WORDS if word in words), None)
@@ -47,7 +51,7 @@ def vocabulary(path: Path, size: int | None) -> dict[str, bytes]:
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file, or `OptionError`."""
+    """Return the content of a JSON file, or raise `OptionError`."""
     return _parsed(path, _read(path))
 
 
@@ -62,11 +66,11 @@ def _parsed(path: Path, content: bytes) -> Any:
     try:
         return json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise OptionError(f"{path} is no JSON of use: {error}") from error
+        raise OptionError(f"{path} is not valid JSON: {error}") from error
 
 
 def is_string_list(content: Any) -> bool:
-    """Whether a JSON value lists strings that UTF-8 can hold: JSON can spell half a character."""
+    """Whether a JSON value lists strings that UTF-8 can encode; JSON allows lone surrogates."""
     return isinstance(content, list) and all(
         isinstance(entry, str) and not re.search("[\ud800-\udfff]", entry) for entry in content
     )

@@ -1,1 +1,1 @@
-"""The engine: continuous batching of jobs on one model. It never sees HTTP."""
+"""The engine: continuous batching of jobs on one model. It knows no HTTP."""

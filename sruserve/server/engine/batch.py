@@ -1,39 +1,42 @@
-"""One step's work: which streams take part, and with how many of their inputs."""
+"""The work of one step: the sequences that take part, and the number of inputs of each."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sruserve.server.engine.streams import Stream
+from sruserve.server.engine.sequence import ActiveSequence
 
 
 @dataclass(slots=True)
 class Batch:
-    """One step: a token for each decoding stream, then runs of inputs (stream, count)."""
+    """One step: a token for each decoding sequence, then runs of inputs (sequence, count)."""
 
-    decodes: list[Stream]
-    inputs: list[tuple[Stream, int]]
+    decodes: list[ActiveSequence]
+    inputs: list[tuple[ActiveSequence, int]]
 
     def __len__(self) -> int:
         return len(self.decodes) + len(self.inputs)
 
     @property
-    def streams(self) -> list[Stream]:
-        return [*self.decodes, *(stream for stream, _ in self.inputs)]
+    def sequences(self) -> list[ActiveSequence]:
+        return [*self.decodes, *(sequence for sequence, _ in self.inputs)]
 
     @property
     def computed(self) -> "Batch":
-        """Without the streams that have nothing to consume."""
+        """The batch without the sequences that have no inputs to consume."""
         return Batch(self.decodes, [(s, n) for s, n in self.inputs if n])
 
     def halves(self) -> Iterator["Batch"]:
-        """Two batches of half as many streams; who is dropped before its half comes is left out."""
+        """Yield two batches of half as many sequences each.
+
+        A sequence that is dropped before its half is yielded is left out.
+        """
         cut = len(self) // 2
         inputs = max(0, cut - len(self.decodes))
-        for part in (
+        for half in (
             Batch(self.decodes[:cut], self.inputs[:inputs]),
             Batch(self.decodes[cut:], self.inputs[inputs:]),
         ):
             yield Batch(
-                [stream for stream in part.decodes if not stream.dropped],
-                [(stream, count) for stream, count in part.inputs if not stream.dropped],
+                [sequence for sequence in half.decodes if not sequence.dropped],
+                [(sequence, count) for sequence, count in half.inputs if not sequence.dropped],
             )

@@ -1,58 +1,67 @@
-"""States that streams tell on their way, so that a client that is cut off can go on from there."""
+"""Intermediate states: a client that loses its connection can continue a completion from one."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from sruserve.server.engine.jobs import Generated, Snapshot
-from sruserve.server.engine.moves import Move
-from sruserve.server.engine.states import States
-from sruserve.server.engine.streams import Stream
+from sruserve.server.engine.job import Generated, Snapshot
+from sruserve.server.engine.sequence import ActiveSequence
+from sruserve.server.engine.state_cache.manager import StateManager
+from sruserve.server.engine.state_cache.transfers import Transfer
 
 
 @dataclass(slots=True)
-class _Checkpoint:
-    """A piece of text that waits for the row of the state behind it, among the move's states."""
+class _IntermediateState:
+    """A chunk of text that waits for the row of the state after it.
 
-    stream: Stream
-    piece: Generated
+    index: the row's position in the transfer's `states`.
+    """
+
+    sequence: ActiveSequence
+    chunk: Generated
     state: Snapshot
-    move: Move
+    transfer: Transfer
     index: int
 
 
-class Checkpoints:
-    """Who waits for a state that its next piece of text carries. A stream has one at a time."""
+class IntermediateStates:
+    """Chunks of text that wait for their states. A sequence has at most one at a time."""
 
-    def __init__(self, states: States) -> None:
+    def __init__(self, states: StateManager) -> None:
         self._states = states
-        self._open: list[_Checkpoint] = []
+        self._waiting: list[_IntermediateState] = []
 
-    def begin(self, streams: Sequence[Stream], now: float, spare: int) -> None:
-        """Take what streams have written, and begin to copy the states behind it.
+    def begin(self, sequences: Sequence[ActiveSequence], now: float, spare: int) -> None:
+        """Take the text that sequences have generated, and start copying the states after it.
 
-        spare: rows that may stay in use until they are copied; without them, it waits.
+        spare: rows that may stay in use until they are copied. If there are too few, the host
+            waits for the copies.
         """
-        crowded = len(self._open) + len(streams) > spare
-        for part in self._states.parts(streams):
-            move = self._states.copy(part)
-            for index, stream in enumerate(part):
-                stream.checkpoint = True
-                self._open.append(_Checkpoint(stream, *stream.mark(now), move, index))
-            if crowded:
-                move.wait()
+        rows_scarce = len(self._waiting) + len(sequences) > spare
+        for batch in self._states.transfer_batches(sequences):
+            transfer = self._states.copy(batch)
+            for index, sequence in enumerate(batch):
+                sequence.checkpoint_pending = True
+                self._waiting.append(
+                    _IntermediateState(sequence, *sequence.take_checkpoint(now), transfer, index)
+                )
+            if rows_scarce:
+                transfer.wait()
 
-    def ended(self) -> Iterator[tuple[Stream, Generated]]:
-        """The pieces whose states are there; one whose state could not be had comes without it."""
-        going, self._open = self._open, []
-        for checkpoint in going:
-            move, stream = checkpoint.move, checkpoint.stream
-            if not move.done():
-                self._open.append(checkpoint)
+    def completed(self) -> Iterator[tuple[ActiveSequence, Generated]]:
+        """Yield the chunks whose transfers have ended.
+
+        A chunk has no state if the transfer failed or the state is not finite.
+        """
+        waiting, self._waiting = self._waiting, []
+        for checkpoint in waiting:
+            transfer, sequence = checkpoint.transfer, checkpoint.sequence
+            if not transfer.done():
+                self._waiting.append(checkpoint)
                 continue
-            stream.checkpoint = False
-            if stream.dropped:
+            sequence.checkpoint_pending = False
+            if sequence.dropped:
                 continue
             state = None
-            if move.error is None and move.states[checkpoint.index].isfinite().all():
-                state = replace(checkpoint.state, row=move.states[checkpoint.index].numpy())
-            yield stream, replace(checkpoint.piece, state=state)
+            if transfer.error is None and transfer.states[checkpoint.index].isfinite().all():
+                state = replace(checkpoint.state, row=transfer.states[checkpoint.index].numpy())
+            yield sequence, replace(checkpoint.chunk, state=state)

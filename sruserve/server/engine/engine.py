@@ -10,24 +10,32 @@ from weakref import proxy
 
 import torch
 
-from sruserve.kernels.devices import is_dead, use_own_stream
-from sruserve.kernels.memory import give_back, is_out_of_memory
+from sruserve.kernels.devices import is_lost, use_own_stream
+from sruserve.kernels.oom import is_out_of_memory, release_cached
 from sruserve.model.folder import Model
+from sruserve.server.engine.admission_queue import AdmissionQueue
 from sruserve.server.engine.batch import Batch
-from sruserve.server.engine.checkpoints import Checkpoints
-from sruserve.server.engine.departures import Departures
-from sruserve.server.engine.inbox import Inbox
-from sruserve.server.engine.jobs import DRAINING, Item, Job, Keep, Kind, Sampling, Snapshot
-from sruserve.server.engine.lanes import Lane, lane_of
-from sruserve.server.engine.limits import Limits
-from sruserve.server.engine.outbox import Outbox
-from sruserve.server.engine.readout import Advance
-from sruserve.server.engine.residents import Resident
-from sruserve.server.engine.scheduler import Scheduler
+from sruserve.server.engine.checkpoints import IntermediateStates
+from sruserve.server.engine.config import EngineConfig
+from sruserve.server.engine.job import (
+    DRAINING,
+    Job,
+    JobKind,
+    Sampling,
+    SequenceInput,
+    Snapshot,
+    StateOutput,
+)
+from sruserve.server.engine.model_runner import ModelRunner
+from sruserve.server.engine.output_reader import StepResult
+from sruserve.server.engine.pending import FinishQueue
+from sruserve.server.engine.result_dispatcher import ResultDispatcher
+from sruserve.server.engine.scheduling.scheduler import Scheduler
 from sruserve.server.engine.settle import Metrics, Settler
-from sruserve.server.engine.states import States
-from sruserve.server.engine.step import Stepper
-from sruserve.server.engine.threads import Threads
+from sruserve.server.engine.state_cache.cache import CachedState
+from sruserve.server.engine.state_cache.copy_stream import CopyStream, copy_stream_for
+from sruserve.server.engine.state_cache.manager import StateManager
+from sruserve.server.engine.threads import ThreadPolicy
 from sruserve.server.errors import (
     Draining,
     EmptyInput,
@@ -49,42 +57,51 @@ _numbers = count()
 class Engine:
     """Serves jobs on one model: submit → schedule → step → settle.
 
-    number: no other engine of this process has had it.
+    number: unique among all engines of this process, past ones included.
 
-    Jobs come from an event loop's thread; results go back to it, all of a step's in one call.
+    Event loops submit jobs. Each loop gets all of its results of a step in one call.
     """
 
     what = "an engine"
 
     def __init__(
-        self, model: Model, limits: Limits, metrics: Metrics, lane: Lane | None = None
+        self,
+        model: Model,
+        config: EngineConfig,
+        metrics: Metrics,
+        copy_stream: CopyStream | None = None,
     ) -> None:
-        self.model, self._limits, self._metrics = model, limits, metrics
+        self.model, self._config, self._metrics = model, config, metrics
         self.number = next(_numbers)
         network = model.network
         row_bytes = max(1, network.layout.nbytes)
-        if limits.state_pool_bytes < 2 * row_bytes:
+        if config.state_pool_bytes < 2 * row_bytes:
             raise StateTooLarge(
                 f"a state of {model.name} takes {row_bytes} bytes and a step needs two: raise "
                 f"state_pool_bytes above {2 * row_bytes}"
             )
-        self._states = States(
-            network.layout, limits, network.device, lane or lane_of(network.device)
+        self._states = StateManager(
+            network.layout, config, network.device, copy_stream or copy_stream_for(network.device)
         )
-        self._inbox = Inbox(limits)
-        # Not `self._end`: a cycle would keep the memory of an engine that nobody holds any more.
+        self._admission_queue = AdmissionQueue(config)
+        # A proxy, not `self._end`: a reference cycle would keep the memory of a discarded engine.
         end = partial(Engine._end, proxy(self))
         self._scheduler = Scheduler(
-            limits, self._inbox, self._states, not network.streams, model.codec, end
+            config,
+            self._admission_queue,
+            self._states,
+            not network.supports_streaming,
+            model.codec,
+            end,
         )
-        self._outbox = Outbox(self._inbox.drop)
-        self._stepper = Stepper(model, self._states.pool)
+        self._dispatcher = ResultDispatcher(self._admission_queue.drop)
+        self._runner = ModelRunner(model, self._states.pool)
         self._settler = Settler(
-            limits, self._scheduler, self._stepper, self._states, Departures(self._states),
-            Checkpoints(self._states), self._outbox, metrics,
+            config, self._scheduler, self._runner, self._states, FinishQueue(self._states),
+            IntermediateStates(self._states), self._dispatcher, metrics,
         )  # fmt: skip
         self._tier = "device" if network.device.type == "cuda" else "pool"
-        self._threads = Threads(network, limits.threads)
+        self._threads = ThreadPolicy(network, config.threads)
         self._warm, self._draining = threading.Event(), threading.Event()
         self.turns = 0
         self._failure: BaseException | None = None
@@ -94,26 +111,29 @@ class Engine:
     @property
     def waiting(self) -> int:
         """Requests whose input is not consumed yet."""
-        return self._inbox.queued
+        return self._admission_queue.queued
 
     @property
     def running(self) -> int:
-        """Sequences in work."""
+        """Sequences without a last result."""
         return self._scheduler.running
 
     @property
     def rows(self) -> int:
-        """State rows in use, on the device."""
+        """State rows in use on the device."""
         return len(self._states.pool)
 
     @property
-    def most_kept(self) -> int:
-        """States that can be kept, but for a few that are on their way."""
-        most = self._states.residents.most
-        return most - most // 64
+    def max_cached_states(self) -> int:
+        """States that can be cached at a time; 1/64 is left for states in transfer."""
+        capacity = self._states.cache.capacity
+        return capacity - capacity // 64
 
     def start(self) -> None:
-        """Warm the model up, then serve. Blocks until warm; raises `NoProcess`."""
+        """Start the thread, and block until the model is warm.
+
+        Raises `EngineFailure`, or `NoProcess` where no thread can be started.
+        """
         try:
             self._thread.start()
         except RuntimeError:
@@ -126,7 +146,7 @@ class Engine:
 
     @property
     def alive(self) -> bool:
-        """Whether the engine serves, or has been told to end."""
+        """Whether the engine serves, or was asked to end."""
         return self._thread.is_alive() or self._draining.is_set()
 
     @property
@@ -136,79 +156,80 @@ class Engine:
 
     @property
     def busy(self) -> bool:
-        """Whether there is something to do; while there is, `turns` grows."""
+        """Whether there is work; while there is, `turns` grows."""
         return self.waiting > 0 or self.running > 0
 
     def drain(self, timeout: float) -> None:
-        """Take no more jobs, and fail what is not done in `timeout` seconds. Returns at once."""
+        """Admit no more jobs; fail jobs that are not done in `timeout` seconds. Returns at once."""
         self._deadline = time.monotonic() + timeout
         self._draining.set()
-        self._inbox.wake()
+        self._admission_queue.wake()
 
     def stop(self, timeout: float) -> None:
-        """Drain, and wait for the end."""
+        """Drain, and wait until the thread ends."""
         self.drain(timeout)
         if self._thread.is_alive():
             self._thread.join()
 
-    def check_admission(self, cost: int, tenant: Hashable = None, inputs: int = 1) -> None:
-        """Raise `Overloaded` or `Draining` if a tenant's job of `cost` bytes has no chance."""
+    def check_admission(self, cost: int, tenant: Hashable = None) -> None:
+        """Raise `Overloaded` or `Draining` if a tenant's job of `cost` bytes would be refused."""
         if self._draining.is_set():
             raise Draining("the server is stopping; retry on another replica")
-        self._inbox.check(cost, tenant, inputs)
+        self._admission_queue.check(cost, tenant)
 
     def submit(self, job: Job) -> None:
-        """Admit a job, or raise at once."""
+        """Admit a job, or raise a `ServeError` at once."""
         if self._draining.is_set():
             raise Draining("the server is stopping; retry on another replica")
         if not job.items:
-            raise EmptyInput("a request without inputs has no outcome: send at least one")
-        if not self.model.network.streams:
+            raise EmptyInput("the request has no inputs: send at least one")
+        if not self.model.network.supports_streaming:
             longest = max(len(item.inputs) for item in job.items)
-            if longest > self._limits.max_batch_tokens:
+            if longest > self._config.max_batch_tokens:
+                because = self.model.network.not_streamable_because
                 raise InputTooLong(
-                    f"{self.model.name} reads whole inputs, because {self.model.network.whole}: of "
-                    f"at most {self._limits.max_batch_tokens} steps (SRUSERVE_MAX_BATCH_TOKENS), "
-                    f"and this one has {longest}"
+                    f"{self.model.name} reads whole inputs, because {because}: "
+                    f"send at most {self._config.max_batch_tokens} steps "
+                    f"(SRUSERVE_MAX_BATCH_TOKENS); this input has {longest}"
                 )
-        if job.kind is Kind.GENERATE and not all(map(_begins, job.items)):
-            raise EmptyInput("nothing to go on from: send a prompt, or a state that has one")
+        if job.kind is JobKind.GENERATE and not all(map(_has_last_token, job.items)):
+            raise EmptyInput("nothing to continue: send a prompt, or a state that has one")
         self._check_sampling(job.sampling)
         for item in job.items:
-            if item.start is not None and not self._keeps(item.start):
-                raise StateWrongModel("the state is kept by another engine; send it to its own")
+            if item.start is not None and not self._can_read(item.start):
+                raise StateWrongModel("the state is cached by another engine; send it to that one")
         job.submitted = time.monotonic()
-        self._inbox.submit(job)
+        self._admission_queue.submit(job)
 
-    def drop(self, resident: Resident) -> None:
-        """Forget a kept state, once the jobs submitted so far are through with it; any thread."""
-        if resident.owner is self._states.residents:
-            self._inbox.drop(resident)
+    def drop(self, cached: CachedState) -> None:
+        """Free a cached state after the jobs submitted so far have used it. From any thread."""
+        if cached.owner is self._states.cache:
+            self._admission_queue.drop(cached)
 
     def _check_sampling(self, sampling: Sampling) -> None:
-        """Raise `InvalidRequest` for tokens that the model does not have."""
+        """Raise `InvalidRequest` for unknown tokens, or a token list beside a constraint."""
         if not (sampling.allowed or sampling.logit_bias):
             return
         outputs = self.model.config.outputs or 0
         tokens = [*sampling.allowed, *(token for token, _ in sampling.logit_bias)]
         if any(not 0 <= token < outputs for token in tokens):
-            raise InvalidRequest(f"{self.model.name} has the tokens 0 to {outputs - 1}")
+            raise InvalidRequest(f"{self.model.name} has only the tokens 0 to {outputs - 1}")
         if sampling.allowed and sampling.constraint is not None:
             raise InvalidRequest("tokens may be limited by a constraint or by a list, not by both")
 
-    def _keeps(self, start: Snapshot) -> bool:
-        """Whether this engine can read a state: it keeps it, or the state came with the job."""
-        return not isinstance(start.row, Resident) or start.row.owner is self._states.residents
+    def _can_read(self, start: Snapshot) -> bool:
+        """Whether the job carries the state itself, or this engine caches it."""
+        return not isinstance(start.row, CachedState) or start.row.owner is self._states.cache
 
     @torch.inference_mode()
     def _run(self) -> None:
-        """Serve until stopped. A failure ends the jobs that are here, never the loop."""
+        """Serve until stopped. A failure ends the current jobs, never the loop."""
         try:
             use_own_stream(self.model.network.device)
-            self.model.network.warm_up(self._threads.use)
-            most_streams = min(self._limits.max_batch_tokens, self._states.room)
-            self._stepper.warm_up(most_streams, self._limits.burst)
-            self._tell_occupancy()
+            self.model.network.warm_up(self._threads.apply)
+            max_sequences = min(self._config.max_batch_tokens, self._states.max_admitted)
+            self._runner.warm_up(max_sequences, self._config.burst)
+            self._report_occupancy()
         except faults() as error:
             _log.exception("%s failed to warm up", self.model.name)
             self._failure = error
@@ -217,151 +238,158 @@ class Engine:
             self._warm.set()
         while not (self._draining.is_set() and not self._scheduler.busy):
             try:
-                self._turn()
-            except _DeadDevice:
+                self._run_once()
+            except _DeviceLost:
                 self._give_up()
                 return
             except faults():
                 _log.exception("the engine of %s failed", self.model.name)
                 self._end_all(EngineFailure("the engine failed; see the server's log"))
-            self._outbox.send()
+            self._dispatcher.flush()
             self.turns += 1
-        self._inbox.close()
+        self._admission_queue.close()
         self._end_all(Draining("the server is stopping; retry on another replica"))
-        self._states.moves.finish()
-        self._outbox.send()
+        self._states.transfers.synchronize()
+        self._dispatcher.flush()
         self._metrics.ended()
 
     def _give_up(self) -> None:
-        """End without touching the device again, so that probes fail and somebody restarts this."""
+        """End without using the device again. Probes then fail, so the process gets restarted."""
         _log.critical(
-            "%s answers no more: %s serves nothing until this process is started again",
+            "%s no longer responds: %s serves nothing until this process is restarted",
             self.model.network.device,
             self.model.name,
         )
-        self._inbox.close()
+        self._admission_queue.close()
         for job in self._scheduler.jobs():
-            self._outbox.end(job, EngineFailure("the device failed; retry on another replica"))
-        self._outbox.send()
+            self._dispatcher.add_outcome(
+                job, EngineFailure("the device failed; retry on another replica")
+            )
+        self._dispatcher.flush()
 
-    def _turn(self) -> None:
+    def _run_once(self) -> None:
         """Run one scheduling step. After the drain deadline, end all jobs instead."""
         if time.monotonic() > self._deadline:
-            self._hand_back()
-            self._end_all(Draining("the server stopped before this was done; retry"))
+            self._finish_all()
+            self._end_all(Draining("the server stopped before the request was done; retry"))
             return
         if self._states.busy:
-            self._states.moves.poll()
-            self._settler.tell_departed(self._end)
-            self._tell_occupancy()
-            self._outbox.send()  # before there may be nothing to do but to wait
+            self._states.transfers.poll()
+            self._settler.deliver_finished(self._end)
+            self._report_occupancy()
+            self._dispatcher.flush()  # `next_batch` may wait
         batch = self._scheduler.next_batch()
         if len(batch):
-            self._take(batch)
-            self._settler.tell_departed(self._end)
-            self._states.make_room(self.running)  # early, so that the next step finds it
-        self._tell_occupancy()
+            self._run_batch(batch)
+            self._settler.deliver_finished(self._end)
+            self._states.make_room(self.running)  # before the next step needs it
+        self._report_occupancy()
 
-    def _hand_back(self) -> None:
-        """Give the completions that run back to their clients, with their states, as asked for."""
+    def _finish_all(self) -> None:
+        """Deliver the running completions whose jobs ask for states, with those states."""
         for job in self._scheduler.jobs():
-            if job.keep is not Keep.NOTHING:
+            if job.state_output is not StateOutput.NONE:
                 self._settler.stop(job, DRAINING)
-        self._states.moves.finish()
-        self._settler.tell_departed(self._end)
+        self._states.transfers.synchronize()
+        self._settler.deliver_finished(self._end)
 
-    def _tell_occupancy(self) -> None:
+    def _report_occupancy(self) -> None:
         self._metrics.occupancy(self.waiting, self.running)
-        pool, residents = self._states.pool, self._states.residents
+        pool, cache = self._states.pool, self._states.cache
         self._metrics.states(self._tier, len(pool), len(pool) * pool.row_bytes)
-        if self._limits.state_host_bytes:
-            kept = residents.on_host
-            self._metrics.states("host", kept, kept * pool.row_bytes)
+        if self._config.state_host_bytes:
+            on_host = cache.on_host
+            self._metrics.states("host", on_host, on_host * pool.row_bytes)
 
-    def _take(self, batch: Batch) -> None:
+    def _run_batch(self, batch: Batch) -> None:
         """Step, then settle. A failure in either ends the jobs of this batch and no others."""
         started = time.monotonic()
-        for stream, _ in batch.inputs:
-            if not stream.job.begun:
-                stream.job.begun = True
-                self._metrics.queued(started - stream.job.submitted)
-        advances: list[Advance] = []
+        for sequence, _ in batch.inputs:
+            if not sequence.job.begun:
+                sequence.job.begun = True
+                self._metrics.queued(started - sequence.job.submitted)
+        step_results: list[StepResult] = []
         problem: ServeError | None = None
         try:
-            advances = self._advance(batch)
+            step_results = self._forward(batch)
         except faults() as error:
-            problem = self._explain(error)
-        # Here and not above: what the error holds on to is memory that the next try may need.
+            problem = self._as_serve_error(error)
+        # Outside the handler: the error holds memory that the next try may need.
         if isinstance(problem, OutOfDeviceMemory) and len(batch) > 1:
-            give_back(self.model.network.device)
+            release_cached(self.model.network.device)
             for half in batch.halves():
                 if len(half):
-                    self._take(half)
+                    self._run_batch(half)
             return
         if problem is None:
             try:
                 now = time.monotonic()
-                if advances:
-                    tokens = sum(a.consumed + max(0, len(a.tokens) - 1) for a in advances)
-                    self._metrics.step(len(advances), tokens, now - started)
+                if step_results:
+                    tokens = sum(r.consumed + max(0, len(r.tokens) - 1) for r in step_results)
+                    self._metrics.step(len(step_results), tokens, now - started)
                     self._metrics.consumed(sum(count for _, count in batch.inputs))
-                self._settler.settle(batch, advances, now, self._fail)
-                if advances:
-                    self._scheduler.took(batch, tokens, time.monotonic() - started)
+                self._settler.settle(batch, step_results, now, self._fail)
+                if step_results:
+                    self._scheduler.record_step(batch, tokens, time.monotonic() - started)
             except faults() as error:
-                problem = self._explain(error)
+                problem = self._as_serve_error(error)
         if problem is not None:
-            self._abandon(batch, advances, problem)
+            self._fail_batch(batch, step_results, problem)
 
-    def _advance(self, batch: Batch) -> list[Advance]:
-        """Compute one step, or a burst of them where streams only decode."""
+    def _forward(self, batch: Batch) -> list[StepResult]:
+        """Compute one step, or a burst of steps if sequences only decode."""
         burst = 1
         if not batch.inputs:
-            burst = min(self._limits.burst, *(stream.unbroken for stream in batch.decodes))
-        self._threads.use(len(batch.decodes) + sum(count for _, count in batch.inputs))
-        self._states.await_arrivals(batch.streams)
+            burst = min(self._config.burst, *(sequence.burst_limit for sequence in batch.decodes))
+        self._threads.apply(len(batch.decodes) + sum(count for _, count in batch.inputs))
+        self._states.wait_ready(batch.sequences)
         computed = batch.computed
-        return self._stepper.step(computed, burst, self._interrupted) if len(computed) else []
+        return self._runner.step(computed, burst, self._interrupted) if len(computed) else []
 
-    def _explain(self, error: BaseException) -> ServeError:
-        """What the jobs of a step that failed are told; what it was is logged."""
+    def _as_serve_error(self, error: BaseException) -> ServeError:
+        """Log the failure of a step, and return the error for its jobs.
+
+        Raises `_DeviceLost` if the device no longer responds.
+        """
         if is_out_of_memory(error):
             _log.warning("a step of %s ran out of memory: %s", self.model.name, error)
             return OutOfDeviceMemory()
         _log.error("a step of %s failed", self.model.name, exc_info=error)
-        if is_dead(self.model.network.device):
-            raise _DeadDevice from error
+        if is_lost(self.model.network.device):
+            raise _DeviceLost from error
         return EngineFailure("the model failed on this batch; see the server's log")
 
     def _fail(self, job: Job, error: BaseException) -> None:
-        self._end(job, error if isinstance(error, ServeError) else self._explain(error))
+        self._end(job, error if isinstance(error, ServeError) else self._as_serve_error(error))
 
-    def _abandon(self, batch: Batch, advances: list[Advance], problem: ServeError) -> None:
-        """End the jobs of a batch whose step or settling failed; none of its rows stays in use."""
-        for advance in advances:
-            if advance.row >= 0:
-                self._states.pool.release(advance.row)
-        for job in dict.fromkeys(stream.job for stream in batch.streams):
+    def _fail_batch(
+        self, batch: Batch, step_results: list[StepResult], problem: ServeError
+    ) -> None:
+        """End the jobs of a batch whose step or settling failed, and release all of its rows."""
+        for step_result in step_results:
+            if step_result.row >= 0:
+                self._states.pool.release(step_result.row)
+        for job in dict.fromkeys(sequence.job for sequence in batch.sequences):
             self._end(job, problem)
 
     def _interrupted(self) -> bool:
-        return self._scheduler.contended or self._draining.is_set()
+        return self._scheduler.has_waiting or self._draining.is_set()
 
     def _end(self, job: Job, error: ServeError | None) -> None:
-        """End a job early: its rows are free again, its client (if there is one) gets the error."""
-        for stream in self._scheduler.drop(job):
-            self._states.free(stream)
-        self._outbox.end(job, error)
+        """End a job early: free its rows, and deliver the error to a client that is still there."""
+        for sequence in self._scheduler.drop(job):
+            self._states.free(sequence)
+        self._dispatcher.add_outcome(job, error)
 
     def _end_all(self, error: ServeError) -> None:
         for job in self._scheduler.jobs():
             self._end(job, error)
 
 
-class _DeadDevice(Exception):
-    """A fault on the device, after which it answers this process no more."""
+class _DeviceLost(Exception):
+    """A device fault, after which the device no longer responds to this process."""
 
 
-def _begins(item: Item) -> bool:
+def _has_last_token(item: SequenceInput) -> bool:
     """Whether there is a token that a completion can follow."""
     return len(item.inputs) > 0 or (item.start is not None and item.start.pending >= 0)

@@ -1,26 +1,29 @@
 """Commit a step: assign the new state rows, deliver results, finish sequences that ended."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
+from sruserve.kernels.oom import is_out_of_memory, release_cached
 from sruserve.server.engine.batch import Batch
-from sruserve.server.engine.checkpoints import Checkpoints
-from sruserve.server.engine.departures import Departure, Departures, Stopped
-from sruserve.server.engine.jobs import LENGTH, Ending, Job, Keep
-from sruserve.server.engine.limits import Limits
-from sruserve.server.engine.outbox import Outbox
-from sruserve.server.engine.readout import Advance
-from sruserve.server.engine.scheduler import Scheduler
-from sruserve.server.engine.states import States, trouble
-from sruserve.server.engine.step import Stepper
-from sruserve.server.engine.streams import Stream
+from sruserve.server.engine.checkpoints import IntermediateStates
+from sruserve.server.engine.config import EngineConfig
+from sruserve.server.engine.job import LENGTH, Finish, Job, StateOutput
+from sruserve.server.engine.model_runner import ModelRunner
+from sruserve.server.engine.output_reader import StepResult
+from sruserve.server.engine.pending import FinishQueue, PendingFinish, Stopped
+from sruserve.server.engine.result_dispatcher import ResultDispatcher
+from sruserve.server.engine.scheduling.scheduler import Scheduler
+from sruserve.server.engine.sequence import ActiveSequence
+from sruserve.server.engine.state_cache.manager import StateManager, transfer_error
 from sruserve.server.errors import ServeError, faults
 
-_CROWD = 64  # open completions at which text is flushed as rarely as it may be
+_SLOWEST_FLUSH_SEQUENCES = 64  # running sequences from which on `flush_max_ms` applies
+
+Replay = tuple[StepResult, int]  # a burst, and the number of its tokens that are used
 
 
 class Metrics(Protocol):
-    """What the engine tells of itself."""
+    """Receives the engine's events and gauges."""
 
     def step(self, sequences: int, tokens: int, seconds: float) -> None: ...
     def queued(self, seconds: float) -> None: ...
@@ -28,139 +31,189 @@ class Metrics(Protocol):
     def consumed(self, tokens: int) -> None: ...
     def replayed(self) -> None: ...
     def occupancy(self, waiting: int, running: int) -> None: ...
-    def states(self, tier: str, streams: int, state_bytes: int) -> None: ...
+    def states(self, tier: str, sequences: int, state_bytes: int) -> None: ...
     def ended(self) -> None: ...
 
 
 class Settler:
-    """Settles steps. A failure leaves rows in the advances that are not settled."""
+    """Settles steps. After a failure, step results that are not settled still have their rows."""
 
     def __init__(
         self,
-        limits: Limits,
+        config: EngineConfig,
         scheduler: Scheduler,
-        stepper: Stepper,
-        states: States,
-        departures: Departures,
-        checkpoints: Checkpoints,
-        outbox: Outbox,
+        runner: ModelRunner,
+        states: StateManager,
+        finish_queue: FinishQueue,
+        intermediate_states: IntermediateStates,
+        dispatcher: ResultDispatcher,
         metrics: Metrics,
     ) -> None:
-        self._limits, self._scheduler, self._stepper = limits, scheduler, stepper
-        self._states, self._departures, self._checkpoints = states, departures, checkpoints
-        self._outbox, self._metrics = outbox, metrics
+        self._config, self._scheduler, self._runner = config, scheduler, runner
+        self._states, self._finish_queue = states, finish_queue
+        self._intermediate_states = intermediate_states
+        self._dispatcher, self._metrics = dispatcher, metrics
 
     def settle(
         self,
         batch: Batch,
-        advances: list[Advance],
+        step_results: list[StepResult],
         now: float,
         fail: Callable[[Job, BaseException], None],
     ) -> None:
-        """Swap rows, tell results, let go of the streams that are done.
+        """Assign the new state rows, deliver results, and stop the sequences that ended.
 
-        fail: called with a job whose text or state could not be made, and why.
+        fail: called with a job whose text or state could not be computed, and the error.
         """
-        for stream, count in batch.inputs:
-            if not (stream.late and count == stream.remaining):  # or it is taken again
-                stream.done += count
+        for sequence, count in batch.inputs:
+            # If the constraint has not accepted the last token, these inputs run again.
+            if not (sequence.needs_constraint and count == sequence.remaining):
+                sequence.done += count
         self._scheduler.settle(batch)
         generated = characters = 0
         interval = self._flush_seconds()
         stopped: list[Stopped] = []
-        marked: list[Stream] = []
+        checkpointed: list[ActiveSequence] = []
         failed: dict[Job, BaseException] = {}
-        for advance in advances:
-            stream = advance.stream
-            if advance.tokens and stream.late and not stream.spelled_ahead:  # it waits
-                row, advance.row = advance.row, -1
+        written: list[tuple[StepResult, int, Finish | None]] = []
+        replays: list[Replay] = []  # only some tokens are used, and the state is needed
+        for step_result in step_results:
+            sequence = step_result.sequence
+            if step_result.tokens and sequence.needs_constraint and not sequence.uncommitted:
+                # The constraint has not accepted a token yet: the sequence waits.
+                row, step_result.row = step_result.row, -1
                 self._states.pool.release(row)
                 continue
-            stream.found.add(advance.found)
-            if not advance.tokens:
-                self._swap(advance)
-                stream.steps += advance.consumed
+            sequence.outputs.add(step_result.outputs)
+            if not step_result.tokens:
+                self._assign_row(step_result)
+                sequence.steps += step_result.consumed
                 continue
             try:
-                used, ending, told = self._write(advance)
+                used, ending, new_characters = sequence.write(
+                    step_result.tokens, step_result.logprobs
+                )
             except faults() as error:
-                failed[stream.job] = error
-                row, advance.row = advance.row, -1
-                self._states.pool.release(row)
+                self._fail_result(step_result, error, failed)
                 continue
-            generated, characters = generated + used, characters + told
-            self._swap(advance)
-            stream.steps += advance.consumed + used - 1
-            stream.pending = advance.tokens[used - 1]
+            written.append((step_result, used, ending))
+            characters += new_characters
+            if used < len(step_result.tokens) and (
+                ending is None or sequence.job.state_output is not StateOutput.NONE
+            ):
+                replays.append((step_result, used))
+        for part in self._passes(replays):
+            self._replay(part, failed)
+        for step_result, used, ending in written:
+            if step_result.row < 0:  # its replay failed
+                continue
+            sequence = step_result.sequence
+            generated += used
+            self._assign_row(step_result)
+            sequence.steps += step_result.consumed + used - 1
+            sequence.pending = step_result.tokens[used - 1]
             if ending is not None:
-                stopped.append((stream, ending))
+                stopped.append((sequence, ending))
                 continue
-            self._scheduler.decode(stream)
-            if stream.checkpoint:  # what follows is told after it
+            self._scheduler.decode(sequence)
+            if sequence.checkpoint_pending:  # later text is delivered after that state
                 continue
-            if stream.checkpoint_due:
-                marked.append(stream)
-            elif stream.job.stream and now - stream.told_at >= interval:
-                self._outbox.tell(stream.job, stream.index, stream.tell(now))
-        for stream, _ in batch.inputs:
-            if not stream.remaining and not stream.samples:
-                stopped.append((stream, stream.ending or LENGTH))
+            if sequence.checkpoint_due:
+                checkpointed.append(sequence)
+            elif sequence.job.stream and now - sequence.last_flush >= interval:
+                self._dispatcher.add_result(sequence.job, sequence.index, sequence.take_text(now))
+        for sequence, _ in batch.inputs:
+            if not sequence.remaining and not sequence.samples:
+                stopped.append((sequence, sequence.ending or LENGTH))
         for job, problem in failed.items():
             fail(job, problem)
-        stopped = [(stream, ending) for stream, ending in stopped if stream.job not in failed]
+        stopped = [(sequence, ending) for sequence, ending in stopped if sequence.job not in failed]
         self._stop(stopped)
-        marked = [stream for stream in marked if stream.job not in failed]
-        self._checkpoints.begin(marked, now, self._states.spare(self._scheduler.admitted))
+        checkpointed = [sequence for sequence in checkpointed if sequence.job not in failed]
+        self._intermediate_states.begin(
+            checkpointed, now, self._states.spare_rows(self._scheduler.admitted)
+        )
         if generated:
             self._metrics.generated(generated, characters)
 
-    def stop(self, job: Job, ending: Ending) -> None:
-        """End the completions of a job where they are; their last results are told as always."""
-        self._stop([(stream, ending) for stream in self._scheduler.decoding(job)])
+    def stop(self, job: Job, ending: Finish) -> None:
+        """End a job's completions where they are; their last results are delivered as usual."""
+        self._stop([(sequence, ending) for sequence in self._scheduler.decoding(job)])
 
     def _stop(self, stopped: Sequence[Stopped]) -> None:
-        for stream, _ in stopped:
-            self._scheduler.retire(stream)
-        self._departures.begin(stopped)
+        for sequence, _ in stopped:
+            self._scheduler.retire(sequence)
+        self._finish_queue.begin(stopped)
 
-    def _write(self, advance: Advance) -> tuple[int, Ending | None, int]:
-        """Assemble what was sampled; an end inside it takes the state back to the end."""
-        stream = advance.stream
-        used, ending, told = stream.write(advance.tokens, advance.logprobs)
-        if used < len(advance.tokens) and (ending is None or stream.job.keep is not Keep.NOTHING):
-            self._stepper.replay(stream, advance.tokens[: used - 1], advance.row)
-            self._metrics.replayed()
-        return used, ending, told
+    def _passes(self, replays: Sequence[Replay]) -> Iterator[Sequence[Replay]]:
+        """Split replays into as few passes as the bound on the rows of a step allows."""
+        first = rows = 0
+        for i, (_, count) in enumerate(replays):
+            if rows and rows + count > self._config.max_batch_tokens:
+                yield replays[first:i]
+                first, rows = i, 0
+            rows += count
+        if rows:
+            yield replays[first:]
 
-    def tell_departed(self, fail: Callable[[Job, ServeError], None]) -> None:
-        """Tell the checkpoints and last results whose states are there.
+    def _replay(self, replays: Sequence[Replay], failed: dict[Job, BaseException]) -> None:
+        """Replay in one pass, or in halves if the device has no memory for that."""
+        try:
+            self._runner.replay(replays)
+        except faults() as error:
+            if len(replays) == 1 or not is_out_of_memory(error):
+                for step_result, _ in replays:
+                    self._fail_result(step_result, error, failed)
+                return
+        else:
+            for _ in replays:
+                self._metrics.replayed()
+            return
+        # Outside the handler: the error holds memory that the next try may need.
+        release_cached(self._states.pool.rows.device)
+        cut = len(replays) // 2
+        self._replay(replays[:cut], failed)
+        self._replay(replays[cut:], failed)
 
-        fail: called with a job of whose last state nothing came.
+    def _fail_result(
+        self, step_result: StepResult, error: BaseException, failed: dict[Job, BaseException]
+    ) -> None:
+        failed[step_result.sequence.job] = error
+        row, step_result.row = step_result.row, -1
+        self._states.pool.release(row)
+
+    def deliver_finished(self, fail: Callable[[Job, ServeError], None]) -> None:
+        """Deliver the intermediate states and last results whose transfers have ended.
+
+        fail: called with a job whose last result could not be delivered, and the error.
         """
-        for stream, piece in self._checkpoints.ended():
-            self._outbox.tell(stream.job, stream.index, piece)
-        for departure in self._departures.ended():
+        for sequence, piece in self._intermediate_states.completed():
+            self._dispatcher.add_result(sequence.job, sequence.index, piece)
+        for pending in self._finish_queue.completed():
             try:
-                self._tell(departure)
+                self._deliver(pending)
             except faults() as error:
-                self._departures.undo(departure)
-                fail(departure.stream.job, trouble(error))
+                self._finish_queue.undo(pending)
+                fail(pending.sequence.job, transfer_error(error))
 
-    def _tell(self, departure: Departure) -> None:
-        if departure.error is not None:
-            raise departure.error
-        stream = departure.stream
-        result = stream.finish(departure.row, departure.ending)
-        self._states.free(stream)
-        self._outbox.tell(stream.job, stream.index, result)
-        if self._scheduler.finish(stream):
-            self._outbox.end(stream.job)
+    def _deliver(self, pending: PendingFinish) -> None:
+        if pending.error is not None:
+            raise pending.error
+        sequence = pending.sequence
+        result = sequence.finish(pending.row, pending.finish)
+        self._states.free(sequence)
+        self._dispatcher.add_result(sequence.job, sequence.index, result)
+        if self._scheduler.finish(sequence):
+            self._dispatcher.add_outcome(sequence.job)
 
-    def _swap(self, advance: Advance) -> None:
-        row, advance.row = advance.row, -1
-        self._states.advance(advance.stream, row)
+    def _assign_row(self, step_result: StepResult) -> None:
+        row, step_result.row = step_result.row, -1
+        self._states.advance(step_result.sequence, row)
 
     def _flush_seconds(self) -> float:
-        """How often a stream's text is told: an HTTP event costs more than a step."""
-        limits, crowd = self._limits, min(1.0, self._scheduler.running / _CROWD)
-        return (limits.flush_ms + (limits.flush_max_ms - limits.flush_ms) * crowd) / 1e3
+        """Seconds between deliveries of a sequence's text: an HTTP event costs more than a step.
+
+        Grows linearly from `flush_ms` to `flush_max_ms` with the number of running sequences.
+        """
+        config, load = self._config, min(1.0, self._scheduler.running / _SLOWEST_FLUSH_SEQUENCES)
+        return (config.flush_ms + (config.flush_max_ms - config.flush_ms) * load) / 1e3

@@ -1,4 +1,4 @@
-"""How many threads a step gets: a small one is done before a second thread would help."""
+"""Choose the threads of a step: a small step ends before a second thread would help."""
 
 import os
 
@@ -6,28 +6,28 @@ import torch
 
 from sruserve.model.network import Network
 
-_SMALL_SECONDS = 1e-3  # below this the other cores are worth more to the HTTP edge
-_FLOPS = 150e9  # of one core in float32; twice that in bfloat16
-_BYTES = 30e9  # per second that one core reads of weights
+_SMALL_SECONDS = 1e-3  # shorter steps leave the other cores to the HTTP edge
+_FLOPS = 150e9  # per second and core in float32; twice that in bfloat16
+_BYTES = 30e9  # of weights that one core reads per second
 
 
-class Threads:
-    """Sets torch's threads for the calling thread, step by step.
+class ThreadPolicy:
+    """Sets torch's thread count for the calling thread, step by step.
 
-    most: for large steps; 0 takes the machine's cores.
+    max_threads: for large steps; 0 is one per core of the machine.
     """
 
-    def __init__(self, network: Network, most: int) -> None:
-        self._most = most or os.cpu_count() or 1
+    def __init__(self, network: Network, max_threads: int) -> None:
+        self._max_threads = max_threads or os.cpu_count() or 1
         size = network.dtype.itemsize
         self._row_seconds = network.weights * 2 / (_FLOPS * 4 / size)
-        self._least_seconds = network.weights * size / _BYTES
-        self._now = 0
+        self._min_seconds = network.weights * size / _BYTES
+        self._threads = 0
 
-    def use(self, rows: int) -> None:
-        """Choose for a step of `rows` rows. Results do not depend on it."""
-        small = max(rows * self._row_seconds, self._least_seconds) < _SMALL_SECONDS
-        wanted = 1 if small else self._most
-        if wanted != self._now:
-            torch.set_num_threads(wanted)
-            self._now = wanted
+    def apply(self, rows: int) -> None:
+        """Set the threads for a step of `rows` rows. Results do not depend on their number."""
+        small = max(rows * self._row_seconds, self._min_seconds) < _SMALL_SECONDS
+        threads = 1 if small else self._max_threads
+        if threads != self._threads:
+            torch.set_num_threads(threads)
+            self._threads = threads

@@ -4,119 +4,72 @@ import asyncio
 import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
 
-from sruserve.server.api.served import Served
+from sruserve.server.auth import Tenant
+from sruserve.server.budget import Budget, Hold
 from sruserve.server.engine.engine import Engine
-from sruserve.server.engine.jobs import Keep, Snapshot
-from sruserve.server.errors import (
-    ServeError,
-    StateWrongModel,
-    StreamExists,
-    TooManyAtOnce,
-)
-from sruserve.server.metrics import stream_metrics
+from sruserve.server.engine.job import Snapshot, StateOutput
+from sruserve.server.errors import ServeError, StreamExists, TooManyAtOnce
+from sruserve.server.metrics.metrics import stream_metrics
+from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.streams.expiry import Expiry
-from sruserve.server.streams.held import LEAST_LEFT_SECONDS, Held, absent
-from sruserve.server.streams.shares import Shares
-from sruserve.server.streams.view import forget
-from sruserve.server.tenants import Tenant
+from sruserve.server.streams.shared_state import SharedState
+from sruserve.server.streams.shares import fair_shares
+from sruserve.server.streams.store import LEAST_LEFT_SECONDS, StreamRecord, missing_stream
 
 Key = tuple[bytes, str]
 
-_MOST_GONE = 1 << 16  # expired ids that are told from unknown ones
+_MOST_TOMBSTONES = 1 << 16  # expired ids that are told from unknown ones
 _MOST_AT_ONCE = 256  # streams that expire or end together: more would hold up the event loop
 _LOOK_SECONDS = 1.0  # between two looks for streams that nobody asks for
 _STREAM_BYTES = 1024  # of objects, at most, for a stream, with its place in every table
 _STATE_BYTES = 1024  # the same for each state of it
 
 
-class StateSlot:
-    """A place among the states that an engine keeps; given back once.
+class _HostBytes:
+    """Host memory of a stream beside the rows of its states: of its tenant's part, and quota."""
 
-    beyond: how many states the tenant is about to give back for it.
-    """
+    __slots__ = ("_of_part", "_of_quota", "amount")
 
-    __slots__ = ("_rows", "_tenant")
+    def __init__(self, part: Budget, tenant: Tenant) -> None:
+        self.amount = 0
+        self._of_part = part.hold(owner=tenant.id)
+        self._of_quota = tenant.state_budget.hold()
 
-    def __init__(self, rows: Shares, tenant: Tenant, beyond: int = 0) -> None:
-        rows.take(tenant, 1, beyond)
-        self._rows: Shares | None = rows
-        self._tenant = tenant
+    def resize(self, amount: int, freed: int = 0, freed_rows: int = 0) -> None:
+        """Take so many bytes; a refusal changes nothing.
+
+        freed, freed_rows: bytes of another stream, and of rows, that the tenant is about to free.
+        """
+        self._of_part.resize(amount, freed)
+        try:
+            self._of_quota.resize(amount, freed + freed_rows)
+        except ServeError:
+            self._of_part.resize(self.amount)
+            raise
+        self.amount = amount
 
     def release(self) -> None:
-        if self._rows is not None:
-            self._rows.take(self._tenant, -1)
-        self._rows = None
-
-
-class Kept:
-    """A state that streams and their checkpoints share; freed when the last of them lets go.
-
-    nbytes: of its row, wherever it lies.
-    host_bytes: of all else that it takes, but for its objects.
-    room: the engine's, if the engine keeps it.
-    """
-
-    def __init__(self, served: Served, state: Snapshot, room: StateSlot | None = None) -> None:
-        self._state: Snapshot | None = state
-        self.nbytes = served.model.network.layout.nbytes
-        self.host_bytes = state.host_bytes
-        self.users = 0
-        self._engine: Engine | None = served.engine
-        self._tenant, self._room = served.tenant, room
-
-    def of(self, served: Served) -> Snapshot:
-        """The state, for the model that it is of; raises `StateWrongModel`."""
-        if self._state is None or served.engine is not self._engine:
-            raise StateWrongModel(
-                f"{served.name} was loaded anew, and the state ended with what was served before: "
-                "create another stream"
-            )
-        return self._state
-
-    @property
-    def frees_room(self) -> bool:
-        """Whether the engine has room for another state once its only user lets go."""
-        return self.users == 1 and self._room is not None
-
-    def use(self) -> None:
-        self.users += 1
-
-    def leave(self) -> None:
-        self.users -= 1
-        if not self.users:
-            if self._engine is not None and self._state is not None:
-                forget(self._engine, self._state)
-            if self._room is not None:
-                self._room.release()
-            self._tenant.release(self.nbytes)
-
-    def end(self, engine: Engine) -> None:
-        """If the state is of an engine that has ended, hold on to neither."""
-        if self._engine is engine:
-            self._engine = self._state = None
+        self._of_part.release()
+        self._of_quota.release()
 
 
 @dataclass(slots=True, eq=False)
 class _Entry:
     """states: by step; None: nothing was read yet. busy: somebody has taken it.
 
-    cost: bytes of host memory beside the rows of its states.
     left: seconds that it still had to live when it was taken.
     room: for the state that the step it is in will end in.
     """
 
-    held: Held
-    states: dict[int, Kept | None]
+    held: StreamRecord
+    states: dict[int, SharedState | None]
+    bytes: _HostBytes
     busy: bool = False
     left: float = 0.0
-    cost: int = field(init=False)
-    room: StateSlot | None = None
-
-    def __post_init__(self) -> None:
-        self.cost = _cost(self.held, self.states.values())
+    room: Hold | None = None
 
     def leave_room(self) -> None:
         if self.room is not None:
@@ -135,18 +88,18 @@ class MemoryStore:
     clock: seconds that never go back.
     """
 
-    keep = Keep.RESIDENT
+    state_output = StateOutput.CACHED
 
     def __init__(
         self, most_bytes: int, quotas: Sequence[int], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._clock, self._quotas = clock, quotas
         self._entries: dict[Key, _Entry] = {}
-        self._bytes = Shares(most_bytes, quotas, _no_memory)
-        self._rows: dict[Engine, Shares] = {}
+        self._bytes = fair_shares(most_bytes, quotas, _no_memory)
+        self._rows: dict[Engine, Budget] = {}
         self._expiry: Expiry[Key] = Expiry()
-        self._gone: defaultdict[bytes, OrderedDict[str, None]] = defaultdict(OrderedDict)
-        self._most_gone = _MOST_GONE // max(1, len(quotas))
+        self._tombstones: defaultdict[bytes, OrderedDict[str, None]] = defaultdict(OrderedDict)
+        self._most_tombstones = _MOST_TOMBSTONES // max(1, len(quotas))
         self._looking: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -158,38 +111,51 @@ class MemoryStore:
             with suppress(asyncio.CancelledError):
                 await self._looking
 
-    async def add(self, served: Served, held: Held, start: Snapshot | None) -> Held:
+    async def add(
+        self, served: ServedModel, held: StreamRecord, start: Snapshot | None
+    ) -> StreamRecord:
         key = _key(held)
         self.expire()
         self._expire_if_due(key)
         before = self._entries.get(key)
         if before is not None and not before.held.ended:
-            raise StreamExists("a stream of that id lives already: end it, or take another id")
-        kept = Kept(served, start) if start is not None else None
-        entry = _Entry(held, {0: kept})
-        freed = before.cost if before is not None else 0  # it has ended, and so has no states
-        self._charge(held.tenant, entry.cost - freed, kept.nbytes if kept is not None else 0)
+            raise StreamExists("a live stream has that id: end it, or choose another id")
+        kept = SharedState(served, start) if start is not None else None
+        freed = before.bytes.amount if before is not None else 0  # it has ended, without states
+        counted = self._count(held, kept, freed)
         if kept is not None:
-            kept.use()
+            try:
+                kept.count(held.tenant.state_budget.hold(kept.nbytes, beyond=freed))
+            except ServeError:
+                counted.release()
+                raise
         if before is not None:
-            before.cost = 0
             self._remove(key)
-        return self._insert(entry)
+        return self._insert(_Entry(held, {0: kept}, counted))
 
-    async def read(self, tenant: Tenant, stream_id: str) -> Held:
+    async def read(self, tenant: Tenant, stream_id: str) -> StreamRecord:
         return self._find((tenant.id, stream_id)).held
 
+    async def model(self, tenant: Tenant, stream_id: str) -> str:
+        return self._find((tenant.id, stream_id)).held.model
+
     async def take(
-        self, tenant: Tenant, stream_id: str, *, to_free: bool = False, unread: bool = False
-    ) -> Held | None:
-        del to_free, unread
+        self,
+        tenant: Tenant,
+        stream_id: str,
+        *,
+        step: int | None = None,
+        to_free: bool = False,
+        unread: bool = False,
+    ) -> StreamRecord | None:
+        del step, to_free, unread
         key = (tenant.id, stream_id)
         entry = self._find(key)
         entry.busy, entry.left = True, self._expiry.left(key, self._clock())
         self._expiry.remove(key)
         return entry.held
 
-    async def give_back(self, held: Held, *, used: bool) -> None:
+    async def release(self, held: StreamRecord, *, used: bool) -> None:
         key = _key(held)
         entry = self._entries.get(key)
         if entry is not None and entry.busy:
@@ -198,70 +164,78 @@ class MemoryStore:
             idle = entry.held.idle_seconds
             self._idle(key, entry, idle if used else max(entry.left, LEAST_LEFT_SECONDS))
 
-    async def reply(self, held: Held) -> bytes:
+    async def reply(self, held: StreamRecord) -> bytes:
         return held.reply
 
-    def make_room(self, served: Served, held: Held, most_checkpoints: int) -> int:
+    def make_room(self, served: ServedModel, held: StreamRecord, most_checkpoints: int) -> int:
         rows, entry = self._rows_of(served.engine), self._entries[_key(held)]
-        most = min(most_checkpoints, rows.part)
+        most = min(most_checkpoints, rows.share)
         staying = held.checkpoints_after(most)
         frees = any(
             kept is not None and kept.frees_room
             for step, kept in entry.states.items()
             if step not in staying
         )
-        entry.room = StateSlot(rows, held.tenant, beyond=int(frees))
+        entry.room = rows.hold(1, held.tenant.id, beyond=int(frees))
         return most
 
-    async def state(self, served: Served, held: Held) -> Snapshot | None:
+    async def state(self, served: ServedModel, held: StreamRecord) -> Snapshot | None:
         kept = self._entries[_key(held)].states[held.step]
         return kept.of(served) if kept is not None else None
 
-    async def commit(self, served: Served, held: Held, end: Snapshot | None) -> Held:
+    async def commit(
+        self, served: ServedModel, held: StreamRecord, end: SharedState | None
+    ) -> StreamRecord:
+        del served
         entry = self._entries[_key(held)]
-        new = None if end is None else Kept(served, end, entry.room)
-        after = {**entry.states, held.step: new}
+        after = {**entry.states, held.step: end}
         states = {step: after[step] for step in held.checkpoints}
         leaving = [kept for step, kept in entry.states.items() if step not in states and kept]
-        cost = _cost(held, states.values())
         freed = sum(kept.nbytes for kept in leaving if kept.users == 1)
-        try:
-            self._charge(held.tenant, cost - entry.cost, new.nbytes if new else 0, freed)
-        except Exception:
-            if end is not None:
-                forget(served.engine, end)
-            raise
-        if new is not None:
+        before = entry.bytes.amount
+        entry.bytes.resize(_cost(held, states.values()), freed_rows=freed)
+        if end is not None:
+            try:
+                row_bytes = held.tenant.state_budget.hold(end.nbytes, beyond=freed)
+            except ServeError:
+                entry.bytes.resize(before)
+                raise
+            end.count(row_bytes, entry.room)
+            end.use()
             entry.room = None
-            new.use()
-        entry.held, entry.states, entry.cost = held, states, cost
+        entry.held, entry.states = held, states
         for kept in leaving:
             kept.leave()
         return held
 
-    async def rewind(self, served: Served, held: Held) -> Held:
+    async def rewind(self, served: ServedModel, held: StreamRecord) -> StreamRecord:
         del served
         entry = self._entries[_key(held)]
         states = {step: entry.states[step] for step in held.checkpoints}
         for step, kept in entry.states.items():
             if step not in states and kept is not None:
                 kept.leave()
-        cost = _cost(held, states.values())
-        self._charge(held.tenant, cost - entry.cost)
-        entry.held, entry.states, entry.cost = held, states, cost
+        entry.bytes.resize(_cost(held, states.values()))
+        entry.held, entry.states = held, states
         return held
 
-    async def fork(self, served: Served, held: Held, copies: list[Held]) -> list[Held]:
+    async def fork(
+        self, served: ServedModel, held: StreamRecord, copies: list[StreamRecord]
+    ) -> list[StreamRecord]:
         del served
         kept = self._entries[_key(held)].states[held.step]
-        entries = [_Entry(copy, {copy.step: kept}) for copy in copies]
-        self._charge(held.tenant, sum(entry.cost for entry in entries))
+        with ExitStack() as undo:
+            entries = []
+            for copy in copies:
+                entries.append(_Entry(copy, {copy.step: kept}, self._count(copy, kept)))
+                undo.callback(entries[-1].bytes.release)
+            undo.pop_all()
         for _ in entries:
             if kept is not None:
                 kept.use()
         return [self._insert(entry) for entry in entries]
 
-    async def delete(self, held: Held) -> None:
+    async def delete(self, held: StreamRecord) -> None:
         self._remove(_key(held))
 
     async def end(self, engine: Engine) -> None:
@@ -291,10 +265,10 @@ class MemoryStore:
         if not entry.held.ended:
             stream_metrics(entry.held.model).expired()
         tenant, stream_id = key
-        gone = self._gone[tenant]
-        gone[stream_id] = None
-        if len(gone) > self._most_gone:
-            gone.popitem(last=False)
+        tombstones = self._tombstones[tenant]
+        tombstones[stream_id] = None
+        if len(tombstones) > self._most_tombstones:
+            tombstones.popitem(last=False)
 
     async def _look(self) -> None:
         while True:
@@ -305,12 +279,12 @@ class MemoryStore:
         entry = self._entries.get(key)
         if entry is not None:
             return entry
-        raise absent(expired=key[1] in self._gone.get(key[0], ()))
+        raise missing_stream(expired=key[1] in self._tombstones.get(key[0], ()))
 
-    def _insert(self, entry: _Entry) -> Held:
+    def _insert(self, entry: _Entry) -> StreamRecord:
         key = _key(entry.held)
         self._entries[key] = entry
-        self._gone[key[0]].pop(key[1], None)
+        self._tombstones[key[0]].pop(key[1], None)
         stream_metrics(entry.held.model).held(1)
         self._idle(key, entry, entry.held.idle_seconds)
         return entry.held
@@ -322,26 +296,20 @@ class MemoryStore:
     def _remove(self, key: Key) -> None:
         entry = self._entries.pop(key)
         self._expiry.remove(key)
-        self._charge(entry.held.tenant, -entry.cost)
+        entry.bytes.release()
         stream_metrics(entry.held.model).held(-1)
         entry.leave_room()
         for kept in entry.states.values():
             if kept is not None:
                 kept.leave()
 
-    def _charge(self, tenant: Tenant, cost: int, state_bytes: int = 0, freed: int = 0) -> None:
-        """Count what a tenant has more, or less, of everything; all of it or nothing.
+    def _count(self, held: StreamRecord, state: SharedState | None, freed: int = 0) -> _HostBytes:
+        """Count a new stream in a state; raises, and counts nothing. freed: as of `_HostBytes`."""
+        counted = _HostBytes(self._bytes, held.tenant)
+        counted.resize(_cost(held, (state,)), freed)
+        return counted
 
-        cost: bytes beside the rows of states. freed: bytes of rows that it is about to let go.
-        """
-        self._bytes.take(tenant, cost)
-        try:
-            tenant.hold(cost + state_bytes, instead_of=freed)
-        except ServeError:
-            self._bytes.take(tenant, -cost)
-            raise
-
-    def _rows_of(self, engine: Engine) -> Shares:
+    def _rows_of(self, engine: Engine) -> Budget:
         """The parts of an engine's room for states; each stream may have one in the making.
 
         Beside them there is room for one state of each tenant in a step that frees another one.
@@ -351,16 +319,16 @@ class MemoryStore:
             row_bytes = engine.model.network.layout.nbytes
             stream, state = _STREAM_BYTES + _STATE_BYTES, row_bytes + _STATE_BYTES
             wanted = [quota // stream + quota // state for quota in self._quotas]
-            most = engine.most_kept - len(wanted)
-            rows = self._rows[engine] = Shares(most, wanted, _no_room)
+            most = engine.max_cached_states - len(wanted)
+            rows = self._rows[engine] = fair_shares(most, wanted, _no_room)
         return rows
 
 
-def _key(held: Held) -> Key:
+def _key(held: StreamRecord) -> Key:
     return held.tenant.id, held.id
 
 
-def _cost(held: Held, states: Iterable[Kept | None]) -> int:
+def _cost(held: StreamRecord, states: Iterable[SharedState | None]) -> int:
     """Bytes of host memory of a stream beside the rows of its states."""
     cost = _STREAM_BYTES + len(held.id) + len(held.reply)
     for kept in states:

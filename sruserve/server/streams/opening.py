@@ -1,19 +1,29 @@
 """The service of server-held streams, and the store that the settings ask for."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
-from sruserve.server.settings import Settings, master_keys, parse_keys
-from sruserve.server.state_token import Envelope
-from sruserve.server.streams.held import Store
+from sruserve.server.auth import Tenants
+from sruserve.server.settings import Settings, key_ring
+from sruserve.server.state.token import Envelope
 from sruserve.server.streams.memory import MemoryStore
+from sruserve.server.streams.redis.timing import REDIS_TIMING, RedisTiming
 from sruserve.server.streams.service import Streams
-from sruserve.server.tenants import Tenants
+from sruserve.server.streams.store import StreamStore
 
 
-def open_streams(settings: Settings, tenants: Tenants) -> Streams:
-    """Streams as the operator wants them; nothing is connected before they start."""
+def create_streams(
+    settings: Settings,
+    tenants: Tenants,
+    clock: Callable[[], float] = time.monotonic,
+    timing: RedisTiming = REDIS_TIMING,
+) -> Streams:
+    """Streams as the operator wants them; nothing is connected before they start.
+
+    clock, timing: of a store in memory, or in Redis.
+    """
     return Streams(
-        _open_store(settings, tenants.quotas),
+        _open_store(settings, tenants.quotas, clock, timing),
         checkpoints=settings.stream_checkpoints,
         idle_seconds=settings.stream_idle_seconds,
         reply_bytes=settings.max_body_bytes,
@@ -22,12 +32,15 @@ def open_streams(settings: Settings, tenants: Tenants) -> Streams:
     )
 
 
-def _open_store(settings: Settings, quotas: Sequence[int]) -> Store | None:
+def _open_store(
+    settings: Settings, quotas: Sequence[int], clock: Callable[[], float], timing: RedisTiming
+) -> StreamStore | None:
     if settings.store is not None:
-        from sruserve.server.streams.redis_store import RedisStore  # the extra `redis` is there
+        from sruserve.server.streams.redis.store import RedisStore  # the extra `redis` is there
 
-        keys = parse_keys(master_keys(settings))
-        most_bytes = max(settings.max_body_bytes, settings.max_token_bytes)
+        most_bytes = max(settings.max_body_bytes, settings.max_state_token_bytes)
         address = settings.store.get_secret_value()
-        return RedisStore(address, Envelope(keys), most_bytes, quotas, hidden=settings.stream_bytes)
-    return MemoryStore(settings.stream_bytes, quotas) if settings.workers == 1 else None
+        return RedisStore(
+            address, Envelope(key_ring(settings)), most_bytes, quotas, settings.stream_bytes, timing
+        )
+    return MemoryStore(settings.stream_bytes, quotas, clock) if settings.workers == 1 else None

@@ -5,21 +5,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from sruserve.server.api.served import Served
-from sruserve.server.engine.jobs import Item, Job, Keep, Kind, Result, Snapshot
-from sruserve.server.engine.residents import Resident
-
-_KINDS = {
-    "classify": Kind.CLASSIFY,
-    "tag": Kind.TAG,
-    "encode": Kind.ENCODE,
-    "generate": Kind.SCORE,
-}
+from sruserve.server.engine.job import Job, JobKind, Result, SequenceInput, Snapshot, StateOutput
+from sruserve.server.engine.state_cache.cache import CachedState
+from sruserve.server.repository.served_model import ServedModel
 
 
-async def portable(served: Served, state: Snapshot) -> Snapshot:
+async def export_state(served: ServedModel, state: Snapshot) -> Snapshot:
     """The same state with a row of its own, which a token can hold."""
-    if not isinstance(state.row, Resident):
+    if not isinstance(state.row, CachedState):
         return state
     config, loop = served.model.config, asyncio.get_running_loop()
     nothing = (
@@ -29,12 +22,12 @@ async def portable(served: Served, state: Snapshot) -> Snapshot:
     )
     ends: list[Result] = []
     job = Job(
-        kind=_KINDS[config.task],
-        items=[Item(nothing, state, state.word, more=True)],
+        kind=JobKind.reading(config.task),
+        items=[SequenceInput(nothing, state, state.word, more=True)],
         loop=loop,
         deliver=lambda _, result: ends.append(result),
         done=loop.create_future(),
-        keep=Keep.SNAPSHOT,
+        state_output=StateOutput.COPY,
         tenant=served.owner,
     )
     served.engine.submit(job)

@@ -10,10 +10,10 @@ from hashlib import sha256
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
-from sruserve.server.api.served import Served
+from sruserve.server.auth import Tenant
 from sruserve.server.ending import STORE_SECONDS
 from sruserve.server.engine.engine import Engine
-from sruserve.server.engine.jobs import Keep, Snapshot
+from sruserve.server.engine.job import Snapshot, StateOutput
 from sruserve.server.errors import (
     InputTooLong,
     NoCheckpoint,
@@ -25,19 +25,21 @@ from sruserve.server.errors import (
     StreamUnknown,
     WrongStep,
 )
-from sruserve.server.metrics import stream_metrics
-from sruserve.server.offload import LONG_BYTES, off_loop
+from sruserve.server.metrics.metrics import stream_metrics
+from sruserve.server.offload import LONG_BYTES, Waiter, offload
+from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.seeds import new_seed, random_bytes
-from sruserve.server.streams.held import Held, Store, taken_over
-from sruserve.server.streams.portable import portable
-from sruserve.server.streams.turns import Turn, Turns
-from sruserve.server.streams.view import StreamView
-from sruserve.server.tenants import Tenant
+from sruserve.server.streams.lease import Lease, LeaseManager
+from sruserve.server.streams.portable import export_state
+from sruserve.server.streams.step_view import StreamView
+from sruserve.server.streams.store import StreamRecord, StreamStore, lease_lost
+from sruserve.server.unheard import forget_error, shielded
 
 T = TypeVar("T")
 Work = Callable[[StreamView], Awaitable[bytes]]
 Begin = Callable[[], Awaitable[Snapshot | None]]
 Counted = Callable[[], AbstractContextManager[object]]
+Count = Callable[[Snapshot], object]
 
 MOST_FORKS = 256
 _FORKS_AT_A_TIME = 4  # requests of a tenant
@@ -56,7 +58,7 @@ class Streams:
 
     def __init__(
         self,
-        store: Store | None,
+        store: StreamStore | None,
         *,
         checkpoints: int,
         idle_seconds: int,
@@ -68,7 +70,7 @@ class Streams:
         self._checkpoints = checkpoints
         self._idle_seconds = idle_seconds
         self._reply_bytes = reply_bytes
-        self._turns = Turns(waiting_bytes, tenants)
+        self._turns = LeaseManager(waiting_bytes, tenants)
         self._forking: WeakValueDictionary[bytes, asyncio.Semaphore] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -87,22 +89,22 @@ class Streams:
     def end(self, engine: Engine) -> None:
         """An engine has ended: streams in its states do not hold its memory."""
         if self._shared is not None:
-            self._begin(self._shared.end(engine))
+            self._begin_alone(self._shared.end(engine))
 
     async def create(
         self,
-        served: Served,
+        served: ServedModel,
         start: Snapshot | None,
         stream_id: str | None = None,
         idle_seconds: int | None = None,
-    ) -> Held:
+    ) -> StreamRecord:
         """Hold a new stream that goes on from `start`, or begins.
 
         stream_id: None makes an id that nobody can guess; `StreamExists` if a given one lives.
         """
         served.check_streams("state")
         idle = min(idle_seconds or self._idle_seconds, self._idle_seconds)
-        held = Held(
+        held = StreamRecord(
             id=stream_id or _new_id(),
             tenant=served.tenant,
             model=served.name,
@@ -110,7 +112,7 @@ class Streams:
             idle_seconds=idle,
             created=int(time.time()),
         )
-        with served.holders:
+        with served.in_flight:
             async with self._turns.alone(held.tenant, held.id):
                 try:
                     return await self._store.add(served, held, start)
@@ -118,13 +120,17 @@ class Streams:
                     self.forget_unused(held)
                     raise
 
-    async def describe(self, tenant: Tenant, stream_id: str) -> Held:
+    async def describe(self, tenant: Tenant, stream_id: str) -> StreamRecord:
         """What is known of a stream; it lives no longer for that."""
         return await self._store.read(tenant, stream_id)
 
+    async def model(self, tenant: Tenant, stream_id: str) -> str:
+        """The name of the model of a stream, which may have gone meanwhile."""
+        return await self._store.model(tenant, stream_id)
+
     async def step(
         self,
-        served: Served,
+        served: ServedModel,
         stream_id: str,
         number: int | None,
         digest: bytes,
@@ -152,29 +158,31 @@ class Streams:
             what the stream was created with may be another request's.
         counted: the time from the step's turn to its end; what it raises refuses the step.
         """
-        with served.holders:
-            turn = await self._turns.take(self._store, served.tenant, stream_id)
+        with served.in_flight:
+            turn = await self._turns.take(self._store, served.tenant, stream_id, step=number)
             most = checkpoints or self._checkpoints
             asked = _Step(number, digest, work, last, most, begin, counted)
-            return await asyncio.shield(self._begin(self._answer(turn, served, asked)))
+            return await shielded(self._begin(self._answer(turn, served, asked)))
 
-    async def fork(self, served: Served, stream_id: str, n: int = 1) -> list[Held]:
+    async def fork(self, served: ServedModel, stream_id: str, n: int = 1) -> list[StreamRecord]:
         """`n` more streams in the state of this one; they go on from its number.
 
         Few requests of a tenant run at a time. If the caller leaves, those that are there already
         are forgotten again.
         """
-        copies: list[Held] = []
+        copies: list[StreamRecord] = []
         forking = self._begin(self._fork(served, stream_id, n, copies))
         try:
-            await asyncio.shield(forking)
+            await shielded(forking)
         except asyncio.CancelledError:
             forking.cancel()
-            self._begin(self._undo(forking, copies))
+            self._begin_alone(self._undo(forking, copies))
             raise
+        finally:
+            del forking  # its error would hold this frame
         return copies
 
-    async def rewind(self, served: Served, stream_id: str, step: int) -> Held:
+    async def rewind(self, served: ServedModel, stream_id: str, step: int) -> StreamRecord:
         """The stream as it was after `step`; raises `NoCheckpoint`."""
         async with self._taken(served.tenant, stream_id, to_free=True) as held:
             if step not in _alive(held).checkpoints:
@@ -183,9 +191,9 @@ class Streams:
                     f"the state after step {step} is not kept; the stream can go back to: {known}",
                     param="step",
                 )
-            return _kept(await self._store.rewind(served, held.back_at(step)))
+            return _still_taken(await self._store.rewind(served, held.rewound_to(step)))
 
-    async def delete(self, tenant: Tenant, stream_id: str) -> Held:
+    async def delete(self, tenant: Tenant, stream_id: str) -> StreamRecord:
         """Forget a stream, after the step that it is in, whether it can be read or not.
 
         Returns what it was; its model is empty if that cannot be read.
@@ -194,12 +202,12 @@ class Streams:
             await self._store.delete(held)
             return held
 
-    async def forget_lost(self, served: Served, stream_id: str) -> bool:
+    async def forget_lost(self, served: ServedModel, stream_id: str) -> bool:
         """Forget a stream that can never go on, as its state cannot be read any more.
 
         Returns whether its id is free now.
         """
-        with served.holders, suppress(StreamUnknown, StreamExpired):
+        with served.in_flight, suppress(StreamUnknown, StreamExpired):
             taken = self._taken(served.tenant, stream_id, to_free=True, unread=True, use=False)
             async with taken as held:
                 if held.ended or not await self._is_lost(served, held):
@@ -207,46 +215,55 @@ class Streams:
                 await self._store.delete(held)
         return True
 
-    def forget_unused(self, held: Held) -> asyncio.Task[None]:
+    def forget_unused(self, held: StreamRecord) -> asyncio.Task[None]:
         """Forget a new stream unless a step of it was done, whether anybody waits for it or not."""
-        return self._begin(self._forget_unused(held))
+        return self._begin_alone(self._forget_unused(held))
 
-    async def token(self, served: Served, stream_id: str) -> tuple[int, str | None]:
-        """The last step, and the state after it as a token; None: nothing was read yet."""
-        with served.holders:
+    async def token(
+        self, served: ServedModel, stream_id: str, count: Count = lambda _: None
+    ) -> tuple[int, str | None]:
+        """The last step, and the state after it as a token; None: nothing was read yet.
+
+        count: told the state before it is copied; what it raises refuses the token.
+        """
+        with served.in_flight:
             async with self._taken(served.tenant, stream_id, use=False) as held:
                 state = await self._store.state(served, _alive(held))
                 if state is None:
                     return held.step, None
-                own = await portable(served, state)
+                served.states.check_fit()
+                count(state)
+                own = await export_state(served, state)
                 long = served.model.network.layout.nbytes > LONG_BYTES
-                return held.step, await off_loop(long, served.seal_state, own)
+                return held.step, await offload(long, served.seal_state, own)
 
-    async def _fork(self, served: Served, stream_id: str, n: int, made: list[Held]) -> None:
+    async def _fork(
+        self, served: ServedModel, stream_id: str, n: int, made: list[StreamRecord]
+    ) -> None:
         """All of them or none; whether their caller waits or not, it is one of few until then.
 
         made: what is there, from when it is.
         """
         few = self._forking.setdefault(served.tenant.id, asyncio.Semaphore(_FORKS_AT_A_TIME))
-        with served.holders:
+        with served.in_flight:
             async with self._taken(served.tenant, stream_id, place=few) as held:
                 now = int(time.time())
                 copies = [_alive(held).fork(_new_id(), now) for _ in range(n)]
                 made += await self._store.fork(served, held, copies)
 
-    async def _undo(self, forking: asyncio.Task[None], copies: list[Held]) -> None:
+    async def _undo(self, forking: asyncio.Task[None], copies: list[StreamRecord]) -> None:
         """Forget forks whose caller has left when they were there already."""
         await asyncio.wait([forking])
         for copy in copies:
             await self._forget_unused(copy)
 
-    async def _forget_unused(self, new: Held) -> None:
+    async def _forget_unused(self, new: StreamRecord) -> None:
         with suppress(ServeError):  # it is not there, or expires
             async with self._taken(new.tenant, new.id, to_free=True, use=False) as held:
                 if (held.step, held.seed) == (new.step, new.seed):  # else it is another stream
                     await self._store.delete(held)
 
-    async def _is_lost(self, served: Served, held: Held) -> bool:
+    async def _is_lost(self, served: ServedModel, held: StreamRecord) -> bool:
         """Whether the state of a taken stream cannot be read."""
         if not held.model:
             return True
@@ -256,60 +273,60 @@ class Streams:
             return True
         return False
 
-    async def _answer(self, turn: Turn, served: Served, asked: "_Step") -> bytes:
+    async def _answer(self, turn: Lease, served: ServedModel, asked: "_Step") -> bytes:
         """One turn at a stream: the stored reply, or a step that is done and committed.
 
         If another replica takes the stream meanwhile, another turn tells whether it does this step.
         """
-        with served.holders, ExitStack() as step:  # whether its caller is still there or not
+        with served.in_flight, ExitStack() as step:  # whether its caller is still there or not
             async with turn as held:
                 step.enter_context(asked.counted())
                 if _is_repeat(held, asked):
                     return await self._repeated(held)
                 if _alive(held).model != served.name:
-                    raise StreamUnknown(f"this is a stream of {held.model}, not of {served.name}")
+                    raise StreamUnknown(
+                        f"this stream belongs to {held.model}, not to {served.name}"
+                    )
                 reply = await self._compute(served, held, asked)
             if reply is not None:
                 return reply
             async with await self._turns.take(self._store, served.tenant, held.id) as held:
                 if _is_repeat(held, asked):
                     return await self._repeated(held)
-            raise taken_over()
+            raise lease_lost()
 
-    async def _repeated(self, held: Held) -> bytes:
+    async def _repeated(self, held: StreamRecord) -> bytes:
         reply = await self._store.reply(held)
         stream_metrics(held.model).repeated()
         return reply
 
-    async def _compute(self, served: Served, held: Held, asked: "_Step") -> bytes | None:
+    async def _compute(
+        self, served: ServedModel, held: StreamRecord, asked: "_Step"
+    ) -> bytes | None:
         """The reply to the next step of a taken stream, which it has made true.
 
         None: it has not, because another replica has taken the stream.
         """
         idle_seconds = max(0.0, time.time() - (held.expires_at - held.idle_seconds))
-        keep = Keep.NOTHING if asked.last else self._store.keep
+        keep = StateOutput.NONE if asked.last else self._store.state_output
         most = asked.checkpoints
         if not asked.last:  # whose end needs no room
             most = self._store.make_room(served, held, most)
         start = await (asked.begin() if asked.begin else self._store.state(served, held))
-        view = StreamView(served, start, keep, seed=held.seed)
-        try:
+        with StreamView(served, start, keep, seed=held.seed) as view:
             reply = await asked.work(view)
             if len(reply) > self._reply_bytes:
                 raise InputTooLong(
-                    f"the reply has {len(reply)} bytes and a stream stores at most "
-                    f"{self._reply_bytes} (SRUSERVE_MAX_BODY_BYTES): ask for less in a step"
+                    f"the reply has {len(reply)} bytes, and a stream stores at most "
+                    f"{self._reply_bytes} (SRUSERVE_MAX_BODY_BYTES): request less in one step"
                 )
-            end = None if asked.last else view.take_end()
-        except BaseException:
-            view.drop()
-            raise
-        if asked.last and asked.number is None:
-            await self._store.delete(held)
-        else:
-            after = held.after(asked.digest, reply, most, ended=asked.last)
-            if await self._store.commit(served, after, end) is None:
-                return None
+            end = None if asked.last else view.end
+            if asked.last and asked.number is None:
+                await self._store.delete(held)
+            else:
+                after = held.after(asked.digest, reply, most, ended=asked.last)
+                if await self._store.commit(served, after, end) is None:
+                    return None
         stream_metrics(held.model).computed(idle_seconds)
         return reply
 
@@ -323,7 +340,7 @@ class Streams:
         unread: bool = False,
         use: bool = True,
         place: asyncio.Semaphore | None = None,
-    ) -> AsyncIterator[Held]:
+    ) -> AsyncIterator[StreamRecord]:
         turn = await self._turns.take(
             self._store, tenant, stream_id, to_free=to_free, unread=unread, use=use, place=place
         )
@@ -331,7 +348,7 @@ class Streams:
             yield held
 
     @property
-    def _store(self) -> Store:
+    def _store(self) -> StreamStore:
         if self._shared is None:
             raise StreamsNeedRedis
         return self._shared
@@ -340,18 +357,20 @@ class Streams:
         """Do what goes on whether somebody waits for it or not."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._forget)
+        task.add_done_callback(self._tasks.discard)
         return task
 
-    def _forget(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # somebody was told, or nobody waits any more
+    def _begin_alone(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Do what nobody waits for, or only for its end."""
+        task = self._begin(work)
+        task.add_done_callback(forget_error)
+        return task
 
 
-async def digest_of(content: bytes) -> bytes:
-    """What a step keeps of its content."""
-    return await off_loop(len(content) > LONG_BYTES, _digest, content, cost=len(content))
+async def digest_of(content: bytes, caller: Waiter) -> bytes:
+    """What a step keeps of its content. caller: who may leave before it is made."""
+    size = len(content)
+    return await offload(size > LONG_BYTES, _digest, content, cost=size, caller=caller)
 
 
 def _digest(content: bytes) -> bytes:
@@ -376,19 +395,19 @@ def _new_id() -> str:
     return urlsafe_b64encode(random_bytes()).rstrip(b"=").decode()
 
 
-def _alive(held: Held) -> Held:
+def _alive(held: StreamRecord) -> StreamRecord:
     if held.ended:
         raise StreamUnknown("the stream has ended; create another one")
     return held
 
 
-def _kept(held: Held | None) -> Held:
+def _still_taken(held: StreamRecord | None) -> StreamRecord:
     if held is None:
-        raise taken_over()
+        raise lease_lost()
     return held
 
 
-def _is_repeat(held: Held, asked: _Step) -> bool:
+def _is_repeat(held: StreamRecord, asked: _Step) -> bool:
     """Whether a step was done already; raises `StepReused` or `WrongStep` if it cannot be done."""
     number, expected = asked.number, held.step + 1
     if number is None and asked.begin is not None and expected != 1:
@@ -399,8 +418,8 @@ def _is_repeat(held: Held, asked: _Step) -> bool:
         raise WrongStep(number, expected)
     if asked.digest != held.content:
         raise StepReused(
-            f"step {number} was done with other content: send exactly what was sent then, or the "
-            f"next step, {expected}",
+            f"step {number} was done with other content: repeat it with exactly the same "
+            f"content, or send the next step, {expected}",
             param="step",
         )
     return True

@@ -1,41 +1,22 @@
 """What each tenant may have of a resource, so that none of them takes what is another's."""
 
-from collections import defaultdict
+import sys
 from collections.abc import Callable, Iterable
 
+from sruserve.server.budget import Budget
 from sruserve.server.errors import ServeError
-from sruserve.server.tenants import Tenant
 
 
-class Shares:
-    """A resource in parts: no tenant can have more than one part. Used by one thread.
+def fair_shares(limit: int, wanted: Iterable[int], refuse: Callable[[], ServeError]) -> Budget:
+    """A resource in parts: no owner can have more than one part, not even alone.
 
-    Unlike a `Budget`, nobody may exceed it alone, since that would be at the cost of the others.
+    The parts of those who want them add up to the limit, so nothing but them is a bound.
 
-    limit: of all tenants together.
+    limit: of all owners together.
     wanted: the most that each of them can ever want.
     refuse: makes the error of a refusal.
     """
-
-    def __init__(self, limit: int, wanted: Iterable[int], refuse: Callable[[], ServeError]) -> None:
-        self.part = fair_part(limit, wanted)
-        self._refuse = refuse
-        self._held: defaultdict[Tenant, int] = defaultdict(int)
-
-    @property
-    def held(self) -> int:
-        """What all tenants have together."""
-        return sum(self._held.values())
-
-    def take(self, tenant: Tenant, amount: int, beyond: int = 0) -> None:
-        """Let a tenant have so much more (less, if it is negative), or raise.
-
-        beyond: how far it may exceed its part, because it is about to give as much back.
-        """
-        held = self._held[tenant] + amount
-        if amount > 0 and held > self.part + beyond:
-            raise self._refuse()
-        self._held[tenant] = held
+    return Budget(sys.maxsize, refuse, share=fair_part(limit, wanted), strict=True)
 
 
 def fair_part(limit: int, wanted: Iterable[int]) -> int:

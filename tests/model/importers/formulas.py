@@ -16,7 +16,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def random(*shape: int, seed: int, spread: float | None = None) -> Tensor:
-    """Numbers that make gates and states move."""
+    """Random numbers with which gates and states vary."""
     generator = torch.Generator().manual_seed(seed)
     if spread is None:
         spread = 1.0 if len(shape) < 2 else 1.5 / math.sqrt(shape[0])
@@ -75,7 +75,7 @@ def lrn_repository_cell(kind: str, cell: dict[str, Tensor], x: Tensor) -> Tensor
     """A cell of lm/code/rnn.py: (steps, h)."""
     width = len(cell["_b"]) // 4 if kind == "lstm" else len(cell["_W_b"])
     width //= {"lstm": 1, "gru": 2, "atr": 1, "lrn": 3, "sru": 4}[kind]
-    h, c, found = torch.zeros(width), torch.zeros(width), []
+    h, c, outputs = torch.zeros(width), torch.zeros(width), []
     for step in x:
         joined = torch.cat([step, h])
         if kind == "lstm":
@@ -97,8 +97,8 @@ def lrn_repository_cell(kind: str, cell: dict[str, Tensor], x: Tensor) -> Tensor
             f, r = (f + cell["_Vf"] * c).sigmoid(), (r + cell["_Vr"] * c).sigmoid()
             c = f * c + (1 - f) * n
             h = r * c + (1 - r) * y
-        found.append(h)
-    return torch.stack(found)
+        outputs.append(h)
+    return torch.stack(outputs)
 
 
 def qrnn_layer(
@@ -123,9 +123,9 @@ def qrnn_layer(
     if wide:
         residual = o[1]
     z, f = z.tanh(), f.sigmoid() * (1 - zoneout)
-    c, found = torch.zeros(z.shape[1]), []
+    c, outputs = torch.zeros(z.shape[1]), []
     for t in range(len(x)):
         c = f[t] * z[t] + (1 - f[t]) * c
         h = o[0][t].sigmoid() * c if gate else c
-        found.append(h + (1 - o[0][t].sigmoid()) * residual[t] if highway else h)
-    return torch.stack(found)
+        outputs.append(h + (1 - o[0][t].sigmoid()) * residual[t] if highway else h)
+    return torch.stack(outputs)

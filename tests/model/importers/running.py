@@ -1,4 +1,4 @@
-"""`sruserve import` as a user runs it, and what the imported model computes."""
+"""Run `sruserve import` like a user, and compute with the imported model."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from sruserve.model.folder import Model, load_model
 
 
 def run_import(tmp_path: Path, tensors: Any, *arguments: str, **files: Any) -> Any:
-    """Run the command. tensors: what the checkpoint holds, or its bytes. files: JSON options."""
+    """Run the command. tensors: the checkpoint's content, or its bytes. files: JSON options."""
     weights = tmp_path / "weights.pt"
     if isinstance(tensors, bytes):
         weights.write_bytes(tensors)

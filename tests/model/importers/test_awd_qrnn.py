@@ -67,9 +67,9 @@ def test_the_lstm_model_is_a_stack_of_one_layer_lstms(tmp_path: Path, dropped: b
     [
         ({}, {"nhid": 8}, "nhid is 8; the weights say 9"),
         ({}, {"rnn_type": "LSTM"}, "rnn_type is LSTM; the weights say QRNN"),
-        ({"rnns.1.linear.module.weight_raw": torch.ones(27, 8)}, {}, "reads 8 numbers"),
-        ({"rnns.1.linear.module.weight_raw": torch.ones(27)}, {}, "misshapen"),
-        ({"decoder.weight": torch.ones(4)}, {}, "no matrix"),
+        ({"rnns.1.linear.module.weight_raw": torch.ones(27, 8)}, {}, "weight has 8 inputs"),
+        ({"rnns.1.linear.module.weight_raw": torch.ones(27)}, {}, "must be a matrix"),
+        ({"decoder.weight": torch.ones(4)}, {}, "must be a matrix"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -1,4 +1,4 @@
-"""What holds for checkpoints of every origin: formats, tasks, labels, vocabularies."""
+"""Checkpoints of every format: recognition, tasks, labels, vocabularies."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sruserve.model.folder import load_model
 from sruserve.model.importers.build import recognise
-from sruserve.model.importers.origins import ORIGINS
+from sruserve.model.importers.formats import FORMATS
 from tests.model.importers.running import imported, refused, run_import
 from tests.model.importers.scripts import CLASSIFIER, ENWIK8, WORDS, script_tensors
 
@@ -28,14 +28,14 @@ OTHER = {"conv.weight": torch.zeros(4, 4), "conv.bias": torch.zeros(4)}
 def test_names_of_no_known_origin_are_refused_unless_the_origin_is_said(tmp_path: Path) -> None:
     message = refused(tmp_path, OTHER, "encode", options={})
     assert "conv.weight, conv.bias" in message
-    assert "of no known origin" in message
-    assert all(name in message for name in ORIGINS)
+    assert "fit no known format" in message
+    assert all(name in message for name in FORMATS)
     said = ("--format", "sru")
     assert "no rnn_lst.* tensors" in refused(tmp_path, OTHER, "encode", *said, options={})
     assert "weight_c is missing" in refused(tmp_path, STACK, "encode", *said, options={})
 
 
-@pytest.mark.parametrize("name", ORIGINS)
+@pytest.mark.parametrize("name", FORMATS)
 def test_every_format_says_what_is_missing(tmp_path: Path, name: str) -> None:
     options = {"encoder": "doc_rnn", "window": 1}
     message = refused(tmp_path, OTHER, "encode", "--format", name, options=options)
@@ -47,13 +47,13 @@ def test_weights_of_a_run_that_diverged_are_refused(tmp_path: Path, place: str) 
     tensors = script_tensors("generate", ENWIK8)
     tensors[place] = tensors[place].clone()
     tensors[place].view(-1)[3] = torch.nan
-    assert "some of its numbers are NaN" in refused(tmp_path, tensors, "generate", options={})
+    assert "some numbers are NaN" in refused(tmp_path, tensors, "generate", options={})
 
 
 def test_a_format_that_does_not_exist_is_a_usage_error(tmp_path: Path) -> None:
     result = run_import(tmp_path, OTHER, "--task", "encode", "--format", "keras")
     assert result.exit_code == 2
-    assert "'keras' is none of" in " ".join(result.output.replace("\u2502", " ").split())
+    assert "'keras' is unknown" in " ".join(result.output.replace("\u2502", " ").split())
 
 
 @pytest.mark.parametrize(
@@ -93,8 +93,8 @@ def test_a_task_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     [
         ({"labels": ["a", "b"]}, "2 different labels for 3 classes"),
         ({"labels": "a"}, "list of strings"),
-        ({"vocab": ["a", "b"]}, "2 entries; the embedding has 4"),
-        ({"vocab": ["a", "b", "c", "c"]}, "different words"),
+        ({"vocab": ["a", "b"]}, "2 entries, but the embedding has 4"),
+        ({"vocab": ["a", "b", "c", "c"]}, "distinct words"),
     ],
 )
 def test_labels_and_vocabularies_that_do_not_fit_are_refused(
@@ -130,9 +130,9 @@ def tokenizer_json(**words: int) -> Any:
 @pytest.mark.parametrize(
     ("vocab", "message"),
     [
-        (tokenizer_json(**{"<oov>": 0, "a": 1}), "2 entries; the embedding has 4"),
+        (tokenizer_json(**{"<oov>": 0, "a": 1}), "2 entries, but the embedding has 4"),
         (tokenizer_json(**{"<oov>": 0, "a": 1, "b": 2, "c": 9}), "without gaps"),
-        ({"model": "none"}, "no tokenizer.json of use"),
+        ({"model": "none"}, "not a usable tokenizer.json"),
     ],
     ids=["too-small", "gap", "other-json"],
 )
@@ -150,8 +150,8 @@ def test_a_tokenizer_that_does_not_fit_is_refused_and_leaves_the_old_folder(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"embedding_layer.weight": torch.tensor(1.0)}, "embedding.weight is misshapen"),
-        ({"output_layer.weight": torch.tensor(1.0)}, "output.weight is misshapen"),
+        ({"embedding_layer.weight": torch.tensor(1.0)}, "embedding.weight has shape []"),
+        ({"output_layer.weight": torch.tensor(1.0)}, "output.weight has shape []"),
         ({"embedding_layer.weight": torch.zeros(0, 8)}, "vocab_size"),
         ({f"rnn.rnn_lst.{'9' * 4301}.bias": torch.zeros(24)}, "… is not expected"),
         ({"two\nlines \ud800": torch.zeros(2)}, r"two lines \ud800 is not expected"),
@@ -162,9 +162,9 @@ def test_odd_names_and_shapes_are_one_short_line(
     tmp_path: Path, change: dict[str, Tensor], message: str
 ) -> None:
     tensors = {**script_tensors("generate", ENWIK8), **change}
-    found = refused(tmp_path, tensors, "generate", options={})
-    assert message in found
-    assert len(found) < 400
+    refusal = refused(tmp_path, tensors, "generate", options={})
+    assert message in refusal
+    assert len(refusal) < 400
 
 
 def test_a_bidirectional_network_is_refused_as_a_generator(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_json_that_is_nested_too_deep_is_refused(tmp_path: Path, name: str) -> N
     deep.write_text("[" * 200_000 + "]" * 200_000)
     tensors = script_tensors("classify", CLASSIFIER)
     files: dict[str, Any] = {} if name == "options" else {"options": {}}
-    assert "no JSON of use" in refused(
+    assert "not valid JSON" in refused(
         tmp_path, tensors, "classify", f"--{name}", str(deep), **files
     )
 

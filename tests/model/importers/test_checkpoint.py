@@ -42,9 +42,9 @@ def refusal(path: Path) -> str:
     ],
 )
 def test_what_wraps_a_state_dict_is_taken_off(tmp_path: Path, wrap: Callable[[Any], Any]) -> None:
-    found = read_checkpoint(saved(tmp_path, wrap(TENSORS)))
-    assert found.keys() == TENSORS.keys()
-    assert all(torch.equal(found[name], TENSORS[name]) for name in TENSORS)
+    tensors = read_checkpoint(saved(tmp_path, wrap(TENSORS)))
+    assert tensors.keys() == TENSORS.keys()
+    assert all(torch.equal(tensors[name], TENSORS[name]) for name in TENSORS)
 
 
 def test_a_safetensors_file_is_read(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_safetensors_file_is_read(tmp_path: Path) -> None:
 
 
 class Payload:
-    """Unpickling this would leave a file behind."""
+    """Unpickling this would create a file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -82,10 +82,10 @@ def test_the_lines_in_the_refusal_of_a_whole_model_make_it_a_state_dict(
 ) -> None:
     path = saved(tmp_path, pickles()[kind])
     message = refusal(path)
-    first, _, rest = message.partition("wrote it: ")[2].partition("; ")
+    first, _, rest = message.partition("on the path: ")[2].partition("; ")
     second, _, other = rest.partition(" - or ")
     if kind == "list":
-        second = second.replace("saved.state_dict()", other.partition(" of a list")[0])
+        second = second.replace("saved.state_dict()", other.partition(" for a list")[0])
     target = tmp_path / "converted.pt"
     exec(f"{first}\n{second}".replace("'weights.pt'", repr(str(target))), {"torch": torch})
     assert read_checkpoint(target).keys() == {"weight", "bias"}
@@ -104,7 +104,7 @@ def test_an_archive_of_more_than_the_file_s_bytes_is_not_unpacked(
         if kind == "overlapping":  # one entry's bytes under a second name
             entry = max(target.infolist(), key=lambda entry: entry.file_size)
             target.filelist.append(entry)
-    assert "not written by torch.save" in refusal(bomb)
+    assert "torch.save did not write it" in refusal(bomb)
 
 
 @pytest.mark.parametrize("content", [b"", b"\x80\x04N.", b"not a checkpoint", b"PK\x03\x04"])
@@ -119,22 +119,22 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path, content: bytes)
         ([torch.ones(2)], "holds list, not a state dict"),
         ({}, "holds dict, not a state dict"),
         (torch.ones(2), "not a state dict"),
-        ({**TENSORS, "epoch": 3}, "epoch: not a tensor"),
-        ({**TENSORS, "n" * 9999: 3}, "…: not a tensor"),
+        ({**TENSORS, "epoch": 3}, "epoch is not a tensor"),
+        ({**TENSORS, "n" * 9999: 3}, "… is not a tensor"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_is_no_state_dict_is_named_shortly(tmp_path: Path, content: Any, message: str) -> None:
-    found = refusal(saved(tmp_path, content))
-    assert message in found
-    assert len(found) < 300 + len(str(tmp_path))
+    error = refusal(saved(tmp_path, content))
+    assert message in error
+    assert len(error) < 300 + len(str(tmp_path))
 
 
 def test_wrappers_in_wrappers_have_an_end(tmp_path: Path) -> None:
     content: dict[str, Any] = dict(TENSORS)
     for _ in range(50):
         content = {"model": content}
-    assert "model: not a tensor" in refusal(saved(tmp_path, content))
+    assert "model is not a tensor" in refusal(saved(tmp_path, content))
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -160,4 +160,4 @@ def test_tensors_that_are_not_dense_numbers_are_refused(tmp_path: Path, kind: st
 def test_numbers_of_four_bits_are_refused(tmp_path: Path) -> None:
     packed = torch.zeros(4, 1, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
     message = refused(tmp_path, {"weight_hh_l0": packed}, "encode")
-    assert "cannot be made float32" in message
+    assert "cannot be converted to float32" in message

@@ -40,20 +40,20 @@ def network(encoder_layers: int = LAYERS, concat: bool = True) -> dict[str, Tens
 
 
 def file(tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """As its model.py saves it."""
+    """A file as its model.py saves it."""
     optimizer = {"state": {0: {"step": 7}}, "param_groups": [{"lr": 0.002, "params": [0, 1]}]}
     state = {"network": tensors, "optimizer": optimizer, "updates": 7}
     return {"state_dict": state, "config": {"hidden_size": HIDDEN, "use_qemb": True}, "epoch": 3}
 
 
 def encoded(tensors: dict[str, Tensor], encoder: str, x: Tensor) -> list[Tensor]:
-    """Each layer's outputs. The scale is stored, and `SRUCell` uses it unless told not to."""
-    found = []
+    """Each layer's outputs. The scale is stored, and `SRUCell` uses it by default."""
+    outputs = []
     for i in range(LAYERS):
         own = [tensors[f"{encoder}.rnns.{i}.{name}"] for name in ("weight", "bias", "weight_c")]
         x = sru_layer(x, *own, scale=math.sqrt(3), directions=2)
-        found.append(x)
-    return found
+        outputs.append(x)
+    return outputs
 
 
 @pytest.mark.parametrize("encoder", INPUTS)
@@ -66,7 +66,7 @@ def test_each_encoder_is_imported_with_all_layers_or_the_last(
     x = random(8, INPUTS[encoder], seed=9)
     layers = encoded(tensors, encoder, x)
     agree(hidden(model, x), torch.cat(layers, 1) if concat else layers[-1])
-    assert not model.network.streams
+    assert not model.network.supports_streaming
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_each_encoder_is_imported_with_all_layers_or_the_last(
         (None, 'pass "encoder" in --options'),
         ({"encoder": "both"}, 'pass "encoder" in --options'),
         ({"encoder": "doc_rnn", "concat_layers": False}, "concat_layers is False; the weights say"),
-        ({"encoder": "doc_rnn", "surprise": 1}, "surprise is not expected"),
+        ({"encoder": "doc_rnn", "surprise": 1}, "surprise is unknown"),
     ],
     ids=str,
 )

@@ -1,4 +1,4 @@
-"""Checkpoints of the reference's scripts, and options that fit a stack or do not."""
+"""Checkpoints of the reference's scripts, and options that fit a stack or contradict it."""
 
 from pathlib import Path
 from typing import Any
@@ -144,7 +144,7 @@ def test_options_that_do_not_fit_are_refused(tmp_path: Path, options: Any, messa
         ({"encoder.rnn_lst.1.bias": None}, "rnn_lst.1.bias is missing"),
         ({"surprise": torch.zeros(2)}, "surprise is not expected"),
         ({"encoder.rnn_lst.1.weight": torch.zeros(12, 37)}, "[12, 37], not [12, 36]"),
-        ({"encoder.rnn_lst.0.bias": torch.zeros(3, 3)}, "misshapen"),
+        ({"encoder.rnn_lst.0.bias": torch.zeros(3, 3)}, "must be a vector"),
     ],
 )
 def test_missing_extra_and_misshapen_tensors_are_named(
@@ -210,15 +210,15 @@ def test_a_projection_that_only_some_layers_use_is_read_from_them(
         (bare(LAYER), {"layer_norm": True}, "layer_norm is True; the weights say False"),
         (bare(PROJECTED), {"projection_size": 9}, "is 9; the weights say 10"),
         (bare(PROJECTED), {"projection_size": -1}, "is -1; the weights say 10"),
-        (bare(PROJECTED), {"projection_size": 9, "n_proj": 10}, "with two values"),
-        (bare(LAYER), {"bidirectional": "no"}, "bidirectional must be true or false"),
+        (bare(PROJECTED), {"projection_size": 9, "n_proj": 10}, "are the same option but differ"),
+        (bare(LAYER), {"bidirectional": "no"}, "bidirectional is no; it must be true or false"),
         (
             {**bare(LAYER), "input_to_hidden.weight": torch.zeros(12, 5)},
             {"proj_input_to_hidden_first": False},
             "is False; the weights say True",
         ),
-        ({**bare(LAYER), "input_to_hidden.weight": torch.tensor(1.0)}, {}, "no matrix"),
-        ({**bare(LAYER), "rnn_lst.0.weight_proj": torch.tensor(1.0)}, {}, "no matrix"),
+        ({**bare(LAYER), "input_to_hidden.weight": torch.tensor(1.0)}, {}, "must be a matrix"),
+        ({**bare(LAYER), "rnn_lst.0.weight_proj": torch.tensor(1.0)}, {}, "must be a matrix"),
     ],
     ids=lambda value: "" if isinstance(value, dict) else value,
 )

@@ -138,12 +138,12 @@ def test_no_release_is_asked_for_where_all_agree(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"release": "1.0"}, "not one such as"),
-        ({"release": 2.1}, "not one such as"),
-        ({"release": "9" * 5000}, "not one such as"),
+        ({"release": "1.0"}, "it must be a version such as"),
+        ({"release": 2.1}, "it must be a version such as"),
+        ({"release": "9" * 5000}, "it must be a version such as"),
         ({"release": "3.0.0.dev6"}, "the weights are of 2.0.0 to 2.1.4"),
         ({"release": "2017"}, "the weights are of 2.0.0 to 2.1.4"),
-        ({"rescale": "maybe"}, "rescale must be true or false"),
+        ({"rescale": "maybe"}, "rescale is maybe; it must be true or false"),
         ({"rescale": True, "use_tanh": True, "use_relu": True}, "exclude each other"),
     ],
     ids=lambda value: "" if isinstance(value, dict) else value,
@@ -151,9 +151,9 @@ def test_no_release_is_asked_for_where_all_agree(tmp_path: Path) -> None:
 def test_a_release_or_option_that_cannot_be_is_refused(
     tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
-    found = refused(tmp_path, stack(layer(*SQUARE, 0, scale=1.5)), "encode", options=options)
-    assert message in found
-    assert len(found) < 400
+    refusal = refused(tmp_path, stack(layer(*SQUARE, 0, scale=1.5)), "encode", options=options)
+    assert message in refusal
+    assert len(refusal) < 400
 
 
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
@@ -180,7 +180,7 @@ def test_any_constructor_of_2_6_or_3_0_gives_the_cell_step_by_step(
     turned: bool,
     data: st.DataObject,
 ) -> None:
-    """turned: in the layout of 3.0, which projects wherever it is told to."""
+    """turned: in the layout of 3.0, which projects in every layer with the option."""
     directions, count = 2 if bidirectional else 1, data.draw(st.integers(1, 3))
     width = hidden_size * directions
     x = expected = random(data.draw(st.integers(1, 12)), inputs, seed=3)
@@ -316,4 +316,4 @@ def test_weights_of_no_floats_are_refused(tmp_path: Path, wrong: dict[str, Tenso
 
 def test_a_norm_that_is_one_number_is_refused(tmp_path: Path) -> None:
     own = layer(*SQUARE, 0) | {"layer_norm.weight": torch.tensor(1.0)}
-    assert "layer_norm.weight is misshapen" in refused(tmp_path, stack(own), "encode", options={})
+    assert "layer_norm.weight has shape" in refused(tmp_path, stack(own), "encode", options={})

@@ -1,4 +1,4 @@
-"""Checkpoints of torch.nn.LSTM, GRU and RNN: what names and shapes tell, and what is asked for."""
+"""Checkpoints of torch.nn.LSTM, GRU and RNN: names and shapes determine all but one option."""
 
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ NAMES = [("embedding", "rnn", "fc"), ("encoder", "rnn", "decoder"), ("word_emb",
 
 @st.composite
 def modules(draw: st.DrawFn) -> tuple[nn.RNNBase, dict[str, Any]]:
-    """A module, and what has to be said of it."""
+    """A module, and the options that it needs."""
     kind = draw(st.sampled_from(list(KINDS)))
     width = draw(st.integers(2, 20))
     options: dict[str, Any] = {
@@ -64,13 +64,13 @@ def test_names_and_shapes_tell_all_but_a_nonlinearity(
     module, untold = drawn
     tensors = {f"{prefix}{name}": t.detach() for name, t in module.state_dict().items()}
     assert recognises(tensors.keys())
-    found = read(tensors, untold or None, "encode")
-    assert found.rnn.family == type(module).__name__.lower()
+    imported = read(tensors, untold or None, "encode")
+    assert imported.rnn.family == type(module).__name__.lower()
     for name in ("input_size", "hidden_size", "num_layers", "bidirectional", "bias"):
-        assert getattr(found.rnn, name) == getattr(module, name)
-    assert getattr(found.rnn, "proj_size", 0) == module.proj_size
-    assert {k.removeprefix("rnn."): tuple(t.shape) for k, t in found.tensors.items()} == (
-        found.rnn.shapes()
+        assert getattr(imported.rnn, name) == getattr(module, name)
+    assert getattr(imported.rnn, "proj_size", 0) == module.proj_size
+    assert {k.removeprefix("rnn."): tuple(t.shape) for k, t in imported.tensors.items()} == (
+        imported.rnn.shapes()
     )
 
 
@@ -122,14 +122,14 @@ def test_what_cannot_be_told_is_asked_for_by_name(tmp_path: Path) -> None:
     [
         (LSTM, {"hidden_size": 5}, "hidden_size is 5; the weights say 4"),
         (LSTM, {"bidirectional": True}, "bidirectional is True; the weights say False"),
-        (LSTM, {"nonlinearity": "relu"}, "nonlinearity is not expected"),
+        (LSTM, {"nonlinearity": "relu"}, "nonlinearity is unknown"),
         (RNN, {"nonlinearity": "selu"}, "nonlinearity"),
-        ({**LSTM, "weight_hh_l0": torch.ones(10, 4)}, {}, "an LSTM has 4 times"),
+        ({**LSTM, "weight_hh_l0": torch.ones(10, 4)}, {}, "an LSTM has 4 rows per column"),
         ({k: t for k, t in LSTM.items() if k != "bias_hh_l0"}, {}, "bias_hh_l0 is missing"),
         ({k: t for k, t in LSTM.items() if k != "weight_ih_l0"}, {}, "weight_ih_l0 is missing"),
         ({**LSTM, "weight_ih_l2": torch.ones(16, 4)}, {}, "l1 is missing"),
         ({**LSTM, **{f"b.{k}": t for k, t in LSTM.items()}}, {}, "2 modules"),
-        ({**LSTM, "fc.weight": torch.ones(2, 4)}, {}, "fc.weight: no part"),
+        ({**LSTM, "fc.weight": torch.ones(2, 4)}, {}, "fc.weight: unexpected"),
         ({"fc.weight": torch.ones(2, 4)}, {}, "no weight_hh_l0"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -9,28 +9,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sruserve.model.folder import Model
+from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.engine import Engine
-from sruserve.server.engine.jobs import (
+from sruserve.server.engine.job import (
     Classified,
     Generated,
-    Item,
     Job,
-    Keep,
-    Kind,
+    JobKind,
     Result,
     Sampling,
     Scored,
+    SequenceInput,
     Snapshot,
+    StateOutput,
 )
-from sruserve.server.engine.lanes import Lane
-from sruserve.server.engine.limits import Limits
+from sruserve.server.engine.state_cache.copy_stream import CopyStream
 
 
 def same_state(left: Snapshot | None, right: Snapshot | None) -> bool:
     assert left is not None
     assert right is not None
     rows = bool(
-        np.array_equal(row_of(left), row_of(right)) and np.array_equal(left.answer, right.answer)
+        np.array_equal(row_of(left), row_of(right))
+        and np.array_equal(left.probabilities, right.probabilities)
     )
     return rows and all(
         getattr(left, name) == getattr(right, name)
@@ -90,10 +91,13 @@ class Driver:
     """A started engine; use it as a context manager."""
 
     def __init__(
-        self, model: Model, limits: Limits | None = None, lane: Lane | None = None
+        self,
+        model: Model,
+        limits: EngineConfig | None = None,
+        copy_stream: CopyStream | None = None,
     ) -> None:
         self.model, self.counts = model, Counts()
-        self.engine = Engine(model, limits or Limits(), self.counts, lane)
+        self.engine = Engine(model, limits or EngineConfig(), self.counts, copy_stream)
 
     def __enter__(self) -> "Driver":
         self.engine.start()
@@ -104,7 +108,7 @@ class Driver:
 
     async def until(self, true: Callable[[], bool]) -> None:
         """Wait for what the engine's thread will bring about; it has to, soon."""
-        for _ in range(1000):
+        for _ in range(12_000):
             if true():
                 return
             await asyncio.sleep(0.005)
@@ -117,7 +121,7 @@ class Driver:
     def zero_row(self) -> Any:
         return self.model.network.layout.allocate(1)[0].numpy()
 
-    def job(self, kind: Kind, items: Sequence[Item], **fields: Any) -> "Told":
+    def job(self, kind: JobKind, items: Sequence[SequenceInput], **fields: Any) -> "Told":
         return Told(self.engine, kind, items, **fields)
 
     async def generate(
@@ -127,28 +131,32 @@ class Driver:
         seed: int = 7,
         start: Snapshot | None = None,
         choice: int = 0,
-        keep: Keep = Keep.SNAPSHOT,
+        state_output: StateOutput = StateOutput.COPY,
         **sampling: Any,
     ) -> Generated:
         """One completion, told at once at the end, with its state."""
-        item = Item(self.ids(prompt), start, seed=seed, choice=choice)
+        item = SequenceInput(self.ids(prompt), start, seed=seed, choice=choice)
         wanted = Sampling(max_tokens=tokens, **sampling)
-        told = self.job(Kind.GENERATE, [item], sampling=wanted, keep=keep)
+        told = self.job(JobKind.GENERATE, [item], sampling=wanted, state_output=state_output)
         (result,) = (await told.results())[0]
         assert isinstance(result, Generated)
         return result
 
     async def score(
-        self, text: str, start: Snapshot | None = None, keep: Keep = Keep.SNAPSHOT
+        self, text: str, start: Snapshot | None = None, state_output: StateOutput = StateOutput.COPY
     ) -> Scored:
-        told = self.job(Kind.SCORE, [Item(self.ids(text), start)], keep=keep)
+        told = self.job(
+            JobKind.SCORE, [SequenceInput(self.ids(text), start)], state_output=state_output
+        )
         (result,) = (await told.results())[0]
         assert isinstance(result, Scored)
         return result
 
     async def classify(self, ids: Sequence[int], start: Snapshot | None = None) -> Classified:
-        item = Item(np.array(ids, np.int64), start)
-        (result,) = (await self.job(Kind.CLASSIFY, [item], keep=Keep.SNAPSHOT).results())[0]
+        item = SequenceInput(np.array(ids, np.int64), start)
+        (result,) = (
+            await self.job(JobKind.CLASSIFY, [item], state_output=StateOutput.COPY).results()
+        )[0]
         assert isinstance(result, Classified)
         return result
 
@@ -156,7 +164,9 @@ class Driver:
 class Told:
     """A submitted job and what was told of it."""
 
-    def __init__(self, engine: Engine, kind: Kind, items: Sequence[Item], **fields: Any) -> None:
+    def __init__(
+        self, engine: Engine, kind: JobKind, items: Sequence[SequenceInput], **fields: Any
+    ) -> None:
         loop = asyncio.get_running_loop()
         self.by_item: dict[int, list[Result]] = defaultdict(list)
         self.job = Job(

@@ -9,11 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sruserve.server.engine.jobs import Generated, Item, Keep, Kind, Sampling, Snapshot
-from sruserve.server.engine.limits import Limits
+from sruserve.server.engine.config import EngineConfig
+from sruserve.server.engine.job import (
+    Generated,
+    JobKind,
+    Sampling,
+    SequenceInput,
+    Snapshot,
+    StateOutput,
+)
 from sruserve.server.errors import Draining
 from tests.server.engine.driver import Driver, Told, same_state
-from tests.server.engine.hand_lane import HandLane
+from tests.server.engine.hand_copy_stream import HandCopyStream
 from tests.support import random_model
 
 
@@ -33,8 +40,10 @@ def lm(
 
 def streamed(driver: Driver, prompt: str, tokens: int, seed: int, **sampling: Any) -> Told:
     wanted = Sampling(max_tokens=tokens, **sampling)
-    item = Item(driver.ids(prompt), seed=seed)
-    return driver.job(Kind.GENERATE, [item], sampling=wanted, keep=Keep.SNAPSHOT, stream=True)
+    item = SequenceInput(driver.ids(prompt), seed=seed)
+    return driver.job(
+        JobKind.GENERATE, [item], sampling=wanted, state_output=StateOutput.COPY, stream=True
+    )
 
 
 def pieces(results: list[Any]) -> list[Generated]:
@@ -89,15 +98,17 @@ def test_an_interval_of_one_tells_a_state_with_every_character(lm: Driver) -> No
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("keep", [Keep.NOTHING, Keep.RESIDENT])
-def test_only_who_keeps_snapshots_gets_checkpoints(lm: Driver, keep: Keep) -> None:
+@pytest.mark.parametrize("state_output", [StateOutput.NONE, StateOutput.CACHED])
+def test_only_who_keeps_snapshots_gets_checkpoints(lm: Driver, state_output: StateOutput) -> None:
     async def run() -> None:
         wanted = Sampling(max_tokens=50, state_interval=1)
-        item = Item(lm.ids("ab"))
-        told = lm.job(Kind.GENERATE, [item], sampling=wanted, keep=keep, stream=True)
+        item = SequenceInput(lm.ids("ab"))
+        told = lm.job(
+            JobKind.GENERATE, [item], sampling=wanted, state_output=state_output, stream=True
+        )
         parts = pieces((await told.results())[0])
         assert all(part.state is None for part in parts[:-1])
-        if keep is Keep.RESIDENT:
+        if state_output is StateOutput.CACHED:
             state = parts[-1].state
             assert state is not None
             lm.engine.drop(state.row)  # type: ignore[arg-type]
@@ -111,18 +122,18 @@ def test_text_and_last_result_wait_for_a_checkpoint_that_is_on_its_way(
     tmp_path: Path, rows: int
 ) -> None:
     model = random_model(tmp_path / "lm")
-    lane = HandLane()
+    copy_stream = HandCopyStream()
 
     async def run(driver: Driver) -> None:
         whole = await asyncio.gather(asyncio.create_task(let_go()), driver.generate("ab", 60, 3))
-        lane.allowed = len(lane.copies)  # from here on nothing moves
+        copy_stream.allowed = len(copy_stream.copies)  # from here on nothing moves
         told = streamed(driver, "ab", 60, 3, state_interval=7)
         if rows > 2:
-            await driver.until(lambda: driver.engine.running == 1 and len(lane.copies) > 1)
+            await driver.until(lambda: driver.engine.running == 1 and len(copy_stream.copies) > 1)
             await asyncio.sleep(0.1)
             assert all(part.state is None for part in pieces(told.by_item[0]))
             assert len("".join(part.text for part in pieces(told.by_item[0]))) <= 7
-        lane.allowed = -1
+        copy_stream.allowed = -1
         parts = pieces((await told.results())[0])
         assert "".join(part.text for part in parts) == whole[1].text
         text, used = "", 0
@@ -135,29 +146,29 @@ def test_text_and_last_result_wait_for_a_checkpoint_that_is_on_its_way(
         await driver.until(lambda: driver.engine.rows == 0)
 
     async def let_go() -> None:
-        lane.allowed = -1
+        copy_stream.allowed = -1
 
-    limits = Limits(
+    limits = EngineConfig(
         state_pool_bytes=rows * model.network.layout.nbytes,
         burst=4,  # so that there is text between two checkpoints
         flush_ms=0,
         flush_max_ms=0,
     )
-    with Driver(model, limits, lane) as driver:
+    with Driver(model, limits, copy_stream) as driver:
         asyncio.run(run(driver))
 
 
 def test_a_checkpoint_that_cannot_be_copied_costs_only_itself(tmp_path: Path) -> None:
-    lane = HandLane(allowed=-1)
+    copy_stream = HandCopyStream(allowed=-1)
 
     async def run(driver: Driver) -> None:
         whole = await driver.generate("ab", 60, 3)
-        lane.refuse = RuntimeError("no memory")
+        copy_stream.refuse = RuntimeError("no memory")
         parts = pieces((await streamed(driver, "ab", 60, 3, state_interval=20).results())[0])
         assert "".join(part.text for part in parts) == whole.text
         assert same_state(parts[-1].state, whole.state)
 
-    with Driver(random_model(tmp_path / "lm"), lane=lane) as driver:
+    with Driver(random_model(tmp_path / "lm"), copy_stream=copy_stream) as driver:
         asyncio.run(run(driver))
 
 
@@ -169,16 +180,18 @@ def test_what_runs_at_the_end_of_a_drain_is_handed_back_with_its_state(
     many = 10**6
 
     async def run() -> tuple[str, int, Snapshot]:
-        with Driver(model, lane=HandLane(allowed=-1) if staged else None) as driver:
+        with Driver(model, copy_stream=HandCopyStream(allowed=-1) if staged else None) as driver:
             kept = streamed(driver, "ab", many, 3)
             quiet = driver.job(
-                Kind.GENERATE,
-                [Item(driver.ids("ab"), seed=3, choice=choice) for choice in range(3)],
+                JobKind.GENERATE,
+                [SequenceInput(driver.ids("ab"), seed=3, choice=choice) for choice in range(3)],
                 sampling=Sampling(max_tokens=many),
-                keep=Keep.SNAPSHOT,
+                state_output=StateOutput.COPY,
             )
             lost = driver.job(
-                Kind.GENERATE, [Item(driver.ids("ab"))], sampling=Sampling(max_tokens=many)
+                JobKind.GENERATE,
+                [SequenceInput(driver.ids("ab"))],
+                sampling=Sampling(max_tokens=many),
             )
             await driver.until(lambda: bool(kept.by_item))
             await asyncio.to_thread(driver.engine.stop, 0.1)

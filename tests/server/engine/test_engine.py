@@ -17,13 +17,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sruserve.model.network import Network
-from sruserve.server.engine.alphabet import Alphabet
-from sruserve.server.engine.constraint import Constraint
-from sruserve.server.engine.jobs import Classified, Generated, Item, Keep, Kind, Sampling, Snapshot
-from sruserve.server.engine.limits import Limits
-from sruserve.server.engine.scheduler import Scheduler
-from sruserve.server.engine.spelling import Spelling
-from sruserve.server.engine.streams import Stream
+from sruserve.server.engine.config import EngineConfig
+from sruserve.server.engine.constrained.byte_vocabulary import ByteVocabulary
+from sruserve.server.engine.constrained.constraint import Constraint
+from sruserve.server.engine.constrained.state import ConstraintState
+from sruserve.server.engine.job import (
+    Classified,
+    Generated,
+    JobKind,
+    Sampling,
+    SequenceInput,
+    Snapshot,
+    StateOutput,
+)
+from sruserve.server.engine.scheduling.scheduler import Scheduler
+from sruserve.server.engine.sequence import ActiveSequence
+from sruserve.server.engine.settle import Settler
 from sruserve.server.errors import (
     DeadlineExceeded,
     Draining,
@@ -43,7 +52,7 @@ def lm(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Driver]:
     model = random_model(tmp_path_factory.mktemp("lm") / "lm", dtype=request.param)
-    with Driver(model, Limits(max_batch_tokens=256)) as driver:
+    with Driver(model, EngineConfig(max_batch_tokens=256)) as driver:
         yield driver
         assert driver.engine.rows == 0, "a row leaked"
 
@@ -78,8 +87,8 @@ def test_a_completion_that_decodes_holds_neither_its_prompt_nor_its_first_state(
         ids, row = lm.ids(", or not"), row_of(start).copy()
         began = weakref.ref(ids), weakref.ref(row)
         told = lm.job(
-            Kind.GENERATE,
-            [Item(ids, replace(start, row=row))],
+            JobKind.GENERATE,
+            [SequenceInput(ids, replace(start, row=row))],
             sampling=Sampling(max_tokens=10**6),
             stream=True,
         )
@@ -151,51 +160,56 @@ def test_all_of_a_completion_comes_in_whole_bursts(tmp_path: Path) -> None:
     async def run(driver: Driver) -> None:
         await driver.generate("To be", 1 + 10 * 16)
 
-    with Driver(random_model(tmp_path / "lm"), Limits(burst=16)) as driver:
+    with Driver(random_model(tmp_path / "lm"), EngineConfig(burst=16)) as driver:
         asyncio.run(run(driver))
         assert driver.counts.calls["step"] == 1 + 10
 
 
-def test_a_grammar_that_begins_cuts_no_burst_of_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    may_begin = threading.Event()
-    monkeypatch.setattr(Spelling, "ready", lambda *_: may_begin.is_set())
+@pytest.fixture
+def may_begin(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set it to let grammars begin."""
+    event = threading.Event()
+    monkeypatch.setattr(ConstraintState, "ready", lambda *_: event.is_set())
+    return event
 
+
+async def constrained(driver: Driver) -> "asyncio.Task[Generated]":
+    """A completion with a grammar, which the engine has accepted."""
+    constraint = Constraint.regex("[a-z]{9}", ByteVocabulary.of(driver.model.codec))
+    task = asyncio.create_task(driver.generate("a", 9, constraint=constraint))
+    while not driver.engine.running:
+        await asyncio.sleep(0.001)
+    return task
+
+
+def test_a_grammar_that_begins_cuts_no_burst_of_others(
+    tmp_path: Path, may_begin: threading.Event
+) -> None:
     async def run(driver: Driver) -> None:
-        constraint = Constraint.regex("[a-z]{9}", Alphabet.of(driver.model.codec))
-        constrained = asyncio.create_task(driver.generate("a", 9, constraint=constraint))
-        while not driver.engine.running:
-            await asyncio.sleep(0.001)
+        other = await constrained(driver)
         await driver.generate("To be", 1 + 10 * 16)
         assert driver.counts.calls["step"] == 1 + 10
         may_begin.set()
-        await constrained
+        await other
 
-    with Driver(random_model(tmp_path / "lm"), Limits(burst=16)) as driver:
+    with Driver(random_model(tmp_path / "lm"), EngineConfig(burst=16)) as driver:
         asyncio.run(run(driver))
 
 
 def test_a_grammar_that_is_ready_ends_the_burst_of_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, may_begin: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    may_begin = threading.Event()
-    monkeypatch.setattr(Spelling, "ready", lambda *_: may_begin.is_set())
-
     async def run(driver: Driver) -> None:
-        constraint = Constraint.regex("[a-z]{9}", Alphabet.of(driver.model.codec))
-        constrained = asyncio.create_task(driver.generate("a", 9, constraint=constraint))
-        while not driver.engine.running:
-            await asyncio.sleep(0.001)
+        other = await constrained(driver)
         with monkeypatch.context() as patch:
-            patch.setattr(Scheduler, "_open_begun", lambda _: None)  # it looked before
-            assert not driver.engine._scheduler.contended
+            patch.setattr(Scheduler, "_enqueue_if_begun", lambda *_: None)  # it looked before
+            assert not driver.engine._scheduler.has_waiting
             may_begin.set()
-            assert driver.engine._scheduler.contended
-        await constrained
-        assert not driver.engine._scheduler.contended
+            assert driver.engine._scheduler.has_waiting
+        await other
+        assert not driver.engine._scheduler.has_waiting
 
-    with Driver(random_model(tmp_path / "lm"), Limits(burst=16)) as driver:
+    with Driver(random_model(tmp_path / "lm"), EngineConfig(burst=16)) as driver:
         asyncio.run(run(driver))
 
 
@@ -215,6 +229,56 @@ def test_a_stop_string_inside_a_burst_leaves_the_state_right_behind_it(
         assert same_state(rest.state, whole.state)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("most", [4096, 32])
+def test_texts_that_end_inside_a_burst_are_taken_back_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    settled: list[list[int]] = []  # the rows of each forward pass while a step is settled
+    settle, hidden = Settler.settle, Network.hidden
+    settling = False
+
+    def noted(*given: Any) -> None:
+        nonlocal settling
+        settling = True
+        settled.append([])
+        settle(*given)
+        settling = False
+
+    def counted(network: Network, inputs: torch.Tensor, *given: Any) -> torch.Tensor:
+        if settling:
+            settled[-1].append(len(inputs))
+        return hidden(network, inputs, *given)
+
+    monkeypatch.setattr(Settler, "settle", noted)
+    monkeypatch.setattr(Network, "hidden", counted)
+    stop = tuple("etaoinshr")
+
+    async def run(lm: Driver) -> None:
+        alone = [await lm.generate("To be", 48, choice=i, stop=stop) for i in range(24)]
+        one_by_one = lm.counts.calls["replayed"]
+        settled.clear()
+        items = [SequenceInput(lm.ids("To be"), seed=7, choice=i) for i in range(24)]
+        told = lm.job(
+            JobKind.GENERATE,
+            items,
+            sampling=Sampling(max_tokens=48, stop=stop),
+            state_output=StateOutput.COPY,
+        )
+        for i, (made,) in (await told.results()).items():
+            assert isinstance(made, Generated)
+            assert made.text == alone[i].text
+            assert same_state(made.state, alone[i].state)
+        passes = [rows for rows in settled if rows]
+        assert 0 < 2 * sum(map(len, passes)) <= lm.counts.calls["replayed"] - one_by_one
+        for rows in passes:
+            assert max(rows) <= most
+            assert all(first + then > most for first, then in pairwise(rows))
+        assert lm.engine.rows == 0
+
+    with Driver(random_model(tmp_path / "lm"), EngineConfig(max_batch_tokens=most)) as lm:
+        asyncio.run(run(lm))
 
 
 @settings(max_examples=15)
@@ -239,13 +303,13 @@ def test_a_stop_string_across_two_requests_stops_as_in_one(
 
 def test_text_is_told_as_it_comes_and_once(lm: Driver) -> None:
     async def run() -> None:
-        item = Item(lm.ids("Hello"), seed=3)
+        item = SequenceInput(lm.ids("Hello"), seed=3)
         told = lm.job(
-            Kind.GENERATE,
+            JobKind.GENERATE,
             [item],
             sampling=Sampling(max_tokens=1000),
             stream=True,
-            keep=Keep.SNAPSHOT,
+            state_output=StateOutput.COPY,
         )
         parts = (await told.results())[0]
         whole = await lm.generate("Hello", 1000, seed=3)
@@ -312,8 +376,8 @@ def test_a_token_that_is_no_text_alone_is_told_as_its_bytes(tmp_path: Path) -> N
 
 def test_a_withdrawn_job_stops_and_frees_its_rows(lm: Driver) -> None:
     async def run() -> None:
-        item = Item(lm.ids("Hello"))
-        told = lm.job(Kind.GENERATE, [item], sampling=Sampling(max_tokens=10**6), stream=True)
+        item = SequenceInput(lm.ids("Hello"))
+        told = lm.job(JobKind.GENERATE, [item], sampling=Sampling(max_tokens=10**6), stream=True)
         while not told.by_item:
             await asyncio.sleep(0.01)
         assert lm.counts.tiers == {"pool": (1, lm.model.network.layout.nbytes)}
@@ -357,15 +421,15 @@ def test_a_failure_in_settling_ends_its_jobs_and_leaves_no_row(
 ) -> None:
     async def run() -> None:
         before = await lm.generate("Hello", 40)
-        settle, failures = Stream.write, iter([False, False, True])
+        settle, failures = ActiveSequence.write, iter([False, False, True])
 
-        def broken(stream: Stream, *told: Any) -> Any:
+        def broken(stream: ActiveSequence, *told: Any) -> Any:
             if next(failures, False):
                 raise RuntimeError("no memory")
             return settle(stream, *told)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Stream, "write", broken)
+            patch.setattr(ActiveSequence, "write", broken)
             results = await asyncio.gather(
                 *(lm.generate("Hello", 40) for _ in range(4)), return_exceptions=True
             )
@@ -389,7 +453,7 @@ def test_a_model_that_does_not_run_is_told_at_the_start(
 
 def test_no_stream_reads_what_another_left_in_its_row(tmp_path: Path) -> None:
     model = random_model(tmp_path / "lm")
-    limits = Limits(state_pool_bytes=4 * model.network.layout.nbytes)
+    limits = EngineConfig(state_pool_bytes=4 * model.network.layout.nbytes)
 
     async def run(driver: Driver) -> None:
         first = await driver.score(TEXT)
@@ -408,7 +472,7 @@ def test_no_stream_reads_what_another_left_in_its_row(tmp_path: Path) -> None:
 
 def test_more_streams_than_rows_wait_their_turn(tmp_path: Path) -> None:
     model = random_model(tmp_path / "lm")
-    limits = Limits(state_pool_bytes=7 * model.network.layout.nbytes)
+    limits = EngineConfig(state_pool_bytes=7 * model.network.layout.nbytes)
 
     async def run(driver: Driver) -> None:
         alone = await driver.generate("Hello", 40)
@@ -425,7 +489,10 @@ def test_long_inputs_do_not_stall_decodes(tmp_path: Path) -> None:
 
     async def run(driver: Driver) -> None:
         told = driver.job(
-            Kind.GENERATE, [Item(driver.ids("Hi"))], sampling=Sampling(max_tokens=400), stream=True
+            JobKind.GENERATE,
+            [SequenceInput(driver.ids("Hi"))],
+            sampling=Sampling(max_tokens=400),
+            stream=True,
         )
         while not told.by_item:
             await asyncio.sleep(0.001)
@@ -434,7 +501,7 @@ def test_long_inputs_do_not_stall_decodes(tmp_path: Path) -> None:
         assert max(driver.counts.tokens) <= 512 // 8 + 16
         await told.results()
 
-    with Driver(model, Limits(max_batch_tokens=512)) as driver:
+    with Driver(model, EngineConfig(max_batch_tokens=512)) as driver:
         asyncio.run(run(driver))
 
 
@@ -442,19 +509,19 @@ def test_a_full_queue_refuses_at_once_and_goes_on(tmp_path: Path) -> None:
     model = random_model(tmp_path / "lm")
 
     async def run(driver: Driver) -> None:
-        items = [Item(driver.ids(TEXT))] * 10
-        jobs = [driver.job(Kind.SCORE, items, cost=10) for _ in range(3)]
+        items = [SequenceInput(driver.ids(TEXT))] * 10
+        jobs = [driver.job(JobKind.SCORE, items, input_bytes=10) for _ in range(3)]
         with pytest.raises(Overloaded):
-            driver.job(Kind.SCORE, items, cost=10)
+            driver.job(JobKind.SCORE, items, input_bytes=10)
         for told in jobs:
             assert len(await told.results()) == 10
         assert driver.engine.waiting == 0
         await driver.score("Hello")
-        driver.job(Kind.SCORE, items, cost=90)
+        driver.job(JobKind.SCORE, items, input_bytes=90)
         with pytest.raises(Overloaded):
-            driver.job(Kind.SCORE, items, cost=20)
+            driver.job(JobKind.SCORE, items, input_bytes=20)
 
-    with Driver(model, Limits(max_queue_requests=3, max_queue_bytes=100)) as driver:
+    with Driver(model, EngineConfig(max_queue_requests=3, max_queue_bytes=100)) as driver:
         asyncio.run(run(driver))
 
 
@@ -462,7 +529,7 @@ def test_a_job_that_waits_past_its_deadline_is_dropped(tmp_path: Path) -> None:
     model = random_model(tmp_path / "lm")
 
     async def run(driver: Driver) -> None:
-        late = driver.job(Kind.SCORE, [Item(driver.ids("Hello"))], deadline=1e-9)
+        late = driver.job(JobKind.SCORE, [SequenceInput(driver.ids("Hello"))], deadline=1e-9)
         with pytest.raises(DeadlineExceeded):
             await late.results()
         assert driver.engine.waiting == 0
@@ -476,7 +543,9 @@ def test_a_stopping_engine_finishes_its_work_and_takes_no_more(tmp_path: Path) -
         with Driver(random_model(tmp_path / "lm")) as driver:
             running = asyncio.create_task(driver.generate("Hello", 300))
             endless = driver.job(
-                Kind.GENERATE, [Item(driver.ids("Hi"))], sampling=Sampling(max_tokens=10**7)
+                JobKind.GENERATE,
+                [SequenceInput(driver.ids("Hi"))],
+                sampling=Sampling(max_tokens=10**7),
             )
             await asyncio.sleep(0.05)
             await asyncio.to_thread(driver.engine.stop, 5)
@@ -491,10 +560,10 @@ def test_a_stopping_engine_finishes_its_work_and_takes_no_more(tmp_path: Path) -
 
 def test_a_stop_in_the_middle_of_a_long_input_ends_its_job(tmp_path: Path) -> None:
     async def run() -> None:
-        with Driver(random_model(tmp_path / "lm"), Limits(max_batch_tokens=64)) as driver:
-            items = [Item(driver.ids(TEXT * 100))] * 3
-            jobs = [driver.job(Kind.SCORE, items) for _ in range(3)]
-            await asyncio.sleep(0.05)
+        with Driver(random_model(tmp_path / "lm"), EngineConfig(max_batch_tokens=64)) as driver:
+            items = [SequenceInput(driver.ids(TEXT * 90))] * 3
+            jobs = [driver.job(JobKind.SCORE, items) for _ in range(3)]
+            await driver.until(lambda: driver.engine.running > 0)
             await asyncio.to_thread(driver.engine.stop, 0.0)
             for told in jobs:
                 with pytest.raises(Draining):
@@ -514,7 +583,7 @@ def test_jobs_that_are_submitted_while_the_engine_stops_all_get_an_outcome(
             outcomes = []
             while not stopping.done():
                 with contextlib.suppress(Draining):
-                    outcomes.append(driver.job(Kind.SCORE, [Item(driver.ids("Hello"))]))
+                    outcomes.append(driver.job(JobKind.SCORE, [SequenceInput(driver.ids("Hello"))]))
                 await asyncio.sleep(0)
             for told in outcomes:
                 with contextlib.suppress(Draining):
@@ -565,8 +634,10 @@ def test_a_job_that_cannot_be_prepared_fails_alone(
     lm: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def run() -> None:
-        bad = Item(np.zeros((2, 2, 2), np.int64)[:, :0], start=Snapshot(lm.zero_row(), pending=3))
-        failed = lm.job(Kind.SCORE, [bad])
+        bad = SequenceInput(
+            np.zeros((2, 2, 2), np.int64)[:, :0], start=Snapshot(lm.zero_row(), pending=3)
+        )
+        failed = lm.job(JobKind.SCORE, [bad])
         good = await lm.generate("Hello", 20)
         with pytest.raises(EngineFailure):
             await failed.results()
@@ -595,8 +666,8 @@ def test_a_classifier_gives_each_item_what_it_gets_alone(tmp_path: Path) -> None
     inputs = [pick.integers(0, 50, pick.integers(1, 40)).tolist() for _ in range(200)]
 
     async def run(driver: Driver) -> None:
-        items = [Item(np.array(ids, np.int64)) for ids in inputs]
-        together = await driver.job(Kind.CLASSIFY, items).results()
+        items = [SequenceInput(np.array(ids, np.int64)) for ids in inputs]
+        together = await driver.job(JobKind.CLASSIFY, items).results()
         for index, ids in enumerate(inputs):
             alone = await driver.classify(ids)
             (result,) = together[index]
@@ -614,7 +685,7 @@ def test_a_classifier_gives_each_item_what_it_gets_alone(tmp_path: Path) -> None
             assert (last.probabilities == alone.probabilities).all()
             assert same_state(last.state, alone.state)
 
-    with Driver(model, Limits(max_batch_tokens=512)) as driver:
+    with Driver(model, EngineConfig(max_batch_tokens=512)) as driver:
         asyncio.run(run(driver))
 
 
@@ -627,7 +698,7 @@ def test_a_bidirectional_classifier_takes_whole_inputs_only(tmp_path: Path) -> N
         with pytest.raises(InputTooLong):
             await driver.classify([1] * 65)
 
-    with Driver(model, Limits(max_batch_tokens=64)) as driver:
+    with Driver(model, EngineConfig(max_batch_tokens=64)) as driver:
         asyncio.run(run(driver))
 
 
@@ -637,20 +708,20 @@ def test_a_device_that_is_dead_ends_its_engine_so_that_probes_fail(
     submitted = threading.Event()
 
     def fault(*_: Any) -> None:
-        submitted.wait(20)
+        submitted.wait(60)
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     async def run(driver: Driver) -> None:
         await driver.score("It was")
         monkeypatch.setattr(Network, "hidden", fault)
-        monkeypatch.setattr("sruserve.server.engine.engine.is_dead", lambda device: True)
-        jobs = [driver.job(Kind.SCORE, [Item(driver.ids("It was"))]) for _ in range(3)]
+        monkeypatch.setattr("sruserve.server.engine.engine.is_lost", lambda device: True)
+        jobs = [driver.job(JobKind.SCORE, [SequenceInput(driver.ids("It was"))]) for _ in range(3)]
         submitted.set()
         found = await asyncio.gather(*(job.results() for job in jobs), return_exceptions=True)
         assert all(isinstance(each, EngineFailure) for each in found), found
         await driver.until(lambda: not driver.engine.alive)
         with pytest.raises(Draining):
-            driver.job(Kind.SCORE, [Item(driver.ids("It was"))])
+            driver.job(JobKind.SCORE, [SequenceInput(driver.ids("It was"))])
 
     with Driver(random_model(tmp_path / "m")) as driver:
         asyncio.run(run(driver))
@@ -659,7 +730,7 @@ def test_a_device_that_is_dead_ends_its_engine_so_that_probes_fail(
 def test_a_request_without_inputs_is_refused(tmp_path: Path) -> None:
     async def run(driver: Driver) -> None:
         with pytest.raises(EmptyInput):
-            driver.job(Kind.SCORE, [])
+            driver.job(JobKind.SCORE, [])
 
     with Driver(random_model(tmp_path / "m")) as driver:
         asyncio.run(run(driver))

@@ -1,7 +1,7 @@
 """Running out of memory is a refusal of what was too large; everybody else goes on."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -9,15 +9,17 @@ import torch
 
 from sruserve.model.folder import Model
 from sruserve.model.network import Network
-from sruserve.server.engine import scheduler, states
-from sruserve.server.engine.jobs import Generated, Item, Keep, Kind, Sampling
-from sruserve.server.engine.limits import Limits
-from sruserve.server.engine.pool import StatePool
-from sruserve.server.engine.residents import Residents
-from sruserve.server.engine.step import Stepper
+from sruserve.server.engine.config import EngineConfig
+from sruserve.server.engine.job import Generated, JobKind, Sampling, SequenceInput, StateOutput
+from sruserve.server.engine.model_runner import ModelRunner
+from sruserve.server.engine.output_reader import StepResult
+from sruserve.server.engine.scheduling import scheduler
+from sruserve.server.engine.state_cache import manager as states
+from sruserve.server.engine.state_cache.cache import StateCache
+from sruserve.server.engine.state_cache.pool import StatePool
 from sruserve.server.errors import OutOfDeviceMemory
 from tests.server.engine.driver import Driver, same_state
-from tests.server.engine.hand_lane import HandLane
+from tests.server.engine.hand_copy_stream import HandCopyStream
 from tests.support import random_model
 
 TEXT = "It was the best of times, it was the worst of times. " * 4
@@ -78,8 +80,12 @@ def test_what_has_no_room_even_alone_is_refused_alone(
         expected = await driver.generate("To be", 30)
         with monkeypatch.context() as patch:
             patch.setattr(Network, "hidden", room_for(100, 80, error))
-            items = [Item(driver.ids(TEXT)), Item(driver.ids("short")), Item(driver.ids(TEXT))]
-            large = driver.job(Kind.SCORE, items, keep=Keep.SNAPSHOT)
+            items = [
+                SequenceInput(driver.ids(TEXT)),
+                SequenceInput(driver.ids("short")),
+                SequenceInput(driver.ids(TEXT)),
+            ]
+            large = driver.job(JobKind.SCORE, items, state_output=StateOutput.COPY)
             small = [driver.generate("To be", 30) for _ in range(3)]
             for made in await asyncio.gather(*small):
                 assert same_state(made.state, expected.state)
@@ -104,22 +110,24 @@ def test_no_memory_beside_the_steps_refuses_that_job_and_the_next_one_works(
         expected = await driver.score(TEXT, start)
         sampling = Sampling(max_tokens=10**6)
         running = driver.job(
-            Kind.GENERATE, [Item(driver.ids("Hi"))], sampling=sampling, stream=True
+            JobKind.GENERATE, [SequenceInput(driver.ids("Hi"))], sampling=sampling, stream=True
         )
         await driver.until(lambda: len(running.by_item[0]) > 0)
-        keep = Keep.SNAPSHOT
+        state_output = StateOutput.COPY
         with monkeypatch.context() as patch:
             if place == "streams":
-                patch.setattr(scheduler, "streams_of", broken)
+                patch.setattr(scheduler, "sequences_of", broken)
             elif place == "rows":
-                patch.setattr(states.States, "_give_rows", broken)
+                patch.setattr(states.StateManager, "_assign_rows", broken)
             elif place == "keep":
-                keep = Keep.RESIDENT
-                patch.setattr(Residents, "keep", broken)
+                state_output = StateOutput.CACHED
+                patch.setattr(StateCache, "insert", broken)
             else:
-                patch.setattr(HandLane, "run", broken)
+                patch.setattr(HandCopyStream, "run", broken)
             given = None if place == "take" else start
-            failing = driver.job(Kind.SCORE, [Item(driver.ids(TEXT), given)], keep=keep)
+            failing = driver.job(
+                JobKind.SCORE, [SequenceInput(driver.ids(TEXT), given)], state_output=state_output
+            )
             with pytest.raises(OutOfDeviceMemory):
                 await failing.results()
         assert same_state((await driver.score(TEXT, start)).state, expected.state)
@@ -127,10 +135,10 @@ def test_no_memory_beside_the_steps_refuses_that_job_and_the_next_one_works(
         await driver.until(lambda: len(running.by_item[0]) > before)
         running.job.done.cancel()
         await driver.until(lambda: not driver.engine.rows)
-        assert driver.engine._states.residents._promised == 0
+        assert driver.engine._states.cache._reserved == 0
 
-    lane = HandLane(-1)
-    with Driver(model, lane=lane) as driver:
+    copy_stream = HandCopyStream(-1)
+    with Driver(model, copy_stream=copy_stream) as driver:
         asyncio.run(run(driver))
 
 
@@ -150,7 +158,7 @@ def test_no_memory_for_clearing_rows_is_taken_as_no_memory_for_the_step(
         for scored in await asyncio.gather(*(driver.score(TEXT) for _ in range(5))):
             assert same_state(scored.state, expected.state)
 
-    with Driver(model, Limits(max_batch_tokens=2048)) as driver:
+    with Driver(model, EngineConfig(max_batch_tokens=2048)) as driver:
         asyncio.run(run(driver))
 
 
@@ -160,18 +168,67 @@ def test_a_state_that_cannot_be_taken_back_to_a_stop_ends_its_request_alone(
     def replay(*_: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(Stepper, "replay", replay)
+    monkeypatch.setattr(ModelRunner, "replay", replay)
 
     async def run(driver: Driver) -> None:
         whole = await driver.generate("Hi", 30)
         stop = whole.text[9]
-        rest = [driver.generate("Hi", 30, keep=Keep.NOTHING) for _ in range(4)]
+        rest = [driver.generate("Hi", 30, state_output=StateOutput.NONE) for _ in range(4)]
         stopped = driver.generate("Hi", 30, stop=(stop,))
         found = await asyncio.gather(stopped, *rest, return_exceptions=True)
         assert isinstance(found[0], OutOfDeviceMemory)
         for each in found[1:]:
             assert isinstance(each, Generated), each
             assert each.text == whole.text
+        assert driver.engine.rows == 0
+
+    with Driver(model) as driver:
+        asyncio.run(run(driver))
+
+
+def test_states_that_cannot_be_taken_back_together_are_taken_back_in_parts(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replay, tried, broken = ModelRunner.replay, [], -1
+
+    def narrow(runner: ModelRunner, replays: Sequence[tuple[StepResult, int]]) -> None:
+        tried.append(len(replays))
+        if len(replays) > 2 or any(r.sequence.index == broken for r, _ in replays):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        replay(runner, replays)
+
+    async def run(driver: Driver) -> None:
+        nonlocal broken
+        whole = await driver.generate("Hi", 30)
+        stop = whole.text[9]
+        alone = await driver.generate("Hi", 30, stop=(stop,))
+        monkeypatch.setattr(ModelRunner, "replay", narrow)
+        items = [SequenceInput(driver.ids("Hi"), seed=7) for _ in range(5)]
+        job, other = (
+            driver.job(
+                JobKind.GENERATE,
+                of,
+                sampling=Sampling(max_tokens=30, stop=(stop,)),
+                state_output=StateOutput.COPY,
+            )
+            for of in (items, items)
+        )
+        for told in (job, other):
+            for (made,) in (await told.results()).values():
+                assert isinstance(made, Generated)
+                assert same_state(made.state, alone.state)
+        assert max(tried) > 2
+        broken = 4
+        job = driver.job(
+            JobKind.GENERATE,
+            items,
+            sampling=Sampling(max_tokens=30, stop=(stop,)),
+            state_output=StateOutput.COPY,
+        )
+        single = driver.generate("Hi", 30, stop=(stop,))
+        with pytest.raises(OutOfDeviceMemory):
+            await job.results()
+        assert same_state((await single).state, alone.state)
         assert driver.engine.rows == 0
 
     with Driver(model) as driver:

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from sruserve.model.state import StateLayout
-from sruserve.server.engine.moves import Moves
-from sruserve.server.engine.pool import HostRows, StatePool
-from sruserve.server.engine.residents import Resident, Residents, ResidentsFull
-from sruserve.server.metrics import EngineMetrics, render
-from tests.server.engine.hand_lane import HandLane
+from sruserve.server.engine.state_cache.cache import CachedState, CacheFull, StateCache
+from sruserve.server.engine.state_cache.pool import HostRows, StatePool
+from sruserve.server.engine.state_cache.transfers import TransferQueue
+from sruserve.server.metrics.metrics import EngineMetrics, render
+from tests.server.engine.hand_copy_stream import HandCopyStream
 
 
 class Tiers:
@@ -16,16 +16,16 @@ class Tiers:
 
     def __init__(self) -> None:
         self.pool = StatePool(10, StateLayout([("c", (3,))]))
-        self.lane = HandLane()
-        self.moves = Moves(self.pool, self.lane)
+        self.lane = HandCopyStream()
+        self.moves = TransferQueue(self.pool, self.lane)
         self.host = HostRows(10, 3, self.lane.allocate)
-        self.residents = Residents(self.pool, self.moves, self.host, 2)
+        self.residents = StateCache(self.pool, self.moves, self.host, 2)
 
-    def keep(self, count: int) -> list[Resident]:
-        self.residents.promise(count)
+    def keep(self, count: int) -> list[CachedState]:
+        self.residents.reserve(count)
         rows = self.pool.acquire(count)
         self.pool.rows[rows] = torch.arange(float(count)).unsqueeze(1).expand(-1, 3)
-        return [self.residents.keep(row) for row in rows]
+        return [self.residents.insert(row) for row in rows]
 
     def arrive(self) -> None:
         self.lane.allowed = -1
@@ -37,16 +37,16 @@ def tiers() -> Tiers:
     return Tiers()
 
 
-def on_host(residents: list[Resident]) -> list[int]:
-    return [i for i, resident in enumerate(residents) if resident.row < 0]
+def on_host(cache_entries: list[CachedState]) -> list[int]:
+    return [i for i, cached in enumerate(cache_entries) if cached.row < 0]
 
 
 def test_the_least_recently_used_go_first(tiers: Tiers) -> None:
     kept = tiers.keep(6)
     for used in (1, 0):
-        tiers.residents.read(kept[used])
-        tiers.residents.unread(kept[used])
-    tiers.residents.spill(4)
+        tiers.residents.pin(kept[used])
+        tiers.residents.unpin(kept[used])
+    tiers.residents.offload(4)
     tiers.arrive()
     assert on_host(kept) == [2, 3, 4, 5]
     assert (tiers.residents.on_device, tiers.residents.on_host) == (2, 4)
@@ -54,9 +54,9 @@ def test_the_least_recently_used_go_first(tiers: Tiers) -> None:
 
 def test_a_state_that_is_about_to_be_read_stays(tiers: Tiers) -> None:
     kept = tiers.keep(6)
-    for resident in kept[:5]:
-        tiers.residents.read(resident)
-    tiers.residents.spill(1)
+    for cached in kept[:5]:
+        tiers.residents.pin(cached)
+    tiers.residents.offload(1)
     tiers.arrive()
     assert on_host(kept) == [5]
 
@@ -65,9 +65,9 @@ def test_a_state_that_is_read_while_it_leaves_stays_and_one_that_is_dropped_is_f
     tiers: Tiers,
 ) -> None:
     kept = tiers.keep(4)
-    tiers.residents.spill(4)
-    tiers.residents.read(kept[1])
-    tiers.residents.drop(kept[2])
+    tiers.residents.offload(4)
+    tiers.residents.pin(kept[1])
+    tiers.residents.free(kept[2])
     assert (len(tiers.pool), tiers.residents.on_device) == (4, 4)
     tiers.arrive()
     assert on_host(kept) == [0, 2, 3]
@@ -78,8 +78,8 @@ def test_a_state_that_is_read_while_it_leaves_stays_and_one_that_is_dropped_is_f
 
 def test_what_is_on_its_way_is_not_sent_twice(tiers: Tiers) -> None:
     tiers.keep(8)
-    tiers.residents.spill(3)
-    tiers.residents.spill(3)
+    tiers.residents.offload(3)
+    tiers.residents.offload(3)
     tiers.arrive()
     assert tiers.residents.on_host == 3
 
@@ -88,36 +88,36 @@ def test_what_is_on_its_way_is_not_sent_twice(tiers: Tiers) -> None:
 def test_a_state_that_could_not_leave_is_still_there(tiers: Tiers, when: str) -> None:
     kept = tiers.keep(4)
     setattr(tiers.lane, when, RuntimeError("a broken bus"))
-    tiers.residents.spill(4)
+    tiers.residents.offload(4)
     tiers.arrive()
     assert on_host(kept) == []
     assert (tiers.residents.on_device, len(tiers.host)) == (4, 0)
-    tiers.residents.spill(4)
+    tiers.residents.offload(4)
     tiers.arrive()
     assert on_host(kept) == [0, 1, 2, 3]
 
 
 def test_a_state_comes_back_as_it_left_and_stays_while_it_is_copied(tiers: Tiers) -> None:
     kept = tiers.keep(5)
-    tiers.residents.spill(5)
+    tiers.residents.offload(5)
     tiers.arrive()
     tiers.lane.allowed = len(tiers.lane.copies)
     rows = tiers.pool.acquire(2)
-    move = tiers.residents.fetch(kept[3:], rows)
-    for resident in kept:
-        tiers.residents.drop(resident)
-    assert (move.done(), len(tiers.host)) == (False, 2)
+    transfer = tiers.residents.load(kept[3:], rows)
+    for cached in kept:
+        tiers.residents.free(cached)
+    assert (transfer.done(), len(tiers.host)) == (False, 2)
     tiers.arrive()
     assert tiers.pool.rows[rows].tolist() == [[3.0] * 3, [4.0] * 3]
     assert len(tiers.host) == 0
 
 
 def test_no_more_is_promised_than_both_tiers_can_hold(tiers: Tiers) -> None:
-    tiers.residents.promise(18)
-    with pytest.raises(ResidentsFull):
-        tiers.residents.promise(1)
-    tiers.residents.forgo(1)
-    tiers.residents.promise(1)
+    tiers.residents.reserve(18)
+    with pytest.raises(CacheFull):
+        tiers.residents.reserve(1)
+    tiers.residents.unreserve(1)
+    tiers.residents.reserve(1)
 
 
 def test_every_tier_has_series_of_its_own() -> None:

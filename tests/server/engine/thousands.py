@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from sruserve.model.folder import Model
-from sruserve.server.engine.jobs import Classified, Item, Keep, Kind
-from sruserve.server.engine.limits import Limits
+from sruserve.server.engine.config import EngineConfig
+from sruserve.server.engine.job import Classified, JobKind, SequenceInput, StateOutput
 from tests.server.engine.driver import Driver
 
 CLASSIFIER: dict[str, Any] = {"task": "classify", "vocab_size": 50, "input_size": 8}
@@ -35,8 +35,10 @@ def continue_all(model: Model, count: int, memory: Callable[[], int]) -> None:
         """Continue the streams of `order` by a token each; their old states are dropped."""
         for at in range(0, len(order), _AT_ONCE):
             ids = order[at : at + _AT_ONCE].tolist()
-            items = [Item(inputs[i], states[i]) for i in ids]
-            results = await driver.job(Kind.CLASSIFY, items, keep=Keep.RESIDENT).results()
+            items = [SequenceInput(inputs[i], states[i]) for i in ids]
+            results = await driver.job(
+                JobKind.CLASSIFY, items, state_output=StateOutput.CACHED
+            ).results()
             for index, i in enumerate(ids):
                 (result,) = results[index]
                 assert isinstance(result, Classified)
@@ -47,22 +49,22 @@ def continue_all(model: Model, count: int, memory: Callable[[], int]) -> None:
                     answers[i] = result.probabilities
 
     async def run(driver: Driver) -> None:
-        residents = driver.engine._states.residents
+        cache_entries = driver.engine._states.cache
         await advance(driver, np.arange(count), first)
-        assert residents.on_host > count - _DEVICE_ROWS - _AT_ONCE
+        assert cache_entries.on_host > count - _DEVICE_ROWS - _AT_ONCE
         await advance(driver, pick.permutation(again), second, check=True)
         before = memory()
         await advance(driver, pick.permutation(again)[: count // 20], first)
         assert memory() < before + _GROWTH
-        assert residents.on_device + residents.on_host == count
-        items = [Item(np.concatenate((first[i], second[i]))) for i in sample]
-        whole = await driver.job(Kind.CLASSIFY, items).results()
+        assert cache_entries.on_device + cache_entries.on_host == count
+        items = [SequenceInput(np.concatenate((first[i], second[i]))) for i in sample]
+        whole = await driver.job(JobKind.CLASSIFY, items).results()
         for index, i in enumerate(sample):
             (result,) = whole[index]
             assert isinstance(result, Classified)
             assert np.array_equal(answers[i], result.probabilities)  # type: ignore[arg-type]
 
     row = model.network.layout.nbytes
-    limits = Limits(state_pool_bytes=_DEVICE_ROWS * row, state_host_bytes=count * row)
+    limits = EngineConfig(state_pool_bytes=_DEVICE_ROWS * row, state_host_bytes=count * row)
     with Driver(model, limits) as driver:
         asyncio.run(run(driver))

@@ -25,7 +25,7 @@ class RawClient:
         self.ended: dict[int, bytes] = {}
         self.settings: dict[int, int] = {}
         self.closed = False
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=60)
         self._windows = {0: _WINDOW_BYTES}
         self._next, self._initial, self._read = 1, _WINDOW_BYTES, b""
         hello = _frame(_SETTINGS, 0, 0, struct.pack(">HI", _INITIAL_WINDOW, window))
@@ -73,7 +73,7 @@ class RawClient:
         """Take what a call has to say."""
         self._socket.sendall(_frame(_WINDOW, 0, call, struct.pack(">I", _WINDOW_BYTES)))
 
-    def until(self, condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    def until(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
         """Read what the server sends until a condition holds."""
         deadline = time.monotonic() + seconds
         while not condition():

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from sruserve.server.api.kserve import choosing
-from sruserve.server.api.kserve.choosing import choose_outputs, reply_numbers
-from sruserve.server.api.kserve.datatypes import number_tensor
-from sruserve.server.api.kserve.messages import RequestedOutput, Tensor
+from sruserve.server.kserve import choosing
+from sruserve.server.kserve.choosing import choose_outputs, reply_numbers
+from sruserve.server.kserve.datatypes import number_tensor
+from sruserve.server.kserve.messages import RequestedOutput, Tensor
 from tests.server.conftest import Serve
 from tests.server.kserve.conftest import grpc_address
 

@@ -110,7 +110,7 @@ def test_sequences_share_a_stream_of_responses(
                     sequence_start=begin == 0,
                     sequence_end=begin + 12 >= len(TEXT),
                 )
-        told = [answers.get(timeout=20) for _ in range(0, len(TEXT), 12) for _ in sequences]
+        told = [answers.get(timeout=60) for _ in range(0, len(TEXT), 12) for _ in sequences]
         own.stop_stream()
     assert [error for _, error in told if error] == []
     for result, _ in told[-len(sequences) :]:
@@ -140,7 +140,7 @@ def infer(channel: grpc.Channel, request: Any, **given: Any) -> Any:
     """Send a message, or the bytes of one, as it is."""
     data = request if isinstance(request, bytes) else request.SerializeToString()
     call = channel.unary_unary(INFER, None, proto.ModelInferResponse.FromString)
-    return call(data, timeout=20, **given)
+    return call(data, timeout=60, **given)
 
 
 def tensor(name: str, datatype: str, shape: list[int], **contents: Any) -> Any:
@@ -190,7 +190,7 @@ def test_bytes_that_are_no_message_are_the_clients_fault(
 ) -> None:
     call = channel.unary_unary(f"/inference.GRPCInferenceService/{method}")
     with pytest.raises(grpc.RpcError) as caught:
-        call(b"\xff\xff\xff\xff", timeout=20)
+        call(b"\xff\xff\xff\xff", timeout=60)
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
@@ -205,7 +205,7 @@ def test_no_bytes_are_the_servers_fault(channel: grpc.Channel, data: st.DataObje
     for _ in range(data.draw(st.integers(1, 4))):
         message[data.draw(st.integers(0, len(message) - 1))] = data.draw(st.integers(0, 255))
     call = channel.unary_unary(INFER, None, proto.ModelInferResponse.FromString)
-    outcome = call.future(bytes(message[data.draw(st.integers(0, 9)) :]), timeout=20)
+    outcome = call.future(bytes(message[data.draw(st.integers(0, 9)) :]), timeout=60)
     faults = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND)
     assert outcome.code() in (grpc.StatusCode.OK, *faults)
 
@@ -227,7 +227,7 @@ def test_infer_in_the_background_and_many_at_a_time(rpc: Any) -> None:
             lambda result, error: results.put((result, error)),
         )
     for _ in range(50):
-        result, error = results.get(timeout=20)
+        result, error = results.get(timeout=60)
         assert error is None
         np.testing.assert_array_equal(result.as_numpy("scores"), expected)
 
@@ -246,11 +246,11 @@ def test_a_stream_answers_in_order_and_goes_on_after_an_error(
             own.async_stream_infer("question", [texts(triton, "text", word)], request_id=str(i))
             own.async_stream_infer("absent", [texts(triton, "text", word)], request_id="?")
         for i, scores in enumerate(expected):
-            result, error = answers.get(timeout=20)
+            result, error = answers.get(timeout=60)
             assert error is None
             assert result.get_response().id == str(i)
             np.testing.assert_array_equal(result.as_numpy("scores"), scores)
-            _, error = answers.get(timeout=20)
+            _, error = answers.get(timeout=60)
             assert "unknown model" in str(error)
         own.stop_stream()
 

@@ -12,9 +12,9 @@ import tritonclient.grpc as triton
 from grpc._cython import cygrpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from sruserve.server import grpc_core
-from sruserve.server.api.kserve.grpc_service import SERVICE
 from sruserve.server.app import Application
+from sruserve.server.kserve.grpc import core as grpc_core
+from sruserve.server.kserve.grpc.service import SERVICE
 from sruserve.server.pulse import Pulse
 from tests.server import conftest
 from tests.server.conftest import Serve
@@ -87,7 +87,7 @@ def test_a_method_that_does_not_exist_is_not_implemented(
 ) -> None:
     del grpc_server
     with pytest.raises(grpc.RpcError) as caught:
-        channel.unary_unary(path)(b"", timeout=20)
+        channel.unary_unary(path)(b"", timeout=60)
     assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
     assert caught.value.details() == TOLD
 

@@ -14,17 +14,18 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tritonclient.grpc import service_pb2 as proto
 from tritonclient.utils import InferenceServerException
 
-from sruserve.server import connections, grpc_server
-from sruserve.server.api.kserve import grpc_probes
-from sruserve.server.api.kserve.grpc_call import RpcEndpoint
-from sruserve.server.api.kserve.grpc_calls import Calls
-from sruserve.server.api.kserve.grpc_service import SERVICE as NAME
 from sruserve.server.app import Application
+from sruserve.server.http import connections
+from sruserve.server.kserve.grpc import probes as grpc_probes
+from sruserve.server.kserve.grpc import server as grpc_server
+from sruserve.server.kserve.grpc.call import GrpcEndpoint
+from sruserve.server.kserve.grpc.calls import ConcurrentCallLimit
+from sruserve.server.kserve.grpc.service import SERVICE as NAME
 from tests.server.conftest import Serve
+from tests.server.http.test_clients_that_leave import until
 from tests.server.kserve.conftest import grpc_address
 from tests.server.kserve.raw_http2 import MAX_CONCURRENT_STREAMS, RawClient, message, unfinished
 from tests.server.kserve.test_grpc import INFER, inputs_of
-from tests.server.test_clients_that_leave import until
 
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 CHECK, WATCH = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
@@ -32,7 +33,7 @@ LIVE, READY = (f"/inference.GRPCInferenceService/Server{name}" for name in ("Liv
 ACME, LABS = "acme-key-123", "labs-key-123"
 LONG = 1 << 20  # the longest message
 READS = 4  # of as long messages at a time: so many go into the queue
-LATE = "the request was not complete in time: it may take {} seconds"
+LATE = "the request was too slow: it may take {} seconds; send it faster"
 UNREAD = 64 << 10  # bytes of a message that may wait unread
 LIMITS: dict[str, Any] = {
     "grpc_port": 0,
@@ -115,7 +116,7 @@ def test_a_connection_that_is_full_of_probes_keeps_nobody_elses_waiting(
         for call in [raw.call(CHECK) for _ in range(50)]:
             raw.send(call, unfinished(LONG))
         health = health_pb2_grpc.HealthStub(channel)
-        status = health.Check(health_pb2.HealthCheckRequest(), timeout=20).status
+        status = health.Check(health_pb2.HealthCheckRequest(), timeout=60).status
     assert status == health_pb2.HealthCheckResponse.SERVING
     raw.until(lambda: len(raw.ended) == 50)
     refused = [end for end in raw.ended.values() if b"too many probes" in end]
@@ -133,7 +134,7 @@ def test_a_probe_waits_for_none_of_the_silent_ones_of_any_number_of_connections(
         with grpc.insecure_channel(grpc_address(running[1])) as channel:
             for _ in range(20):
                 health = health_pb2_grpc.HealthStub(channel)
-                status = health.Check(health_pb2.HealthCheckRequest(), timeout=20).status
+                status = health.Check(health_pb2.HealthCheckRequest(), timeout=60).status
                 assert status == health_pb2.HealthCheckResponse.SERVING
 
 
@@ -173,7 +174,7 @@ def stream(running: tuple[httpx.Client, Application], key: str = "") -> list[Any
     with grpc.insecure_channel(grpc_address(running[1])) as channel:
         call = channel.stream_stream(STREAM, None, proto.ModelStreamInferResponse.FromString)
         metadata = (("authorization", f"Bearer {key}"),)
-        return list(call(iter(2 * (question(),)), metadata=metadata, timeout=20))
+        return list(call(iter(2 * (question(),)), metadata=metadata, timeout=60))
 
 
 def question() -> bytes:
@@ -257,8 +258,8 @@ def test_an_idle_stream_keeps_nothing_of_its_last_message(
 
     async def serve(stream: Idle) -> None:
         lifecycle = keyless[1].lifecycle
-        calls = Calls(keyless[1].settings, lifecycle)
-        await calls.stream(RpcEndpoint(STREAM, lifecycle.tenants), answer)(None, stream)
+        calls = ConcurrentCallLimit(keyless[1].settings, lifecycle)
+        await calls.stream(GrpcEndpoint(STREAM, lifecycle.tenants), answer)(None, stream)
 
     asyncio.run(serve(stream := Idle()))
     assert (stream.reads, stream.freed) == (2, 1)
@@ -382,7 +383,7 @@ def test_a_probes_message_is_short(raw: RawClient, method: str) -> None:
     for call, data in zip(calls, (short, long), strict=True):
         raw.send(call, message(data), end=True)
     raw.until(lambda: calls[1] in raw.ended)
-    assert b"a probe's message may have 1024 bytes" in raw.ended[calls[1]]
+    assert b"a probe's message may have at most 1024 bytes" in raw.ended[calls[1]]
     if method != WATCH:
         raw.until(lambda: calls[0] in raw.ended)
     assert b"bytes" not in raw.ended.get(calls[0], b"")
@@ -408,7 +409,7 @@ def test_a_watch_parses_its_message_once(
     request, serving = health_pb2.HealthCheckRequest(service=NAME), health_pb2.HealthCheckResponse
     lifecycle = keyed[1].lifecycle
     with grpc.insecure_channel(grpc_address(keyed[1])) as channel:
-        watch = health_pb2_grpc.HealthStub(channel).Watch(request, timeout=20)
+        watch = health_pb2_grpc.HealthStub(channel).Watch(request, timeout=60)
         assert next(watch).status == serving.SERVING
         lifecycle.draining = True
         try:

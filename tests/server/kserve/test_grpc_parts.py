@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as proto
 
-from sruserve.server.api.kserve.grpc_messages import read_request
-from sruserve.server.api.kserve.grpc_parts import MOST_FIELDS, check_fields
 from sruserve.server.errors import InputTooLong
+from sruserve.server.kserve.grpc.codec import read_request
+from sruserve.server.kserve.grpc.parts import MOST_FIELDS, check_fields
 from tests.server.kserve.test_grpc import infer
 
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
@@ -113,5 +113,5 @@ def test_a_client_is_told(channel: grpc.Channel, part: bytes) -> None:
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert "fields and numbers" in str(caught.value.details())
     stream = channel.stream_stream(STREAM, None, proto.ModelStreamInferResponse.FromString)
-    replies: list[Any] = list(stream(iter([message, message]), timeout=20))
+    replies: list[Any] = list(stream(iter([message, message]), timeout=60))
     assert ["fields and numbers" in reply.error_message for reply in replies] == [True, True]

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sruserve.server.api.kserve.grpc_probes import Watched
-from sruserve.server.api.kserve.grpc_reading import Turns, YieldingReads
 from sruserve.server.errors import TooManyAtOnce
+from sruserve.server.kserve.grpc.probes import Watched
+from sruserve.server.kserve.grpc.reading import Turns, YieldingReads
 
 
 async def settle() -> None:
@@ -68,7 +68,7 @@ def test_no_place_is_lost_with_those_who_leave(leave: list[bool]) -> None:
                 turns.give_back()
         await settle()
         assert taken == leave.count(False)
-        await asyncio.wait_for(turns.take("another"), 5)
+        await asyncio.wait_for(turns.take("another"), 60)
 
     asyncio.run(run())
 
@@ -183,7 +183,7 @@ def test_one_look_serves_all_watchers_and_a_change_wakes_them() -> None:
         assert looks <= 52  # one in each millisecond
         assert woken == 0
         value = False
-        await asyncio.wait_for(asyncio.gather(*watchers), 10)
+        await asyncio.wait_for(asyncio.gather(*watchers), 60)
         await asyncio.sleep(0.05)
         before = looks
         await asyncio.sleep(0.05)
@@ -205,12 +205,12 @@ def test_a_look_that_fails_wakes_its_watchers_and_the_next_one_looks_again() -> 
 
         watched = Watched(look, seconds=0.001)
         with watched.watching() as change:
-            await asyncio.wait_for(change.wait(), 10)
+            await asyncio.wait_for(change.wait(), 60)
         with pytest.raises(OSError, match="no look"), watched.watching():
             pass
         with watched.watching() as change:
             value = False
-            await asyncio.wait_for(change.wait(), 10)
+            await asyncio.wait_for(change.wait(), 60)
         await asyncio.sleep(0.05)
         before = looks
         await asyncio.sleep(0.05)

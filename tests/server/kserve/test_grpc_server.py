@@ -16,13 +16,13 @@ import tritonclient.grpc as triton
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
-from sruserve.server.api.kserve.grpc_service import SERVICE as NAME
 from sruserve.server.app import Application
+from sruserve.server.kserve.grpc.service import SERVICE as NAME
 from tests.server.conftest import Serve
+from tests.server.http.test_clients_that_leave import until
 from tests.server.kserve.conftest import grpc_address
 from tests.server.kserve.support import connected
 from tests.server.kserve.test_grpc import INFER, inputs_of, texts
-from tests.server.test_clients_that_leave import until
 from tests.server.test_running import ended, serving, start
 
 FULL, TOO_MANY = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -103,8 +103,8 @@ def test_health_is_told_once_and_watched(
     stub = health_pb2_grpc.HealthStub(channel)
     for service in ("", "inference.GRPCInferenceService"):
         request = health_pb2.HealthCheckRequest(service=service)
-        assert stub.Check(request, timeout=20).status == serving.SERVING
-    watch = stub.Watch(health_pb2.HealthCheckRequest(), timeout=20)
+        assert stub.Check(request, timeout=60).status == serving.SERVING
+    watch = stub.Watch(health_pb2.HealthCheckRequest(), timeout=60)
     assert next(watch).status == serving.SERVING
     lifecycle = grpc_server[1].lifecycle
     lifecycle.draining = True
@@ -116,7 +116,7 @@ def test_health_is_told_once_and_watched(
     assert next(watch).status == serving.SERVING
     watch.cancel()
     with pytest.raises(grpc.RpcError) as caught:
-        stub.Check(health_pb2.HealthCheckRequest(service="other"), timeout=20)
+        stub.Check(health_pb2.HealthCheckRequest(service="other"), timeout=60)
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 

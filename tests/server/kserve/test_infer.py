@@ -12,8 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tritonclient.utils import InferenceServerException
 
-from sruserve.server.api.kserve import generate
-from sruserve.server.offload import off_loop
 from tests.server.conftest import LABELS, WORDS
 from tests.server.kserve.support import address, connected, refused, tensor, texts, told, v1
 
@@ -193,23 +191,6 @@ def test_generators_complete_prompts(client: httpx.Client) -> None:
     assert told(ids, "output_ids") == same["token_ids"]
 
 
-def test_a_long_completion_is_read_at_its_cost_until_its_client_leaves(
-    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reads: list[tuple[bytes, Any]] = []
-
-    async def watched(long: bool, work: Any, body: bytes, **more: Any) -> Any:
-        reads.append((body, more))
-        return await off_loop(long, work, body, **more)
-
-    monkeypatch.setattr(generate, "off_loop", watched)
-    with connected(client) as connection:
-        connection.infer("characters", [texts("How far", name="text_input")])
-    ((body, more),) = reads
-    assert more["cost"] == len(body)
-    assert more["caller"] is not None
-
-
 def test_a_state_token_continues_a_text(client: httpx.Client) -> None:
     options: dict[str, Any] = {"max_tokens": 12, "seed": 5}
     begin = texts("How far", name="text_input")
@@ -261,7 +242,7 @@ def test_errors_are_triton_s(client: httpx.Client) -> None:
         ("question", [texts("a")], {"parameters": {"temperature": 1.0}}, 400,
          "unknown parameter 'temperature'"),
         ("question", [texts("a")], {"priority": 101}, 400, "'priority' must be from 1"),
-        ("question", [texts(" ")], {}, 400, "holds nothing to read"),
+        ("question", [texts(" ")], {}, 400, "has nothing to read"),
         ("characters", [texts("a", name="text_input")], {"parameters": {"top_p": 2.0}}, 400,
          "'top_p'"),
     ]  # fmt: skip

@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from sruserve.server.api.call import Call
-from sruserve.server.api.catalogue import Catalogue
-from sruserve.server.api.completion_request import CompletionRequest
-from sruserve.server.api.kserve import sequences
-from sruserve.server.api.kserve.messages import InferRequest, InferResponse
-from sruserve.server.api.kserve.parameters import Sequence
-from sruserve.server.api.kserve.sequences import Sequences, _Step
-from sruserve.server.api.limits import InputLimits
-from sruserve.server.api.served import Served
 from sruserve.server.errors import InvalidRequest, StoreUnavailable, StreamUnknown
+from sruserve.server.http.call import HttpCall
+from sruserve.server.kserve import sequences
+from sruserve.server.kserve.messages import InferRequest, InferResponse
+from sruserve.server.kserve.parameters import Sequence
+from sruserve.server.kserve.sequences import Sequences, _Step
+from sruserve.server.repository.catalogue import Catalogue
+from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.streams.service import Streams
-from sruserve.server.streams.view import StreamView
+from sruserve.server.streams.step_view import StreamView
+from sruserve.server.tasks.completion_request import CompletionRequest
+from sruserve.server.tasks.limits import InputLimits
 from tests.server.streams.conftest import redis_port, start_redis  # noqa: F401
 from tests.server.streams.test_service import Run, run, settled, write  # noqa: F401
 
@@ -31,7 +31,7 @@ async def nothing(*_: Any) -> Any:
 
 def starting(
     streams: Streams,
-    served: Served,
+    served: ServedModel,
     work: Work = write,
     number: int | None = None,
     content: bytes = b"a",
@@ -201,7 +201,7 @@ def test_a_stored_response_counts_while_it_is_read(
         return b"a" * 8 * 9000
 
     async def test(streams: Streams, catalogue: Catalogue) -> None:
-        caller: Any = Call({"headers": []}, nothing, nothing)
+        caller: Any = HttpCall({"headers": []}, nothing, nothing)
         sequence = Sequence("7", start=False, end=False, step=1)
         asked = InferRequest("characters", "", "a", [], [], {})
         body = CompletionRequest(model="characters", prompt="a")

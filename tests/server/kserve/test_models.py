@@ -13,8 +13,8 @@ from tritonclient.utils import InferenceServerException
 from sruserve import __version__
 from sruserve.server.app import Application
 from tests.server.conftest import LABELS, Serve
+from tests.server.http.test_clients_that_leave import connect, until
 from tests.server.kserve.support import connected, refused, tensor, texts
-from tests.server.test_clients_that_leave import connect, until
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_shapes_have_a_batch_dimension_where_the_configuration_has_batches(
     for mine, theirs in ((told["inputs"], config["input"]), (told["outputs"], config["output"])):
         assert [each["name"] for each in mine] == [each["name"] for each in theirs]
         assert [each["shape"] for each in mine] == [[*batch, *each["dims"]] for each in theirs]
-    streams = application.lifecycle.catalogue[model].model.network.streams
+    streams = application.lifecycle.catalogue[model].model.network.supports_streaming
     assert ("sequence_batching" in config) == streams
 
 

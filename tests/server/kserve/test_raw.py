@@ -71,7 +71,7 @@ def test_nested_and_flat_data_are_the_same(client: httpx.Client) -> None:
     mixed = post(client, json.dumps(header(data=[["who"], "is it"], shape=[2, 1])).encode())
     assert "mixes lists and values" in error(mixed)
     more = post(client, json.dumps(header(data=[["who"], ["is it"], []], shape=[2, 1])).encode())
-    assert "so 2 elements, and 3 were sent" in error(more)
+    assert "of 2 elements, but 3 elements were sent" in error(more)
 
 
 def test_a_binary_reply_has_its_tensors_in_the_order_of_its_json(client: httpx.Client) -> None:
@@ -97,7 +97,7 @@ def test_a_body_without_json_is_the_only_input(client: httpx.Client) -> None:
     (result,) = client.post("/v1/classify", json=body).json()["results"]
     assert scores(reply) == list(result["scores"].values())
     short = client.post("/v2/models/sensor/infer", content=b"12345", headers={LENGTH: "0"})
-    assert "multiples of 32" in error(short)
+    assert "a multiple of 32 bytes" in error(short)
 
 
 def test_every_truncation_of_a_binary_body_is_refused(client: httpx.Client) -> None:
@@ -125,20 +125,20 @@ def test_junk_is_never_more_than_a_mistake(client: httpx.Client, junk: bytes, le
         ({}, "'inputs' is missing"),
         ({"inputs": []}, "expected 1 inputs but got 0 inputs for model 'question'"),
         ({"inputs": [{"name": "text"}]}, "missing"),
-        (header(data=["a"], shape=[2, 1]), "has the shape [2,1], so 2 elements, and 1 were sent"),
+        (header(data=["a"], shape=[2, 1]), "of 2 elements, but 1 elements were sent"),
         (header(data=["a"], shape=[-1, 1]), "greater than or equal to 0"),
-        (header(data=["a"], shape=[2**62] * 16), "and 1 were sent"),
+        (header(data=["a"], shape=[2**62] * 16), "too many elements, but 1 elements were sent"),
         (header(data=["a"], shape=[1] * 17), "at most 16 items"),
         (header(data=["a"], shape=[1, "1"]), "integer"),
         (header(data=[1]), "not of data-type BYTES"),
         (header(data=[None]), "not of data-type BYTES"),
         (header(data="a"), "must be a valid array"),
-        (header(data=[]), "so 1 elements, and 0 were sent"),
+        (header(data=[]), "of 1 elements, but 0 elements were sent"),
         (header(data=[], shape=[0, 1]), "batch-size must be <= 1024"),
         (header(), "needs either 'data' or 'binary_data_size'"),
-        (header(data=["a"], parameters={"binary_data_size": 9}), "goes beyond the body"),
-        (header(data=["a"], parameters={"binary_data_size": -1}), "goes beyond the body"),
-        (header(data=["a"], parameters={"binary_data_size": "1"}), "goes beyond the body"),
+        (header(data=["a"], parameters={"binary_data_size": 9}), "exceeds the body"),
+        (header(data=["a"], parameters={"binary_data_size": -1}), "exceeds the body"),
+        (header(data=["a"], parameters={"binary_data_size": "1"}), "exceeds the body"),
         (header(data=["a"], parameters={"shared_memory_region": "x"}), "in shared memory"),
         (header(data=["a"], datatype="STRING"), "unknown data-type 'STRING'"),
         (header(data=[1], datatype="INT64"), "data-type is 'INT64', but model 'question' expects"),
@@ -146,7 +146,7 @@ def test_junk_is_never_more_than_a_mistake(client: httpx.Client, junk: bytes, le
         (header(data=[1.5], datatype="INT64"), "not of data-type INT64"),
         (header(data=[True], datatype="FP32"), "not of data-type FP32"),
         ({"inputs": header(data=["a"])["inputs"] * 2}, "expected 1 inputs but got 2"),
-        (header(data=["a"]) | {"outputs": [{"name": "label"}] * 2}, "asked for twice"),
+        (header(data=["a"]) | {"outputs": [{"name": "label"}] * 2}, "requested twice"),
         (header(data=["a"]) | {"outputs": [
             {"name": "label", "parameters": {"shared_memory_region": "a"}}]}, "in shared memory"),
         (header(data=["a"], parameters={str(i): 1 for i in range(101)}), "at most 100"),
@@ -156,7 +156,7 @@ def test_junk_is_never_more_than_a_mistake(client: httpx.Client, junk: bytes, le
         (header(data=["a"]) | {"parameters": {"sequence_id": 1.5}}, "a number or a text"),
         (header(data=["a"]) | {"parameters": {"sequence_id": "a" * 129}}, "128 characters"),
         (header(data=["a"]) | {"parameters": {"sequence_start": 1}}, "must be true or false"),
-        (header(data=["a"]) | {"parameters": {"sru_step": 1}}, "goes with 'sequence_id'"),
+        (header(data=["a"]) | {"parameters": {"sru_step": 1}}, "needs a 'sequence_id'"),
         (header(data=["a"]) | {"parameters": {"timeout": -1}}, "'timeout' must be microseconds"),
         (header(data=["a"]) | {"parameters": {"sru_state": 3}}, "'state' must be"),
         (header(data=["a"]) | {"parameters": {"more": True}}, "unknown parameter 'more'"),

@@ -14,12 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.utils import InferenceServerException
 
-from sruserve.server.api.kserve import sequences
-from sruserve.server.api.kserve import service as inference
-from sruserve.server.api.kserve.messages import InferRequest, RequestedOutput
-from sruserve.server.api.kserve.wire import pack_request
 from sruserve.server.app import Application
-from sruserve.server.engine.jobs import Keep
+from sruserve.server.engine.job import StateOutput
+from sruserve.server.kserve import inference, sequences
+from sruserve.server.kserve.http.codec import pack_request
+from sruserve.server.kserve.messages import InferRequest, RequestedOutput
 from sruserve.server.streams import service
 from tests.server.conftest import TEXT, Serve
 from tests.server.kserve.support import connected, refused, tensor, texts, told, v1
@@ -241,7 +240,7 @@ def test_a_sequence_begins_from_a_state_token(
         ("question", "s", {"sru_return_state": True}, "leave out 'sru_return_state'"),
         ("question", "", {"sru_state": "a"}, "leave out 'sru_state'"),
         ("question", "s", {"sru_state": "a"}, "not base64"),
-        ("question", "s", {"sru_step": 2}, "has the 'sru_step' 1"),
+        ("question", "s", {"sru_step": 2}, "must have 'sru_step' 1"),
         ("question", "s", {"sru_step": -1}, "must be a number from 0"),
         ("question", "s", {"sru_preset": "none"}, "has no preset 'none'"),
     ],
@@ -263,7 +262,7 @@ def test_a_sequence_ends_however_large_its_state_is(serve: Serve) -> None:
     bounds = {"max_body_bytes": 320, "max_input_bytes": 100}
     with serve("characters", **bounds) as (client, application):
         served = application.lifecycle.catalogue["characters"]
-        assert 8 * served.state_numbers(Keep.SNAPSHOT) > 320, "no reply has room for it"
+        assert 8 * served.state_numbers(StateOutput.COPY) > 320, "no reply has room for it"
         for flags in ("start",), (), ("end",), ("start", "end"):
             given = {f"sequence_{flag}": True for flag in flags}
             text = {"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "data": ["to"]}

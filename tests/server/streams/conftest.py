@@ -3,6 +3,7 @@
 import shutil
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -15,8 +16,9 @@ import pytest
 import redis
 
 from sruserve.server.app import Application
+from sruserve.server.engine.model_runner import ModelRunner
 from tests.server.conftest import Serve
-from tests.support import save_random_model
+from tests.server.hand_clock import HandClock
 
 KEYS = "a" * 64
 ACME, OTHER = "acme-key-123", "other-key-123"
@@ -77,10 +79,33 @@ def stream_folders(folders: Path, task_folders: Path) -> tuple[Path, ...]:
     return (*(folders / name for name in MODELS), *(task_folders / name for name in TASKS))
 
 
-class Replicas:
-    """Servers that take turns, as behind a balancer that knows nothing of streams."""
+# All that is in Redis ends sooner by so many milliseconds.
+_SOONER = """
+for _, key in ipairs(redis.call('KEYS', '*')) do
+  local left = redis.call('PTTL', key)
+  if left >= 0 then redis.call('PEXPIRE', key, left - ARGV[1]) end
+  if redis.call('TYPE', key).ok == 'zset' then
+    for _, name in ipairs(redis.call('ZRANGE', key, 0, -1)) do
+      redis.call('ZINCRBY', key, -ARGV[1], name)
+    end
+  end
+end
+"""
 
-    def __init__(self, running: list[tuple[httpx.Client, Application]], kind: str) -> None:
+
+class Replicas:
+    """Servers that take turns, as behind a balancer that knows nothing of streams.
+
+    clock: of a server whose streams are in its memory.
+    """
+
+    def __init__(
+        self,
+        running: list[tuple[httpx.Client, Application]],
+        kind: str,
+        clock: HandClock | None = None,
+    ) -> None:
+        self.clock = clock
         self.clients = [client for client, _ in running]
         self.applications = [application for _, application in running]
         self.kind = kind
@@ -106,6 +131,17 @@ class Replicas:
     def delete(self, stream: str) -> httpx.Response:
         return self.ask("DELETE", f"/v1/streams/{stream}")
 
+    def pass_time(self, seconds: float) -> None:
+        """Let so much time pass for all streams at once."""
+        if self.kind == "memory":
+            assert self.clock is not None
+            self.clock.now += seconds
+            return
+        store = self.applications[0].settings.store
+        assert store is not None
+        with redis.Redis.from_url(store.get_secret_value()) as client:
+            client.eval(_SOONER, 0, str(int(1000 * seconds)))
+
     @property
     def rows(self) -> int:
         """State rows in use, of all models on all servers."""
@@ -118,14 +154,15 @@ def replicas(
     request: pytest.FixtureRequest, serve: Serve, stream_folders: tuple[Path, ...]
 ) -> Iterator[Replicas]:
     """One server that holds streams in its memory, or two that share a Redis."""
-    given: dict[str, Any] = {"model_folders": stream_folders, "state_keys": KEYS}
+    clock = HandClock()
+    given: dict[str, Any] = {"model_folders": stream_folders, "state_keys": KEYS, "clock": clock}
     count = 1
     if request.param == "redis":
         port, count = request.getfixturevalue("redis_port"), 2
         given["store"] = f"redis://127.0.0.1:{port}/0"
     with ExitStack() as stack:
         running = [stack.enter_context(serve(**given)) for _ in range(count)]
-        yield Replicas(running, request.param)
+        yield Replicas(running, request.param, clock)
 
 
 OwnRedis = tuple[Replicas, Any, int]
@@ -136,13 +173,46 @@ def key_of(stream: str, what: str = "stream") -> str:
     return f"sruserve:{what}:{'0' * 32}:{stream}"
 
 
-@pytest.fixture(scope="session")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that takes a millisecond or so for a token."""
-    folder = tmp_path_factory.mktemp("large") / "large"
-    return save_random_model(
-        folder, vocabulary=list(range(32, 127)), input_size=512, hidden_size=512, num_layers=4
-    )
+class Steps:
+    """The steps of all models: those that begin after `hold` wait until `go_on`.
+
+    waiting: how many do. of: the server whose steps are held; None: of all.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.waiting = 0
+        self.of: Application | None = None
+        self._may_go = threading.Event()
+        self._may_go.set()
+        step = ModelRunner.step
+
+        def held(runner: ModelRunner, *given: Any) -> Any:
+            if self.of is None or runner in _runners(self.of):
+                self.waiting += 1
+                assert self._may_go.wait(120)
+                self.waiting -= 1
+            return step(runner, *given)
+
+        monkeypatch.setattr(ModelRunner, "step", held)
+
+    def hold(self, of: Application | None = None) -> None:
+        self.of = of
+        self._may_go.clear()
+
+    def go_on(self) -> None:
+        self._may_go.set()
+
+
+def _runners(application: Application) -> list[ModelRunner]:
+    return [each.engine._runner for each in application.lifecycle.catalogue.values()]
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Steps]:
+    """Steps that a test holds in the middle, however fast the machine is."""
+    found = Steps(monkeypatch)
+    yield found
+    found.go_on()
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Steps go on without their clients, and count as long as they wait for a thread."""
 
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from contextvars import copy_context
 from typing import Any
 
 import httpx
@@ -8,14 +9,15 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 
-from sruserve.server.api import served
-from sruserve.server.api.limits import STEP_BYTES
 from sruserve.server.app import Application
-from sruserve.server.offload import THREADS
-from tests.server.conftest import Serve
+from sruserve.server.errors import Overloaded
+from sruserve.server.offload import THREADS, owner
+from sruserve.server.repository import served_model as served
+from sruserve.server.tasks.limits import FREE_BYTES, STEP_BYTES, InputLimits
+from tests.server.conftest import Leftovers, Serve
+from tests.server.http.test_clients_that_leave import connect, until
 from tests.server.kserve.conftest import grpc_address
-from tests.server.test_clients_that_leave import connect, until
-from tests.server.test_limits import HeldReading
+from tests.server.tasks.test_limits import HeldReading
 
 TEXT = "a" * 5000  # less than a connection may have for nothing
 STEPS = THREADS + 4
@@ -23,7 +25,7 @@ STEPS = THREADS + 4
 
 def count(application: Application, steps: int) -> None:
     """Wait until so many steps count."""
-    until(lambda: application.limits.reading.held >= steps * (len(TEXT) + STEP_BYTES))
+    until(lambda: application.limits.steps.held >= steps * (len(TEXT) + STEP_BYTES))
 
 
 def leave_steps(client: httpx.Client, application: Application) -> None:
@@ -68,15 +70,63 @@ def test_steps_whose_clients_have_left_count_until_their_jobs_are_queued(
     with serve("characters", grpc_port=0) as (client, application), ExitStack() as stack:
         held = HeldReading(monkeypatch)
         stack.callback(held.go_on.set)
-        reading = application.limits.reading
+        budget = application.limits.steps
         leave(client, application)
         until(lambda: application.lifecycle.active == 0)
-        assert reading.held >= STEPS * (len(TEXT) + STEP_BYTES)
+        assert budget.held >= STEPS * (len(TEXT) + STEP_BYTES)
         stream = client.post("/v1/streams", json={}).json()["id"]
-        with reading.hold(reading.limit - reading.held - STEP_BYTES):
+        with budget.hold(budget.limit - budget.held - STEP_BYTES):
             refused = client.post(f"/v1/streams/{stream}/steps", json={"step": 1, "input": "a"})
             assert refused.status_code == 429
         held.go_on.set()
-        until(lambda: reading.held == 0)
+        until(lambda: budget.held == 0)
         again = client.post(f"/v1/streams/{stream}/steps", json={"step": 1, "input": "a"})
         assert again.status_code == 200
+
+
+@pytest.mark.parametrize("leave", [leave_steps, leave_sequences, leave_calls])
+def test_steps_that_fail_when_their_clients_have_left_leave_no_garbage(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, leave: Any, leftovers: Leftovers
+) -> None:
+    monkeypatch.setattr(served, "LONG_CHARACTERS", 100)
+    monkeypatch.setitem(globals(), "TEXT", TEXT[:-1] + "\t")  # which the vocabulary has not
+    with serve("characters", grpc_port=0) as (client, application), ExitStack() as stack:
+        held = HeldReading(monkeypatch)
+        stack.callback(held.go_on.set)
+        leave(client, application)
+        until(lambda: application.lifecycle.active == 0)
+        held.go_on.set()
+        until(lambda: application.limits.steps.held == 0)
+        until(lambda: not application.streams._tasks)
+        assert not leftovers()
+
+
+def test_a_short_step_has_room_while_long_bodies_take_all_of_theirs(serve: Serve) -> None:
+    with serve("characters") as (client, application):
+        stream, reading = (
+            client.post("/v1/streams", json={}).json()["id"],
+            application.limits.reading,
+        )
+        step = {"step": 1, "input": "a"}
+        with reading.hold(reading.limit):
+            for _ in range(2):  # once more: for its stored reply
+                assert client.post(f"/v1/streams/{stream}/steps", json=step).status_code == 200
+            long = {"step": 2, "input": "a" * FREE_BYTES}
+            assert client.post(f"/v1/streams/{stream}/steps", json=long).status_code == 429
+
+
+def test_the_steps_of_some_tenants_leave_room_for_those_of_others() -> None:
+    limits = InputLimits(1, 1, 1, 1, 1, 1, queue_bytes=64 << 20, queue_seconds=0.0)
+
+    def fill(name: str) -> None:
+        owner.set(name)
+        with suppress(Overloaded):
+            while True:
+                limits.count_step(FREE_BYTES)
+
+    for name in "abcd":
+        copy_context().run(fill, name)
+    assert limits.steps.held <= limits.steps.limit
+    another = copy_context()
+    another.run(owner.set, "e")
+    another.run(limits.count_step, FREE_BYTES)

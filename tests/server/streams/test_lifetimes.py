@@ -1,40 +1,38 @@
 """How long streams live, whose they are, and how much of them there may be."""
 
 import json
-import socket
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import redis
 from openai import DefaultHttpxClient, OpenAI
 
-from sruserve.server.streams import redis_store
+from sruserve.server.streams.redis.timing import RedisTiming
 from tests.server.conftest import Serve
-from tests.server.streams.conftest import ACME, KEYS, OTHER, Replicas
+from tests.server.hand_clock import HandClock
+from tests.server.http.test_clients_that_leave import connect, until
+from tests.server.streams.conftest import ACME, KEYS, OTHER, Replicas, Steps, key_of
 from tests.server.streams.test_streams import code, steps_done, text
 from tests.server.test_tenants import bearer
 
-SLOW: dict[str, Any] = {"prompt": "To be", "max_tokens": 1500, "temperature": 0}  # over a second
+TIMING = RedisTiming(lease_ms=20_000, renew_seconds=0.05)  # shorter than streams may be idle
 
 
 @pytest.fixture(scope="module", params=["memory", "redis"])
-def slow(request: pytest.FixtureRequest, serve: Serve, large: Path) -> Iterator[Replicas]:
-    """One or two servers of a slow model, whose leases are much shorter than its steps."""
-    given: dict[str, Any] = {"model_folders": (large,), "state_keys": KEYS}
+def leased(request: pytest.FixtureRequest, serve: Serve) -> Iterator[Replicas]:
+    """One or two servers whose leases are renewed often."""
+    clock = HandClock()
+    given: dict[str, Any] = {"state_keys": KEYS, "clock": clock, "timing": TIMING}
     if request.param == "memory":
-        with serve(**given) as running:
-            yield Replicas([running], "memory")
+        with serve("characters", **given) as running:
+            yield Replicas([running], "memory", clock)
         return
     given["store"] = f"redis://127.0.0.1:{request.getfixturevalue('redis_port')}/1"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(redis_store, "_LEASE_MS", 300)
-        patch.setattr(redis_store, "_RENEW_SECONDS", 0.1)
-        with serve(**given) as one, serve(**given) as other:
-            yield Replicas([one, other], "redis")
+    with serve("characters", **given) as one, serve("characters", **given) as other:
+        yield Replicas([one, other], "redis")
 
 
 def expect(replicas: Replicas, stream: str, status: int, why: str) -> None:
@@ -43,21 +41,18 @@ def expect(replicas: Replicas, stream: str, status: int, why: str) -> None:
 
 
 def test_an_idle_stream_expires_and_is_told_from_an_unknown_one(replicas: Replicas) -> None:
-    stream = replicas.create(idle_seconds=2)
+    stream = replicas.create(idle_seconds=100)
     rows = replicas.rows
     assert replicas.step(stream, 1, prompt="a").status_code == 200
-    time.sleep(1)
+    replicas.pass_time(60)
     assert replicas.step(stream, 2, prompt="a").status_code == 200
-    time.sleep(1.2)
+    replicas.pass_time(60)
     assert replicas.step(stream, 3, prompt="a").status_code == 200  # a step put the end off
-    time.sleep(2.1)
+    replicas.pass_time(101)
     expect(replicas, stream, 410, "stream_expired")
     expect(replicas, "unknown", 404, "stream_unknown")
     assert replicas.delete(stream).status_code == 410
-    deadline = time.monotonic() + 5
-    while replicas.rows > rows and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert replicas.rows <= rows
+    until(lambda: replicas.rows <= rows)
 
 
 def test_nobody_lives_longer_than_the_operator_allows(replicas: Replicas) -> None:
@@ -65,47 +60,62 @@ def test_nobody_lives_longer_than_the_operator_allows(replicas: Replicas) -> Non
     assert replicas.get(stream).json()["idle_seconds"] == 1800
 
 
-def test_running_and_queued_steps_keep_a_stream_alive(slow: Replicas) -> None:
-    stream = slow.create("large", idle_seconds=1)
-    begin = time.monotonic()
-    one, other = slow.clients[0], slow.clients[-1]  # what is queued at one server keeps its order
-    path = f"/v1/streams/{stream}/steps"
+def test_running_and_queued_steps_keep_a_stream_alive(leased: Replicas, steps: Steps) -> None:
+    stream = leased.create(idle_seconds=10)
+    one, other = (
+        leased.clients[0],
+        leased.clients[-1],
+    )  # what is queued at one server keeps its order
+    path, computed = f"/v1/streams/{stream}/steps", steps_done(leased, "computed")
+    active = [application.lifecycle for application in leased.applications]
+    steps.hold()
     with ThreadPoolExecutor(3) as pool:
-        running = [pool.submit(one.post, path, json={"step": 1, **SLOW})]
-        time.sleep(0.1)
-        running.append(pool.submit(other.post, path, json={"step": 1, **SLOW}))
-        time.sleep(0.1)
-        queued = pool.submit(other.post, path, json={"step": 2, "prompt": "", "max_tokens": 1})
-        replies = [each.result() for each in running]
-    assert time.monotonic() - begin > 1.1, "the step was too short to tell"
-    assert replies[0].content == replies[1].content
-    assert queued.result().status_code == 200
-    assert slow.get(stream).json()["step"] == 2  # while it still lives
-    assert steps_done(slow, "computed", "large") >= 2
-    time.sleep(1.2)
-    expect(slow, stream, 410, "stream_expired")
+        running = [pool.submit(one.post, path, json={"step": 1, "prompt": "To be"})]
+        until(lambda: steps.waiting == 1)
+        for number, body in enumerate(
+            ({"step": 1, "prompt": "To be"}, {"step": 2, "prompt": ""}), 2
+        ):
+            running.append(pool.submit(other.post, path, json=body))
+            until(lambda number=number: sum(each.active for each in active) == number)  # type: ignore[misc]
+        for _ in range(4):  # each is less than a lease, all are more than it may be idle
+            leased.pass_time(15)
+            until(lambda: renewed(leased, stream))
+        steps.go_on()
+        first, again, second = (each.result() for each in running)
+    assert first.content == again.content
+    assert (first.status_code, second.status_code) == (200, 200)
+    assert leased.get(stream).json()["step"] == 2  # while it still lives
+    assert steps_done(leased, "computed") == computed + 2
+    leased.pass_time(11)
+    expect(leased, stream, 410, "stream_expired")
+
+
+def renewed(replicas: Replicas, stream: str) -> bool:
+    """Whether a lease that Redis has is as long as at first, but for a moment."""
+    store = replicas.applications[0].settings.store
+    if store is None:
+        return True
+    with redis.Redis.from_url(store.get_secret_value()) as client:
+        return int(client.pttl(key_of(stream, "lease"))) > TIMING.lease_ms / 2
 
 
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_step_counts_once_if_its_client_leaves_in_the_middle(
-    slow: Replicas, streamed: bool
+    leased: Replicas, steps: Steps, streamed: bool
 ) -> None:
-    stream = slow.create("large")
-    computed = steps_done(slow, "computed", "large")
-    body = json.dumps({"step": 1, **SLOW, "max_tokens": 400, "stream": streamed}).encode()
-    url = slow.clients[0].base_url
-    with socket.create_connection((url.host, url.port)) as connection:
-        connection.sendall(
-            b"POST /v1/streams/%b/steps HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b"
-            % (stream.encode(), len(body), body)
-        )
-        time.sleep(0.1)
-    assert slow.get(stream).json()["step"] == 0, "the step was too short to tell"
+    stream = leased.create()
+    computed = steps_done(leased, "computed")
+    body = json.dumps({"step": 1, "prompt": "To be", "stream": streamed}).encode()
     path = f"/v1/streams/{stream}/steps"
-    again = [slow.ask("POST", path, content=body).content for _ in range(2)]
+    steps.hold()
+    with connect(leased.clients[0], path, json.loads(body)):
+        until(lambda: steps.waiting == 1)
+    assert leased.get(stream).json()["step"] == 0
+    steps.go_on()
+    again = [leased.ask("POST", path, content=body).content for _ in range(2)]
     assert again[0] == again[1]
     assert again[0].endswith(b"data: [DONE]\n\n") == streamed
-    assert steps_done(slow, "computed", "large") == computed + 1
+    assert steps_done(leased, "computed") == computed + 1
 
 
 def test_a_retry_of_the_openai_client_repeats_nothing(replicas: Replicas) -> None:
@@ -141,10 +151,11 @@ def guarded(request: pytest.FixtureRequest, serve: Serve) -> Iterator[Replicas]:
     """
     most = {"memory": 9500, "redis": 7000}[request.param]
     keys = [{"tenant": "acme", "key": ACME, "state_bytes": most}, {"tenant": "other", "key": OTHER}]
-    given: dict[str, Any] = {"api_keys": json.dumps(keys), "state_keys": KEYS}
+    clock = HandClock()
+    given: dict[str, Any] = {"api_keys": json.dumps(keys), "state_keys": KEYS, "clock": clock}
     if request.param == "memory":
         with serve("characters", **given) as running:
-            yield Replicas([running], "memory")
+            yield Replicas([running], "memory", clock)
         return
     given["store"] = f"redis://127.0.0.1:{request.getfixturevalue('redis_port')}/2"
     with serve("characters", **given) as one, serve("characters", **given) as two:
@@ -190,10 +201,10 @@ def test_a_tenants_states_are_bounded_over_all_servers(guarded: Replicas) -> Non
     free = as_tenant(guarded, OTHER, "POST", "").json()["id"]
     assert as_tenant(guarded, OTHER, "POST", f"/{free}/steps", step=1, prompt="a").is_success
     assert as_tenant(guarded, ACME, "DELETE", f"/{two}").status_code == 200
-    short = as_tenant(guarded, ACME, "POST", "", idle_seconds=1).json()["id"]
+    short = as_tenant(guarded, ACME, "POST", "", idle_seconds=100).json()["id"]
     for number in (1, 2, 3):
         assert step(short, number).status_code == 200
-    time.sleep(1.1)
+    guarded.pass_time(101)
     last = as_tenant(guarded, ACME, "POST", "").json()["id"]
     for number in (1, 2, 3):
         assert step(last, number).status_code == 200, "an expired stream still counts"

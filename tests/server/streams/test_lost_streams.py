@@ -5,35 +5,37 @@ from typing import Any
 import pytest
 import redis
 
-from sruserve.server.api.catalogue import Catalogue
-from sruserve.server.api.completion_request import CompletionRequest
-from sruserve.server.api.kserve.parameters import Sequence
-from sruserve.server.api.kserve.sequences import _Step
-from sruserve.server.api.served import Served
 from sruserve.server.errors import InvalidRequest, StateRefused
-from sruserve.server.streams.held import Held
+from sruserve.server.kserve.parameters import Sequence
+from sruserve.server.kserve.sequences import _Step
+from sruserve.server.repository.catalogue import Catalogue
+from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.streams.memory import MemoryStore
 from sruserve.server.streams.service import Streams
+from sruserve.server.streams.store import StreamRecord
+from sruserve.server.tasks.completion_request import CompletionRequest
 from tests.server.conftest import Serve
 from tests.server.streams.conftest import KEYS, key_of
-from tests.server.streams.test_redis_forks import DB
+from tests.server.streams.redis.test_forks import DB
 from tests.server.streams.test_service import Run, run, write  # noqa: F401
 from tests.server.streams.test_streams import code
 
 ID = "kserve:characters:7"
 
 
-def _step(streams: Streams, served: Served, number: int | None = None, *, start: bool) -> _Step:
+def _step(
+    streams: Streams, served: ServedModel, number: int | None = None, *, start: bool
+) -> _Step:
     place = Sequence("7", start=start, end=False, step=number)
     return _Step(streams, served, b"a", place, write)
 
 
-async def _start(streams: Streams, served: Served, number: int | None = None) -> bytes:
+async def _start(streams: Streams, served: ServedModel, number: int | None = None) -> bytes:
     step = _step(streams, served, number, start=True)
     return await step.start(CompletionRequest(model="characters", prompt="a"))
 
 
-async def _go_on(streams: Streams, served: Served) -> bytes:
+async def _go_on(streams: Streams, served: ServedModel) -> bytes:
     return await _step(streams, served, start=False).go_on()
 
 
@@ -95,7 +97,7 @@ def test_only_what_succeeds_puts_the_expiry_of_a_stream_off(
     run(test)
 
 
-def _left_in(store: object, held: Held, request: pytest.FixtureRequest) -> Any:
+def _left_in(store: object, held: StreamRecord, request: pytest.FixtureRequest) -> Any:
     """Let a stream live for one more minute; returns what tells how many seconds it has."""
     if isinstance(store, MemoryStore):
         key = (held.tenant.id, held.id)

@@ -13,18 +13,19 @@ import numpy as np
 import pytest
 import redis
 
-from sruserve.server.api.catalogue import Catalogue
-from sruserve.server.engine.jobs import Keep, Snapshot
+from sruserve.server.auth import KeyEntry, Tenant
+from sruserve.server.engine.job import Snapshot, StateOutput
 from sruserve.server.errors import ServeError, StateQuotaExceeded, StateWrongModel, TooManyAtOnce
-from sruserve.server.streams import scripts
-from sruserve.server.streams.held import Held
-from sruserve.server.streams.memory import Kept, MemoryStore
-from sruserve.server.streams.redis_store import RedisStore
+from sruserve.server.repository.catalogue import Catalogue
+from sruserve.server.streams.memory import MemoryStore
+from sruserve.server.streams.redis.store import RedisStore
 from sruserve.server.streams.service import Streams, Work
-from sruserve.server.streams.shares import Shares, fair_part
-from sruserve.server.streams.view import StreamView
-from sruserve.server.tenants import KeyEntry, Tenant
+from sruserve.server.streams.shared_state import SharedState
+from sruserve.server.streams.shares import fair_part, fair_shares
+from sruserve.server.streams.step_view import StreamView
+from sruserve.server.streams.store import StreamRecord
 from tests.server.conftest import Serve
+from tests.server.http.test_clients_that_leave import until
 from tests.server.streams.conftest import (
     ACME,
     KEYS,
@@ -34,10 +35,9 @@ from tests.server.streams.conftest import (
     free_port,
     key_of,
 )
-from tests.server.streams.test_redis_forks import DB, only_redis
+from tests.server.streams.redis.test_forks import DB, only_redis
 from tests.server.streams.test_service import Run, run, until_rows, write  # noqa: F401
 from tests.server.streams.test_streams import code
-from tests.server.test_clients_that_leave import until
 from tests.server.test_tenants import bearer
 
 TWO = json.dumps([{"tenant": "acme", "key": ACME}, {"tenant": "other", "key": OTHER}])
@@ -129,7 +129,7 @@ def test_a_tenant_whose_part_of_the_rows_is_full_can_end_its_streams(
         names = [(await streams.create(served, None)).id for _ in range(3)]
         for name in names:
             await streams.step(served, name, 1, b"a", write)
-        monkeypatch.setattr(store._rows[served.engine], "part", 3)
+        monkeypatch.setattr(store._rows[served.engine], "share", 3)
         with pytest.raises(TooManyAtOnce):
             await streams.step(served, names[0], 2, b"b", write)
         number = 2 if numbered else None
@@ -215,7 +215,7 @@ def test_the_names_of_expired_streams_take_a_small_part_of_what_a_tenant_may_hav
     tenant = Tenant("expires", KeyEntry(key=ACME, state_bytes=most))
 
     async def test(streams: Streams, catalogue: Catalogue) -> None:
-        served = catalogue["characters"].of(tenant)
+        served = catalogue["characters"].for_tenant(tenant)
         with redis.Redis(port=redis_port, db=DB) as client:
             expired = f"sruserve:expired:{tenant.id.hex()}"
             names = [f"{i:03}" + "ä" * 250 for i in range(300)]
@@ -290,7 +290,7 @@ def test_streams_that_expire_together_are_forgotten_in_pieces() -> None:
         store = MemoryStore(1 << 30, [tenant.state_bytes], lambda: now)
         served: Any = type("Served", (), {"tenant": tenant})()
         for i in range(1000):
-            await store.add(served, Held(f"s{i}", tenant, "m", 0, 10, 0), None)
+            await store.add(served, StreamRecord(f"s{i}", tenant, "m", 0, 10, 0), None)
         now = 11.0
         store.expire()
         assert len(store._entries) == 1000 - 256
@@ -298,7 +298,7 @@ def test_streams_that_expire_together_are_forgotten_in_pieces() -> None:
             await store.read(tenant, "s999")
         while store.expire():
             pass
-        assert (len(store._entries), tenant.held_bytes, store._bytes.held) == (0, 0, 0)
+        assert (len(store._entries), tenant.state_budget.held, store._bytes.held) == (0, 0, 0)
 
     asyncio.run(test())
 
@@ -307,13 +307,13 @@ def test_the_states_of_an_engine_that_has_ended_are_let_go_in_pieces(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     turn, ended = 0, list[int]()
-    end = Kept.end
+    end = SharedState.end
 
-    def see(kept: Kept, engine: Any) -> None:
+    def see(kept: SharedState, engine: Any) -> None:
         ended.append(turn)
         end(kept, engine)
 
-    monkeypatch.setattr(Kept, "end", see)
+    monkeypatch.setattr(SharedState, "end", see)
 
     async def test() -> None:
         nonlocal turn
@@ -327,7 +327,7 @@ def test_the_states_of_an_engine_that_has_ended_are_let_go_in_pieces(
         )
         start: Any = SimpleNamespace(host_bytes=1)
         for i in range(1000):
-            await store.add(served, Held(f"s{i}", tenant, "m", 0, 10, 0), start)
+            await store.add(served, StreamRecord(f"s{i}", tenant, "m", 0, 10, 0), start)
         streams.end(served.engine)
         while len(ended) < 1000:
             turn += 1
@@ -337,7 +337,7 @@ def test_the_states_of_an_engine_that_has_ended_are_let_go_in_pieces(
             with pytest.raises(StateWrongModel):
                 entry.states[0].of(served)
 
-    asyncio.run(asyncio.wait_for(test(), 20))
+    asyncio.run(asyncio.wait_for(test(), 60))
 
 
 def test_expired_ids_of_a_tenant_push_out_only_its_own() -> None:
@@ -350,7 +350,7 @@ def test_expired_ids_of_a_tenant_push_out_only_its_own() -> None:
         for tenant, count in ((other, 2), (one, 20)):
             served: Any = type("Served", (), {"tenant": tenant})()
             for i in range(count):
-                await store.add(served, Held(f"s{i}", tenant, "m", 0, 10, 0), None)
+                await store.add(served, StreamRecord(f"s{i}", tenant, "m", 0, 10, 0), None)
         now = 11.0
         store.expire()
         for tenant, stream, why in (
@@ -381,13 +381,13 @@ def test_a_tenant_has_a_part_even_where_there_are_more_tenants_than_parts() -> N
 
 
 def test_nobody_has_more_than_a_part_even_alone() -> None:
-    shares = Shares(10, [10, 10], StateQuotaExceeded)
-    one, other = Tenant("one"), Tenant("other")
-    with pytest.raises(StateQuotaExceeded):
-        shares.take(one, 6)
-    shares.take(one, 5)
-    shares.take(other, 5)
-    shares.take(one, -5)
+    shares = fair_shares(10, [10, 10], TooManyAtOnce)
+    with pytest.raises(TooManyAtOnce):
+        shares.hold(6, "one")
+    one, _ = shares.hold(5, "one"), shares.hold(5, "other")
+    with pytest.raises(TooManyAtOnce):
+        one.grow(1)
+    one.release()
     assert shares.held == 5
 
 
@@ -404,8 +404,10 @@ def test_a_stream_alone_goes_on_however_few_rows_its_tenant_may_have(
         stream = (await streams.create(served, None)).id
         await streams.step(served, stream, 1, b"a", write)
         rows = store._rows[served.engine]
-        assert rows.part < served.engine.most_kept, "there is room for a step beyond the part"
-        monkeypatch.setattr(rows, "part", part)
+        assert rows.share < served.engine.max_cached_states, (
+            "there is room for a step beyond the part"
+        )
+        monkeypatch.setattr(rows, "share", part)
         for number in range(2, 13):
             await streams.step(served, stream, number, b"a", write)
         held = await streams.describe(served.tenant, stream)
@@ -442,7 +444,7 @@ def test_a_tenant_exceeds_its_part_of_the_rows_by_one_step_at_a_time(
         for stream in (one, other):
             await step(stream)
         rows = store._rows[served.engine]
-        monkeypatch.setattr(rows, "part", 2)
+        monkeypatch.setattr(rows, "share", 2)
         await step(one, during)
         with pytest.raises(ServeError, match="no reply"):
             await step(other, fail)
@@ -476,8 +478,7 @@ def _counted_in_redis(client: redis.Redis, tenant: Tenant) -> None:
     for name, size in sizes.items():
         stream: Any = client.hgetall(f"sruserve:stream:{tenant.id.hex()}:{name.decode()}")
         fields = [len(value) for field, value in stream.items() if field != b"by"]
-        expected = scripts._STREAM_BYTES + scripts._ID_BYTES * len(name)
-        assert int(size) == expected + sum(scripts._FIELD_BYTES + n + n // 4 for n in fields)
+        assert int(size) == 800 + 5 * len(name) + sum(96 + n + n // 4 for n in fields)
     total = int(client.get(f"sruserve:sum:{tenant.id.hex()}") or 0)
     assert total == sum(map(int, sizes.values()))
 
@@ -490,7 +491,7 @@ def test_what_is_counted_is_what_is_there_whatever_happens(
     chance = random.Random(7)
 
     async def test(streams: Streams, catalogue: Catalogue) -> None:
-        served = catalogue["characters"].of(tenant)
+        served = catalogue["characters"].for_tenant(tenant)
         store, refused = streams._store, 0
         port = request.getfixturevalue("redis_port") if isinstance(store, RedisStore) else 0
         client = redis.Redis(port=port, db=6) if port else None
@@ -502,7 +503,7 @@ def test_what_is_counted_is_what_is_there_whatever_happens(
                 return
             assert isinstance(store, MemoryStore)
             beside, rows, resident = _recomputed(store)
-            assert (store._bytes.held, tenant.held_bytes) == (beside, beside + rows)
+            assert (store._bytes.held, tenant.state_budget.held) == (beside, beside + rows)
             assert sum(each.held for each in store._rows.values()) == resident
 
         async def fail(view: Any) -> bytes:
@@ -559,8 +560,36 @@ def test_what_is_counted_is_what_is_there_whatever_happens(
             assert client.get(f"sruserve:sum:{tenant.id.hex()}") == b"0"
             client.close()
         else:
-            assert tenant.held_bytes == 0
+            assert tenant.state_budget.held == 0
         await until_rows(served, 0)
-        assert store.keep in Keep
+        assert store.state_output in StateOutput
+
+    run(test)
+
+
+@pytest.mark.parametrize("run", ["memory"], indirect=True)
+def test_a_step_whose_state_is_refused_counts_as_little_as_before(run: Run) -> None:  # noqa: F811
+    tenant = Tenant("refused")
+
+    async def test(streams: Streams, catalogue: Catalogue) -> None:
+        served, store = catalogue["characters"].for_tenant(tenant), streams._store
+        assert isinstance(store, MemoryStore)
+        stream, twin = [(await streams.create(served, None)).id for _ in range(2)]
+        for name in (stream, twin):
+            await streams.step(served, name, 1, b"a", write)
+        held, most = tenant.state_budget.held, tenant.state_budget.limit
+        await streams.step(served, twin, 2, b"a", write)
+        whole = tenant.state_budget.held - held
+        before = _recomputed(store)
+        for room in (whole - 1, 1):  # for all but its state's row, and not even for that
+            tenant.state_budget.limit = tenant.state_budget.held + room
+            with pytest.raises(StateQuotaExceeded):
+                await streams.step(served, stream, 2, b"a", write)
+            assert (store._bytes.held, tenant.state_budget.held) == (before[0], sum(before[:2]))
+        tenant.state_budget.limit = most
+        await streams.step(served, stream, 2, b"a", write)
+        for name in (stream, twin):
+            await streams.delete(tenant, name)
+        await until_rows(served, 0)
 
     run(test)

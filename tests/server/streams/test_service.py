@@ -1,7 +1,9 @@
 """The service below the routes: what other protocols ask of streams."""
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,49 +12,59 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sruserve.server.api import inputs
-from sruserve.server.api.catalogue import Catalogue
-from sruserve.server.api.completion_request import CompletionRequest
-from sruserve.server.api.kserve.parameters import Sequence
-from sruserve.server.api.kserve.sequences import _Step
-from sruserve.server.api.sealed_states import SealedStates
-from sruserve.server.api.served import Served
-from sruserve.server.engine.jobs import Item, Job, Kind, Result, Sampling, Snapshot
+from sruserve.server.auth import KeyEntry, Tenant
+from sruserve.server.engine.job import Job, JobKind, Result, Sampling, SequenceInput, Snapshot
 from sruserve.server.errors import (
+    DeadlineExceeded,
     InvalidRequest,
+    Overloaded,
+    ServeError,
+    StateTooLarge,
     StepReused,
     StreamExists,
     StreamUnknown,
     WrongStep,
 )
+from sruserve.server.kserve.parameters import Sequence
+from sruserve.server.kserve.sequences import _Step
 from sruserve.server.lifecycle import Lifecycle
+from sruserve.server.offload import LONG_BYTES, POOL, THREADS
+from sruserve.server.repository.catalogue import Catalogue
+from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.settings import load_settings
-from sruserve.server.streams import redis_store, service
-from sruserve.server.streams.held import Held
-from sruserve.server.streams.opening import open_streams
+from sruserve.server.state.envelope import SealedStates
+from sruserve.server.streams import service
+from sruserve.server.streams.opening import create_streams
+from sruserve.server.streams.redis import store as redis_store
+from sruserve.server.streams.redis.timing import REDIS_TIMING, RedisTiming
 from sruserve.server.streams.service import Streams
-from sruserve.server.streams.view import StreamView
-from sruserve.server.tenants import KeyEntry, Tenant
+from sruserve.server.streams.step_view import StreamView
+from sruserve.server.streams.store import StreamRecord
+from sruserve.server.tasks import inputs
+from sruserve.server.tasks.completion_request import CompletionRequest
 from tests.server.streams.conftest import KEYS
 
 Test = Callable[[Streams, Catalogue], Awaitable[None]]
-Run = Callable[[Test], None]
+Run = Callable[..., None]
 
 
 @pytest.fixture(params=["memory", "redis"])
 def run(request: pytest.FixtureRequest, folders: Path) -> Run:
-    """`run(test)`: call it with streams and models, on an event loop of its own."""
+    """`run(test)`: call it with streams and models, on an event loop of its own.
+
+    timing: of streams in Redis.
+    """
     store = None
     if request.param == "redis":
         store = f"redis://127.0.0.1:{request.getfixturevalue('redis_port')}/6"
 
-    async def serve(test: Test) -> None:
+    async def serve(test: Test, timing: RedisTiming) -> None:
         chosen = (folders / "characters", folders / "other")
         settings = load_settings(
             model_folders=chosen, state_pool_bytes=1 << 20, store=store, state_keys=KEYS
         )
         lifecycle = Lifecycle(settings)
-        streams = open_streams(settings, lifecycle.tenants)
+        streams = create_streams(settings, lifecycle.tenants, timing=timing)
         await lifecycle.start()
         await streams.start()
         try:
@@ -61,9 +73,9 @@ def run(request: pytest.FixtureRequest, folders: Path) -> Run:
             await lifecycle.stop()
             await streams.stop()
 
-    def in_thread(test: Test) -> None:
+    def in_thread(test: Test, timing: RedisTiming = REDIS_TIMING) -> None:
         with ThreadPoolExecutor(1) as pool:
-            pool.submit(asyncio.run, serve(test)).result()
+            pool.submit(asyncio.run, serve(test, timing)).result()
 
     return in_thread
 
@@ -74,12 +86,12 @@ async def write(view: StreamView) -> bytes:
     loop = asyncio.get_running_loop()
     given = np.array([] if view.start else [40], dtype=np.int64)
     job = Job(
-        kind=Kind.GENERATE,
-        items=[Item(given, view.start)],
+        kind=JobKind.GENERATE,
+        items=[SequenceInput(given, view.start)],
         loop=loop,
         deliver=lambda _, result: results.append(result),
         done=loop.create_future(),
-        keep=view.keep(CompletionRequest(model="characters", prompt="a")),
+        state_output=view.state_output(CompletionRequest(model="characters", prompt="a")),
         sampling=Sampling(max_tokens=3, temperature=0),
     )
     view.submit(job)
@@ -94,7 +106,7 @@ async def settled(streams: Streams) -> None:
         await asyncio.wait(set(streams._tasks))
 
 
-async def until_rows(served: Served, most: int) -> None:
+async def until_rows(served: ServedModel, most: int) -> None:
     """Wait until so few states are in the engine, which frees them on its own thread."""
     async with asyncio.timeout(5):
         while served.engine.rows > most:
@@ -135,7 +147,7 @@ def test_a_stream_that_ends_without_a_number_is_forgotten(run: Run) -> None:
         await streams.step(served, name, None, b"b", write, last=True)
         with pytest.raises(StreamUnknown):
             await streams.describe(served.tenant, name)
-        assert served.tenant.held_bytes == 0
+        assert served.tenant.state_budget.held == 0
         await until_rows(served, 0)
 
     run(test)
@@ -167,7 +179,7 @@ def test_a_step_that_fails_after_its_state_is_there_leaves_nothing(run: Run) -> 
         held = await streams.create(served, None)
         with pytest.raises(RuntimeError):
             await streams.step(served, held.id, 1, b"a", fail)
-        with pytest.raises(InvalidRequest, match="no step"):
+        with pytest.raises(InvalidRequest, match="nothing to compute"):
             await streams.step(served, held.id, 1, b"a", nothing)
         with pytest.raises(StreamUnknown):
             await streams.step(catalogue["other"], held.id, 1, b"a", write)
@@ -184,12 +196,12 @@ def test_a_start_over_an_ended_stream_takes_its_place_in_the_quota(run: Run) -> 
     tenant = Tenant("full", KeyEntry(key="full-key-123", state_bytes=1 << 20))
 
     async def test(streams: Streams, catalogue: Catalogue) -> None:
-        served, name = catalogue["characters"].of(tenant), "m:44"
+        served, name = catalogue["characters"].for_tenant(tenant), "m:44"
         await streams.create(served, None, name)
         await streams.step(served, name, 1, b"a", write, last=True)
-        tenant.state_bytes = tenant.held_bytes + 1024  # of its first state
+        tenant.state_budget.limit = tenant.state_budget.held + 1024  # of its first state
         await streams.create(served, None, name)
-        assert tenant.held_bytes <= tenant.state_bytes
+        assert tenant.state_budget.held <= tenant.state_bytes
         await streams.delete(tenant, name)
 
     run(test)
@@ -200,9 +212,9 @@ def test_a_fork_whose_caller_leaves_at_the_very_end_is_undone(
 ) -> None:
     async def test(streams: Streams, catalogue: Catalogue) -> None:
         served, store = catalogue["characters"], streams._store
-        fork, made, ends = store.fork, list[Held](), asyncio.Event()
+        fork, made, ends = store.fork, list[StreamRecord](), asyncio.Event()
 
-        async def noted(*given: Any) -> list[Held]:
+        async def noted(*given: Any) -> list[StreamRecord]:
             made.extend(await fork(*given))
             return made
 
@@ -214,7 +226,7 @@ def test_a_fork_whose_caller_leaves_at_the_very_end_is_undone(
         await streams.step(served, held.id, 1, b"a", write)
         with monkeypatch.context() as patch:
             patch.setattr(store, "fork", noted)
-            patch.setattr(store, "give_back", endless)
+            patch.setattr(store, "release", endless)
             forking = asyncio.create_task(streams.fork(served, held.id, 3))
             await ends.wait()
         forking.cancel()
@@ -224,7 +236,7 @@ def test_a_fork_whose_caller_leaves_at_the_very_end_is_undone(
         for copy in made:
             with pytest.raises(StreamUnknown):
                 await streams.describe(served.tenant, copy.id)
-        await store.give_back(held, used=False)
+        await store.release(held, used=False)
         await streams.delete(served.tenant, held.id)
         await until_rows(served, 0)
 
@@ -281,11 +293,11 @@ def test_a_step_goes_on_when_its_caller_is_cancelled_and_one_that_waits_does_not
         running.cancel()
         waiting.cancel()
         await asyncio.gather(running, waiting, return_exceptions=True)
-        unused = asyncio.create_task(served.holders.gone())
+        unused = asyncio.create_task(served.in_flight.wait_idle())
         await asyncio.sleep(0.01)
         assert not unused.done(), "the model may be unloaded while it computes the step"
         goes_on.set()
-        await asyncio.wait_for(unused, 5)
+        await asyncio.wait_for(unused, 60)
         stored = await streams.step(served, held.id, 1, b"a", write)
         assert (await streams.describe(served.tenant, held.id)).step == 1
         assert stored == await streams.step(served, held.id, 1, b"a", write)
@@ -311,3 +323,127 @@ def test_a_caller_that_leaves_at_any_moment_keeps_no_stream(run: Run) -> None:
         await streams.delete(served.tenant, held.id)
 
     run(test)
+
+
+class Input:
+    """What a step reads."""
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_step_that_fails_without_its_client_lets_its_input_go(run: Run, leaves: bool) -> None:
+    begun: list[tuple[asyncio.Future[bytes], weakref.ref[Input]]] = []
+
+    async def fails(_: StreamView) -> bytes:
+        given = Input()
+        done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        begun.append((done, weakref.ref(given)))
+        return await done  # the future holds the error, and the error this frame
+
+    async def test(streams: Streams, catalogue: Catalogue) -> None:
+        served = catalogue["characters"]
+        held = await streams.create(served, None)
+        step = asyncio.create_task(streams.step(served, held.id, 1, b"a", fails))
+        while not begun:
+            await asyncio.sleep(0.001)
+        if leaves:
+            step.cancel()
+            await asyncio.wait([step])
+        done, given = begun.pop()
+        done.set_exception(DeadlineExceeded())
+        del done
+        await settled(streams)
+        if leaves:
+            del step
+            await asyncio.sleep(0)  # its end is told to whoever waits
+            assert given() is None
+        else:
+            with pytest.raises(DeadlineExceeded) as told:
+                await step
+            assert any(each.name == "fails" for each in told.traceback), "the log tells where"
+        await streams.delete(served.tenant, held.id)
+
+    gc.disable()
+    try:
+        run(test)
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("refusal", [StateTooLarge, Overloaded])
+def test_a_state_is_not_copied_for_a_token_that_is_refused(
+    run: Run, monkeypatch: pytest.MonkeyPatch, refusal: type[ServeError]
+) -> None:
+    copied: list[Snapshot] = []
+
+    async def copy(_: ServedModel, state: Snapshot) -> Snapshot:
+        copied.append(state)
+        return state
+
+    def count(state: Snapshot) -> None:
+        assert state.steps == 3
+        raise Overloaded("the replies of others wait for their clients")
+
+    async def test(streams: Streams, catalogue: Catalogue) -> None:
+        served = catalogue["characters"]
+        held = await streams.create(served, None)
+        assert await streams.token(served, held.id, count) == (0, None)
+        await streams.step(served, held.id, 1, b"a", write)
+        monkeypatch.setattr(service, "export_state", copy)
+        monkeypatch.setattr(served.states, "_fit", refusal is Overloaded)
+        with pytest.raises(refusal):
+            await streams.token(served, held.id, count)
+        assert not copied
+        monkeypatch.undo()
+        await streams.delete(served.tenant, held.id)
+
+    run(test)
+
+
+@pytest.mark.parametrize("run", ["redis"], indirect=True)
+def test_a_step_whose_end_fits_no_record_is_not_computed(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(streams: Streams, catalogue: Catalogue) -> None:
+        served = catalogue["characters"]
+        held = await streams.create(served, None)
+        with monkeypatch.context() as patch:
+            patch.setattr(served.states, "_fit", False)
+            with pytest.raises(StateTooLarge):
+                await streams.step(served, held.id, 1, b"a", never)
+        await streams.step(served, held.id, 1, b"a", write)
+        await streams.delete(served.tenant, held.id)
+
+    run(test)
+
+
+async def never(_: StreamView) -> bytes:
+    raise AssertionError("the step is computed")
+
+
+def test_the_content_of_a_client_that_has_left_is_not_hashed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hashed, free = list[bytes](), threading.Event()
+    begun = list[None]()
+    monkeypatch.setattr(service, "_digest", hashed.append)
+
+    def hold() -> None:
+        begun.append(None)
+        assert free.wait(60)
+
+    class Gone:
+        async def wait(self, done: asyncio.Future[Any]) -> None:
+            done.cancel()
+            await done
+
+    async def talk() -> None:
+        busy = [asyncio.create_task(POOL.run(hold, 0)) for _ in range(THREADS)]
+        while len(begun) < THREADS:
+            await asyncio.sleep(0.001)
+        with pytest.raises(asyncio.CancelledError):
+            await service.digest_of(b"a" * (LONG_BYTES + 1), Gone())
+        free.set()
+        await asyncio.wait(busy)
+
+    asyncio.run(asyncio.wait_for(talk(), 60))
+    assert not hashed

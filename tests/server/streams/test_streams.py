@@ -11,10 +11,10 @@ import httpx
 import pytest
 
 from sruserve.server.engine.engine import Engine
-from sruserve.server.engine.jobs import Job, Keep
+from sruserve.server.engine.job import Job, StateOutput
 from tests.server.conftest import TEXT
+from tests.server.http.test_clients_that_leave import until
 from tests.server.streams.conftest import Replicas
-from tests.server.test_clients_that_leave import until
 
 GREEDY = {"temperature": 0, "max_tokens": 12}
 
@@ -115,7 +115,7 @@ def test_of_the_jobs_of_a_step_only_one_keeps_its_end(
     kept: list[bool] = []
 
     def submit(engine: Engine, job: Job) -> None:
-        kept.append(job.keep is not Keep.NOTHING)
+        kept.append(job.state_output is not StateOutput.NONE)
         submitted(engine, job)
 
     submitted = Engine.submit

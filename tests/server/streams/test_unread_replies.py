@@ -2,23 +2,27 @@
 
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from sruserve.server.app import Application
-from sruserve.server.streams.held import Held
+from sruserve.server.engine.job import Snapshot
+from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.streams.store import StreamRecord
 from tests.server.conftest import Serve
+from tests.server.http.test_clients_that_leave import connect, until
 from tests.server.streams.conftest import ACME, KEYS, OTHER
 from tests.server.streams.test_quotas import TWO
-from tests.server.test_clients_that_leave import connect, until
 from tests.server.test_tenants import bearer
 
 MOST = 48 << 20
 LONG = b"a" * (MOST // 5)  # two of them fit into half of the bound
 STEP: dict[str, Any] = {"step": 1, "prompt": "a", "max_tokens": 1}
+NUMBERS = len(LONG) // 8
 BODY = json.dumps(STEP)  # as `connect` sends it
 
 
@@ -28,11 +32,15 @@ def stored(
 ) -> Iterator[tuple[httpx.Client, Application, dict[str, str]]]:
     """A server whose streams have long replies and states; a stream of each tenant, by its key."""
 
-    async def reply(held: Held) -> bytes:
+    async def reply(held: StreamRecord) -> bytes:
         del held
         return LONG
 
-    async def token(*_: Any) -> tuple[int, str]:
+    async def token(
+        served: ServedModel, stream_id: str, count: Callable[[Snapshot], object]
+    ) -> tuple[int, str]:
+        del served, stream_id
+        count(Snapshot(row=np.zeros(0, np.float32), word="a" * (4 * NUMBERS)))
         return 1, LONG.decode()
 
     bounds = {"max_queue_bytes": MOST, "max_body_bytes": MOST // 2}
@@ -87,6 +95,6 @@ def test_states_that_are_not_read_count_too(
         assert one.status_code == 200
         with client.stream("GET", path, headers=bearer(ACME)) as two:
             assert two.status_code == 200
-            until(lambda: replies.held > 2 * (len(LONG) // 8))
+            until(lambda: replies.held >= 2 * NUMBERS)
             assert client.get(path, headers=bearer(ACME)).status_code == 429
     until(lambda: replies.held == 0)

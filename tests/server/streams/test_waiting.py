@@ -10,22 +10,21 @@ from typing import Any
 import httpx
 import pytest
 
-from sruserve.server.api.catalogue import Catalogue
-from sruserve.server.api.limits import InputLimits
-from sruserve.server.api.served import Served
+from sruserve.server.auth import Tenant
 from sruserve.server.budget import Hold
 from sruserve.server.errors import Overloaded
-from sruserve.server.intake import FREE_BYTES
-from sruserve.server.streams import turns
-from sruserve.server.streams.held import Held
+from sruserve.server.repository.catalogue import Catalogue
+from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.streams import lease as turns
+from sruserve.server.streams.lease import LeaseManager
 from sruserve.server.streams.service import Streams
-from sruserve.server.streams.turns import Turns
-from sruserve.server.streams.view import StreamView
-from sruserve.server.tenants import Tenant
+from sruserve.server.streams.step_view import StreamView
+from sruserve.server.streams.store import StreamRecord
+from sruserve.server.tasks.limits import FREE_BYTES, InputLimits
 from tests.server.conftest import Serve
+from tests.server.http.test_clients_that_leave import until
 from tests.server.streams.conftest import KEYS
 from tests.server.streams.test_service import Run, run, write  # noqa: F401
-from tests.server.test_clients_that_leave import until
 
 ASKED: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("GET", "state", {}),
@@ -42,13 +41,15 @@ class Endless:
     def __init__(self, busy: int = 0) -> None:
         self.busy, self.looks = busy, 0
 
-    async def take(self, tenant: Tenant, stream_id: str, **_: bool) -> Held | None:
+    async def take(self, tenant: Tenant, stream_id: str, **_: bool) -> StreamRecord | None:
         self.looks += 1
         if self.looks <= self.busy:
             return None
-        return Held(id=stream_id, tenant=tenant, model="m", seed=1, idle_seconds=60, created=0)
+        return StreamRecord(
+            id=stream_id, tenant=tenant, model="m", seed=1, idle_seconds=60, created=0
+        )
 
-    async def give_back(self, held: Held, *, used: bool) -> None:
+    async def release(self, held: StreamRecord, *, used: bool) -> None:
         pass
 
 
@@ -62,7 +63,7 @@ def send(client: httpx.Client, method: str, path: str, body: dict[str, Any]) -> 
 
 
 @asynccontextmanager
-async def busy(streams: Streams, served: Served, stream: str) -> AsyncIterator[None]:
+async def busy(streams: Streams, served: ServedModel, stream: str) -> AsyncIterator[None]:
     """The time in which a stream is in a step."""
     begun, ends = asyncio.Event(), asyncio.Event()
 
@@ -169,7 +170,7 @@ def test_tenants_that_wait_at_many_streams_refuse_nobody_elses_requests(
 
     async def test() -> None:
         store: Any = Endless()
-        lines = Turns(1, tenants=3)
+        lines = LeaseManager(1, tenants=3)
         held, waiting = [], []
         for tenant in (Tenant("a"), Tenant("b")):
             held += [await lines.take(store, tenant, str(name)) for name in range(5)]
@@ -208,7 +209,7 @@ def test_what_other_replicas_have_is_waited_for_by_only_so_many(
     monkeypatch.setattr(turns, "_LEAST_WAITING", 1)
 
     async def test() -> None:
-        lines, tenant = Turns(1), Tenant("a")
+        lines, tenant = LeaseManager(1), Tenant("a")
         store: Any = Endless(busy=1 << 30)
         waiting = asyncio.create_task(lines.take(store, tenant, "s"))
         await asyncio.sleep(0)
@@ -233,7 +234,7 @@ def test_a_stream_that_another_replica_has_for_long_is_looked_at_ever_less_often
         store: Any = Endless(busy=60)
         with monkeypatch.context() as patch:
             patch.setattr(asyncio, "sleep", sleep)
-            async with await Turns(1 << 20).take(store, Tenant("a"), "s"):
+            async with await LeaseManager(1 << 20).take(store, Tenant("a"), "s"):
                 pass
 
     asyncio.run(test())

@@ -1,0 +1,1 @@
+"""The layers and stacks on a CPU, against peers and floors: `python -m bench.cpu`."""

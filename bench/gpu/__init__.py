@@ -1,0 +1,1 @@
+"""The kernels on a GPU, against their floors: `python -m bench.gpu`."""

@@ -1,0 +1,1 @@
+"""Print, store and compare the findings of a benchmark."""

@@ -1,0 +1,1 @@
+"""Honest clients together with hostile ones: `python -m bench.serve.soak`."""

@@ -1,0 +1,1 @@
+"""The compiled CPU kernel, and the functions that call it through ctypes."""

@@ -1,0 +1,19 @@
+/* Everything that is compiled once per instruction set. */
+#include "vector.h"
+
+#include "scan.h"
+
+#include "product.h"
+
+#include "gated.h"
+
+#include "attention.h"
+
+#undef SET
+#undef LANES
+#undef TARGET
+#undef FMA
+#undef MIN
+#undef MAX
+#undef WIDEN
+#undef TRUNCATE

@@ -1,0 +1,1 @@
+"""The definition of every recurrence, in plain torch."""

@@ -1,0 +1,212 @@
+"""Pick the next token of many streams on a GPU, with the mathematics of the engine's `Sampler`."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from sruserve.kernels.slots import WINDOW, Slots
+from sruserve.kernels.triton.linear import check_memory
+from sruserve.kernels.triton.tiles import SAMPLE_VOCABULARY, sample_warps
+
+
+def triton_sample(logits: Tensor, slots: Slots) -> None:
+    """Pick a token for every slot from logits (slots, vocabulary), float32; advance the slots."""
+    sample_rows(
+        logits,
+        slots.uniforms,
+        slots.temperature,
+        slots.top_k,
+        slots.top_p,
+        slots.min_p,
+        slots.penalty,
+        slots.window,
+        slots.position,
+        slots.tokens,
+        slots.history,
+    )
+
+
+def sample_rows(
+    logits: Tensor,
+    uniforms: Tensor,
+    temperature: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    min_p: Tensor,
+    penalty: Tensor,
+    window: Tensor,
+    position: Tensor,
+    out: Tensor,
+    history: Tensor | None = None,
+) -> None:
+    """Pick one token per stream, independently of the other streams.
+
+    In order: repetition penalty (Keskar et al. 2019, section 4.1), temperature, softmax, top-k,
+    top-p over the remaining tokens, min-p, and the inverse CDF in id order at the stream's uniform
+    number.
+
+    logits: (streams, vocabulary), float32, at most `SAMPLE_VOCABULARY` tokens.
+    uniforms: (steps, streams), float64, in [0, 1): stream s reads row `position[s]`; or (streams).
+    temperature: (streams), float32; 0 picks the most likely token, the lowest id of equals.
+    top_k: (streams), int32; 0 keeps all tokens.
+    top_p, min_p, penalty: (streams), float32; 1, 0 and 1 have no effect.
+    window: (streams, WINDOW), int64: the tokens to penalise, -1 for none. It is a ring, which
+        receives the picked token at `position % WINDOW`.
+    position: (streams), int64, incremented by one.
+    out: (streams), int64, receives the token, as does row `position` of `history`,
+        (steps, streams), int64.
+
+    An unused slot may hold any values. Raises ValueError, before it writes anything, for tensors
+    that do not fit.
+    """
+    streams, vocabulary = logits.shape
+    if not 0 < vocabulary <= SAMPLE_VOCABULARY:
+        raise ValueError(
+            f"the vocabulary has {vocabulary} tokens; this kernel samples from 1 to "
+            f"{SAMPLE_VOCABULARY}"
+        )
+    steps = 1 if uniforms.dim() == 1 else uniforms.shape[0]
+    per_step = uniforms.dim() == 2
+    shapes = {
+        "logits": (logits, (streams, vocabulary), torch.float32),
+        "uniforms": (uniforms, (steps, streams) if per_step else (streams,), torch.float64),
+        "temperature": (temperature, (streams,), torch.float32),
+        "top_k": (top_k, (streams,), torch.int32),
+        "top_p": (top_p, (streams,), torch.float32),
+        "min_p": (min_p, (streams,), torch.float32),
+        "penalty": (penalty, (streams,), torch.float32),
+        "window": (window, (streams, WINDOW), torch.int64),
+        "position": (position, (streams,), torch.int64),
+        "out": (out, (streams,), torch.int64),
+    }
+    if history is not None:
+        shapes["history"] = (history, (history.shape[0], streams), torch.int64)
+    for name, (tensor, shape, dtype) in shapes.items():
+        if tensor.shape != shape or tensor.dtype is not dtype:
+            raise ValueError(
+                f"{name} must have shape {shape} and dtype {dtype}, not {tuple(tensor.shape)} and "
+                f"{tensor.dtype}"
+            )
+    check_memory(logits.device, **{name: tensor for name, (tensor, _, _) in shapes.items()})
+    if not streams:
+        return
+    block = max(32, triton.next_power_of_2(vocabulary))
+    with torch.cuda.device_of(logits):  # Triton launches on the current device
+        sample_kernel[(streams,)](
+            logits,
+            uniforms,
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            penalty,
+            window,
+            position,
+            out,
+            history,
+            streams,
+            steps,
+            0 if history is None else history.shape[0],
+            VOCABULARY=vocabulary,
+            WINDOW=WINDOW,
+            PER_STEP=per_step,
+            BLOCK=block,
+            num_warps=sample_warps(block),
+            enable_fp_fusion=False,
+        )
+
+
+@triton.jit(do_not_specialize=["streams", "steps", "rows"])
+def sample_kernel(
+    logits,
+    uniforms,
+    temperature,
+    top_k,
+    top_p,
+    min_p,
+    penalty,
+    window,
+    position,
+    out,
+    history,
+    streams,
+    steps,
+    rows,
+    VOCABULARY: tl.constexpr,
+    WINDOW: tl.constexpr,
+    PER_STEP: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Pick the token of one stream; an option that is not in use costs one branch."""
+    stream = tl.program_id(0)
+    ids = tl.arange(0, BLOCK)
+    at = tl.load(position + stream)
+    scores = tl.load(
+        logits + stream.to(tl.int64) * VOCABULARY + ids, ids < VOCABULARY, float("-inf")
+    )
+    scores = penalised(scores, ids, window + stream * WINDOW, tl.load(penalty + stream), WINDOW)
+    best = tl.max(scores, 0)
+    heat = tl.load(temperature + stream)
+    if heat == 0.0:
+        token = tl.min(tl.where(scores == best, ids, VOCABULARY - 1), 0)
+    else:
+        # Subtract the best score, so that a small temperature cannot make it infinite.
+        weights = tl.exp(tl.div_rn(scores - best, tl.maximum(heat, 1e-30)))
+        probabilities = tl.div_rn(weights, tl.sum(weights, 0))
+        k = tl.load(top_k + stream)
+        p = tl.load(top_p + stream)
+        threshold = tl.load(min_p + stream)
+        if (k != 0) | (p < 1.0) | (threshold > 0.0):
+            probabilities = filtered(probabilities, ids, k, p, threshold, VOCABULARY, BLOCK)
+        if PER_STEP:
+            inside = (at >= 0) & (at < steps)
+            uniform = tl.load(uniforms + at * streams + stream, inside, 0.0)
+        else:
+            uniform = tl.load(uniforms + stream)
+        cdf = tl.cumsum(probabilities.to(tl.float64), 0)
+        total = tl.sum(tl.where(ids == VOCABULARY - 1, cdf, 0.0), 0)
+        below = (cdf <= uniform * total) & (ids < VOCABULARY)
+        token = min(tl.sum(below.to(tl.int32), 0), VOCABULARY - 1)
+    # Every warp must have read the stream's values before one warp overwrites them.
+    tl.debug_barrier()
+    token = token.to(tl.int64)
+    tl.store(out + stream, token)
+    if history is not None:
+        tl.store(history + at * streams + stream, token, (at >= 0) & (at < rows))
+    tl.store(window + stream * WINDOW + (at & (WINDOW - 1)), token)
+    tl.store(position + stream, at + 1)
+
+
+@triton.jit
+def penalised(scores, ids, window, penalty, WINDOW: tl.constexpr):
+    """Make the tokens in the window less likely."""
+    if penalty != 1.0:
+        seen = ids < 0
+        for place in tl.static_range(WINDOW):
+            seen = seen | (ids == tl.load(window + place))
+        less = tl.where(scores > 0, tl.div_rn(scores, penalty), scores * penalty)
+        scores = tl.where(seen, less, scores)
+    return scores
+
+
+@triton.jit
+def filtered(
+    probabilities, ids, top_k, top_p, min_p, VOCABULARY: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Zero the tokens that top-k, then top-p over the remaining ones, then min-p exclude.
+
+    The remaining tokens are a prefix of the order by (probability, id), so its last key suffices.
+    """
+    bits = probabilities.to(tl.int32, bitcast=True).to(tl.int64)
+    key = tl.where(ids < VOCABULARY, (bits << 32) | (BLOCK - 1 - ids), -1)
+    ordered = tl.sort(key, descending=True)
+    kept = (ordered >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+    stays = (ordered >= 0) & (ids < tl.where(top_k == 0, BLOCK, top_k))
+    mass = tl.where(stays, kept, 0.0).to(tl.float64)
+    before = tl.cumsum(mass, 0) - mass
+    max_mass = tl.where(top_p < 1.0, top_p, 2.0).to(tl.float64) * tl.sum(mass, 0)
+    inside = (before < max_mass) | (ids == 0)
+    stays = stays & inside & (kept >= min_p * tl.max(probabilities, 0))
+    last = tl.min(tl.where(stays, ordered, 0x7FFFFFFFFFFFFFFF), 0)
+    return tl.where(key >= last, probabilities, 0.0)

@@ -1,0 +1,139 @@
+"""The block sizes of the Triton kernels; no other file knows them."""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class ScanTile:
+    """Block sizes of one program of the scan.
+
+    channels: adjacent channels per program, a power of 2, at least 16 bytes per row.
+    steps: steps that are loaded together, as one stage, and unrolled; a power of 2.
+    stages: number of stages: the current one, one that may be late, and those in flight.
+    warps: number of warps of 32 threads.
+    """
+
+    channels: int
+    steps: int
+    stages: int
+    warps: int
+
+
+# A warp reads 128 bytes of every row and has 16 KiB in flight: four such programs on each of 132
+# multiprocessors hide 1 µs of memory latency. With few channels most warp schedulers are idle, and
+# the latency of the chain from c to c dominates: half the channels per warp issue in half the time.
+SCAN_FLOAT32 = ScanTile(channels=32, steps=8, stages=6, warps=1)
+SCAN_16_BIT = ScanTile(channels=64, steps=8, stages=6, warps=1)
+SCAN_16_BIT_FEW = ScanTile(channels=32, steps=8, stages=6, warps=1)
+
+
+def scan_tile(itemsize: int, channels: int) -> ScanTile:
+    """Return the tile for a dtype of `itemsize` bytes and a number of (sequence, channel) pairs."""
+    if itemsize == 4:
+        return SCAN_FLOAT32
+    return SCAN_16_BIT_FEW if channels <= 16_384 else SCAN_16_BIT
+
+
+@dataclass(frozen=True, slots=True)
+class LinearTile:
+    """Block sizes of one program of a matrix product, or of a step with its gates.
+
+    rows: rows of x.
+    columns: columns of the output; in a step, channels of every gate.
+    depth: number of inputs that are loaded together, as one stage.
+    stages: number of stages, in flight or in use.
+    warps: number of warps of 32 threads.
+    vector: multiply each row alone, without tensor cores; for few rows.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    stages: int
+    warps: int
+    vector: bool = False
+
+
+# Tiles of 16-bit types have 64 rows or more and 4 or 8 warps, as Hopper's `wgmma` requires. Smaller
+# tiles use another instruction, whose sums round differently.
+LINEAR_HOPPER_WIDE = LinearTile(rows=128, columns=256, depth=64, stages=4, warps=8)
+LINEAR_HOPPER = LinearTile(rows=128, columns=128, depth=64, stages=4, warps=8)
+LINEAR_AMPERE_WIDE = LinearTile(rows=128, columns=128, depth=32, stages=4, warps=8)
+LINEAR_AMPERE = LinearTile(rows=128, columns=64, depth=32, stages=4, warps=4)
+LINEAR_FLOAT32 = LinearTile(rows=64, columns=64, depth=16, stages=3, warps=4)
+LINEAR_DECODE = LinearTile(rows=64, columns=16, depth=128, stages=6, warps=4)
+LINEAR_DECODE_AMPERE = LinearTile(rows=64, columns=16, depth=128, stages=4, warps=4)
+LINEAR_DECODE_FLOAT32 = LinearTile(rows=16, columns=16, depth=32, stages=3, warps=4)
+LINEAR_LARGE_BATCH = LinearTile(rows=64, columns=64, depth=64, stages=5, warps=4)
+STEP_HOPPER = LinearTile(rows=64, columns=16, depth=128, stages=4, warps=4)
+STEP_AMPERE = LinearTile(rows=64, columns=16, depth=64, stages=4, warps=4)
+STEP_FLOAT32 = LinearTile(rows=16, columns=16, depth=32, stages=3, warps=4)
+STEP_LARGE_BATCH = LinearTile(rows=128, columns=64, depth=64, stages=3, warps=8)
+STEP_LARGE_BATCH_AMPERE = LinearTile(rows=64, columns=32, depth=32, stages=4, warps=4)
+LINEAR_VECTOR = tuple(LinearTile(n, 4, 2048, 1, 4, vector=True) for n in (1, 2, 4, 8))
+STEP_VECTOR = tuple(LinearTile(n, 8, 512, 1, 4, vector=True) for n in (1, 2, 4, 8))
+SAMPLE_VOCABULARY = 4096  # the most tokens that one program can sort
+
+_VECTOR_ROWS = 15  # rows up to which reading the weight bounds a step, even without tensor cores
+_LARGE_BATCH = 256  # rows from which arithmetic bounds a step
+_WIDE = 1024  # above so many outputs the wide tile fills a GPU even with a few thousand rows
+
+
+def linear_tile(outputs: int, dtype: torch.dtype, capability: tuple[int, int]) -> LinearTile:
+    """Return the tile of a product for prefill, the same for any number of rows."""
+    if dtype is torch.float32:
+        return LINEAR_FLOAT32
+    if capability[0] == 9:
+        return LINEAR_HOPPER_WIDE if outputs > _WIDE else LINEAR_HOPPER
+    return LINEAR_AMPERE_WIDE if outputs > _WIDE else LINEAR_AMPERE
+
+
+def decode_tile(
+    rows: int, dtype: torch.dtype, capability: tuple[int, int], fast: bool = False
+) -> LinearTile:
+    """Return the tile of a product in one step of `rows` streams.
+
+    fast: choose by the number of rows; a row's last bits then depend on it.
+    """
+    if fast and rows <= _VECTOR_ROWS:
+        return _vector(LINEAR_VECTOR, rows)
+    if dtype is torch.float32:
+        return LINEAR_DECODE_FLOAT32
+    if fast and rows >= _LARGE_BATCH:
+        return LINEAR_LARGE_BATCH
+    return LINEAR_DECODE if capability[0] == 9 else LINEAR_DECODE_AMPERE
+
+
+def step_tile(
+    rows: int, dtype: torch.dtype, capability: tuple[int, int], fast: bool = False
+) -> LinearTile:
+    """Return the tile of one step of `rows` streams; `fast` as for `decode_tile`."""
+    if fast and rows <= _VECTOR_ROWS:
+        return _vector(STEP_VECTOR, rows)
+    if dtype is torch.float32:
+        return STEP_FLOAT32
+    hopper = capability[0] == 9
+    if fast and rows >= _LARGE_BATCH:
+        return STEP_LARGE_BATCH if hopper else STEP_LARGE_BATCH_AMPERE
+    return STEP_HOPPER if hopper else STEP_AMPERE
+
+
+def loadable(tile: LinearTile, inputs: int, dtype: torch.dtype) -> LinearTile:
+    """Return a smaller tile if rows of `inputs` are no multiple of 16 bytes; the bits are the same.
+
+    Such rows cannot be copied to shared memory asynchronously; they pass through registers.
+    """
+    if tile.vector or inputs * dtype.itemsize % 16 == 0 or dtype is torch.float32:
+        return tile
+    return replace(tile, rows=64, columns=min(tile.columns, 32), depth=32, warps=4)
+
+
+def sample_warps(vocabulary: int) -> int:
+    """Return the number of warps of the sampler's program, for a vocabulary padded to a block."""
+    return min(max(vocabulary // 128, 1), 16)
+
+
+def _vector(tiles: tuple[LinearTile, ...], rows: int) -> LinearTile:
+    return next((tile for tile in tiles if tile.rows >= rows), tiles[-1])

@@ -1,0 +1,48 @@
+"""The interface of every format: one library's checkpoints as networks of this package."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from sruserve.model.cells.stack import StackConfig
+from sruserve.model.embeddings import EmbeddingConfig
+from sruserve.model.heads import HeadConfig
+from sruserve.model.names import Task
+
+Options = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A checkpoint with the names of a model folder.
+
+    tensors: float32, by a folder's names; a tied head has no matrix of its own.
+    """
+
+    tensors: dict[str, Tensor]
+    rnn: StackConfig
+    vocab_size: int | None = None
+    embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
+    head: HeadConfig = field(default_factory=HeadConfig)
+
+
+class Format(Protocol):
+    """The functions of a module in `formats.FORMATS`."""
+
+    def recognises(self, names: Collection[str]) -> bool:
+        """Whether tensors of these names can only have this format."""
+        ...
+
+    def read(self, tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> Imported:
+        """Convert a state dict.
+
+        options: the JSON object of `--options`, arguments of the library's own constructors; None
+            without `--options`.
+        task: the task of the imported model.
+
+        Raises `CheckpointError` for tensors that cannot be used. Raises `OptionError` for options
+        that cannot be used, and for a missing option that is needed, by its name.
+        """
+        ...

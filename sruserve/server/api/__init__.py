@@ -1,1 +1,0 @@
-"""The HTTP edge: one file per protocol. Hot routes work on raw bytes; the rest is FastAPI."""

@@ -1,0 +1,293 @@
+"""Who sends a request: API keys, compared in constant time, and what each key may use."""
+
+import json
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    TypeAdapter,
+    ValidationError,
+)
+
+from sruserve.model.files import read_regular
+from sruserve.server.budget import Budget
+from sruserve.server.errors import RateLimited, StateQuotaExceeded, Unauthorized
+
+log = logging.getLogger("sruserve.server")
+
+DEFAULT_TENANT = "default"  # of keys that stand in a list without a name
+STREAM_BYTES = 1 << 30  # that a tenant's streams may take, unless something else is said
+_BEARER = "bearer "
+_MOST_KEYS_BYTES = 16 << 20
+_ROUNDING = 1e-9
+_UNUSED = (
+    "limits of a later key of tenant %r are not used: those of its first key count, and the keys "
+    "in SRUSERVE_API_KEYS come before those in SRUSERVE_API_KEYS_FILE; set them at the first key"
+)
+
+
+_Rate = Annotated[float, Field(ge=1e-3, le=1e12, allow_inf_nan=False)]
+
+
+class KeyEntry(BaseModel):
+    """One API key, and what its tenant may use in one worker.
+
+    A rate that is unset is unlimited; `state_bytes` is then what the operator allows everybody.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    key: Annotated[str, Field(min_length=8, max_length=512, pattern=r"^[!-~]+$")]
+    tenant: Annotated[str, Field(min_length=1, max_length=100)] = DEFAULT_TENANT
+    requests_per_second: _Rate | None = None
+    steps_per_second: _Rate | None = None
+    state_bytes: PositiveInt | None = None
+    priority: int = Field(
+        0, ge=-1000, le=1000, description="No request of this key goes sooner than this."
+    )
+
+
+class TokenBucket:
+    """A token bucket that holds one second's worth.
+
+    More than that may be taken from a full one alone, and is then a debt that time pays: so no
+    more than one request is ever ahead of the rate, and nobody waits longer than for that one.
+    """
+
+    def __init__(self, rate: float, clock: Callable[[], float]) -> None:
+        self._rate, self._most, self._clock = rate, max(rate, 1.0), clock
+        self._level, self._at = self._most, clock()
+
+    def take(self, amount: float) -> float:
+        """Take an amount, and return 0; or the seconds until it could be taken, and take none."""
+        wait = self._seconds_until(min(amount, self._most))
+        if not wait:
+            self._level -= amount
+        return wait
+
+    def give_back(self, amount: float) -> None:
+        self._level += amount
+
+    def debt_seconds(self) -> float:
+        """How long until any amount could be taken, if there is a debt; else 0."""
+        return self._seconds_until(self._most) if self._seconds_until(0) else 0.0
+
+    def _seconds_until(self, level: float) -> float:
+        now = self._clock()
+        self._level = min(self._most, self._level + (now - self._at) * self._rate)
+        self._at = now
+        missing = level - self._level
+        return missing / self._rate if missing > _ROUNDING * self._most else 0.0
+
+
+class Spent:
+    """Steps that are taken while a block computes them; what it did not use is given back.
+
+    used: how many were computed; None: nobody knows, so all of them count.
+    """
+
+    __slots__ = ("_bucket", "_most", "used")
+
+    def __init__(self, bucket: TokenBucket | None, most: int) -> None:
+        self._bucket, self._most = bucket, most
+        self.used: int | None = 0
+
+    def __enter__(self) -> Self:
+        if self._bucket is not None and (wait := self._bucket.take(self._most)):
+            raise _limited("steps", wait)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bucket is not None and self.used is not None:
+            self._bucket.give_back(self._most - self.used)
+
+
+_UNCOUNTED = Spent(None, 0)  # of all tenants without a rate: nobody reads its `used`
+
+
+class Tenant:
+    """Whoever holds certain API keys: states belong to it, limits count what it uses.
+
+    id: 16 bytes that its states are bound to; those of the anonymous tenant are zeros.
+    state_budget: bounds the bytes of its streams in this process and of its open sockets.
+    """
+
+    def __init__(
+        self,
+        name: str = "",
+        entry: KeyEntry | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        state_bytes: int = STREAM_BYTES,
+    ) -> None:
+        self.name = name
+        self.id = sha256(b"tenant\0" + name.encode()).digest()[:16] if name else bytes(16)
+        rates = (entry.requests_per_second, entry.steps_per_second) if entry else (None, None)
+        self._requests, self._steps = (TokenBucket(rate, clock) if rate else None for rate in rates)
+        most = (entry and entry.state_bytes) or state_bytes
+        self.state_budget = Budget(most, self._over_quota, strict=True)
+        self._priority = entry.priority if entry else 0
+
+    @property
+    def owner(self) -> str | None:
+        """Whose share of a bound its work takes; None: without API keys nobody has a share."""
+        return self.name or None
+
+    @property
+    def state_bytes(self) -> int:
+        """The most that its server-held streams may take, with all that belongs to them."""
+        return self.state_budget.limit
+
+    def admit(self) -> None:
+        """Count a request, or raise `RateLimited` with the time until the next one may come."""
+        if self._steps is not None and (wait := self._steps.debt_seconds()):
+            raise _limited("steps", wait)
+        if self._requests is not None and (wait := self._requests.take(1)):
+            raise _limited("requests", wait)
+
+    def priority(self, asked: int) -> int:
+        """The priority that a request gets which asks for one."""
+        return max(asked, self._priority)
+
+    def spend(self, most: int) -> Spent:
+        """`with` it: the steps that the work may need at most, or `RateLimited`."""
+        return Spent(self._steps, most) if self._steps is not None else _UNCOUNTED
+
+    def _over_quota(self) -> StateQuotaExceeded:
+        return over_quota(self.state_budget.held, self.state_budget.limit)
+
+
+class Tenants:
+    """All tenants of a server; without API keys everybody is the anonymous one.
+
+    anonymous: the one of everybody where there are no keys.
+    count: how many have keys.
+    state_bytes: what the streams of a tenant may take whose key does not say it.
+    """
+
+    def __init__(
+        self,
+        entries: Iterable[KeyEntry] = (),
+        state_bytes: int = STREAM_BYTES,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.anonymous = Tenant(state_bytes=state_bytes)
+        by_name: dict[str, Tenant] = {}
+        # By the digests of keys: nobody can choose one, so how long it is looked for tells nothing.
+        self._by_digest: dict[bytes, Tenant] = {}
+        limits: dict[str, dict[str, Any]] = {}
+        for entry in entries:  # the limits of a tenant with several keys are those of its first
+            if entry.tenant not in by_name:
+                by_name[entry.tenant] = Tenant(entry.tenant, entry, clock, state_bytes)
+                limits[entry.tenant] = _limits(entry)
+            elif _limits(entry).items() - limits[entry.tenant].items():
+                log.warning(_UNUSED, entry.tenant)
+            self._by_digest[_digest(entry.key)] = by_name[entry.tenant]
+        tenants = by_name.values() or [self.anonymous]
+        self.quotas = [tenant.state_bytes for tenant in tenants]
+        self.count = len(by_name)
+
+    def authenticate(self, authorization: str | None) -> Tenant:
+        """The tenant of an `Authorization` header, or raise `Unauthorized`."""
+        if not self._by_digest:
+            return self.anonymous
+        given = authorization or ""
+        key = given[len(_BEARER) :].strip() if given[: len(_BEARER)].lower() == _BEARER else ""
+        found = self._by_digest.get(_digest(key))
+        if found is None:
+            raise Unauthorized(
+                "this server needs an API key: send 'Authorization: Bearer KEY'"
+                + ("; the server does not know the key in this request" if key else "")
+            )
+        return found
+
+
+def over_quota(held: int, most: int) -> StateQuotaExceeded:
+    """The error of a tenant whose streams may not take more."""
+    return StateQuotaExceeded(
+        f"the streams of this API key take {held} bytes, including all overhead, and may take "
+        f"{most}: delete some, or continue with state tokens"
+    )
+
+
+def read_keys(listed: str | None, file: Path | None) -> list[KeyEntry]:
+    """The keys in a setting and in a file; raises `ValueError`, which never repeats a key.
+
+    listed: a JSON list of entries, or `tenant:key` or bare keys with commas between them.
+    file: holds such a JSON list.
+    """
+    entries = []
+    if listed is not None:
+        entries += _entries(listed) if listed.lstrip().startswith("[") else _short(listed)
+    if file is not None:
+        try:
+            entries += _entries(read_regular(file, _MOST_KEYS_BYTES).decode())
+        except OSError as error:
+            raise ValueError(f"cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise ValueError("should be text in UTF-8") from None
+    keys = [entry.key for entry in entries]
+    if len(set(keys)) < len(keys):
+        raise ValueError("a key is listed twice; every key belongs to one tenant")
+    return entries
+
+
+_LIST: TypeAdapter[list[KeyEntry]] = TypeAdapter(list[KeyEntry])
+
+
+def _entries(text: str) -> list[KeyEntry]:
+    try:
+        entries = _LIST.validate_python(json.loads(text))
+    except ValidationError as error:
+        raise ValueError(_explain(error)) from None
+    except (ValueError, RecursionError):
+        raise ValueError('should be a JSON list such as [{"tenant": "acme", "key": "…"}]') from None
+    if not entries:
+        raise ValueError("lists no key; to serve every client without a key, leave the setting out")
+    return entries
+
+
+def _short(text: str) -> list[KeyEntry]:
+    entries = []
+    for part in text.split(","):
+        tenant, _, key = part.strip().rpartition(":")
+        if ":" in tenant:
+            raise ValueError("a key that contains a colon needs the JSON form")
+        given: dict[str, Any] = {"key": key, "tenant": tenant or DEFAULT_TENANT}
+        try:
+            entries.append(KeyEntry.model_validate(given))
+        except ValidationError as error:
+            raise ValueError(_explain(error)) from None
+    return entries
+
+
+def _explain(error: ValidationError) -> str:
+    problem = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(str(part) for part in problem["loc"])
+    return f"{place or 'keys'}: {problem['msg']}"
+
+
+def _limited(what: str, wait: float) -> RateLimited:
+    error = RateLimited(
+        f"this API key has used up its {what} per second; send the request again in "
+        f"{wait:.1f} seconds"
+    )
+    error.retry_after_seconds = math.ceil(wait)
+    return error
+
+
+def _limits(entry: KeyEntry) -> dict[str, Any]:
+    """The limits that are set for a key."""
+    return entry.model_dump(exclude={"key", "tenant"}, exclude_defaults=True)
+
+
+def _digest(key: str) -> bytes:
+    return sha256(key.encode()).digest()

@@ -1,0 +1,1 @@
+"""Constrained generation: text that has to match a regular expression or a JSON schema."""

@@ -1,0 +1,81 @@
+"""The bytes that a model can write, and the characters that they encode."""
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sruserve.server.errors import UnfitInput
+
+if TYPE_CHECKING:  # grammar processes run without tokenizers
+    from sruserve.model.text import Codec
+
+# Bytes that end a text, a value or a number are first, so that a completion search is short.
+_ORDER = b'"}]0123456789,:'
+_MAX_RANGES = 500  # of characters in an expression that compiles fast
+
+
+@dataclass(frozen=True, slots=True)
+class ByteVocabulary:
+    """A vocabulary whose tokens are single bytes.
+
+    values: the byte that each token id writes.
+    ids: (256), int64: the token id that writes each byte; -1: none does.
+    writable: (256), bool: which bytes can be written.
+    order: the writable bytes, likely ends first.
+    """
+
+    values: bytes
+    ids: NDArray[np.int64] = field(compare=False)
+    writable: NDArray[np.bool_] = field(compare=False)
+    order: bytes
+
+    @classmethod
+    def of(cls, codec: "Codec | None") -> Self:
+        """The vocabulary of a codec; raises `UnfitInput` without one, or if a token is no byte."""
+        if codec is None or any(len(piece) != 1 for piece in codec.pieces):
+            raise UnfitInput(
+                "only a model that writes single bytes can follow a regex or a schema, and this "
+                "one does not: leave 'regex' and 'json_schema' out",
+                code="constraint_unsupported",
+            )
+        return cls.of_values(b"".join(codec.pieces))
+
+    @classmethod
+    def of_values(cls, values: bytes) -> Self:
+        """The vocabulary of the byte that each token id writes."""
+        ids = np.full(256, -1, np.int64)
+        ids[list(values)] = np.arange(len(values))
+        first = bytes(byte for byte in _ORDER if byte in values)
+        return cls(values, ids, ids >= 0, first + bytes(sorted(set(values) - set(first))))
+
+    @property
+    def text_pattern(self) -> str | None:
+        """A regular expression that matches all texts of writable bytes; None: it is too long."""
+        return _text_pattern(self.order)
+
+
+@lru_cache(maxsize=16)
+def _text_pattern(values: bytes) -> str | None:
+    is_writable = np.zeros(256, np.bool_)
+    is_writable[list(values)] = True
+    one_more = is_writable[0x80:0xC0]  # UTF-8 continuation bytes
+    two_more = (one_more[:, None] & one_more).ravel()
+    three_more = (one_more[:, None] & two_more).ravel()
+    characters = np.concatenate(
+        [
+            is_writable[:0x80],
+            (is_writable[0xC0:0xE0, None] & one_more).ravel()[0x80:],
+            (is_writable[0xE0:0xF0, None] & two_more).ravel()[0x800:],
+            (is_writable[0xF0:0xF5, None] & three_more).ravel()[0x10000:0x110000],
+        ]
+    )
+    characters[0xD800:0xE000] = False  # surrogates are no characters
+    edges = np.flatnonzero(np.diff(characters, prepend=False, append=False)).tolist()
+    if len(edges) > 2 * _MAX_RANGES:
+        return None
+    pairs = zip(edges[::2], edges[1::2], strict=True)
+    ranges = "".join(f"\\x{{{first:x}}}-\\x{{{end - 1:x}}}" for first, end in pairs)
+    return f"[{ranges}]*" if ranges else "(?:)"

@@ -1,0 +1,141 @@
+"""Read a step's outputs: classes, labels, log-probabilities, or the outputs themselves."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sruserve.kernels.devices import copy_to_device
+from sruserve.model import softmaxes
+from sruserve.model.folder import Model
+from sruserve.model.softmaxes import over_words
+from sruserve.model.text import token_text
+from sruserve.server.engine.found import Floats, SequenceOutputs
+from sruserve.server.engine.job import JobKind, Logprobs
+from sruserve.server.engine.sequence import ActiveSequence
+from sruserve.server.engine.state_cache.pool import indices
+
+
+@dataclass(slots=True)
+class StepResult:
+    """The result of a step for one sequence; it changes the sequence only when it is settled.
+
+    row: the new state row; -1 once settled. consumed: inputs consumed, or 1 in a decode.
+    """
+
+    sequence: ActiveSequence
+    row: int
+    consumed: int
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[Logprobs] = field(default_factory=list)
+    outputs: SequenceOutputs = field(default_factory=SequenceOutputs)
+
+
+OutputSlice = tuple[StepResult, slice]  # a step result, and its rows of the outputs
+
+
+class OutputReader:
+    """Reads the outputs of one model."""
+
+    def __init__(self, model: Model) -> None:
+        self._network, self._codec = model.network, model.codec
+        self._outputs = model.config.outputs or 0
+
+    def read(self, reads: Sequence[OutputSlice], hidden: Tensor) -> None:
+        """Add to each step result what its job's kind needs of `hidden`, (rows, width)."""
+        by_kind: dict[JobKind, list[OutputSlice]] = {}
+        for read in reads:
+            by_kind.setdefault(read[0].sequence.job.kind, []).append(read)
+        for kind, kind_reads in by_kind.items():
+            match kind:
+                case JobKind.CLASSIFY:
+                    self._classify(kind_reads, hidden)
+                case JobKind.COMPARE:
+                    self._compare(kind_reads, hidden)
+                case JobKind.TAG:
+                    self._tag(kind_reads, hidden)
+                case JobKind.ENCODE:
+                    outputs = _numpy(hidden)
+                    for step_result, rows in kind_reads:
+                        step_result.outputs.values.append(outputs[rows].copy())
+                case JobKind.SCORE:
+                    for step_result, rows in kind_reads:
+                        self._score(step_result, hidden[rows])
+
+    def logprobs(self, logits: Tensor, token: int, top: int) -> Logprobs:
+        """The log-probabilities to report for a token that was picked by `logits`, (outputs)."""
+        scores = self._network.log_probs(logits.unsqueeze(0))
+        return self._token_logprobs(scores, torch.tensor([[token]], device=scores.device), top)[0]
+
+    def _classify(self, reads: Sequence[OutputSlice], hidden: Tensor) -> None:
+        probabilities = self._probabilities(self._network.logits(hidden))
+        for (
+            step_result,
+            rows,
+        ) in reads:  # a view would keep the whole step's as long as the sequence
+            step_result.outputs.probabilities = probabilities[rows.stop - 1].copy()
+
+    def _compare(self, reads: Sequence[OutputSlice], hidden: Tensor) -> None:
+        """Class probabilities of pairs; `hidden` has every step of both sequences of each pair."""
+        lengths = [steps for step_result, _ in reads for steps in step_result.sequence.parts]
+        probabilities = self._probabilities(self._network.compare(hidden, lengths))
+        for (step_result, _), pair_probabilities in zip(reads, probabilities, strict=True):
+            step_result.outputs.probabilities = pair_probabilities
+
+    def _tag(self, reads: Sequence[OutputSlice], hidden: Tensor) -> None:
+        """The likeliest label of each step, its probability, and the last step's probabilities."""
+        labels = np.empty(len(hidden), np.int64)
+        values = np.empty(len(hidden), np.float32)
+        for start, end in self._blocks(len(hidden)):
+            probabilities = self._probabilities(self._network.logits(hidden[start:end]))
+            labels[start:end] = probabilities.argmax(1)
+            values[start:end] = probabilities.max(1)
+        last = hidden.index_select(0, indices([rows.stop - 1 for _, rows in reads], hidden.device))
+        last_probabilities = self._probabilities(self._network.logits(last))
+        for (step_result, rows), at_end in zip(reads, last_probabilities, strict=True):
+            outputs = SequenceOutputs(at_end.copy(), [values[rows].copy()], [labels[rows].copy()])
+            step_result.outputs = outputs
+
+    def _score(self, step_result: StepResult, hidden: Tensor) -> None:
+        """The log-probabilities of the tokens that follow the rows of `hidden`."""
+        sequence = step_result.sequence
+        next_tokens = sequence.known[sequence.done + 1 : sequence.done + 1 + step_result.consumed]
+        targets = copy_to_device(torch.from_numpy(next_tokens), hidden.device).unsqueeze(1)
+        for start, end in self._blocks(len(hidden)):
+            scores = self._network.log_probs(self._network.logits(hidden[start:end]))
+            step_result.outputs.values.append(
+                _numpy(scores.gather(1, targets[start:end]).squeeze(1))
+            )
+            if (top := sequence.job.sampling.logprobs) is not None:
+                step_result.outputs.logprobs += self._token_logprobs(
+                    scores, targets[start:end], top
+                )
+
+    def _token_logprobs(self, scores: Tensor, tokens: Tensor, top: int) -> list[Logprobs]:
+        """The `Logprobs` of tokens, (rows, 1), from log-probabilities, (rows, outputs)."""
+        own = scores.gather(1, tokens).squeeze(1).tolist()
+        values, ids = scores.topk(min(top, scores.shape[1]))
+        rows = zip(tokens.squeeze(1).tolist(), own, ids.tolist(), values.tolist(), strict=True)
+        text = partial(token_text, self._codec)
+        return [
+            Logprobs(text(token), value, dict(zip(map(text, top_ids), top_values, strict=True)))
+            for token, value, top_ids, top_values in rows
+        ]
+
+    def _blocks(self, rows: int) -> Iterator[tuple[int, int]]:
+        """Ranges of rows, (start, end), whose scores fit into one block."""
+        size = max(1, softmaxes.LOGITS // self._outputs)
+        for start in range(0, rows, size):
+            yield start, min(start + size, rows)
+
+    def _probabilities(self, scores: Tensor) -> Floats:
+        return _numpy(over_words(torch.softmax, scores))
+
+
+def _numpy(values: Tensor) -> Floats:
+    """A tensor's values, float32, in host memory."""
+    array: Floats = values.float().cpu().numpy()
+    return array

@@ -1,0 +1,82 @@
+"""Deliver settled results in order, each on the event loop of its job."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from sruserve.server.engine.job import Job, Result
+from sruserve.server.engine.state_cache.cache import CachedState
+from sruserve.server.errors import ServeError, faults
+
+_log = logging.getLogger(__name__)
+
+
+class ResultDispatcher:
+    """Collects results and outcomes on the engine's thread; `flush` sends them together.
+
+    drop: called, from any thread, with every cached state whose result could not be delivered.
+    """
+
+    def __init__(self, drop: Callable[[CachedState], None]) -> None:
+        self._drop = drop
+        self._messages: dict[asyncio.AbstractEventLoop, list[_Message]] = {}
+
+    def add_result(self, job: Job, index: int, result: Result) -> None:
+        """Add a result of one item."""
+        self._add(_Message(job, index, result))
+
+    def add_outcome(self, job: Job, error: ServeError | None = None) -> None:
+        """Add the outcome of a job, after its last result."""
+        self._add(_Message(job, error=error))
+
+    def flush(self) -> None:
+        """Send all messages to their event loops, in one call to each loop."""
+        by_loop, self._messages = self._messages, {}
+        for loop, messages in by_loop.items():
+            try:
+                loop.call_soon_threadsafe(self._deliver, messages)
+            except RuntimeError:  # the loop is closed, so no client waits
+                _log.debug("results of a closed event loop are dropped")
+                for message in messages:
+                    self._drop_state(message)
+
+    def _deliver(self, messages: list["_Message"]) -> None:
+        """Deliver results in order, and each job's outcome once. Runs on the event loop."""
+        for message in messages:
+            done = message.job.done
+            if done.done():
+                self._drop_state(message)
+                continue
+            try:
+                if message.result is not None:
+                    message.job.deliver(message.index, message.result)
+                elif message.error is not None:
+                    done.set_exception(message.error)
+                else:
+                    done.set_result(None)
+            except faults() as error:
+                self._drop_state(message)
+                done.set_exception(error)
+
+    def _drop_state(self, message: "_Message") -> None:
+        state = None if message.result is None else message.result.state
+        if state is not None and isinstance(state.row, CachedState):
+            self._drop(state.row)
+
+    def _add(self, message: "_Message") -> None:
+        self._messages.setdefault(message.job.loop, []).append(message)
+
+
+class _Message:
+    """A result of one item, or (without a result) the outcome of its job."""
+
+    __slots__ = ("error", "index", "job", "result")
+
+    def __init__(
+        self,
+        job: Job,
+        index: int = -1,
+        result: Result | None = None,
+        error: ServeError | None = None,
+    ) -> None:
+        self.job, self.index, self.result, self.error = job, index, result, error

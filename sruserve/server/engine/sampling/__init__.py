@@ -1,0 +1,1 @@
+"""Sampling: from scores to the next token."""

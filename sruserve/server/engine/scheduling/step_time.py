@@ -1,0 +1,73 @@
+"""Limit the rows of a step to bound its time, because new requests wait for its end.
+
+The model: a step takes a fixed time, plus a time for each of its rows. Both are learned. Twice the
+time of one row is reached at 16 rows on a CPU, and at thousands of rows on a GPU.
+"""
+
+_TARGET_SECONDS = 0.05  # target for the longest step, on a device that nothing else uses
+_SMALL_ROWS = 8  # a step with at most 8 rows takes hardly longer than a step of one row
+_FASTER_WEIGHT = 0.3  # weight of a measurement below the average
+_MAX_GROWTH = 1.03  # factor by which one measurement above the average may raise it
+_MIN_ROWS_SHARE = 1 / 16  # least share of a large step's time that counts as its rows' time
+_SLOW_STEPS = 4  # unexpectedly slow steps in a row that halve the bound
+
+
+class StepTime:
+    """Learns step times. Fast steps count more, because slow ones waited for a processor.
+
+    max_rows: rows of the largest step. min_rows: rows that a step may have on any device, however
+    slow.
+    """
+
+    def __init__(self, max_rows: int, min_rows: int) -> None:
+        self._max_rows, self._min_rows = max_rows, min_rows
+        self._row_seconds = self._own_seconds = 0.0
+        self._bound, self._slow_steps = max_rows, 0
+
+    @property
+    def rows(self) -> int:
+        """Rows that the next step may have."""
+        if self._own_seconds + self._row_seconds * self._bound <= _TARGET_SECONDS:
+            return self._bound
+        if not self._row_seconds:
+            return self._min_rows
+        rows = int((_TARGET_SECONDS - self._own_seconds) / self._row_seconds)
+        return min(self._bound, max(self._min_rows, rows))
+
+    def shared(self, parts: int, rows: int) -> int:
+        """Rows of a step that takes `parts` times as long as a step of `rows` rows."""
+        if not self._row_seconds:
+            return self._max_rows
+        extra_rows = (parts - 1) * self._own_seconds / self._row_seconds
+        return int(min(self._max_rows, parts * rows + extra_rows))
+
+    def learn(self, rows: int, tokens: int, seconds: float) -> None:
+        """Record that a step of `rows` rows took `seconds` for `tokens` tokens in all."""
+        step = seconds * rows / tokens
+        self._bind(rows, step)
+        if rows <= _SMALL_ROWS:
+            own = max(0.0, step - rows * self._row_seconds)
+            self._own_seconds = _updated(self._own_seconds, own)
+        elif rows >= 2 * _SMALL_ROWS:
+            self._own_seconds = min(self._own_seconds, step)  # the first step may have been slow
+            of_rows = max(step - self._own_seconds, _MIN_ROWS_SHARE * step)
+            self._row_seconds = _updated(self._row_seconds, of_rows / rows)
+
+    def _bind(self, rows: int, step: float) -> None:
+        """Bound the rows by the steps measured: what was learned of small ones may not hold."""
+        if step <= _TARGET_SECONDS:
+            self._slow_steps = 0
+            self._bound = max(self._bound, min(self._max_rows, 2 * rows))
+        elif self._min_rows < rows <= self._bound:
+            self._slow_steps += 1
+            if self._slow_steps == _SLOW_STEPS:
+                self._slow_steps = 0
+                self._bound = max(self._min_rows, rows // 2)
+
+
+def _updated(average: float, newest: float) -> float:
+    if not average:
+        return newest
+    if newest > average:
+        return min(newest, _MAX_GROWTH * average)
+    return average + _FASTER_WEIGHT * (newest - average)

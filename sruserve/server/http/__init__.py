@@ -1,0 +1,1 @@
+"""HTTP: connections, calls, and the endpoints of `/v1`."""

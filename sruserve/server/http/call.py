@@ -1,0 +1,229 @@
+"""One request on a hot route: its bounded body, its reply, and a client that may leave."""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Hashable, MutableMapping
+from functools import partial
+from typing import Any, Protocol
+from urllib.parse import parse_qs
+
+from sruserve.server.errors import BodyTooLarge, Draining, ServeError
+from sruserve.server.http.json_limits import check_json_size
+from sruserve.server.http.shortcuts import take_body, write_reply
+from sruserve.server.offload import LONG_BYTES, offload, owner
+from sruserve.server.tasks.caller import Caller, ClientDisconnected
+from sruserve.server.tasks.limits import FREE_BYTES, InputLimits
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+JSON_TYPE = (b"content-type", b"application/json")
+# Where the server does not tell who has left, a task has to watch; most jobs are done before.
+_WATCH_AFTER_SECONDS = 0.25
+_REQUEST_ID = re.compile(r"[!-~]{1,128}")
+_REPLY_HEADERS = b"content-type: application/json\r\ncontent-length: %d\r\nx-request-id: %b\r\n"
+_PIECE_BYTES = 64 << 10  # as much as a transport takes before it asks its writer to wait
+
+
+async def send_but_last(send: Send, body: bytes) -> bytes:
+    """Send a long body as fast as the client takes it, up to its last piece, which is returned."""
+    last = max(0, len(body) - 1) // _PIECE_BYTES * _PIECE_BYTES
+    for begin in range(0, last, _PIECE_BYTES):
+        piece = body[begin : begin + _PIECE_BYTES]
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+    return body[last:]
+
+
+class ReplyWriter(Protocol):
+    """Takes a reply: sends it, or keeps it. started: it has begun."""
+
+    started: bool
+
+    async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None: ...
+    async def send(self, body: bytes, *, more: bool = False) -> None: ...
+    async def reply(self, body: bytes) -> None: ...
+
+
+class Connection(Protocol):
+    """Counts the bytes of a request body that the application receives, and tells who has left."""
+
+    def watch(self, leave: Callable[[], object] | None) -> None: ...
+    def claim(self, owner: Hashable) -> None: ...
+    def expect(self, length: int) -> None: ...
+    def reading(self, size: int) -> None: ...
+    def has_read(self) -> None: ...
+    def is_receiving(self, scope: Message) -> bool: ...
+
+
+def _too_large(limit: int) -> BodyTooLarge:
+    return BodyTooLarge(
+        f"the body is longer than {limit} bytes; send less at once, or ask the operator to raise "
+        "SRUSERVE_MAX_BODY_BYTES"
+    )
+
+
+class HttpCall(Caller):
+    """A request over HTTP, which is being answered."""
+
+    __slots__ = ("_receive", "_scope", "_send", "_watching")
+
+    def __init__(self, scope: Message, receive: Receive, send: Send) -> None:
+        super().__init__()
+        self._scope, self._receive, self._send = scope, receive, send
+        self._watching: asyncio.TimerHandle | asyncio.Task[None] | None = None
+
+    @property
+    def authorization(self) -> str | None:
+        """The header of that name."""
+        return self.header(b"authorization")
+
+    def header(self, name: bytes) -> str | None:
+        """The value of a header, whose name is in lower case."""
+        for each, value in self._scope["headers"]:
+            if each == name:
+                return str(value.decode("latin-1"))
+        return None
+
+    @property
+    def connection(self) -> Connection | None:
+        """What the request comes over, where that counts its bytes."""
+        return self._scope.get("connection")
+
+    @property
+    def method(self) -> str:
+        """GET, POST and so on."""
+        return str(self._scope["method"])
+
+    @property
+    def path(self) -> str:
+        """What was asked for, decoded."""
+        return str(self._scope["path"])
+
+    def query(self, name: str) -> str | None:
+        """The first value of a parameter behind the path."""
+        values = parse_qs(self._scope["query_string"].decode("latin-1")).get(name)
+        return values[0] if values else None
+
+    async def body(self, limits: InputLimits) -> bytes:
+        """The whole body, which counts from then on until `submitted`.
+
+        Raises `BodyTooLarge` if it is too long, whatever its headers said, and `Overloaded` or
+        `RequestTimeout` if it is not received to its end.
+        """
+        length, connection, limit = (
+            self.header(b"content-length"),
+            self.connection,
+            limits.body_bytes,
+        )
+        if length is not None and int(length) > limit:  # before the client is told to send it
+            raise _too_large(limit)
+        counted = length is None or int(length) > FREE_BYTES
+        if connection is not None:
+            connection.claim(owner.get())  # it may be another's than the request before
+            if counted:
+                connection.expect(int(length or 0))
+        whole = take_body(self._receive)
+        body, more = (whole, False) if whole is not None else await self._receive_part()
+        if not more and len(body) <= limit:
+            if counted:
+                if connection is not None:
+                    connection.has_read()
+                self.count_body(limits, len(body))
+            return body
+        parts = bytearray(body)  # a list of them may take many times their bytes
+        try:
+            while more and len(parts) <= limit:
+                if connection is not None:
+                    connection.reading(len(parts))
+                body, more = await self._receive_part()
+                parts += body
+            if len(parts) > limit:
+                raise _too_large(limit)
+        finally:
+            if connection is not None:
+                connection.has_read()
+        self.count_body(limits, len(parts))
+        return bytes(parts)
+
+    async def _receive_part(self) -> tuple[bytes, bool]:
+        """The next part of the body, and whether more of it will follow."""
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnected
+        return message.get("body", b""), message.get("more_body", False)
+
+    async def json_body(self, limits: InputLimits) -> bytes:
+        """The whole body, of so few parts that reading it is short; raises `InputTooLong`."""
+        body = await self.body(limits)
+        await offload(len(body) > LONG_BYTES, check_json_size, body, cost=len(body), caller=self)
+        return body
+
+    async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        """Send the status line and the headers."""
+        self.started = True
+        headers.append((b"x-request-id", self._request_id()))
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+    def _request_id(self) -> bytes:
+        """The client's own id of the request, if it sent a harmless one, else ours."""
+        given = self.header(b"x-request-id") or ""
+        return (given if _REQUEST_ID.fullmatch(given) else self.number).encode()
+
+    async def send(self, body: bytes, *, more: bool = False) -> None:
+        """Send a part of the reply's body, piece by piece, as fast as the client takes them."""
+        if len(body) > _PIECE_BYTES:
+            body = await send_but_last(self._send, body)
+        await self._send({"type": "http.response.body", "body": body, "more_body": more})
+
+    async def reply(self, body: bytes) -> None:
+        """Answer 200 with JSON."""
+        if len(body) <= _PIECE_BYTES:
+            headers = _REPLY_HEADERS % (len(body), self._request_id())
+            if write_reply(self._send, headers, body):
+                self.started = True
+                return
+        await self.start(200, [JSON_TYPE, (b"content-length", b"%d" % len(body))])
+        await self.send(body)
+
+    async def refuse(self, error: ServeError) -> None:
+        """Answer with an error."""
+        await self.refuse_as(error, error.status, error.body())
+
+    async def refuse_as(self, error: ServeError, status: int, body: bytes) -> None:
+        """Answer with an error as another protocol tells it."""
+        headers = [JSON_TYPE, (b"content-length", b"%d" % len(body))]
+        headers += [(name.encode(), value.encode()) for name, value in error.headers.items()]
+        connection = self.connection
+        unread = connection is not None and connection.is_receiving(self._scope)
+        if unread or isinstance(error, Draining):
+            headers.append((b"connection", b"close"))  # nothing more is read from this client
+        await self.start(status, headers)
+        await self.send(body)
+
+    def watch(self, done: asyncio.Future[Any]) -> None:
+        if self.connection is None:
+            self._watching = self.loop.call_later(_WATCH_AFTER_SECONDS, self._watch_for, done)
+        else:
+            self.connection.watch(partial(self._withdraw, done))
+
+    def unwatch(self) -> None:
+        if self.connection is not None:
+            self.connection.watch(None)
+        elif self._watching is not None:
+            self._watching.cancel()
+            self._watching = None
+
+    def _watch_for(self, done: asyncio.Future[Any]) -> None:
+        self._watching = self.loop.create_task(self._see_leave(done))
+
+    async def _see_leave(self, done: asyncio.Future[Any]) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._withdraw(done)
+
+    def _withdraw(self, done: asyncio.Future[Any]) -> None:
+        """The client has left: nobody waits for `done`."""
+        if not done.done():
+            self._gone = True
+            done.cancel()

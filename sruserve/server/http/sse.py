@@ -1,0 +1,71 @@
+"""Server-sent events, written as fast as the client reads."""
+
+from typing import Protocol
+
+from sruserve.server.errors import ServeError, faults
+from sruserve.server.http.call import ReplyWriter
+from sruserve.server.json_output import json_bytes
+from sruserve.server.offload import offload
+from sruserve.server.tasks.caller import Caller, ClientDisconnected
+from sruserve.server.tasks.completion import Chunks, Completion
+from sruserve.server.tasks.completion_request import CompletionRequest
+from sruserve.server.tasks.error_mapping import as_serve_error
+
+DONE = b"data: [DONE]\n\n"
+PING = b": ping\n\n"
+EVENT_HEADERS = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # nginx would hold events back
+)
+
+
+class Events(Protocol):
+    """Makes events of chunks."""
+
+    def of(self, chunks: Chunks, large: bool) -> bytes: ...
+    def last(self) -> bytes: ...
+
+
+async def send_events(
+    caller: Caller,
+    reply: ReplyWriter,
+    completion: Completion,
+    events: Events,
+    ping_seconds: float,
+) -> None:
+    """Answer with all chunks of a completion, then the last event, then `[DONE]`.
+
+    An error before the first event becomes an ordinary reply; a later one becomes an event.
+    """
+    caller.watch(completion.done)
+    try:
+        while (chunks := await completion.next_chunks(ping_seconds)) is not None:
+            large = completion.is_large([chunk for _, chunk in chunks])
+            await _send(reply, await offload(large, events.of, chunks, large) if chunks else PING)
+        await _send(reply, events.last() + DONE, more=False)
+    except faults() as error:
+        if isinstance(error, ClientDisconnected) or not reply.started:
+            raise
+        problem = as_serve_error(error, CompletionRequest)
+        await reply.send(error_event(problem))
+        raise problem from error
+    finally:
+        caller.unwatch()
+        completion.done.cancel()  # does nothing to a job that has ended
+
+
+async def _send(reply: ReplyWriter, body: bytes, more: bool = True) -> None:
+    if not reply.started:
+        await reply.start(200, list(EVENT_HEADERS))
+    await reply.send(body, more=more)
+
+
+def event(value: object) -> bytes:
+    """One event that holds a JSON value."""
+    return b"data: " + json_bytes(value) + b"\n\n"
+
+
+def error_event(problem: ServeError) -> bytes:
+    """The end of a reply that has begun: what went wrong."""
+    return b"data: " + problem.body() + b"\n\n" + DONE

@@ -1,0 +1,198 @@
+"""All that can be asked of a stream, but its steps."""
+
+import re
+from collections.abc import Coroutine, Mapping
+from contextlib import ExitStack
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from sruserve.server.auth import Tenant, Tenants
+from sruserve.server.budget import Hold
+from sruserve.server.engine.job import Snapshot, StateOutput
+from sruserve.server.errors import StreamUnknown
+from sruserve.server.http.call import JSON_TYPE, HttpCall
+from sruserve.server.http.endpoint import HttpEndpoint
+from sruserve.server.http.streams.messages import (
+    CreateStream,
+    Fork,
+    Rewind,
+    StreamDeleted,
+    StreamList,
+    StreamReply,
+    StreamState,
+)
+from sruserve.server.http.v1 import TaskEndpoint
+from sruserve.server.json_output import json_bytes
+from sruserve.server.metrics.metrics import UNKNOWN_MODEL
+from sruserve.server.offload import offload
+from sruserve.server.repository.catalogue import Catalogue
+from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.streams.service import Streams
+from sruserve.server.streams.store import StreamRecord
+from sruserve.server.tasks.inputs import opens_long
+from sruserve.server.tasks.limits import NUMBER_BYTES, InputLimits, text_numbers
+from sruserve.server.tasks.table import Tasks
+from sruserve.server.tasks.task import Task
+
+B = TypeVar("B", bound=BaseModel)
+R = TypeVar("R")
+
+_ID = re.compile(r"[\w-]{1,64}", re.ASCII)
+_ID_PART = 3  # of "/v1/streams/ID/…", split
+
+
+class StreamEndpoint(HttpEndpoint):
+    """What the endpoints of `/v1/streams` share.
+
+    endpoints: what answers a step, for each task.
+    """
+
+    def __init__(
+        self,
+        streams: Streams,
+        catalogue: Catalogue,
+        tenants: Tenants,
+        limits: InputLimits,
+        tasks: Tasks,
+        endpoints: Mapping[Task[Any], TaskEndpoint[Any]],
+    ) -> None:
+        super().__init__(tenants, (*catalogue.streaming(), UNKNOWN_MODEL))
+        self.streams, self.catalogue, self.limits = streams, catalogue, limits
+        self.tasks, self.endpoints = tasks, endpoints
+
+    async def find(self, call: HttpCall, tenant: Tenant) -> tuple[str, ServedModel]:
+        """The id of the stream that the path names, and its model."""
+        stream_id = _stream_id(call)
+        model = await self.streams.model(tenant, stream_id)
+        served = self.catalogue[model].for_tenant(tenant)
+        call.model = model
+        return stream_id, served
+
+    async def read(self, call: HttpCall, schema: type[B]) -> B:
+        """The body; none at all is an empty one."""
+        body = await call.json_body(self.limits)
+        return schema.model_validate_json(body or b"{}")
+
+    def unsent(self, stored: bytes) -> Hold:
+        """Count a reply from the store until its client has it; raises `Overloaded`."""
+        return self.limits.count_reply(len(stored) // NUMBER_BYTES)
+
+    def reply(self, served: ServedModel, held: StreamRecord) -> StreamReply:
+        """A stream as clients see it."""
+        return StreamReply(
+            id=held.id,
+            model=held.model,
+            task=served.model.config.task,
+            step=held.step,
+            next_step=held.step + 1,
+            checkpoints=list(held.checkpoints),
+            idle_seconds=held.idle_seconds,
+            created=held.created,
+            expires_at=int(held.expires_at),
+        )
+
+
+class Create(StreamEndpoint):
+    """`POST /v1/streams`."""
+
+    path, schema = "/v1/streams", CreateStream
+
+    async def serve(self, call: HttpCall, tenant: Tenant) -> None:
+        request = await self.read(call, CreateStream)
+        tasks = {served.model.config.task for served in self.catalogue.values()}
+        served = self.catalogue.choose(request.model, *sorted(tasks)).for_tenant(tenant)
+        call.model = served.name
+        served.check_admission(0)
+        begun_by = "preset" if request.preset is not None else "state"
+        served.check_streams(begun_by)
+        long, given = opens_long(request.state), (request.state, request.preset)
+        with served.in_flight:
+            start = await offload(long, served.initial_state, *given, caller=call)
+            held = await self.streams.create(served, start, idle_seconds=request.idle_seconds)
+        await _answer(call, self.reply(served, held), 201)
+
+
+class Describe(StreamEndpoint):
+    """`GET /v1/streams/{id}`."""
+
+    path, schema = "/v1/streams/{id}", BaseModel
+
+    async def serve(self, call: HttpCall, tenant: Tenant) -> None:
+        held = await self.streams.describe(tenant, _stream_id(call))
+        served = self.catalogue[held.model]
+        call.model = held.model
+        await _answer(call, self.reply(served, held))
+
+
+class Delete(StreamEndpoint):
+    """`DELETE /v1/streams/{id}`."""
+
+    path, schema = "/v1/streams/{id}", BaseModel
+
+    async def serve(self, call: HttpCall, tenant: Tenant) -> None:
+        held = await _wait(call, self.streams.delete(tenant, _stream_id(call)))
+        call.model = held.model if held.model in self.catalogue else UNKNOWN_MODEL
+        await _answer(call, StreamDeleted(id=held.id))
+
+
+class ForkStream(StreamEndpoint):
+    """`POST /v1/streams/{id}/fork`."""
+
+    path, schema = "/v1/streams/{id}/fork", Fork
+
+    async def serve(self, call: HttpCall, tenant: Tenant) -> None:
+        request = await self.read(call, Fork)
+        stream_id, served = await self.find(call, tenant)
+        copies = await _wait(call, self.streams.fork(served, stream_id, request.n))
+        await _answer(call, StreamList(data=[self.reply(served, each) for each in copies]), 201)
+
+
+class RewindStream(StreamEndpoint):
+    """`POST /v1/streams/{id}/rewind`."""
+
+    path, schema = "/v1/streams/{id}/rewind", Rewind
+
+    async def serve(self, call: HttpCall, tenant: Tenant) -> None:
+        request = await self.read(call, Rewind)
+        stream_id, served = await self.find(call, tenant)
+        back = await _wait(call, self.streams.rewind(served, stream_id, request.step))
+        await _answer(call, self.reply(served, back))
+
+
+class State(StreamEndpoint):
+    """`GET /v1/streams/{id}/state`: the stream as a token, which any replica continues."""
+
+    path, schema = "/v1/streams/{id}/state", BaseModel
+
+    async def serve(self, call: HttpCall, tenant: Tenant) -> None:
+        stream_id, served = await self.find(call, tenant)
+        with ExitStack() as unsent:
+
+            def count(state: Snapshot) -> None:
+                numbers = served.state_numbers(StateOutput.COPY) + text_numbers(state.word)
+                unsent.enter_context(self.limits.count_reply(numbers))
+
+            step, token = await _wait(call, self.streams.token(served, stream_id, count))
+            await call.reply(json_bytes(StreamState(id=stream_id, step=step, state=token)))
+
+
+def _stream_id(call: HttpCall) -> str:
+    """The stream that the path names."""
+    stream_id = call.path.split("/")[_ID_PART]
+    if not _ID.fullmatch(stream_id):
+        raise StreamUnknown("there is no such stream; create one")
+    return stream_id
+
+
+async def _wait(call: HttpCall, work: Coroutine[Any, Any, R]) -> R:
+    """The result of work, which ends where its client leaves: it may wait for a long step."""
+    outcome = call.loop.create_task(work)
+    await call.wait(outcome)
+    return outcome.result()
+
+
+async def _answer(call: HttpCall, reply: BaseModel, status: int = 200) -> None:
+    body = json_bytes(reply)
+    await call.start(status, [JSON_TYPE, (b"content-length", b"%d" % len(body))])
+    await call.send(body)

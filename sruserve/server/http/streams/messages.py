@@ -1,0 +1,151 @@
+"""What clients send to `/v1/streams` and get from it."""
+
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from sruserve.server.http.responses import (
+    ClassifyReply,
+    CompletionReply,
+    EncodeReply,
+    ScoreReply,
+    TagReply,
+)
+from sruserve.server.streams.service import MOST_FORKS
+from sruserve.server.tasks.completion_request import CompletionRequest
+from sruserve.server.tasks.requests import (
+    ClassifyRequest,
+    EncodeRequest,
+    Request,
+    ScoreRequest,
+    TagRequest,
+)
+
+_Number = Annotated[int, Field(ge=0, le=2**53)]
+
+
+class CreateStream(BaseModel):
+    """A new stream: from a state token, from a preset, or from nothing."""
+
+    model_config = ConfigDict(
+        strict=True, extra="forbid", json_schema_extra={"examples": [{"model": "shakespeare"}]}
+    )
+
+    model: str | None = Field(
+        None, description="Id of a served model; may be left out when there is only one."
+    )
+    state: str | None = Field(None, description="A state that a reply returned.")
+    preset: str | None = Field(None, description="Name of a preset of the model.")
+    idle_seconds: int | None = Field(
+        None,
+        ge=1,
+        le=2**31,
+        description="How long it lives without a step; at most what the operator allows.",
+    )
+
+    @model_validator(mode="after")
+    def _begins_once(self) -> Self:
+        if self.state is not None and self.preset is not None:
+            raise ValueError("send either 'state' or 'preset', not both")
+        return self
+
+
+class Fork(BaseModel):
+    """More streams in the state of this one."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    n: int = Field(1, ge=1, le=MOST_FORKS, description="How many.")
+
+
+class Rewind(BaseModel):
+    """Where to go back to."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    step: _Number = Field(description="One of the stream's `checkpoints`.")
+
+
+class Step(Request):
+    """What all steps have in common: a number, and nothing that the stream has."""
+
+    step: _Number = Field(description="The stream's `next_step`, or again its last one.")
+
+    @model_validator(mode="after")
+    def _goes_on(self) -> Self:
+        for field in ("model", "state", "preset", "return_state"):
+            if getattr(self, field):
+                raise ValueError(f"a step takes no '{field}': the stream has its own; leave it out")
+        return self
+
+
+class ClassifyStep(Step, ClassifyRequest):
+    """A step of a stream of a model that classifies."""
+
+
+class TagStep(Step, TagRequest):
+    """A step of a stream of a model that tags."""
+
+
+class EncodeStep(Step, EncodeRequest):
+    """A step of a stream of a model that encodes."""
+
+
+class ScoreStep(Step, ScoreRequest):
+    """A step of a stream of a language model that reads `input`."""
+
+
+class CompleteStep(Step, CompletionRequest):
+    """A step of a stream of a language model that goes on behind `prompt`."""
+
+
+class StreamReply(BaseModel):
+    """A server-held stream."""
+
+    id: str
+    object: str = "stream"
+    model: str
+    task: str
+    step: int = Field(description="Number of its last step; 0 before the first.")
+    next_step: int
+    checkpoints: list[int] = Field(description="Steps that `rewind` can go back to.")
+    idle_seconds: int
+    created: int
+    expires_at: int = Field(description="When it ends, in seconds since 1970, without a step.")
+
+
+class StreamList(BaseModel):
+    object: str = "list"
+    data: list[StreamReply]
+
+
+class StreamState(BaseModel):
+    id: str
+    step: int
+    state: str | None = Field(description="Null before anything was read.")
+
+
+class StreamDeleted(BaseModel):
+    id: str
+    object: str = "stream.deleted"
+    deleted: bool = True
+
+
+class _OfStream(BaseModel):
+    stream: str
+    step: int
+
+
+class ClassifyStepReply(_OfStream, ClassifyReply): ...
+
+
+class TagStepReply(_OfStream, TagReply): ...
+
+
+class EncodeStepReply(_OfStream, EncodeReply): ...
+
+
+class ScoreStepReply(_OfStream, ScoreReply): ...
+
+
+class CompleteStepReply(_OfStream, CompletionReply): ...

@@ -1,0 +1,133 @@
+"""`POST /v1/streams/{id}/steps`: what the endpoint of the model's task answers, exactly once."""
+
+import asyncio
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import from_json
+
+from sruserve.server.auth import Tenant
+from sruserve.server.errors import faults
+from sruserve.server.http.call import HttpCall
+from sruserve.server.http.sse import EVENT_HEADERS, error_event
+from sruserve.server.http.streams.endpoints import StreamEndpoint
+from sruserve.server.http.streams.messages import (
+    ClassifyStep,
+    CompleteStep,
+    EncodeStep,
+    ScoreStep,
+    Step,
+    TagStep,
+)
+from sruserve.server.http.streams.stored_reply import StoredReply
+from sruserve.server.http.v1 import TaskEndpoint
+from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.streams.service import digest_of
+from sruserve.server.streams.step_view import StreamView
+from sruserve.server.tasks.caller import ClientDisconnected, StepCaller
+from sruserve.server.tasks.completion_request import CompletionRequest
+from sruserve.server.tasks.error_mapping import as_serve_error
+from sruserve.server.tasks.requests import (
+    ClassifyRequest,
+    EncodeRequest,
+    Request,
+    ScoreRequest,
+    TagRequest,
+)
+
+_STEPS: dict[type[Request], type[Step]] = {
+    ClassifyRequest: ClassifyStep,
+    TagRequest: TagStep,
+    EncodeRequest: EncodeStep,
+    ScoreRequest: ScoreStep,
+    CompletionRequest: CompleteStep,
+}
+
+
+class Steps(StreamEndpoint):
+    """Runs the model's task on a view of the model that continues the stream."""
+
+    path, schema = "/v1/streams/{id}/steps", Step
+
+    async def serve(self, call: HttpCall, tenant: Tenant) -> None:
+        body = await call.json_body(self.limits)
+        stream_id, served = await self.find(call, tenant)
+        endpoint, request = self._read(served, body)
+        digest, cost = await digest_of(body, call), len(body)
+        del body  # the step may outlive its client
+        served.check_admission(cost)
+        caller, reply = StepCaller(call), StoredReply(call)
+
+        async def work(view: StreamView) -> bytes:
+            if isinstance(request, CompleteStep):
+                view.set_seed(request)
+            await endpoint.answer(caller, reply, request, view, cost)
+            return reply.body if _streamed(request) else _of_stream(reply.body, stream_id, request)
+
+        counted = partial(caller.counted, self.limits, cost)
+        step = self.streams.step(served, stream_id, request.step, digest, work, counted=counted)
+        with caller:
+            outcome = call.loop.create_task(step)
+            await self._answer(call, caller, reply, outcome, request)
+
+    async def _answer(
+        self,
+        call: HttpCall,
+        caller: StepCaller,
+        kept: StoredReply,
+        outcome: asyncio.Task[bytes],
+        request: Step,
+    ) -> None:
+        """Answer with the outcome of a step, as far as the client has not got it."""
+        try:
+            await call.wait(outcome)
+        except ClientDisconnected:
+            kept.heard = False
+            raise
+        except faults() as error:
+            if not call.started:
+                raise
+            problem = as_serve_error(error, type(request))
+            await call.send(error_event(problem))
+            raise problem from error
+        if call.started:
+            await call.send(kept.last)
+            return
+        reply = outcome.result()
+        with nullcontext() if caller.counts else self.unsent(reply):
+            if _streamed(request):
+                await call.start(200, list(EVENT_HEADERS))
+                await call.send(reply)
+            else:
+                await call.reply(reply)
+
+    def _read(self, served: ServedModel, body: bytes) -> tuple[TaskEndpoint[Any], Step]:
+        """What answers a step, and what it is asked."""
+        task = self.tasks.of_model(served.model.config.task, reads_input=_has_input(body))
+        schema = _STEPS[task.schema]
+        try:
+            request = schema.model_validate_json(body)
+        except ValidationError as error:
+            raise as_serve_error(error, schema) from None
+        request = request.model_copy(update={"model": served.name})
+        task.choose(request)
+        return self.endpoints[task], request
+
+
+def _has_input(body: bytes) -> bool:
+    try:
+        given = from_json(body)
+    except ValueError:
+        return False
+    return isinstance(given, dict) and "input" in given
+
+
+def _streamed(request: Step) -> bool:
+    return isinstance(request, CompleteStep) and bool(request.stream)
+
+
+def _of_stream(reply: bytes, stream_id: str, request: Step) -> bytes:
+    """A route's reply, a JSON object, with the stream and the step that it is of."""
+    return reply[:-1] + b',"stream":"%b","step":%d}' % (stream_id.encode(), request.step)

@@ -1,0 +1,103 @@
+"""Which task a model is for, and which of its outputs a request gets."""
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sruserve.server.kserve.datatypes import BYTES
+from sruserve.server.kserve.generate import Generate
+from sruserve.server.kserve.messages import RequestedOutput, Tensor
+from sruserve.server.kserve.tasks import Classify, Compare, Encode, Tag, TensorTask
+from sruserve.server.offload import Waiter, offload
+from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.tasks.limits import NUMBER_BYTES
+from sruserve.server.tasks.table import Tasks
+
+_SHORT = 512  # values whose texts the event loop makes: a millisecond at most
+_TURN = 8 << 10  # texts that are made in one turn on a thread: some 15 milliseconds
+_TEXT_NUMBERS = 6  # a value's text is about as long as so many numbers
+
+
+def task_of(served: ServedModel, tasks: Tasks) -> TensorTask:
+    """How to ask a model."""
+    most = tasks.classify.limits.inputs
+    match served.model.config.task:
+        case "classify":
+            return Classify(served, tasks.classify, most)
+        case "pair":
+            return Compare(served, tasks.classify, most)
+        case "tag":
+            return Tag(served, tasks.tag, most)
+        case "encode":
+            return Encode(served, tasks.encode, most)
+        case _:
+            return Generate(served, tasks.complete, most)
+
+
+def reply_numbers(outputs: Sequence[Tensor], requested: Sequence[RequestedOutput]) -> int:
+    """How many numbers, about, a reply holds, before `choose_outputs` and after it."""
+    counts = {each.name: each.classes for each in requested}
+    numbers = 0
+    for output in outputs:
+        width, size = output.shape[-1], len(output.values)
+        if classes := counts.get(output.name, 0):
+            size = _TEXT_NUMBERS * prod(output.shape[:-1]) * min(classes, width)
+        elif output.datatype == BYTES and width == 1:  # texts; the labels of steps are short
+            size += sum(map(len, output.values)) // NUMBER_BYTES
+        numbers += size
+    return numbers
+
+
+async def choose_outputs(
+    caller: Waiter,
+    outputs: Sequence[Tensor],
+    requested: Sequence[RequestedOutput],
+    labels: Sequence[str],
+) -> list[Tensor]:
+    """The outputs that were asked for, in that order; all if none were.
+
+    caller: who may leave while texts are made.
+    labels: names of the entries of `scores`, for the classification extension.
+    """
+    if not requested:
+        return list(outputs)
+    by_name = {output.name: output for output in outputs}
+    chosen = []
+    for each in requested:
+        tensor = by_name[each.name]
+        if each.classes:
+            tensor = await _classify(caller, tensor, each.classes, labels)
+        chosen.append(tensor)
+    return chosen
+
+
+async def _classify(caller: Waiter, tensor: Tensor, count: int, labels: Sequence[str]) -> Tensor:
+    """The highest values of each row as `value:index:label`."""
+    assert isinstance(tensor.values, np.ndarray)
+    *before, width = tensor.shape
+    rows = tensor.values.reshape(prod(before), width)
+    named = labels if width == len(labels) else ()
+    long = rows.size > _SHORT
+    given = rows, min(count, width)
+    values, indices = await offload(long, _highest, *given, cost=rows.nbytes, caller=caller)
+    texts: list[bytes] = []
+    for at in range(0, len(values), _TURN):
+        some = values[at : at + _TURN], indices[at : at + _TURN], named
+        texts += await offload(long, _texts, *some, cost=some[0].nbytes, caller=caller)
+    return Tensor(tensor.name, BYTES, (*before, min(count, width)), texts)
+
+
+def _highest(rows: NDArray[Any], count: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """The highest values of each row, and their places in it; numpy lets other threads go on."""
+    order = np.argsort(-rows, axis=1, kind="stable")[:, :count]
+    return np.take_along_axis(rows, order, 1).reshape(-1), order.reshape(-1)
+
+
+def _texts(values: NDArray[Any], indices: NDArray[np.int64], labels: Sequence[str]) -> list[bytes]:
+    pairs = zip(values, indices.tolist(), strict=True)
+    if not labels:
+        return [f"{value}:{index}".encode() for value, index in pairs]
+    return [f"{value}:{index}:{labels[index]}".encode() for value, index in pairs]

@@ -1,0 +1,91 @@
+"""Limit the fields and numbers of a protobuf message: parsing them holds the interpreter."""
+
+from functools import cache
+from typing import Any
+
+from sruserve.server.errors import InputTooLong
+from sruserve.server.http.json_limits import MAX_JSON_CONTAINERS
+
+MOST_FIELDS = MAX_JSON_CONTAINERS + (
+    1 << 12
+)  # elements in `contents`, and names and shapes beside them
+_VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5  # how a field is written
+_LONGEST_VARINT = 10  # bytes
+
+# The parts of a message by their numbers: messages with parts of their own, or numbers (None).
+Parts = dict[int, "Parts | None"]
+_WITHOUT: Parts = {}
+
+
+def check_fields(kind: Any, data: bytes) -> None:
+    """Raise `InputTooLong` if `data`, as a message of a kind, has more than `MOST_FIELDS`.
+
+    Reads so many fields at most. What is no message ends it: the parser says so.
+    """
+    try:
+        fields = _count(_parts(kind.DESCRIPTOR), data)
+    except IndexError:
+        return
+    if fields > MOST_FIELDS:
+        raise InputTooLong(
+            f"the message has more than {MOST_FIELDS} fields and numbers: send tensors as "
+            "raw_input_contents, or less at once"
+        )
+
+
+def _count(parts: Parts, data: bytes) -> int:
+    """The fields of a message, and about the fewest numbers; stops beyond `MOST_FIELDS`.
+
+    Raises `IndexError` if the message ends within a field.
+    """
+    fields, unread = 0, [(parts, 0, len(data))]
+    while unread and fields <= MOST_FIELDS:
+        parts, at, end = unread.pop()
+        while at < end and fields <= MOST_FIELDS:
+            fields += 1
+            if (tag := data[at]) < 128:  # nearly always; a call would take as long as all else
+                at += 1
+            else:
+                tag, at = _varint(data, at)
+            written = tag & 7
+            if written == _DELIMITED:
+                if (size := data[at]) < 128:
+                    at += 1
+                else:
+                    size, at = _varint(data, at)
+                inner = parts.get(tag >> 3, _WITHOUT)
+                if inner is None:
+                    fields += size // _LONGEST_VARINT
+                elif inner and size:
+                    unread.append((inner, at, min(at + size, end)))
+                at += size
+            elif written == _VARINT:
+                _, at = _varint(data, at)
+            elif written == _FIXED32:
+                at += 4
+            elif written == _FIXED64:
+                at += 8
+    return fields
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """The number at a place, seven bits in each byte, and the place behind it."""
+    value = 0
+    for shift in range(0, 7 * _LONGEST_VARINT, 7):
+        byte = data[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+    raise IndexError
+
+
+@cache
+def _parts(message: Any) -> Parts:
+    parts: Parts = {}
+    for field in message.fields:
+        if field.message_type is not None:
+            parts[field.number] = _parts(field.message_type)
+        elif field.cpp_type != field.CPPTYPE_STRING:  # of bytes, too
+            parts[field.number] = None
+    return parts

@@ -1,0 +1,130 @@
+"""The gRPC server: its port, its limits, its health."""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2
+
+from sruserve.server.ending import GRPC_SECONDS
+from sruserve.server.errors import RouteNotFound
+from sruserve.server.kserve.grpc.codec import parse
+from sruserve.server.kserve.grpc.core import is_running, new_server
+from sruserve.server.kserve.grpc.probes import Probes
+from sruserve.server.kserve.grpc.service import SERVICE, GrpcService
+from sruserve.server.kserve.inference import Inference
+from sruserve.server.lifecycle import Lifecycle
+from sruserve.server.settings import Settings, SettingsError, variable_name
+
+log = logging.getLogger("sruserve.server")
+
+_HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+_CALLS_OF_CONNECTION = 128  # a client keeps more of them back: they are begun in their order
+_HELLO_SECONDS = 10  # for what an HTTP/2 connection begins with
+_AGE_SECONDS = 3600  # of a connection that takes no more calls, and then of the calls that it has
+
+
+def _options(settings: Settings, connections: int) -> list[tuple[str, int]]:
+    """What gRPC's core is to bound by itself."""
+    idle_ms = 1000 * settings.keep_alive_seconds
+    return [
+        ("grpc.so_reuseport", 1),  # every worker listens on the same port
+        ("grpc.max_receive_message_length", settings.max_body_bytes),
+        ("grpc.max_send_message_length", -1),  # replies have bounds of their own
+        # 64 KiB of a message may wait unread; with probes of the bandwidth that is 4 MiB
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.max_concurrent_streams", max(_CALLS_OF_CONNECTION, settings.grpc_streams)),
+        ("grpc.max_allowed_incoming_connections", connections),
+        ("grpc.server_handshake_timeout_ms", 1000 * _HELLO_SECONDS),
+        ("grpc.max_connection_idle_ms", idle_ms),
+        ("grpc.keepalive_time_ms", idle_ms),  # finds clients that are gone without a word
+        ("grpc.max_connection_age_ms", 1000 * _AGE_SECONDS),
+        ("grpc.max_connection_age_grace_ms", 1000 * _AGE_SECONDS),
+    ]
+
+
+class GrpcServer:
+    """KServe v2 and gRPC's health protocol on a port of their own.
+
+    connections: that may be open at a time.
+    port: the one that it listens on, once started.
+    """
+
+    what, busy, turns = "the gRPC server", False, 0  # see `Watched`
+
+    def __init__(
+        self, settings: Settings, lifecycle: Lifecycle, inference: Inference, connections: int
+    ) -> None:
+        self.port = 0
+        self._settings = settings
+        self._stopping = False
+        self._server = new_server(_options(settings, connections))
+        probes = Probes(inference.ready)
+        service = GrpcService(settings, lifecycle, inference)
+        self._server.add_registered_method_handlers(SERVICE, service.handlers(probes))
+        self._server.add_registered_method_handlers(_HEALTH, _Health(inference).handlers(probes))
+
+    @property
+    def alive(self) -> bool:
+        """Whether it takes calls, or ends because it was told to."""
+        return self._stopping or is_running(self._server)
+
+    async def start(self) -> None:
+        """Listen; raises `SettingsError` if that is not possible."""
+        host, port = self._settings.host, self._settings.grpc_port
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            self.port = self._server.add_insecure_port(address)
+        except RuntimeError:
+            raise SettingsError(
+                f"cannot listen on {address} for gRPC: set {variable_name('grpc_port')} to a free "
+                "port, or to off"
+            ) from None
+        await self._server.start()
+        log.info("gRPC is on %s port %d", host, self.port)
+
+    async def stop(self) -> None:
+        """Take no more calls, and end those that are left."""
+        self._stopping = True
+        await self._server.stop(GRPC_SECONDS)
+
+
+# grpcio-health-checking's asynchronous servicer bounds neither how many clients watch nor how long
+# a probe's message may take, and after one watcher leaves it tells the others of no change.
+class _Health:
+    """gRPC's health protocol: serving while the server takes work, the service as much as all."""
+
+    def __init__(self, inference: Inference) -> None:
+        self._inference = inference
+
+    def handlers(self, probes: Probes) -> dict[str, grpc.RpcMethodHandler]:
+        """What a gRPC server is given, by method."""
+        write = health_pb2.HealthCheckResponse.SerializeToString
+        check, watch = probes.unary(self._check), probes.watch(self._watch)
+        return {
+            "Check": grpc.stream_unary_rpc_method_handler(check, None, write),
+            "Watch": grpc.stream_stream_rpc_method_handler(watch, None, write),
+        }
+
+    def _check(self, data: bytes) -> Any:
+        status = self._status(_is_known(data))
+        if status.status == status.SERVICE_UNKNOWN:
+            raise RouteNotFound("this server does not have that gRPC service")
+        return status
+
+    def _watch(self, data: bytes) -> Callable[[], Any]:
+        return partial(self._status, _is_known(data))
+
+    def _status(self, known: bool) -> Any:
+        statuses = health_pb2.HealthCheckResponse
+        if not known:
+            return statuses(status=statuses.SERVICE_UNKNOWN)
+        ready = self._inference.ready()
+        return statuses(status=statuses.SERVING if ready else statuses.NOT_SERVING)
+
+
+def _is_known(data: bytes) -> bool:
+    """Whether a health check asks for a service that is here."""
+    return parse(health_pb2.HealthCheckRequest, data).service in ("", SERVICE)

@@ -1,0 +1,157 @@
+"""KServe v2 over gRPC: every method of Triton's service, on the core that HTTP has, too."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any
+
+import grpc
+from google.protobuf.json_format import ParseDict
+from tritonclient.grpc import service_pb2 as proto
+
+from sruserve.server.auth import Tenant
+from sruserve.server.errors import InputTooLong, Unsupported
+from sruserve.server.kserve.choosing import reply_numbers
+from sruserve.server.kserve.errors import explain
+from sruserve.server.kserve.grpc.call import GrpcCall, GrpcEndpoint
+from sruserve.server.kserve.grpc.calls import ConcurrentCallLimit
+from sruserve.server.kserve.grpc.codec import parse, read_request, write_response
+from sruserve.server.kserve.grpc.probes import Probes
+from sruserve.server.kserve.inference import Inference
+from sruserve.server.lifecycle import Lifecycle
+from sruserve.server.offload import LONG_BYTES, offload
+from sruserve.server.settings import Settings
+from sruserve.server.tasks.limits import NUMBER_BYTES
+
+_DESCRIBED = proto.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+SERVICE = _DESCRIBED.full_name
+
+Answer = Callable[[Any], Awaitable[Mapping[str, Any]]]
+
+
+class GrpcService:
+    """Answers in tritonclient's messages. Requests come as bytes, so that bad ones are told."""
+
+    def __init__(self, settings: Settings, lifecycle: Lifecycle, inference: Inference) -> None:
+        self._lifecycle, self._inference = lifecycle, inference
+        tenants = lifecycle.tenants
+        self._infer = GrpcEndpoint(f"/{SERVICE}/ModelInfer", tenants)
+        self._control = GrpcEndpoint(f"/{SERVICE}", tenants)
+        self._calls = ConcurrentCallLimit(settings, lifecycle)
+
+    def handlers(self, probes: Probes) -> dict[str, grpc.RpcMethodHandler]:
+        """What a gRPC server is given, by method."""
+        answers: dict[str, Answer] = {
+            "ServerMetadata": self._server_metadata,
+            "ModelMetadata": self._model_metadata,
+            "ModelConfig": self._model_config,
+            "ModelStatistics": self._model_statistics,
+            "RepositoryIndex": self._repository_index,
+            "RepositoryModelLoad": self._load,
+            "RepositoryModelUnload": self._unload,
+        }
+        behaviours = {
+            "ModelInfer": self._calls.unary(self._infer, self._model_infer),
+            "ServerLive": probes.unary(self._server_live, read=False),
+            "ServerReady": probes.unary(self._server_ready, read=False),
+            "ModelReady": probes.unary(self._model_ready),
+        }
+        handlers = {}
+        for method in _DESCRIBED.methods:
+            name, kind, reply = method.name, *map(_class, (method.input_type, method.output_type))
+            write = reply.SerializeToString
+            if name == "ModelStreamInfer":
+                behaviour = self._calls.stream(self._infer, self._stream_infer)
+                handlers[name] = grpc.stream_stream_rpc_method_handler(behaviour, None, write)
+                continue
+            answer = partial(self._ask, answers.get(name, _unsupported), kind, reply)
+            behaviour = behaviours.get(name) or self._calls.unary(self._control, answer)
+            handlers[name] = grpc.stream_unary_rpc_method_handler(behaviour, None, write)
+        return handlers
+
+    async def _stream_infer(
+        self, data: bytes, key: str | None, keep: Callable[[Any], object]
+    ) -> Any:
+        """An answer of a stream; an error is told in its place, and the stream goes on."""
+
+        async def work(rpc: GrpcCall, tenant: Tenant) -> Any:
+            reply = await self._model_infer(data, rpc, tenant)
+            keep(reply)
+            return reply
+
+        rpc = await self._infer.ask(key, work)
+        if rpc.problem is None:
+            rpc.reply.parameters["triton_final_response"].bool_param = True
+            return proto.ModelStreamInferResponse(infer_response=rpc.reply)
+        return proto.ModelStreamInferResponse(
+            error_message=explain(rpc.problem).message,
+            infer_response=proto.ModelInferResponse(id=rpc.id),
+        )
+
+    async def _model_infer(self, data: bytes, rpc: GrpcCall, tenant: Tenant) -> Any:
+        with self._lifecycle.answering:
+            cost = len(data)
+            rpc.count_body(self._inference.limits, cost)
+            request = await offload(cost > LONG_BYTES, read_request, data, cost=cost)
+            del data
+            rpc.id = request.id
+            self._inference.admit(tenant, request.model, request.version, cost)
+            rpc.model = request.model
+            response = await self._inference.infer(rpc, tenant, request, cost)
+            size = NUMBER_BYTES * reply_numbers(response.outputs, request.outputs)
+            with self._inference.reserve_reply(request, response):
+                long = size > LONG_BYTES
+                return await offload(long, write_response, response, cost=size, caller=rpc)
+
+    async def _ask(
+        self, answer: Answer, kind: Any, reply: Any, data: bytes, rpc: GrpcCall, tenant: Tenant
+    ) -> Any:
+        """Answer with what the JSON protocol would."""
+        del rpc, tenant  # all of them see the same models
+        if len(data) > LONG_BYTES:
+            raise InputTooLong(f"the message has {len(data)} bytes, over the limit of {LONG_BYTES}")
+        return ParseDict(await answer(parse(kind, data)), reply(), ignore_unknown_fields=True)
+
+    def _server_live(self, _: bytes) -> Any:
+        return proto.ServerLiveResponse(live=True)
+
+    def _server_ready(self, _: bytes) -> Any:
+        return proto.ServerReadyResponse(ready=self._inference.ready())
+
+    def _model_ready(self, data: bytes) -> Any:
+        request = parse(proto.ModelReadyRequest, data)
+        ready = self._inference.model_ready(request.name, request.version)
+        return proto.ModelReadyResponse(ready=ready)
+
+    async def _server_metadata(self, _: Any) -> Mapping[str, Any]:
+        return self._inference.server_metadata()
+
+    async def _model_metadata(self, request: Any) -> Mapping[str, Any]:
+        return self._inference.metadata(request.name, request.version)
+
+    async def _model_config(self, request: Any) -> Mapping[str, Any]:
+        return {"config": self._inference.config(request.name, request.version)}
+
+    async def _model_statistics(self, request: Any) -> Mapping[str, Any]:
+        return self._inference.statistics(request.name, request.version)
+
+    async def _repository_index(self, request: Any) -> Mapping[str, Any]:
+        return {"models": self._inference.index(request.ready)}
+
+    async def _load(self, request: Any) -> Mapping[str, Any]:
+        await self._inference.load(request.model_name, request.parameters)
+        return {}
+
+    async def _unload(self, request: Any) -> Mapping[str, Any]:
+        await self._inference.unload(request.model_name)
+        return {}
+
+
+async def _unsupported(request: Any) -> Mapping[str, Any]:
+    what = request.DESCRIPTOR.name
+    if "SharedMemory" in what:
+        raise Unsupported("shared memory is not supported: send tensors in the request")
+    raise Unsupported("requests cannot change log and trace settings; ask the operator")
+
+
+def _class(message: Any) -> Any:
+    return getattr(proto, message.name)

@@ -1,0 +1,145 @@
+"""`POST /v2/models/{model}[/versions/{version}]/infer`."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from sruserve.server.auth import Tenant, Tenants
+from sruserve.server.errors import InvalidRequest
+from sruserve.server.http.call import HttpCall
+from sruserve.server.http.json_limits import check_json_size
+from sruserve.server.kserve.choosing import reply_numbers
+from sruserve.server.kserve.datatypes import BYTES, NUMBERS
+from sruserve.server.kserve.http.codec import InferHeader, read_request, write_response
+from sruserve.server.kserve.http.compression import Unpacking, choose, pack
+from sruserve.server.kserve.http.endpoint import KServeEndpoint
+from sruserve.server.kserve.inference import Inference
+from sruserve.server.kserve.messages import InferRequest, InferResponse, Tensor
+from sruserve.server.metrics.metrics import UNKNOWN_MODEL
+from sruserve.server.offload import LONG_BYTES, offload
+from sruserve.server.tasks.limits import NUMBER_BYTES, InputLimits
+
+_HEADER_LENGTH = b"inference-header-content-length"
+_WORTH_PACKING = 1 << 10
+
+
+class InferEndpoint(KServeEndpoint):
+    """Inference over HTTP, with binary tensors and packed bodies."""
+
+    path, schema = "/v2/infer", InferHeader
+
+    def __init__(self, tenants: Tenants, inference: Inference, limits: InputLimits) -> None:
+        super().__init__(tenants, (UNKNOWN_MODEL,))
+        self._inference, self._limits = inference, limits
+
+    async def serve(self, call: HttpCall, tenant: Tenant) -> None:
+        model, version = _place(call.path)
+        self._inference.find(model, version)
+        call.model = model
+        request, cost = await self._read(call, tenant, model, version)
+        response = await self._inference.infer(call, tenant, request, cost)
+        with self._inference.reserve_reply(request, response):
+            await self._send(call, request, response)
+
+    async def _send(self, call: HttpCall, request: InferRequest, response: InferResponse) -> None:
+        size = NUMBER_BYTES * reply_numbers(response.outputs, request.outputs)
+        given = response, _binary(request, response)
+        head, data = await offload(
+            size > LONG_BYTES, write_response, *given, cost=size, caller=call
+        )
+        headers = [(b"content-type", b"application/json")]
+        body = head
+        if data is not None:
+            body = head + data
+            headers = [
+                (b"content-type", b"application/octet-stream"),
+                (_HEADER_LENGTH, b"%d" % len(head)),
+            ]
+        encoding = choose(call.header(b"accept-encoding"))
+        if encoding is not None and len(body) > _WORTH_PACKING:
+            long = len(body) > LONG_BYTES
+            body = await offload(long, pack, body, encoding, cost=len(body), caller=call)
+            headers.append((b"content-encoding", encoding.encode()))
+        await call.start(200, [*headers, (b"content-length", b"%d" % len(body))])
+        await call.send(body)
+
+    async def _read(
+        self, call: HttpCall, tenant: Tenant, model: str, version: str
+    ) -> tuple[InferRequest, int]:
+        """What is asked, and the bytes of the body that it was in."""
+        body = await self._body(call)
+        self._inference.admit(tenant, model, version, len(body))
+        long = len(body) > LONG_BYTES
+        given = model, version, body, call.header(_HEADER_LENGTH)
+        request = await offload(long, self._parse, *given, cost=len(body), caller=call)
+        return request, len(body)
+
+    async def _body(self, call: HttpCall) -> bytes:
+        """The body without its encoding; all but a first piece counts before it is unpacked."""
+        body, encoding = await call.body(self._limits), call.header(b"content-encoding")
+        if not encoding:
+            return body
+        unpacking = Unpacking(body, encoding, self._limits.body_bytes)
+        del body  # it gets shorter as it is unpacked
+        while unpacking.body is None:
+            piece = unpacking.next_bytes
+            if unpacking.size:
+                call.count_body(self._limits, unpacking.held + piece)
+            await offload(True, unpacking.unpack, cost=piece, caller=call)
+        call.count_body(self._limits, unpacking.size)
+        return unpacking.body
+
+    def _parse(self, model: str, version: str, body: bytes, length: str | None) -> InferRequest:
+        json_bytes = _header_length(length, len(body))
+        if json_bytes == 0 and body:
+            return self._raw_request(model, version, body)
+        check_json_size(body[:json_bytes])
+        return read_request(model, version, body, json_bytes)
+
+    def _raw_request(self, model: str, version: str, body: bytes) -> InferRequest:
+        """A body without JSON is the only input of a model: one text, or numbers."""
+        signature = self._inference.signature(model, version)
+        spec, *others = signature.inputs
+        free = spec.shape.count(-1)
+        if others or free > 1:
+            raise InvalidRequest(f"model '{model}' cannot read its inputs from a body without JSON")
+        batch = (1,) if signature.max_batch_size else ()
+        if spec.datatype == BYTES:
+            return InferRequest(
+                model, version, "", [Tensor(spec.name, BYTES, (*batch, *spec.shape), [body])]
+            )
+        dtype = NUMBERS[spec.datatype]
+        row = dtype.itemsize * int(np.prod([size for size in spec.shape if size != -1]))
+        if len(body) % row:
+            raise InvalidRequest(
+                f"the body has {len(body)} bytes, but '{spec.name}' of model '{model}' needs a "
+                f"multiple of {row} bytes"
+            )
+        shape = tuple(len(body) // row if size == -1 else size for size in spec.shape)
+        tensor = Tensor(spec.name, spec.datatype, (*batch, *shape), np.frombuffer(body, dtype))
+        return InferRequest(model, version, "", [tensor])
+
+
+def _place(path: str) -> tuple[str, str]:
+    """The model and the version in `/v2/models/M[/versions/V]/infer`."""
+    parts = path.split("/")
+    return parts[3], parts[5] if len(parts) > 5 else ""
+
+
+def _header_length(header: str | None, size: int) -> int:
+    """How many bytes of the body are JSON: all of them unless a header says otherwise."""
+    if header is None:
+        return size
+    if not (header.isascii() and header.isdigit() and len(header) < 20 and int(header) <= size):
+        raise InvalidRequest(
+            f"Inference-Header-Content-Length must be a number of bytes from 0 to {size}, the "
+            "body's length"
+        )
+    return int(header)
+
+
+def _binary(request: InferRequest, response: InferResponse) -> Sequence[str]:
+    """The outputs that the client wants in binary."""
+    usual = request.parameters.get("binary_data_output", False)
+    asked = {each.name: each.parameters.get("binary_data", usual) for each in request.outputs}
+    return [each.name for each in response.outputs if asked.get(each.name, usual) is True]

@@ -1,0 +1,217 @@
+"""The core of KServe v2 that all its transports share: metadata, statistics and inference."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from time import perf_counter
+from typing import Any
+
+from pydantic import ValidationError
+
+from sruserve import __version__
+from sruserve.server.auth import Tenant
+from sruserve.server.budget import Hold
+from sruserve.server.errors import InvalidRequest, ModelNotFound, Unsupported
+from sruserve.server.kserve.choosing import choose_outputs, reply_numbers, task_of
+from sruserve.server.kserve.errors import unknown_model
+from sruserve.server.kserve.messages import InferRequest, InferResponse, Tensor
+from sruserve.server.kserve.parameters import RequestOptions, read_parameters
+from sruserve.server.kserve.sequences import Sequences, check_step
+from sruserve.server.kserve.signature import (
+    PLATFORM,
+    Signature,
+    configure_model,
+    describe_model,
+)
+from sruserve.server.kserve.sources import read_fields
+from sruserve.server.kserve.statistics import Statistics, Timing
+from sruserve.server.kserve.tasks import TensorTask
+from sruserve.server.lifecycle import Lifecycle
+from sruserve.server.offload import offload
+from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.streams.service import Streams
+from sruserve.server.streams.step_view import StreamView
+from sruserve.server.tasks.caller import Caller
+from sruserve.server.tasks.error_mapping import as_serve_error
+from sruserve.server.tasks.inputs import LONG_CHARACTERS
+from sruserve.server.tasks.limits import InputLimits
+from sruserve.server.tasks.requests import Request
+from sruserve.server.tasks.table import Tasks
+
+_EXTENSIONS = [
+    "binary_tensor_data", "classification", "model_configuration", "model_repository",
+    "model_repository(unload_dependents)", "parameters", "schedule_policy", "sequence",
+    "sequence(string_id)", "statistics",
+]  # fmt: skip
+
+
+class Inference:
+    """Answers in the shapes of KServe's JSON protocol. Whatever fails raises a `ServeError`.
+
+    `problems.explain` says what a transport tells of such an error. A version "" is the default.
+    """
+
+    def __init__(
+        self, lifecycle: Lifecycle, tasks: Tasks, streams: Streams, limits: InputLimits
+    ) -> None:
+        self._lifecycle, self._tasks = lifecycle, tasks
+        self.limits = limits
+        self._sequences = Sequences(streams, limits)
+        self._statistics: dict[tuple[str, str], Statistics] = {}
+
+    async def infer(
+        self, caller: Caller, tenant: Tenant, request: InferRequest, cost: int
+    ) -> InferResponse:
+        """Answer one inference. cost: bytes of the whole request, parameters and all."""
+        served = self.find(request.model, request.version).for_tenant(tenant)
+        with served.in_flight, self._statistics_of(served).request() as timing:
+            return await self._infer(caller, served, request, cost, timing)
+
+    async def _infer(
+        self,
+        caller: Caller,
+        served: ServedModel,
+        request: InferRequest,
+        cost: int,
+        timing: Timing,
+    ) -> InferResponse:
+        task = task_of(served, self._tasks)
+        asked = read_parameters(request.parameters, task.options)
+        inputs = task.signature.check(served.name, request.inputs)
+        task.signature.check_outputs(served.name, request.outputs)
+        begin = perf_counter()
+        long = cost > LONG_CHARACTERS
+        body = await offload(long, _read, task, asked, inputs, cost=cost, caller=caller)
+        timing.reading = perf_counter() - begin
+        batch = request.inputs[0].shape[0] if task.signature.max_batch_size else 1
+        sequence = asked.sequence
+        del asked, inputs
+
+        async def work(caller: Caller, served: ServedModel) -> InferResponse:
+            if isinstance(served, StreamView):
+                task.begin_step(body, served)
+            outputs, state = await task.run(caller, served, body, cost)
+            begin = perf_counter()
+            with self._reserve_reply(outputs, request):
+                chosen = await choose_outputs(caller, outputs, request.outputs, served.labels)
+            timing.inputs, timing.writing = batch, perf_counter() - begin
+            parameters = {} if state is None else {"sru_state": state}
+            return InferResponse(served.name, served.version, request.id, chosen, parameters)
+
+        if sequence is None:
+            if body.return_state and batch > 1:
+                raise InvalidRequest("'sru_return_state' needs a batch of one", param="parameters")
+            request.let_go()
+            return await work(caller, served)
+        check_step(served.name, body, sequence, batch)
+        return await self._sequences.infer(caller, served, request, sequence, body, cost, work)
+
+    def admit(self, tenant: Tenant, name: str, version: str, cost: int) -> None:
+        """Raise if a tenant's inference of `cost` bytes has no chance; asked before `infer`."""
+        self.find(name, version).for_tenant(tenant).check_admission(cost)
+
+    def signature(self, name: str, version: str = "") -> Signature:
+        """The tensors of a model."""
+        return task_of(self.find(name, version), self._tasks).signature
+
+    def reserve_reply(
+        self, request: InferRequest, response: InferResponse
+    ) -> AbstractContextManager[object]:
+        """Send a response: until the block ends it counts among the replies in memory.
+
+        The task that made it has counted its results, and does no more.
+        """
+        return self._reserve_reply(response.outputs, request)
+
+    def _reserve_reply(self, outputs: Sequence[Tensor], request: InferRequest) -> Hold:
+        numbers = reply_numbers(outputs, request.outputs)
+        return self._tasks.classify.reserve_reply(
+            numbers, "send shorter inputs, or ask for fewer classes"
+        )
+
+    def ready(self) -> bool:
+        """Whether the server takes work: models are loaded and warm, and it is not draining."""
+        return self._lifecycle.ready and self._lifecycle.alive and not self._lifecycle.draining
+
+    def model_ready(self, name: str, version: str = "") -> bool:
+        """Whether a model takes work; raises if there is none."""
+        served = self.find(name, version)
+        return served.engine.alive and not self._lifecycle.draining
+
+    def server_metadata(self) -> dict[str, Any]:
+        """Name, version and extensions."""
+        return {"name": PLATFORM, "version": __version__, "extensions": _EXTENSIONS}
+
+    def metadata(self, name: str, version: str = "") -> dict[str, Any]:
+        """Inputs and outputs of a model."""
+        return describe_model(self.find(name, version), self.signature(name, version))
+
+    def config(self, name: str, version: str = "") -> dict[str, Any]:
+        """A model's configuration in Triton's shape."""
+        return configure_model(self.find(name, version), self.signature(name, version))
+
+    def statistics(self, name: str = "", version: str = "") -> dict[str, Any]:
+        """Counts and times of a model, or of all."""
+        models = [self.find(name, version)] if name else self._all()
+        return {
+            "model_stats": [
+                self._statistics_of(served).describe(served.name, served.version)
+                for served in models
+            ]
+        }
+
+    def index(self, ready_only: bool = False) -> list[dict[str, Any]]:
+        """All models with their states."""
+        entries = []
+        for served in self._all():
+            ready = self.model_ready(served.name, served.version)
+            if ready or not ready_only:
+                entries.append(
+                    {
+                        "name": served.name,
+                        "version": served.version,
+                        "state": "READY" if ready else "UNAVAILABLE",
+                        "reason": "" if ready else "the model's engine does not run",
+                    }
+                )
+        if not ready_only:
+            gone = {"state": "UNAVAILABLE", "reason": "unloaded"}
+            for name, version in self._lifecycle.repository.unloaded.items():
+                entries.append({"name": name, "version": version, **gone})
+        return entries
+
+    async def load(self, name: str, parameters: Mapping[str, Any]) -> None:
+        """Load a model, or load it again, from the files that the operator has put there."""
+        if parameters:
+            raise Unsupported("loading a model takes no parameters: leave them out")
+        await self._lifecycle.load(name)
+
+    async def unload(self, name: str) -> None:
+        """Take a model out of service."""
+        await self._lifecycle.unload(name)
+
+    def _all(self) -> Iterable[ServedModel]:
+        return self._lifecycle.catalogue.values()
+
+    def find(self, name: str, version: str) -> ServedModel:
+        """The model of a name, and of a version unless that is empty."""
+        catalogue = self._lifecycle.catalogue
+        try:
+            return catalogue.version(name, version) if version else catalogue[name]
+        except ModelNotFound:
+            raise unknown_model(name, version) from None
+
+    def _statistics_of(self, served: ServedModel) -> Statistics:
+        return self._statistics.setdefault((served.name, served.version), Statistics())
+
+
+def _read(task: TensorTask, asked: RequestOptions, inputs: Mapping[str, Tensor]) -> Request:
+    """The request under `/v1` that tensors and parameters stand for."""
+    fields = asked.fields
+    if asked.sequence is not None and "more" in task.schema.model_fields:
+        fields = {**fields, "more": not asked.sequence.end}
+    try:
+        request = task.schema.model_validate(fields)
+    except ValidationError as error:
+        raise as_serve_error(error, task.schema) from None
+    # tensors were checked when they were read, and may be too long to be checked again
+    return request.model_copy(update=read_fields(task.fields, inputs))

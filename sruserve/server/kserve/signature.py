@@ -1,0 +1,162 @@
+"""The tensors that a model takes and gives, and what metadata and configuration say of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sruserve.server.errors import InvalidRequest
+from sruserve.server.kserve.datatypes import BYTES, shown
+from sruserve.server.kserve.messages import RequestedOutput, Tensor
+from sruserve.server.kserve.parameters import DEFAULT_PRIORITY, PRIORITIES
+from sruserve.server.repository.served_model import ServedModel
+
+PLATFORM = "sruserve"
+_NO_NUMBERS = (BYTES, "BOOL")
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A tensor without its batch dimension; -1 is any length."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+    def metadata(self, batch: tuple[int, ...]) -> dict[str, Any]:
+        return {"name": self.name, "datatype": self.datatype, "shape": [*batch, *self.shape]}
+
+    def config(self) -> dict[str, Any]:
+        kind = "STRING" if self.datatype == BYTES else self.datatype
+        return {"name": self.name, "data_type": f"TYPE_{kind}", "dims": list(self.shape)}
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a model takes and gives.
+
+    max_batch_size: 0: its tensors have no batch dimension.
+    """
+
+    inputs: tuple[Spec, ...]
+    outputs: tuple[Spec, ...]
+    max_batch_size: int
+
+    @property
+    def batch(self) -> tuple[int, ...]:
+        """The batch dimension of every shape, if there is one."""
+        return (-1,) if self.max_batch_size else ()
+
+    def check(self, model: str, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
+        """The inputs by name, if they are those of the model; raises in Triton's words."""
+        given = {tensor.name: tensor for tensor in inputs}
+        known = {spec.name for spec in self.inputs}
+        for name in given:
+            if name not in known:
+                raise _refusal(f"unexpected inference input '{name[:100]}' for model '{model}'")
+        if len(given) != len(inputs) or len(given) < len(known):
+            raise _refusal(
+                f"expected {len(known)} inputs but got {len(inputs)} inputs for model '{model}'; "
+                f"it takes each of these once: {', '.join(sorted(known))}"
+            )
+        for spec in self.inputs:
+            self._check_one(model, spec, given[spec.name])
+        if self.max_batch_size and len({tensor.shape[0] for tensor in inputs}) > 1:
+            raise _refusal(f"the inputs for model '{model}' must have the same batch size")
+        return given
+
+    def check_outputs(self, model: str, outputs: Sequence[RequestedOutput]) -> None:
+        """Raise if an output is requested twice, or that the model does not have, or in a form
+        that it cannot have."""
+        known = {spec.name: spec.datatype for spec in self.outputs}
+        if len({output.name for output in outputs}) < len(outputs):
+            raise InvalidRequest(
+                "an output is requested twice; request each output once", param="outputs"
+            )
+        for output in outputs:
+            if "shared_memory_region" in output.parameters:
+                raise InvalidRequest(
+                    "outputs in shared memory are not supported; leave out 'shared_memory_region'",
+                    param="outputs",
+                )
+            if output.name not in known:
+                raise InvalidRequest(
+                    f"unexpected inference output '{output.name[:100]}' for model '{model}'",
+                    param="outputs",
+                )
+            count = output.parameters.get("classification") or 0
+            if type(count) is not int or count < 0 or (count and known[output.name] in _NO_NUMBERS):
+                raise InvalidRequest(
+                    f"'classification' of output '{output.name}' must be a number of classes, "
+                    "and the output must contain numbers",
+                    param="outputs",
+                )
+
+    def _check_one(self, model: str, spec: Spec, given: Tensor) -> None:
+        if given.datatype != spec.datatype:
+            raise _refusal(
+                f"inference input '{spec.name}' data-type is '{given.datatype}', but model "
+                f"'{model}' expects '{spec.datatype}'"
+            )
+        expected = (*self.batch, *spec.shape)
+        fits = len(given.shape) == len(expected) and all(
+            want in (-1, size) for want, size in zip(expected, given.shape, strict=True)
+        )
+        if not fits:
+            raise _refusal(
+                f"unexpected shape for input '{spec.name}' for model '{model}'. Expected "
+                f"{shown(expected)}, got {shown(given.shape)}"
+            )
+        if self.max_batch_size and not 1 <= given.shape[0] <= self.max_batch_size:
+            raise _refusal(
+                f"inference request batch-size must be <= {self.max_batch_size} for '{model}', "
+                "and at least 1"
+            )
+
+
+def describe_model(served: ServedModel, signature: Signature) -> dict[str, Any]:
+    """A model's metadata."""
+    batch = signature.batch
+    return {
+        "name": served.name,
+        "versions": [served.version],
+        "platform": PLATFORM,
+        "inputs": [spec.metadata(batch) for spec in signature.inputs],
+        "outputs": [spec.metadata(batch) for spec in signature.outputs],
+    }
+
+
+def configure_model(served: ServedModel, signature: Signature) -> dict[str, Any]:
+    """A model's configuration: Triton's `ModelConfig` as JSON.
+
+    `sequence_batching` tells clients that the model continues sequences.
+    """
+    model = served.model
+    streams: dict[str, Any] = {"sequence_batching": {"direct": {}}}
+    whole = {
+        "dynamic_batching": {
+            "priority_levels": PRIORITIES,
+            "default_priority_level": DEFAULT_PRIORITY,
+        }
+    }
+    about = {
+        "task": model.config.task,
+        "digest": model.digest,
+        "dtype": model.dtype,
+        "state_bytes": str(model.network.layout.nbytes),
+    }
+    return {
+        "name": served.name,
+        "platform": "",
+        "backend": PLATFORM,
+        "version_policy": {"latest": {"num_versions": 1}},
+        "max_batch_size": signature.max_batch_size,
+        "input": [spec.config() for spec in signature.inputs],
+        "output": [spec.config() for spec in signature.outputs],
+        "parameters": {name: {"string_value": value} for name, value in about.items()},
+        "model_transaction_policy": {"decoupled": False},
+        **(streams if model.network.supports_streaming else whole),
+    }
+
+
+def _refusal(message: str) -> InvalidRequest:
+    return InvalidRequest(message, param="inputs")

@@ -1,0 +1,89 @@
+"""What was inferred, in the shape of Triton's statistics.
+
+Requests are those over KServe. Steps, and the time that work waited for its first one, are the
+model's, whatever asked for them: they come from the engine's metrics.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from sruserve.server.metrics.step_statistics import DurationStat, step_statistics
+
+
+@dataclass(slots=True)
+class Timing:
+    """The parts of one request, in seconds. inputs: sequences that it asked about."""
+
+    inputs: int = 0
+    reading: float = 0.0
+    writing: float = 0.0
+
+
+@dataclass(slots=True)
+class Statistics:
+    """The requests for one version of a model."""
+
+    inferences: int = 0
+    last_inference: float = 0.0
+    success: DurationStat = field(default_factory=DurationStat)
+    fail: DurationStat = field(default_factory=DurationStat)
+    reading: DurationStat = field(default_factory=DurationStat)
+    writing: DurationStat = field(default_factory=DurationStat)
+
+    @contextmanager
+    def request(self) -> Iterator[Timing]:
+        """Count a request when the block ends, as a failure if that raises."""
+        begin, timing, outcome = time.perf_counter(), Timing(), self.fail
+        try:
+            yield timing
+            outcome = self.success
+            self.inferences += timing.inputs
+            self.last_inference = time.time()
+            self.reading.add(timing.reading)
+            self.writing.add(timing.writing)
+        finally:
+            outcome.add(time.perf_counter() - begin)
+
+    def describe(self, name: str, version: str) -> dict[str, Any]:
+        """One of Triton's `model_stats`."""
+        queue, steps = step_statistics(name).read()
+        computed = DurationStat(
+            sum(tally.count for tally in steps.values()),
+            sum(tally.seconds for tally in steps.values()),
+        )
+        none = _duration(DurationStat())
+        return {
+            "name": name,
+            "version": version,
+            "last_inference": int(self.last_inference * 1000),
+            "inference_count": self.inferences,
+            "execution_count": computed.count,
+            "inference_stats": {
+                "success": _duration(self.success),
+                "fail": _duration(self.fail),
+                "queue": _duration(queue),
+                "compute_input": _duration(self.reading),
+                "compute_infer": _duration(computed),
+                "compute_output": _duration(self.writing),
+                "cache_hit": none,
+                "cache_miss": none,
+            },
+            "response_stats": {},
+            "batch_stats": [
+                {
+                    "batch_size": size,
+                    "compute_input": none,
+                    "compute_infer": _duration(tally),
+                    "compute_output": none,
+                }
+                for size, tally in sorted(steps.items())
+            ],
+            "memory_usage": [],
+        }
+
+
+def _duration(tally: DurationStat) -> dict[str, int]:
+    return {"count": tally.count, "ns": int(tally.seconds * 1e9)}

@@ -1,0 +1,161 @@
+"""How tensors ask models of each task for something, and what comes of it as tensors."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from sruserve.server.kserve.datatypes import BYTES, number_tensor, text_tensor
+from sruserve.server.kserve.messages import Tensor
+from sruserve.server.kserve.signature import Signature, Spec
+from sruserve.server.kserve.sources import source
+from sruserve.server.offload import offload
+from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.streams.step_view import StreamView
+from sruserve.server.tasks.caller import Caller
+from sruserve.server.tasks.per_input import PerInputTask, Results
+from sruserve.server.tasks.requests import Request
+
+
+class TensorTask:
+    """What one model does.
+
+    fields: the fields of a request under `/v1` that its tensors are.
+    options: fields of such a request that parameters may set.
+    """
+
+    fields: ClassVar[Mapping[str, str]] = {"text": "input", "input_ids": "input"}
+    options: ClassVar[Sequence[str]] = ()
+    schema: type[Request]
+    signature: Signature
+
+    async def run(
+        self, caller: Caller, served: ServedModel, request: Any, cost: int
+    ) -> tuple[list[Tensor], str | None]:
+        """The outputs, and the state that they end in, if it is told."""
+        raise NotImplementedError
+
+    def begin_step(self, request: Any, view: StreamView) -> None:
+        """Make a request one that goes on with a stream."""
+
+
+class TextTask(TensorTask):
+    """A task with a result for each input.
+
+    most: inputs in a batch.
+    """
+
+    def __init__(self, served: ServedModel, task: PerInputTask[Any], most: int) -> None:
+        self.schema = task.schema
+        self._task = task
+        self._labels = served.labels
+        reads = source(served.model, "text", "input_ids")
+        self._texts = reads.datatype == BYTES
+        self.signature = self._signature(served, reads, most if self._texts else 0)
+
+    async def run(
+        self, caller: Caller, served: ServedModel, request: Any, cost: int
+    ) -> tuple[list[Tensor], str | None]:
+        async with self._task.run(caller, request, served, cost) as results:
+            return await offload(results.large, self._read, served, results)
+
+    def _read(self, served: ServedModel, results: Results) -> tuple[list[Tensor], str | None]:
+        told = [self._task.describe(served, item, result) for item, result in results.results]
+        return self._outputs(told), told[0]["state"]
+
+    def _signature(self, served: ServedModel, reads: Spec, most: int) -> Signature:
+        raise NotImplementedError
+
+    def _outputs(self, told: Sequence[Mapping[str, Any]]) -> list[Tensor]:
+        """The tensors of results as `/v1` tells them."""
+        raise NotImplementedError
+
+
+class Classify(TextTask):
+    """Labels. Before a stream has any, they are empty and their scores are NaN."""
+
+    def _signature(self, served: ServedModel, reads: Spec, most: int) -> Signature:
+        outputs = (
+            Spec("label", BYTES, (1,)),
+            Spec("score", "FP32", (1,)),
+            Spec("scores", "FP32", (len(served.labels),)),
+        )
+        return Signature((reads,), outputs, most)
+
+    def _outputs(self, told: Sequence[Mapping[str, Any]]) -> list[Tensor]:
+        batch = (len(told),) if self.signature.max_batch_size else ()
+        none = dict.fromkeys(self._labels)
+        scores = [list((each["scores"] or none).values()) for each in told]
+        return [
+            text_tensor("label", (*batch, 1), [each["label"] or "" for each in told]),
+            number_tensor("score", "FP32", (*batch, 1), [each["score"] for each in told]),
+            number_tensor("scores", "FP32", (*batch, len(self._labels)), scores),
+        ]
+
+
+class Compare(Classify):
+    """Labels of pairs."""
+
+    fields: ClassVar[Mapping[str, str]] = {
+        **Classify.fields, "pair": "pair", "pair_ids": "pair",
+    }  # fmt: skip
+
+    def _signature(self, served: ServedModel, reads: Spec, most: int) -> Signature:
+        one = super()._signature(served, reads, most)
+        return Signature((reads, source(served.model, "pair", "pair_ids")), one.outputs, most)
+
+
+class Tag(TextTask):
+    """A label for every step of one input, and the spans of them."""
+
+    def _signature(self, served: ServedModel, reads: Spec, most: int) -> Signature:
+        del served, most  # inputs have different numbers of steps, so there are no batches
+        places = (Spec("starts", "INT64", (-1,)), Spec("ends", "INT64", (-1,)))
+        outputs = (
+            Spec("labels", BYTES, (-1,)),
+            Spec("scores", "FP32", (-1,)),
+            *(places if self._texts else ()),
+            Spec("span_labels", BYTES, (-1,)),
+            Spec("span_starts", "INT64", (-1,)),
+            Spec("span_ends", "INT64", (-1,)),
+            Spec("span_scores", "FP64", (-1,)),  # means of `scores`
+            Spec("span_continued", "BOOL", (-1,)),
+        )
+        return Signature((reads,), outputs, 0)
+
+    def _outputs(self, told: Sequence[Mapping[str, Any]]) -> list[Tensor]:
+        tokens, spans = told[0]["tokens"], told[0]["spans"]
+        columns = {
+            "labels": (tokens, "label"),
+            "scores": (tokens, "score"),
+            "starts": (tokens, "start"),
+            "ends": (tokens, "end"),
+            "span_labels": (spans, "label"),
+            "span_starts": (spans, "start"),
+            "span_ends": (spans, "end"),
+            "span_scores": (spans, "score"),
+            "span_continued": (spans, "continued"),
+        }
+        tensors = []
+        for spec in self.signature.outputs:
+            entries, key = columns[spec.name]
+            values, shape = [entry[key] for entry in entries], (len(entries),)
+            if spec.datatype == BYTES:
+                tensors.append(text_tensor(spec.name, shape, values))
+            else:
+                tensors.append(number_tensor(spec.name, spec.datatype, shape, values))
+        return tensors
+
+
+class Encode(TextTask):
+    """The outputs of a network without a head for every step of one input."""
+
+    def _signature(self, served: ServedModel, reads: Spec, most: int) -> Signature:
+        del most
+        width = served.model.config.rnn.output_size
+        return Signature((reads,), (Spec("outputs", "FP32", (-1, width)),), 0)
+
+    def _read(self, served: ServedModel, results: Results) -> tuple[list[Tensor], str | None]:
+        (_, result), = results.results  # fmt: skip
+        values = result.outputs
+        return [number_tensor("outputs", "FP32", values.shape, values)], served.seal_state(
+            result.state
+        )

@@ -1,0 +1,1 @@
+"""Prometheus metrics: their definitions, what records them, and the page."""

@@ -1,0 +1,184 @@
+"""Prometheus metrics: who may record them, and how they are read. `series` has what each one is.
+
+Every event is recorded in one place: engine events through `EngineMetrics`, requests through
+`RouteMetrics`, states through `StateMetrics`, server-held streams through `StreamMetrics`, sockets
+through `SocketMetrics`. All but the sockets are labelled with the model; none with anything that a
+client can choose.
+"""
+
+import os
+from functools import cache
+from pathlib import Path
+
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    REGISTRY,
+    CollectorRegistry,
+    Gauge,
+    generate_latest,
+)
+from prometheus_client.multiprocess import MultiProcessCollector
+
+from sruserve.server.metrics import definitions as series
+from sruserve.server.metrics import files as metric_files
+from sruserve.server.metrics.step_statistics import step_statistics
+
+UNKNOWN_MODEL = "unknown"
+
+
+class EngineMetrics:
+    """What one model's engine reports. Cheap, and safe to call from any thread."""
+
+    def __init__(self, model_name: str) -> None:
+        self._queued = series.QUEUE_TIME.labels(model_name).observe
+        self._steps = step_statistics(model_name)
+        self.consumed = series.TOKENS_IN.labels(model_name).inc
+        self.replayed = series.REPLAYS.labels(model_name).inc
+        self._sequences = series.BATCH_SIZE.labels(model_name).observe
+        self._step_tokens = series.STEP_TOKENS.labels(model_name).observe
+        self._step_seconds = series.STEP_TIME.labels(model_name).observe
+        self._tokens = series.TOKENS_OUT.labels(model_name).inc
+        self._characters = series.CHARACTERS.labels(model_name).inc
+        self._waiting = _Part(series.QUEUED.labels(model_name))
+        self._running = _Part(series.RUNNING.labels(model_name))
+        self._model_name = model_name
+        self._tiers: dict[str, tuple[_Part, _Part]] = {}
+
+    def queued(self, seconds: float) -> None:
+        """A request waited so long for its first step."""
+        self._queued(seconds)
+        self._steps.queue.add(seconds)
+
+    def step(self, sequences: int, tokens: int, seconds: float) -> None:
+        """One forward pass over `tokens` tokens of `sequences` sequences."""
+        self._steps.step(sequences, seconds)
+        self._sequences(sequences)
+        self._step_tokens(tokens)
+        self._step_seconds(seconds)
+
+    def generated(self, tokens: int, characters: int) -> None:
+        """Output of completions, as it is delivered."""
+        self._tokens(tokens)
+        self._characters(characters)
+
+    def occupancy(self, waiting: int, running: int) -> None:
+        """Waiting requests and running sequences."""
+        self._waiting.tell(waiting)
+        self._running.tell(running)
+
+    def states(self, tier: str, streams: int, state_bytes: int) -> None:
+        """Held states and their memory in a tier: "pool" on a CPU, "device" on a GPU, or "host"."""
+        if tier not in self._tiers:
+            labels = (self._model_name, tier)
+            self._tiers[tier] = (
+                _Part(series.STREAMS.labels(*labels)),
+                _Part(series.STATE_BYTES.labels(*labels)),
+            )
+        held, held_bytes = self._tiers[tier]
+        held.tell(streams)
+        held_bytes.tell(state_bytes)
+
+    def ended(self) -> None:
+        """The engine is no more, and holds nothing."""
+        self.occupancy(0, 0)
+        for tier in self._tiers:
+            self.states(tier, 0, 0)
+
+
+class _Part:
+    """What one engine adds to a gauge: while a model is replaced, it has two of them."""
+
+    def __init__(self, gauge: Gauge) -> None:
+        self._add, self._told = gauge.inc, 0
+
+    def tell(self, value: int) -> None:
+        if value != self._told:  # told after every step, and mostly the same
+            self._add(value - self._told)
+            self._told = value
+
+
+class RouteMetrics:
+    """The requests of one model on one route: each is finished exactly once."""
+
+    def __init__(self, model_name: str, route: str) -> None:
+        self._model_name = model_name
+        self._seconds = series.REQUEST_TIME.labels(model_name, route).observe
+        self._outcomes = {
+            outcome: series.REQUESTS.labels(model_name, route, outcome).inc
+            for outcome in ("ok", "invalid", "refused", "cancelled", "error")
+        }
+        self.disconnected = series.DISCONNECTS.labels(model_name).inc
+
+    def finish(self, outcome: str, seconds: float, reason: str | None = None) -> None:
+        """Count a request by its outcome, and by the code of the error that ended it."""
+        self._outcomes[outcome]()
+        self._seconds(seconds)
+        if reason is not None:
+            series.REFUSALS.labels(self._model_name, reason).inc()
+
+
+def first_character(model_name: str, seconds: float) -> None:
+    """A streamed completion has told its first text, so long after it was read."""
+    series.FIRST_CHARACTER.labels(model_name).observe(seconds)
+
+
+def connections_open(more: int) -> None:
+    """So many more connections are open."""
+    series.CONNECTIONS.inc(more)
+
+
+class SocketMetrics:
+    """The open WebSockets, of whatever model."""
+
+    opened, closed = series.SOCKETS.inc, series.SOCKETS.dec
+
+
+class StateMetrics:
+    """The state tokens of one model."""
+
+    def __init__(self, model_name: str) -> None:
+        self._model_name = model_name
+        self.sealed = series.MINT_TIME.labels(model_name).observe
+        self.opened = series.OPEN_TIME.labels(model_name).observe
+
+    def rejected(self, reason: str) -> None:
+        """A token was refused for the reason with this error code."""
+        series.REJECTED.labels(self._model_name, reason).inc()
+
+
+class StreamMetrics:
+    """The server-held streams of one model."""
+
+    def __init__(self, model_name: str) -> None:
+        self.held = series.HELD.labels(model_name).inc  # by 1, or by -1
+        self.repeated = series.STREAM_STEPS.labels(model_name, "repeated").inc
+        self._computed = series.STREAM_STEPS.labels(model_name, "computed").inc
+        self._idle = series.IDLE_TIME.labels(model_name).observe
+        self.expired = series.EXPIRED.labels(model_name).inc
+
+    def computed(self, idle_seconds: float) -> None:
+        """A step was done, of a stream that had been idle for so long."""
+        self._computed()
+        self._idle(idle_seconds)
+
+
+@cache
+def stream_metrics(model_name: str) -> StreamMetrics:
+    """The metrics of a served model's streams, which several places record."""
+    return StreamMetrics(model_name)
+
+
+def describe_build(version: str, kernel: str) -> None:
+    """Export which version runs, on which kernel."""
+    series.BUILD.labels(version, kernel).set(1)
+
+
+def render() -> tuple[bytes, str]:
+    """All metrics as text, of all workers if there are several, and its content type."""
+    if metric_files.VARIABLE not in os.environ:
+        return generate_latest(REGISTRY), CONTENT_TYPE_LATEST
+    folder = Path(os.environ[metric_files.VARIABLE])
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, str(folder))  # type: ignore[no-untyped-call]
+    with metric_files.reading(folder):
+        return generate_latest(registry), CONTENT_TYPE_LATEST

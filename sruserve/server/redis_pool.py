@@ -1,0 +1,56 @@
+"""Connections to Redis, by the address in SRUSERVE_STORE. Needs the extra `redis`."""
+
+from contextlib import suppress
+from typing import Any, cast
+from urllib.parse import parse_qs, urlsplit
+
+from redis.asyncio import BlockingConnectionPool
+from redis.asyncio.connection import parse_url
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+_DRIVER: dict[str, Any] = {}
+with suppress(ImportError):  # an older client library reads its version once by itself
+    from redis.driver_info import DriverInfo
+
+    _DRIVER["driver_info"] = DriverInfo()  # else each connection reads the version from disk
+
+# Connections for requests, and for the upkeep of streams, which never waits for requests.
+CONNECTIONS, UPKEEP_CONNECTIONS = 48, 16
+REPLY_TIMEOUT_SECONDS = 2.0  # then the command is resent once, on another connection
+_ADDRESS = "redis://:PASSWORD@HOST:6379/0, or rediss:// for TLS"
+
+
+def redis_pool(url: str) -> Any:
+    """A pool of connections to an address. It has not connected yet.
+
+    Raises `ValueError` for an unusable URL. Its message does not repeat the password.
+    """
+    try:
+        options, parts = parse_url(url), urlsplit(url)
+        if parts.path.strip("/") and not parts.path[1:].isdecimal():
+            raise ValueError
+    except ValueError:
+        raise ValueError(
+            f"should be {_ADDRESS}; escape special characters in the password with %"
+        ) from None
+    for name in parse_qs(parts.query):
+        if name != "db" and not (name.startswith("ssl_") and parts.scheme == "rediss"):
+            raise ValueError(f"takes no option {name!r}, only `db`, and `ssl_…` with rediss://")
+    retry, closed = Retry(NoBackoff(), 1), cast(Any, RuntimeError)
+    retry.update_supported_errors([closed])  # uvloop's, if a connection closes during a write
+    pool: Any = BlockingConnectionPool(
+        max_connections=CONNECTIONS + UPKEEP_CONNECTIONS + 1,  # one for `memory`
+        timeout=None,
+        socket_timeout=REPLY_TIMEOUT_SECONDS,
+        socket_connect_timeout=REPLY_TIMEOUT_SECONDS,
+        retry=retry,
+        **_DRIVER,
+        **options,
+    )
+    try:
+        pool.make_connection()
+    except (RedisError, TypeError, ValueError):
+        raise ValueError(f"has unknown options: {_ADDRESS}") from None
+    return pool

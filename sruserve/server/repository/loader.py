@@ -1,0 +1,100 @@
+"""From a model's folder to a model that is served: its engine warm, its presets computed."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from sruserve.kernels.devices import use_device
+from sruserve.kernels.oom import is_out_of_memory
+from sruserve.model.folder import Model, load_model
+from sruserve.server.auth import Tenant
+from sruserve.server.engine.config import EngineConfig
+from sruserve.server.engine.engine import Engine
+from sruserve.server.errors import StateTooLarge, faults
+from sruserve.server.metrics.metrics import EngineMetrics
+from sruserve.server.repository.device import out_of_memory
+from sruserve.server.repository.presets import compute_presets
+from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.settings import Settings, SettingsError, dtype_of, variable_name
+from sruserve.server.state.token import StateSealer
+
+
+class Loader:
+    """Loads models as the settings say, on one device, and serves them to a first tenant."""
+
+    def __init__(
+        self, settings: Settings, device: torch.device, sealer: StateSealer, tenant: Tenant
+    ) -> None:
+        self._settings, self._device = settings, device
+        self._sealer, self._tenant = sealer, tenant
+
+    def load(self, folder: Path, now: ServedModel | None = None) -> ServedModel:
+        """The newest version in a folder, when it can be served; for any thread but the loop's.
+
+        now: what is served of it; its engine stays where the model is the same, so that streams
+            that the server holds go on.
+
+        Raises `ModelError`, `SettingsError`, `ServeError` or `OSError`.
+        """
+        settings, device = self._settings, self._device
+        use_device(device)
+        try:
+            model = load_model(folder, dtype_of(settings, folder.name), device, settings.fast)
+            if now is not None and _same(model, now.model):
+                return self._again(model, now)
+            engine = self._start_engine(model)
+        except faults() as error:
+            if not is_out_of_memory(error.__cause__ or error):
+                raise
+            raise out_of_memory(folder.name, device) from error
+        try:
+            presets = compute_presets(ServedModel(model, engine, self._sealer, self._tenant))
+        except BaseException:
+            engine.stop(0)
+            raise
+        return ServedModel(model, engine, self._sealer, self._tenant, presets)
+
+    def _again(self, model: Model, now: ServedModel) -> ServedModel:
+        """What is served, with what else is in the folder."""
+        model = replace(now.model, version=model.version, path=model.path)
+        presets = compute_presets(ServedModel(model, now.engine, self._sealer, self._tenant))
+        return ServedModel(
+            model, now.engine, self._sealer, self._tenant, presets, now.in_flight, now.pool
+        )
+
+    def _start_engine(self, model: Model) -> Engine:
+        try:
+            engine = Engine(model, engine_limits(self._settings), EngineMetrics(model.name))
+        except StateTooLarge as error:
+            variable = variable_name("state_pool_bytes")
+            told = error.message.replace("state_pool_bytes", variable)
+            raise SettingsError(told) from None
+        engine.start()
+        return engine
+
+
+def _same(model: Model, other: Model) -> bool:
+    """Whether two models compute the same and call it the same."""
+    return all(
+        getattr(model, what) == getattr(other, what) for what in ("digest", "dtype", "config")
+    )
+
+
+def engine_limits(settings: Settings) -> EngineConfig:
+    """What an operator's settings mean for each engine of each worker."""
+    threads = settings.threads
+    if not threads and settings.workers > 1:
+        threads = max(1, (os.cpu_count() or 1) // settings.workers)
+    return EngineConfig(
+        max_batch_tokens=settings.max_batch_tokens,
+        max_queue_requests=settings.max_queue_requests,
+        max_queue_bytes=settings.max_queue_bytes,
+        state_pool_bytes=settings.state_pool_bytes,
+        state_host_bytes=settings.state_host_bytes,
+        burst=settings.burst,
+        flush_ms=settings.flush_ms,
+        flush_max_ms=settings.flush_max_ms,
+        threads=threads,
+    )

@@ -1,0 +1,123 @@
+"""Presets: named prefixes, each computed once when its model is loaded, to begin requests from."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+
+from sruserve.model.errors import printable
+from sruserve.model.files import read_regular
+from sruserve.model.folder import PRESETS_FILE
+from sruserve.server.engine.job import Job, JobKind, Result, SequenceInput, Snapshot, StateOutput
+from sruserve.server.errors import EmptyInput, ServeError
+from sruserve.server.repository.encoding import encode_features, encode_input
+from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.settings import SettingsError
+
+
+class Prefix(BaseModel):
+    """What a stream has read already when it begins from a preset: one of these, or a bare text."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+    text: str | None = None
+    ids: list[int] | None = None
+    features: list[list[float]] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _text(cls, given: Any) -> Any:
+        return {"text": given} if isinstance(given, str) else given
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if len(self.model_fields_set) != 1:
+            raise ValueError("should have one of 'text', 'ids' and 'features'")
+        return self
+
+
+_MOST, _MOST_BYTES = 1024, 1 << 30  # of presets, and of their states
+_FILE = TypeAdapter(
+    Annotated[
+        dict[Annotated[str, Field(min_length=1, max_length=100)], Prefix], Field(max_length=_MOST)
+    ]
+)
+
+
+def compute_presets(served: ServedModel) -> Mapping[str, Snapshot]:
+    """The states of the presets in a model's folder, if it has any; blocks until they are computed.
+
+    A state is what would be if the prefix had come as the beginning of the request. Raises
+    `SettingsError`, which names the file and the preset, if one cannot be.
+    """
+    file = served.model.path / PRESETS_FILE
+    prefixes = _read(file)
+    size = len(prefixes) * served.model.network.layout.nbytes
+    if size > _MOST_BYTES:
+        raise SettingsError(
+            f"{file}: the states of {len(prefixes)} presets would take {size:,} bytes, and may "
+            f"take {_MOST_BYTES:,}: leave some out"
+        )
+    items = []
+    for name, prefix in prefixes.items():
+        try:
+            items.append(_item(served, prefix))
+        except ServeError as error:
+            raise SettingsError(f"{file}: preset {name!r}: {error}") from None
+    if not items:
+        return {}
+    try:
+        results = asyncio.run(_results(served, items))
+    except ServeError as error:
+        raise SettingsError(f"{file}: the presets cannot be computed: {error}") from error
+    return {
+        name: result.state for name, result in zip(prefixes, results, strict=True) if result.state
+    }
+
+
+def _read(file: Path) -> dict[str, Prefix]:
+    try:
+        content = read_regular(file)
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise SettingsError(f"cannot read {file}: {error.strerror}") from None
+    try:
+        return _FILE.validate_json(content)
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False)[0]
+        place = printable(".".join(str(part) for part in problem["loc"]))
+        what = problem["msg"].removeprefix("Value error, ")
+        raise SettingsError(
+            f"{file} should be a JSON object of texts by name: {place or 'it'}: {what}"
+        ) from None
+
+
+def _item(served: ServedModel, prefix: Prefix) -> SequenceInput:
+    served.check_streams("preset")
+    if prefix.features is not None:
+        if not prefix.features:
+            raise EmptyInput("'features' has no step; give at least one")
+        return SequenceInput(encode_features(served, prefix.features), more=True)
+    given, field = (prefix.text, "text") if prefix.ids is None else (prefix.ids, "ids")
+    ids, word = encode_input(served, given or "", None, field, more=True)
+    return SequenceInput(ids, word=word, more=True)
+
+
+async def _results(served: ServedModel, items: Sequence[SequenceInput]) -> list[Result]:
+    """What the engine makes of the prefixes, read as parts of longer texts."""
+    loop = asyncio.get_running_loop()
+    results: dict[int, Result] = {}
+    job = Job(
+        kind=JobKind.reading(served.model.config.task),
+        items=items,
+        loop=loop,
+        deliver=results.__setitem__,
+        done=loop.create_future(),
+        state_output=StateOutput.COPY,
+    )
+    served.engine.submit(job)
+    await job.done
+    return [results[index] for index in range(len(items))]

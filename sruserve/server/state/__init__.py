@@ -1,0 +1,1 @@
+"""States that leave the engine: their bytes, and the tokens that seal them."""

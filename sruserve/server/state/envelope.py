@@ -1,0 +1,75 @@
+"""A tenant's states of one model as tokens. It holds no weights, and so may outlive the model."""
+
+from time import perf_counter
+
+from sruserve.kernels.slots import WINDOW
+from sruserve.model.folder import Model
+from sruserve.server.auth import Tenant
+from sruserve.server.engine.job import Snapshot
+from sruserve.server.errors import StateRefused, StateTooLarge
+from sruserve.server.metrics.metrics import StateMetrics
+from sruserve.server.state.codec import numbers_size
+from sruserve.server.state.token import Binding, StateSealer
+
+
+class SealedStates:
+    """Seals and opens states that are bound to a model's weights and dtype, and to a tenant.
+
+    name: the model's. nbytes: of one state's row.
+    """
+
+    def __init__(self, model: Model, sealer: StateSealer, tenant: Tenant) -> None:
+        layout = model.network.layout
+        self.name, self.tenant, self.nbytes = model.name, tenant, layout.nbytes
+        self._sealer = sealer
+        self._binding = Binding.of(model.digest, model.dtype, layout.width, tenant.id)
+        # a stream's last tokens fill up as it goes on, so they count from the start
+        window = WINDOW if model.config.task == "generate" else 0
+        self._fit = sealer.fits(numbers_size(layout.width, len(model.labels), window))
+        self._metrics = StateMetrics(model.name)
+
+    def match(self, other: "SealedStates") -> bool:
+        """Whether states of another are states of this: the same weights, dtype and tenant."""
+        return self._binding == other._binding
+
+    def check_fit(self, wanted_by: str | None = None) -> None:
+        """Raise `StateTooLarge` if no token can hold a state of this model."""
+        if not self._fit:
+            advice = f"leave out `{wanted_by}`, or " if wanted_by else ""
+            raise StateTooLarge(
+                f"a state of {self.name} has {self.nbytes} bytes, too many for a token; {advice}"
+                "ask the operator to raise SRUSERVE_MAX_STATE_TOKEN_BYTES",
+                param=wanted_by,
+            )
+
+    def check_store_fit(self) -> None:
+        """Raise `StateTooLarge` if no store of sealed states can hold one of this model."""
+        if not self._fit:
+            raise StateTooLarge(
+                f"a state of {self.name} has {self.nbytes} bytes, too many for the store of "
+                "streams; ask the operator to raise SRUSERVE_MAX_STATE_TOKEN_BYTES"
+            )
+
+    def open(self, token: str) -> Snapshot:
+        """The snapshot in a token; raises `StateRefused`."""
+        begin = perf_counter()
+        try:
+            snapshot = self._sealer.open(token, self._binding)
+        except StateRefused as error:
+            error.param = "state"
+            self._metrics.rejected(error.code)
+            raise
+        self._metrics.opened(perf_counter() - begin)
+        return snapshot
+
+    def seal(self, snapshot: Snapshot, *, never_expires: bool = False) -> str:
+        """The token of a snapshot. never_expires: it never expires."""
+        begin = perf_counter()
+        token = self._sealer.seal(snapshot, self._binding, never_expires=never_expires)
+        self._metrics.sealed(perf_counter() - begin)
+        return token
+
+    def seal_for_store(self, snapshot: Snapshot) -> str:
+        """The token of a state that stays with the server's own store, and never expires."""
+        self.check_store_fit()
+        return self.seal(snapshot, never_expires=True)

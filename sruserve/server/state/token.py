@@ -1,0 +1,176 @@
+"""State tokens: a stream's `Snapshot`, sealed into a string that the client keeps.
+
+A token is `header | AES-256-GCM(payload)` in URL-safe base64 without padding. The header (format
+version, key id, salt, weights digest, dtype, tenant, expiry) is authenticated as associated data.
+`KeyRing` says where key and nonce come from.
+"""
+
+import binascii
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
+
+from cryptography.exceptions import InvalidTag
+
+from sruserve.server.engine.job import Snapshot
+from sruserve.server.errors import (
+    StateExpired,
+    StateTampered,
+    StateTooLarge,
+    StateUnknownKey,
+    StateWrongModel,
+    StateWrongTenant,
+)
+from sruserve.server.key_ring import ID_BYTES, SALT_BYTES, TAG_BYTES, KeyRing
+from sruserve.server.state.codec import pack_snapshot, packed_bytes, unpack_snapshot
+
+_VERSION = 2
+# version, key id, salt, weights digest, dtype, tenant, expiry
+_HEADER = struct.Struct("<B8s16s16sB16sQ")
+_DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
+_TO_URL = bytes.maketrans(b"+/", b"-_")
+# '+', '/' and '=' become '!', which strict base64 refuses: one state has one spelling
+_FROM_URL = bytes.maketrans(b"-_+/=", b"+/!!!")
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What a token belongs to.
+
+    digest: the first 16 bytes of the weights' SHA-256.
+    dtype: the compute dtype.
+    width: float32 values in a stream's row.
+    tenant: 16 bytes: whose API key it was returned to; zeros where there are no keys.
+    """
+
+    digest: bytes
+    dtype: str
+    width: int
+    tenant: bytes = bytes(16)
+
+    @classmethod
+    def of(cls, digest_hex: str, dtype: str, width: int, tenant: bytes = bytes(16)) -> Self:
+        return cls(bytes.fromhex(digest_hex)[:16], dtype, width, tenant)
+
+
+class StateSealer:
+    """Seals snapshots into tokens and opens them.
+
+    ttl_seconds: how long a token may be used; 0 is for ever.
+    max_token_bytes: the longest token, in characters.
+    clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        keys: KeyRing,
+        ttl_seconds: int,
+        max_token_bytes: int,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._keys = keys
+        self._ttl_seconds = ttl_seconds
+        self._max_token_bytes = max_token_bytes
+        self._clock = clock
+
+    def fits(self, packed_bytes: int) -> bool:
+        """Whether a packed snapshot of that size can be in a token."""
+        return (packed_bytes + _HEADER.size + TAG_BYTES) * 4 <= 3 * self._max_token_bytes
+
+    def seal(self, snapshot: Snapshot, binding: Binding, *, never_expires: bool = False) -> str:
+        """The token that continues `snapshot`; raises `StateTooLarge`.
+
+        never_expires: it does not expire; for what the server itself looks after.
+        """
+        size = packed_bytes(snapshot)
+        # whole groups of three bytes leave no unused bits at the end, which could be flipped unseen
+        padding = -(_HEADER.size + size + TAG_BYTES) % 3
+        if not self.fits(size + padding):
+            raise StateTooLarge(
+                f"the state would make a token of more than {self._max_token_bytes} bytes; leave "
+                "out `return_state` or ask the operator to raise SRUSERVE_MAX_STATE_TOKEN_BYTES"
+            )
+        seal = self._keys.new_seal()
+        expires = self._ttl_seconds and not never_expires
+        expiry = int(self._clock()) + self._ttl_seconds if expires else 0
+        header = _HEADER.pack(
+            _VERSION,
+            seal.key_id,
+            seal.salt,
+            binding.digest,
+            _DTYPES[binding.dtype],
+            binding.tenant,
+            expiry,
+        )
+        payload = pack_snapshot(snapshot) + bytes(padding)
+        sealed = header + seal.encrypt(payload, header)
+        return binascii.b2a_base64(sealed, newline=False).translate(_TO_URL).decode("ascii")
+
+    def open(self, token: str, binding: Binding) -> Snapshot:
+        """The snapshot that a token holds, if it is authentic, of this model and not expired."""
+        if len(token) > self._max_token_bytes:
+            raise StateTooLarge(
+                f"the state has {len(token)} bytes and may have {self._max_token_bytes} "
+                "(SRUSERVE_MAX_STATE_TOKEN_BYTES); send it exactly as it was returned"
+            )
+        try:
+            sealed = binascii.a2b_base64(
+                token.encode("ascii").translate(_FROM_URL), strict_mode=True
+            )
+        except (UnicodeEncodeError, binascii.Error):
+            raise StateTampered("the state is not base64; send it as it was returned") from None
+        if len(sealed) < _HEADER.size + TAG_BYTES:
+            raise StateTampered("the state is incomplete; send it exactly as it was returned")
+        header = sealed[: _HEADER.size]
+        version, key_id, salt, digest, dtype, tenant, expiry = _HEADER.unpack(header)
+        if version != _VERSION:
+            raise StateTampered("the state has a format that this server does not know; start anew")
+        seal = self._keys.find_seal(key_id, salt)
+        if seal is None:
+            raise StateUnknownKey(
+                "the state was sealed under a key that this server does not have; start anew, or "
+                "ask the operator to set the same SRUSERVE_STATE_KEYS on every replica"
+            )
+        try:
+            payload = seal.decrypt(sealed[_HEADER.size :], header)
+        except InvalidTag:
+            raise StateTampered(
+                "the state was changed or cut; send it exactly as it was returned"
+            ) from None
+        if tenant != binding.tenant:
+            raise StateWrongTenant(
+                "the state was returned to another API key's owner; send it with that key"
+            )
+        if digest != binding.digest or dtype != _DTYPES[binding.dtype]:
+            raise StateWrongModel(
+                "the state belongs to another model, other weights or another dtype; "
+                "send it to the model that returned it"
+            )
+        if expiry and self._clock() >= expiry:
+            raise StateExpired("the state has expired; start the stream anew")
+        return unpack_snapshot(payload, binding.width)
+
+
+class Envelope:
+    """Bytes that only servers with the same keys can read, in a store that others may see."""
+
+    def __init__(self, keys: KeyRing) -> None:
+        self._keys = keys
+
+    def seal(self, data: bytes, owner: bytes) -> bytes:
+        """Key id, salt and ciphertext; `owner` has to be named to open them."""
+        seal = self._keys.new_seal()
+        return seal.key_id + seal.salt + seal.encrypt(data, owner)
+
+    def open(self, sealed: bytes, owner: bytes) -> bytes:
+        """What was sealed for an owner; raises `StateUnknownKey` or `StateTampered`."""
+        key_id, rest = sealed[:ID_BYTES], sealed[ID_BYTES:]
+        seal = self._keys.find_seal(key_id, rest[:SALT_BYTES])
+        if seal is None:
+            raise StateUnknownKey("this was sealed under a key that this server does not have")
+        try:
+            return seal.decrypt(rest[SALT_BYTES:], owner)
+        except InvalidTag:
+            raise StateTampered("this was changed, or sealed for another owner") from None

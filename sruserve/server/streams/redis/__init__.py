@@ -1,0 +1,1 @@
+"""Streams that live in Redis, for several workers and replicas."""

@@ -1,0 +1,1 @@
+"""What can be asked of a model: a validated request and a caller in, results out; no protocol."""

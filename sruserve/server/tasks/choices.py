@@ -1,0 +1,114 @@
+"""One completion as it grows, in OpenAI's shape: its text, its log-probabilities, its end."""
+
+import codecs
+from collections.abc import Sequence
+from typing import Any
+
+from sruserve.model.text import token_text
+from sruserve.server.engine.job import Generated
+from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.tasks.completion_request import CompletionRequest
+from sruserve.server.tasks.inputs import MANY_STATES
+from sruserve.server.tasks.prompts import Prompt
+
+LONG_TOKENS = 1024  # with log-probabilities, about as many kilobytes of JSON
+
+
+def is_large(pieces: Sequence[Generated]) -> bool:
+    """Whether sealing and encoding these would hold up the event loop."""
+    return len(pieces) > MANY_STATES or sum(len(piece.tokens) for piece in pieces) > LONG_TOKENS
+
+
+class ChoiceBuilder:
+    """Turns the stretches of one completion into `choices[index]`, one by one or all at once."""
+
+    def __init__(
+        self, index: int, served: ServedModel, request: CompletionRequest, prompt: Prompt
+    ) -> None:
+        self.tokens = 0
+        self.pieces: list[Generated] = []
+        self._index = index
+        self._served = served
+        self._codec = served.model.codec
+        self._with_logprobs = request.logprobs is not None
+        self._with_ids = request.return_token_ids or self._codec is None
+        self._echo = prompt if request.echo else None  # until it is told
+        self._offset = 0  # characters before the next token
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        if prompt.start is not None:
+            self._decoder.decode(prompt.start.utf8)
+            self._offset = len(prompt.start.held)
+            if len(prompt.ids):  # what was held back cannot go on behind a prompt
+                self._offset += len(self._decoder.decode(b"", True))
+
+    def keep(self, piece: Generated) -> None:
+        """Remember a stretch for `whole`."""
+        self.pieces.append(piece)
+
+    def whole(self) -> dict[str, Any]:
+        """The completion of all stretches kept so far."""
+        last = self.pieces[-1]
+        return self.part(
+            Generated(
+                text="".join(piece.text for piece in self.pieces),
+                tokens=[token for piece in self.pieces for token in piece.tokens],
+                logprobs=[each for piece in self.pieces for each in piece.logprobs],
+                finish_reason=last.finish_reason,
+                stop_reason=last.stop_reason,
+                state=last.state,
+            )
+        )
+
+    def part(self, piece: Generated) -> dict[str, Any]:
+        """The choice of a chunk that holds just this stretch."""
+        self.tokens += len(piece.tokens)
+        text, ids, echoed = piece.text, list(piece.tokens), None
+        if self._echo is not None:  # behind what an earlier request held back
+            prompt, self._echo = self._echo, None
+            at = self._offset
+            text = text[:at] + prompt.text + text[at:]
+            ids = prompt.ids.tolist() + ids
+            echoed = self._echoed(prompt, at)
+            self._offset += len(prompt.text)
+        choice: dict[str, Any] = {
+            "index": self._index,
+            "text": text,
+            "logprobs": self._logprobs(piece, echoed) if self._with_logprobs else None,
+            "finish_reason": piece.finish_reason,
+        }
+        if self._with_ids:
+            choice["token_ids"] = ids
+        if piece.finish_reason is not None:
+            choice["stop_reason"] = piece.stop_reason
+        if piece.finish_reason is not None or piece.state is not None:
+            choice["state"] = self._served.seal_state(piece.state)
+        return choice
+
+    def _echoed(self, prompt: Prompt, at: int) -> dict[str, list[Any]]:
+        """What is told of a prompt's tokens, `at` being where it begins."""
+        found = prompt.logprobs
+        first = prompt.ids[: len(prompt.ids) - len(found)].tolist()  # nothing came before it
+        return {
+            "tokens": [token_text(self._codec, token) for token in first]
+            + [each.token for each in found],
+            "token_logprobs": [None for _ in first] + [each.logprob for each in found],
+            "top_logprobs": [None for _ in first] + [each.top for each in found],
+            "text_offset": [at + offset for offset in prompt.offsets],
+        }
+
+    def _logprobs(
+        self, piece: Generated, echoed: dict[str, list[Any]] | None
+    ) -> dict[str, list[Any]]:
+        found = piece.logprobs
+        offsets = []
+        for token in piece.tokens:
+            offsets.append(self._offset)
+            if self._codec is not None:  # a token may be a part of a character, and adds no text
+                self._offset += len(self._decoder.decode(self._codec.pieces[token]))
+        told: dict[str, list[Any]] = {
+            "tokens": [each.token for each in found],
+            "token_logprobs": [each.logprob for each in found],
+            "top_logprobs": [each.top for each in found],
+            "text_offset": offsets,
+        }
+        return {name: echoed[name] + told[name] for name in told} if echoed else told

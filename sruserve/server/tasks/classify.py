@@ -1,0 +1,99 @@
+"""Classify: label texts or features, or the next chunks of them, or pairs of texts."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sruserve.server.engine.job import Classified, JobKind, SequenceInput
+from sruserve.server.errors import InvalidRequest
+from sruserve.server.repository.encoding import Ids, Tokens, encode_input
+from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.tasks.caller import Caller
+from sruserve.server.tasks.inputs import split_inputs
+from sruserve.server.tasks.requests import ClassifyRequest
+from sruserve.server.tasks.sequences import SequenceTask
+
+_PAIR = "pair"
+
+
+class ClassifyTask(SequenceTask[ClassifyRequest]):
+    """A label with its score, and the scores of all labels."""
+
+    name, schema = "classify", ClassifyRequest
+    other_names = (_PAIR,)
+
+    def choose(self, request: ClassifyRequest) -> ServedModel:
+        """A model of task `pair` for a pair, and no other."""
+        if request.model is None:
+            return self.catalogue.choose(None, self.name if request.pair is None else _PAIR)
+        served = super().choose(request)
+        compares = served.model.config.task == _PAIR
+        if compares and request.pair is None:
+            raise InvalidRequest(
+                f"{served.name} compares two inputs: send the second one as `pair`", param=_PAIR
+            )
+        if request.pair is not None and not compares:
+            raise InvalidRequest(
+                f"{served.name} reads one input and compares nothing: leave out `pair`",
+                param=_PAIR,
+            )
+        return served
+
+    def kind(self, request: ClassifyRequest) -> JobKind:
+        return JobKind.CLASSIFY if request.pair is None else JobKind.COMPARE
+
+    def numbers(self, served: ServedModel, item: SequenceInput) -> int:
+        del item
+        return served.model.config.label_numbers
+
+    async def items(
+        self, caller: Caller, request: ClassifyRequest, served: ServedModel, cost: int
+    ) -> Sequence[SequenceInput]:
+        if request.pair is None:
+            return await super().items(caller, request, served, cost)
+        if request.features is not None:
+            raise InvalidRequest("'pair' goes with 'input'; leave out 'features'", param="features")
+        if request.input is None:
+            raise InvalidRequest(
+                "'input' is missing: send one for each entry of 'pair'", param="input"
+            )
+        firsts = split_inputs(request.input, self.limits, "input")
+        seconds = split_inputs(request.pair, self.limits, _PAIR)
+        if len(firsts) != len(seconds):
+            raise InvalidRequest(
+                f"'input' has {len(firsts)} entries and 'pair' has {len(seconds)}; send the same "
+                "number of both",
+                param=_PAIR,
+            )
+        first = await self.read_ids(caller, served, firsts, "input")
+        second = await self.read_ids(caller, served, seconds, _PAIR)
+        pairs = zip(first, second, strict=True)
+        return [SequenceInput(np.concatenate(pair), first=len(pair[0])) for pair in pairs]
+
+    async def read_ids(
+        self, caller: Caller, served: ServedModel, inputs: Sequence[str | list[int]], field: str
+    ) -> list[Ids]:
+        """The ids of whole inputs."""
+
+        def read(first: int, end: int, known: Tokens | None) -> list[Ids]:
+            some = inputs[first:end]
+            return [encode_input(served, each, None, field, known=known)[0] for each in some]
+
+        return await self.read_inputs(caller, served, inputs, [None] * len(inputs), field, read)
+
+    def describe(
+        self, served: ServedModel, item: SequenceInput, result: Classified
+    ) -> dict[str, Any]:
+        del item
+        state = served.seal_state(result.state)
+        if result.probabilities is None:
+            return {"label": None, "score": None, "scores": None, "state": state}
+        scores = result.probabilities.tolist()
+        best = scores.index(max(scores))
+        return {
+            "label": served.labels[best],
+            "score": scores[best],
+            "scores": dict(zip(served.labels, scores, strict=True)),
+            "state": state,
+        }

@@ -1,0 +1,113 @@
+"""The completions of one request, whole or chunk by chunk, as they come in."""
+
+import asyncio
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any
+
+from sruserve.server.engine.job import Generated, StateOutput
+from sruserve.server.metrics.metrics import first_character
+from sruserve.server.offload import offload
+from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.tasks.caller import Caller, ClientDisconnected
+from sruserve.server.tasks.choices import ChoiceBuilder, is_large
+from sruserve.server.tasks.chunks import ChunkBuffer
+from sruserve.server.tasks.completion_request import CompletionRequest
+from sruserve.server.tasks.inputs import LONG_CHARACTERS
+from sruserve.server.tasks.prompts import Prompt, echo_numbers
+
+Chunks = Sequence[tuple[int, Generated]]
+
+
+class Completion:
+    """Collects the chunks of all choices.
+
+    prompts: each has the same number of choices.
+    done: resolves when the last chunk has come.
+    buffer: takes the chunks of a stream; without one they are kept for `choices`.
+    generated: tokens of all choices, as far as they have come.
+    """
+
+    def __init__(
+        self,
+        caller: Caller,
+        served: ServedModel,
+        request: CompletionRequest,
+        prompts: Sequence[Prompt],
+        done: asyncio.Future[None],
+        buffer: ChunkBuffer | None,
+    ) -> None:
+        self.model, self.done, self._buffer = served.name, done, buffer
+        self._caller = caller
+        self._with_ids = served.model.codec is None
+        self._told_first = False
+        n = request.n or 1
+        self._choices = [
+            ChoiceBuilder(i * n + k, served, request, prompt)
+            for i, prompt in enumerate(prompts)
+            for k in range(n)
+        ]
+        self.generated = 0
+        self._state_numbers = served.state_numbers(StateOutput.COPY)
+        self._echoes_much = echo_numbers(prompts, request) > LONG_CHARACTERS
+        self._prompt_tokens = sum(len(prompt.ids) for prompt in prompts)
+        self._cached_tokens = sum(prompt.start.steps for prompt in prompts if prompt.start)
+
+    def deliver(self, index: int, chunk: Any) -> None:
+        """Called by the engine, on the loop."""
+        self.generated += len(chunk.tokens)
+        if self._buffer is None:
+            self._choices[index].keep(chunk)
+            return
+        if not self._told_first and (chunk.tokens if self._with_ids else chunk.text):
+            first_character(self.model, perf_counter() - self._caller.begin)
+            self._told_first = True
+        self._buffer.put(index, chunk)
+
+    async def next_chunks(self, timeout_seconds: float) -> Chunks | None:
+        """What a streamed request gets next; empty if nothing came for so long, None at its end.
+
+        The caller has to be watched meanwhile. Raises the error that ended the job.
+        """
+        assert self._buffer is not None, "the request does not stream"
+        if chunks := await self._buffer.take(timeout_seconds):
+            return chunks
+        if self._caller.gone:
+            raise ClientDisconnected
+        if self.done.done():
+            self.done.result()
+            return None
+        return []
+
+    async def choices(self) -> list[dict[str, Any]]:
+        """All choices of a request that does not stream, once they are complete."""
+        await self._caller.wait(self.done)
+        return await offload(self.large, self._whole, caller=self._caller)
+
+    def _whole(self) -> list[dict[str, Any]]:
+        return [choice.whole() for choice in self._choices]
+
+    def choice(self, index: int, chunk: Generated) -> dict[str, Any]:
+        """A chunk of one choice, in OpenAI's fields."""
+        return self._choices[index].part(chunk)
+
+    @property
+    def large(self) -> bool:
+        """Whether making a reply of all choices would hold up the event loop."""
+        return self.is_large([chunk for choice in self._choices for chunk in choice.pieces])
+
+    def is_large(self, chunks: Sequence[Generated]) -> bool:
+        """Whether making a reply of these would hold up the event loop."""
+        states = self._state_numbers * sum(chunk.state is not None for chunk in chunks)
+        return self._echoes_much or states > LONG_CHARACTERS or is_large(chunks)
+
+    @property
+    def usage(self) -> dict[str, Any]:
+        """Tokens read, and generated as far as chunks were made of them, in OpenAI's fields."""
+        tokens = sum(choice.tokens for choice in self._choices)
+        return {
+            "prompt_tokens": self._prompt_tokens,
+            "completion_tokens": tokens,
+            "total_tokens": self._prompt_tokens + tokens,
+            "prompt_tokens_details": {"cached_tokens": self._cached_tokens},
+        }

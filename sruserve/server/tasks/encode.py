@@ -1,0 +1,35 @@
+"""Encode: what a network without a head gives for each step."""
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+from sruserve.server.engine.job import Encoded, JobKind, SequenceInput
+from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.tasks.requests import EncodeRequest
+from sruserve.server.tasks.sequences import SequenceTask
+
+_TURN = 4096  # numbers that are listed in one go, for it holds the interpreter
+
+
+class EncodeTask(SequenceTask[EncodeRequest]):
+    """The outputs of the last layer, steps x features."""
+
+    name, schema = "encode", EncodeRequest
+
+    def kind(self, request: EncodeRequest) -> JobKind:
+        del request
+        return JobKind.ENCODE
+
+    def numbers(self, served: ServedModel, item: SequenceInput) -> int:
+        return served.model.config.rnn.output_size * len(item.inputs)
+
+    def describe(self, served: ServedModel, item: SequenceInput, result: Encoded) -> dict[str, Any]:
+        del item
+        return {"outputs": listed(result.outputs), "state": served.seal_state(result.state)}
+
+
+def listed(array: NDArray[Any]) -> list[Any]:
+    """What `array.tolist()` gives; other threads take turns with a long one."""
+    rows = max(1, _TURN * len(array) // max(1, array.size))
+    return [row for at in range(0, len(array), rows) for row in array[at : at + rows].tolist()]

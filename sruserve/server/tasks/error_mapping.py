@@ -1,0 +1,91 @@
+"""Whatever went wrong with a request, as the `ServeError` that the client is told."""
+
+import difflib
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from sruserve.server.errors import (
+    InvalidRequest,
+    MalformedBody,
+    NotFinite,
+    ServeError,
+)
+from sruserve.server.tasks.completion_request import MOST_BIASES
+from sruserve.server.tasks.requests import INPUT_SHAPES
+
+log = logging.getLogger("sruserve.api")
+
+# Lists end at their first mistake, but each unknown field is one, and explaining takes time.
+_MOST_PROBLEMS = 1000
+_MOST_NAME = 100  # characters
+
+# Fields that take several shapes: pydantic would explain each shape that the value does not have.
+_SHAPES = {
+    **dict.fromkeys(("input", "pair", "prompt"), INPUT_SHAPES),
+    "state": "a state as it was returned, or a list of them (null for a new stream)",
+    "stop": "a text or a list of at most 16 texts, each of 1 to 256 characters",
+    "json_schema": "a JSON schema: an object, or true",
+    "logit_bias": f"an object of at most {MOST_BIASES} token ids, as strings, each with a number "
+    "from -100 to 100",
+}
+
+
+def as_serve_error(error: BaseException, fields: type[BaseModel]) -> ServeError:
+    """Explain an exception; an unforeseen one is logged, and its message stays inside."""
+    if isinstance(error, ServeError):
+        return error
+    if isinstance(error, ValidationError):
+        if (count := error.error_count()) > _MOST_PROBLEMS:
+            return InvalidRequest(
+                f"the body has {count} errors, probably unknown fields; compare its fields with "
+                "/docs"
+            )
+        problems = error.errors(include_url=False, include_input=False)
+        return explain_validation(problems, fields.model_fields)
+    log.error("a request failed in an unforeseen way", exc_info=error)
+    return ServeError("the server failed on this request; its log says why")
+
+
+def explain_validation(problems: Iterable[Any], fields: Iterable[str] = ()) -> ServeError:
+    """The first thing that pydantic found wrong, in the words of the API."""
+    problem = next(iter(problems))
+    kind, message = problem["type"], problem["msg"]
+    path = [_short(part) for part in problem["loc"] if part != "body"]
+    param = str(path[0]) if path else None
+    if kind == "json_invalid":
+        reason = problem.get("ctx", {}).get("error", message)
+        if "unicode" in reason or "hex escape" in reason:
+            reason += " (text must be valid UTF-8, without lone surrogates)"
+        return MalformedBody(f"the body is not valid JSON: {reason}")
+    if kind == "finite_number":
+        return NotFinite(f"{_place(path)} must be a finite number", param=param)
+    if kind == "extra_forbidden":
+        close = difflib.get_close_matches(str(param), list(fields), n=1)
+        hint = f"did you mean '{close[0]}'?" if close else "leave it out"
+        return InvalidRequest(f"unknown field '{param}'; {hint}", param=param)
+    if kind == "missing":
+        return InvalidRequest(f"'{param}' is missing", param=param)
+    if kind == "model_type":
+        return InvalidRequest("the body must be a JSON object")
+    if param in _SHAPES:
+        return InvalidRequest(f"'{param}' must be {_SHAPES[param]}", param=param)
+    if kind == "value_error":
+        message = message.removeprefix("Value error, ")
+        return InvalidRequest(f"{_place(path)}: {message}" if path else message, param=param)
+    return InvalidRequest(
+        f"{_place(path)} {message.removeprefix('Input ').replace('should', 'must', 1)}", param=param
+    )
+
+
+def _short(part: int | str) -> int | str:
+    """A name as far as it is told: a client may have made it as long as a body."""
+    return part[:_MOST_NAME] if isinstance(part, str) else part
+
+
+def _place(path: list[Any]) -> str:
+    """'features[3][0]' for ("features", 3, 0)."""
+    tail = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in path[1:])
+    return f"'{path[0] if path else 'body'}{tail}'"

@@ -1,0 +1,86 @@
+"""What one request may ask for."""
+
+from dataclasses import dataclass, field
+
+from sruserve.server.budget import Budget, Hold
+from sruserve.server.errors import Overloaded
+from sruserve.server.offload import owner
+
+_TEXT_BYTES = 4  # of UTF-8, which count as a number
+# A reply may have so many numbers beside the budget, so that small requests are always answered.
+FREE_NUMBERS = 256
+
+# Each connection may hold so much beside the budgets, so that small requests always get in.
+FREE_BYTES = 16 << 10
+NUMBER_BYTES = 8  # of a reply count as one of its numbers
+STEP_BYTES = 4 << 10  # of the objects of a stream's step, which goes on without its client
+
+
+@dataclass(frozen=True)
+class InputLimits:
+    """What the operator allows one request to hold, and how long it may wait.
+
+    input_bytes: of one text; also its token ids, or steps of features.
+    new_tokens: of all completions of the request together.
+    reply_numbers: the numbers of one reply: of its tokens, steps, labels, states and echoed texts.
+        While a reply is made, a number takes about 60 bytes of memory.
+    unsent_numbers: the same for all replies of a worker that are not sent yet.
+    replies: the budget of `unsent_numbers`. A tenant with an API key gets at most half of it.
+    queue_bytes: of the bodies that wait.
+    reading: the budget of the same size for long bodies that are complete, and whose jobs are not
+        in a queue yet. A tenant with an API key gets at most as much as it leaves to others.
+    steps: a budget of a quarter of that, shared in the same way, for the steps of streams whose
+        jobs are not in a queue yet, beside their long bodies: these shut no short step out.
+    queue_seconds: 0 is no limit.
+    """
+
+    body_bytes: int
+    input_bytes: int
+    inputs: int
+    new_tokens: int
+    reply_numbers: int
+    unsent_numbers: int
+    queue_bytes: int
+    queue_seconds: float
+    replies: Budget = field(init=False, repr=False, compare=False)
+    reading: Budget = field(init=False, repr=False, compare=False)
+    steps: Budget = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        replies = Budget(self.unsent_numbers, _unsent, share=self.unsent_numbers // 2)
+        object.__setattr__(self, "replies", replies)
+        for name, most in (("reading", self.queue_bytes), ("steps", self.queue_bytes // 4)):
+            budget = Budget(most, _reads_too_much, share=most // 2, yields=True)
+            object.__setattr__(self, name, budget)
+
+    def count_reply(self, numbers: int) -> Hold:
+        """Count a reply's numbers, unless they are few; raises `Overloaded`."""
+        return self.replies.hold(numbers if numbers > FREE_NUMBERS else 0, owner.get())
+
+    def count_body(self, size: int) -> Hold:
+        """Count a body that is read, unless it is short; raises `Overloaded`."""
+        return self.reading.hold(size if size > FREE_BYTES else 0, owner.get())
+
+    def count_step(self, size: int) -> Hold:
+        """Count a step beside its body, or with it if that is short; raises `Overloaded`."""
+        return self.steps.hold(STEP_BYTES + (size if size <= FREE_BYTES else 0), owner.get())
+
+
+def text_numbers(text: str | bytes) -> int:
+    """How many numbers of a reply are about as long as a text, or as its bytes."""
+    exact = isinstance(text, bytes) or text.isascii()
+    return len(text) // _TEXT_BYTES if exact else len(text)
+
+
+def _reads_too_much() -> Overloaded:
+    return Overloaded(
+        "too many request bytes are being parsed (limit: SRUSERVE_MAX_QUEUE_BYTES, for one API "
+        "key half of the part that others leave); retry later or send smaller requests"
+    )
+
+
+def _unsent() -> Overloaded:
+    return Overloaded(
+        "too many replies wait for their clients (limit: SRUSERVE_MAX_QUEUE_BYTES); retry later or "
+        "ask for less at a time"
+    )

@@ -1,0 +1,133 @@
+"""What clients send: the models that validate hot requests and describe them."""
+
+from typing import Annotated, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+T = TypeVar("T")
+# The first mistake of a list is told and ends it: millions of them would stop the event loop.
+Listed = Annotated[list[T], Field(fail_fast=True)]
+Input = str | Listed[str] | Listed[int] | Listed[Listed[int]]
+State = str | Listed[str | None]
+
+INPUT_SHAPES = "a text, a list of texts, a list of token ids, or a list of such lists"
+INPUT = f"{INPUT_SHAPES.capitalize()}."
+
+_MODEL = "Id of a served model; may be left out when only one of them fits."
+_STATE = "The state that a reply returned. One state with several inputs forks the stream."
+_PRESET = "Name of a preset of the model: begin from its state instead of from nothing."
+_RETURN = "Return the state that continues each stream."
+_MORE = (
+    "More of this text will follow: hold back an unfinished word, and return the state that "
+    "continues it."
+)
+
+
+class Request(BaseModel):
+    """What all requests have in common."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+    model: str | None = Field(None, description=_MODEL)
+    state: State | None = Field(None, description=_STATE)
+    preset: str | None = Field(None, description=_PRESET)
+    priority: int = Field(
+        0,
+        ge=-1000,
+        le=1000,
+        description="Of a tenant's requests that wait, lower numbers get more of each step.",
+    )
+    timeout_ms: Annotated[int, Field(ge=1, le=2**31)] | None = Field(
+        None, description="Longest wait before the first step; then 504 `deadline_exceeded`."
+    )
+    return_state: bool = Field(False, description=_RETURN)
+
+    @model_validator(mode="after")
+    def _begins_once(self) -> Self:
+        if self.state is not None and self.preset is not None:
+            raise ValueError("send either 'state' or 'preset', not both")
+        return self
+
+    @property
+    def begun_by(self) -> str | None:
+        """The field that says what the request goes on from, if one does."""
+        return "state" if self.state is not None else "preset" if self.preset is not None else None
+
+    @property
+    def state_wanted_by(self) -> str | None:
+        """The field that asks for a state in the reply, if one does."""
+        return "return_state" if self.return_state else None
+
+
+class ChunkRequest(Request):
+    """Texts, or the next chunks of them."""
+
+    input: Input | None = Field(None, description=INPUT)
+    more: bool = Field(False, description=_MORE)
+
+    @property
+    def state_wanted_by(self) -> str | None:
+        return super().state_wanted_by or ("more" if self.more else None)
+
+
+class SequenceRequest(ChunkRequest):
+    """Texts or features, or the next chunks of them."""
+
+    features: Listed[Listed[float]] | None = Field(
+        None, description="Steps x features, instead of `input`, for models that take features."
+    )
+
+
+class ClassifyRequest(SequenceRequest):
+    """A text, or the next chunk of a stream, or a pair of texts, to label."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"input": "How far is it from Denver to Aspen?"},
+                {"input": "How far is it ", "more": True},
+                {"input": "A man plays a guitar.", "pair": "Someone makes music."},
+            ]
+        }
+    )
+
+    pair: Input | None = Field(
+        None,
+        description="For models of task `pair`: what each `input` is compared with, in the same "
+        "shape and number.",
+    )
+
+
+class TagRequest(SequenceRequest):
+    """A text, or the next chunk of a stream, whose every step is labelled."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"input": "Ada Lovelace lived in London"},
+                {"input": "Ada Love", "more": True},
+            ]
+        }
+    )
+
+
+class EncodeRequest(SequenceRequest):
+    """Features or a text, or the next chunk of a stream, whose outputs are asked for."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"features": [[0.1, 0.2], [0.3, 0.4]], "return_state": True}]
+        }
+    )
+
+
+class ScoreRequest(ChunkRequest):
+    """A text, or the next chunk of one, whose likelihood is asked for."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"input": "To be, or not to be"}, {"input": "To be, or n", "more": True}]
+        }
+    )
+
+    input: Input = Field(description=INPUT)

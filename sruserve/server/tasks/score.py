@@ -1,0 +1,33 @@
+"""Score: how likely a language model finds texts, or the next chunks of them."""
+
+from math import log
+from typing import Any
+
+from sruserve.server.engine.job import JobKind, Scored, SequenceInput
+from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.tasks.per_input import PerInputTask
+from sruserve.server.tasks.requests import ScoreRequest
+
+_LN_2 = log(2)
+
+
+class ScoreTask(PerInputTask[ScoreRequest]):
+    """The log-likelihood of what had something before it, and what that is in bits."""
+
+    name, schema = "generate", ScoreRequest
+
+    def kind(self, request: ScoreRequest) -> JobKind:
+        del request
+        return JobKind.SCORE
+
+    def describe(self, served: ServedModel, item: SequenceInput, result: Scored) -> dict[str, Any]:
+        del item
+        bits = -result.log_likelihood / _LN_2
+        return {
+            "log_likelihood": result.log_likelihood,
+            "bits_per_character": bits / result.characters if result.characters else None,
+            "bits_per_token": bits / result.tokens if result.tokens else None,
+            "characters": result.characters,
+            "tokens": result.tokens,
+            "state": served.seal_state(result.state),
+        }

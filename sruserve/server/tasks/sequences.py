@@ -1,0 +1,50 @@
+"""Tasks with a result for each input that read features, too."""
+
+from collections.abc import Sequence
+from typing import ClassVar, TypeVar
+
+import numpy as np
+
+from sruserve.server.engine.job import SequenceInput
+from sruserve.server.errors import EmptyInput, InputTooLong, InvalidRequest
+from sruserve.server.offload import offload
+from sruserve.server.repository.encoding import Features, encode_features
+from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.tasks.caller import Caller
+from sruserve.server.tasks.inputs import LONG_CHARACTERS
+from sruserve.server.tasks.per_input import PerInputTask
+from sruserve.server.tasks.requests import SequenceRequest
+
+Body = TypeVar("Body", bound=SequenceRequest)
+
+
+class SequenceTask(PerInputTask[Body]):
+    """One result for each text, or for the one sequence of features.
+
+    features_item: what such a sequence becomes.
+    """
+
+    features_item: ClassVar[type[SequenceInput]] = SequenceInput
+
+    async def items(
+        self, caller: Caller, request: Body, served: ServedModel, cost: int
+    ) -> Sequence[SequenceInput]:
+        features: Features | None = request.features
+        if features is None:
+            return await super().items(caller, request, served, cost)
+        if request.input is not None:
+            raise InvalidRequest("send either 'input' or 'features'", param="features")
+        if len(features) > self.limits.input_bytes:
+            raise InputTooLong(
+                f"'features' has {len(features)} steps and may have {self.limits.input_bytes}; "
+                "send them in chunks with `state`, or ask the operator to raise "
+                "SRUSERVE_MAX_INPUT_BYTES",
+                param="features",
+            )
+        (start,) = await self.starts(caller, request, served, 1, cost)
+        if not len(features) and start is None:
+            raise EmptyInput("'features' has no step; send at least one", param="features")
+        many = features.size if isinstance(features, np.ndarray) else sum(map(len, features))
+        long = many > LONG_CHARACTERS
+        steps = await offload(long, encode_features, served, features, cost=cost, caller=caller)
+        return [self.features_item(steps, start, more=request.more)]

@@ -1,0 +1,47 @@
+"""All tasks, in one table: what a protocol asks for a model of each kind."""
+
+from typing import Any, NamedTuple
+
+from sruserve.server.repository.catalogue import Catalogue
+from sruserve.server.tasks.classify import ClassifyTask
+from sruserve.server.tasks.complete import CompleteTask
+from sruserve.server.tasks.constraint_cache import ConstraintCache
+from sruserve.server.tasks.encode import EncodeTask
+from sruserve.server.tasks.limits import InputLimits
+from sruserve.server.tasks.score import ScoreTask
+from sruserve.server.tasks.tag import TagTask
+from sruserve.server.tasks.task import Task
+
+
+class Tasks(NamedTuple):
+    """One of each."""
+
+    classify: ClassifyTask
+    tag: TagTask
+    encode: EncodeTask
+    score: ScoreTask
+    complete: CompleteTask
+
+    @classmethod
+    def create(
+        cls, catalogue: Catalogue, limits: InputLimits, constraints: ConstraintCache
+    ) -> "Tasks":
+        """The tasks of a server."""
+        return cls(
+            ClassifyTask(catalogue, limits),
+            TagTask(catalogue, limits),
+            EncodeTask(catalogue, limits),
+            ScoreTask(catalogue, limits),
+            CompleteTask(catalogue, limits, constraints),
+        )
+
+    def of_model(self, name: str, *, reads_input: bool = False) -> Task[Any]:
+        """The task of a model, by what its folder calls it.
+
+        reads_input: of a language model: what scores an `input` instead of going on with a
+            `prompt`.
+        """
+        if name == self.score.name and reads_input:
+            return self.score
+        tasks = (self.classify, self.tag, self.encode, self.complete)
+        return next(task for task in tasks if name in (task.name, *task.other_names))

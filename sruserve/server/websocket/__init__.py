@@ -1,0 +1,1 @@
+"""`/v1/stream`: a stream over one WebSocket."""

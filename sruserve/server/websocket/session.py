@@ -1,0 +1,306 @@
+"""What the frames of a socket ask for, and how each is answered."""
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from pydantic import ValidationError
+from pydantic_core import from_json
+
+from sruserve.server.auth import Tenant, Tenants
+from sruserve.server.budget import Hold
+from sruserve.server.engine.job import Snapshot, StateOutput
+from sruserve.server.errors import InvalidRequest, MalformedBody, ServeError, StateWrongModel
+from sruserve.server.http.call import Send
+from sruserve.server.http.json_limits import check_json_size
+from sruserve.server.json_output import json_bytes, long_json
+from sruserve.server.metrics.metrics import UNKNOWN_MODEL
+from sruserve.server.offload import LONG_BYTES, offload
+from sruserve.server.repository.catalogue import Catalogue
+from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.state.envelope import SealedStates
+from sruserve.server.streams.step_view import StreamView
+from sruserve.server.tasks.caller import Caller, ClientDisconnected
+from sruserve.server.tasks.completion import Chunks, Completion
+from sruserve.server.tasks.completion_request import CompletionRequest
+from sruserve.server.tasks.endpoint import Endpoint
+from sruserve.server.tasks.error_mapping import as_serve_error
+from sruserve.server.tasks.per_input import PerInputTask, Results
+from sruserve.server.tasks.requests import Request
+from sruserve.server.tasks.table import Tasks
+
+Body = TypeVar("Body", bound=Request)
+
+PATH = "/v1/stream"
+_BEGINNING = ("model", "state", "preset")
+_TASKS = ("classify", "tag", "encode", "generate")
+_LOOK_SECONDS = 15.0  # how long one wait for chunks is
+_MOST_ID = 100
+_SOCKET_BYTES = 4096  # of what a socket takes beside its stream's state
+
+
+@dataclass(slots=True)
+class Session:
+    """What a socket goes on with. It holds no model, which may be unloaded while it is idle.
+
+    states: of its model and tenant, as tokens.
+    state: after the last frame that was answered; None: nothing was read yet.
+    """
+
+    states: SealedStates
+    state: Snapshot | None
+    _bytes: Hold = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._bytes = self.states.tenant.state_budget.hold()
+
+    def token(self) -> str | None:
+        """The state as a token; raises `StateTooLarge`."""
+        self.states.check_fit("state")
+        return None if self.state is None else self.states.seal(self.state)
+
+    def go_on(self, state: Snapshot | None) -> None:
+        """Go on from this state, which counts as the tenant's from now on.
+
+        Raises `StateQuotaExceeded`, and changes nothing.
+        """
+        nbytes = self.states.nbytes if state is None else state.host_bytes
+        self._bytes.resize(max(self.states.nbytes, nbytes) + _SOCKET_BYTES)
+        self.state = state
+
+    def release(self) -> None:
+        """The state is kept no more."""
+        self._bytes.release()
+
+
+class Connection(Protocol):
+    """Counts the bytes of frames until they are read."""
+
+    def has_read(self, size: int) -> None: ...
+
+
+class WebSocketRequest(Caller):
+    """One frame of a client; its replies repeat its `id`.
+
+    stream: what the socket's frames have begun, if anything.
+    last: the client is done with the socket.
+    cost: bytes of the frame.
+    """
+
+    __slots__ = (
+        "_authorization", "_connection", "_data", "_id", "_send", "cost", "last",
+        "stream",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        connection: Connection | None,
+        send: Send,
+        authorization: str | None,
+        data: bytes,
+        stream: Session | None,
+    ) -> None:
+        super().__init__()
+        self._connection, self._send, self._authorization = connection, send, authorization
+        self.stream, self.last = stream, False
+        self._data, self.cost = data, len(data)
+        self._id: dict[str, Any] = {}
+
+    @property
+    def authorization(self) -> str | None:
+        return self._authorization
+
+    def fields(self) -> dict[str, Any]:
+        """What the frame says, but for its id."""
+        try:
+            check_json_size(self._data)
+            given = from_json(self._data)
+        except ValueError as error:
+            raise MalformedBody(f"the frame is not valid JSON: {error}") from None
+        if not isinstance(given, dict):
+            raise InvalidRequest("a frame must be a JSON object")
+        known = given.pop("id", None)
+        if known is not None:
+            if type(known) not in (str, int) or len(str(known)) > _MOST_ID:
+                raise InvalidRequest(
+                    f"'id' must be a text or an integer of at most {_MOST_ID} characters",
+                    param="id",
+                )
+            self._id = {"id": known}
+        return given
+
+    def let_go(self) -> None:
+        """Its bytes have been read, or nobody will read them."""
+        data, self._data = self._data, b""
+        if data and self._connection is not None:
+            self._connection.has_read(len(data))
+
+    async def tell(self, fields: dict[str, Any], *, large: bool = False) -> None:
+        """Send a reply; `large`: making it would hold up the event loop."""
+        text = await offload(large, _text, {**self._id, **fields}, large)
+        try:
+            await self._send({"type": "websocket.send", "text": text})
+        except OSError:
+            raise ClientDisconnected from None
+
+    async def refuse(self, error: ServeError) -> None:
+        """Tell an error."""
+        told: dict[str, Any] = {"error": error.told}
+        if error.retry_after_seconds is not None:
+            told["retry_after"] = error.retry_after_seconds
+        await self.tell(told)
+
+
+class SessionEndpoint(Endpoint[WebSocketRequest]):
+    """Answers each frame as the route of its model's task would, and keeps the state."""
+
+    path, schema = PATH, Request
+
+    def __init__(self, catalogue: Catalogue, tenants: Tenants, tasks: Tasks) -> None:
+        super().__init__(tenants, (*catalogue.streaming(), UNKNOWN_MODEL))
+        self._catalogue = catalogue
+        self._tasks = tasks
+
+    async def serve(self, call: WebSocketRequest, tenant: Tenant) -> None:
+        long, cost = call.cost > LONG_BYTES, call.cost
+        try:
+            fields = await offload(long, call.fields, cost=cost, caller=call)
+        finally:
+            call.let_go()
+        call.count_body(self._tasks.complete.limits, cost)
+        beginning = {name: fields.pop(name) for name in _BEGINNING if name in fields}
+        if call.stream is not None:
+            if beginning:
+                field = next(iter(beginning))
+                raise InvalidRequest(
+                    f"the stream has already begun: leave out '{field}', or open another socket",
+                    param=field,
+                )
+            await self._answer(call, call.stream, fields)
+            return
+        stream, task = self._begin(beginning, tenant)
+        call.model = stream.states.name
+        stream.go_on(stream.state)
+        try:
+            if fields:
+                await self._answer(call, stream, fields)
+            else:
+                await call.tell({"model": stream.states.name, "task": task})
+        except BaseException:
+            stream.release()
+            raise
+        call.stream = stream
+
+    def _begin(self, beginning: dict[str, Any], tenant: Tenant) -> tuple[Session, str]:
+        """A stream, and the task of its model."""
+        request = _validated(Request, beginning)
+        served = self._catalogue.choose(request.model, *_TASKS).for_tenant(tenant)
+        served.check_streams("model")
+        (state,) = served.initial_states(request, 1)
+        return Session(served.states, state), served.model.config.task
+
+    async def refuse(self, call: WebSocketRequest, problem: ServeError) -> None:
+        await call.refuse(problem)
+
+    async def _answer(
+        self, frame: WebSocketRequest, stream: Session, fields: dict[str, Any]
+    ) -> None:
+        frame.model = stream.states.name
+        if "op" in fields:
+            await self._operate(frame, stream, fields)
+            return
+        if not fields:
+            raise InvalidRequest("the frame has no input: send an input, a prompt or an 'op'")
+        served = self._now(stream)
+        served.check_admission(frame.cost)
+        with served.in_flight:
+            await self._compute(frame, served, stream, fields)
+
+    def _now(self, stream: Session) -> ServedModel:
+        """The model that a stream was begun with, as it is served now; raises if it is not."""
+        name = stream.states.name
+        served = self._catalogue[name].for_tenant(stream.states.tenant)
+        if not served.states.match(stream.states):
+            raise StateWrongModel(
+                f"{name} now has other weights: begin another stream on another socket"
+            )
+        return served
+
+    async def _compute(
+        self, frame: WebSocketRequest, served: ServedModel, stream: Session, fields: dict[str, Any]
+    ) -> None:
+        task = self._tasks.of_model(served.model.config.task, reads_input="input" in fields)
+        if task is self._tasks.complete:
+            await self._complete(frame, served, stream, fields)
+            return
+        assert isinstance(task, PerInputTask)
+        request = _validated(task.schema, {"more": True, **fields})
+        view = StreamView(served, stream.state, StateOutput.COPY, tokens=request.return_state)
+        async with task.run(frame, request, view, frame.cost) as results:
+            reply = await offload(results.large, _describe, task, view, results)
+            stream.go_on(view.end.of(view))
+            await frame.tell(reply, large=results.large)
+
+    async def _operate(
+        self, frame: WebSocketRequest, stream: Session, fields: dict[str, Any]
+    ) -> None:
+        op = fields.pop("op")
+        if op not in ("state", "close"):
+            raise InvalidRequest("'op' must be 'state' or 'close'", param="op")
+        if fields:
+            field = next(iter(fields))[:_MOST_ID]
+            raise InvalidRequest(
+                f"a frame with 'op' may have no other field but 'id': leave out '{field}'",
+                param=field,
+            )
+        await frame.tell({"state": stream.token()})
+        frame.last = op == "close"
+
+    async def _complete(
+        self, frame: WebSocketRequest, served: ServedModel, stream: Session, fields: dict[str, Any]
+    ) -> None:
+        """Tell a completion as it comes; its last chunk has the usage."""
+        if "stream" in fields:
+            raise InvalidRequest("a socket always streams: leave out 'stream'", param="stream")
+        request = _validated(CompletionRequest, {**fields, "stream": True})
+        fields.clear()  # the request has them, until they are read
+        if (request.n or 1) != 1:
+            raise InvalidRequest("a socket has one completion at a time: leave out 'n'", param="n")
+        wanted = request.state_wanted_by is not None
+        view = StreamView(served, stream.state, StateOutput.COPY, tokens=wanted)
+        async with self._tasks.complete.run(frame, request, view, frame.cost) as completion:
+            frame.watch(completion.done)
+            try:
+                while (chunks := await completion.next_chunks(_LOOK_SECONDS)) is not None:
+                    large = completion.is_large([chunk for _, chunk in chunks])
+                    for part in await offload(large, _parts, completion, chunks):
+                        await frame.tell(part, large=bool(request.echo))
+            finally:
+                frame.unwatch()
+        stream.go_on(view.end.of(view))
+
+
+def _validated(schema: type[Body], fields: dict[str, Any]) -> Body:
+    try:
+        return schema.model_validate(fields)
+    except ValidationError as error:
+        raise as_serve_error(error, schema) from None
+
+
+def _describe(task: PerInputTask[Any], view: StreamView, results: Results) -> dict[str, Any]:
+    """The one result of a frame."""
+    ((item, result),) = results.results
+    return {**task.describe(view, item, result), "usage": {"steps": results.steps}}
+
+
+def _parts(completion: Completion, chunks: Chunks) -> list[dict[str, Any]]:
+    """A reply for each chunk."""
+    parts: list[dict[str, Any]] = []
+    for index, chunk in chunks:
+        parts.append({"choices": [completion.choice(index, chunk)]})
+        if chunk.finish_reason is not None:
+            parts[-1]["usage"] = completion.usage
+    return parts
+
+
+def _text(fields: dict[str, Any], large: bool) -> str:
+    return (long_json if large else json_bytes)(fields).decode()

@@ -1,0 +1,284 @@
+"""uvicorn's WebSocket protocol, bounded: no client makes it hold, log or compute without end."""
+
+import asyncio
+from collections.abc import Callable, Hashable
+from typing import Any, cast
+
+from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
+from uvicorn.config import Config
+from uvicorn.protocols.utils import ClientDisconnected
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from uvicorn.server import ServerState
+from websockets import http11
+from websockets.frames import Frame
+from websockets.http11 import Request
+from websockets.protocol import State
+
+from sruserve.server.errors import Overloaded, ServeError
+from sruserve.server.http.connections import Connections, Place
+from sruserve.server.http.intake import Arriving, Inflow, Intake
+from sruserve.server.http.parse_turns import REQUEST_COST
+from sruserve.server.http.write_timeout import WriteTimeout
+
+# What HTTP has let through is not refused here: its parser bounds heads.
+http11.MAX_NUM_HEADERS, http11.MAX_LINE_LENGTH = 1 << 10, 128 << 10
+
+_POLICY, _TRY_LATER = 1008, 1013  # codes of RFC 6455 and of its registry
+# What is parsed at once: frames may be tiny. Within a long frame it may be more.
+_PIECE_BYTES, _LONG_PIECE_BYTES = 512, 4 << 10
+# In units of `ParseTurns`.
+_PIECE_COST, _FRAME_COST = 256, 64
+_BYTES_PER_COST = 16
+
+
+class WebSocketProtocol(Arriving, WriteTimeout, WebSocketsSansIOProtocol):
+    """Frames, as fast as they are taken. Messages reach the application as bytes.
+
+    All that has come counts in the worker's `Intake` until the application has read its message.
+    """
+
+    _with_app = 0  # bytes of messages that the application has not read
+    _wanted = False  # the application waits for a message
+    _leave: Callable[[], object] | None = None  # what to do when the client leaves
+    _turn: asyncio.Future[None] | None = None  # the application waits to go on with a message
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.timeout_keep_alive = config.timeout_keep_alive
+        self._unparsed = bytearray()
+        self._intake: Intake = app_state["intake"]
+        self._turns, self._departures = self._intake.turns, self._intake.departures
+        self._all: Connections = app_state["connections"]
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take over the connection from HTTP."""
+        super().connection_made(transport)
+        http = cast(asyncio.Transport, transport).get_protocol()
+        self._place: Place = http.hand_over()  # type: ignore[attr-defined]
+        self._inflow = Inflow(self._intake, self._place)
+        transport.set_protocol(self)  # from now on it hears when the connection is lost
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client has left: nobody reads what it sent."""
+        self._left = True
+        while not self.queue.empty():
+            self.queue.get_nowait()
+        self._take_turn()
+        leave, self._leave = self._leave, None
+        if leave is not None:
+            leave()
+        self.forget_arrival()
+        self._unparsed.clear()
+        self._turns.forget(self)
+        self._departures.forget(self.transport)
+        self._all.remove(self, self._place)
+        if self.handshake_initiated and hasattr(self, "scope"):
+            self.scope.pop("connection", None)  # type: ignore[typeddict-item]
+        super().connection_lost(exc)
+
+    def handle_connect(self, event: Request) -> None:
+        """A client asks for a WebSocket."""
+        super().handle_connect(event)
+        event.headers.clear()  # the parser keeps the request, and the scope has its headers
+        if not self.close_sent:
+            self.scope["connection"] = self  # type: ignore[typeddict-unknown-key]
+
+    def data_received(self, data: bytes) -> None:
+        """Keep what has come, and parse some of it."""
+        self._unparsed += data
+        self._received += len(data)
+        if self._turns.left > 0:
+            self.parse_more()
+        elif self._unparsed:
+            self._wait()
+            self._count()
+
+    def watch(self, leave: Callable[[], object] | None) -> None:
+        """Call `leave` when the client leaves; None: no more."""
+        self._leave = leave
+        if leave is not None and self._left:
+            leave()
+
+    def claim(self, owner: Hashable) -> None:
+        """From now on the bytes are a tenant's, or the client's; raises `Overloaded`."""
+        if not self._left:
+            self._inflow.claim(owner)
+
+    def is_receiving(self, scope: Any) -> bool:
+        """A handshake has no body."""
+        del scope
+        return False
+
+    def has_read(self, size: int) -> None:
+        """The application has read a message of so many bytes."""
+        self._with_app -= size
+        self._count()
+
+    def _partial(self) -> int:
+        """Bytes of a message that is not complete."""
+        fragments = len(self.frames[0]) if self.frames else 0
+        return fragments + len(self.conn.reader.buffer)
+
+    def _count(self) -> None:
+        partial = self._partial()
+        held = len(self._unparsed) + partial + self._with_app
+        if self._is_deaf():
+            self._inflow.lower(held)
+        else:
+            self.count(held, partial > 0)
+
+    def _is_deaf(self) -> bool:
+        return self._left or self.transport.is_closing()
+
+    def _waits_for_us(self) -> bool:
+        return self.read_paused or bool(self._unparsed)
+
+    def give_up(self, problem: ServeError) -> None:
+        """Close, and say why as far as a close frame has room for it."""
+        self._unparsed.clear()
+        self.frames.clear()
+        self.conn.reader.discard()
+        self._inflow.lower(self._with_app)  # others may need the room in this very turn
+        code = _TRY_LATER if isinstance(problem, Overloaded) else _POLICY
+        self.conn.fail(code, problem.code)
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        self.close_sent = True
+        self.transport.close()
+
+    async def turn(self) -> None:
+        """Wait until others have had their turn, before a message that waited is answered."""
+        if not self._left:
+            self._turn = self.loop.create_future()
+            self._turns.wait(self)
+            await self._turn
+
+    def _take_turn(self) -> None:
+        turn, self._turn = self._turn, None
+        if turn is not None and not turn.done():
+            turn.set_result(None)
+
+    def parse_more(self) -> None:
+        """Let a message be answered and parse a piece, when others have had their turn."""
+        if self._turn is not None:
+            self._turns.spend(REQUEST_COST, self.owner)
+            self._take_turn()
+        self._parse_piece()
+        self._count()
+
+    def _wait(self) -> None:
+        """Parse the rest when others have had their turn."""
+        if not self.read_paused:
+            self.read_paused = True
+            self.transport.pause_reading()
+        self._departures.watch(self.transport)
+        self._turns.wait(self)
+
+    def _parse_piece(self) -> None:
+        # before the handshake's answer, and while the application has a message, the rest waits
+        answered = self.handshake_complete or not self.handshake_initiated
+        taken = self.queue.empty() or self.close_sent
+        if not self._unparsed or self.transport.is_closing() or not (answered and taken):
+            return
+        size = min(_LONG_PIECE_BYTES, max(_PIECE_BYTES, len(self.conn.reader.buffer)))
+        piece = bytes(self._unparsed[:size])
+        del self._unparsed[:size]
+        self._turns.spend(_PIECE_COST + len(piece) // _BYTES_PER_COST, self.owner)
+        super().data_received(piece)
+        if self.conn.handshake_exc is not None and not self.handshake_initiated:
+            self.transport.write(b"".join(self.conn.data_to_send()))
+            self.transport.close()
+        elif self._unparsed:
+            self._wait()
+        else:
+            self._go_on()
+
+    async def receive(self) -> ASGIReceiveEvent:
+        """The next message; then there is room for more."""
+        self._wanted = True
+        message = await self.queue.get()
+        self._wanted = False
+        self._go_on()
+        return message
+
+    async def send(self, message: ASGISendEvent) -> None:
+        """Send, and wait until the client has taken most of it."""
+        if self.close_sent:  # for an invalid frame, perhaps, while a reply was made
+            raise ClientDisconnected
+        await super().send(message)
+        if self.initial_response is not None:  # the handshake was refused, and that is its end
+            self.handshake_complete = True
+        self._go_on()  # the handshake may have been answered, or the end told
+        await self.writable.wait()
+
+    def _go_on(self) -> None:
+        if self._unparsed:
+            self._turns.wait(self)
+        elif self.read_paused and self.queue.empty() and not self.transport.is_closing():
+            self.read_paused = False
+            self._departures.forget(self.transport)
+            self.transport.resume_reading()
+        elif self.read_paused:
+            self._departures.watch(self.transport)
+
+    def handle_events(self) -> None:
+        """Frames have come, and each costs its time."""
+        self._turns.spend(_FRAME_COST * len(self.conn.events), self.owner)
+        super().handle_events()
+
+    def send_receive_event_to_app(self) -> None:
+        """A message is complete."""
+        if not self.close_sent:
+            self._with_app += len(self.frames[0])
+        super().send_receive_event_to_app()
+        if self.read_paused and not self._wanted:  # else it is read again at once
+            self._departures.watch(self.transport)
+
+    def handle_text(self, event: Frame) -> None:
+        """Text frames pass through as bytes; the JSON parser validates UTF-8."""
+        self.handle_bytes(event)
+
+    def handle_bytes(self, event: Frame) -> None:
+        """A message, or the beginning of one; its parts are joined as they come."""
+        whole = event.fin
+        event.data, event.fin = bytearray(event.data), False
+        super().handle_bytes(event)
+        event.data = b""  # the parser keeps its last frame
+        if whole:
+            self.send_receive_event_to_app()
+
+    def handle_cont(self, event: Frame) -> None:
+        """More of a message."""
+        message: Any = self.frames[0]
+        message += event.data
+        event.data = b""  # the parser keeps its last frame
+        if event.fin:
+            self.send_receive_event_to_app()
+
+    def handle_ping(self) -> None:
+        """Answer, but not to a client that reads no answers."""
+        if self.writable.is_set():
+            super().handle_ping()
+        else:
+            self.conn.data_to_send()
+
+    def keepalive_timeout(self) -> None:
+        """Hang up, unless we did not look for the answer."""
+        if not self.read_paused:
+            super().keepalive_timeout()
+            return
+        self.pong_timer = self.pending_ping_payload = None
+        self.schedule_ping()
+
+    def shutdown(self) -> None:
+        """The server ends."""
+        if self.conn.state is State.OPEN:
+            super().shutdown()
+        else:  # it is not open yet, or no more
+            self.stop_keepalive()
+            self.transport.close()

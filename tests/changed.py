@@ -1,0 +1,43 @@
+"""The tests of what has changed since a commit: `python -m tests.changed [main]` prints them."""
+
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+ALWAYS = ("tests/test_docs.py", "tests/test_layers.py")
+
+
+def affected_tests(changed: Iterable[str]) -> list[str]:
+    """The test file that mirrors each changed file, or all that mirror its folder."""
+    found = set(ALWAYS)
+    for path in map(Path, changed):
+        top, *folders = path.parts[:-1] or ("",)
+        if path.name.startswith("test_") and (ROOT / path).exists():
+            found.add(str(path))
+        elif top == "sruserve" and path.suffix == ".py":
+            folder = Path("tests", *folders)
+            same = folder / f"test_{path.stem}.py"
+            while not (ROOT / folder).exists():
+                folder = folder.parent
+            every = (ROOT / folder).glob("test_*.py") if folder != Path("tests") else ()
+            near = [each.relative_to(ROOT) for each in every]
+            found |= {str(same)} if (ROOT / same).exists() else set(map(str, near))
+    return sorted(found)
+
+
+def changed_since(commit: str) -> list[str]:
+    """Paths that differ from where the branch left `commit`, and untracked ones."""
+    base = _git("merge-base", commit, "HEAD")[0]
+    untracked = _git("ls-files", "--others", "--exclude-standard")
+    return [*_git("diff", "--name-only", base), *untracked]
+
+
+def _git(*arguments: str) -> list[str]:
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.split("\n")[:-1]
+
+
+if __name__ == "__main__":
+    print("\n".join(affected_tests(changed_since(*sys.argv[1:] or ["main"]))))

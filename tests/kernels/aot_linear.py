@@ -1,0 +1,197 @@
+"""The products, steps and samplers that ship, for `tests.kernels.aot` to compile."""
+
+from collections.abc import Iterator
+from dataclasses import astuple
+from typing import Any
+
+import torch
+import triton
+
+from sruserve.kernels.cell import Activation, Cell, Kind
+from sruserve.kernels.slots import WINDOW
+from sruserve.kernels.triton import tiles
+from sruserve.kernels.triton.linear import linear_kernel
+from sruserve.kernels.triton.sample import sample_kernel
+from sruserve.kernels.triton.step import step_kernel
+from sruserve.kernels.triton.tiles import LinearTile
+from tests.kernels.aot import CAPABILITIES, Configuration
+
+BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+DTYPES = {BF16: "bf16", FP16: "fp16", FP32: "fp32"}
+PLACES = {80: (8, 0), 90: (9, 0)}  # as torch names the capabilities
+# One kind of instruction in every kernel of a capability, so that all of them round alike.
+MMA = {
+    80: r"\A(?![\s\S]*wgmma)(?![\s\S]*mma\.sync(?!\.aligned\.m16n8k16))[\s\S]*mma\.sync",
+    90: r"\A(?![\s\S]*mma\.sync\.)(?![\s\S]*wgmma\.mma_async\S*n\d+k(?!16))[\s\S]*wgmma\.mma_async",
+}
+FMA = {80: r"fma\.rn\.f32", 90: r"fma\.rn\.f32"}
+_LARGE_BATCH = 1024  # streams
+_WIDTH = 2048
+_PROJECTED = 512
+_SRU = Cell(activation=Activation.TANH)
+_SRU_OF_4 = Cell(blocks=4, activation=Activation.TANH)
+_LRN = Cell(kind=Kind.LRN, activation=Activation.TANH)
+_QRNN = Cell(kind=Kind.QRNN)
+
+
+def linear_configurations() -> Iterator[Configuration]:
+    """Prefill, one step and few rows; with tails and, last, inputs that 16 bytes do not divide."""
+    for capability, place in PLACES.items():
+        for dtype, outputs in ((BF16, 3 * _WIDTH), (FP32, 3 * _WIDTH), (FP16, 94)):
+            tile = tiles.linear_tile(outputs, dtype, place)
+            yield _product(tile, dtype, _PROJECTED, outputs, capability)
+        for inputs, outputs in ((_WIDTH, _PROJECTED), (200, 94), (203, 3 * _WIDTH)):
+            tile = tiles.linear_tile(outputs, BF16, place)
+            yield _product(tile, BF16, inputs, outputs, capability)
+        logits = tiles.decode_tile(1, BF16, place)
+        yield _product(logits, BF16, _WIDTH, 256, capability, head=True)
+        for dtype, rows in ((BF16, 1), (FP32, 1), (BF16, _LARGE_BATCH)):
+            tile = tiles.decode_tile(rows, dtype, place, fast=rows > 1)
+            yield _product(tile, dtype, _WIDTH, _PROJECTED, capability, index=True)
+    for dtype, rows in ((BF16, 1), (BF16, 8), (FP32, 8)):
+        tile = tiles.decode_tile(rows, dtype, (9, 0), fast=True)
+        yield _product(tile, dtype, _WIDTH, _PROJECTED, 90, index=True)
+
+
+def step_configurations() -> Iterator[Configuration]:
+    """Every tile, in layers with their own highway input, with the residual, and gated alone."""
+    for capability, place in PLACES.items():
+        for dtype, rows in ((BF16, 1), (BF16, _LARGE_BATCH), (FP32, 1)):
+            for cell in (_SRU, _SRU_OF_4):
+                tile = tiles.step_tile(rows, dtype, place, fast=rows > 1)
+                yield _step(tile, dtype, _PROJECTED, _WIDTH, cell, capability)
+        yield _step(tiles.step_tile(1, FP16, place), FP16, _PROJECTED, _WIDTH, _SRU, capability)
+        for cell, rows in ((_LRN, 1), (_QRNN, _LARGE_BATCH)):
+            tile = tiles.step_tile(rows, BF16, place, fast=rows > 1)
+            yield _step(tile, BF16, _PROJECTED, _WIDTH, cell, capability)
+        for inputs, rows in ((200, 1), (203, 1), (203, _LARGE_BATCH)):
+            tile = tiles.step_tile(rows, BF16, place, fast=rows > 1)
+            yield _step(tile, BF16, inputs, 94, _SRU, capability, index=True)
+    for dtype, rows, cell in ((BF16, 1, _SRU), (BF16, 8, _SRU_OF_4), (FP32, 8, _SRU)):
+        tile = tiles.step_tile(rows, dtype, (9, 0), fast=True)
+        yield _step(tile, dtype, _PROJECTED, _WIDTH, cell, 90)
+
+
+def sample_configurations() -> Iterator[Configuration]:
+    """The smallest vocabulary, one of characters, one of bytes, and the largest.
+
+    The most takes longest by far: for the capability whose blocks have less shared memory alone.
+    """
+    for vocabulary, capabilities in (
+        *((fewer, CAPABILITIES) for fewer in (5, 95, 256)),
+        (tiles.SAMPLE_VOCABULARY, CAPABILITIES[:1]),
+    ):
+        block = max(32, triton.next_power_of_2(vocabulary))
+        yield Configuration(
+            name=f"sample-{vocabulary}",
+            kernel=sample_kernel,
+            signature={
+                "logits": "*fp32",
+                "uniforms": "*fp64",
+                **dict.fromkeys(["temperature", "top_p", "min_p", "penalty"], "*fp32"),
+                "top_k": "*i32",
+                **dict.fromkeys(["window", "position", "out", "history"], "*i64"),
+                **dict.fromkeys(["streams", "steps", "rows"], "i32"),
+            },
+            constants={
+                "VOCABULARY": vocabulary,
+                "WINDOW": WINDOW,
+                "PER_STEP": True,
+                "BLOCK": block,
+            },
+            options={"num_warps": tiles.sample_warps(block), "enable_fp_fusion": False},
+            capabilities=capabilities,
+        )
+
+
+def _product(
+    tile: LinearTile,
+    dtype: torch.dtype,
+    inputs: int,
+    outputs: int,
+    capability: int,
+    *,
+    index: bool = False,
+    head: bool = False,
+) -> Configuration:
+    tile = tiles.loadable(tile, inputs, dtype)
+    kind = DTYPES[dtype]
+    constants: dict[str, Any] = {} if index else {"index": None}
+    if not head:
+        constants["bias"] = None
+    return Configuration(
+        name=f"product-{kind}-{inputs}-{outputs}-{_name(tile)}",
+        kernel=linear_kernel,
+        signature={
+            **dict.fromkeys(["x", "weight", "bias"], f"*{kind}"),
+            "out": "*fp32" if head else f"*{kind}",
+            "index": "*i64",
+            "picks": "i32",
+        },
+        constants=constants
+        | {"IN": inputs, "OUT": outputs, "ROWS": tile.rows, "COLUMNS": tile.columns}
+        | {"DEPTH": _depth(tile, inputs), "GROUP": 8, "VECTOR": tile.vector},
+        options=_options(tile),
+        **_demands(tile, dtype, inputs, capability),
+    )
+
+
+def _step(
+    tile: LinearTile,
+    dtype: torch.dtype,
+    inputs: int,
+    width: int,
+    cell: Cell,
+    capability: int,
+    *,
+    index: bool = False,
+) -> Configuration:
+    tile = tiles.loadable(tile, inputs, dtype)
+    kind = DTYPES[dtype]
+    absent = [] if index else ["x_index", "residual_index"]
+    if not cell.takes_residual:
+        absent += ["residual", "residual_index"]
+    # As products have them: SRU no bias, the others one.
+    absent += ["weight_bias"] if cell.gated_by_state else ["weight_c", "bias"]
+    return Configuration(
+        name=f"step-{cell.kind.name.lower()}{cell.blocks}-{kind}-{inputs}-{width}-{_name(tile)}",
+        kernel=step_kernel,
+        signature={
+            **dict.fromkeys(["x", "weight", "weight_bias", "residual", "out"], f"*{kind}"),
+            **dict.fromkeys(["weight_c", "bias", "states"], "*fp32"),
+            **dict.fromkeys(["x_index", "residual_index", "source", "target"], "*i64"),
+            **dict.fromkeys(["rows", "state_width", "column"], "i32"),
+            **dict.fromkeys(["scale", "keep"], "fp32"),
+        },
+        constants=dict.fromkeys(absent)
+        | {"IN": inputs, "WIDTH": width, "KIND": int(cell.kind), "BLOCKS": cell.blocks}
+        | {"ACTIVATION": int(cell.activation), "UPDATED_RESET": cell.updated_reset}
+        | {"ROWS": tile.rows, "CHANNELS": tile.columns, "DEPTH": _depth(tile, inputs)}
+        | {"VECTOR": tile.vector},
+        options=_options(tile),
+        **_demands(tile, dtype, inputs, capability),
+    )
+
+
+def _name(tile: LinearTile) -> str:
+    return "x".join(map(str, astuple(tile)[:5]))
+
+
+def _depth(tile: LinearTile, inputs: int) -> int:
+    return min(tile.depth, triton.next_power_of_2(inputs)) if tile.vector else tile.depth
+
+
+def _options(tile: LinearTile) -> dict[str, Any]:
+    options = {"num_warps": tile.warps, "num_stages": tile.stages}
+    return options | {"enable_fp_fusion": tile.vector}
+
+
+def _demands(tile: LinearTile, dtype: torch.dtype, inputs: int, capability: int) -> dict[str, Any]:
+    """The required result: one instruction, and loads that run ahead where they can."""
+    copied = not tile.vector and inputs * dtype.itemsize % 16 == 0
+    contains = {} if tile.vector else FMA if dtype is FP32 else MMA
+    return {
+        "async_copies": 4 if copied else 0,
+        "contains": {capability: contains[capability]} if contains else {},
+        "capabilities": (capability,),
+    }

@@ -1,0 +1,262 @@
+"""What an engine answers first, whatever waits: counted in its steps."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sruserve.model.folder import Model
+from sruserve.server.engine.config import EngineConfig
+from sruserve.server.engine.job import Classified, Generated, Job, JobKind, Sampling, SequenceInput
+from sruserve.server.engine.scheduling import scheduler, step_time
+from sruserve.server.engine.scheduling.step_time import StepTime
+from sruserve.server.errors import ServeError
+from tests.server.engine.driver import Driver, Told
+from tests.support import random_model
+
+ENDLESS = Sampling(max_tokens=10**7)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return random_model(tmp_path_factory.mktemp("lm") / "lm")
+
+
+class Watched(Driver):
+    """An engine of which is known in which step a job came in, and in which one it ended."""
+
+    def __enter__(self) -> "Watched":
+        self.came: dict[Job, int] = {}
+        self.ended: dict[Job, int] = {}
+        receive, end = self.engine._admission_queue.receive, self.engine._dispatcher.add_outcome
+
+        def watch_receive(timeout: float | None) -> Any:
+            messages = receive(timeout)
+            self.came |= {m: self.counts.calls["step"] for m in messages if isinstance(m, Job)}
+            return messages
+
+        def watch_end(job: Job, error: ServeError | None = None) -> None:
+            self.ended[job] = self.counts.calls["step"]
+            end(job, error)
+
+        self.engine._admission_queue.receive = watch_receive  # type: ignore[method-assign]
+        self.engine._dispatcher.add_outcome = watch_end  # type: ignore[method-assign]
+        super().__enter__()
+        return self
+
+    async def steps(self, told: Told) -> int:
+        """How many steps it took until a job was answered."""
+        await told.results()
+        return self.ended[told.job] - self.came[told.job]
+
+    def complete(self, count: int = 1, **fields: Any) -> Told:
+        """Completions that go on for ever."""
+        ids = self.ids("Hi")
+        return self.job(JobKind.GENERATE, [SequenceInput(ids)] * count, sampling=ENDLESS, **fields)
+
+    def read(self, count: int, length: int, **fields: Any) -> Told:
+        return self.job(JobKind.SCORE, [SequenceInput(np.full(length, 3))] * count, **fields)
+
+    async def until_read(self, tokens: int) -> None:
+        await self.until(lambda: self.counts.calls["consumed"] >= tokens)
+
+    async def end(self) -> None:
+        """Have everything forgotten that still waits or runs."""
+        for job in list(self.came):
+            job.done.cancel()
+        await self.until(lambda: not self.engine.running and not self.engine.rows)
+
+
+@pytest.fixture
+def engine(model: Model) -> Iterator[Watched]:
+    with Watched(model) as driver:
+        yield driver
+
+
+def test_a_small_request_does_not_wait_for_a_large_one_beside_a_completion(
+    engine: Watched,
+) -> None:
+    async def run() -> None:
+        engine.complete()
+        engine.read(1024, 2000)
+        await engine.until_read(5000)
+        assert await engine.steps(engine.read(1, 5)) <= 2
+        await engine.end()
+
+    asyncio.run(run())
+
+
+def test_a_small_request_does_not_wait_for_a_hundred_large_ones(engine: Watched) -> None:
+    async def run() -> None:
+        for _ in range(60):
+            engine.read(1024, 20)
+        await engine.until_read(5000)
+        assert await engine.steps(engine.read(1, 5)) <= 2
+        assert await engine.steps(engine.read(1, 5, priority=0)) <= 2
+        await engine.end()
+
+    asyncio.run(run())
+
+
+def test_a_small_request_does_not_wait_for_other_tenants(engine: Watched) -> None:
+    async def run() -> None:
+        for tenant in ("a", "b", "c"):
+            for _ in range(10):
+                engine.read(512, 20, tenant=tenant, priority=-1000)
+        await engine.until_read(5000)
+        assert await engine.steps(engine.read(1, 5, tenant="mine")) <= 2 * 4
+        await engine.end()
+
+    asyncio.run(run())
+
+
+def test_a_small_request_does_not_wait_for_completions_that_fill_every_step(model: Model) -> None:
+    async def run(driver: Watched) -> None:
+        driver.complete(300)
+        await driver.until(lambda: len(driver.engine._scheduler._decoding) == 300)
+        assert await driver.steps(driver.read(1, 4)) <= 2
+        await driver.end()
+
+    with Watched(model, EngineConfig(max_batch_tokens=256)) as driver:
+        asyncio.run(run(driver))
+
+
+def test_a_small_request_finds_a_row_where_completions_hold_all_that_they_may(
+    model: Model,
+) -> None:
+    async def run(driver: Watched) -> None:
+        driver.complete(100)
+        driver.complete(100)
+        await driver.until(lambda: driver.engine._scheduler.admitted >= 30)
+        assert await driver.steps(driver.read(1, 5)) <= 2
+        first = driver.complete(1, stream=True, tenant="other")
+        await driver.until(lambda: bool(first.by_item))
+        await driver.end()
+
+    pool = 2 * 34 * model.network.layout.nbytes
+    with Watched(model, EngineConfig(state_pool_bytes=pool)) as driver:
+        asyncio.run(run(driver))
+
+
+def test_tenants_get_as_many_tokens_where_not_all_completions_fit_a_step(model: Model) -> None:
+    async def run(driver: Watched) -> None:
+        many = driver.complete(120, tenant="many", stream=True)
+        few = driver.complete(20, tenant="few", stream=True)
+        await driver.until(lambda: len(driver.engine._scheduler._decoding) == 140)
+        before = [_told(told) for told in (many, few)]
+        await driver.until(lambda: _told(few) - before[1] > 1000)
+        made = [_told(told) - was for told, was in zip((many, few), before, strict=True)]
+        assert made[0] == pytest.approx(made[1], rel=0.5)
+        await driver.end()
+
+    with Watched(model, EngineConfig(max_batch_tokens=40)) as driver:
+        asyncio.run(run(driver))
+
+
+class Measured(StepTime):
+    """A device that takes as long for a step as for ten rows of it, whatever the machine does."""
+
+    def learn(self, rows: int, tokens: int, seconds: float) -> None:
+        self._own_seconds, self._row_seconds = 1e-6, 1e-7
+
+
+def test_a_completion_is_half_as_fast_beside_any_number_of_another_tenant(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler, "StepTime", Measured)
+
+    async def run(driver: Watched) -> None:
+        driver.complete(200, tenant="many", stream=True)
+        driver.read(1024, 200, tenant="many")
+        await driver.until(lambda: len(driver.engine._scheduler._decoding) == 200)
+        assert max(driver.counts.sequences) >= 200  # the tenant is alone
+        mine = driver.complete(1, tenant="mine", stream=True)
+        await driver.until(lambda: _told(mine) > 10)
+        before, told = driver.counts.calls["step"], _told(mine)
+        await driver.until(lambda: _told(mine) > told + 100)
+        rows = driver.counts.tokens[before : driver.counts.calls["step"]]
+        assert len(rows) < 150  # it has a token in every step; they are told a few at a time
+        assert max(rows) == 12  # which takes twice as long as one of a single row
+        await driver.end()
+
+    with Watched(model) as driver:
+        asyncio.run(run(driver))
+
+
+def test_a_reader_is_half_as_fast_beside_any_number_of_another_tenant(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler, "StepTime", Measured)
+
+    async def run(driver: Watched) -> None:
+        driver.read(100, 10_000, tenant="many")
+        await driver.until_read(10_000)
+        mine = driver.read(1, 30, tenant="mine")
+        assert await driver.steps(mine) <= 3
+        assert min(driver.counts.tokens[-3:]) <= 2 * 30 + 10
+        await driver.end()
+
+    with Watched(model) as driver:
+        asyncio.run(run(driver))
+
+
+def test_on_a_slow_device_completions_take_turns_in_steps_that_stay_short(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_time, "_TARGET_SECONDS", 1e-9)  # every device is slow now
+
+    async def run(driver: Watched) -> None:
+        told = [driver.complete(50, stream=True) for _ in range(4)]
+        await driver.until(lambda: all(_told(one) > 200 for one in told))
+        before = driver.counts.calls["step"]
+        await driver.until(lambda: driver.counts.calls["step"] > before + 20)
+        assert max(driver.counts.sequences[before:]) <= 64
+        assert await driver.steps(driver.read(1, 5)) <= 2
+        await driver.end()
+
+    with Watched(model) as driver:
+        asyncio.run(run(driver))
+
+
+def test_on_a_slow_device_long_inputs_are_read_in_steps_that_stay_short(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_time, "_TARGET_SECONDS", 1e-9)  # every device is slow now
+
+    async def run(driver: Watched) -> None:
+        driver.read(1024, 20)
+        driver.read(10, 3000)
+        await driver.until_read(5000)
+        before = driver.counts.calls["step"]
+        assert await driver.steps(driver.read(1, 5)) <= 2
+        await driver.until(lambda: driver.counts.calls["step"] > before + 20)
+        assert max(driver.counts.tokens[before:]) <= 256
+        await driver.end()
+
+    with Watched(model) as driver:
+        asyncio.run(run(driver))
+
+
+def test_a_small_whole_input_does_not_wait_for_large_ones(tmp_path: Path) -> None:
+    whole = random_model(tmp_path / "c", "classify", vocab_size=50, bidirectional=True)
+
+    async def run(driver: Watched) -> None:
+        for _ in range(5):
+            driver.job(JobKind.CLASSIFY, [SequenceInput(np.full(100, 3))] * 100)
+        await driver.until_read(500)
+        small = driver.job(JobKind.CLASSIFY, [SequenceInput(np.full(2, 3))])
+        assert await driver.steps(small) <= 2
+        result = small.by_item[0][0]
+        assert isinstance(result, Classified)
+        await driver.end()
+
+    with Watched(whole, EngineConfig(max_batch_tokens=128)) as driver:
+        asyncio.run(run(driver))
+
+
+def _told(told: Told) -> int:
+    parts = [part for parts in told.by_item.values() for part in parts]
+    return sum(len(part.tokens) for part in parts if isinstance(part, Generated))

@@ -1,0 +1,92 @@
+"""How large a step may be."""
+
+from random import Random
+
+from sruserve.server.engine.scheduling.step_time import StepTime
+
+
+def test_a_fast_device_takes_all_streams_at_once() -> None:
+    times = StepTime(4096, 64)
+    for _ in range(20):
+        times.learn(4096, 4096, 0.009)
+    assert times.rows == 4096
+
+
+def test_a_slow_one_takes_as_many_as_a_short_step_has() -> None:
+    times = StepTime(4096, 64)
+    for _ in range(20):
+        times.learn(1500, 4 * 1500, 4 * 0.15)  # a tenth of a millisecond each
+    assert 480 < times.rows < 520
+
+
+def test_a_slow_first_step_is_forgotten_if_none_as_small_comes_again() -> None:
+    times = StepTime(4096, 64)
+    times.learn(8, 8, 0.2)
+    for _ in range(200):
+        times.learn(128, 128, 0.008)
+        times.learn(640, 640, 0.04)
+    assert times.rows > 600
+
+
+def test_small_steps_that_wait_for_a_grammar_make_few_large_steps_too_long() -> None:
+    """A step takes 1.5 ms and 0.1 ms for each row; small ones wait for 40 ms more."""
+    times, too_long = StepTime(4096, 64), 0
+    for _ in range(100):
+        times.learn(1, 1, 0.0415)
+        times.learn(128, 128, 0.0142)
+    for _ in range(40):
+        rows = times.rows
+        seconds = 0.0015 + 0.0001 * rows
+        too_long += seconds > 0.1
+        times.learn(rows, rows, seconds)
+    assert too_long <= 12
+    assert 0.02 < 0.0015 + 0.0001 * times.rows < 0.06
+
+
+def test_noise_takes_no_share_from_a_tenant_with_many_rows() -> None:
+    """A step takes 10 ms and 0.1 ms for each row, a tenth more or less."""
+    times, noise = StepTime(4096, 64), Random(1)
+    for rows in [1] * 40 + [64] * 2000:
+        times.learn(rows, rows, (0.010 + 0.0001 * rows) * noise.uniform(0.9, 1.1))
+    assert times.shared(2, 5) > 80
+
+
+def test_a_step_of_some_streams_is_allowed_however_slow_the_device_is() -> None:
+    times = StepTime(4096, 64)
+    assert times.rows == 4096  # nothing is known yet
+    times.learn(3, 48, 30.0)
+    assert times.rows == 64
+    for _ in range(20):
+        times.learn(128, 128, 60.0)
+    assert times.rows == 64
+    assert StepTime(16, 64).rows == 16
+
+
+def test_it_recovers_when_steps_are_fast_again() -> None:
+    times = StepTime(1000, 64)
+    times.learn(1, 1, 5.0)
+    times.learn(500, 500, 5.0)
+    assert times.rows == 64
+    for _ in range(40):
+        times.learn(1, 1, 0.001)
+        times.learn(64, 64, 0.001)
+    assert times.rows == 1000
+
+
+def test_a_step_that_waited_for_a_processor_says_little() -> None:
+    times = StepTime(4096, 64)
+    for step in range(100):
+        times.learn(128, 128, 0.0064 if step % 4 == 0 else 0.3)
+    assert times.rows > 128
+
+
+def test_a_part_of_a_step_is_one_of_its_time() -> None:
+    times = StepTime(4096, 64)
+    assert times.shared(2, 1) == 4096  # nothing is known yet
+    for _ in range(40):
+        times.learn(128, 128, 0.0142)
+        times.learn(1, 16, 16 * 0.0015)
+    assert times.shared(2, 1) in range(15, 18)  # 1.5 ms for one row, and 0.1 ms for each more
+    assert times.shared(3, 1) in range(29, 33)
+    assert times.shared(2, 64) in range(141, 144)
+    assert times.shared(100, 100) == 4096

@@ -1,0 +1,183 @@
+"""Moves arrive whole or not at all, and no row is used again before its move has ended."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from sruserve.model.state import StateLayout
+from sruserve.server.engine.state_cache.copy_stream import InlineCopyStream
+from sruserve.server.engine.state_cache.pool import HostRows, StatePool
+from sruserve.server.engine.state_cache.transfers import TransferQueue
+from tests.server.engine.hand_copy_stream import HandCopyStream
+
+WIDTH = 3
+
+
+@pytest.fixture
+def pool() -> StatePool:
+    return StatePool(8, StateLayout([("c", (WIDTH,))]))
+
+
+@pytest.fixture
+def copy_stream() -> HandCopyStream:
+    return HandCopyStream()
+
+
+@pytest.fixture
+def transfers(pool: StatePool, copy_stream: HandCopyStream) -> Iterator[TransferQueue]:
+    transfers = TransferQueue(pool, copy_stream, staging_bytes=4 * pool.row_bytes)
+    yield transfers
+    copy_stream.allowed = -1
+    transfers.synchronize()
+    assert not transfers.busy
+    assert len(transfers._staging) == 0, "staging memory leaked"
+
+
+def states(count: int, first: float = 1.0) -> list[torch.Tensor]:
+    return [torch.full((WIDTH,), first + i) for i in range(count)]
+
+
+def test_on_the_cpu_a_move_is_done_when_it_is_asked_for(pool: StatePool) -> None:
+    transfers = TransferQueue(pool, InlineCopyStream())
+    rows = pool.acquire(2)
+    assert transfers.upload(states(2), rows).done()
+    taken = transfers.download(rows)
+    assert taken.done()
+    pool.rows.fill_(9.0)
+    assert torch.equal(torch.stack(taken.states), torch.stack(states(2)))
+    assert not transfers.busy
+
+
+def test_what_is_brought_and_taken_again_is_the_same(
+    pool: StatePool, transfers: TransferQueue, copy_stream: HandCopyStream
+) -> None:
+    rows = pool.acquire(2)
+    brought = transfers.upload(given := states(2), rows)
+    for state in given:
+        state.fill_(torch.nan)  # it was staged: its owner may do with it what it likes
+    taken = transfers.download(rows)
+    assert not brought.done()
+    assert not taken.done()
+    copy_stream.allowed = 1
+    assert brought.done()
+    assert not taken.done()
+    copy_stream.allowed = 2
+    assert taken.done()
+    assert torch.equal(torch.stack(taken.states), torch.stack(states(2)))
+
+
+def test_waiting_for_a_move_waits_for_those_before_it(
+    pool: StatePool, transfers: TransferQueue
+) -> None:
+    rows = pool.acquire(6)
+    pairs = [rows[:2], rows[2:4], rows[4:]]
+    brought = [transfers.upload(states(2, 10.0 * i), pair) for i, pair in enumerate(pairs)]
+    assert [transfer.launched for transfer in brought] == [
+        True,
+        True,
+        False,
+    ]  # there is staging for four
+    brought[2].wait()
+    assert all(transfer.done() for transfer in brought)
+    assert pool.rows[rows][:, 0].tolist() == [0, 1, 10, 11, 20, 21]
+
+
+def test_moves_without_staging_memory_are_launched_in_order_when_there_is_some(
+    pool: StatePool, transfers: TransferQueue, copy_stream: HandCopyStream
+) -> None:
+    rows = pool.acquire(8)
+    brought = [transfers.upload(states(2), rows[i : i + 2]) for i in (0, 2, 4)]
+    single = transfers.upload(states(1), rows[6:7])
+    copy_stream.allowed = 1
+    transfers.poll()
+    assert [transfer.launched for transfer in (*brought, single)] == [True, True, True, False]
+
+
+@pytest.mark.parametrize("way", ["bring", "take"])
+def test_a_row_that_moves_is_released_when_it_has_moved(
+    pool: StatePool, transfers: TransferQueue, copy_stream: HandCopyStream, way: str
+) -> None:
+    (row,) = pool.acquire(1)
+    transfer = transfers.download([row]) if way == "take" else transfers.upload(states(1), [row])
+    transfers.release(row)
+    assert len(pool) == 1
+    assert row not in pool.acquire(7)
+    copy_stream.allowed = 1
+    transfers.poll()
+    assert transfer.done()
+    assert len(pool) == 7
+
+
+def test_a_row_that_moves_twice_is_released_after_the_second_time(
+    pool: StatePool, transfers: TransferQueue, copy_stream: HandCopyStream
+) -> None:
+    (row,) = pool.acquire(1)
+    transfers.upload(states(1), [row])
+    taken = transfers.download([row])
+    transfers.release(row)
+    copy_stream.allowed = 1
+    transfers.poll()
+    assert len(pool) == 1
+    copy_stream.allowed = 2
+    transfers.poll()
+    assert len(pool) == 0
+    assert torch.equal(taken.states[0], states(1)[0])
+
+
+def test_steps_can_be_told_to_come_after_a_move(
+    pool: StatePool, transfers: TransferQueue, copy_stream: HandCopyStream
+) -> None:
+    (row,) = pool.acquire(1)
+    transfer = transfers.upload(states(1), [row])
+    assert not pool.rows[row].any()
+    transfer.wait_event()
+    assert torch.equal(pool.rows[row], states(1)[0])
+    assert copy_stream.joined == 1
+
+
+@pytest.mark.parametrize("when", ["refuse", "spoil"])
+@pytest.mark.parametrize("way", ["bring", "take", "store"])
+def test_a_move_that_fails_says_why_and_gives_back_what_it_held(
+    pool: StatePool, transfers: TransferQueue, copy_stream: HandCopyStream, when: str, way: str
+) -> None:
+    copy_stream.allowed = -1
+    (row,) = pool.acquire(1)
+    host = HostRows(2, WIDTH, copy_stream.allocate)
+    setattr(copy_stream, when, RuntimeError("a broken bus"))
+    if way == "store":
+        transfer = transfers.offload([row], host, host.acquire(1))
+    else:
+        transfer = (
+            transfers.download([row]) if way == "take" else transfers.upload(states(1), [row])
+        )
+    assert transfer.done()
+    assert str(transfer.error) == "a broken bus"
+    assert not transfer.states
+    transfers.release(row)
+    assert len(pool) == 0
+    assert transfers.download(pool.acquire(1)).error is None
+
+
+def test_a_state_of_the_wrong_size_is_refused(pool: StatePool, transfers: TransferQueue) -> None:
+    for copy_stream in (InlineCopyStream(), HandCopyStream(-1)):
+        transfer = TransferQueue(pool, copy_stream).upload([torch.ones(1)], pool.acquire(1))
+        assert isinstance(transfer.error, ValueError)
+
+
+def test_states_that_go_to_the_host_come_back_the_same(
+    pool: StatePool, transfers: TransferQueue, copy_stream: HandCopyStream
+) -> None:
+    copy_stream.allowed = -1
+    host = HostRows(9, WIDTH, copy_stream.allocate)
+    host._per_chunk = 3  # so that the rows lie in several pieces of memory
+    rows = pool.acquire(8)
+    pool.rows.copy_(torch.arange(8.0 * WIDTH).view(8, WIDTH))
+    before = pool.rows.clone()
+    places = host.acquire(9)
+    host.release([places[1], places[6]])
+    kept = [*places[:1], *places[2:6], *places[7:]]
+    assert transfers.offload(rows[:7], host, kept).error is None
+    pool.rows.zero_()
+    assert transfers.load(host, kept, rows[:7]).error is None
+    assert torch.equal(pool.rows[rows[:7]], before[rows[:7]])

@@ -1,0 +1,149 @@
+"""Text out of tokens: UTF-8 that is not finished, stop strings that may begin."""
+
+from itertools import pairwise
+from typing import SupportsIndex
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sruserve.server.engine.detokenizer import Detokenizer
+
+PIECES = tuple(bytes([value]) for value in range(256))
+
+
+def parts(text: str | bytes, cuts: list[int]) -> list[bytes]:
+    data = text.encode() if isinstance(text, str) else text
+    edges = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
+    return [data[a:b] for a, b in pairwise(edges)]
+
+
+@given(text=st.text(max_size=30), cuts=st.lists(st.integers(0, 200), max_size=5))
+def test_a_text_cut_inside_a_character_comes_out_whole(text: str, cuts: list[int]) -> None:
+    written, utf8 = "", b""
+    for part in parts(text, cuts):
+        writer = Detokenizer(PIECES, (), utf8)
+        written += writer.write(part)[0]
+        utf8 = writer.utf8
+    assert written == text
+    assert utf8 == b""
+
+
+@given(
+    text=st.text("ab", max_size=40),
+    stop=st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=3),
+    cuts=st.lists(st.integers(0, 200), max_size=5),
+)
+def test_a_text_ends_before_the_first_stop_string_however_it_arrives(
+    text: str, stop: list[str], cuts: list[int]
+) -> None:
+    ends = [(text.find(s) + len(s), -len(s)) for s in stop if s in text]
+    end = min(ends)[0] if ends else None
+    written, held, stopped, used = "", "", None, 0
+    for part in parts(text, cuts):
+        writer = Detokenizer(PIECES, stop, held=held)
+        certain, count, stopped = writer.write(part)
+        written, held, used = written + certain, writer.held, used + count
+        if stopped is not None:
+            break
+    if end is None:
+        assert stopped is None
+        assert written + held == text
+        assert all(s.startswith(held) for s in stop if held) or any(
+            s.startswith(held) for s in stop
+        )
+    else:
+        assert stopped is not None
+        assert used == end
+        assert text[:end] == written + stopped
+
+
+def overlap(text: str, stop: str) -> int:
+    """The length of the longest end of `text` that `stop` begins with."""
+    longest = min(len(text), len(stop) - 1)
+    return next(n for n in range(longest, -1, -1) if text.endswith(stop[:n]))
+
+
+def searched(
+    text: str, held: str, stop: list[str], ignored: int
+) -> tuple[str, str, int, str | None]:
+    """What is certain of `held` and a text of bytes, and held: each searched as a whole."""
+    certain = ""
+    for used, character in enumerate(text, 1):
+        held += character
+        if used <= ignored:
+            certain, held = certain + held, ""
+        elif found := [(held.find(s), s) for s in stop if s in held]:
+            at, first = min(found)
+            return certain + held[:at], "", used, first
+    cut = len(held) - max(overlap(held, s) for s in stop)
+    return certain + held[:cut], held[cut:], len(text), None
+
+
+@given(
+    held=st.text("ab", max_size=6),
+    written=st.lists(st.text("abc", min_size=1, max_size=30), min_size=1, max_size=5),
+    stop=st.lists(st.text("ab", min_size=1, max_size=9), min_size=1, max_size=4),
+    ignored=st.integers(0, 8),
+)
+def test_stop_strings_are_found_as_if_all_that_is_held_was_searched(
+    held: str, written: list[str], stop: list[str], ignored: int
+) -> None:
+    writer = Detokenizer(PIECES, stop, held=held)
+    for text in written:
+        certain, held, used, stopped = searched(text, held, stop, ignored)
+        assert writer.write(text.encode(), ignored) == (certain, used, stopped)
+        assert writer.held == held
+        if stopped is not None:
+            return
+
+
+class Counted(str):
+    """A stop string that counts the looks at it."""
+
+    __slots__ = ()
+    looks = 0
+
+    def __getitem__(self, key: SupportsIndex | slice) -> str:
+        Counted.looks += 1
+        return super().__getitem__(key)
+
+
+def test_a_text_that_is_held_for_long_is_not_searched_again_at_each_token() -> None:
+    writer = Detokenizer(PIECES, ["a" * 255 + "b", Counted("b" * 256)])
+    writer.write(b"a" * 300)
+    Counted.looks = 0
+    for _ in range(100):
+        writer.write(b"a")
+    assert Counted.looks < 10 * 100
+    assert len(writer.held) == 255
+
+
+def test_text_that_may_begin_a_stop_string_is_held_back_until_it_is_certain() -> None:
+    writer = Detokenizer(PIECES, ("END",))
+    assert writer.write(b"the EN") == ("the ", 6, None)
+    assert writer.write(b"emy") == ("ENemy", 3, None)
+    assert writer.write(b" EN") == (" ", 3, None)
+    assert writer.flush() == "EN"
+
+
+def test_stop_strings_are_not_looked_for_among_the_least_tokens() -> None:
+    writer = Detokenizer(PIECES, ("b",))
+    assert writer.write(b"abcabc", ignore_stop=3) == ("abca", 5, "b")
+
+
+def test_bytes_that_are_no_text_are_replaced() -> None:
+    writer = Detokenizer(PIECES, ())
+    assert writer.write(b"a\xffb\xe2\x82")[0] == "a\ufffdb"
+    assert writer.utf8 == b"\xe2\x82"
+    assert writer.flush() == "\ufffd"
+
+
+def test_what_an_earlier_request_held_is_searched_with_the_first_token_alone() -> None:
+    stop = Counted("a" * 255 + "b")
+    Detokenizer(PIECES, [stop])  # now its borders are known
+    Counted.looks = 0
+    writer = Detokenizer(PIECES, [stop], held="a" * 255)
+    assert Counted.looks == 0
+    assert writer.held == "a" * 255
+    assert writer.write(b"b") == ("", 1, stop)
+    assert Counted.looks > 0

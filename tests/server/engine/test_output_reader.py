@@ -1,0 +1,126 @@
+"""What jobs on every step are told does not depend on how the engine cut the work."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from torch import Tensor
+
+from sruserve.model.folder import Model
+from sruserve.server.engine.config import EngineConfig
+from sruserve.server.engine.found import SequenceOutputs
+from sruserve.server.engine.job import Encoded, JobKind, SequenceInput, StateOutput, Tagged
+from sruserve.server.engine.output_reader import OutputReader, OutputSlice
+from tests.server.engine.driver import Driver, same_state
+from tests.support import random_model
+
+IDS = np.arange(300, dtype=np.int64) % 20
+
+
+@pytest.fixture(scope="module")
+def tagger(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return random_model(tmp_path_factory.mktemp("tagger") / "m", "tag", vocab_size=20)
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return random_model(tmp_path_factory.mktemp("encoder") / "m", "encode", vocab_size=20)
+
+
+def tag(model: Model, state_output: StateOutput, *sizes: int, step: int = 4096) -> list[Tagged]:
+    """Tag the ids in chunks of these sizes, each from the state of the last."""
+
+    async def run(driver: Driver) -> list[Tagged]:
+        found: list[Tagged] = []
+        begin = 0
+        for size in sizes:
+            start = found[-1].state if found else None
+            item = SequenceInput(IDS[begin : begin + size], start)
+            (result,) = (
+                await driver.job(JobKind.TAG, [item], state_output=state_output).results()
+            )[0]
+            assert isinstance(result, Tagged)
+            found.append(result)
+            begin += size
+        return found
+
+    with Driver(model, EngineConfig(max_batch_tokens=step)) as driver:
+        return asyncio.run(run(driver))
+
+
+@pytest.mark.parametrize("state_output", [StateOutput.COPY, StateOutput.CACHED])
+@pytest.mark.parametrize("step", [7, 64, 4096])
+def test_labels_are_those_of_one_step_however_they_are_cut(
+    tagger: Model, state_output: StateOutput, step: int
+) -> None:
+    (whole,) = tag(tagger, StateOutput.COPY, 300)
+    parts = tag(tagger, state_output, 1, 100, 0, 199, step=step)
+    assert np.array_equal(np.concatenate([part.labels for part in parts]), whole.labels)
+    assert np.array_equal(np.concatenate([part.scores for part in parts]), whole.scores)
+    assert [part.before for part in parts] == [None, *whole.labels[[0, 100, 100]].tolist()]
+    if state_output is StateOutput.COPY:
+        assert same_state(parts[-1].state, whole.state)
+
+
+def test_scores_are_taken_in_blocks_that_change_nothing(
+    tagger: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (whole,) = tag(tagger, StateOutput.COPY, 300)
+    rows: list[int] = []
+    logits = tagger.network.logits
+
+    def spy(hidden: Tensor) -> Tensor:
+        rows.append(len(hidden))
+        return logits(hidden)
+
+    monkeypatch.setattr("sruserve.model.softmaxes.LOGITS", 64)
+    monkeypatch.setattr(tagger.network, "logits", spy)
+    (blocks,) = tag(tagger, StateOutput.COPY, 300)
+    assert 64 // len(tagger.labels) in rows
+    assert 300 not in rows
+    assert np.array_equal(blocks.labels, whole.labels)
+    assert np.array_equal(blocks.scores, whole.scores)
+    assert same_state(blocks.state, whole.state)
+
+
+@pytest.mark.parametrize("kind", [JobKind.CLASSIFY, JobKind.TAG, JobKind.ENCODE])
+def test_what_a_step_finds_for_one_stream_keeps_nothing_of_the_others(
+    tagger: Model, encoder: Model, tmp_path: Path, kind: JobKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = OutputReader.read
+    found: list[SequenceOutputs] = []
+
+    def spy(readout: OutputReader, reads: Sequence[OutputSlice], hidden: Tensor) -> None:
+        read(readout, reads, hidden)
+        found.extend(advance.outputs for advance, _ in reads)
+
+    async def run(driver: Driver) -> None:
+        await driver.job(kind, [SequenceInput(IDS[:size]) for size in (7, 50, 200)]).results()
+
+    monkeypatch.setattr(OutputReader, "read", spy)
+    models = {JobKind.TAG: tagger, JobKind.ENCODE: encoder}
+    model = models.get(kind) or random_model(tmp_path / "m", "classify", vocab_size=20)
+    with Driver(model, EngineConfig(max_batch_tokens=64)) as driver:
+        asyncio.run(run(driver))
+    arrays = [array for one in found for array in (one.probabilities, *one.values, *one.labels)]
+    assert len(arrays) >= 3
+    assert all(array is None or array.base is None for array in arrays)
+
+
+def test_outputs_of_many_streams_are_those_of_each_alone(encoder: Model) -> None:
+    async def run(driver: Driver, items: list[SequenceInput]) -> list[Encoded]:
+        told = await driver.job(JobKind.ENCODE, items).results()
+        results = [told[index][0] for index in range(len(items))]
+        assert all(isinstance(result, Encoded) for result in results)
+        return results  # type: ignore[return-value]
+
+    items = [SequenceInput(IDS[:size]) for size in (1, 300, 17, 64, 65)]
+    with Driver(encoder, EngineConfig(max_batch_tokens=64)) as driver:
+        together = asyncio.run(run(driver, items))
+    with Driver(encoder) as driver:
+        for item, result in zip(items, together, strict=True):
+            (alone,) = asyncio.run(run(driver, [item]))
+            assert result.outputs.shape == (len(item.inputs), 24)
+            assert np.array_equal(result.outputs, alone.outputs)

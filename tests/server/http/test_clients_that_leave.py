@@ -1,0 +1,169 @@
+"""A client that goes away: its work stops, its row is free again, and it is counted once."""
+
+import json
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import httpx
+import pytest
+
+from sruserve.server.app import Application
+from tests.server.conftest import Serve
+
+
+def metric(client: httpx.Client, line: str) -> float:
+    """The value of one sample; 0 if it is not there yet."""
+    for row in client.get("/metrics").text.splitlines():
+        if row.startswith(line + " "):
+            return float(row.rsplit(" ", 1)[1])
+    return 0.0
+
+
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never became true"
+        time.sleep(0.01)
+
+
+def connect(client: httpx.Client, path: str, body: dict[str, Any], **headers: str) -> socket.socket:
+    """A raw connection on which a request has been sent."""
+    content = json.dumps(body).encode()
+    more = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\n{more}content-length: {len(content)}\r\n\r\n"
+    connection = socket.create_connection((client.base_url.host, client.base_url.port or 0))
+    connection.sendall(head.encode() + content)
+    return connection
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+def test_a_completion_stops_when_its_client_leaves(
+    client: httpx.Client, application: Application, stream: bool
+) -> None:
+    engine = application.lifecycle.catalogue["characters"].engine
+    cancelled = 'sru_requests_total{model="characters",outcome="cancelled",route="/v1/completions"}'
+    gone = 'sru_client_disconnects_total{model="characters"}'
+    before = metric(client, cancelled), metric(client, gone)
+    body = {"model": "characters", "prompt": "a", "max_tokens": 100_000, "stream": stream}
+    connection = connect(client, "/v1/completions", body)
+    until(lambda: engine.running == 1)
+    if stream:
+        assert b"200 OK" in connection.recv(4096)
+    connection.close()
+    until(lambda: engine.running == 0 and engine.rows == 0)
+    until(lambda: metric(client, cancelled) == before[0] + 1)
+    assert metric(client, gone) == before[1] + 1
+    assert application.lifecycle.active == 0
+
+
+def test_others_go_on_while_clients_leave(client: httpx.Client, application: Application) -> None:
+    body = {"model": "characters", "prompt": "To be", "max_tokens": 400, "seed": 5}
+    alone = client.post("/v1/completions", json=body).json()["choices"][0]["text"]
+    texts: list[str] = []
+
+    def stay() -> None:
+        with httpx.Client(base_url=client.base_url, timeout=60) as own:
+            texts.append(own.post("/v1/completions", json=body).json()["choices"][0]["text"])
+
+    threads = [threading.Thread(target=stay) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(20):
+        long = {"model": "characters", "prompt": "b", "max_tokens": 50_000, "stream": True}
+        connection = connect(client, "/v1/completions", long)
+        time.sleep(0.01)
+        connection.close()
+    for thread in threads:
+        thread.join(60)
+    assert texts == [alone] * 4
+    engine = application.lifecycle.catalogue["characters"].engine
+    until(lambda: engine.rows == 0)
+
+
+def test_a_client_that_leaves_before_its_body_is_complete_costs_nothing(
+    client: httpx.Client, application: Application
+) -> None:
+    connection = socket.create_connection((client.base_url.host, client.base_url.port or 0))
+    connection.sendall(b"POST /v1/classify HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+    until(lambda: application.lifecycle.active == 1)
+    connection.close()
+    until(lambda: application.lifecycle.active == 0)
+
+
+def test_a_client_that_never_reads_holds_back_nobody(
+    client: httpx.Client, application: Application
+) -> None:
+    body = {"model": "characters", "prompt": "a", "max_tokens": 20_000, "stream": True, "n": 4}
+    body |= {"logprobs": 5}  # more bytes than socket buffers hold
+    connection = connect(client, "/v1/completions", body)
+    engine = application.lifecycle.catalogue["characters"].engine
+    until(lambda: engine.running == 4)
+    reply = client.post("/v1/score", json={"model": "characters", "input": "To be"})
+    assert reply.status_code == 200
+    connection.close()
+    until(lambda: engine.rows == 0 and application.lifecycle.active == 0, 30)
+
+
+def test_pipelined_requests_are_answered_in_order(client: httpx.Client) -> None:
+    bodies = [json.dumps({"model": "question", "input": text}).encode() for text in ("a", "b a")]
+    request = b"".join(
+        b"POST /v1/classify HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(b), b)
+        for b in bodies
+    )
+    with socket.create_connection((client.base_url.host, client.base_url.port or 0)) as connection:
+        connection.sendall(request)
+        received = b""
+        while received.count(b'"usage"') < 2:
+            received += connection.recv(65536)
+    assert received.index(b'"steps":1}') < received.index(b'"steps":2}')
+
+
+def test_a_request_that_waits_for_too_long_gets_504(serve: Serve) -> None:
+    with serve("characters", queue_timeout_ms=1, max_batch_tokens=1) as (client, _):
+        bodies = [{"model": "characters", "input": "a" * 500} for _ in range(8)]
+        replies: list[httpx.Response] = []
+
+        def ask(body: dict[str, Any]) -> None:
+            replies.append(httpx.post(f"{client.base_url}/v1/score", json=body, timeout=60))
+
+        threads = [threading.Thread(target=ask, args=(body,)) for body in bodies]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert {reply.status_code for reply in replies} <= {200, 504}
+        late = [reply.json()["error"]["code"] for reply in replies if reply.status_code == 504]
+        assert set(late) == {"deadline_exceeded"}
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n" * 2000,
+        b"POST /v1/score HTTP/1.1\r\nhost: x\r\ncontent-length: 200000\r\n\r\n" + b"a" * 199_999,
+    ],
+    ids=["a request", "many requests", "a long body"],
+)
+@pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
+def test_a_client_that_leaves_with_more_pipelined_is_seen(
+    client: httpx.Client, application: Application, behind: bytes, reset: bool
+) -> None:
+    engine = application.lifecycle.catalogue["characters"].engine
+    body = {"model": "characters", "prompt": "a", "max_tokens": 100_000}
+    connection = connect(client, "/v1/completions", body)
+    until(lambda: engine.running == 1)
+    connection.settimeout(0.5)
+    with suppress(TimeoutError):  # the server does not read it all
+        connection.sendall(behind)
+    assert engine.running == 1
+    if reset:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+    until(lambda: engine.running == 0 and engine.rows == 0)
+    until(lambda: application.lifecycle.active == 0)

@@ -1,0 +1,237 @@
+"""Open connections are bounded, idle ones give way, and one address leaves room for others."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import httpx
+import pytest
+import websockets.sync.client as websockets
+from websockets.exceptions import InvalidStatus
+
+from sruserve.server.app import Application
+from sruserve.server.http.connections import Connections
+from sruserve.server.http.uvicorn_http import HttpProtocol
+from sruserve.server.websocket.uvicorn_websocket import WebSocketProtocol
+from tests.server.conftest import Serve
+from tests.server.http.test_clients_that_leave import connect, metric, until
+from tests.server.test_bad_input import SCORE, post
+
+MOST = 20  # of one address half
+
+
+@pytest.fixture(scope="module")
+def running(serve: Serve) -> Iterator[tuple[httpx.Client, Application]]:
+    with serve("characters", max_connections=MOST) as running:
+        yield running
+
+
+def silent(client: httpx.Client, data: bytes = b"") -> socket.socket:
+    connection = socket.create_connection((client.base_url.host, client.base_url.port or 0))
+    connection.settimeout(20)
+    connection.sendall(data)
+    return connection
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /livez HT", b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"])
+def test_idle_connections_give_way_the_longest_idle_one_first(
+    running: tuple[httpx.Client, Application], sent: bytes
+) -> None:
+    client, application = running
+    client.close()
+    with ExitStack() as stack:
+        for _ in range(5 * MOST):
+            connection = stack.enter_context(silent(client, sent))
+        newest = connection
+        until(lambda: application.connections.open <= MOST // 2)
+        newest.sendall(b"\r\n\r\n" if not sent else b"")
+        with httpx.Client(base_url=client.base_url, timeout=60) as other:
+            for _ in range(3):
+                assert other.get("/livez").status_code == 200
+            assert post(other, SCORE, {"input": "a"}).status_code == 200
+            assert metric(other, "sru_connections") > 0
+            assert application.connections.open <= MOST // 2
+
+
+def test_a_connection_that_waits_for_its_reply_does_not_give_way(serve: Serve) -> None:
+    with serve("characters", max_connections=MOST) as (client, application):
+        engine = application.lifecycle.catalogue["characters"].engine
+        long = {"model": "characters", "prompt": "a", "max_tokens": 100_000, "stream": True}
+        with ExitStack() as stack:
+            for _ in range(MOST // 2 - 1):
+                stack.enter_context(connect(client, "/v1/completions", long))
+            until(lambda: engine.running == MOST // 2 - 1)
+            with silent(client) as last:
+                until(lambda: application.connections.open == MOST // 2)
+                for _ in range(3):
+                    with httpx.Client(base_url=client.base_url, timeout=60) as other:
+                        assert other.get("/readyz").status_code == 200
+                assert last.recv(1) == b""
+            with connect(client, "/v1/completions", long):
+                until(lambda: engine.running == MOST // 2)
+                with silent(client) as refused:
+                    reply = refused.recv(65536)
+                assert reply.startswith(b"HTTP/1.1 429 ")
+                assert json.loads(reply.partition(b"\r\n\r\n")[2])["error"]["code"] == "overloaded"
+            assert engine.running >= MOST // 2 - 1
+        until(lambda: application.connections.open == 0)
+
+
+UPGRADE = (
+    b"GET /v1/stream HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
+    b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\r\n"
+)
+METRICS = b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n"
+CLOSING = {
+    "socket without a key": UPGRADE,
+    "bad request behind others": 3 * METRICS + b"?\r\n\r\n",
+    "end behind others": METRICS * 3,
+}
+
+
+@pytest.mark.parametrize("last", CLOSING.values(), ids=CLOSING)
+def test_a_closed_connection_whose_client_reads_nothing_gives_way(
+    serve: Serve, last: bytes
+) -> None:
+    given = {"max_connections": 2, "api_keys": "acme:" + "k" * 32}
+    with serve("characters", **given) as (client, application), ExitStack() as stack:
+        connection = stack.enter_context(socket.socket())
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect((client.base_url.host, client.base_url.port))
+        until(lambda: application.connections.open == 1)
+        (place,) = application.connections._places.values()
+        (served,) = place.idle
+        assert isinstance(served, HttpProtocol)
+        transport = served.transport
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+
+        def ask() -> None:
+            before = served.server_state.total_requests
+            connection.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+            until(lambda: served.server_state.total_requests > before)
+
+        while not transport.get_write_buffer_size():
+            ask()
+        connection.sendall(last)
+        if last.endswith(METRICS):
+            connection.shutdown(socket.SHUT_WR)
+        until(transport.is_closing)
+        assert transport.get_write_buffer_size()
+        assert client.get("/livez").status_code == 200
+
+
+def test_a_handshake_that_fails_unforeseen_leaves_no_place(
+    running: tuple[httpx.Client, Application], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, application = running
+    client.close()
+    monkeypatch.setattr(WebSocketProtocol, "handle_connect", None)
+    with silent(client, UPGRADE) as connection:
+        assert connection.recv(1) == b""
+    until(lambda: application.connections.open == 0)
+
+
+def test_sockets_take_at_most_half_of_the_connections(serve: Serve) -> None:
+    with serve("characters", max_connections=4) as (client, application):
+        application.connections._share = 4  # as if they came from several addresses
+        url = f"{client.base_url}/v1/stream".replace("http", "ws", 1)
+        with websockets.connect(url), websockets.connect(url):
+            with pytest.raises(InvalidStatus) as refused:
+                websockets.connect(url)
+            assert refused.value.response.status_code == 429
+            assert client.get("/livez").status_code == 200
+
+
+def opens(address: str, key: str) -> websockets.ClientConnection:
+    return websockets.connect(address, additional_headers={"authorization": f"Bearer {key}"})
+
+
+@pytest.mark.parametrize(
+    ("keys", "most"),
+    [("a:first-key", 4), ("a:first-key,a:second-key", 4), ("a:first-key,b:second-key", 2)],
+)
+def test_a_tenant_leaves_half_of_the_sockets_to_others_if_there_are_any(
+    serve: Serve, keys: str, most: int
+) -> None:
+    with serve("characters", max_connections=8, api_keys=keys) as (client, application):
+        application.connections._share = 8  # as if they came from several addresses
+        url = f"{client.base_url}/v1/stream".replace("http", "ws", 1)
+        for _ in range(2):
+            with ExitStack() as stack:
+                for _ in range(most):
+                    stack.enter_context(opens(url, "first-key"))
+                with pytest.raises(InvalidStatus) as refused:
+                    opens(url, "first-key")
+                assert refused.value.response.status_code == 429
+                for _ in range(4 - most):
+                    stack.enter_context(opens(url, "second-key"))
+            until(lambda: application.connections.open <= 1)
+
+
+class Idle:
+    closed = False
+
+    def give_way(self) -> None:
+        self.closed = True
+
+
+def test_when_all_addresses_together_have_too_many_the_one_with_most_gives_way() -> None:
+    connections = Connections(9)
+    opened: dict[str, list[Idle]] = {"a": [], "b": [], "c": []}
+    for address in "aaaabbbcc":
+        place = connections.add(address)
+        assert place is not None
+        idle = Idle()
+        place.idle[idle] = None
+        opened[address].append(idle)
+    assert connections.add("d")
+    assert [idle.closed for idle in opened["a"]] == [True, False, False, False]
+    assert not any(idle.closed for idle in (*opened["b"], *opened["c"]))
+
+
+def test_an_address_never_has_more_than_half_however_many_it_opens() -> None:
+    connections = Connections(10)
+    for _ in range(5):
+        assert connections.add("greedy")
+    assert not connections.add("greedy")
+    assert all(connections.add(f"modest {i}") for i in range(4))
+
+
+def test_all_addresses_of_one_ipv6_network_are_one() -> None:
+    connections = Connections(4)
+    assert connections.add("2001:db8::1")
+    assert connections.add("2001:db8::2%eth0")
+    assert not connections.add("2001:db8:0:0:ffff::3")
+    assert connections.add("2001:db8:0:1::1")
+    assert connections.add("::ffff:10.0.0.1")
+
+
+def test_of_crowds_the_log_tells_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    connections = Connections(2)
+    for _ in range(100):
+        connections.add("a")
+    assert caplog.text.count("SRUSERVE_MAX_CONNECTIONS") == 1
+
+
+def test_http_and_grpc_leave_a_quarter_of_the_descriptors_for_everything_else() -> None:
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (128, {hard}));"
+        "from sruserve.server.http.connections import divide_files;"
+        "print(*divide_files({most}, {grpc}), resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
+    )
+
+    def limits(hard: int, most: int, grpc: bool = True) -> str:
+        return subprocess.run(
+            [sys.executable, "-c", code.format(hard=hard, most=most, grpc=grpc)],
+            capture_output=True, check=True, text=True, env=os.environ,
+        ).stdout.strip()  # fmt: skip
+
+    assert limits(256, 4096) == "128 64 256"  # raised to the hard limit, as far as that goes
+    assert limits(1024, 100) == "100 66 264"  # no more than is needed
+    assert limits(1024, 4096) == "640 128 1024"
+    assert limits(8192, 4096) == "4096 128 8192"
+    assert limits(1024, 4096, grpc=False) == "768 0 1024"

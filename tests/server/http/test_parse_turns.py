@@ -1,0 +1,490 @@
+"""A turn of the event loop parses little, however much has come over how many connections."""
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import httpx
+import pytest
+from websockets.http11 import Request, Response
+from websockets.server import ServerProtocol
+
+from sruserve.server.http import departures, parse_turns
+from sruserve.server.http.parse_turns import _FRESH_COST, ParseTurns
+from sruserve.server.http.uvicorn_http import HttpProtocol
+from sruserve.server.websocket.session import WebSocketRequest
+from sruserve.server.websocket.uvicorn_websocket import WebSocketProtocol
+from tests.server.conftest import Serve
+from tests.server.http.test_clients_that_leave import until
+from tests.server.http.test_intake import CHUNKED, UPGRADE, code, connect, head, told
+
+GET = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
+FRAGMENTS = b"\x01\x80" + bytes(4), b"\x00\x80" + bytes(4)  # the first, and one more
+CONNECTIONS = 24
+
+
+class Counted:
+    """How many events of a kind there are between two turns of the server's event loop, at most."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.most = self.all = self._now = 0
+        self._patch = patch
+        self.loop: asyncio.AbstractEventLoop | None = None
+
+    def count(self, kind: type, name: str) -> None:
+        """Count the calls of a method."""
+        method = getattr(kind, name)
+
+        def counting(*given: Any) -> None:
+            if self.loop is None:
+                self.loop = asyncio.get_running_loop()
+                self.loop.call_soon(self._beat)
+            self._now += 1
+            self.all += 1
+            method(*given)
+
+        self._patch.setattr(kind, name, counting)
+
+    def _beat(self) -> None:
+        self.most, self._now = max(self.most, self._now), 0
+        if self.loop is not None:
+            self.loop.call_soon(self._beat)
+
+    def arrive(self, connections: list[socket.socket], data: bytes) -> None:
+        """Let all of it come within one turn."""
+        assert self.loop is not None
+        gate = threading.Event()
+        self.loop.call_soon_threadsafe(gate.wait, 60)
+        for each in connections:
+            each.setblocking(False)
+            assert each.send(data) > len(data) // 2
+            each.settimeout(20)
+        self.most = self.all = self._now = 0
+        gate.set()
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counted]:
+    """Counts nothing yet."""
+    counted = Counted(monkeypatch)
+    yield counted
+    counted.loop = None
+
+
+@pytest.mark.parametrize(
+    ("data", "event", "most"),
+    [
+        (GET * 2000, "on_headers_complete", 128),
+        (GET[:-2] + b"a:\r\n" * 15_000 + b"\r\n", "on_header", 6000),
+        (CHUNKED + b"1\r\n \r\n" * 10_000, "on_body", 5000),
+        (head(100) + b"a" * 100 + CHUNKED + b"1\r\n \r\n" * 10_000, "on_body", 5000),
+        (CHUNKED + b"0\r\nx: y\r\n\r\n" + GET * 2000, "on_headers_complete", 128),
+    ],
+    ids=["heads", "headers", "chunks", "chunks behind a body", "heads behind trailers"],
+)
+def test_a_turn_parses_little_of_what_comes_over_http(
+    serve: Serve, counted: Counted, data: bytes, event: str, most: int
+) -> None:
+    counted.count(HttpProtocol, event)
+    with serve("question", receive_grace_seconds=60) as (client, _), ExitStack() as stack:
+        client.get("/livez")
+        client.post("/v1/score", content=b"{")
+        opened = [stack.enter_context(connect(client, b"")) for _ in range(CONNECTIONS)]
+        client.get("/livez")  # they are open
+        counted.arrive(opened, data)
+        assert client.get("/livez").status_code == 200
+        until(lambda: counted.all > most)
+        assert client.get("/livez").status_code == 200
+        assert counted.most <= 2 * most  # a turn may end between two that are counted
+
+
+def test_long_chunks_cost_no_more_than_a_body_of_known_length_does(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    costs: list[int] = []
+    spend = ParseTurns.spend
+
+    def see(turns: ParseTurns, cost: int, owner: Hashable) -> None:
+        costs.append(cost)
+        spend(turns, cost, owner)
+
+    body = b'{"input":"a"}'.ljust(1 << 20)
+    chunks = (body[at : at + (16 << 10)] for at in range(0, len(body), 16 << 10))
+    with serve("question") as (client, _):
+        client.post("/v1/classify", content=body)
+        monkeypatch.setattr(ParseTurns, "spend", see)
+        assert client.post("/v1/classify", content=body).status_code == 200
+        known, costs[:] = sum(costs), []
+        assert client.post("/v1/classify", content=chunks).status_code == 200
+    assert sum(costs) < 4 * known
+
+
+def test_an_idle_connection_keeps_no_head(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    idle: list[HttpProtocol] = []
+    on_response_complete = HttpProtocol.on_response_complete
+
+    def see(protocol: HttpProtocol) -> None:
+        on_response_complete(protocol)
+        idle.append(protocol)
+
+    def kept() -> bool:
+        return any((idle[-1].scope, idle[-1].cycle, idle[-1]._running, idle[-1].headers))
+
+    monkeypatch.setattr(HttpProtocol, "on_response_complete", see)
+    with serve("question") as (client, _):
+        for _ in range(2):
+            client.post("/v1/classify", json={"input": "a"})
+            assert not kept()
+        assert idle[0] is idle[1]
+        with connect(client, GET[:-2] + b"content-length: 1\r\n\r\n") as connection:
+            assert b" 200 " in connection.recv(4096)
+            until(lambda: idle[-1] is not idle[0])
+            connection.sendall(b"a")
+            until(lambda: not kept())
+
+
+@pytest.mark.parametrize(
+    ("head", "status"), [(GET, b" 200 "), (UPGRADE, b" 101 ")], ids=["request", "socket"]
+)
+def test_a_head_may_begin_before_the_reply_to_another_request_and_end_after_it(
+    serve: Serve, head: bytes, status: bytes
+) -> None:
+    with serve("question") as (client, _), connect(client, GET + head[:20]) as connection:
+        assert b" 200 " in connection.recv(4096)
+        connection.sendall(head[20:])
+        assert status in connection.recv(4096)
+
+
+def test_few_long_heads_end_in_a_turn(serve: Serve, counted: Counted) -> None:
+    long = GET.replace(b"livez", b"livez?".ljust(8000, b"a"))
+    counted.count(HttpProtocol, "on_headers_complete")
+    with serve("question", receive_grace_seconds=60) as (client, application), ExitStack() as stack:
+        client.get("/livez")
+        opened = [stack.enter_context(connect(client, b"")) for _ in range(CONNECTIONS)]
+        for each in opened:
+            each.sendall(long[:-1])
+        client.get("/livez")  # what they sent is here
+        until(lambda: not application.intake.turns._waiting)
+        counted.arrive(opened, long[-1:])
+        until(lambda: counted.all == CONNECTIONS)
+        client.get("/livez")
+        assert counted.most <= 6  # a turn may end between two that are counted
+
+
+def test_a_turn_begins_few_of_the_requests_that_wait_behind_others(
+    serve: Serve, counted: Counted
+) -> None:
+    most, connections = 16, 4 * CONNECTIONS
+    counted.count(HttpProtocol, "_start_asgi_task")
+    with serve("question", receive_grace_seconds=60) as (client, _), ExitStack() as stack:
+        client.get("/livez")
+        opened = [stack.enter_context(connect(client, b"")) for _ in range(connections)]
+        client.get("/livez")  # they are open
+        counted.arrive(opened, GET * 40)
+        until(lambda: counted.all > 2 * connections)  # the first of each begin at once
+        counted.most = 0
+        until(lambda: counted.all > 39 * connections)
+        assert 0 < counted.most <= 2 * most
+
+
+def test_requests_behind_others_leave_time_for_what_has_just_come(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[int] = []
+    on_response_complete = HttpProtocol.on_response_complete
+
+    def see(protocol: HttpProtocol) -> None:
+        on_response_complete(protocol)
+        left.append(protocol._turns.left)
+
+    monkeypatch.setattr(HttpProtocol, "on_response_complete", see)
+    with serve("question") as (client, _), ExitStack() as stack:
+        for _ in range(4 * CONNECTIONS):
+            stack.enter_context(connect(client, GET * 60))
+        until(lambda: len(left) == 240 * CONNECTIONS)
+    assert min(left[120 * CONNECTIONS : 200 * CONNECTIONS]) > _FRESH_COST // 2
+
+
+def test_a_turn_parses_few_frames(serve: Serve, counted: Counted) -> None:
+    most = 1400
+    counted.count(WebSocketProtocol, "handle_events")
+    with serve("question", receive_grace_seconds=60) as (client, _), ExitStack() as stack:
+        opened = []
+        for _ in range(CONNECTIONS):
+            connection = stack.enter_context(connect(client, UPGRADE))
+            assert b" 101 " in connection.recv(4096)
+            connection.sendall(FRAGMENTS[0])
+            opened.append(connection)
+        counted.count(WebSocketProtocol, "handle_cont")
+        counted.arrive(opened, FRAGMENTS[1] * 10_000)
+        assert client.get("/livez").status_code == 200
+        until(lambda: counted.all > 20 * most)
+        assert counted.most <= 2 * most
+
+
+def test_a_turn_answers_few_of_the_frames_that_wait_behind_others(
+    serve: Serve, counted: Counted
+) -> None:
+    most, asked = 16, b'{"op":"state"}'
+    state = b"\x81" + bytes([0x80 | len(asked)]) + bytes(4) + asked
+    counted.count(WebSocketRequest, "let_go")  # twice of each frame
+    with serve("question", receive_grace_seconds=60) as (client, _), ExitStack() as stack:
+        opened = []
+        begin = b'{"model":"question"}'
+        for _ in range(CONNECTIONS):
+            connection = stack.enter_context(connect(client, UPGRADE))
+            assert b" 101 " in connection.recv(4096)
+            connection.sendall(b"\x81" + bytes([0x80 | len(begin)]) + bytes(4) + begin)
+            assert b"classify" in connection.recv(4096)
+            opened.append(connection)
+        counted.arrive(opened, state * 40)
+        until(lambda: counted.all > 4 * CONNECTIONS)  # the first of each are answered at once
+        counted.most = 0
+        until(lambda: counted.all == 80 * CONNECTIONS)
+        assert 0 < counted.most <= 4 * most
+
+
+def test_too_many_headers_are_431_and_not_read_to_their_end(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bytes] = []
+    on_header = HttpProtocol.on_header
+
+    def see(protocol: HttpProtocol, name: bytes, value: bytes) -> None:
+        seen.append(name)
+        on_header(protocol, name, value)
+
+    monkeypatch.setattr(HttpProtocol, "on_header", see)
+    for count, status in ((255, b"200"), (256, b"431"), (15_000, b"431")):
+        seen.clear()
+        with connect(client, GET[:-2] + b"a:\r\n" * count + b"\r\n") as connection:
+            reply = told(connection) if count > 255 else connection.recv(4096)
+        if reply or count < 1000:  # a client that goes on sending may lose it
+            assert reply[9:12] == status
+        if reply and count > 255:
+            assert code(reply) == "head_too_large"
+        assert len(seen) <= 600
+
+
+@pytest.mark.parametrize("more", [b"a:" + b"b" * 60_000 + b"\r\n", 250 * b"a:\r\n"])
+def test_a_handshake_may_have_what_a_request_may(client: httpx.Client, more: bytes) -> None:
+    for begin, status in ((GET, b"200"), (UPGRADE, b"101")):
+        with connect(client, begin[:-2] + more + b"\r\n") as connection:
+            assert connection.recv(4096)[9:12] == status
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"connection: ", b"connection: %b, "),
+        (b"sec-websocket-v", b"sec-websocket-extensions: %b\r\nsec-websocket-v"),
+    ],
+    ids=["connection", "extensions"],
+)
+def test_a_long_offer_of_a_handshake_is_431_before_anybody_reads_it(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch, before: bytes, after: bytes
+) -> None:
+    read: list[Request] = []
+    accept = ServerProtocol.accept
+
+    def see(protocol: ServerProtocol, request: Request) -> Response:
+        read.append(request)
+        return accept(protocol, request)
+
+    monkeypatch.setattr(ServerProtocol, "accept", see)
+    for count, status in ((450, b"101"), (512, b"431"), (30_000, b"431")):
+        read.clear()
+        data = UPGRADE.replace(before, after % b",".join([b"a"] * count))
+        with connect(client, data) as connection:
+            reply = connection.recv(4096)
+        assert reply[9:12] == status
+        assert len(read) == (status == b"101")
+
+
+@pytest.mark.parametrize("offer", [b"foo", b"websocket"])
+def test_a_long_list_of_a_connections_options_is_not_read(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch, offer: bytes
+) -> None:
+    read: list[HttpProtocol] = []
+    opens = HttpProtocol._opens_socket
+
+    def see(protocol: HttpProtocol) -> bool:
+        read.append(protocol)
+        return opens(protocol)
+
+    monkeypatch.setattr(HttpProtocol, "_opens_socket", see)
+    for count in (1, 60_000):
+        more = b"upgrade: %b\r\nconnection: upgrade%b\r\n\r\n" % (offer, count * b",")
+        with connect(client, GET[:-2] + more) as connection:
+            assert (connection.recv(4096)[9:12] == b"431") == (count > 1)
+    assert len(read) == 1
+
+
+@pytest.mark.parametrize("head", [GET, UPGRADE], ids=["request", "handshake"])
+@pytest.mark.parametrize("begin", [b"/v1/models/", b"/livez?"])
+def test_a_path_or_query_over_8_kib_is_431_before_anybody_reads_it(
+    client: httpx.Client, head: bytes, begin: bytes
+) -> None:
+    rest = head.split(b" ", 2)[2]
+    for size, refused in ((8 << 10, False), (8193, True), (60_000, True)):
+        with connect(client, b"GET " + begin.ljust(size, b"a") + b" " + rest) as connection:
+            reply = told(connection) if refused else connection.recv(4096)
+        found = {GET: (b"200", b"404"), UPGRADE: (b"404",)}[head]
+        assert reply[9:12] in ((b"431",) if refused else found)
+        if refused:
+            assert code(reply) == "head_too_large"
+
+
+def test_pieces_change_no_reply(client: httpx.Client) -> None:
+    """Heads, bodies and chunks of all lengths, in a row and cut anywhere."""
+    rows, statuses = [], []
+    for size in (0, 1, 900, 1024, 3000, 40_000):
+        text = json.dumps(
+            {"model": "question", "input": "a b " + "\r\n\r\n" * (size // 8)}
+        ).encode()
+        text += b" " * (size // 2)
+        one = head(len(text), b"x: " + b"y" * (size % 2000)).replace(b"/score", b"/classify") + text
+        chunks = b"".join(
+            b"%x\r\n%b\r\n" % (len(text[at : at + 700]), text[at : at + 700])
+            for at in range(0, len(text), 700)
+        )
+        two = CHUNKED.replace(b"/score", b"/classify") + chunks + b"0\r\nx: y\r\n\r\n"
+        rows += [one, GET, two, b"\r\n\r\n" + GET * 20]
+        statuses += [200] * 23
+    data = b"".join(rows)
+    for cut in (len(data), 16_384, 1024, 1021, 300):
+        with connect(client, b"") as connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+            def send(connection: socket.socket = connection, cut: int = cut) -> None:
+                for at in range(0, len(data), cut):
+                    connection.sendall(data[at : at + cut])
+
+            sender = threading.Thread(target=send)
+            sender.start()
+            found = b""
+            while found.count(b"HTTP/1.1 ") < len(statuses):
+                part = connection.recv(1 << 20)
+                assert part, found[-400:]
+                found += part
+            sender.join()
+            assert found.count(b"HTTP/1.1 200 ") == len(statuses)
+
+
+class _Waiting:
+    """Something to parse, piece by piece."""
+
+    def __init__(
+        self,
+        turns: ParseTurns,
+        pieces: int,
+        done: Callable[["_Waiting"], None],
+        owner: Hashable = None,
+    ) -> None:
+        self.turns, self.pieces, self._done, self.owner = turns, pieces, done, owner
+
+    def parse_more(self) -> None:
+        self.turns.spend(1024, self.owner)
+        self._done(self)
+        self.pieces -= 1
+        if self.pieces:
+            self.turns.wait(self)
+
+
+def test_all_that_wait_get_a_piece_in_their_order_and_a_turn_ends() -> None:
+    async def run() -> list[list[_Waiting]]:
+        turns, order = ParseTurns(), [[]]  # type: ignore[var-annotated]
+        many = [_Waiting(turns, 3, lambda one: order[-1].append(one)) for _ in range(6)]
+        for each in many:
+            turns.wait(each)
+        turns.forget(many.pop())
+        while sum(map(len, order)) < 15:
+            await asyncio.sleep(0)
+            order.append([])
+        assert [one for turn in order for one in turn] == many * 3
+        return order
+
+    assert max(map(len, asyncio.run(run()))) == 4
+
+
+def test_owners_take_turns_however_many_connections_each_has() -> None:
+    async def run() -> None:
+        turns = ParseTurns()
+        order: list[_Waiting] = []
+        greedy = [_Waiting(turns, 3, order.append, "greedy") for _ in range(100)]
+        modest = [_Waiting(turns, 2, order.append, "modest") for _ in range(3)]
+        for each in greedy + modest:
+            turns.wait(each)
+        gone = modest.pop(0)
+        gone.owner = "another"
+        turns.forget(gone)
+        while turns._waiting:
+            await asyncio.sleep(0)
+        assert order[:8:2] == greedy[:4]
+        assert order[1:8:2] == modest * 2
+        assert order[8:] == greedy[4:] + 2 * greedy
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("owners", "pauses"),
+    [([], False), (["one"], False), (["another"], True), (["another", "one"], True)],
+)
+def test_what_waits_pauses_only_where_others_ask(
+    monkeypatch: pytest.MonkeyPatch, owners: list[str], pauses: bool
+) -> None:
+    monkeypatch.setattr(parse_turns, "_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(parse_turns, "_BUSY_SECONDS", 60)
+
+    async def run() -> tuple[int, int]:
+        turns, parsed = ParseTurns(), list[_Waiting]()
+        one = _Waiting(turns, 40, parsed.append, "one")
+        for owner in owners:
+            turns.spend(1, owner)
+        turns.wait(one)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        soon = len(parsed)
+        while len(parsed) < 8:
+            await asyncio.sleep(0.001)
+        return soon, len(parsed)
+
+    soon, later = asyncio.run(run())
+    assert (soon == 4) == pauses
+    assert later >= 8
+
+
+@pytest.mark.parametrize(
+    ("begin", "data", "kind", "event"),
+    [
+        (b"", GET * 2000, HttpProtocol, "on_headers_complete"),
+        (b"", CHUNKED + b"1\r\n \r\n" * 10_000, HttpProtocol, "on_body"),
+        (UPGRADE, FRAGMENTS[0] + FRAGMENTS[1] * 10_000, WebSocketProtocol, "handle_cont"),
+    ],
+    ids=["heads", "chunks", "frames"],
+)
+def test_what_waits_of_a_client_that_leaves_is_dropped(
+    serve: Serve,
+    counted: Counted,
+    monkeypatch: pytest.MonkeyPatch,
+    begin: bytes,
+    data: bytes,
+    kind: type,
+    event: str,
+) -> None:
+    monkeypatch.setattr(departures, "_LOOK_SECONDS", 0.005)
+    counted.count(HttpProtocol, "on_message_begin")
+    with serve("question", receive_grace_seconds=60) as (client, application):
+        client.get("/livez")
+        with connect(client, begin) as connection:
+            assert not begin or b" 101 " in connection.recv(4096)
+            counted.count(kind, event)
+            client.get("/livez")
+            counted.arrive([connection], data)
+        until(lambda: application.connections.open == 1)
+        assert counted.all < 9000

@@ -1,0 +1,25 @@
+"""KServe's statistics of steps stay short, however many sizes of steps there are."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sruserve.server.metrics.step_statistics import StepStatistics
+
+
+@given(st.lists(st.integers(1, 4096)))
+def test_steps_count_in_the_group_of_their_size(sizes: list[int]) -> None:
+    tallies = StepStatistics()
+    for size in sizes:
+        tallies.step(size, 0.5)
+    _, groups = tallies.read()
+    for most, tally in groups.items():
+        inside = [size for size in sizes if most // 2 < size <= most]
+        assert (tally.count, tally.seconds) == (len(inside), len(inside) / 2)
+    assert sum(tally.count for tally in groups.values()) == len(sizes)
+
+
+def test_groups_are_few() -> None:
+    tallies = StepStatistics()
+    for size in range(1, 4097):
+        tallies.step(size, 0.5)
+    assert sorted(tallies.read()[1]) == [2**power for power in range(13)]

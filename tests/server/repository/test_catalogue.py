@@ -1,0 +1,23 @@
+"""The catalogue of served models is a mapping like any other."""
+
+import pytest
+
+from sruserve.server.app import Application
+from sruserve.server.errors import ModelNotFound
+from sruserve.server.repository.catalogue import Catalogue
+
+
+def test_a_model_that_is_not_there_is_not_in_it_and_can_be_asked_for(
+    application: Application,
+) -> None:
+    catalogue = application.lifecycle.catalogue
+    assert "question" in catalogue
+    assert catalogue.get("question") is catalogue["question"]
+    assert "absent" not in catalogue
+    assert catalogue.get("absent") is None
+
+
+def test_asking_for_one_that_is_not_there_tells_which_there_are() -> None:
+    with pytest.raises(ModelNotFound) as caught:
+        Catalogue()["absent"]
+    assert str(caught.value) == "there is no model 'absent'; served here: none"

@@ -1,0 +1,182 @@
+"""Presets: to begin from one is to have sent its prefix, and costs nothing."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from sruserve.model.folder import load_model
+from sruserve.server.lifecycle import Lifecycle
+from sruserve.server.repository import presets
+from sruserve.server.settings import SettingsError, load_settings
+from tests.server.conftest import CHARACTERS, LABELS, TAGS, TEXT, WORDS, Serve, words_vocabulary
+from tests.support import save_random_model
+
+CUTS = (1, 4, 5, 13, len(TEXT) - 1, len(TEXT))
+STEPS = [[0.1 * i, -0.2 * i] for i in range(9)]
+SPELLED: dict[str, Any] = {"vocabulary": words_vocabulary(), "vocab_size": len(WORDS)}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of each task, all with presets of the beginnings of one text, or of one input."""
+    parent = tmp_path_factory.mktemp("presets")
+    save_random_model(parent / "characters", vocabulary=CHARACTERS)
+    save_random_model(parent / "words", **SPELLED)
+    save_random_model(parent / "question", "classify", labels=LABELS, **SPELLED)
+    save_random_model(parent / "tagger", "tag", labels=TAGS, **SPELLED)
+    save_random_model(parent / "reader", "encode", **SPELLED)
+    texts = json.dumps({str(cut): TEXT[:cut] for cut in CUTS})
+    for folder in parent.iterdir():
+        (folder / "presets.json").write_text(texts)
+    save_random_model(parent / "sensor", "encode", input_size=2)
+    write(parent / "sensor", {str(cut): {"features": STEPS[:cut]} for cut in (1, 8)})
+    save_random_model(parent / "ids", vocab_size=50)
+    write(parent / "ids", {"few": {"ids": [1, 2, 3]}})
+    return parent
+
+
+def write(folder: Path, presets: Any) -> None:
+    (folder / "presets.json").write_text(json.dumps(presets))
+
+
+@pytest.fixture(scope="module")
+def client(serve: Serve, models: Path) -> Iterator[httpx.Client]:
+    with serve(models=models, model_folders=()) as (client, _):
+        yield client
+
+
+def ask(client: httpx.Client, route: str, model: str, **body: Any) -> dict[str, Any]:
+    reply = client.post(f"/v1/{route}", json={"model": model, **body})
+    assert reply.status_code == 200, reply.text
+    return dict(reply.json())
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("model", ["characters", "words"])
+@pytest.mark.parametrize("sampling", [{}, {"repetition_penalty": 1.3}, {"temperature": 0}])
+def test_a_completion_goes_on_from_a_preset_as_from_its_text(
+    client: httpx.Client, model: str, cut: int, sampling: dict[str, Any]
+) -> None:
+    body = {"max_tokens": 12, "seed": 5, "logprobs": 2, **sampling}
+    whole = ask(client, "completions", model, prompt=TEXT, **body)
+    rest = ask(client, "completions", model, preset=str(cut), prompt=TEXT[cut:], **body)
+    assert rest["choices"] == whole["choices"]
+    read = rest["usage"]["prompt_tokens"]
+    if model == "characters":
+        assert read == len(TEXT) - cut
+    else:
+        assert read < whole["usage"]["prompt_tokens"] or cut == 1
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize(
+    ("route", "model", "told"),
+    [
+        ("classify", "question", "scores"),
+        ("tag", "tagger", "tokens"),
+        ("encode", "reader", "outputs"),
+    ],
+)
+def test_other_tasks_go_on_from_a_preset_as_from_its_text(
+    client: httpx.Client, route: str, model: str, told: str, cut: int
+) -> None:
+    whole = ask(client, route, model, input=TEXT)
+    rest = ask(client, route, model, preset=str(cut), input=TEXT[cut:])
+    expected, got = (reply["results"][0][told] for reply in (whole, rest))
+    if route == "tag":
+        expected, got = ([(t["label"], t["score"]) for t in tokens] for tokens in (expected, got))
+    assert got
+    assert got == (expected if route == "classify" else expected[-len(got) :])
+    assert rest["usage"]["steps"] <= whole["usage"]["steps"]
+
+
+@pytest.mark.parametrize("cut", [1, 8])
+def test_features_may_be_a_preset(client: httpx.Client, cut: int) -> None:
+    whole = ask(client, "encode", "sensor", features=STEPS)["results"][0]["outputs"]
+    rest = ask(client, "encode", "sensor", features=STEPS[cut:], preset=str(cut))
+    assert rest["results"][0]["outputs"] == whole[cut:]
+    assert rest["usage"]["steps"] == len(STEPS) - cut
+
+
+def test_ids_may_be_a_preset(client: httpx.Client) -> None:
+    whole = ask(client, "completions", "ids", prompt=[1, 2, 3, 4], seed=1)
+    rest = ask(client, "completions", "ids", prompt=[4], preset="few", seed=1)
+    assert rest["choices"] == whole["choices"]
+
+
+def test_two_requests_of_one_preset_are_not_the_same_random_text(client: httpx.Client) -> None:
+    one, two = (
+        ask(client, "completions", "characters", preset="5", max_tokens=40) for _ in range(2)
+    )
+    assert one["choices"][0]["text"] != two["choices"][0]["text"]
+
+
+def test_presets_are_listed_and_an_unknown_one_is_told(client: httpx.Client) -> None:
+    assert client.get("/v1/models/words").json()["presets"] == [str(cut) for cut in CUTS]
+    body = {"model": "words", "prompt": "who", "preset": "absent"}
+    reply = client.post("/v1/completions", json=body)
+    assert reply.status_code == 404
+    assert reply.json()["error"]["code"] == "preset_not_found"
+
+
+@pytest.mark.parametrize(
+    ("options", "presets", "told"),
+    [
+        ({"bidirectional": True, **SPELLED}, {"a": "who"}, "preset 'a': m cannot continue"),
+        (SPELLED, {"a": "who", "b": ""}, "preset 'b': 'text' has nothing"),
+        (SPELLED, {"a": {"ids": [99]}}, "preset 'a': 'ids' holds the token id 99"),
+        (SPELLED, {"a": {"features": [[1.0]]}}, "preset 'a': m reads text"),
+        (SPELLED, {"a": {"text": "who", "ids": [1]}}, "one of 'text', 'ids' and 'features'"),
+        (SPELLED, {"": "who"}, "presets.json should be a JSON object of texts"),
+        (SPELLED, ["who"], "presets.json should be a JSON object of texts"),
+        (SPELLED, {str(i): "who" for i in range(1025)}, "at most 1024 items"),
+        (SPELLED, {"\x1b[2J": 5}, r"\\x1b\[2J"),
+        ({"vocab_size": 9}, {"a": "who"}, "preset 'a': m has no vocabulary"),
+        ({"input_size": 2}, {"a": {"features": [[1.0]]}}, "must have 2 numbers"),
+    ],
+)
+def test_a_preset_that_cannot_be_stops_the_start(
+    tmp_path: Path, options: dict[str, Any], presets: Any, told: str
+) -> None:
+    write(save_random_model(tmp_path / "m", "classify", labels=LABELS, **options), presets)
+    starting = Lifecycle(load_settings(model_folders=(tmp_path / "m",)))
+    with pytest.raises(SettingsError, match=told) as caught:
+        asyncio.run(starting.start())
+    assert str(tmp_path / "m" / "presets.json") in str(caught.value)
+    assert not [t for t in threading.enumerate() if t.name == "engine m"]
+
+
+def test_presets_whose_states_are_large_together_stop_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save_random_model(tmp_path / "m", "classify", labels=LABELS, **SPELLED)
+    nbytes = load_model(folder).network.layout.nbytes
+    monkeypatch.setattr(presets, "_MOST_BYTES", 2 * nbytes)
+    for count in (2, 3):
+        write(folder, {str(i): "who" for i in range(count)})
+        starting = Lifecycle(load_settings(model_folders=(folder,)))
+        if count == 2:
+            asyncio.run(started_and_stopped(starting))
+            continue
+        with pytest.raises(SettingsError, match=f"3 presets would take {3 * nbytes:,} bytes"):
+            asyncio.run(starting.start())
+
+
+async def started_and_stopped(lifecycle: Lifecycle) -> None:
+    await lifecycle.start()
+    await lifecycle.stop()
+
+
+def test_presets_are_no_part_of_the_digest_and_outlive_an_import(tmp_path: Path) -> None:
+    folder = save_random_model(tmp_path / "m", **SPELLED)
+    digest = load_model(folder).digest
+    write(folder, {"a": "who"})
+    assert load_model(folder).digest == digest
+    save_random_model(folder, **SPELLED, seed=1)
+    assert json.loads((folder / "presets.json").read_text()) == {"a": "who"}

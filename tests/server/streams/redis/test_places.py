@@ -1,0 +1,103 @@
+"""Connections to Redis are taken in turns of tenants, and some are there for upkeep alone."""
+
+import asyncio
+from typing import Any
+
+import pytest
+import redis
+
+from sruserve.server.errors import StoreUnavailable
+from sruserve.server.redis_pool import CONNECTIONS
+from sruserve.server.streams.redis import scripts
+from sruserve.server.streams.redis.client import Call, RedisClient
+from sruserve.server.streams.redis.places import Places
+from sruserve.server.streams.redis.scripts import Status
+from sruserve.server.streams.redis.timing import RedisTiming
+
+NOTHING: Call = ["none"] * 7, ["none", 100]
+
+
+async def settled() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def test_an_owner_has_half_of_the_places_and_those_who_wait_take_turns() -> None:
+    async def test() -> None:
+        places, got = Places(4), ""
+
+        async def take(owner: str) -> None:
+            nonlocal got
+            await places.take(owner)
+            got += owner
+
+        waiting = [asyncio.create_task(take(owner)) for owner in "aaaaabbbbcc"]
+        await settled()
+        assert got == "aabb"
+        waiting[3].cancel()
+        for done in range(10):
+            places.give_back(got[done])
+            await settled()
+        assert got == "aabb" + "acb" + "cba"
+        await asyncio.wait(waiting)
+        assert places._free == 4
+        assert not places._taken
+
+    asyncio.run(test())
+
+
+def test_a_place_of_a_waiter_that_leaves_just_then_is_the_next_ones() -> None:
+    async def test() -> None:
+        places = Places(2)
+        await places.take("a")
+        one, two = (asyncio.create_task(places.take("a")) for _ in range(2))
+        await settled()
+        places.give_back("a")
+        one.cancel()
+        await asyncio.wait([one, two])
+        assert one.cancelled()
+        assert two.result() is None
+        places.give_back("a")
+        assert places._free == 2
+        assert not places._taken
+
+    asyncio.run(test())
+
+
+def test_commands_of_a_tenant_leave_connections_to_others_and_to_upkeep(
+    redis_port: int,
+) -> None:
+    async def test(client: redis.Redis) -> None:
+        link = RedisClient(f"redis://127.0.0.1:{redis_port}", RedisTiming(command_seconds=3600))
+
+        def ask(owner: bytes, **kind: bool) -> "asyncio.Task[Any]":
+            return asyncio.create_task(link.run(scripts.READ, owner, NOTHING, **kind))
+
+        def asking() -> int:
+            """How many scripts Redis has been asked for, and has not run yet."""
+            return int(client.info("clients")["blocked_clients"])
+
+        async def asked(count: int) -> None:
+            async with asyncio.timeout(60):
+                while asking() != count:
+                    await asyncio.sleep(0.005)
+
+        assert await link.run(scripts.READ, b"a", NOTHING) == [Status.UNKNOWN]
+        half = CONNECTIONS // 2
+        client.client_pause(60_000, all=False)
+        try:
+            greedy = [ask(b"a") for _ in range(10 * half)]
+            await asked(half)
+            others = [ask(b"b"), ask(b"a", upkeep=True), ask(b"", upkeep=True)]
+            await asked(half + 3)
+            link._seconds = 0.01  # of those who come now
+            with pytest.raises(StoreUnavailable, match="too many"):
+                await ask(b"a")
+            link._seconds = 3600
+        finally:
+            client.client_unpause()
+        assert await asyncio.gather(*greedy, *others) == [[Status.UNKNOWN]] * (10 * half + 3)
+        await link.close()
+
+    with redis.Redis(port=redis_port) as client:
+        asyncio.run(test(client))

@@ -1,0 +1,130 @@
+"""Long stored replies are read where they are asked for again, so many bytes at a time."""
+
+import asyncio
+from typing import Any
+
+import pytest
+import redis
+
+from sruserve.server.auth import KeyEntry, Tenant
+from sruserve.server.errors import Overloaded
+from sruserve.server.repository.catalogue import Catalogue
+from sruserve.server.streams.redis import scripts
+from sruserve.server.streams.redis import store as redis_store
+from sruserve.server.streams.redis.client import Call, RedisClient
+from sruserve.server.streams.redis.store import RedisStore
+from sruserve.server.streams.service import Streams
+from sruserve.server.streams.step_view import StreamView
+from tests.server.streams.conftest import ACME, OTHER
+from tests.server.streams.redis.test_forks import DB, only_redis
+from tests.server.streams.test_service import Run, run, write  # noqa: F401
+
+LONG = 1 << 20
+NAMES = {getattr(scripts, name): name for name in ("TAKE", "READ_FIELD", "COMMIT", "RELEASE")}
+
+
+async def talk(view: StreamView) -> bytes:
+    await write(view)
+    return b"a" * LONG
+
+
+def length(answer: Any) -> int:
+    return sum(map(length, answer)) if isinstance(answer, list) else len(str(answer))
+
+
+@only_redis
+def test_only_a_repeat_reads_the_stored_reply(
+    run: Run,  # noqa: F811
+    redis_port: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[str, bool]] = []  # each script, and whether its answer is long
+    ask = RedisClient.run
+
+    async def note(link: RedisClient, script: str, owner: bytes, call: Call, **kind: bool) -> Any:
+        answer = await ask(link, script, owner, call, **kind)
+        asked.append((NAMES[script], length(answer) > LONG))
+        return answer
+
+    async def test(streams: Streams, catalogue: Catalogue) -> None:
+        served = catalogue["characters"]
+        stream = (await streams.create(served, None)).id
+        first = await streams.step(served, stream, 1, b"a", talk)
+        with monkeypatch.context() as patch, redis.Redis(port=redis_port, db=DB) as client:
+            patch.setattr(RedisClient, "run", note)
+            assert await streams.step(served, stream, 1, b"a", talk) == first
+            assert asked == [("TAKE", False), ("READ_FIELD", True), ("RELEASE", False)]
+            asked.clear()
+            await streams.step(served, stream, 2, b"a", talk)
+            assert asked == [("TAKE", False), ("COMMIT", False)]
+            asked.clear()
+            await streams.token(served, stream)
+            assert asked == [("TAKE", False), ("RELEASE", False)]
+            asked.clear()
+            await streams.fork(served, stream)
+            await streams.rewind(served, stream, 1)
+            assert not any(long for _, long in asked)
+            client.set(f"sruserve:lease:{'0' * 32}:{stream}", "another", px=60_000)
+            client.config_resetstat()
+            assert await streams._store.take(served.tenant, stream) is None
+            told: Any = client.info("commandstats")
+            assert "cmdstat_hget" not in told, "a busy stream is not read"
+            client.delete(f"sruserve:lease:{'0' * 32}:{stream}")
+        await streams.delete(served.tenant, stream)
+
+    run(test)
+
+
+@only_redis
+def test_replies_that_are_read_at_a_time_are_bounded_and_a_tenant_leaves_room(
+    run: Run,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(redis_store, "_REPLY_BYTES", 6 * LONG)
+    ask, goes_on = RedisClient.run, asyncio.Event()
+
+    async def slowly(link: RedisClient, script: str, owner: bytes, call: Call, **kind: bool) -> Any:
+        if script == scripts.READ_FIELD:
+            await goes_on.wait()
+        return await ask(link, script, owner, call, **kind)
+
+    async def test(streams: Streams, catalogue: Catalogue) -> None:
+        store = streams._store
+        assert isinstance(store, RedisStore)
+        ids: dict[Tenant, list[str]] = {}
+        for name, key in (("replies", ACME), ("others", OTHER)):
+            tenant = Tenant(name, KeyEntry(key=key))
+            served = catalogue["characters"].for_tenant(tenant)
+            ids[tenant] = [(await streams.create(served, None)).id for _ in range(5)]
+            for each in ids[tenant]:
+                await streams.step(served, each, 1, b"a", talk)
+        with monkeypatch.context() as patch:
+            patch.setattr(RedisClient, "run", slowly)
+            asked = {
+                tenant: [
+                    asyncio.create_task(
+                        streams.step(
+                            catalogue["characters"].for_tenant(tenant), each, 1, b"a", talk
+                        )
+                    )
+                    for each in its
+                ]
+                for tenant, its in ids.items()
+            }
+            every = [each for tasks in asked.values() for each in tasks]
+            async with asyncio.timeout(10):
+                while sum(each.done() for each in every) < 6 or store._replies.held < 4 * LONG:
+                    await asyncio.sleep(0.005)
+            assert store._replies.held <= 6 * LONG
+            goes_on.set()
+            for tasks in asked.values():
+                done = await asyncio.gather(*tasks, return_exceptions=True)
+                refused = [each for each in done if isinstance(each, Overloaded)]
+                assert len(refused) == 3, "two and their seals fit into half of the bound"
+                assert sum(isinstance(each, bytes) for each in done) == 2
+        assert store._replies.held == 0
+        for tenant, its in ids.items():
+            for each in its:
+                await streams.delete(tenant, each)
+
+    run(test)

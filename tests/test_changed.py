@@ -1,0 +1,32 @@
+"""Which tests `make check` runs."""
+
+import pytest
+
+from tests.changed import ALWAYS, ROOT, affected_tests
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ("sruserve/server/http/intake.py", "tests/server/http/test_intake.py"),
+        (
+            "sruserve/server/engine/sampling/philox.py",
+            "tests/server/engine/sampling/test_philox.py",
+        ),
+        ("tests/test_layers.py", "tests/test_layers.py"),
+        ("docs/http.md", None),
+        ("sruserve/__init__.py", None),
+    ],
+)
+def test_a_changed_file_has_its_own_tests(changed: str, expected: str | None) -> None:
+    assert set(affected_tests([changed])) == {*ALWAYS, *([expected] if expected else [])}
+
+
+def test_a_file_without_affected_tests_its_own_has_those_of_its_folder() -> None:
+    folder = ROOT / "tests/server/websocket"
+    every = {str(path.relative_to(ROOT)) for path in folder.glob("test_*.py")}
+    assert set(affected_tests(["sruserve/server/websocket/session.py"])) == {*ALWAYS, *every}
+
+
+def test_removed_tests_are_not_run() -> None:
+    assert affected_tests(["tests/server/test_that_is_no_more.py"]) == sorted(ALWAYS)
