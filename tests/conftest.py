@@ -1,6 +1,7 @@
 """Fixtures and hooks of all tests."""
 
 import os
+import signal
 from collections.abc import Generator
 
 import pytest
@@ -8,6 +9,9 @@ from hypothesis import HealthCheck, settings
 
 # Servers of different tests run at the same time; those of gRPC's tests take free ports.
 os.environ.setdefault("SRUSERVE_GRPC_PORT", "off")
+
+# A shell's background jobs ignore Ctrl-C, and so would each server that a test starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Whole files go to the processes in turn; the others would wait for a long one that began last.
 LONG = ("test_package.py", "test_resumption.py", "test_running.py")

@@ -1,5 +1,7 @@
 """Metadata, configuration, statistics, probes and the repository, by Triton's own client."""
 
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -68,15 +70,21 @@ def test_a_server_that_stops_is_alive_but_not_ready(
 def test_a_request_that_cannot_wait_is_refused_in_triton_s_words(
     serve: Serve, settings: dict[str, int], options: dict[str, int], message: str
 ) -> None:
-    long = {"prompt": "a" * 50_000}
-    with (
-        serve("characters", max_batch_tokens=1, **settings) as (client, application),
-        connect(client, "/v1/completions", long),  # it leaves at the end
-        connected(client) as connection,
-    ):
-        until(lambda: application.lifecycle.catalogue["characters"].engine.waiting > 0)
-        with pytest.raises(InferenceServerException) as error:
-            connection.infer("characters", [texts("a", name="text_input")], **options)
+    with serve("characters", **settings) as (client, application):
+        engine = application.lifecycle.catalogue["characters"].engine
+        step, answered = engine._runner.step, threading.Event()
+
+        def step_when_another_waits(*arguments: Any) -> Any:
+            until(lambda: engine.waiting > 1 or answered.is_set())
+            time.sleep(0.002)  # the shortest timeout is a millisecond
+            return step(*arguments)
+
+        engine._runner.step = step_when_another_waits  # type: ignore[assignment]
+        with connect(client, "/v1/completions", {"prompt": "a"}), connected(client) as connection:
+            until(lambda: engine.waiting > 0)
+            with pytest.raises(InferenceServerException) as error:
+                connection.infer("characters", [texts("a", name="text_input")], **options)
+            answered.set()
         assert refused(error.value, 503) == message
 
 
