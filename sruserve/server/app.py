@@ -1,31 +1,29 @@
-"""The ASGI application: hot routes straight from a dictionary, all others through FastAPI."""
+"""The ASGI application: hot routes straight from a dictionary, all others through a router."""
 
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from sruserve.model.errors import ModelError
 from sruserve.server.auth import Tenants
 from sruserve.server.clocks import SYSTEM_CLOCKS, Clocks
-from sruserve.server.errors import NoProcess, OriginNotAllowed, ServeError
+from sruserve.server.errors import OriginNotAllowed, ServeError
+from sruserve.server.http import docs, management, predict, v1_routes
 from sruserve.server.http.call import HttpCall, Message, Receive, Send
 from sruserve.server.http.connections import Connections, divide_files
 from sruserve.server.http.endpoint import HttpEndpoint
 from sruserve.server.http.intake import Intake
-from sruserve.server.http.management import create_pages
+from sruserve.server.http.openapi import create_document
 from sruserve.server.http.origins import Origins, answer_preflight, readable
-from sruserve.server.http.page import METRICS, answer_metrics
-from sruserve.server.http.predict import PredictEndpoint
-from sruserve.server.http.probes import PATHS as PROBES
-from sruserve.server.http.probes import answer_probe
-from sruserve.server.http.streams.mount import PREFIX as STREAMS
-from sruserve.server.http.streams.mount import StreamMount
-from sruserve.server.http.v1 import create_endpoints
+from sruserve.server.http.router import Router
+from sruserve.server.http.routes import Mounted, Route
+from sruserve.server.http.streams import routes as streams
+from sruserve.server.http.streams.endpoints import Context
 from sruserve.server.kserve.grpc.port import wants_grpc
-from sruserve.server.kserve.http.openapi import router as kserve_pages
-from sruserve.server.kserve.http.routes import PREFIX as KSERVE
-from sruserve.server.kserve.http.routes import KServe
+from sruserve.server.kserve.http import routes as kserve
+from sruserve.server.kserve.http.management import AbsentEndpoint
 from sruserve.server.kserve.inference import Inference
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.metrics.metrics import connections_open
@@ -38,8 +36,8 @@ from sruserve.server.streams.service import Streams
 from sruserve.server.tasks.constraint_cache import ConstraintCache
 from sruserve.server.tasks.limits import NUMBER_BYTES, InputLimits
 from sruserve.server.tasks.table import Tasks
+from sruserve.server.websocket import routes as websocket
 from sruserve.server.websocket.connection import WebSocketEndpoint
-from sruserve.server.websocket.session import PATH as SOCKET
 from sruserve.server.websocket.session import SessionEndpoint
 
 if TYPE_CHECKING:
@@ -47,7 +45,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sruserve.server")
 
-ASGI = Callable[[Message, Receive, Send], Awaitable[None]]
+ROUTES: tuple[Route[Any], ...] = (
+    *v1_routes.ROUTES,
+    *predict.ROUTES,
+    *streams.ROUTES,
+    *websocket.ROUTES,
+    *management.ROUTES,
+    *docs.ROUTES,
+    *kserve.ROUTES,
+)
 OpenStreams = Callable[[Settings, Tenants, Callable[[], float]], Streams]
 
 
@@ -65,9 +71,8 @@ class Application:
         self._pulse, self._clocks, self._open_streams = pulse, clocks, open_streams
         self.lifecycle = Lifecycle(settings, clocks)
         self.metrics = MetricsPage()
-        self._pages = create_pages(self.lifecycle, SOCKET, kserve_pages)
+        self._documentation = docs.Documentation(partial(create_document, ROUTES))
         self._hot: dict[str, HttpEndpoint] = {}
-        self._mounts: dict[str, ASGI] = {}  # by the beginning of the paths that they serve
         limit = process_limit()
         self.constraints = ConstraintCache(
             settings.max_grammar_bytes, startable=limit and limit // settings.workers
@@ -101,28 +106,12 @@ class Application:
                 with self.lifecycle.answering:
                     await route(HttpCall(scope, receive, send))
                 return
-            if path == METRICS and scope["method"] == "GET":
-                try:
-                    await answer_metrics(self.metrics, send)
-                except NoProcess as problem:
-                    await HttpCall(scope, receive, send).refuse(problem)
-                return
-            if path in PROBES and scope["method"] == "GET":
-                await answer_probe(path, self.lifecycle, send)
-                return
-            for prefix, mounted in self._mounts.items():
-                if path == prefix or path.startswith(prefix + "/"):
-                    with self.lifecycle.answering:
-                        await mounted(scope, receive, send)
-                    return
+            await self.router(scope, receive, send)
         elif scope["type"] == "websocket":
             with self.lifecycle.answering:
                 await self._sockets.connect(scope, receive, send)
-            return
-        elif scope["type"] == "lifespan":
+        else:
             await self._lifespan(scope, receive, send)
-            return
-        await self._pages(scope, receive, send)
 
     async def _lifespan(self, scope: Message, receive: Receive, send: Send) -> None:
         """Start before the first request and stop after the last. A failure ends in one line."""
@@ -168,17 +157,27 @@ class Application:
         )
         catalogue, tenants = self.lifecycle.catalogue, self.lifecycle.tenants
         tasks = self.tasks = Tasks.create(catalogue, limits, self.constraints)
-        endpoints = create_endpoints(tasks, tenants, settings.sse_ping_seconds)
-        predict = PredictEndpoint(tenants, tasks.classify, settings.max_batch_tokens)
-        self._hot = {**endpoints, predict.path: predict}
+        endpoints = v1_routes.mount(tasks, tenants, settings.sse_ping_seconds)
+        hot: list[tuple[Route[Any], HttpEndpoint]] = [
+            *endpoints,
+            *predict.mount(tenants, tasks.classify, settings.max_batch_tokens),
+        ]
+        self._hot = {route.path: endpoint for route, endpoint in hot}
         self.streams = self._open_streams(settings, tenants, self._clocks.monotonic)
         self.lifecycle.repository.on_end += [self.streams.end, self.constraints.end]
-        by_task = {endpoint.task: endpoint for endpoint in endpoints.values()}
-        self._mounts[STREAMS] = StreamMount(
-            lambda kind: kind(self.streams, catalogue, tenants, limits, tasks, by_task), self._pages
-        )
+        by_task = {endpoint.task: endpoint for _, endpoint in endpoints}
+        context = Context(self.streams, catalogue, tenants, limits, tasks, by_task)
         inference = Inference(self.lifecycle, tasks, self.streams, limits)
-        self._mounts[KSERVE] = KServe(tenants, inference, limits)
+        mounted: list[Mounted] = [
+            *hot,
+            *streams.mount(context),
+            *websocket.mount(tenants),
+            *management.mount(self.lifecycle, self.metrics),
+            *docs.mount(self._documentation),
+            *kserve.mount(tenants, inference, limits),
+        ]
+        self.router = Router(mounted, self.lifecycle.answering)
+        self.router.absent[kserve.PREFIX] = AbsentEndpoint(tenants, self.router.explain)
         self._sockets = WebSocketEndpoint(
             SessionEndpoint(catalogue, tenants, tasks),
             self.origins,

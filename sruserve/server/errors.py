@@ -51,10 +51,11 @@ ServeError
 │   ├── StreamsNeedRedis        501  streams_need_redis
 │   ├── GrammarsNeedLlguidance  501  grammars_need_llguidance
 │   └── DeadlineExceeded        504  deadline_exceeded
-└── EngineFailure               500  engine_failure
+├── EngineFailure               500  engine_failure
+└── InternalError               500  internal_error
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 from pydantic_core import to_json
@@ -72,7 +73,7 @@ class ServeError(Exception):
     """
 
     status: ClassVar[int] = 500
-    code: str = "internal_error"
+    code: str = ""
     type: ClassVar[str] = "server_error"
     outcome: ClassVar[str] = "error"
     retry_after_seconds: int | None = None
@@ -197,9 +198,10 @@ class OriginNotAllowed(InvalidRequest):
 
 
 class ModelNotFound(InvalidRequest, KeyError):
-    """No model of that name is served; a `KeyError`, too, as every mapping raises."""
+    """No model of that name is served."""
 
-    __str__ = Exception.__str__  # a key's would be in quotes
+    # a `KeyError`, as every mapping raises; but its `__str__` would be in quotes
+    __str__ = Exception.__str__
 
     status, code = 404, "model_not_found"
 
@@ -229,9 +231,20 @@ class RouteNotFound(InvalidRequest):
 
 
 class MethodNotAllowed(InvalidRequest):
-    """The path exists, but not for that method."""
+    """The path exists, but not for that method.
+
+    allowed: the methods of the path.
+    """
 
     status, code = 405, "method_not_allowed"
+
+    def __init__(self, message: str, *, allowed: Iterable[str]) -> None:
+        super().__init__(message)
+        self._allowed = ", ".join(allowed)
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return {**super().headers, "allow": self._allowed}
 
 
 class UpgradeRequired(InvalidRequest):
@@ -309,25 +322,25 @@ class StateRefused(InvalidRequest):
 
 
 class StateTampered(StateRefused):
-    """Changed, cut, or never a state of this format."""
+    """The state was changed or cut, or is of another format."""
 
     code = "state_tampered"
 
 
 class StateUnknownKey(StateRefused):
-    """Sealed under a key that this server does not have."""
+    """The state is sealed under a key that this server does not have."""
 
     code = "state_unknown_key"
 
 
 class StateWrongTenant(StateRefused):
-    """Authentic, but returned to somebody with another API key."""
+    """The state is authentic, but was returned for another API key."""
 
     status, code = 403, "state_wrong_tenant"
 
 
 class StateWrongModel(StateRefused):
-    """Authentic, but of other weights or another dtype."""
+    """The state is authentic, but of other weights or another dtype."""
 
     code = "state_wrong_model"
 
@@ -345,7 +358,7 @@ class StateTooLarge(StateRefused):
 
 
 class StateExpired(StateRefused):
-    """Authentic, but older than the operator allows."""
+    """The state is authentic, but older than the operator allows."""
 
     status, code = 410, "state_expired"
 
@@ -375,6 +388,7 @@ class RateLimited(Refused):
     """The API key has used up what it may use in a second."""
 
     status, code, type = 429, "rate_limited", "rate_limit_error"
+    retry_after_seconds = 1
 
 
 class StateQuotaExceeded(Refused):
@@ -463,3 +477,9 @@ class EngineFailure(ServeError):
     """A step failed; the log says why."""
 
     status, code = 500, "engine_failure"
+
+
+class InternalError(ServeError):
+    """The server failed on this request in an unforeseen way; the log says why."""
+
+    status, code = 500, "internal_error"

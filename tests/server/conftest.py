@@ -24,6 +24,7 @@ from sruserve.server.settings import load_settings
 from sruserve.server.streams.opening import create_streams
 from sruserve.server.streams.redis.timing import REDIS_TIMING, RedisTiming
 from sruserve.server.tasks.caller import Caller
+from tests.server.declared_errors import undeclared_errors
 from tests.server.hand_clock import HandClock
 from tests.support import save_random_model
 
@@ -61,6 +62,14 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_random_model(parent / "words", **words)
     save_random_model(parent / "ids", vocab_size=50)
     return parent
+
+
+@pytest.fixture(autouse=True)
+def undeclared(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """A test fails in which a route answers with an error that it does not declare."""
+    with undeclared_errors(monkeypatch) as undeclared:
+        yield undeclared
+    assert not undeclared
 
 
 @pytest.fixture(scope="session")

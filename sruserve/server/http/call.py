@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Hashable, MutableMapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, MutableMapping
 from functools import partial
 from typing import Any, Protocol
 from urllib.parse import parse_qs
@@ -64,13 +64,19 @@ def _too_large(limit: int) -> BodyTooLarge:
 
 
 class HttpCall(Caller):
-    """A request over HTTP, which is being answered."""
+    """A request over HTTP, which is being answered.
 
-    __slots__ = ("_receive", "_scope", "_send", "_watching")
+    path_values: what stands in its path for the parameters of the route's path, in their order.
+    """
 
-    def __init__(self, scope: Message, receive: Receive, send: Send) -> None:
+    __slots__ = ("_receive", "_scope", "_send", "_watching", "path_values")
+
+    def __init__(
+        self, scope: Message, receive: Receive, send: Send, path_values: tuple[str, ...] = ()
+    ) -> None:
         super().__init__()
         self._scope, self._receive, self._send = scope, receive, send
+        self.path_values = path_values
         self._watching: asyncio.TimerHandle | asyncio.Task[None] | None = None
 
     @property
@@ -183,7 +189,13 @@ class HttpCall(Caller):
             if write_reply(self._send, headers, body):
                 self.started = True
                 return
-        await self.start(200, [JSON_TYPE, (b"content-length", b"%d" % len(body))])
+        await self.reply_as(200, body)
+
+    async def reply_as(
+        self, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]] = (JSON_TYPE,)
+    ) -> None:
+        """Answer with a whole body of any type."""
+        await self.start(status, [*headers, (b"content-length", b"%d" % len(body))])
         await self.send(body)
 
     async def refuse(self, error: ServeError) -> None:

@@ -1,88 +1,79 @@
-"""What the OpenAPI document says of the hot routes; POST never gets to FastAPI for them.
+"""The OpenAPI document, made of the routes alone."""
 
-Other methods do, and get 405.
-"""
-
+from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any
 
-from fastapi import APIRouter
+from sruserve import __version__
+from sruserve.server.http.openapi_parts import Json, Response, Schemas, plain
+from sruserve.server.http.routes import ANY_REQUEST, ERROR_SHAPE, JSON, Route, path_parameters
 
-from sruserve.server.http import responses as replies
-from sruserve.server.http.predict import PredictRequest
-from sruserve.server.tasks import requests
-from sruserve.server.tasks.completion_request import CompletionRequest
+_DESCRIPTION = """Inference for trained recurrent models. All that a model remembers of a stream is
+a few kilobytes: ask for it with `return_state`, send it back as `state`, to any replica.
 
-ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": replies.ErrorReply, "description": what}
-    for status, what in (
-        (400, "The body is not JSON"),
-        (401, "The API key is missing or unknown"),
-        (403, "The state belongs to another tenant"),
-        (404, "No such model"),
-        (410, "The state has expired"),
-        (413, "The body is too long"),
-        (422, "The request cannot be served as it is"),
-        (429, "The queue is full: retry after the time in `Retry-After`"),
-        (500, "The server failed on this request"),
-        (503, "The server is stopping: retry elsewhere"),
-        (504, "The request waited for too long"),
-    )
-}
-_PREDICT_ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": replies.PredictError}
-    for status in (400, 401, 404, 413, 422, 429, 500, 503, 504)
-}
-_EVENTS: dict[str, Any] = {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
-
-router = APIRouter(tags=["inference"])
+Every error is `{"error": {"message", "type", "param", "code"}}`; `code` never changes."""
 
 
-@router.post("/v1/classify", responses=ERRORS, summary="Classify texts")
-async def classify(body: requests.ClassifyRequest) -> replies.ClassifyReply:
-    """Label texts or features, or the next chunk of a stream, or pairs of texts."""
-    raise NotImplementedError
+def create_document(routes: Iterable[Route[Any]]) -> Json:
+    """Describe all routes, in OpenAPI 3.1."""
+    routes = tuple(routes)
+    schemas = Schemas(routes)
+    paths: dict[str, Json] = {}
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "sruserve", "description": _DESCRIPTION, "version": __version__},
+        "paths": paths,
+        "components": {
+            "schemas": schemas.definitions,
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{}, {"key": []}],  # where the server has no keys, none is needed
+    }
 
 
-@router.post("/v1/tag", responses=ERRORS, summary="Label every step")
-async def tag(body: requests.TagRequest) -> replies.TagReply:
-    """Label each token of texts, or each step of ids or features, and merge labels to spans.
-
-    A span that goes on from the chunk before is `continued`.
-    """
-    raise NotImplementedError
-
-
-@router.post("/v1/encode", responses=ERRORS, summary="Compute outputs")
-async def encode(body: requests.EncodeRequest) -> replies.EncodeReply:
-    """The outputs of a network without a head, for each step."""
-    raise NotImplementedError
-
-
-@router.post("/v1/score", responses=ERRORS, summary="Score texts")
-async def score(body: requests.ScoreRequest) -> replies.ScoreReply:
-    """Log-likelihood and bits per character of texts under a language model."""
-    raise NotImplementedError
-
-
-@router.post(
-    "/v1/completions",
-    responses={**ERRORS, 200: _EVENTS},
-    summary="Complete prompts",
-)
-async def completions(body: CompletionRequest) -> replies.CompletionReply:
-    """Generate text in OpenAI's shape; with `stream`, as server-sent events of the same shape.
-
-    A stream's `state` is on the chunk that carries `finish_reason`.
-    """
-    raise NotImplementedError
+def _operation(route: Route[Any], schemas: Schemas) -> Json:
+    operation: Json = {
+        "tags": [route.tag],
+        "summary": route.summary,
+        "operationId": _operation_id(route),
+    }
+    if route.description:
+        operation["description"] = route.description
+    parameters = [
+        *(_parameter("path", name, "", True) for name in path_parameters(route.path)),
+        *(_parameter("query", *each, False) for each in route.query.items()),
+        *(_parameter("header", *each, False) for each in route.headers.items()),
+    ]
+    if parameters:
+        operation["parameters"] = parameters
+    if route.body is not None:
+        content = {JSON: {"schema": schemas.of(route.body, "validation")}}
+        content |= {each: {"schema": plain(each)} for each in route.body_types}
+        operation["requestBody"] = {"content": content, "required": not route.body_is_optional}
+    operation["responses"] = _responses(route, schemas)
+    return operation
 
 
-@router.post("/predict", responses=_PREDICT_ERRORS, summary="Classify texts as TEI")
-async def predict(
-    body: PredictRequest, model: str | None = None
-) -> list[replies.Prediction] | list[list[replies.Prediction]]:
-    """The labels of a text, the likeliest first, in text-embeddings-inference's shape.
+def _operation_id(route: Route[Any]) -> str:
+    path = "".join(c if c.isalnum() else "_" for c in route.path)
+    return f"{route.name}{path}_{route.method.lower()}"
 
-    A batch gets a list of them for each of its texts.
-    """
-    raise NotImplementedError
+
+def _parameter(place: str, name: str, description: str, required: bool) -> Json:
+    parameter: Json = {"name": name, "in": place, "required": required}
+    if description:
+        parameter["description"] = description
+    return {**parameter, "schema": {"type": "string"}}
+
+
+def _responses(route: Route[Any], schemas: Schemas) -> Json:
+    """What the route may answer with, by status."""
+    responses: defaultdict[int, Response] = defaultdict(Response)
+    for reply in route.replies:
+        responses[reply.status].add_reply(reply)
+    for shape, errors in ((ERROR_SHAPE, ANY_REQUEST), (route.error_shape, route.errors)):
+        for error in errors:
+            responses[shape.status(error)].add_error(error, shape)
+    return {str(status): responses[status].describe(schemas) for status in sorted(responses)}

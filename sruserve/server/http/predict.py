@@ -17,6 +17,8 @@ from sruserve.server.errors import (
 )
 from sruserve.server.http.call import HttpCall
 from sruserve.server.http.endpoint import HttpEndpoint
+from sruserve.server.http.responses import PredictError, Prediction
+from sruserve.server.http.routes import ANY_TENANT, TASK, ErrorShape, Reply, Route
 from sruserve.server.http.truncation import Side, cut_ids, cut_text
 from sruserve.server.json_output import json_bytes, long_json
 from sruserve.server.metrics.metrics import UNKNOWN_MODEL
@@ -67,14 +69,17 @@ class PredictRequest(BaseModel):
 
 
 class PredictEndpoint(HttpEndpoint):
-    """The labels of each input with their scores, the highest first.
+    """Classify texts as TEI.
 
-    whole_steps: the longest input of a model that reads whole inputs.
+    The labels of a text, the likeliest first, in text-embeddings-inference's shape.
+
+    A batch gets a list of them for each of its texts.
     """
 
-    path, schema = "/predict", PredictRequest
+    schema = PredictRequest
 
-    def __init__(self, tenants: Tenants, task: ClassifyTask, whole_steps: int) -> None:
+    def __init__(self, path: str, tenants: Tenants, task: ClassifyTask, whole_steps: int) -> None:
+        self.path = path
         super().__init__(tenants, (UNKNOWN_MODEL,))
         self._task, self._whole_steps = task, whole_steps
 
@@ -136,6 +141,25 @@ class PredictEndpoint(HttpEndpoint):
         read = [[next(ids) for _ in entry] for entry in short]
         pairs = zip(read, short, strict=True)
         return [cut_ids(each, self._whole_steps, side) or entry for each, entry in pairs]
+
+
+ROUTES: tuple[Route[type[PredictEndpoint]], ...] = (
+    Route(
+        "POST", "/predict", PredictEndpoint, "predict", "inference",
+        (Reply(list[Prediction] | list[list[Prediction]]),),
+        (*ANY_TENANT, *TASK),
+        PredictRequest,
+        query={"model": "Id of a served model; may be left out when there is only one."},
+        error_shape=ErrorShape(PredictError),
+    ),
+)  # fmt: skip
+
+
+def mount(
+    tenants: Tenants, task: ClassifyTask, whole_steps: int
+) -> list[tuple[Route[type[PredictEndpoint]], PredictEndpoint]]:
+    """What answers the route. whole_steps: the longest input of a model that reads whole inputs."""
+    return [(route, route.handler(route.path, tenants, task, whole_steps)) for route in ROUTES]
 
 
 def _is_entry(entry: object) -> bool:

@@ -1,24 +1,31 @@
 """Answers to the probes, which anybody may send at any rate."""
 
-from sruserve.server.http.call import JSON_TYPE, Send
+from sruserve.server.http.call import JSON_TYPE, HttpCall
 from sruserve.server.json_output import json_bytes
 from sruserve.server.lifecycle import Lifecycle
-
-LIVE, READY, HEALTH = PATHS = "/livez", "/readyz", "/health"
 
 _RETRY_SECONDS = {"draining": b"5", "loading": b"1"}
 
 
-async def answer_probe(path: str, lifecycle: Lifecycle, send: Send) -> None:
-    """Reply to a GET of one of `PATHS`: 200, or 503 while the server cannot take work."""
-    said = "ok" if path == LIVE else _readiness(lifecycle)
-    body = json_bytes({"status": said})
-    headers = [JSON_TYPE, (b"content-length", b"%d" % len(body))]
-    if said in _RETRY_SECONDS:
-        headers.append((b"retry-after", _RETRY_SECONDS[said]))
-    status = 200 if said == "ok" else 503
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+async def live(lifecycle: Lifecycle, call: HttpCall) -> None:
+    """Is the process alive?"""
+    del lifecycle
+    await _answer(call, "ok")
+
+
+async def ready(lifecycle: Lifecycle, call: HttpCall) -> None:
+    """Can it take work?
+
+    200 when models are loaded and warm; 503 before, from SIGTERM on, and if one fails.
+    """
+    await _answer(call, _readiness(lifecycle))
+
+
+async def _answer(call: HttpCall, status: str) -> None:
+    headers = [JSON_TYPE]
+    if status in _RETRY_SECONDS:
+        headers.append((b"retry-after", _RETRY_SECONDS[status]))
+    await call.reply_as(200 if status == "ok" else 503, json_bytes({"status": status}), headers)
 
 
 def _readiness(lifecycle: Lifecycle) -> str:

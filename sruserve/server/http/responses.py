@@ -193,3 +193,9 @@ class PredictError(BaseModel):
 
     error: str
     error_type: Literal["empty", "tokenizer", "validation", "overloaded", "unhealthy", "backend"]
+
+
+class Status(BaseModel):
+    """What a probe gets."""
+
+    status: Literal["ok", "draining", "loading", "failed"]

@@ -18,7 +18,6 @@ from sruserve.server.tasks.completion import Chunks, Completion
 from sruserve.server.tasks.completion_request import CompletionRequest
 from sruserve.server.tasks.per_input import PerInputTask, Results
 from sruserve.server.tasks.requests import ChunkRequest, Request
-from sruserve.server.tasks.table import Tasks
 from sruserve.server.tasks.task import Task
 
 Body = TypeVar("Body", bound=Request)
@@ -144,17 +143,3 @@ class _CompletionJson:
         if not self._include_usage:
             return b""
         return event({**self._header, "choices": [], "usage": self._completion.usage})
-
-
-def create_endpoints(
-    tasks: Tasks, tenants: Tenants, ping_seconds: float
-) -> dict[str, TaskEndpoint[Any]]:
-    """The endpoints of all tasks, by their paths."""
-    endpoints: list[TaskEndpoint[Any]] = [
-        PerInputEndpoint("/v1/classify", "cls", tasks.classify, tenants),
-        PerInputEndpoint("/v1/tag", "tag", tasks.tag, tenants),
-        PerInputEndpoint("/v1/encode", "enc", tasks.encode, tenants),
-        PerInputEndpoint("/v1/score", "score", tasks.score, tenants),
-        CompletionEndpoint("/v1/completions", tasks.complete, tenants, ping_seconds),
-    ]
-    return {endpoint.path: endpoint for endpoint in endpoints}

@@ -45,13 +45,17 @@ class Problem:
 
 def explain(error: ServeError) -> Problem:
     """What is said of an error: as under `/v1`, but where Triton's clients expect other things."""
-    text = _TEXTS.get(type(error))
+    status, text = status_of(type(error)), _TEXTS.get(type(error))
     if text is not None:
-        return Problem(503, "UNAVAILABLE", text)
-    status = error.status
-    if status == 422 and error.retry is None:
-        status = 400
+        return Problem(status, "UNAVAILABLE", text)
     return Problem(status, _CODES.get(status, "INVALID_ARG"), error.message)
+
+
+def status_of(kind: type[ServeError]) -> int:
+    """The HTTP status of an error."""
+    if kind in _TEXTS:
+        return 503
+    return 400 if kind.status == 422 and kind.retry is None else kind.status
 
 
 def unknown_model(name: str, version: str = "") -> ModelNotFound:

@@ -138,19 +138,22 @@ class Inference:
         return served.engine.alive and not self._lifecycle.draining
 
     def server_metadata(self) -> dict[str, Any]:
-        """Name, version and extensions."""
+        """Describe the server: its name, version and extensions."""
         return {"name": PLATFORM, "version": __version__, "extensions": _EXTENSIONS}
 
     def metadata(self, name: str, version: str = "") -> dict[str, Any]:
-        """Inputs and outputs of a model."""
+        """Describe a model: its inputs and outputs."""
         return describe_model(self.find(name, version), self.signature(name, version))
 
     def config(self, name: str, version: str = "") -> dict[str, Any]:
-        """A model's configuration in Triton's shape."""
+        """Configuration of a model, in the shape of Triton's `ModelConfig`."""
         return configure_model(self.find(name, version), self.signature(name, version))
 
     def statistics(self, name: str = "", version: str = "") -> dict[str, Any]:
-        """Counts and times of a model, or of all."""
+        """Counts and times of a model, or of all.
+
+        In the shape of Triton's `ModelStatisticsResponse`.
+        """
         models = [self.find(name, version)] if name else self._all()
         return {
             "model_stats": [

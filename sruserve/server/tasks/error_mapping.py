@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from sruserve.server.errors import (
+    InternalError,
     InvalidRequest,
     MalformedBody,
     NotFinite,
@@ -46,7 +47,7 @@ def as_serve_error(error: BaseException, fields: type[BaseModel]) -> ServeError:
         problems = error.errors(include_url=False, include_input=False)
         return explain_validation(problems, fields.model_fields)
     log.error("a request failed in an unforeseen way", exc_info=error)
-    return ServeError("the server failed on this request; its log says why")
+    return InternalError("the server failed on this request; its log says why")
 
 
 def explain_validation(problems: Iterable[Any], fields: Iterable[str] = ()) -> ServeError:

@@ -15,7 +15,13 @@ import redis
 
 from sruserve.server.auth import KeyEntry, Tenant
 from sruserve.server.engine.job import Snapshot, StateOutput
-from sruserve.server.errors import ServeError, StateQuotaExceeded, StateWrongModel, TooManyAtOnce
+from sruserve.server.errors import (
+    InternalError,
+    ServeError,
+    StateQuotaExceeded,
+    StateWrongModel,
+    TooManyAtOnce,
+)
 from sruserve.server.repository.catalogue import Catalogue
 from sruserve.server.streams.memory import MemoryStore
 from sruserve.server.streams.redis.store import RedisStore
@@ -426,7 +432,7 @@ def test_a_tenant_exceeds_its_part_of_the_rows_by_one_step_at_a_time(
 ) -> None:
     async def fail(view: StreamView) -> bytes:
         await write(view)
-        raise ServeError("no reply")
+        raise InternalError("no reply")
 
     async def test(streams: Streams, catalogue: Catalogue) -> None:
         served, store = catalogue["characters"], streams._store
@@ -508,7 +514,7 @@ def test_what_is_counted_is_what_is_there_whatever_happens(
 
         async def fail(view: Any) -> bytes:
             await write(view)
-            raise ServeError("no reply")
+            raise InternalError("no reply")
 
         async def act() -> None:
             stream = chance.choice(alive) if alive else ""

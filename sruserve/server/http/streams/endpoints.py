@@ -3,7 +3,7 @@
 import re
 from collections.abc import Coroutine, Mapping
 from contextlib import ExitStack
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel
 
@@ -11,7 +11,7 @@ from sruserve.server.auth import Tenant, Tenants
 from sruserve.server.budget import Hold
 from sruserve.server.engine.job import Snapshot, StateOutput
 from sruserve.server.errors import StreamUnknown
-from sruserve.server.http.call import JSON_TYPE, HttpCall
+from sruserve.server.http.call import HttpCall
 from sruserve.server.http.endpoint import HttpEndpoint
 from sruserve.server.http.streams.messages import (
     CreateStream,
@@ -39,27 +39,31 @@ B = TypeVar("B", bound=BaseModel)
 R = TypeVar("R")
 
 _ID = re.compile(r"[\w-]{1,64}", re.ASCII)
-_ID_PART = 3  # of "/v1/streams/ID/…", split
 
 
-class StreamEndpoint(HttpEndpoint):
-    """What the endpoints of `/v1/streams` share.
+class Context(NamedTuple):
+    """What the endpoints of `/v1/streams` are made with.
 
     endpoints: what answers a step, for each task.
     """
 
-    def __init__(
-        self,
-        streams: Streams,
-        catalogue: Catalogue,
-        tenants: Tenants,
-        limits: InputLimits,
-        tasks: Tasks,
-        endpoints: Mapping[Task[Any], TaskEndpoint[Any]],
-    ) -> None:
-        super().__init__(tenants, (*catalogue.streaming(), UNKNOWN_MODEL))
-        self.streams, self.catalogue, self.limits = streams, catalogue, limits
-        self.tasks, self.endpoints = tasks, endpoints
+    streams: Streams
+    catalogue: Catalogue
+    tenants: Tenants
+    limits: InputLimits
+    tasks: Tasks
+    endpoints: Mapping[Task[Any], TaskEndpoint[Any]]
+
+
+class StreamEndpoint(HttpEndpoint):
+    """What the endpoints of `/v1/streams` share."""
+
+    schema: type[BaseModel] = BaseModel
+
+    def __init__(self, path: str, context: Context) -> None:
+        self.path = path
+        self.streams, self.catalogue, tenants, self.limits, self.tasks, self.endpoints = context
+        super().__init__(tenants, (*self.catalogue.streaming(), UNKNOWN_MODEL))
 
     async def find(self, call: HttpCall, tenant: Tenant) -> tuple[str, ServedModel]:
         """The id of the stream that the path names, and its model."""
@@ -94,9 +98,12 @@ class StreamEndpoint(HttpEndpoint):
 
 
 class Create(StreamEndpoint):
-    """`POST /v1/streams`."""
+    """Create a stream.
 
-    path, schema = "/v1/streams", CreateStream
+    Hold a stream on the server: from nothing, a state or a preset.
+    """
+
+    schema = CreateStream
 
     async def serve(self, call: HttpCall, tenant: Tenant) -> None:
         request = await self.read(call, CreateStream)
@@ -114,9 +121,10 @@ class Create(StreamEndpoint):
 
 
 class Describe(StreamEndpoint):
-    """`GET /v1/streams/{id}`."""
+    """Describe a stream.
 
-    path, schema = "/v1/streams/{id}", BaseModel
+    It lives no longer for that.
+    """
 
     async def serve(self, call: HttpCall, tenant: Tenant) -> None:
         held = await self.streams.describe(tenant, _stream_id(call))
@@ -126,9 +134,10 @@ class Describe(StreamEndpoint):
 
 
 class Delete(StreamEndpoint):
-    """`DELETE /v1/streams/{id}`."""
+    """Delete a stream.
 
-    path, schema = "/v1/streams/{id}", BaseModel
+    After the step that it is in.
+    """
 
     async def serve(self, call: HttpCall, tenant: Tenant) -> None:
         held = await _wait(call, self.streams.delete(tenant, _stream_id(call)))
@@ -137,9 +146,12 @@ class Delete(StreamEndpoint):
 
 
 class ForkStream(StreamEndpoint):
-    """`POST /v1/streams/{id}/fork`."""
+    """Fork a stream.
 
-    path, schema = "/v1/streams/{id}/fork", Fork
+    More streams in the same state, which go on from the same number.
+    """
+
+    schema = Fork
 
     async def serve(self, call: HttpCall, tenant: Tenant) -> None:
         request = await self.read(call, Fork)
@@ -149,9 +161,12 @@ class ForkStream(StreamEndpoint):
 
 
 class RewindStream(StreamEndpoint):
-    """`POST /v1/streams/{id}/rewind`."""
+    """Go back to a step.
 
-    path, schema = "/v1/streams/{id}/rewind", Rewind
+    To the state after one of its `checkpoints`.
+    """
+
+    schema = Rewind
 
     async def serve(self, call: HttpCall, tenant: Tenant) -> None:
         request = await self.read(call, Rewind)
@@ -161,9 +176,10 @@ class RewindStream(StreamEndpoint):
 
 
 class State(StreamEndpoint):
-    """`GET /v1/streams/{id}/state`: the stream as a token, which any replica continues."""
+    """Hand the state over.
 
-    path, schema = "/v1/streams/{id}/state", BaseModel
+    The state after the last step as a token, which `state` takes anywhere.
+    """
 
     async def serve(self, call: HttpCall, tenant: Tenant) -> None:
         stream_id, served = await self.find(call, tenant)
@@ -179,7 +195,7 @@ class State(StreamEndpoint):
 
 def _stream_id(call: HttpCall) -> str:
     """The stream that the path names."""
-    stream_id = call.path.split("/")[_ID_PART]
+    (stream_id,) = call.path_values
     if not _ID.fullmatch(stream_id):
         raise StreamUnknown("there is no such stream; create one")
     return stream_id
@@ -193,6 +209,4 @@ async def _wait(call: HttpCall, work: Coroutine[Any, Any, R]) -> R:
 
 
 async def _answer(call: HttpCall, reply: BaseModel, status: int = 200) -> None:
-    body = json_bytes(reply)
-    await call.start(status, [JSON_TYPE, (b"content-length", b"%d" % len(body))])
-    await call.send(body)
+    await call.reply_as(status, json_bytes(reply))

@@ -47,9 +47,14 @@ _STEPS: dict[type[Request], type[Step]] = {
 
 
 class Steps(StreamEndpoint):
-    """Runs the model's task on a view of the model that continues the stream."""
+    """Do a step.
 
-    path, schema = "/v1/streams/{id}/steps", Step
+    What the route of the model's task answers, exactly once for each number.
+
+    The last step again, byte for byte, gives the stored reply.
+    """
+
+    schema = Step
 
     async def serve(self, call: HttpCall, tenant: Tenant) -> None:
         body = await call.json_body(self.limits)

@@ -6,7 +6,7 @@ import numpy as np
 
 from sruserve.server.auth import Tenant, Tenants
 from sruserve.server.errors import InvalidRequest
-from sruserve.server.http.call import HttpCall
+from sruserve.server.http.call import JSON_TYPE, HttpCall
 from sruserve.server.http.json_limits import check_json_size
 from sruserve.server.kserve.choosing import reply_numbers
 from sruserve.server.kserve.datatypes import BYTES, NUMBERS
@@ -19,12 +19,15 @@ from sruserve.server.metrics.metrics import UNKNOWN_MODEL
 from sruserve.server.offload import LONG_BYTES, offload
 from sruserve.server.tasks.limits import NUMBER_BYTES, InputLimits
 
-_HEADER_LENGTH = b"inference-header-content-length"
+HEADER_LENGTH = b"inference-header-content-length"
 _WORTH_PACKING = 1 << 10
 
 
 class InferEndpoint(KServeEndpoint):
-    """Inference over HTTP, with binary tensors and packed bodies."""
+    """Infer.
+
+    Tensors as JSON, or in binary behind it, as `Inference-Header-Content-Length` says.
+    """
 
     path, schema = "/v2/infer", InferHeader
 
@@ -33,7 +36,7 @@ class InferEndpoint(KServeEndpoint):
         self._inference, self._limits = inference, limits
 
     async def serve(self, call: HttpCall, tenant: Tenant) -> None:
-        model, version = _place(call.path)
+        model, version = (*call.path_values, "")[:2]
         self._inference.find(model, version)
         call.model = model
         request, cost = await self._read(call, tenant, model, version)
@@ -47,21 +50,20 @@ class InferEndpoint(KServeEndpoint):
         head, data = await offload(
             size > LONG_BYTES, write_response, *given, cost=size, caller=call
         )
-        headers = [(b"content-type", b"application/json")]
+        headers = [JSON_TYPE]
         body = head
         if data is not None:
             body = head + data
             headers = [
                 (b"content-type", b"application/octet-stream"),
-                (_HEADER_LENGTH, b"%d" % len(head)),
+                (HEADER_LENGTH, b"%d" % len(head)),
             ]
         encoding = choose(call.header(b"accept-encoding"))
         if encoding is not None and len(body) > _WORTH_PACKING:
             long = len(body) > LONG_BYTES
             body = await offload(long, pack, body, encoding, cost=len(body), caller=call)
             headers.append((b"content-encoding", encoding.encode()))
-        await call.start(200, [*headers, (b"content-length", b"%d" % len(body))])
-        await call.send(body)
+        await call.reply_as(200, body, headers)
 
     async def _read(
         self, call: HttpCall, tenant: Tenant, model: str, version: str
@@ -70,7 +72,7 @@ class InferEndpoint(KServeEndpoint):
         body = await self._body(call)
         self._inference.admit(tenant, model, version, len(body))
         long = len(body) > LONG_BYTES
-        given = model, version, body, call.header(_HEADER_LENGTH)
+        given = model, version, body, call.header(HEADER_LENGTH)
         request = await offload(long, self._parse, *given, cost=len(body), caller=call)
         return request, len(body)
 
@@ -118,12 +120,6 @@ class InferEndpoint(KServeEndpoint):
         shape = tuple(len(body) // row if size == -1 else size for size in spec.shape)
         tensor = Tensor(spec.name, spec.datatype, (*batch, *shape), np.frombuffer(body, dtype))
         return InferRequest(model, version, "", [tensor])
-
-
-def _place(path: str) -> tuple[str, str]:
-    """The model and the version in `/v2/models/M[/versions/V]/infer`."""
-    parts = path.split("/")
-    return parts[3], parts[5] if len(parts) > 5 else ""
 
 
 def _header_length(header: str | None, size: int) -> int:

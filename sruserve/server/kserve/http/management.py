@@ -1,18 +1,13 @@
 """All of KServe v2 over HTTP but inference and probes: metadata, statistics, the repository."""
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, NoReturn
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from sruserve.server.auth import Tenant, Tenants
-from sruserve.server.errors import (
-    MethodNotAllowed,
-    RouteNotFound,
-    Unsupported,
-    UnsupportedMediaType,
-)
+from sruserve.server.errors import ServeError, Unsupported, UnsupportedMediaType
 from sruserve.server.http.call import HttpCall
 from sruserve.server.json_output import json_bytes
 from sruserve.server.kserve.http.endpoint import KServeEndpoint
@@ -32,62 +27,82 @@ class ControlBody(BaseModel):
     parameters: dict[str, Any] = Field(default_factory=dict)
 
 
-class ControlEndpoint(KServeEndpoint):
-    """Whatever is answered with a little JSON."""
+class _ControlEndpoint(KServeEndpoint):
+    """Answers with a little JSON; all tenants see the same models."""
 
     path, schema = "/v2", ControlBody
 
-    def __init__(self, tenants: Tenants, inference: Inference, limits: InputLimits) -> None:
+    def __init__(self, tenants: Tenants) -> None:
         super().__init__(tenants, (UNKNOWN_MODEL,))
-        self._inference, self._limits = inference, limits
+
+
+LookUp = Callable[..., object]
+Change = Callable[..., Coroutine[Any, Any, Any]]
+
+
+class LookUpEndpoint(_ControlEndpoint):
+    """Answers with what is known. look_up: finds it, for the values in the path."""
+
+    def __init__(self, tenants: Tenants, inference: Inference, look_up: LookUp) -> None:
+        super().__init__(tenants)
+        self._inference, self._look_up = inference, look_up
 
     async def serve(self, call: HttpCall, tenant: Tenant) -> None:
-        del tenant  # all of them see the same models
-        parts = tuple(call.path.split("/")[2:])
-        answer = self._look_up(parts) if call.method == "GET" else None
-        if answer is None and call.method == "POST":
-            answer = await self._change(call, parts)
-        if answer is None:
-            _explain_absence(call, parts)
-        await call.reply(json_bytes(answer))
+        del tenant
+        await call.reply(json_bytes(self._look_up(self._inference, *call.path_values)))
 
-    def _look_up(self, parts: tuple[str, ...]) -> Any:
-        """The answer to a GET; None: there is none."""
-        inference = self._inference
-        match parts:
-            case ():
-                return inference.server_metadata()
-            case ("models", "stats"):
-                return inference.statistics()
-            case ("models", name) | ("models", name, "versions", _) as place:
-                return inference.metadata(name, _version(place))
-            case ("models", name, "config") | ("models", name, "versions", _, "config") as place:
-                return inference.config(name, _version(place))
-            case ("models", name, "stats") | ("models", name, "versions", _, "stats") as place:
-                return inference.statistics(name, _version(place))
-        return None
 
-    async def _change(self, call: HttpCall, parts: tuple[str, ...]) -> Any:
-        """The answer to a POST; None: there is none."""
-        if parts[:1] != ("repository",):
-            return None
+class ChangeEndpoint(_ControlEndpoint):
+    """Answers a request to the repository. change: does it, with its body."""
+
+    def __init__(
+        self, tenants: Tenants, inference: Inference, limits: InputLimits, change: Change
+    ) -> None:
+        super().__init__(tenants)
+        self._inference, self._limits, self._change = inference, limits, change
+
+    async def serve(self, call: HttpCall, tenant: Tenant) -> None:
+        del tenant
         _check_type(call)
         body = ControlBody.model_validate_json(await call.json_body(self._limits) or b"{}")
-        match parts[1:]:
-            case ("index",):
-                return self._inference.index(body.ready)
-            case ("models", name, "load"):
-                await _while_there(call, self._inference.load(name, body.parameters))
-                return {}
-            case ("models", name, "unload"):
-                await _while_there(call, self._inference.unload(name))
-                return {}
-        return None
+        change = asyncio.ensure_future(self._change(self._inference, body, *call.path_values))
+        await call.wait(change)  # one whose client leaves before its turn is not made
+        await call.reply(json_bytes(change.result()))
 
 
-async def _while_there(call: HttpCall, change: Coroutine[None, None, None]) -> None:
-    """Wait for a change of the models; one whose client leaves before its turn is not made."""
-    await call.wait(asyncio.ensure_future(change))
+async def index(inference: Inference, body: ControlBody) -> list[dict[str, Any]]:
+    """List the models."""
+    return inference.index(body.ready)
+
+
+async def load(inference: Inference, body: ControlBody, name: str) -> dict[str, Any]:
+    """Load a model."""
+    await inference.load(name, body.parameters)
+    return {}
+
+
+async def unload(inference: Inference, body: ControlBody, name: str) -> dict[str, Any]:
+    """Unload a model."""
+    del body
+    await inference.unload(name)
+    return {}
+
+
+class AbsentEndpoint(_ControlEndpoint):
+    """Refuses requests that have no route. explain: why there is none."""
+
+    def __init__(self, tenants: Tenants, explain: Callable[[HttpCall], ServeError]) -> None:
+        super().__init__(tenants)
+        self._explain = explain
+
+    async def serve(self, call: HttpCall, tenant: Tenant) -> None:
+        del tenant
+        match call.path.split("/")[2:]:
+            case ["logging"] | ["trace", "setting"] | ["models", _, "trace", "setting"]:
+                raise Unsupported("requests cannot change log and trace settings; ask the operator")
+            case ["systemsharedmemory" | "cudasharedmemory", *_]:
+                raise Unsupported("shared memory is not supported: send tensors in the request")
+        raise self._explain(call)
 
 
 def _check_type(call: HttpCall) -> None:
@@ -97,27 +112,3 @@ def _check_type(call: HttpCall) -> None:
         raise UnsupportedMediaType(
             f"the repository takes JSON: send 'content-type: {_JSON}', or no content type"
         )
-
-
-def _version(place: tuple[str, ...]) -> str:
-    """The version in the parts of a path, if it has one."""
-    return place[3] if place[2:3] == ("versions",) else ""
-
-
-def _explain_absence(call: HttpCall, parts: tuple[str, ...]) -> NoReturn:
-    """Raise what is wrong with a path or a method."""
-    where = f"{call.method} {call.path[:200]}"
-    match parts:
-        case ("logging",) | ("trace", "setting") | ("models", _, "trace", "setting"):
-            raise Unsupported("requests cannot change log and trace settings; ask the operator")
-        case ("systemsharedmemory" | "cudasharedmemory", *_):
-            raise Unsupported("shared memory is not supported: send tensors in the request")
-        case ("repository", *_) | ("models", *_, "infer"):
-            possible = "POST"
-        case () | ("models", *_) | ("health", *_):
-            possible = "GET"
-        case _:
-            possible = call.method
-    if call.method != possible:
-        raise MethodNotAllowed(f"{where} is not allowed; use {possible}")
-    raise RouteNotFound(f"there is nothing at {where}")

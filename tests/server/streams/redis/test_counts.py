@@ -6,7 +6,7 @@ import pytest
 import redis
 
 from sruserve.server.auth import KeyEntry, Tenant
-from sruserve.server.errors import ServeError
+from sruserve.server.errors import InternalError, ServeError
 from sruserve.server.repository.catalogue import Catalogue
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.streams.redis import scripts
@@ -63,7 +63,7 @@ def test_a_stream_that_is_counted_out_during_its_step_is_counted_again(
                 check(client, stream)
             if then == "refused":
                 await write(view)
-                raise ServeError("no reply")
+                raise InternalError("no reply")
             return await write(view)
 
         if then == "refused":

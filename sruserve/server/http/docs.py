@@ -1,0 +1,133 @@
+"""The documentation: the OpenAPI document, and Swagger UI from files of this package only."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from sruserve.server.errors import NoProcess, RouteNotFound
+from sruserve.server.http.call import JSON_TYPE, HttpCall
+from sruserve.server.http.router import answering_errors
+from sruserve.server.http.routes import Mounted, Reply, Route
+from sruserve.server.json_output import json_bytes
+from sruserve.server.offload import run_in_thread
+
+_FOLDER = Path(__file__).parent / "swagger_ui"
+_ASSETS = "/docs/assets"
+_TYPES = {
+    "swagger-ui-bundle.js": b"text/javascript; charset=utf-8",
+    "start.js": b"text/javascript; charset=utf-8",
+    "swagger-ui.css": b"text/css; charset=utf-8",
+    "favicon-32x32.png": b"image/png",
+}
+_PAGE = f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>sruserve</title>
+<link rel="stylesheet" href="{_ASSETS}/swagger-ui.css">
+<link rel="icon" type="image/png" href="{_ASSETS}/favicon-32x32.png">
+</head>
+<body>
+<div id="swagger-ui"></div>
+<script src="{_ASSETS}/swagger-ui-bundle.js"></script>
+<script src="{_ASSETS}/start.js"></script>
+</body>
+</html>
+""".encode()
+_PAGE_HEADERS = (
+    (b"content-type", b"text/html; charset=utf-8"),
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
+        b"img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+        b"frame-ancestors 'none'",
+    ),
+)
+
+
+class _File:
+    """A file that is read once."""
+
+    def __init__(self, name: str) -> None:
+        self.content = (_FOLDER / name).read_bytes()
+        self.etag = f'"{sha256(self.content).hexdigest()[:32]}"'
+
+
+class Documentation:
+    """Answers with the page, its files and the document.
+
+    The files are read when this is made: no path of a request gets to the disk.
+
+    make: makes the document, which takes a while.
+    """
+
+    def __init__(self, make: Callable[[], object]) -> None:
+        self._make = make
+        self._making: asyncio.Task[bytes] | None = None
+        self._files = {name: _File(name) for name in _TYPES}
+
+    async def page(self, call: HttpCall) -> None:
+        """These pages."""
+        await call.reply_as(200, _PAGE, _PAGE_HEADERS)
+
+    async def asset(self, call: HttpCall) -> None:
+        """A file of these pages."""
+        (name,) = call.path_values
+        file = self._files.get(name)
+        if file is None:
+            raise RouteNotFound("there is no such file; /docs lists all routes")
+        tag = (b"etag", file.etag.encode())
+        if file.etag in (call.header(b"if-none-match") or ""):
+            await call.start(304, [tag])
+            await call.send(b"")
+        else:
+            await call.reply_as(200, file.content, [(b"content-type", _TYPES[name]), tag])
+
+    async def document(self, call: HttpCall) -> None:
+        """This document."""
+        if self._making is None:
+            self._making = asyncio.create_task(self._made())
+        await call.reply_as(200, await asyncio.shield(self._making), (JSON_TYPE,))
+
+    async def _made(self) -> bytes:
+        """The document, made once, on a thread: nobody else waits for it."""
+        try:
+            return await run_in_thread("openapi", lambda: json_bytes(self._make()))
+        except BaseException:
+            self._making = None  # the next request tries again
+            raise
+
+
+Answer = Callable[[Documentation, HttpCall], Coroutine[Any, Any, None]]
+_TAG = "documentation"
+_FILES = tuple(
+    Reply(media_type=media_type) for media_type in ("text/javascript", "text/css", "image/png")
+)
+_KNOWN = Reply(status=304, media_type="", description="It is the one of `If-None-Match`.")
+
+
+def _asset(method: str) -> Route[Answer]:
+    return Route(
+        method, f"{_ASSETS}/{{name}}", Documentation.asset, "asset", _TAG,
+        (*_FILES, _KNOWN), (RouteNotFound,),
+    )  # fmt: skip
+
+
+ROUTES: tuple[Route[Answer], ...] = (
+    Route("GET", "/docs", Documentation.page, "docs", _TAG, (Reply(media_type="text/html"),)),
+    _asset("GET"),
+    _asset("HEAD"),
+    Route(
+        "GET", "/openapi.json", Documentation.document, "openapi", _TAG,
+        (Reply(dict[str, Any]),), (NoProcess,),
+    ),
+)  # fmt: skip
+
+
+def mount(documentation: Documentation) -> list[Mounted]:
+    """What answers all routes."""
+    return [(route, answering_errors(partial(route.handler, documentation))) for route in ROUTES]

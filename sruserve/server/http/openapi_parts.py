@@ -1,0 +1,138 @@
+"""Parts of the OpenAPI document: schemas of types, and what may come with one status."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from inspect import getdoc
+from typing import Any, Literal
+
+from pydantic import TypeAdapter
+
+from sruserve.server.errors import ServeError, Unauthorized, UnfitInput, UpgradeRequired
+from sruserve.server.http.routes import ERROR_SHAPE, EVENTS, JSON, ErrorShape, Reply, Route
+
+Json = dict[str, Any]
+Mode = Literal["validation", "serialization"]
+
+_RETRY_AFTER = "Seconds after which the same request may be sent again."
+_SHOULD_RETRY = "Whether to send the same request again, where its status misleads clients."
+_HEADERS = {
+    Unauthorized: ("WWW-Authenticate", "How to send a key."),
+    UpgradeRequired: ("Upgrade", "The protocol that the path needs."),
+}
+
+
+class Schemas:
+    """The schemas of all types that routes name, and those that these refer to."""
+
+    def __init__(self, routes: Iterable[Route[Any]]) -> None:
+        types: dict[tuple[Any, Mode], TypeAdapter[Any]] = {}
+        for route in routes:
+            for type_ in (
+                ERROR_SHAPE.schema,
+                route.error_shape.schema,
+                *(reply.schema for reply in route.replies),
+            ):
+                _add(types, type_, "serialization")
+            _add(types, route.body, "validation")
+        schemas, shared = TypeAdapter.json_schemas(
+            [(type_, mode, adapter) for (type_, mode), adapter in types.items()],
+            ref_template="#/components/schemas/{model}",
+        )
+        self._schemas = schemas
+        self.definitions: Json = shared["$defs"]
+
+    def of(self, type_: Any, mode: Mode = "serialization") -> Json:
+        """What describes a type."""
+        return dict(self._schemas[type_, mode])
+
+
+def _add(types: dict[tuple[Any, Mode], TypeAdapter[Any]], type_: Any, mode: Mode) -> None:
+    if type_ is not None and (type_, mode) not in types:
+        types[type_, mode] = TypeAdapter(type_)
+
+
+class Response:
+    """What may come with one status."""
+
+    def __init__(self) -> None:
+        self._replies: list[Reply] = []
+        self._errors: defaultdict[ErrorShape, dict[type[ServeError], str]] = defaultdict(dict)
+
+    def add_reply(self, reply: Reply) -> None:
+        """A reply."""
+        self._replies.append(reply)
+
+    def add_error(self, error: type[ServeError], shape: ErrorShape) -> None:
+        """An error, in a room's shape."""
+        self._errors[shape][error] = error.code
+
+    def describe(self, schemas: Schemas) -> Json:
+        """The Response Object."""
+        headers: dict[str, str] = {}
+        content: defaultdict[str, list[Json]] = defaultdict(list)
+        for reply in self._replies:
+            headers |= reply.headers
+            if reply.media_type:
+                content[reply.media_type].append(_schema_of(reply, schemas))
+        for shape, errors in self._errors.items():
+            for error in errors:
+                headers |= _headers_of(error)
+            content[JSON].append(_schema_of_errors(shape, errors, schemas))
+        described: Json = {"description": self._description()}
+        if headers:
+            described["headers"] = {
+                name: {"description": what, "schema": {"type": "string"}}
+                for name, what in headers.items()
+            }
+        if content:
+            described["content"] = {
+                media_type: {"schema": each[0] if len(each) == 1 else {"anyOf": each}}
+                for media_type, each in content.items()
+            }
+        return described
+
+    def _description(self) -> str:
+        """What each reply is, then what each code of an error says."""
+        lines = dict.fromkeys(reply.description for reply in self._replies if reply.description)
+        meanings: dict[str, str] = {}
+        for errors in self._errors.values():
+            for error in errors:
+                code = "a code of the model" if error is UnfitInput else f"`{error.code}`"
+                meanings.setdefault(code, (getdoc(error) or "").partition("\n")[0])
+        codes = [f"- {code}: {meaning}" for code, meaning in meanings.items()]
+        return "\n".join([*lines, *codes]) or "The reply."
+
+
+def _schema_of(reply: Reply, schemas: Schemas) -> Json:
+    if reply.media_type == EVENTS:
+        return {
+            "type": "string",
+            "description": "Events, each with JSON as its data; the last one's data is [DONE].",
+            "contentMediaType": EVENTS,
+            "contentSchema": schemas.of(reply.schema),
+        }
+    return plain(reply.media_type) if reply.schema is None else schemas.of(reply.schema)
+
+
+def _schema_of_errors(
+    shape: ErrorShape, errors: Iterable[type[ServeError]], schemas: Schemas
+) -> Json:
+    schema = schemas.of(shape.schema)
+    if shape.coded and UnfitInput not in errors:
+        codes = sorted({error.code for error in errors})
+        schema["properties"] = {"error": {"properties": {"code": {"enum": codes}}}}
+    return schema
+
+
+def _headers_of(error: type[ServeError]) -> dict[str, str]:
+    headers = dict([_HEADERS[error]]) if error in _HEADERS else {}
+    if error.retry_after_seconds is not None:
+        headers["Retry-After"] = _RETRY_AFTER
+    if error.retry is not None:
+        headers["X-Should-Retry"] = _SHOULD_RETRY
+    return headers
+
+
+def plain(media_type: str) -> Json:
+    """The schema of a body that is no JSON."""
+    return {"type": "string"} if media_type.startswith("text/") else {}

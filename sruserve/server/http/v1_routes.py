@@ -1,0 +1,114 @@
+"""The routes of the tasks: `POST /v1/…`."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from sruserve.server.auth import Tenants
+from sruserve.server.http.responses import (
+    ClassifyReply,
+    CompletionReply,
+    EncodeReply,
+    ErrorReply,
+    ScoreReply,
+    TagReply,
+)
+from sruserve.server.http.routes import ANY_TENANT, EVENTS, GRAMMAR, TASK, Errors, Reply, Route
+from sruserve.server.http.v1 import CompletionEndpoint, PerInputEndpoint, TaskEndpoint
+from sruserve.server.tasks.completion_request import CompletionRequest
+from sruserve.server.tasks.requests import (
+    ClassifyRequest,
+    EncodeRequest,
+    Request,
+    ScoreRequest,
+    TagRequest,
+)
+from sruserve.server.tasks.table import Tasks
+
+
+class Context(NamedTuple):
+    """What the endpoints of `/v1` are made with."""
+
+    tasks: Tasks
+    tenants: Tenants
+    ping_seconds: float
+
+
+Create = Callable[[str, Context], TaskEndpoint[Any]]
+
+
+def classify(path: str, context: Context) -> TaskEndpoint[Any]:
+    """Classify texts.
+
+    Label texts or features, or the next chunk of a stream, or pairs of texts.
+    """
+    return PerInputEndpoint(path, "cls", context.tasks.classify, context.tenants)
+
+
+def tag(path: str, context: Context) -> TaskEndpoint[Any]:
+    """Label every step.
+
+    Label each token of texts, or each step of ids or features, and merge labels to spans.
+
+    A span that goes on from the chunk before is `continued`.
+    """
+    return PerInputEndpoint(path, "tag", context.tasks.tag, context.tenants)
+
+
+def encode(path: str, context: Context) -> TaskEndpoint[Any]:
+    """Compute outputs.
+
+    The outputs of a network without a head, for each step.
+    """
+    return PerInputEndpoint(path, "enc", context.tasks.encode, context.tenants)
+
+
+def score(path: str, context: Context) -> TaskEndpoint[Any]:
+    """Score texts.
+
+    Log-likelihood and bits per character of texts under a language model.
+    """
+    return PerInputEndpoint(path, "score", context.tasks.score, context.tenants)
+
+
+def completions(path: str, context: Context) -> TaskEndpoint[Any]:
+    """Complete prompts.
+
+    Generate text in OpenAI's shape; with `stream`, as server-sent events of the same shape.
+
+    A stream's `state` is on the chunk that carries `finish_reason`.
+    """
+    tasks, tenants, ping_seconds = context
+    return CompletionEndpoint(path, tasks.complete, tenants, ping_seconds)
+
+
+def _route(
+    handler: Create, body: type[Request], *replies: Reply, errors: Errors = ()
+) -> Route[Create]:
+    name = handler.__name__
+    return Route(
+        "POST", f"/v1/{name}", handler, name, "inference", replies,
+        (*ANY_TENANT, *TASK, *errors), body,
+    )  # fmt: skip
+
+
+ROUTES: tuple[Route[Create], ...] = (
+    _route(classify, ClassifyRequest, Reply(ClassifyReply)),
+    _route(tag, TagRequest, Reply(TagReply)),
+    _route(encode, EncodeRequest, Reply(EncodeReply)),
+    _route(score, ScoreRequest, Reply(ScoreReply)),
+    _route(
+        completions,
+        CompletionRequest,
+        Reply(CompletionReply),
+        Reply(CompletionReply | ErrorReply, media_type=EVENTS),
+        errors=GRAMMAR,
+    ),
+)
+
+
+def mount(
+    tasks: Tasks, tenants: Tenants, ping_seconds: float
+) -> list[tuple[Route[Create], TaskEndpoint[Any]]]:
+    """The endpoints of all tasks."""
+    context = Context(tasks, tenants, ping_seconds)
+    return [(route, route.handler(route.path, context)) for route in ROUTES]

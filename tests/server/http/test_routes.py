@@ -1,0 +1,147 @@
+"""Every request gets to the route of its method and path, or learns why there is none."""
+
+import asyncio
+from contextlib import nullcontext
+from typing import Any
+
+import httpx
+import pytest
+
+from sruserve.server.app import ROUTES, Application
+from sruserve.server.errors import EngineFailure, InvalidRequest, ServeError
+from sruserve.server.http.call import HttpCall
+from sruserve.server.http.router import Router, answering_errors
+from sruserve.server.http.routes import Reply, Route
+
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
+PATHS = {
+    path: [route.method for route in ROUTES if route.path == path]
+    for path in dict.fromkeys(route.path for route in ROUTES)
+}
+
+
+def test_every_route_of_the_tables_is_mounted(application: Application) -> None:
+    assert application.router.routes == ROUTES
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_other_methods_get_405_with_all_methods_of_the_path(
+    client: httpx.Client, path: str
+) -> None:
+    for method in {*METHODS} - {*PATHS[path]}:
+        reply = client.request(method, path.format(id="a", model="b", version="c", name="d"))
+        assert reply.status_code == 405, (method, path)
+        assert reply.headers["allow"] == ", ".join(PATHS[path])
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/absent",
+        "/v1",
+        "/v1/",
+        "/v1/classify/",
+        "/v1/models/a/b",
+        "/v1/streams/",
+        "/v1/streams/a/b",
+        "/v2/",
+        "/v2/absent",
+        "/v2/models",
+        "/v2/models//infer",
+        "/v2/models/question/absent",
+        "/v2/repository",
+        "/v2/health/absent",
+        "/v2x",
+    ],
+)
+def test_an_unknown_path_is_404_for_every_method(
+    client: httpx.Client, method: str, path: str
+) -> None:
+    assert client.request(method, path).status_code == 404
+
+
+def test_what_triton_has_beyond_this_server_is_unsupported(client: httpx.Client) -> None:
+    for path in ("/v2/logging", "/v2/models/question/trace/setting", "/v2/cudasharedmemory/status"):
+        for method in ("GET", "POST"):
+            assert client.request(method, path).status_code == 501
+
+
+def ask(*routes: tuple[Route[Any], Any], method: str = "GET", path: str) -> httpx.Response:
+    """The reply of a router of these routes."""
+    transport = httpx.ASGITransport(Router(routes, nullcontext()))
+
+    async def send() -> httpx.Response:
+        async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+            return await client.request(method, path)
+
+    return asyncio.run(send())
+
+
+def route(path: str, method: str = "GET") -> Route[None]:
+    return Route(method, path, None, "name", "tag", (Reply(),))
+
+
+async def say_values(call: HttpCall) -> None:
+    await call.reply(repr(call.path_values).encode())
+
+
+async def say_fixed(call: HttpCall) -> None:
+    await call.reply(b"fixed")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/a/fixed", "fixed"),
+        ("/a/b", "('b',)"),
+        ("/a/fixed/c", "('fixed',)"),
+        ("/a/b%0Ac", repr(("b\nc",))),
+        ("/x.y", "()"),
+        ("/", "()"),
+    ],
+)
+def test_a_fixed_path_goes_before_one_with_a_parameter(path: str, body: str) -> None:
+    routes = [
+        *((route(each), say_values) for each in ("/a/{one}", "/a/{one}/c", "/x.y", "/")),
+        (route("/a/fixed"), say_fixed),
+    ]
+    assert ask(*routes, path=path).text == body
+    assert ask(*routes, path="/xay").status_code == 404
+
+
+def test_two_routes_of_one_path_and_method_are_a_mistake() -> None:
+    with pytest.raises(AssertionError, match="GET /a is there twice"):
+        Router([(route("/a"), say_fixed)] * 2, nullcontext())
+
+
+def test_an_error_without_a_class_of_its_own_is_an_internal_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def fail(call: HttpCall) -> None:
+        raise LookupError("a secret")
+
+    reply = ask((route("/a"), answering_errors(fail)), path="/a")
+    assert (reply.status_code, reply.json()["error"]["code"]) == (500, "internal_error")
+    assert "secret" not in reply.text
+    assert "secret" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "count"),
+    [
+        (InvalidRequest("no"), 422, 0),
+        (InvalidRequest("no"), 400, 1),
+        (EngineFailure("no"), 500, 0),
+        (ServeError("no"), 500, 1),
+    ],
+)
+def test_an_error_that_a_route_does_not_declare_is_seen(
+    error: ServeError, status: int, count: int, undeclared: list[str]
+) -> None:
+    async def refuse(call: HttpCall) -> None:
+        await call.refuse_as(error, status, b"{}")
+
+    ask((route("/v1/score", "POST"), refuse), method="POST", path="/v1/score")
+    assert len(undeclared) == count
+    undeclared.clear()  # this test is not to fail
