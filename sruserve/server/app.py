@@ -168,15 +168,19 @@ class Application:
         by_task = {endpoint.task: endpoint for _, endpoint in endpoints}
         context = Context(self.streams, catalogue, tenants, limits, tasks, by_task)
         inference = Inference(self.lifecycle, tasks, self.streams, limits)
-        mounted: list[Mounted] = [
+        fast: list[Mounted] = [
             *hot,
             *streams.mount(context),
-            *websocket.mount(tenants),
-            *management.mount(self.lifecycle, self.metrics),
-            *docs.mount(self._documentation),
             *kserve.mount(tenants, inference, limits),
+            *management.mount(self.lifecycle, self.metrics),
         ]
-        self.router = Router(mounted, self.lifecycle.answering)
+        pages: list[Mounted] = [
+            *websocket.mount(tenants),
+            *management.mount_pages(self.lifecycle),
+            *docs.mount(self._documentation),
+        ]
+        document = partial(create_document, ROUTES)
+        self.router = Router(fast, self.lifecycle.answering, pages, document)
         self.router.absent[kserve.PREFIX] = AbsentEndpoint(tenants, self.router.explain)
         self._sockets = WebSocketEndpoint(
             SessionEndpoint(catalogue, tenants, tasks),

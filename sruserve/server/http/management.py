@@ -1,6 +1,6 @@
 """The routes that need not be fast: models, probes and metrics."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -76,7 +76,7 @@ _NOT_READY = Reply(
     description="It cannot, or not yet.",
     headers={"Retry-After": "Seconds after which it may."},
 )
-_OF_LIFECYCLE: tuple[Route[Answer], ...] = (
+_PAGES: tuple[Route[Answer], ...] = (
     Route("GET", "/", index, "index", "operation", (Reply(dict[str, str]),)),
     Route(
         "GET", "/v1/models", list_models, "list_models", "models",
@@ -86,20 +86,29 @@ _OF_LIFECYCLE: tuple[Route[Answer], ...] = (
         "GET", "/v1/models/{model}", describe_model, "describe_model", "models",
         (Reply(replies.ModelInfo),), (*ANY_TENANT, ModelNotFound),
     ),
+)  # fmt: skip
+_PROBES: tuple[Route[Answer], ...] = (
     _probe("/livez", probes.live, "live"),
     _probe("/readyz", probes.ready, "readyz", _NOT_READY),
     _probe("/health", probes.ready, "health", _NOT_READY),
-)  # fmt: skip
+)
 METRICS = Route(
     "GET", "/metrics", read_metrics, "read_metrics", "operation",
     (Reply(media_type=TEXT),), (NoProcess,),
 )  # fmt: skip
-ROUTES: tuple[Route[Any], ...] = (*_OF_LIFECYCLE, METRICS)
+ROUTES: tuple[Route[Any], ...] = (*_PAGES, *_PROBES, METRICS)
 
 
 def mount(lifecycle: Lifecycle, metrics: MetricsPage) -> list[Mounted]:
-    """What answers all routes."""
-    return [
-        *((route, answering_errors(partial(route.handler, lifecycle))) for route in _OF_LIFECYCLE),
-        (METRICS, answering_errors(partial(read_metrics, metrics))),
-    ]
+    """What answers those who watch the server, and should not wait."""
+    answer_metrics = answering_errors(partial(read_metrics, metrics))
+    return [*_answering(_PROBES, lifecycle), (METRICS, answer_metrics)]
+
+
+def mount_pages(lifecycle: Lifecycle) -> list[Mounted]:
+    """What answers the other routes."""
+    return _answering(_PAGES, lifecycle)
+
+
+def _answering(routes: Iterable[Route[Answer]], lifecycle: Lifecycle) -> list[Mounted]:
+    return [(route, answering_errors(partial(route.handler, lifecycle))) for route in routes]

@@ -1,15 +1,17 @@
-"""Find what answers a request: a method of a path, 405 with the path's methods, or 404."""
+"""Find what answers a request: a method of a path, or else why there is none."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
 from sruserve.server.errors import MethodNotAllowed, RouteNotFound, ServeError, faults
 from sruserve.server.http.call import HttpCall, Message, Receive, Send
-from sruserve.server.http.routes import Handler, Mounted
+from sruserve.server.http.openapi_parts import Json
+from sruserve.server.http.pages import create_pages
+from sruserve.server.http.routes import Handler, Mounted, Route
 from sruserve.server.tasks.caller import ClientDisconnected
 from sruserve.server.tasks.error_mapping import as_serve_error
 
@@ -20,25 +22,35 @@ _PARAMETER = re.compile(r"\{\w+\}")
 class _Place(NamedTuple):
     """What is at one path. values: where a match has the values of its parameters."""
 
-    handlers: dict[str, Handler]
+    handlers: dict[str, Handler | None]  # None: a page
     values: slice
 
 
 class Router:
-    """An ASGI application of all routes.
+    """An ASGI application of the routes that have to be fast; all others are left to `pages`.
 
-    routes: all of them. answering: `with` it, a request is answered.
-    absent: by the beginnings of paths, what answers a request that has no route there: it raises
-        what `explain` returns. All other requests without a route get that error in `/v1`'s shape.
+    answering: `with` it, a request is answered.
+    pages: also answers requests without a route, with what `explain` returns.
+    document: makes the OpenAPI document of the whole server.
+    absent: by the beginnings of paths, what answers a request that has no route there.
     """
 
-    def __init__(self, mounted: Iterable[Mounted], answering: AbstractContextManager[None]) -> None:
-        mounted = tuple(mounted)
-        self.routes = tuple(route for route, _ in mounted)
+    def __init__(
+        self,
+        mounted: Iterable[Mounted],
+        answering: AbstractContextManager[None],
+        pages: Iterable[Mounted] = (),
+        document: Callable[[], Json] = dict,
+    ) -> None:
+        pages = tuple(pages)
+        self.pages = create_pages(pages, document, self.explain)
+        every: list[tuple[Route[Any], Handler | None]] = [*mounted]
+        every += [(route, None) for route, _ in pages]
+        self.routes = tuple(route for route, _ in every)
         self._answering = answering
         self.absent: dict[str, Handler] = {}
-        handlers: dict[str, dict[str, Handler]] = {}
-        for route, handler in mounted:
+        handlers: dict[str, dict[str, Handler | None]] = {}
+        for route, handler in every:
             methods = handlers.setdefault(route.path, {})
             assert route.method not in methods, f"{route.method} {route.path} is there twice"
             methods[route.method] = handler
@@ -64,12 +76,12 @@ class Router:
                 with self._answering:
                     await handler(call)
                 return
-        call = HttpCall(scope, receive, send)
-        for prefix, handler in self.absent.items():
+        for prefix, absent in self.absent.items():
             if path == prefix or path.startswith(prefix + "/"):
-                await handler(call)
+                await absent(HttpCall(scope, receive, send))
                 return
-        await call.refuse(self.explain(call))
+        with self._answering:
+            await self.pages(scope, receive, send)
 
     def explain(self, call: HttpCall) -> ServeError:
         """Why nothing answers a request."""

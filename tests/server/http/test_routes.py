@@ -21,7 +21,9 @@ PATHS = {
 
 
 def test_every_route_of_the_tables_is_mounted(application: Application) -> None:
-    assert application.router.routes == ROUTES
+    mounted = application.router.routes
+    assert len(mounted) == len(ROUTES)
+    assert set(mounted) == set(ROUTES)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -67,9 +69,12 @@ def test_what_triton_has_beyond_this_server_is_unsupported(client: httpx.Client)
             assert client.request(method, path).status_code == 501
 
 
-def ask(*routes: tuple[Route[Any], Any], method: str = "GET", path: str) -> httpx.Response:
-    """The reply of a router of these routes."""
-    transport = httpx.ASGITransport(Router(routes, nullcontext()))
+def ask(
+    *routes: tuple[Route[Any], Any], method: str = "GET", path: str, as_pages: bool = False
+) -> httpx.Response:
+    """The reply of a router of these routes, or of these pages."""
+    fast, pages = ((), routes) if as_pages else (routes, ())
+    transport = httpx.ASGITransport(Router(fast, nullcontext(), pages))
 
     async def send() -> httpx.Response:
         async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
@@ -108,6 +113,21 @@ def test_a_fixed_path_goes_before_one_with_a_parameter(path: str, body: str) -> 
     ]
     assert ask(*routes, path=path).text == body
     assert ask(*routes, path="/xay").status_code == 404
+
+
+def test_pages_are_found_by_path_and_method() -> None:
+    pages = [(route("/a/{one}"), say_values), (route("/a/{one}", "DELETE"), say_fixed)]
+    assert ask(*pages, path="/a/b", as_pages=True).text == "('b',)"
+    assert ask(*pages, path="/a/b", method="DELETE", as_pages=True).text == "fixed"
+    refused = ask(*pages, path="/a/b", method="HEAD", as_pages=True)
+    assert (refused.status_code, refused.headers["allow"]) == (405, "GET, DELETE")
+    assert ask(*pages, path="/a/", as_pages=True).status_code == 404
+
+
+def test_the_fastapi_application_describes_the_whole_server(
+    client: httpx.Client, application: Application
+) -> None:
+    assert application.router.pages.openapi() == client.get("/openapi.json").json()
 
 
 def test_two_routes_of_one_path_and_method_are_a_mistake() -> None:
