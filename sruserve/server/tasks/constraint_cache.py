@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.util import find_spec
@@ -23,12 +24,12 @@ from sruserve.server.errors import (
     NoProcess,
     Overloaded,
 )
+from sruserve.server.fair_semaphore import FairSemaphore
 from sruserve.server.json_output import json_bytes, long_json
 from sruserve.server.offload import LONG_BYTES, offload
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.caller import Caller
 from sruserve.server.tasks.completion_request import CompletionRequest, Schema
-from sruserve.server.tasks.line import Line
 
 MOST_PROCESSES, _LEAST_PROCESSES = 64, 2
 MOST_WAITING, MOST_WAITING_OF_ONE = 64, 32
@@ -55,8 +56,8 @@ class ConstraintCache:
         self.memory = GrammarMemory(most_bytes)
         self.kept: OrderedDict[bytes, CachedConstraint] = OrderedDict()
         self.compiling: dict[bytes, _Compiling] = {}
-        self._places = Budget(MOST_WAITING, _too_many, MOST_WAITING_OF_ONE)
-        self._line = Line(self._places)
+        self._waiting = Budget(MOST_WAITING, _too_many, MOST_WAITING_OF_ONE)
+        self._turns = FairSemaphore(1)
         self._large = Budget(_MOST_LARGE, _too_large, 1)
 
     async def of(
@@ -109,7 +110,7 @@ class ConstraintCache:
     @property
     def waiting(self) -> int:
         """How many wait to be compiled, or are."""
-        return self._places.held
+        return self._waiting.held
 
     def end(self, engine: Engine) -> None:
         """An engine has ended: nobody asks for its constraints any more."""
@@ -153,7 +154,7 @@ class ConstraintCache:
         making: asyncio.Task[RemoteConstraint] | None = None
         try:
             alphabet = ByteVocabulary.of(served.model.codec)
-            async with self._line.turn(served.owner):
+            async with self._turn(served.owner):
                 self._make_room(served.owner)
                 channel = await self.host.fork()
                 process = GrammarProcess(
@@ -181,6 +182,13 @@ class ConstraintCache:
             del making  # its error would hold this frame, and with it the process
         self.kept[key] = CachedConstraint(served.engine.number, constraint)
         return constraint
+
+    @asynccontextmanager
+    async def _turn(self, owner: str | None) -> AsyncIterator[None]:
+        """Wait for a turn to compile, or raise `Overloaded` if too many requests wait already."""
+        with self._waiting.hold(1, owner):
+            async with self._turns.place(owner):
+                yield
 
     def _make_room(self, owner: str | None) -> None:
         """Let go of those that are not in use, the owner's own first, then the longest unused.

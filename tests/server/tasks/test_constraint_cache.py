@@ -22,10 +22,14 @@ from sruserve.server.engine.constrained import process_host
 from sruserve.server.engine.constrained.byte_vocabulary import ByteVocabulary
 from sruserve.server.engine.constrained.constraint import Constraint
 from sruserve.server.engine.constrained.process_client import Bounds, GrammarProcess
-from sruserve.server.errors import NoProcess
+from sruserve.server.errors import NoProcess, Overloaded
 from sruserve.server.json_output import long_json
 from sruserve.server.tasks import constraint_cache as module
-from sruserve.server.tasks.constraint_cache import MOST_WAITING_OF_ONE, ConstraintCache
+from sruserve.server.tasks.constraint_cache import (
+    MOST_WAITING,
+    MOST_WAITING_OF_ONE,
+    ConstraintCache,
+)
 from tests.memory import malloc_bytes
 from tests.server.conftest import Serve
 from tests.server.engine.constrained.test_process_client import MANY_AT_ONCE, is_gone
@@ -254,6 +258,37 @@ def test_one_tenants_crowd_gets_429_and_another_tenant_a_place(
             until(lambda: grammars.waiting == MOST_WAITING_OF_ONE + 1)
         assert other.result().status_code == 200
         assert {each.result().status_code for each in crowd} <= {200, 429}
+
+
+def test_only_so_many_compilations_wait_and_of_one_tenant_fewer() -> None:
+    async def run() -> None:
+        constraints, tasks = ConstraintCache(32 << 20), list[asyncio.Task[None]]()
+
+        async def visit(owner: str | None) -> None:
+            async with constraints._turn(owner):
+                await asyncio.sleep(0)
+
+        async def crowd(owner: str | None, count: int) -> None:
+            tasks.extend(asyncio.create_task(visit(owner)) for _ in range(count))
+            await asyncio.sleep(0)
+
+        async with constraints._turn("a"):
+            await crowd("a", MOST_WAITING_OF_ONE - 1)
+            with pytest.raises(Overloaded):
+                await visit("a")
+            await crowd(None, MOST_WAITING - MOST_WAITING_OF_ONE)
+            with pytest.raises(Overloaded):
+                await visit("b")
+            tasks.pop(0).cancel()
+            await asyncio.sleep(0)
+            await crowd("b", 1)
+            with pytest.raises(Overloaded):
+                await visit("c")
+        await asyncio.wait_for(asyncio.gather(*tasks), 60)
+        assert constraints.waiting == 0
+        constraints.close()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
 
 
 def test_a_wait_that_is_long_ends_in_504(

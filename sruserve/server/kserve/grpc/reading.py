@@ -7,7 +7,7 @@ that take longer have places and a deadline of their own, or make way for others
 """
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -15,45 +15,11 @@ import grpc
 
 from sruserve.server.budget import Budget, Hold
 from sruserve.server.errors import MalformedBody, ServeError
+from sruserve.server.fair_semaphore import FairSemaphore
 from sruserve.server.http.intake import late
 from sruserve.server.kserve.grpc.call import end
 
 _MOMENT_SECONDS = 0.01
-
-
-class Turns:
-    """A number of places that owners get in turn, so that none waits behind all of another's."""
-
-    def __init__(self, places: int) -> None:
-        self._free = places
-        self._waiting: dict[Hashable, deque[asyncio.Future[None]]] = {}  # the next owner first
-
-    async def take(self, owner: Hashable) -> None:
-        """Wait for a place."""
-        if self._free:
-            self._free -= 1
-            return
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(owner, deque()).append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if not turn.cancelled():  # it had come just then
-                self.give_back()
-            raise
-
-    def give_back(self) -> None:
-        """Leave a place to the next owner."""
-        while self._waiting:
-            owner = next(iter(self._waiting))
-            queue = self._waiting.pop(owner)
-            turn = queue.popleft()
-            if queue:
-                self._waiting[owner] = queue
-            if not turn.cancelled():
-                turn.set_result(None)
-                return
-        self._free += 1
 
 
 class Reads:
@@ -66,12 +32,12 @@ class Reads:
     """
 
     def __init__(self, places: int, quick_seconds: float, slow: Budget, seconds: float) -> None:
-        self.turns = Turns(places)
+        self.quick = FairSemaphore(places)
         self.quick_seconds, self.slow, self.seconds = quick_seconds, slow, seconds
 
     async def read(self, context: Any, owner: Hashable) -> bytes:
         """The call's message; raises `ServeError`, by which the call may have ended already."""
-        await self.turns.take(owner)
+        await self.quick.acquire(owner)
         read = _SlowingRead(self, context, owner)
         try:
             message = await read.message()
@@ -92,14 +58,14 @@ class YieldingReads:
     """
 
     def __init__(self, places: int, seconds: float, refuse: Callable[[], ServeError]) -> None:
-        self._turns = Turns(places)
+        self._places = FairSemaphore(places)
         self._most_silent = places // 2
         self._seconds, self._refuse = seconds, refuse
         self._silent: dict[TimedRead, Hashable] = {}  # the oldest first, with its owner
 
     async def read(self, context: Any, owner: Hashable) -> bytes:
         """The call's message; raises `ServeError`, by which the call may have ended already."""
-        await self._turns.take(owner)
+        await self._places.acquire(owner)
         read = TimedRead(context, self._seconds)
         self._silent[read] = owner
         if len(self._silent) > self._most_silent:
@@ -109,7 +75,7 @@ class YieldingReads:
         finally:
             read.close()
             self._silent.pop(read, None)
-            self._turns.give_back()
+            self._places.release(owner)
         return _required(message)
 
     def _end_one(self) -> None:
@@ -180,7 +146,7 @@ class _SlowingRead(TimedRead):
     def close(self) -> None:
         super().close()
         if self._quick:
-            self._reads.turns.give_back()
+            self._reads.quick.release(self._owner)
         if self._slow is not None:
             self._slow.release()
 
@@ -195,5 +161,5 @@ class _SlowingRead(TimedRead):
             self.end(problem)
             return
         self._quick = False
-        reads.turns.give_back()
+        reads.quick.release(self._owner)
         self._wait(reads.seconds)
