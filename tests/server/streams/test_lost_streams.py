@@ -36,7 +36,7 @@ async def _start(streams: Streams, served: ServedModel, number: int | None = Non
 
 
 async def _go_on(streams: Streams, served: ServedModel) -> bytes:
-    return await _step(streams, served, start=False).go_on()
+    return await _step(streams, served, start=False).continue_stream()
 
 
 @pytest.mark.parametrize("lost", ["state", "record"])
@@ -102,7 +102,7 @@ def _left_in(store: object, held: StreamRecord, request: pytest.FixtureRequest) 
     if isinstance(store, MemoryStore):
         key = (held.tenant.id, held.id)
         store._expiry.put(key, store._clock() + 60)
-        return lambda: store._expiry.left(key, store._clock())
+        return lambda: store._expiry.remaining_seconds(key, store._clock())
     client = redis.Redis(port=request.getfixturevalue("redis_port"), db=DB)
     client.pexpire(key_of(held.id), 60_000)
     return lambda: client.pttl(key_of(held.id)) / 1000
