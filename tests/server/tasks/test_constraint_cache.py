@@ -168,7 +168,7 @@ def test_grammars_whose_processes_end_while_they_are_followed_leave_nothing_behi
     client: httpx.Client, grammars: ConstraintCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     endless = {"type": "array", "items": {"type": "integer"}, "minItems": 100_000_000}
-    grammars.kept.clear()
+    grammars.cached.clear()
     assert complete(client, regex="first").status_code == 200
     fds = psutil.Process().num_fds()
     monkeypatch.setattr(grammars, "_bounds", Bounds(step_seconds=0.004))
@@ -176,7 +176,7 @@ def test_grammars_whose_processes_end_while_they_are_followed_leave_nothing_behi
         schema = {"anyOf": [{"const": f"s{number}"}, endless]}
         reply = complete(client, json_schema=schema, logit_bias={"91": 100})
         refusal(reply, 422, "invalid_request", None)
-        assert len(grammars.kept) <= 2
+        assert len(grammars.cached) <= 2
     assert psutil.Process().num_fds() <= fds + 2
 
 
@@ -305,14 +305,14 @@ def test_a_wait_that_is_long_ends_in_504(
 def test_grammars_in_use_that_leave_no_room_are_a_429(
     client: httpx.Client, grammars: ConstraintCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    grammars.kept.clear()
+    grammars.cached.clear()
     assert complete(client, regex="first").status_code == 200
-    monkeypatch.setattr(module, "MOST_PROCESSES", 2)
+    monkeypatch.setattr(module, "MAX_PROCESSES", 2)
     for asked in ("second", "third"):
         assert complete(client, regex=asked).status_code == 200  # the one before lets go
-    in_use = next(iter(grammars.kept.values())).constraint
+    in_use = next(iter(grammars.cached.values())).constraint
     refusal(complete(client, regex="fourth"), 429, "overloaded", None)
-    assert [kept.constraint for kept in grammars.kept.values()] == [in_use]
+    assert [kept.constraint for kept in grammars.cached.values()] == [in_use]
 
 
 @pytest.mark.parametrize("what", ["process", "thread"])
@@ -327,7 +327,7 @@ def test_where_no_process_can_be_started_it_is_said_and_kept_ones_make_way(
     def no_thread(*_: Any) -> None:
         raise NoProcess
 
-    grammars.kept.clear()
+    grammars.cached.clear()
     assert complete(client, regex="kept").status_code == 200
     with monkeypatch.context() as patch:
         if what == "process":
@@ -336,8 +336,8 @@ def test_where_no_process_can_be_started_it_is_said_and_kept_ones_make_way(
             grammars.host.close()
             patch.setattr(process_host, "run_in_thread", no_thread)
         message = refusal(complete(client, regex="new"), 503, "no_process", None)
-    assert "limits of processes" in message
-    assert not grammars.kept
+    assert "process limits" in message
+    assert not grammars.cached
     assert complete(client, regex="new").status_code == 200
 
 
@@ -348,14 +348,14 @@ def test_a_tenant_pushes_its_own_grammars_out_first_and_none_that_is_in_use(
         return Constraint.regex(text, ByteVocabulary.of_values(bytes(range(256)))).identity
 
     def kept() -> list[bytes]:
-        return [each.constraint.identity for each in grammars.kept.values()]
+        return [each.constraint.identity for each in grammars.cached.values()]
 
-    grammars.kept.clear()
+    grammars.cached.clear()
     complete(client, "22222222", regex="theirs")
     complete(client, regex="used")
-    in_use = list(grammars.kept.values())[-1].constraint
+    in_use = list(grammars.cached.values())[-1].constraint
     complete(client, regex="own")
-    monkeypatch.setattr(module, "MOST_PROCESSES", 4)
+    monkeypatch.setattr(module, "MAX_PROCESSES", 4)
     assert complete(client, regex="new").status_code == 200
     assert kept() == [identity("theirs"), identity("used"), identity("new")]
     assert in_use.identity == identity("used")
@@ -369,12 +369,12 @@ def test_a_tenant_whose_grammars_are_in_use_leaves_half_of_the_room_to_others(
     processes: int,
     most_bytes: int,
 ) -> None:
-    grammars.kept.clear()
-    monkeypatch.setattr(module, "MOST_PROCESSES", processes)
+    grammars.cached.clear()
+    monkeypatch.setattr(module, "MAX_PROCESSES", processes)
     monkeypatch.setattr(grammars.memory, "most_bytes", most_bytes)
     for regex in ("one", "two"):
         assert complete(client, regex=regex).status_code == 200
-    in_use = [kept.constraint for kept in grammars.kept.values()]
+    in_use = [kept.constraint for kept in grammars.cached.values()]
     reply = complete(client, regex="three")
     refusal(reply, 429, "overloaded", None)
     assert "this API key" in reply.text
@@ -387,9 +387,9 @@ def test_a_tenant_whose_grammars_are_in_use_leaves_half_of_the_room_to_others(
 def test_a_tenant_whose_grammars_grow_takes_no_room_from_others(
     client: httpx.Client, grammars: ConstraintCache
 ) -> None:
-    grammars.kept.clear()
+    grammars.cached.clear()
     assert complete(client, regex="one").status_code == 200
-    in_use = next(iter(grammars.kept.values())).constraint
+    in_use = next(iter(grammars.cached.values())).constraint
     in_use.process.held_bytes = 20 << 20
     assert complete(client, "22222222", regex="two").status_code == 200
     assert in_use.process.runs
@@ -427,9 +427,9 @@ def test_grammars_of_a_model_that_is_unloaded_end_with_it(serve: Serve, tmp_path
         helper = psutil.Process(grammars.host.pid)
         assert client.post("/v2/repository/models/bytes/unload").status_code == 200
         until(lambda: len(helper.children()) == 1)
-        assert len(grammars.kept) == 1
+        assert len(grammars.cached) == 1
         assert complete(client, model="others", regex="a").status_code == 200
-        assert len(grammars.kept) == 1
+        assert len(grammars.cached) == 1
 
 
 def test_a_server_that_is_stopped_while_a_grammar_is_compiled_ends(folder: Path) -> None:
