@@ -51,7 +51,7 @@ def test_a_sequence_whose_state_is_lost_starts_again(
         served = catalogue["characters"]
         first = await _start(streams, served, number)
         await _go_on(streams, served)
-        with pytest.raises(InvalidRequest, match="step" if number else "started already"):
+        with pytest.raises(InvalidRequest, match="step" if number else "already started"):
             await _start(streams, served, number)
         if isinstance(streams._store, MemoryStore):
             streams.end(served.engine)
