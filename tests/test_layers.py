@@ -48,6 +48,7 @@ ROOMS = (
         "budget",
         "clocks",
         "ending",
+        "fair_semaphore",
         "json_output",
         "key_ring",
         "offload",

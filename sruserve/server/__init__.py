@@ -1,1 +1,1 @@
-"""The server: an engine that schedules work on a model, and the HTTP edge in front of it."""
+"""The server: engines that schedule work on models, and the protocols in front of them."""

@@ -1,4 +1,4 @@
-"""Who sends a request: API keys, compared in constant time, and what each key may use."""
+"""Authenticate requests by API keys, and limit the resources of each key's tenant."""
 
 import json
 import logging
@@ -24,10 +24,10 @@ from sruserve.server.errors import RateLimited, StateQuotaExceeded, Unauthorized
 
 log = logging.getLogger("sruserve.server")
 
-DEFAULT_TENANT = "default"  # of keys that stand in a list without a name
-STREAM_BYTES = 1 << 30  # that a tenant's streams may take, unless something else is said
+DEFAULT_TENANT = "default"  # the tenant of keys in a list without a name
+STREAM_BYTES = 1 << 30  # the default limit of a tenant's streams
 _BEARER = "bearer "
-_MOST_KEYS_BYTES = 16 << 20
+_MAX_FILE_BYTES = 16 << 20
 _ROUNDING = 1e-9
 _UNUSED = (
     "limits of a later key of tenant %r are not used: those of its first key count, and the keys "
@@ -39,9 +39,9 @@ _Rate = Annotated[float, Field(ge=1e-3, le=1e12, allow_inf_nan=False)]
 
 
 class KeyEntry(BaseModel):
-    """One API key, and what its tenant may use in one worker.
+    """One API key, and the limits of its tenant in one worker.
 
-    A rate that is unset is unlimited; `state_bytes` is then what the operator allows everybody.
+    An unset rate is unlimited; an unset `state_bytes` is SRUSERVE_TENANT_STREAM_BYTES.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -57,19 +57,19 @@ class KeyEntry(BaseModel):
 
 
 class TokenBucket:
-    """A token bucket that holds one second's worth.
+    """A token bucket with the capacity of one second.
 
-    More than that may be taken from a full one alone, and is then a debt that time pays: so no
-    more than one request is ever ahead of the rate, and nobody waits longer than for that one.
+    A full bucket allows a larger amount, which becomes a debt that time pays off. So at most one
+    request is ahead of the rate, and the others wait at most for that one.
     """
 
     def __init__(self, rate: float, clock: Callable[[], float]) -> None:
-        self._rate, self._most, self._clock = rate, max(rate, 1.0), clock
-        self._level, self._at = self._most, clock()
+        self._rate, self._capacity, self._clock = rate, max(rate, 1.0), clock
+        self._level, self._at = self._capacity, clock()
 
     def take(self, amount: float) -> float:
-        """Take an amount, and return 0; or the seconds until it could be taken, and take none."""
-        wait = self._seconds_until(min(amount, self._most))
+        """Take an amount and return 0, or take nothing and return the seconds to wait."""
+        wait = self._seconds_until(min(amount, self._capacity))
         if not wait:
             self._level -= amount
         return wait
@@ -78,47 +78,47 @@ class TokenBucket:
         self._level += amount
 
     def debt_seconds(self) -> float:
-        """How long until any amount could be taken, if there is a debt; else 0."""
-        return self._seconds_until(self._most) if self._seconds_until(0) else 0.0
+        """The seconds until the bucket is full if there is a debt; else 0."""
+        return self._seconds_until(self._capacity) if self._seconds_until(0) else 0.0
 
     def _seconds_until(self, level: float) -> float:
         now = self._clock()
-        self._level = min(self._most, self._level + (now - self._at) * self._rate)
+        self._level = min(self._capacity, self._level + (now - self._at) * self._rate)
         self._at = now
         missing = level - self._level
-        return missing / self._rate if missing > _ROUNDING * self._most else 0.0
+        return missing / self._rate if missing > _ROUNDING * self._capacity else 0.0
 
 
 class Spent:
-    """Steps that are taken while a block computes them; what it did not use is given back.
+    """Takes steps from a bucket while a block computes them; unused steps are returned.
 
-    used: how many were computed; None: nobody knows, so all of them count.
+    used: the computed steps; None: unknown, so all of them count.
     """
 
-    __slots__ = ("_bucket", "_most", "used")
+    __slots__ = ("_bucket", "_limit", "used")
 
-    def __init__(self, bucket: TokenBucket | None, most: int) -> None:
-        self._bucket, self._most = bucket, most
+    def __init__(self, bucket: TokenBucket | None, limit: int) -> None:
+        self._bucket, self._limit = bucket, limit
         self.used: int | None = 0
 
     def __enter__(self) -> Self:
-        if self._bucket is not None and (wait := self._bucket.take(self._most)):
+        if self._bucket is not None and (wait := self._bucket.take(self._limit)):
             raise _limited("steps", wait)
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._bucket is not None and self.used is not None:
-            self._bucket.give_back(self._most - self.used)
+            self._bucket.give_back(self._limit - self.used)
 
 
-_UNCOUNTED = Spent(None, 0)  # of all tenants without a rate: nobody reads its `used`
+_UNCOUNTED = Spent(None, 0)  # shared by all tenants without a rate: `used` is never read
 
 
 class Tenant:
-    """Whoever holds certain API keys: states belong to it, limits count what it uses.
+    """The owner of one or more API keys: states belong to it, and limits count its use.
 
-    id: 16 bytes that its states are bound to; those of the anonymous tenant are zeros.
-    state_budget: bounds the bytes of its streams in this process and of its open sockets.
+    id: 16 bytes to which its states are bound; zeros for the anonymous tenant.
+    state_budget: limits the bytes of its streams in this process and of its open sockets.
     """
 
     def __init__(
@@ -132,45 +132,45 @@ class Tenant:
         self.id = sha256(b"tenant\0" + name.encode()).digest()[:16] if name else bytes(16)
         rates = (entry.requests_per_second, entry.steps_per_second) if entry else (None, None)
         self._requests, self._steps = (TokenBucket(rate, clock) if rate else None for rate in rates)
-        most = (entry and entry.state_bytes) or state_bytes
-        self.state_budget = Budget(most, self._over_quota, strict=True)
+        quota = (entry and entry.state_bytes) or state_bytes
+        self.state_budget = Budget(quota, self._over_quota, strict=True)
         self._priority = entry.priority if entry else 0
 
     @property
     def owner(self) -> str | None:
-        """Whose share of a bound its work takes; None: without API keys nobody has a share."""
+        """The owner of its work in budgets; None: without API keys there are no shares."""
         return self.name or None
 
     @property
     def state_bytes(self) -> int:
-        """The most that its server-held streams may take, with all that belongs to them."""
+        """The limit of its server-held streams in bytes, including all overhead."""
         return self.state_budget.limit
 
     def admit(self) -> None:
-        """Count a request, or raise `RateLimited` with the time until the next one may come."""
+        """Count a request, or raise `RateLimited` with the time to wait."""
         if self._steps is not None and (wait := self._steps.debt_seconds()):
             raise _limited("steps", wait)
         if self._requests is not None and (wait := self._requests.take(1)):
             raise _limited("requests", wait)
 
-    def priority(self, asked: int) -> int:
-        """The priority that a request gets which asks for one."""
-        return max(asked, self._priority)
+    def priority(self, requested: int) -> int:
+        """The priority of a request: the requested one, but no sooner than the tenant's."""
+        return max(requested, self._priority)
 
-    def spend(self, most: int) -> Spent:
-        """`with` it: the steps that the work may need at most, or `RateLimited`."""
-        return Spent(self._steps, most) if self._steps is not None else _UNCOUNTED
+    def spend(self, limit: int) -> Spent:
+        """Take up to `limit` steps for the work in a `with` block; raises `RateLimited`."""
+        return Spent(self._steps, limit) if self._steps is not None else _UNCOUNTED
 
     def _over_quota(self) -> StateQuotaExceeded:
         return over_quota(self.state_budget.held, self.state_budget.limit)
 
 
 class Tenants:
-    """All tenants of a server; without API keys everybody is the anonymous one.
+    """All tenants of a server.
 
-    anonymous: the one of everybody where there are no keys.
-    count: how many have keys.
-    state_bytes: what the streams of a tenant may take whose key does not say it.
+    anonymous: the tenant of all clients if there are no API keys.
+    count: the number of tenants with keys.
+    state_bytes: the limit of a tenant's streams if its key has none.
     """
 
     def __init__(
@@ -181,10 +181,10 @@ class Tenants:
     ) -> None:
         self.anonymous = Tenant(state_bytes=state_bytes)
         by_name: dict[str, Tenant] = {}
-        # By the digests of keys: nobody can choose one, so how long it is looked for tells nothing.
+        # Clients cannot choose the digest of a key, so the time of a look-up reveals nothing.
         self._by_digest: dict[bytes, Tenant] = {}
         limits: dict[str, dict[str, Any]] = {}
-        for entry in entries:  # the limits of a tenant with several keys are those of its first
+        for entry in entries:  # the first key of a tenant sets its limits
             if entry.tenant not in by_name:
                 by_name[entry.tenant] = Tenant(entry.tenant, entry, clock, state_bytes)
                 limits[entry.tenant] = _limits(entry)
@@ -196,40 +196,40 @@ class Tenants:
         self.count = len(by_name)
 
     def authenticate(self, authorization: str | None) -> Tenant:
-        """The tenant of an `Authorization` header, or raise `Unauthorized`."""
+        """The tenant of an `Authorization` header; raises `Unauthorized`."""
         if not self._by_digest:
             return self.anonymous
-        given = authorization or ""
-        key = given[len(_BEARER) :].strip() if given[: len(_BEARER)].lower() == _BEARER else ""
-        found = self._by_digest.get(_digest(key))
-        if found is None:
+        header = authorization or ""
+        key = header[len(_BEARER) :].strip() if header[: len(_BEARER)].lower() == _BEARER else ""
+        tenant = self._by_digest.get(_digest(key))
+        if tenant is None:
             raise Unauthorized(
                 "this server needs an API key: send 'Authorization: Bearer KEY'"
                 + ("; the server does not know the key in this request" if key else "")
             )
-        return found
+        return tenant
 
 
-def over_quota(held: int, most: int) -> StateQuotaExceeded:
-    """The error of a tenant whose streams may not take more."""
+def over_quota(used: int, quota: int) -> StateQuotaExceeded:
+    """The error of a tenant whose streams have reached their limit."""
     return StateQuotaExceeded(
-        f"the streams of this API key take {held} bytes, including all overhead, and may take "
-        f"{most}: delete some, or continue with state tokens"
+        f"the streams of this API key use {used} of {quota} bytes, including all overhead: delete "
+        "some, or continue with state tokens"
     )
 
 
 def read_keys(listed: str | None, file: Path | None) -> list[KeyEntry]:
-    """The keys in a setting and in a file; raises `ValueError`, which never repeats a key.
+    """The keys in a setting and in a file; raises `ValueError`, whose message never contains a key.
 
     listed: a JSON list of entries, or `tenant:key` or bare keys with commas between them.
-    file: holds such a JSON list.
+    file: contains such a JSON list.
     """
     entries = []
     if listed is not None:
         entries += _entries(listed) if listed.lstrip().startswith("[") else _short(listed)
     if file is not None:
         try:
-            entries += _entries(read_regular(file, _MOST_KEYS_BYTES).decode())
+            entries += _entries(read_regular(file, _MAX_FILE_BYTES).decode())
         except OSError as error:
             raise ValueError(f"cannot be read: {error.strerror}") from None
         except UnicodeDecodeError:
@@ -261,9 +261,9 @@ def _short(text: str) -> list[KeyEntry]:
         tenant, _, key = part.strip().rpartition(":")
         if ":" in tenant:
             raise ValueError("a key that contains a colon needs the JSON form")
-        given: dict[str, Any] = {"key": key, "tenant": tenant or DEFAULT_TENANT}
+        fields: dict[str, Any] = {"key": key, "tenant": tenant or DEFAULT_TENANT}
         try:
-            entries.append(KeyEntry.model_validate(given))
+            entries.append(KeyEntry.model_validate(fields))
         except ValidationError as error:
             raise ValueError(_explain(error)) from None
     return entries
@@ -275,9 +275,9 @@ def _explain(error: ValidationError) -> str:
     return f"{place or 'keys'}: {problem['msg']}"
 
 
-def _limited(what: str, wait: float) -> RateLimited:
+def _limited(unit: str, wait: float) -> RateLimited:
     error = RateLimited(
-        f"this API key has used up its {what} per second; send the request again in "
+        f"this API key has used up its {unit} per second; send the request again in "
         f"{wait:.1f} seconds"
     )
     error.retry_after_seconds = math.ceil(wait)
@@ -285,7 +285,7 @@ def _limited(what: str, wait: float) -> RateLimited:
 
 
 def _limits(entry: KeyEntry) -> dict[str, Any]:
-    """The limits that are set for a key."""
+    """The limits of a key that are not defaults."""
     return entry.model_dump(exclude={"key", "tenant"}, exclude_defaults=True)
 
 

@@ -1,4 +1,4 @@
-"""One bound on what is held in memory at a time: bytes, numbers, calls, whatever is counted."""
+"""A budget limits an amount that requests hold at the same time: bytes, numbers or calls."""
 
 import sys
 from collections import defaultdict
@@ -11,7 +11,7 @@ from sruserve.server.errors import ServeError
 class Hold:
     """An amount that counts against a budget until it is released, as a context manager or not.
 
-    Once released it stays empty, whatever its holder asks for later.
+    After its release it stays empty, and later changes do nothing.
     """
 
     __slots__ = ("_budget", "_released", "amount", "owner")
@@ -22,16 +22,16 @@ class Hold:
         self._released = False
 
     def grow(self, amount: int, beyond: int = 0) -> None:
-        """Hold so much more, or raise what the budget refuses with and hold what was held.
+        """Add to the amount; if the budget refuses, raise its error and change nothing.
 
-        beyond: how far the bounds may be exceeded, because as much is about to be released.
+        beyond: an allowed excess, for an amount that is about to be released.
         """
         if amount and not self._released:
             self._budget._take(self, amount, beyond)
             self.amount += amount
 
     def resize(self, amount: int, beyond: int = 0) -> None:
-        """Hold this amount instead, or raise what the budget refuses with and change nothing."""
+        """Hold this amount instead; if the budget refuses, raise its error and change nothing."""
         if amount > self.amount and not self._released:
             self._budget._take(self, amount - self.amount, beyond)
             self.amount = amount
@@ -40,12 +40,12 @@ class Hold:
             self.amount = amount
 
     def move_to(self, owner: Hashable) -> None:
-        """Hold it for another owner, or raise what the budget refuses with and change nothing."""
+        """Hold it for another owner; if the budget refuses, raise its error and change nothing."""
         self._budget._move(self, owner)
         self.owner = owner
 
     def release(self, *_: object) -> None:
-        """Hold nothing any more; a second time does nothing."""
+        """Release the whole amount; a second release does nothing."""
         if self.amount:
             self._budget._give_back(self.owner, self.amount)
             self.amount = 0
@@ -54,21 +54,21 @@ class Hold:
     def __enter__(self) -> Self:
         return self
 
-    __exit__ = release  # no call more: holds are on the path of every request
+    __exit__ = release  # without a call more: every request holds
 
 
 class Budget:
-    """What all holders may hold together, on one thread.
+    """The limit of all holds together, on one thread.
 
-    A holder that is alone may hold any amount: what is too much for one has bounds of its own.
+    A single hold may have any amount, because other limits bound a single request.
 
-    limit: of all holders together.
+    limit: of all holds together.
     refuse: makes the error of a refusal.
-    strict: one that is alone has the same bounds; for what an owner may have, and no more.
-    share: the most of one owner, so that it leaves room for others; None: all of it. Holders
-        without an owner have no such bound.
-    yields: an owner's second hold must leave as much free as the owner then has, so that a few
-        owners together leave room for others, too.
+    strict: the limits apply to a single hold, too.
+    share: the limit of one owner, which leaves room for others; None: no limit. Holds without an
+        owner have no share.
+    yields: an owner's further holds must leave at least as much free as the owner then has, so
+        that a few owners together leave room for others, too.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Budget:
         self._of_owner: defaultdict[Hashable, int] = defaultdict(int)
 
     def hold(self, amount: int = 0, owner: Hashable = None, beyond: int = 0) -> Hold:
-        """Begin to hold an amount, or raise the budget's error. beyond: as of `Hold.grow`."""
+        """Hold an amount, or raise the budget's error. beyond: see `Hold.grow`."""
         hold = Hold(self, owner)
         if amount:
             self._take(hold, amount, beyond)
@@ -118,8 +118,8 @@ class Budget:
                 del self._of_owner[owner]
 
     def _check_share(self, owner: Hashable, amount: int, of_hold: int = 0, beyond: int = 0) -> None:
-        """Raise if an owner may not hold so much more; `of_hold`: what its holder has already."""
+        """Raise if an owner may not hold `amount` more. of_hold: the amount of the growing hold."""
         own = self._of_owner.get(owner, 0)
-        most = min(self.share, self.limit - self.held - amount) if self._yields else self.share
-        if (self._strict or own > of_hold) and own + amount > most + beyond:
+        share = min(self.share, self.limit - self.held - amount) if self._yields else self.share
+        if (self._strict or own > of_hold) and own + amount > share + beyond:
             raise self._refuse()

@@ -1,4 +1,4 @@
-"""What tells a server the time. Tests give it clocks that they move."""
+"""The clocks of a server. Tests replace them by clocks that they move."""
 
 import time
 from collections.abc import Callable
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class Clocks:
     """Two clocks, in seconds.
 
-    monotonic: never goes back; of the tenants' rates, and of streams in memory.
-    epoch: since 1970; of state tokens, which other servers read.
+    monotonic: never decreases; for the tenants' rates and for streams in memory.
+    epoch: since 1970; for state tokens, which other servers read.
     """
 
     monotonic: Callable[[], float] = time.monotonic

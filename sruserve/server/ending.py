@@ -1,4 +1,4 @@
-"""How a process ends that cannot finish, or has nothing to finish."""
+"""End a process that has nothing to finish, or that cannot finish."""
 
 import logging
 import os
@@ -12,30 +12,30 @@ log = logging.getLogger("sruserve.server")
 STOPPED, FAILED, MISUSED = 0, 1, 2
 """The exit codes of a server and of its workers."""
 
-# What a stop may take after the drain, one after the other.
-LAST_WORDS_SECONDS = 2.0  # a client that does not read its reply holds the end up for no longer
+# Time limits of the parts of a stop after the drain, one after the other.
+LAST_WORDS_SECONDS = 2.0  # for replies that clients do not read
 CLOSE_SECONDS = 2  # uvicorn's, for connections whose clients do not read
-GRPC_SECONDS = 1.0  # for what is still on its way to gRPC's clients
+GRPC_SECONDS = 1.0  # for messages that are still sent to gRPC clients
 STORE_SECONDS = 5.0  # for steps of streams that are still being stored
-# What hangs for longer is ended by force, and a worker that cannot even do that is killed.
+# After this time the process ends itself by force; the supervisor kills a worker that cannot.
 FORCE_SECONDS = LAST_WORDS_SECONDS + CLOSE_SECONDS + GRPC_SECONDS + STORE_SECONDS + 1.0
 KILL_SECONDS = FORCE_SECONDS + 2.0
 
 
 def heeded(number: int) -> bool:
-    """Whether nobody, as `nohup` does, wants a signal to be ignored."""
+    """Whether a signal is not ignored; `nohup`, for example, ignores SIGHUP."""
     return signal.getsignal(number) is not signal.SIG_IGN
 
 
 def leave(*_: object) -> None:
-    """End a process that has served nobody yet."""
-    log.info("told to stop before anything was served")
+    """End a process that has not served any request."""
+    log.info("stopped before any request was served")
     os._exit(STOPPED)
 
 
 @contextmanager
 def leaving_at_once() -> Iterator[None]:
-    """While nobody is served there is nothing to finish: a signal ends the process.
+    """Let a signal end the process at once while the block runs, before any request is served.
 
     Loading may take long (a GPU's kernels are compiled at the first start), in threads that cannot
     be interrupted.
@@ -44,18 +44,18 @@ def leaving_at_once() -> Iterator[None]:
         yield
         return
 
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGINT)}
+    handlers = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
 
 def end_after(seconds: float) -> None:
-    """End the process by force when so much time has passed: it should have ended before.
+    """End the process by force after some time, unless it has ended before.
 
-    Never raises: who calls this has an end to begin.
+    Never raises, because its caller must go on to stop the process.
     """
 
     def end() -> None:
@@ -67,4 +67,4 @@ def end_after(seconds: float) -> None:
     try:
         timer.start()
     except RuntimeError:
-        log.warning("no thread can be started: if the stop hangs, nothing here ends it by force")
+        log.warning("no thread can be started: if the stop hangs, kill the process")

@@ -1,4 +1,4 @@
-"""Every way in which a request can fail, with its stable code and HTTP status.
+"""The errors of requests, each with its stable code and HTTP status.
 
 ServeError
 ├── InvalidRequest              422  invalid_request
@@ -60,16 +60,16 @@ from typing import ClassVar
 
 from pydantic_core import to_json
 
-from sruserve.model.errors import faults as faults  # for all who catch what this file has
+from sruserve.model.errors import faults as faults  # for callers that catch these errors
 
 
 class ServeError(Exception):
-    """A failure that the client is told of: what happened and what to change.
+    """A failure that is reported to the client: what happened and what to change.
 
-    param: the field of the request that is to blame, if it is one.
-    retry_after_seconds: when the same request may be sent again.
-    retry: what a client library is told of sending it again; None: as its status says.
-    details: what programs want to know beside the code.
+    param: the field of the request that caused it, if any.
+    retry_after_seconds: the time after which the client may retry.
+    retry: whether client libraries should retry; None: they decide by the status.
+    details: values for programs beside the code.
     """
 
     status: ClassVar[int] = 500
@@ -87,7 +87,7 @@ class ServeError(Exception):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """What the reply says beside its body."""
+        """The headers of the reply."""
         headers = {}
         if self.retry_after_seconds is not None:
             headers["retry-after"] = str(self.retry_after_seconds)
@@ -97,7 +97,7 @@ class ServeError(Exception):
 
     @property
     def told(self) -> dict[str, str | int | None]:
-        """What every error says, whatever the protocol."""
+        """The fields of the error, the same in every protocol."""
         return {
             "message": self.message,
             "type": self.type,
@@ -107,18 +107,18 @@ class ServeError(Exception):
         }
 
     def body(self) -> bytes:
-        """The one JSON shape that every error has."""
+        """The error as JSON."""
         return to_json({"error": self.told})
 
 
 class InvalidRequest(ServeError):
-    """The request asks for something that cannot be."""
+    """The request is invalid."""
 
     status, code, type, outcome = 422, "invalid_request", "invalid_request_error", "invalid"
 
 
 class EmptyInput(InvalidRequest):
-    """There is nothing to read, and no state to continue."""
+    """The request has neither an input nor a state to continue."""
 
     code = "empty_input"
 
@@ -130,19 +130,19 @@ class InputTooLong(InvalidRequest):
 
 
 class NotFinite(InvalidRequest):
-    """A number in the request is NaN or infinite, or makes the model's numbers so."""
+    """A number in the request is NaN or infinite, or leads to such numbers in the model."""
 
     code = "not_finite"
 
 
 class WrongTask(InvalidRequest):
-    """The model does something else than this route."""
+    """The model has another task than the route."""
 
     code = "wrong_task"
 
 
 class CannotStream(InvalidRequest):
-    """A model that reads whole inputs was asked to continue, or for a state to continue from."""
+    """The model reads whole inputs only: it cannot continue a state or return one."""
 
     code = "cannot_stream"
 
@@ -156,7 +156,7 @@ class UnfitInput(InvalidRequest):
 
 
 class ConstraintUnsatisfiable(InvalidRequest):
-    """There is no text that matches, or none that the model can spell."""
+    """No text matches the constraint, or the model's vocabulary cannot spell one."""
 
     code = "constraint_unsatisfiable"
 
@@ -168,7 +168,7 @@ class MalformedBody(InvalidRequest):
 
 
 class BodyTooLarge(InvalidRequest):
-    """The body is over the operator's limit, whatever its headers said."""
+    """The body is over the operator's limit."""
 
     status, code = 413, "body_too_large"
 
@@ -192,46 +192,45 @@ class UnsupportedMediaType(InvalidRequest):
 
 
 class OriginNotAllowed(InvalidRequest):
-    """The request comes from a page in a browser, and not from one of this server."""
+    """The request comes from a web page whose origin is not allowed."""
 
     status, code = 403, "origin_not_allowed"
 
 
 class ModelNotFound(InvalidRequest, KeyError):
-    """No model of that name is served."""
+    """No model of this name is served. Also a `KeyError`, as mappings raise."""
 
-    # a `KeyError`, as every mapping raises; but its `__str__` would be in quotes
-    __str__ = Exception.__str__
+    __str__ = Exception.__str__  # `KeyError.__str__` adds quotes
 
     status, code = 404, "model_not_found"
 
 
 class PresetNotFound(InvalidRequest):
-    """The model has no preset of that name."""
+    """The model has no preset of this name."""
 
     status, code = 404, "preset_not_found"
 
 
 class ModelControlRefused(InvalidRequest):
-    """This server's models are not to be loaded or unloaded by its clients."""
+    """Clients of this server may not load or unload models."""
 
     status, code = 403, "model_control_refused"
 
 
 class ModelLoadFailed(InvalidRequest):
-    """What is in the model's folder cannot be served; what was served still is."""
+    """The model's folder cannot be served; the model that was served stays in service."""
 
     code = "model_load_failed"
 
 
 class RouteNotFound(InvalidRequest):
-    """Nothing is at that path."""
+    """No route has this path."""
 
     status, code = 404, "route_not_found"
 
 
 class MethodNotAllowed(InvalidRequest):
-    """The path exists, but not for that method.
+    """The path exists, but not for this method.
 
     allowed: the methods of the path.
     """
@@ -248,7 +247,7 @@ class MethodNotAllowed(InvalidRequest):
 
 
 class UpgradeRequired(InvalidRequest):
-    """What is at that path is a WebSocket, and the request does not ask for one."""
+    """The path is a WebSocket's, and the request is not an upgrade."""
 
     status, code = 426, "upgrade_required"
 
@@ -258,13 +257,13 @@ class UpgradeRequired(InvalidRequest):
 
 
 class Unsupported(InvalidRequest):
-    """A part of a protocol that this server does not have."""
+    """A part of a protocol that this server does not implement."""
 
     status, code, retry = 501, "unsupported", False
 
 
 class Unauthorized(InvalidRequest):
-    """The server has API keys, and the request came with none of them."""
+    """The server has API keys, and the request has none of them."""
 
     status, code, type = 401, "invalid_api_key", "authentication_error"
 
@@ -274,31 +273,31 @@ class Unauthorized(InvalidRequest):
 
 
 class StreamUnknown(InvalidRequest):
-    """The server holds no such stream, or it is another tenant's."""
+    """The stream does not exist, or belongs to another tenant."""
 
     status, code = 404, "stream_unknown"
 
 
 class StreamExpired(InvalidRequest):
-    """The stream was idle for so long that its state is gone."""
+    """The stream was idle for too long and was deleted."""
 
     status, code = 410, "stream_expired"
 
 
 class StreamExists(InvalidRequest):
-    """A stream of that id is held already."""
+    """A stream with this id exists already."""
 
     status, code, retry = 409, "stream_exists", False
 
 
 class StepReused(InvalidRequest):
-    """The step was done with other content."""
+    """A step with this number was computed with other content."""
 
     code, retry = "step_reused", False
 
 
 class WrongStep(InvalidRequest):
-    """Neither the stream's last step nor the one after it; `details` names the latter."""
+    """The step is neither the stream's last nor its next one, which `details` names."""
 
     status, code, retry = 409, "wrong_step", False
 
@@ -312,7 +311,7 @@ class WrongStep(InvalidRequest):
 
 
 class NoCheckpoint(InvalidRequest):
-    """The stream's state after that step is not kept."""
+    """The stream's state after this step is not kept."""
 
     code, retry = "no_checkpoint", False
 
@@ -322,52 +321,52 @@ class StateRefused(InvalidRequest):
 
 
 class StateTampered(StateRefused):
-    """The state was changed or cut, or is of another format."""
+    """The token was changed or cut, or has another format."""
 
     code = "state_tampered"
 
 
 class StateUnknownKey(StateRefused):
-    """The state is sealed under a key that this server does not have."""
+    """The token was sealed under a key that this server does not have."""
 
     code = "state_unknown_key"
 
 
 class StateWrongTenant(StateRefused):
-    """The state is authentic, but was returned for another API key."""
+    """The token was returned to another tenant."""
 
     status, code = 403, "state_wrong_tenant"
 
 
 class StateWrongModel(StateRefused):
-    """The state is authentic, but of other weights or another dtype."""
+    """The token belongs to other weights or another dtype."""
 
     code = "state_wrong_model"
 
 
 class StateNotFinite(StateRefused):
-    """The state holds NaN or infinity: its stream went wrong, and continuing it would too."""
+    """The state contains NaN or infinity, so it cannot be continued."""
 
     code = "state_not_finite"
 
 
 class StateTooLarge(StateRefused):
-    """The model's state is larger than a token may be."""
+    """The model's state does not fit into a token."""
 
     code = "state_too_large"
 
 
 class StateExpired(StateRefused):
-    """The state is authentic, but older than the operator allows."""
+    """The token is older than the operator allows."""
 
     status, code = 410, "state_expired"
 
 
 class Refused(ServeError):
-    """Nothing is wrong with the request; the server does not take it now."""
+    """The server refuses a valid request for now."""
 
     outcome = "refused"
-    usual: ClassVar[str] = "the server does not take this request now; retry"
+    usual: ClassVar[str] = "the server cannot accept this request now; retry later"
 
     def __init__(self, message: str = "", *, param: str | None = None) -> None:
         super().__init__(message or self.usual, param=param)
@@ -381,18 +380,18 @@ class Overloaded(Refused):
 
 
 class TooManyAtOnce(Overloaded):
-    """Something else than the queue is full: clients of `/v2` get its text, not Triton's."""
+    """Another limit than the queue's is reached; clients of `/v2` get this text, not Triton's."""
 
 
 class RateLimited(Refused):
-    """The API key has used up what it may use in a second."""
+    """The API key has reached its rate limit."""
 
     status, code, type = 429, "rate_limited", "rate_limit_error"
     retry_after_seconds = 1
 
 
 class StateQuotaExceeded(Refused):
-    """The API key's server-held streams have as many bytes as they may; time alone frees none."""
+    """The API key's server-held streams have reached their limit in bytes; waiting frees none."""
 
     status, code, type = 429, "state_quota_exceeded", "rate_limit_error"
     retry = False
@@ -406,36 +405,36 @@ class Draining(Refused):
 
 
 class OutOfDeviceMemory(Refused):
-    """The request was admitted, and the device has no memory for its step."""
+    """The device has not enough memory for a step of the request."""
 
     status, code = 503, "out_of_memory"
     retry_after_seconds = 1
     usual = (
-        "the device has no memory for this request: send shorter inputs, or fewer at a time, or "
-        "retry"
+        "the device has not enough memory for this request: send shorter inputs, or fewer at "
+        "a time, or retry later"
     )
 
 
 class ModelBusy(Refused):
-    """Engines of the model that were unloaded still finish what they began."""
+    """Unloaded engines of the model still finish their requests."""
 
     status, code = 503, "model_busy"
     retry_after_seconds = 5
 
 
 class NoProcess(Refused):
-    """The system lets this server start no more processes or threads."""
+    """The system does not allow the server another process or thread."""
 
     status, code = 503, "no_process"
     retry_after_seconds = 1
     usual = (
-        "no process or thread can be started: retry, or ask the operator to look at the server's "
-        "log and at its limits of processes (pids_limit, ulimit)"
+        "the server cannot start a process or thread: retry later, or ask the operator to check "
+        "the server's log and its process limits (pids_limit, ulimit)"
     )
 
 
 class StoreUnavailable(Refused):
-    """The store of server-held streams does not answer; what it was asked may be done or not."""
+    """The store of server-held streams does not answer; it may have run the command."""
 
     status, code = 503, "store_unavailable"
     retry_after_seconds = 1
@@ -443,17 +442,17 @@ class StoreUnavailable(Refused):
 
 
 class StreamsNeedRedis(Refused):
-    """Several workers cannot share streams that one of them holds in its memory."""
+    """Several workers need a shared store for server-held streams."""
 
     status, code, retry = 501, "streams_need_redis", False
     usual = (
-        "this server has several workers and no store that they share: continue with state tokens, "
+        "this server has several workers without a shared store: continue with state tokens, "
         "or ask the operator to set SRUSERVE_STORE"
     )
 
 
 class GrammarsNeedLlguidance(Refused):
-    """The library that follows regular expressions and schemas is not installed."""
+    """The library for regular expressions and schemas is not installed."""
 
     status, code, retry = 501, "grammars_need_llguidance", False
 
@@ -464,7 +463,7 @@ class GrammarsNeedLlguidance(Refused):
 
 
 class DeadlineExceeded(Refused):
-    """The request waited in the queue for longer than it may."""
+    """The request waited in the queue for too long."""
 
     status, code = 504, "deadline_exceeded"
     usual = (

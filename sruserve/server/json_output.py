@@ -1,76 +1,76 @@
-"""JSON, in pieces where it is long: the encoder stops all other threads until it is through."""
+"""Encode JSON. Long values are encoded in pieces, because the encoder blocks all other threads."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from pydantic_core import to_json
 
-_MOST = 4096  # values that are encoded in one go: about a millisecond
-_CHARACTERS = 16  # of a text, which take about as long as a value
+_MAX_VALUES = 4096  # values that are encoded at once: about a millisecond
+_CHARACTERS = 16  # of a text that take as long as one value
 _NUMBERS = {float, int, bool, type(None)}
 
 
 def json_bytes(value: object) -> bytes:
-    """JSON as every parser reads it: NaN and infinity become null."""
+    """A value as JSON; NaN and infinity become null."""
     return to_json(value, inf_nan_mode="null")
 
 
 def long_json(value: object) -> bytes:
-    """What `json_bytes` gives."""
+    """The same as `json_bytes`, in pieces."""
     parts: list[bytes] = []
     _write(value, {}, parts)
     return b"".join(parts)
 
 
 def _write(value: object, weights: dict[int, int], parts: list[bytes]) -> None:
-    if _weight(value, weights) <= _MOST:
+    if _weight(value, weights) <= _MAX_VALUES:
         parts.append(json_bytes(value))
     elif isinstance(value, dict):
-        before, items = b"{", list(value.items())
-        for some in _groups([_weight(each, weights) for each in value.values()]):
-            parts.append(before)
-            if some.stop - some.start == 1:
-                name, each = items[some.start]
+        separator, items = b"{", list(value.items())
+        for group in _groups([_weight(element, weights) for element in value.values()]):
+            parts.append(separator)
+            if group.stop - group.start == 1:
+                name, element = items[group.start]
                 parts.append(json_bytes(name) + b":")
-                _write(each, weights, parts)
+                _write(element, weights, parts)
             else:
-                parts.append(json_bytes(dict(items[some]))[1:-1])
-            before = b","
+                parts.append(json_bytes(dict(items[group]))[1:-1])
+            separator = b","
         parts.append(b"}")
     elif isinstance(value, str):
         parts.append(b'"')
-        long = _MOST * _CHARACTERS
+        long = _MAX_VALUES * _CHARACTERS
         pieces = (value[at : at + long] for at in range(0, len(value), long))
         parts += [json_bytes(piece)[1:-1] for piece in pieces]
         parts.append(b'"')
     else:
         assert isinstance(value, list)
-        before = b"["
-        for some in _groups([_weight(each, weights) for each in value]):
-            parts.append(before)
-            if some.stop - some.start == 1:
-                _write(value[some.start], weights, parts)
+        separator = b"["
+        for group in _groups([_weight(element, weights) for element in value]):
+            parts.append(separator)
+            if group.stop - group.start == 1:
+                _write(value[group.start], weights, parts)
             else:
-                parts.append(json_bytes(value[some])[1:-1])
-            before = b","
+                parts.append(json_bytes(value[group])[1:-1])
+            separator = b","
         parts.append(b"]")
 
 
 def _groups(weights: list[int]) -> Iterator[slice]:
-    """Neighbours that are encoded in one go, or one that is too long for it."""
+    """Groups of neighbours that are encoded at once; a longer value is a group of its own."""
     begin = weight = 0
-    for index, more in enumerate(weights):
-        if weight + more > _MOST and index > begin:
+    for index, next_weight in enumerate(weights):
+        if weight + next_weight > _MAX_VALUES and index > begin:
             yield slice(begin, index)
             begin, weight = index, 0
-        weight += more
+        weight += next_weight
     yield slice(begin, len(weights))
 
 
 def _weight(value: object, weights: dict[int, int]) -> int:
-    """About how many values there are. A long text counts as those that take as much time.
+    """The approximate number of values. A long text counts by its encoding time.
 
-    weights: of the lists and dicts that were weighed already, by their ids.
+    weights: the weights of lists and dicts by their ids.
     """
     if isinstance(value, str):
         return 1 + len(value) // _CHARACTERS
@@ -82,13 +82,13 @@ def _weight(value: object, weights: dict[int, int]) -> int:
             weight = 1 + len(value)
         else:
             weight = 1
-            for each in value.values() if isinstance(value, dict) else value:
-                weight += _weight(each, weights)
+            for element in value.values() if isinstance(value, dict) else value:
+                weight += _weight(element, weights)
         weights[id(value)] = weight
     return weight
 
 
 def _is_of_numbers(values: list[Any]) -> bool:
-    """Whether nothing in a list is longer than a number; a look at each would take long."""
-    parts = (values[at : at + _MOST] for at in range(0, len(values), _MOST))
+    """Whether a list has only numbers, booleans and nulls; fast for long lists."""
+    parts = (values[at : at + _MAX_VALUES] for at in range(0, len(values), _MAX_VALUES))
     return all({*map(type, part)} <= _NUMBERS for part in parts)

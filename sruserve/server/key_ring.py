@@ -1,7 +1,7 @@
-"""The operator's keys, under which everything is sealed that leaves the server and comes back.
+"""The operator's keys, under which states and records outside the server are sealed.
 
-For each sealed thing, key and nonce are derived by HKDF-SHA256 from a master key and a random salt.
-So the number of things under one master key is not bounded by a nonce's 96 bits.
+For each seal, key and nonce are derived by HKDF-SHA256 from a master key and a random salt.
+So the 96 bits of a nonce do not bound the number of seals under one master key.
 """
 
 import base64
@@ -17,14 +17,14 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 KEY_BYTES = 32
 ID_BYTES, SALT_BYTES, TAG_BYTES = 8, 16, 16
 _NONCE_BYTES = 12
-# What keys are derived for. The second one names tokens, and is that of all sealed things.
+# The purposes of derived keys. All seals use the second one, which is named after tokens.
 _FOR_ID, _FOR_SEAL = b"sruserve key id", b"sruserve state token"
 
 
 class Seal:
-    """AES-256-GCM under the one key and nonce of a sealed thing.
+    """AES-256-GCM under a key and nonce that are used once.
 
-    key_id, salt: name both; whoever opens it needs them.
+    key_id, salt: identify both; `KeyRing.find_seal` needs them.
     """
 
     __slots__ = ("_cipher", "_nonce", "key_id", "salt")
@@ -35,16 +35,16 @@ class Seal:
         self._cipher, self._nonce = AESGCM(material[:KEY_BYTES]), material[KEY_BYTES:]
 
     def encrypt(self, data: bytes, associated: bytes) -> bytes:
-        """The ciphertext and its tag; `associated` has to be the same when it is opened."""
+        """The ciphertext and its tag; `decrypt` needs the same `associated`."""
         return self._cipher.encrypt(self._nonce, data, associated)
 
     def decrypt(self, sealed: bytes, associated: bytes) -> bytes:
-        """What was encrypted; raises `cryptography.exceptions.InvalidTag`."""
+        """The plaintext; raises `cryptography.exceptions.InvalidTag`."""
         return self._cipher.decrypt(self._nonce, sealed, associated)
 
 
 class KeyRing:
-    """Seals under the first of its keys and opens what any of them has sealed: key rotation.
+    """Seals under its first key and opens seals of all of its keys, which allows key rotation.
 
     keys: 32 bytes each.
     """
@@ -57,20 +57,20 @@ class KeyRing:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Keys in base64 or hex with commas between them; raises `ValueError` that repeats none."""
+        """Keys in base64 or hex with commas between them; raises `ValueError` without any key."""
         return cls([_parse_key(part.strip()) for part in text.split(",")])
 
     @staticmethod
     def random_key() -> str:
-        """A key that nobody else has, as `parse` reads it."""
+        """A random key in the format of `parse`."""
         return base64.b64encode(os.urandom(KEY_BYTES)).decode()
 
     def new_seal(self) -> Seal:
-        """The seal of one new thing, under the current key."""
+        """A new seal under the current key."""
         return Seal(self._keys[self._current], self._current, os.urandom(SALT_BYTES))
 
     def find_seal(self, key_id: bytes, salt: bytes) -> Seal | None:
-        """The seal that a thing has; None: under a key that is not here."""
+        """The seal of a key and a salt; None: the ring does not have the key."""
         key = self._keys.get(key_id)
         return None if key is None else Seal(key, key_id, salt)
 

@@ -1,4 +1,4 @@
-"""From loading to draining: one process's life, and what it tells probes."""
+"""The lifecycle of a process, from loading its models to draining them, with its readiness."""
 
 import asyncio
 import gc
@@ -37,7 +37,7 @@ log = logging.getLogger("sruserve.server")
 
 
 class Answering:
-    """Counts the blocks that run."""
+    """Counts the requests that are being answered, each in a `with` block."""
 
     count = 0
 
@@ -51,8 +51,8 @@ class Answering:
 class Lifecycle:
     """Starts the models, and drains them before the process ends.
 
-    answering: `with` it: a request is being answered, for which a stop waits a little.
-    on_drain: called when no more work is to be taken.
+    answering: counts the requests that are being answered, for which a stop waits shortly.
+    on_drain: called when a drain begins.
     """
 
     def __init__(self, settings: Settings, clocks: Clocks = SYSTEM_CLOCKS) -> None:
@@ -65,16 +65,16 @@ class Lifecycle:
         self.on_drain: list[Callable[[], None]] = []
         self._settings = settings
         self._drain: asyncio.Task[None] | None = None
-        self._hurried = False
+        self._stopping_now = False
 
     @property
     def catalogue(self) -> Catalogue:
-        """What is served now."""
+        """The served models."""
         return self.repository.catalogue
 
     @property
     def alive(self) -> bool:
-        """Whether every engine works, or ends because it was told to."""
+        """Whether no engine has failed."""
         return all(served.engine.alive for served in self.catalogue.values())
 
     @property
@@ -116,55 +116,55 @@ class Lifecycle:
         await self.repository.unload(name)
 
     async def stop(self) -> None:
-        """End the engines; whatever still runs gets `Draining`."""
+        """Stop the engines; running requests end with `Draining`."""
         self.draining = True
         await self.repository.stop(0)
 
     def _own_process(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Settle in for as long as the process lives; drain before the server obeys a signal."""
-        # No garbage collection need walk over what has been loaded, ever again.
+        """Freeze the objects of a serving process, and drain before it obeys signals."""
+        # The garbage collector never needs to visit the loaded models again.
         gc.collect()
         gc.freeze()
-        gc.set_threshold(50_000, 50, 100)  # a request leaves no cycles; look for them rarely
+        gc.set_threshold(50_000, 50, 100)  # requests leave no cycles
         for number in (signal.SIGTERM, signal.SIGINT):
-            then = signal.getsignal(number)
-            if callable(then):
-                signal.signal(number, partial(self._on_signal, loop, then))
+            handler = signal.getsignal(number)
+            if callable(handler):
+                signal.signal(number, partial(self._on_signal, loop, handler))
         supervisor = multiprocessing.parent_process()
-        if supervisor is not None:  # a worker whose supervisor is gone would never be stopped
+        if supervisor is not None:  # nothing else would stop a worker whose supervisor has ended
             loop.add_reader(supervisor.sentinel, self._on_orphaned, loop, supervisor.sentinel)
 
     def _on_orphaned(self, loop: asyncio.AbstractEventLoop, sentinel: int) -> None:
         loop.remove_reader(sentinel)
-        log.error("the supervisor is gone: this worker stops too")
+        log.error("the supervisor has ended: this worker stops, too")
         signal.raise_signal(signal.SIGTERM)
 
     def _on_signal(
         self,
         loop: asyncio.AbstractEventLoop,
-        then: Callable[[int, FrameType | None], Any],
+        handler: Callable[[int, FrameType | None], Any],
         number: int,
         frame: FrameType | None,
     ) -> None:
         if not self.draining:
             self.draining = True
-            loop.call_soon_threadsafe(self._begin_drain, lambda: then(number, None))
+            loop.call_soon_threadsafe(self._begin_drain, lambda: handler(number, None))
             end_after(self._settings.drain_seconds + FORCE_SECONDS)
-        elif number == signal.SIGINT and not self._hurried:  # a second Ctrl-C does not wait
-            self._hurried = True
+        elif number == signal.SIGINT and not self._stopping_now:  # a second Ctrl-C stops the drain
+            self._stopping_now = True
             loop.call_soon_threadsafe(self.repository.stop_now)
         elif number == signal.SIGINT:
-            then(number, frame)
+            handler(number, frame)
 
-    def _begin_drain(self, then: Callable[[], Any]) -> None:
-        self._drain = asyncio.get_running_loop().create_task(self._drain_and(then))
+    def _begin_drain(self, stop: Callable[[], Any]) -> None:
+        self._drain = asyncio.get_running_loop().create_task(self._drain_then(stop))
 
-    async def _drain_and(self, then: Callable[[], Any]) -> None:
-        """Finish what runs, up to the operator's limit; new work is refused meanwhile."""
-        log.info("stopping; requests that still run: %d", self.active)
+    async def _drain_then(self, stop: Callable[[], Any]) -> None:
+        """Finish running requests within SRUSERVE_DRAIN_SECONDS, then call `stop`."""
+        log.info("stopping; running requests: %d", self.active)
         try:
-            for tell in self.on_drain:
-                tell()
+            for callback in self.on_drain:
+                callback()
             await self.repository.stop(self._settings.drain_seconds)
             deadline = time.monotonic() + LAST_WORDS_SECONDS
             while self.active and time.monotonic() < deadline:
@@ -172,4 +172,4 @@ class Lifecycle:
         except faults():
             log.exception("draining failed: stopping at once")
         finally:
-            then()
+            stop()

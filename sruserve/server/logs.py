@@ -5,13 +5,14 @@ from typing import Any
 
 
 class PathOnly(logging.Filter):
-    """Takes the query out of a line of the access log: clients put keys there."""
+    """Removes the query from a line of the access log, because it may contain keys."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Let every line through."""
+        """Pass every line."""
         if isinstance(record.args, tuple):
             record.args = tuple(
-                each.partition("?")[0] if isinstance(each, str) else each for each in record.args
+                argument.partition("?")[0] if isinstance(argument, str) else argument
+                for argument in record.args
             )
         return True
 
@@ -34,7 +35,7 @@ def log_config(level: str) -> dict[str, Any]:
         },
         "loggers": {
             "sruserve": {"handlers": ["stderr"], "level": level.upper(), "propagate": False},
-            # uvicorn tells of sockets and processes that our own lines already tell of
+            # our own lines already report uvicorn's sockets and processes
             "uvicorn.error": {"handlers": ["stderr"], "level": "WARNING", "propagate": False},
             "uvicorn.access": {
                 "handlers": ["stderr"],

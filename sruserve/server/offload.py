@@ -1,8 +1,8 @@
-"""Long work away from the event loop: a few threads, taken in a fair order, for those who wait.
+"""Run long work on a few threads, in a fair order, so that it does not block the event loop.
 
-Work that waits is dropped when its client leaves. Cheaper work goes sooner, and the work of one
-owner counts together, so that nobody's long work delays everybody's: each gets a place behind what
-was begun last, as far behind as it costs (self-clocked fair queueing, Golestani 1994).
+Waiting work is dropped when its client leaves. Cheaper work runs sooner, and the work of one owner
+counts together, so that one owner's long work does not delay the others: each work's place is that
+of the last begun work plus its cost (self-clocked fair queueing, Golestani 1994).
 """
 
 import asyncio
@@ -23,12 +23,12 @@ from sruserve.server.unheard import forget_error
 
 T = TypeVar("T")
 
-LONG_BYTES = 64 << 10  # to parse or pack more would hold up the event loop
-_IDLE_SECONDS = 60.0  # after which a thread ends
-# More threads would take the interpreter from the event loop in turns of 2 ms each.
+LONG_BYTES = 64 << 10  # parsing or packing more would block the event loop
+_IDLE_SECONDS = 60.0  # before an idle thread ends
+# More threads would delay the event loop: each may hold the interpreter for 2 ms.
 THREADS = max(2, min(4, len(os.sched_getaffinity(0))))
 
-owner: ContextVar[Hashable] = ContextVar("owner", default=None)  # None: each work is its own
+owner: ContextVar[Hashable] = ContextVar("owner", default=None)  # None: without an owner
 
 
 class Waiter(Protocol):
@@ -41,8 +41,8 @@ class Waiter(Protocol):
 class _Work:
     """Work in the queue, ordered by its place and then by its arrival.
 
-    done: its outcome. through: resolves when no thread has it any more, or ever will.
-    begun: a thread has it. dropped: nobody waits for it, and no thread begins it.
+    done: its outcome. through: resolves when no thread runs it or ever will.
+    begun: a thread runs it. dropped: its client has left, and no thread will run it.
     """
 
     place: int
@@ -55,14 +55,14 @@ class _Work:
     dropped: bool = field(default=False, compare=False)
 
     def run(self) -> None:
-        """Do it, on a thread."""
+        """Run it on a thread."""
         assert self.do is not None
         try:
             outcome: Callable[[], None] = partial(self.done.set_result, self.do())
-        except BaseException as error:  # a panic of a library is none of `Exception`
+        except BaseException as error:  # a library's panic is not an `Exception`
             outcome = partial(self.done.set_exception, error)
         self.do = None
-        with suppress(RuntimeError):  # the loop is closed, and nobody waits
+        with suppress(RuntimeError):  # the loop is closed
             self.loop.call_soon_threadsafe(self._end, outcome)
         del outcome  # it may hold an error, whose traceback holds this frame
 
@@ -73,28 +73,28 @@ class _Work:
 
 
 class Offload:
-    """Threads that do what waits for them, of any event loop; they end when they are idle.
+    """Threads that run queued work of any event loop, and end when they are idle.
 
-    waiting: how much work no thread has begun.
+    waiting: the amount of work that no thread has begun.
     """
 
     def __init__(self, threads: int) -> None:
-        self._most = threads
+        self._max_threads = threads
         self._threads = self._idle = 0
         self._changed = threading.Condition()
         self.waiting = 0
-        self._waiting: list[_Work] = []  # a heap, with work that was dropped: at most half of it
-        self._begun = 0  # the place of what was begun last
-        self._places: dict[Hashable, int] = {}  # the last place of each owner whose work waits
+        self._waiting: list[_Work] = []  # a heap, at most half of it dropped work
+        self._begun = 0  # the place of the last begun work
+        self._places: dict[Hashable, int] = {}  # the last place of each owner with waiting work
         self._numbers = count()
 
     async def run(
         self, do: Callable[[], T], cost: int, owner: Hashable = None, waiter: Waiter | None = None
     ) -> T:
-        """Do it on a thread. `cost`: about how many bytes it reads or makes.
+        """Run `do` on a thread. cost: the bytes that it reads or makes, about.
 
-        If nobody waits any more, it is dropped from the queue; if a thread has begun it, this
-        still returns only when the thread is through, so that what it holds can be counted.
+        If its client leaves, waiting work is dropped from the queue. If a thread has begun it, this
+        returns only after the thread has ended it, so that its memory can be counted.
         """
         work = self._put(do, cost, owner)
         try:
@@ -110,7 +110,7 @@ class Offload:
     def _put(self, do: Callable[[], Any], cost: int, owner: Hashable) -> _Work:
         loop = asyncio.get_running_loop()
         with self._changed:
-            if self.waiting >= self._idle and self._threads < self._most:
+            if self.waiting >= self._idle and self._threads < self._max_threads:
                 self._add_thread()
             place = cost + max(self._begun, self._places.get(owner, 0))
             if owner is not None:
@@ -124,8 +124,8 @@ class Offload:
         return work
 
     def _add_thread(self) -> None:
-        """Start a thread; raises `NoProcess` if there are none, and none can be started."""
-        # a daemon, because a process that is told to end at once must not wait for it
+        """Start a thread; raises `NoProcess` if there is none and none can be started."""
+        # a daemon, because a process that ends at once must not wait for it
         thread = threading.Thread(
             target=self._serve, name=f"offload {self._threads + 1}", daemon=True
         )
@@ -138,7 +138,7 @@ class Offload:
             self._threads += 1
 
     def _drop(self, work: _Work, done: Future[Any]) -> None:
-        """Take work that nobody waits for out of the queue."""
+        """Drop cancelled work from the queue."""
         if not done.cancelled():
             return
         with self._changed:
@@ -147,7 +147,7 @@ class Offload:
             work.dropped = True
             self.waiting -= 1
             if len(self._waiting) > 2 * self.waiting:
-                self._waiting = [each for each in self._waiting if not each.dropped]
+                self._waiting = [queued for queued in self._waiting if not queued.dropped]
                 heapify(self._waiting)
         work.do = None
         work.through.set_result(None)
@@ -155,15 +155,15 @@ class Offload:
     def _serve(self) -> None:
         while (work := self._next()) is not None:
             work.run()
-            del work  # it holds what it resulted in
+            del work  # it refers to its result
 
     def _next(self) -> _Work | None:
-        """What a thread does next; None: it ends."""
+        """The next work for a thread; None: the thread ends."""
         with self._changed:
             self._idle += 1
-            found = self._changed.wait_for(lambda: self.waiting, _IDLE_SECONDS)
+            has_work = self._changed.wait_for(lambda: self.waiting, _IDLE_SECONDS)
             self._idle -= 1
-            if not found:
+            if not has_work:
                 self._threads -= 1
                 return None
             while (work := heappop(self._waiting)).dropped:
@@ -177,7 +177,7 @@ class Offload:
 
 
 async def _end_of(through: Future[None]) -> None:
-    """Wait for it, however often that is cancelled."""
+    """Wait for a future even if the wait is cancelled, and raise the cancellation then."""
     cancelled = None
     while not through.done():
         try:
@@ -194,27 +194,28 @@ POOL = Offload(THREADS)
 async def offload(
     long: bool,
     work: Callable[..., T],
-    *given: Any,
+    *arguments: Any,
     cost: int = LONG_BYTES,
     caller: Waiter | None = None,
     pool: Offload = POOL,
 ) -> T:
-    """Do `work` here if it is short, on another thread if it would hold up the event loop.
+    """Run `work` here if it is short, and on another thread if it would block the event loop.
 
-    cost: about how many bytes it reads or makes. caller: who may leave before it is begun.
+    cost: the bytes that it reads or makes, about. caller: the request, whose client may leave
+        before the work begins.
     """
     if not long:
-        return work(*given)
-    return await pool.run(partial(work, *given), cost, owner.get(), caller)
+        return work(*arguments)
+    return await pool.run(partial(work, *arguments), cost, owner.get(), caller)
 
 
 async def run_in_thread(name: str, work: Callable[[], T]) -> T:
-    """Do what takes minutes, such as loading a model, on a thread of its own, or `NoProcess`."""
+    """Run very long work, such as loading a model, on its own thread; raises `NoProcess`."""
     loop = asyncio.get_running_loop()
     done: Future[T] = loop.create_future()
 
-    def tell(outcome: Callable[[], None]) -> None:
-        if not done.done():  # somebody still waits
+    def deliver(outcome: Callable[[], None]) -> None:
+        if not done.done():  # its caller still waits
             outcome()
 
     def run() -> None:
@@ -223,10 +224,10 @@ async def run_in_thread(name: str, work: Callable[[], T]) -> T:
         except faults() as error:
             outcome = partial(done.set_exception, error)
         with suppress(RuntimeError):  # the loop is closed: a second signal did not wait
-            loop.call_soon_threadsafe(tell, outcome)
+            loop.call_soon_threadsafe(deliver, outcome)
         del outcome  # it may hold an error, whose traceback holds this frame
 
-    # a daemon, because a process that is told to end at once must not wait for it
+    # a daemon, because a process that ends at once must not wait for it
     thread = threading.Thread(target=run, name=name, daemon=True)
     try:
         thread.start()

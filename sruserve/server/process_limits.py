@@ -1,4 +1,4 @@
-"""How many processes and threads this process and its like may start, as the system bounds them."""
+"""The system's limit on the processes and threads that this process may start."""
 
 import resource
 from collections.abc import Iterator
@@ -8,14 +8,14 @@ _PROC, _CGROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
 
 def process_limit() -> int | None:
-    """The least limit of the user and of the container or service; None: there is none."""
+    """The lowest limit of the user, the container or the service; None: there is none."""
     soft = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     limits = [*_of_cgroups(), *([] if soft == resource.RLIM_INFINITY else [soft])]
     return min(limits, default=None)
 
 
 def _of_cgroups() -> Iterator[int]:
-    """The limits of the control groups of both versions that this process is in."""
+    """The limits of this process's control groups, of versions 1 and 2."""
     try:
         lines = _PROC.read_text().splitlines()
     except OSError:
@@ -26,12 +26,12 @@ def _of_cgroups() -> Iterator[int]:
             continue
         root = _CGROUPS / controllers
         folder = root / path.strip("/")
-        for each in (folder, *folder.parents):  # in a container, they may begin at its own root
+        for group in (folder, *folder.parents):  # in a container, they may begin at its own root
             try:
-                limit = (each / "pids.max").read_text().strip()
+                limit = (group / "pids.max").read_text().strip()
             except OSError:
                 limit = "max"
             if limit.isdigit():
                 yield int(limit)
-            if each == root:
+            if group == root:
                 break

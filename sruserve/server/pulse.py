@@ -1,4 +1,4 @@
-"""A process's signs of life, and its end when it can serve no more."""
+"""A process's signs of life, and its end when it can no longer serve."""
 
 import asyncio
 import logging
@@ -15,16 +15,16 @@ from sruserve.server.supervision import LOOK_SECONDS, Silence
 
 log = logging.getLogger("sruserve.server")
 
-_STEP_PATIENCE = 10  # a step of a large model on a slow CPU takes long, and the loop goes on
+_STEP_PATIENCE = 10  # a step of a large model on a slow CPU takes long
 
 
 class Watched(Protocol):
-    """An engine or the gRPC server, as far as it is watched.
+    """A watched component: an engine or the gRPC server.
 
-    what: of the two it is.
-    alive: it works, or was told to end.
-    busy: it has something to do.
-    turns: grows as it does it.
+    what: its name in the log.
+    alive: it works, or is being stopped.
+    busy: it has work.
+    turns: grows with its work.
     """
 
     @property
@@ -40,11 +40,11 @@ class Watched(Protocol):
 class Pulse:
     """Beats once a second from the event loop, and ends the process if what it watches stays dead.
 
-    patience_seconds: for what has ended; ten times that for an engine that is busy and finishes no
-        step.
-    beat: tells somebody outside the event loop that it runs.
-    end: makes the process finish what it can, and end.
-    failed: whether that was done.
+    patience_seconds: for a component that has ended; ten times as long for a busy engine that
+        finishes no step.
+    beat: reports outside the event loop that it runs.
+    end: makes the process drain and end.
+    failed: whether `end` was called.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Pulse:
         self._silences: WeakKeyDictionary[Watched, tuple[Silence, int]] = WeakKeyDictionary()
 
     def start(self, watched: Callable[[], Iterable[Watched]]) -> None:
-        """Beat for as long as the running event loop does."""
+        """Beat while the event loop runs."""
         self._task = asyncio.get_running_loop().create_task(self._run(watched))
 
     async def _run(self, watched: Callable[[], Iterable[Watched]]) -> None:
@@ -70,31 +70,33 @@ class Pulse:
             await asyncio.sleep(LOOK_SECONDS)
 
     def look(self, watched: Iterable[Watched], now: float) -> None:
-        """See whether all of them work; end the process if one has not for too long."""
-        for each in watched:
-            silence, turns = self._silences.get(each) or (Silence(now), -1)
-            if each.alive and (not each.busy or each.turns != turns):
+        """Check that all components work; end the process if one has failed for too long."""
+        for component in watched:
+            silence, turns = self._silences.get(component) or (Silence(now), -1)
+            if component.alive and (not component.busy or component.turns != turns):
                 silence.heard()
-            self._silences[each] = silence, each.turns
-            patience = self._patience_seconds * (_STEP_PATIENCE if each.alive else 1)
+            self._silences[component] = silence, component.turns
+            patience = self._patience_seconds * (_STEP_PATIENCE if component.alive else 1)
             if silence.look(now) > patience and not self.failed:
                 self.failed = True
-                fault = "finishes no step" if each.alive else "has ended"
-                log.critical("%s %s: ending, to be started again", each.what, fault)
+                fault = "finishes no step" if component.alive else "has ended"
+                log.critical(
+                    "%s %s: ending the process, so that it is started again", component.what, fault
+                )
                 self._end()
 
 
 class Watchdog:
-    """Ends a process whose event loop gives no sign of life. Where workers are, they have a
-    supervisor for that."""
+    """Ends a process whose event loop gives no sign of life. Several workers have a supervisor
+    instead."""
 
     def __init__(self, patience_seconds: float) -> None:
         self._patience_seconds = patience_seconds
         self._silence: Silence
-        self._watches = self._told = False
+        self._watches = self._logged = False
 
     def beat(self) -> None:
-        """The event loop runs. It is watched from its first beat on, or when a thread is there."""
+        """Report that the event loop runs. The first beat starts the watching thread."""
         if not self._watches:
             self._silence = Silence(time.monotonic())
             self._start()
@@ -105,9 +107,9 @@ class Watchdog:
         try:
             thread.start()
         except RuntimeError:
-            if not self._told:
+            if not self._logged:
                 log.error("no thread can be started to watch the event loop; trying again")
-            self._told = True
+            self._logged = True
         else:
             self._watches = True
 

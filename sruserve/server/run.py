@@ -40,15 +40,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sruserve.server")
 
-# The event loop gives the interpreter away at each system call, and by default gets it back from a
-# thread that computes after 5 ms only: an answer takes a dozen calls.
+# The event loop releases the interpreter at each system call, about a dozen for each reply. By
+# default, a computing thread gives it back only after 5 ms.
 _SWITCH_SECONDS = 0.002
 
 
 def serve(settings: Settings) -> int:
     """Serve until SIGTERM or Ctrl-C, and return the process's exit code."""
     dictConfig(log_config(settings.log_level))
-    # OpenMP's threads wait by spinning; on cores that HTTP needs too, a step would wait for them.
+    # OpenMP's threads spin while they wait, which would delay HTTP and steps on the same cores.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
         dtypes_by_model(settings, [path.name for path in find_models(settings)])
@@ -56,7 +56,7 @@ def serve(settings: Settings) -> int:
         return _fail(str(error), MISUSED)
     try:
         listener = _bind(settings.host, settings.port)
-    except (socket.gaierror, ValueError, TypeError):  # no name, or one that no encoding has
+    except (socket.gaierror, ValueError, TypeError):  # an unknown or invalid name
         return _fail(f"SRUSERVE_HOST={settings.host!r} is not an address or known name", MISUSED)
     except OSError as error:
         return _fail(
@@ -65,7 +65,7 @@ def serve(settings: Settings) -> int:
             FAILED,
         )
     host, port = listener.getsockname()[:2]
-    settings = settings.model_copy(update={"host": host})  # gRPC reads names in ways of its own
+    settings = settings.model_copy(update={"host": host})  # gRPC resolves names differently
     grpc_holder = None
     try:
         if settings.grpc_port is not None and wants_grpc(settings):
@@ -81,10 +81,10 @@ def serve(settings: Settings) -> int:
             FAILED,
         )
     if settings.grpc_port is not None and grpc_holder is None:
-        log.info("gRPC is not served: pip install 'sruserve[grpc]' brings what it needs")
+        log.info("gRPC is not served: to serve it, pip install 'sruserve[grpc]'")
     if settings.state_keys is None:
-        log.info("SRUSERVE_STATE_KEYS is not set: returned states end with this server")
-        # made here, not in the workers: all of them must have the same
+        log.info("SRUSERVE_STATE_KEYS is not set: state tokens are valid until this server stops")
+        # made before the workers start, which must have the same keys
         settings = settings.model_copy(update={"state_keys": state_keys(settings)})
     log.info("starting on http://%s:%d", f"[{host}]" if ":" in host else host, port)
     with listener, grpc_holder or nullcontext():
@@ -94,7 +94,7 @@ def serve(settings: Settings) -> int:
 
 
 def uvicorn_config(settings: Settings, pulse: Pulse) -> uvicorn.Config:
-    """How uvicorn serves us. The application is made, and torch imported, where it runs."""
+    """uvicorn's configuration. The serving process makes the application and imports torch."""
     return uvicorn.Config(
         partial(_create_app, settings, pulse),
         factory=True,
@@ -110,12 +110,12 @@ def uvicorn_config(settings: Settings, pulse: Pulse) -> uvicorn.Config:
 
 
 def connections(settings: Settings) -> dict[str, Any]:
-    """How uvicorn speaks with clients."""
+    """uvicorn's options of connections."""
     return {
         "http": HttpProtocol,
         "ws": WebSocketProtocol,
         "ws_max_size": settings.max_body_bytes,
-        "ws_per_message_deflate": False,  # a short message may be one of many megabytes
+        "ws_per_message_deflate": False,  # a short message may decompress to many megabytes
         "timeout_keep_alive": settings.keep_alive_seconds,
     }
 
@@ -127,7 +127,7 @@ def _create_app(settings: Settings, pulse: Pulse) -> "Application":
 
 
 def _run_one(settings: Settings, listener: socket.socket, beat: Callable[[], None]) -> int:
-    """Serve in this process, and call `beat` for as long as its event loop runs."""
+    """Serve in this process, and call `beat` while its event loop runs."""
     if heeded(signal.SIGHUP):
         signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
     with leaving_at_once():
@@ -136,7 +136,7 @@ def _run_one(settings: Settings, listener: socket.socket, beat: Callable[[], Non
     server = uvicorn.Server(uvicorn_config(settings, pulse))
 
     def stop(*_: object) -> None:
-        # uvicorn raises the signal again after it has stopped: then it has been obeyed already
+        # uvicorn raises the signal again after it has stopped, which needs no action
         if not server.started:
             leave()
 
@@ -146,7 +146,7 @@ def _run_one(settings: Settings, listener: socket.socket, beat: Callable[[], Non
         server.run(sockets=[listener])
     except KeyboardInterrupt:
         return STOPPED
-    except SystemExit:  # the lifespan failed, and its one line has been logged
+    except SystemExit:  # the lifespan failed, which is logged
         return FAILED
     return STOPPED if server.started and not pulse.failed else FAILED
 
@@ -155,7 +155,9 @@ def _run_workers(settings: Settings, listener: socket.socket) -> int:
     try:
         folder = MetricFolder.make()
     except OSError as error:
-        return _fail(f"no folder for metrics: {error}; TMPDIR may name another", FAILED)
+        return _fail(
+            f"cannot make a folder for metrics: {error}; set TMPDIR to another folder", FAILED
+        )
     os.environ[VARIABLE] = str(folder.path)
     supervisor = Supervisor(
         partial(_work, settings, listener),
@@ -171,14 +173,14 @@ def _run_workers(settings: Settings, listener: socket.socket) -> int:
 
 
 def _work(settings: Settings, listener: socket.socket, beat: Callable[[], None]) -> int:
-    """What each worker does."""
+    """Run a worker process."""
     dictConfig(log_config(settings.log_level))
     keep_files_whole()
     folder = None
     try:
         folder = MetricFolder(Path(os.environ[VARIABLE]))
     except OSError as error:
-        log.error("the folder of the workers' metrics is gone: %s; restart the server", error)
+        log.error("the folder of the workers' metrics was removed: %s; restart the server", error)
     try:
         return _run_one(settings, listener, beat)
     finally:
@@ -187,7 +189,7 @@ def _work(settings: Settings, listener: socket.socket, beat: Callable[[], None])
 
 
 def _bind(host: str, port: int) -> socket.socket:
-    """A bound socket that does not listen yet: before the models are loaded nobody is let in."""
+    """A bound socket. It does not listen until the models are loaded, so no client can connect."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

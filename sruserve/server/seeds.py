@@ -1,7 +1,7 @@
-"""The system's random numbers, fetched many at a time: seeds of samplers, and bytes of names.
+"""Random seeds of samplers and random bytes of ids, fetched from the system in blocks.
 
-Each call of the system gives the interpreter to another thread, which costs a small request more
-than all its checks. Threads that fetch at once replace what the others have fetched.
+Each system call gives the interpreter to another thread, which costs a small request more than all
+its checks. Threads that fetch at the same time replace each other's blocks.
 """
 
 from os import register_at_fork, urandom
@@ -9,28 +9,28 @@ from struct import iter_unpack
 
 _BYTES = 4096
 
-_ready: list[int] = []
-_ready_bytes: list[bytes] = []
+_seeds: list[int] = []
+_byte_strings: list[bytes] = []
 
 
 def new_seed() -> int:
-    """A seed that nobody can guess, 0 to 2^63 - 1; any thread."""
+    """A random seed from 0 to 2^63 - 1; thread-safe."""
     while True:
         try:
-            return _ready.pop()
+            return _seeds.pop()
         except IndexError:
-            _ready[:] = [number >> 1 for (number,) in iter_unpack("<Q", urandom(_BYTES))]
+            _seeds[:] = [number >> 1 for (number,) in iter_unpack("<Q", urandom(_BYTES))]
 
 
 def random_bytes() -> bytes:
-    """16 bytes that nobody can guess; any thread."""
+    """16 random bytes; thread-safe."""
     while True:
         try:
-            return _ready_bytes.pop()
+            return _byte_strings.pop()
         except IndexError:
-            _ready_bytes[:] = [part for (part,) in iter_unpack("16s", urandom(_BYTES))]
+            _byte_strings[:] = [part for (part,) in iter_unpack("16s", urandom(_BYTES))]
 
 
-# else a process and its fork would give out the same
-register_at_fork(after_in_child=_ready.clear)
-register_at_fork(after_in_child=_ready_bytes.clear)
+# else a process and its fork would use the same numbers
+register_at_fork(after_in_child=_seeds.clear)
+register_at_fork(after_in_child=_byte_strings.clear)

@@ -1,4 +1,4 @@
-"""What `sruserve settings` and docs/settings.md say of every setting."""
+"""The table of settings for `sruserve settings` and docs/settings.md."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from sruserve.server.settings import Settings, variable_name
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One setting in words; an empty default is an unset one."""
+    """One setting in words; an empty default means unset."""
 
     variable: str
     default: str
@@ -27,7 +27,7 @@ def setting_rows() -> Iterator[Row]:
 
 
 def _allowed(field: FieldInfo) -> str:
-    """The values that a setting may have, where its type alone does not tell."""
+    """The allowed values of a setting, if its type does not determine them."""
     if field.annotation is bool:
         return "true, false"
     words = [word for word in get_args(field.annotation) if isinstance(word, str)]

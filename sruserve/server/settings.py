@@ -1,4 +1,4 @@
-"""What an operator may set: `max_batch_tokens` is `SRUSERVE_MAX_BATCH_TOKENS`, and so on."""
+"""The settings of the server: `max_batch_tokens` is `SRUSERVE_MAX_BATCH_TOKENS`, and so on."""
 
 import difflib
 import os
@@ -25,7 +25,7 @@ from sruserve.server.key_ring import KeyRing
 
 PREFIX = "SRUSERVE_"
 _TEN_YEARS = 10 * 366 * 24 * 3600
-_C_INT = 2**31 - 1  # gRPC's core has no greater limits; its times are milliseconds
+_C_INT = 2**31 - 1  # the largest limit of gRPC's core, which counts milliseconds
 _DEVICES = re.compile(r"auto|cpu|cuda(:\d{1,3})?", re.ASCII)
 
 
@@ -33,7 +33,7 @@ _FORMER_NAMES = {"max_token_bytes": "max_state_token_bytes"}
 
 
 class SettingsError(ValueError):
-    """A setting that cannot be; the message names the variable and says what to change."""
+    """An invalid setting; the message names the variable and the change to make."""
 
 
 class Settings(BaseSettings):
@@ -277,8 +277,8 @@ class Settings(BaseSettings):
         if value > 1 and info.data.get("model_control"):
             variable = variable_name("model_control")
             raise ValueError(
-                f"cannot be with {variable}=true, since a request to load or unload a model "
-                f"reaches one of the workers only; set it to 1, or {variable} to false"
+                f"conflicts with {variable}=true, since a request to load or unload a model "
+                f"reaches only one of the workers; set it to 1, or {variable} to false"
             )
         return value
 
@@ -312,13 +312,13 @@ class Settings(BaseSettings):
             raise ValueError("should begin with redis:// or rediss://")
         if find_spec("redis") is None:
             raise ValueError("needs the extra 'redis': pip install 'sruserve[redis]'")
-        from sruserve.server.redis_pool import redis_pool  # the extra `redis` is there
+        from sruserve.server.redis_pool import redis_pool  # needs the extra `redis`
 
         redis_pool(value.get_secret_value())
         if "state_keys" in info.data and info.data["state_keys"] is None:
             raise ValueError(
-                f"needs {variable_name('state_keys')}: what it holds is encrypted under keys that "
-                "every replica has, and that outlive a restart"
+                f"needs {variable_name('state_keys')}: its records are encrypted under keys that "
+                "must be the same on every replica and after a restart"
             )
         return value
 
@@ -332,8 +332,8 @@ class Settings(BaseSettings):
     @field_validator("dtype", mode="before")
     @classmethod
     def _dtypes_are_dtypes(cls, value: Any) -> Any:
-        given = value.values() if isinstance(value, dict) else [value]
-        if value is not None and not all(dtype in get_args(DType) for dtype in given):
+        dtypes = value.values() if isinstance(value, dict) else [value]
+        if value is not None and not all(dtype in get_args(DType) for dtype in dtypes):
             raise ValueError(
                 f"should be {' or '.join(get_args(DType))}, or a JSON object of these by model name"
             )
@@ -342,19 +342,19 @@ class Settings(BaseSettings):
     @field_validator("threads")
     @classmethod
     def _cores_can_run_them(cls, value: int) -> int:
-        most = 4 * (os.cpu_count() or 1)
-        if value > most:
-            raise ValueError(f"should be at most {most}, four for each core")
+        limit = 4 * (os.cpu_count() or 1)
+        if value > limit:
+            raise ValueError(f"should be at most {limit}, four for each core")
         return value
 
 
 def dtypes_by_model(settings: Settings, models: Iterable[str]) -> dict[str, DType | None]:
-    """The compute dtype of each of `models`; None is the one in its config.json.
+    """The compute dtype of each of `models`; None: the one in its config.json.
 
     Raises `SettingsError` if SRUSERVE_DTYPE names a model that is not among them.
     """
-    names, asked = list(models), settings.dtype
-    unknown = [name for name in asked if name not in names] if isinstance(asked, dict) else []
+    names, dtypes = list(models), settings.dtype
+    unknown = [name for name in dtypes if name not in names] if isinstance(dtypes, dict) else []
     if unknown:
         raise SettingsError(
             f"{variable_name('dtype')} names {', '.join(unknown)}; served are {', '.join(names)}"
@@ -363,9 +363,9 @@ def dtypes_by_model(settings: Settings, models: Iterable[str]) -> dict[str, DTyp
 
 
 def dtype_of(settings: Settings, model: str) -> DType | None:
-    """What a model is to compute in; None is what its config.json says."""
-    asked = settings.dtype
-    return asked.get(model) if isinstance(asked, dict) else asked
+    """The compute dtype of a model; None: the one in its config.json."""
+    dtypes = settings.dtype
+    return dtypes.get(model) if isinstance(dtypes, dict) else dtypes
 
 
 def api_keys(settings: Settings) -> list[KeyEntry]:
@@ -378,34 +378,34 @@ def api_keys(settings: Settings) -> list[KeyEntry]:
 
 
 def state_keys(settings: Settings) -> SecretStr:
-    """The operator's keys, or else a random one, which nobody else has."""
+    """The configured state keys, or a random one."""
     return settings.state_keys or SecretStr(KeyRing.random_key())
 
 
 def key_ring(settings: Settings) -> KeyRing:
-    """What states and the store's records are sealed under."""
+    """The keys that seal states and the records of the store."""
     return KeyRing.parse(state_keys(settings).get_secret_value())
 
 
-def load_settings(**given: Any) -> Settings:
-    """Settings from the environment; `given` wins. Raises `SettingsError` for what is wrong."""
+def load_settings(**values: Any) -> Settings:
+    """Settings from the environment and from `values`, which win; raises `SettingsError`."""
     for variable in sorted(os.environ):
         name = variable.removeprefix(PREFIX).lower()
         if variable.startswith(PREFIX) and name in _FORMER_NAMES:
-            _take_former(variable, _FORMER_NAMES[name], given)
+            _take_former(variable, _FORMER_NAMES[name], values)
             continue
         if variable.startswith(PREFIX) and name not in Settings.model_fields:
             close = difflib.get_close_matches(name, Settings.model_fields, n=1)
             hint = f"; did you mean {variable_name(close[0])}?" if close else ""
             raise SettingsError(f"{variable} is not a setting of sruserve{hint}")
     try:
-        return Settings(**given)
+        return Settings(**values)
     except ValidationError as error:
         raise SettingsError("; ".join(_explain(problem) for problem in error.errors())) from None
     except RecursionError:
         lists = [name for name in map(variable_name, Settings.model_fields) if _is_json(name)]
         raise SettingsError(f"{' or '.join(lists)}: should be JSON of few levels") from None
-    except ValueError as error:  # a value of the environment that is not the JSON it must be
+    except ValueError as error:  # a variable that is not valid JSON
         named = next((name for name in Settings.model_fields if f'"{name}"' in str(error)), "")
         if not named:
             raise SettingsError(str(error)) from None
@@ -413,12 +413,12 @@ def load_settings(**given: Any) -> Settings:
         raise SettingsError(f"{variable}={os.environ.get(variable)}: should be JSON") from None
 
 
-def _take_former(variable: str, field: str, given: dict[str, Any]) -> None:
-    """Give a setting the value that the environment has under its former name."""
+def _take_former(variable: str, field: str, values: dict[str, Any]) -> None:
+    """Set a setting from the variable of its former name."""
     if os.environ.get(variable_name(field)):
         raise SettingsError(f"{variable} is the former name of {variable_name(field)}: unset it")
     if os.environ[variable]:
-        given.setdefault(field, os.environ[variable])
+        values.setdefault(field, os.environ[variable])
 
 
 def _is_json(variable: str) -> bool:

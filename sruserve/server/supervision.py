@@ -1,4 +1,4 @@
-"""When a worker is started, replaced or killed, and when to give up: no processes, no clock."""
+"""Decide when to start, replace or kill a worker, and when to give up: no processes, no clock."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ LOOK_SECONDS = 1.0  # between two looks, and between two beats of a worker
 
 
 class Do(Enum):
-    """What a worker's place needs now."""
+    """The action that a worker's place needs."""
 
     NOTHING = 0
     START = 1
@@ -17,28 +17,28 @@ class Do(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long to wait for what.
+    """The time limits of supervision.
 
-    beat_seconds: for a sign of life of a worker that has loaded its models.
-    load_seconds: for the first one; on a GPU the kernels may have to be compiled before.
-    long_life_seconds: a worker that lived for as long is replaced at once.
-    most_wait_seconds: the longest wait before a worker is started again.
-    deaths, within_seconds: so many short lives per worker, within that time, are too many.
+    beat_seconds: between two signs of life of a worker that has loaded its models.
+    load_seconds: until the first one; on a GPU, kernels may have to be compiled before.
+    long_life_seconds: a worker that has lived this long is replaced at once.
+    max_wait_seconds: the longest wait before a worker is started again.
+    deaths, within_seconds: give up after this number of short lives for each worker in this time.
     """
 
     beat_seconds: float = 60.0
     load_seconds: float = 1800.0
     long_life_seconds: float = 60.0
-    most_wait_seconds: float = 60.0
+    max_wait_seconds: float = 60.0
     deaths: int = 5
     within_seconds: float = 600.0
 
 
 class Silence:
-    """How long nothing was heard, as far as the listener was awake to hear it.
+    """The time since the last sign of life, while the listener was awake.
 
-    A listener that was stopped, or had no turn on a busy machine, does not know who would have
-    spoken: one look adds at most two times the usual time between looks.
+    A listener that was stopped, or delayed on a busy machine, may have missed signs of life. So one
+    look adds at most twice the usual time between looks.
     """
 
     def __init__(self, now: float) -> None:
@@ -46,11 +46,11 @@ class Silence:
         self._looked = now
 
     def heard(self) -> None:
-        """There was a sign of life."""
+        """Record a sign of life."""
         self.seconds = 0.0
 
     def look(self, now: float) -> float:
-        """The silence up to now, in seconds."""
+        """The silence until now, in seconds."""
         self.seconds += min(now - self._looked, 2 * LOOK_SECONDS)
         self._looked = now
         return self.seconds
@@ -58,7 +58,7 @@ class Silence:
 
 @dataclass(slots=True)
 class _Place:
-    """The worker in one place: there since `born`, or to be started at `due`."""
+    """A worker's place: its worker runs since `born`, or is started at `due`."""
 
     due: float
     silence: Silence
@@ -69,7 +69,7 @@ class _Place:
 
 
 class Supervision:
-    """Decides for all places of workers. Every method is told the time, in seconds."""
+    """Decides for all places of workers. Times are in seconds of any clock."""
 
     def __init__(self, workers: int, patience: Patience, now: float) -> None:
         self._patience = patience
@@ -78,45 +78,45 @@ class Supervision:
         self._proven = False
 
     def started(self, place: int, now: float) -> None:
-        """A worker was started in a place."""
-        at = self._places[place]
-        at.running, at.beating = True, False
-        at.born, at.silence = now, Silence(now)
+        """Record that a worker was started in a place."""
+        state = self._places[place]
+        state.running, state.beating = True, False
+        state.born, state.silence = now, Silence(now)
 
     def beat(self, place: int) -> None:
-        """A worker gave a sign of life. With its first one it is ready."""
-        at = self._places[place]
-        at.beating = self._proven = True
-        at.silence.heard()
+        """Record a sign of life; a worker is ready with its first one."""
+        state = self._places[place]
+        state.beating = self._proven = True
+        state.silence.heard()
 
     def ended(self, place: int, now: float) -> float:
-        """A worker has ended; returns in how many seconds the next one is started."""
-        at = self._places[place]
-        at.running = at.beating = False
+        """Record that a worker has ended; returns the seconds until the next one is started."""
+        state = self._places[place]
+        state.running = state.beating = False
         wait = 0.0
-        if now - at.born >= self._patience.long_life_seconds:
-            at.next_wait = 1.0
+        if now - state.born >= self._patience.long_life_seconds:
+            state.next_wait = 1.0
         else:
-            wait = at.next_wait
-            at.next_wait = min(2 * wait, self._patience.most_wait_seconds)
+            wait = state.next_wait
+            state.next_wait = min(2 * wait, self._patience.max_wait_seconds)
             self._deaths.append(now)
-        at.due = now + wait
+        state.due = now + wait
         return wait
 
     def look(self, place: int, now: float) -> Do:
-        """What a place needs now: a worker, its worker's end, or nothing."""
-        at = self._places[place]
-        if not at.running:
-            return Do.START if now >= at.due else Do.NOTHING
-        patience = self._patience.beat_seconds if at.beating else self._patience.load_seconds
-        return Do.KILL if at.silence.look(now) > patience else Do.NOTHING
+        """The action that a place needs now."""
+        state = self._places[place]
+        if not state.running:
+            return Do.START if now >= state.due else Do.NOTHING
+        patience = self._patience.beat_seconds if state.beating else self._patience.load_seconds
+        return Do.KILL if state.silence.look(now) > patience else Do.NOTHING
 
     def hopeless(self, now: float) -> str | None:
-        """Why no worker should be started any more; None: go on."""
+        """The reason to give up; None: continue."""
         while self._deaths and self._deaths[0] < now - self._patience.within_seconds:
             self._deaths.popleft()
-        most = self._patience.deaths * len(self._places)
-        if len(self._deaths) < most:
+        limit = self._patience.deaths * len(self._places)
+        if len(self._deaths) < limit:
             return None
         return (
             f"{len(self._deaths)} workers ended soon after their start within "
@@ -125,5 +125,5 @@ class Supervision:
 
     @property
     def proven(self) -> bool:
-        """Whether any worker was ever ready: then a failure to start may pass."""
+        """Whether any worker was ever ready, so that a later failure to start may be temporary."""
         return self._proven

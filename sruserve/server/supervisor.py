@@ -1,4 +1,4 @@
-"""Keeps worker processes running until it is told to stop, or until there is no hope."""
+"""Keep worker processes running until a signal arrives, or until supervision gives up."""
 
 import logging
 import multiprocessing
@@ -19,13 +19,13 @@ log = logging.getLogger("sruserve.server")
 _spawn = multiprocessing.get_context("spawn")
 _STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
-_PIPE_BYTES = 64 << 10  # as many as wait at most, so that one read takes all
+_PIPE_BYTES = 64 << 10  # the capacity of a pipe, so that one read takes all
 
 Work = Callable[[Callable[[], None]], int]
 
 
 class Worker:
-    """One process, and the pipe through which it gives signs of life."""
+    """A worker process, and the pipe of its signs of life."""
 
     def __init__(self, work: Work) -> None:
         self._beats, theirs = _spawn.Pipe(duplex=False)
@@ -44,7 +44,7 @@ class Worker:
 
     @property
     def exit_code(self) -> int | None:
-        """Its exit code, or the negative number of the signal that ended it; None: it lives."""
+        """Its exit code, or the negative number of the signal that ended it; None: it runs."""
         return self._process.exitcode
 
     def has_beaten(self) -> bool:
@@ -55,16 +55,16 @@ class Worker:
             return False
 
     def send(self, number: int) -> None:
-        """Send it a signal, if it lives."""
+        """Send it a signal if it runs."""
         if self._process.is_alive():
             os.kill(self.pid, number)
 
     def join(self, seconds: float) -> None:
-        """Wait for its end, but not for longer."""
+        """Wait for its end, at most `seconds`."""
         self._process.join(seconds)
 
     def close(self) -> None:
-        """Forget a worker that has ended."""
+        """Release the resources of a worker that has ended."""
         self._process.join()
         self._process.close()
         self._beats.close()
@@ -74,7 +74,7 @@ class Supervisor:
     """Runs `work` in several processes.
 
     work: called in each process with a function that gives a sign of life; returns an exit code.
-    drain_seconds: how long workers may take to end after a signal.
+    drain_seconds: the time limit of workers after a signal.
     """
 
     def __init__(
@@ -105,18 +105,18 @@ class Supervisor:
             return self._stop(woken)
 
     def _look(self) -> str | None:
-        """Look at each worker once; returns why to stop, if there is a reason."""
+        """Check each worker once; returns a reason to stop, or None."""
         for place, worker in enumerate(self._workers):
             if worker is not None and worker.has_beaten():
                 self._policy.beat(place)
             if worker is not None and worker.exit_code is not None:
                 code = self._bury(place, worker)
                 if code == FAILED and not self._policy.proven:
-                    return "a worker could not start"  # and said why; it would be so again
+                    return "a worker could not start"  # its log says why; a retry would fail, too
                 wait = self._policy.ended(place, self._clock())
-                again = f"in {wait:.0f} s" if wait else "now"
+                delay = f"in {wait:.0f} s" if wait else "now"
                 log.error(
-                    "worker %s ended with exit code %s: replacing it %s", worker.pid, code, again
+                    "worker %s ended with exit code %s: replacing it %s", worker.pid, code, delay
                 )
         now = self._clock()
         if (reason := self._policy.hopeless(now)) is not None:
@@ -135,9 +135,9 @@ class Supervisor:
         self._policy.started(place, self._clock())
         try:
             self._workers[place] = Worker(self._work)
-        except OSError as error:  # no more processes or descriptors
+        except OSError as error:  # too few processes or descriptors
             wait = self._policy.ended(place, self._clock())
-            log.error("no worker can be started: %s; trying again in %.0f s", error, wait)
+            log.error("cannot start a worker: %s; retrying in %.0f s", error, wait)
 
     def _bury(self, place: int, worker: Worker) -> int | None:
         code = worker.exit_code
@@ -147,7 +147,7 @@ class Supervisor:
         return code
 
     def _stop(self, woken: int) -> int:
-        """Let all workers drain, and kill those that take too long."""
+        """Drain all workers, and kill those that take too long."""
         deadline = self._clock() + self._drain_seconds
         obeyed = len(self._signals)
         self._send(signal.SIGTERM)
@@ -158,7 +158,7 @@ class Supervisor:
                 self._join()
                 return FAILED
             self._wait(woken)
-            if signal.SIGINT in self._signals[obeyed:]:  # a second Ctrl-C does not wait
+            if signal.SIGINT in self._signals[obeyed:]:  # a second Ctrl-C stops the drain
                 obeyed = len(self._signals)
                 self._send(signal.SIGINT)
         self._join()
@@ -183,7 +183,7 @@ class Supervisor:
         ready = wait([woken, *(worker.sentinel for worker in living)], LOOK_SECONDS)
         for worker in living:
             if worker.sentinel in ready:
-                worker.join(LOOK_SECONDS)  # its files are closed a little before its end
+                worker.join(LOOK_SECONDS)  # its files close shortly before its end
         with suppress(BlockingIOError):
             os.read(woken, 4096)
 
@@ -193,13 +193,13 @@ class Supervisor:
         readable, writable = os.pipe()
         for end in (readable, writable):
             os.set_blocking(end, False)
-        before = {n: signal.signal(n, self._on_signal) for n in _STOP if heeded(n)}
+        handlers = {n: signal.signal(n, self._on_signal) for n in _STOP if heeded(n)}
         waker = signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
         try:
             yield readable
         finally:
             signal.set_wakeup_fd(waker)
-            for number, handler in before.items():
+            for number, handler in handlers.items():
                 signal.signal(number, handler)
             for end in (readable, writable):
                 os.close(end)
@@ -209,13 +209,13 @@ class Supervisor:
 
 
 def _run(work: Work, beats: Connection) -> None:
-    """What a worker process does."""
-    # Ctrl-C reaches all of a terminal's processes; a worker obeys its supervisor alone.
+    """Run a worker process."""
+    # Ctrl-C reaches all processes of a terminal, but a worker obeys only its supervisor.
     os.setpgid(0, 0)
     os.set_blocking(beats.fileno(), False)
 
     def beat() -> None:
-        with suppress(OSError):  # the pipe is full while the supervisor is stopped; or it is gone
+        with suppress(OSError):  # the supervisor is stopped and the pipe is full, or it has ended
             os.write(beats.fileno(), b".")
 
     raise SystemExit(work(beat))

@@ -1,8 +1,8 @@
-"""Errors that nobody is told any more: what they hold is let go at once.
+"""Free the memory of errors that no caller awaits.
 
-An error holds the frames that it went through, and these the request. Where a frame also holds the
-error, as that of a task that awaits another does, all of it would stay in memory until the garbage
-collector runs, which is rare.
+An error refers to the frames that it passed, and these refer to the request. If a frame also refers
+to the error, as in a task that awaits another one, both stay in memory until the garbage collector
+runs, which is rare.
 """
 
 import asyncio
@@ -13,24 +13,24 @@ T = TypeVar("T")
 
 
 def forget_frames(error: BaseException) -> None:
-    """Let go of the frames of an error that was told, and of the errors before it."""
-    rest: BaseException | None = error
-    while rest is not None:
-        rest.__traceback__, cause = None, rest.__cause__ or rest.__context__
-        rest.__cause__ = rest.__context__ = None
-        rest = cause
+    """Drop the frames of an error that was reported, and of its causes."""
+    linked: BaseException | None = error
+    while linked is not None:
+        linked.__traceback__, cause = None, linked.__cause__ or linked.__context__
+        linked.__cause__ = linked.__context__ = None
+        linked = cause
 
 
 def forget_error(done: Future[Any]) -> None:
-    """Let go of the frames of an error in which work has ended that nobody waits for."""
+    """Drop the frames of the error of a finished future that no caller awaits."""
     try:
-        done.result()  # which takes the traceback that the future keeps beside the error
+        done.result()  # also drops the traceback that the future stores beside the error
     except BaseException as error:
         forget_frames(error)
 
 
 async def shielded(task: Task[T]) -> T:
-    """The result of a task that goes on without its caller, and is told to nobody then."""
+    """The result of a task that continues if its caller is cancelled; its error is then dropped."""
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:

@@ -102,7 +102,7 @@ def test_ids_count_where_there_are_no_characters(client: httpx.Client) -> None:
 def test_of_a_client_that_reads_nothing_the_last_states_wait_only(most: int) -> None:
     async def taken() -> list[tuple[int, Generated]]:
         done = asyncio.get_running_loop().create_future()
-        room = Room(Budget(100, Overloaded).hold(), free=100, each=1, most=100)
+        room = Room(Budget(100, Overloaded).hold(), free=100, numbers_per_token=1, limit=100)
         outbox = ChunkBuffer(done, most, room)
         for number in range(10):
             for index in range(2):

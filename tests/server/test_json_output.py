@@ -33,7 +33,7 @@ LONG: list[Any] = [
 @given(ANY, st.sampled_from([1, 3, 4096]))
 def test_pieces_are_the_same_json(value: Any, most: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_MOST", most)
+        patch.setattr(module, "_MAX_VALUES", most)
         assert long_json(value) == json_bytes(value)
 
 

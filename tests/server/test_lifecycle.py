@@ -39,7 +39,7 @@ def serving(engines: list[SlowEngine]) -> Lifecycle:
 
 def draining(engines: list[SlowEngine], ended: asyncio.Event) -> asyncio.Task[None]:
     """Begin what SIGTERM begins."""
-    return asyncio.create_task(serving(engines)._drain_and(ended.set))
+    return asyncio.create_task(serving(engines)._drain_then(ended.set))
 
 
 def test_all_engines_are_told_at_once_and_none_takes_a_thread_from_requests() -> None:

@@ -57,4 +57,4 @@ def test_the_limit_of_the_user_holds(system: Path, monkeypatch: pytest.MonkeyPat
     ("startable", "most"), [(None, 64), (512, 64), (512 // 7, 36), (3, 2), (1, 2)]
 )
 def test_half_of_what_may_be_started_is_left_to_threads(startable: int | None, most: int) -> None:
-    assert ConstraintCache(1 << 20, startable=startable).most_processes == most
+    assert ConstraintCache(1 << 20, startable=startable).max_processes == most

@@ -192,7 +192,7 @@ def test_a_stream_whose_client_takes_nothing_ends_with_an_error_and_gives_its_ro
         budget = Budget(100, Overloaded)
         done = asyncio.get_running_loop().create_future()
         hold = budget.hold(10)
-        outbox = ChunkBuffer(done, 1, Room(hold, free=10, each=2, most=50))
+        outbox = ChunkBuffer(done, 1, Room(hold, free=10, numbers_per_token=2, limit=50))
         piece = Generated("abc", [1, 2, 3])
         for _ in range(8):
             outbox.put(0, piece)
@@ -214,7 +214,9 @@ def test_a_client_that_keeps_up_is_not_touched_by_those_who_fill_the_budget() ->
         mine = budget.hold(10)
         others = budget.hold(90)
         outbox = ChunkBuffer(
-            asyncio.get_running_loop().create_future(), 1, Room(mine, free=10, each=1, most=50)
+            asyncio.get_running_loop().create_future(),
+            1,
+            Room(mine, free=10, numbers_per_token=1, limit=50),
         )
         for _ in range(20):
             outbox.put(0, Generated("abc", [1, 2, 3]))

@@ -36,7 +36,7 @@ def test_no_seed_is_given_out_twice_whatever_the_number_of_threads() -> None:
 
 
 def test_seeds_that_are_ready_are_few_whatever_the_number_of_threads() -> None:
-    seeds._ready.clear()
+    seeds._seeds.clear()
     fetched = Barrier(2, timeout=60)
 
     def together(size: int) -> bytes:
@@ -50,8 +50,8 @@ def test_seeds_that_are_ready_are_few_whatever_the_number_of_threads() -> None:
     for _ in range(2_000):
         new_seed()
         random_bytes()
-        assert len(seeds._ready) < 512
-        assert len(seeds._ready_bytes) < 256
+        assert len(seeds._seeds) < 512
+        assert len(seeds._byte_strings) < 256
 
 
 def test_bytes_are_16_that_no_thread_gets_twice() -> None:

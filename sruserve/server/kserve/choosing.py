@@ -1,4 +1,4 @@
-"""Which task a model is for, and which of its outputs a request gets."""
+"""Choose the task of a model, and the outputs of a reply."""
 
 from collections.abc import Sequence
 from math import prod
@@ -16,30 +16,30 @@ from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.limits import NUMBER_BYTES
 from sruserve.server.tasks.table import Tasks
 
-_SHORT = 512  # values whose texts the event loop makes: a millisecond at most
-_TURN = 8 << 10  # texts that are made in one turn on a thread: some 15 milliseconds
-_TEXT_NUMBERS = 6  # a value's text is about as long as so many numbers
+_SHORT = 512  # values that are formatted on the event loop: a millisecond at most
+_TURN = 8 << 10  # texts that are formatted in one turn of a thread: about 15 milliseconds
+_TEXT_NUMBERS = 6  # the numbers that take as many bytes as a value's text
 
 
 def task_of(served: ServedModel, tasks: Tasks) -> TensorTask:
-    """How to ask a model."""
-    most = tasks.classify.limits.inputs
+    """The task of a model."""
+    max_batch_size = tasks.classify.limits.inputs
     match served.model.config.task:
         case "classify":
-            return Classify(served, tasks.classify, most)
+            return Classify(served, tasks.classify, max_batch_size)
         case "pair":
-            return Compare(served, tasks.classify, most)
+            return Compare(served, tasks.classify, max_batch_size)
         case "tag":
-            return Tag(served, tasks.tag, most)
+            return Tag(served, tasks.tag, max_batch_size)
         case "encode":
-            return Encode(served, tasks.encode, most)
+            return Encode(served, tasks.encode, max_batch_size)
         case _:
-            return Generate(served, tasks.complete, most)
+            return Generate(served, tasks.complete, max_batch_size)
 
 
 def reply_numbers(outputs: Sequence[Tensor], requested: Sequence[RequestedOutput]) -> int:
-    """How many numbers, about, a reply holds, before `choose_outputs` and after it."""
-    counts = {each.name: each.classes for each in requested}
+    """The approximate number of numbers in a reply, before and after `choose_outputs`."""
+    counts = {output_request.name: output_request.classes for output_request in requested}
     numbers = 0
     for output in outputs:
         width, size = output.shape[-1], len(output.values)
@@ -57,19 +57,19 @@ async def choose_outputs(
     requested: Sequence[RequestedOutput],
     labels: Sequence[str],
 ) -> list[Tensor]:
-    """The outputs that were asked for, in that order; all if none were.
+    """The requested outputs, in their order; without requests, all outputs.
 
-    caller: who may leave while texts are made.
+    caller: the request, whose client may leave while texts are formatted.
     labels: names of the entries of `scores`, for the classification extension.
     """
     if not requested:
         return list(outputs)
     by_name = {output.name: output for output in outputs}
     chosen = []
-    for each in requested:
-        tensor = by_name[each.name]
-        if each.classes:
-            tensor = await _classify(caller, tensor, each.classes, labels)
+    for output_request in requested:
+        tensor = by_name[output_request.name]
+        if output_request.classes:
+            tensor = await _classify(caller, tensor, output_request.classes, labels)
         chosen.append(tensor)
     return chosen
 
@@ -81,17 +81,17 @@ async def _classify(caller: Waiter, tensor: Tensor, count: int, labels: Sequence
     rows = tensor.values.reshape(prod(before), width)
     named = labels if width == len(labels) else ()
     long = rows.size > _SHORT
-    given = rows, min(count, width)
-    values, indices = await offload(long, _highest, *given, cost=rows.nbytes, caller=caller)
+    arguments = rows, min(count, width)
+    values, indices = await offload(long, _highest, *arguments, cost=rows.nbytes, caller=caller)
     texts: list[bytes] = []
     for at in range(0, len(values), _TURN):
-        some = values[at : at + _TURN], indices[at : at + _TURN], named
-        texts += await offload(long, _texts, *some, cost=some[0].nbytes, caller=caller)
+        part = values[at : at + _TURN], indices[at : at + _TURN], named
+        texts += await offload(long, _texts, *part, cost=part[0].nbytes, caller=caller)
     return Tensor(tensor.name, BYTES, (*before, min(count, width)), texts)
 
 
 def _highest(rows: NDArray[Any], count: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """The highest values of each row, and their places in it; numpy lets other threads go on."""
+    """The highest values of each row, and their places in it; numpy releases the interpreter."""
     order = np.argsort(-rows, axis=1, kind="stable")[:, :count]
     return np.take_along_axis(rows, order, 1).reshape(-1), order.reshape(-1)
 

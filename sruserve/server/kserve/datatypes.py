@@ -21,22 +21,22 @@ NUMBERS: dict[str, np.dtype[Any]] = {
 
 
 def check_datatype(name: str, datatype: str) -> None:
-    """Raise if an input has a datatype that nothing here reads."""
+    """Raise if the server does not support the datatype of an input."""
     if datatype != BYTES and datatype not in NUMBERS:
         raise InvalidRequest(
-            f"inference input '{name[:100]}' has the unknown data-type '{datatype[:20]}'; known "
-            f"are {BYTES}, {', '.join(NUMBERS)}",
+            f"inference input '{name[:100]}' has the unknown data-type '{datatype[:20]}'; use "
+            f"one of {BYTES}, {', '.join(NUMBERS)}",
             param="inputs",
         )
 
 
 def check_count(name: str, shape: Sequence[int], count: int) -> None:
-    """Raise if an input of a shape does not have `count` elements."""
+    """Raise if `count` is not the number of elements of an input's shape."""
     expected = prod(shape)
     if count != expected:
         raise InvalidRequest(
-            f"inference input '{name[:100]}' has the shape {shown(shape)} of {_number(expected)} "
-            f"elements, but {count} elements were sent",
+            f"inference input '{name[:100]}' has the shape {shape_text(shape)} of "
+            f"{_number(expected)} elements, but {count} elements were sent",
             param="inputs",
         )
 
@@ -51,11 +51,11 @@ def number_tensor(name: str, datatype: str, shape: tuple[int, ...], values: Any)
     return Tensor(name, datatype, shape, np.asarray(values, NUMBERS[datatype]).reshape(-1))
 
 
-def shown(shape: Sequence[int]) -> str:
+def shape_text(shape: Sequence[int]) -> str:
     """A shape as Triton writes it: [-1,8]."""
     return f"[{','.join(map(_number, shape[:16]))}{',…' if len(shape) > 16 else ''}]"
 
 
 def _number(value: int) -> str:
-    """A number that a client chose; Python refuses to print the longest ones."""
+    """A client's number as text; Python refuses to print very long ones."""
     return str(value) if value.bit_length() < 100 else "too many"

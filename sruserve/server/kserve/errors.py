@@ -1,4 +1,4 @@
-"""What went wrong, in Triton's words: its status codes, and the texts that its clients know."""
+"""Errors in Triton's form: its status codes, and the texts that its clients recognize."""
 
 from dataclasses import dataclass
 
@@ -31,7 +31,7 @@ _TEXTS: dict[type[ServeError], str] = {
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What a client is told.
+    """An error for a client of KServe.
 
     status: over HTTP.
     code: over gRPC: INTERNAL, NOT_FOUND, UNAVAILABLE, UNSUPPORTED, UNAUTHENTICATED,
@@ -44,7 +44,7 @@ class Problem:
 
 
 def explain(error: ServeError) -> Problem:
-    """What is said of an error: as under `/v1`, but where Triton's clients expect other things."""
+    """An error in KServe's form: as under `/v1`, except where Triton's clients expect another."""
     status, text = status_of(type(error)), _TEXTS.get(type(error))
     if text is not None:
         return Problem(status, "UNAVAILABLE", text)
@@ -59,6 +59,6 @@ def status_of(kind: type[ServeError]) -> int:
 
 
 def unknown_model(name: str, version: str = "") -> ModelNotFound:
-    """Triton's text for a model, or a version of one, that is not served."""
-    which = f"'{name[:100]}'" + (f" version {version[:20]}" if version else "")
-    return ModelNotFound(f"Request for unknown model: {which} is not found", param="model")
+    """Triton's text for a model or a version that is not served."""
+    model = f"'{name[:100]}'" + (f" version {version[:20]}" if version else "")
+    return ModelNotFound(f"Request for unknown model: {model} is not found", param="model")

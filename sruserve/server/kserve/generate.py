@@ -23,16 +23,16 @@ class Generate(TensorTask):
         "frequency_penalty", "presence_penalty", "stop", "seed", "regex", "json_schema",
     )  # fmt: skip
 
-    def __init__(self, served: ServedModel, task: CompleteTask, most: int) -> None:
+    def __init__(self, served: ServedModel, task: CompleteTask, max_batch_size: int) -> None:
         self.schema = task.schema
         self._task = task
-        reads = source(served.model, "text_input", "input_ids")
-        self._texts = reads.datatype == BYTES
-        gives = Spec("text_output", BYTES, (1,)) if self._texts else Spec(
+        input_spec = source(served.model, "text_input", "input_ids")
+        self._texts = input_spec.datatype == BYTES
+        output_spec = Spec("text_output", BYTES, (1,)) if self._texts else Spec(
             "output_ids", "INT64", (-1,)
         )  # fmt: skip
-        outputs = (gives, Spec("finish_reason", BYTES, (1,)))
-        self.signature = Signature((reads,), outputs, most if self._texts else 0)
+        outputs = (output_spec, Spec("finish_reason", BYTES, (1,)))
+        self.signature = Signature((input_spec,), outputs, max_batch_size if self._texts else 0)
 
     async def run(
         self, caller: Caller, served: ServedModel, request: Any, cost: int
@@ -45,7 +45,7 @@ class Generate(TensorTask):
         view.set_seed(request)
 
     def _outputs(self, choices: Sequence[Mapping[str, Any]]) -> list[Tensor]:
-        reasons = [each["finish_reason"] for each in choices]
+        reasons = [choice["finish_reason"] for choice in choices]
         if not self._texts:
             ids = choices[0]["token_ids"]
             return [
@@ -54,6 +54,6 @@ class Generate(TensorTask):
             ]
         shape = (len(choices), 1)
         return [
-            text_tensor("text_output", shape, [each["text"] for each in choices]),
+            text_tensor("text_output", shape, [choice["text"] for choice in choices]),
             text_tensor("finish_reason", shape, reasons),
         ]

@@ -1,4 +1,4 @@
-"""The core of KServe v2 that all its transports share: metadata, statistics and inference."""
+"""The core of KServe v2 for all transports: metadata, statistics and inference."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -45,9 +45,9 @@ _EXTENSIONS = [
 
 
 class Inference:
-    """Answers in the shapes of KServe's JSON protocol. Whatever fails raises a `ServeError`.
+    """Answers in the shapes of KServe's JSON protocol. All failures raise a `ServeError`.
 
-    `problems.explain` says what a transport tells of such an error. A version "" is the default.
+    `errors.explain` converts such an error for clients. A version "" is the default.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Inference:
     async def infer(
         self, caller: Caller, tenant: Tenant, request: InferRequest, cost: int
     ) -> InferResponse:
-        """Answer one inference. cost: bytes of the whole request, parameters and all."""
+        """Answer one inference. cost: bytes of the whole request with its parameters."""
         served = self.find(request.model, request.version).for_tenant(tenant)
         with served.in_flight, self._statistics_of(served).request() as timing:
             return await self._infer(caller, served, request, cost, timing)
@@ -75,16 +75,16 @@ class Inference:
         timing: Timing,
     ) -> InferResponse:
         task = task_of(served, self._tasks)
-        asked = read_parameters(request.parameters, task.options)
+        options = read_parameters(request.parameters, task.options)
         inputs = task.signature.check(served.name, request.inputs)
         task.signature.check_outputs(served.name, request.outputs)
         begin = perf_counter()
         long = cost > LONG_CHARACTERS
-        body = await offload(long, _read, task, asked, inputs, cost=cost, caller=caller)
+        body = await offload(long, _read_request, task, options, inputs, cost=cost, caller=caller)
         timing.reading = perf_counter() - begin
         batch = request.inputs[0].shape[0] if task.signature.max_batch_size else 1
-        sequence = asked.sequence
-        del asked, inputs
+        sequence = options.sequence
+        del options, inputs
 
         async def work(caller: Caller, served: ServedModel) -> InferResponse:
             if isinstance(served, StreamView):
@@ -106,34 +106,34 @@ class Inference:
         return await self._sequences.infer(caller, served, request, sequence, body, cost, work)
 
     def admit(self, tenant: Tenant, name: str, version: str, cost: int) -> None:
-        """Raise if a tenant's inference of `cost` bytes has no chance; asked before `infer`."""
+        """Raise if the engine would refuse a tenant's inference of `cost` bytes."""
         self.find(name, version).for_tenant(tenant).check_admission(cost)
 
     def signature(self, name: str, version: str = "") -> Signature:
-        """The tensors of a model."""
+        """The signature of a model."""
         return task_of(self.find(name, version), self._tasks).signature
 
     def reserve_reply(
         self, request: InferRequest, response: InferResponse
     ) -> AbstractContextManager[object]:
-        """Send a response: until the block ends it counts among the replies in memory.
+        """Count a response among the replies in memory while it is sent, in a `with` block.
 
-        The task that made it has counted its results, and does no more.
+        The task that computed it has stopped counting its results.
         """
         return self._reserve_reply(response.outputs, request)
 
     def _reserve_reply(self, outputs: Sequence[Tensor], request: InferRequest) -> Hold:
         numbers = reply_numbers(outputs, request.outputs)
         return self._tasks.classify.reserve_reply(
-            numbers, "send shorter inputs, or ask for fewer classes"
+            numbers, "send shorter inputs, or request fewer classes"
         )
 
     def ready(self) -> bool:
-        """Whether the server takes work: models are loaded and warm, and it is not draining."""
+        """Whether the server accepts work: its models are loaded, and it does not drain."""
         return self._lifecycle.ready and self._lifecycle.alive and not self._lifecycle.draining
 
     def model_ready(self, name: str, version: str = "") -> bool:
-        """Whether a model takes work; raises if there is none."""
+        """Whether a model accepts work; raises `ModelNotFound`."""
         served = self.find(name, version)
         return served.engine.alive and not self._lifecycle.draining
 
@@ -177,13 +177,13 @@ class Inference:
                     }
                 )
         if not ready_only:
-            gone = {"state": "UNAVAILABLE", "reason": "unloaded"}
+            unloaded = {"state": "UNAVAILABLE", "reason": "unloaded"}
             for name, version in self._lifecycle.repository.unloaded.items():
-                entries.append({"name": name, "version": version, **gone})
+                entries.append({"name": name, "version": version, **unloaded})
         return entries
 
     async def load(self, name: str, parameters: Mapping[str, Any]) -> None:
-        """Load a model, or load it again, from the files that the operator has put there."""
+        """Load or reload a model from its folder."""
         if parameters:
             raise Unsupported("loading a model takes no parameters: leave them out")
         await self._lifecycle.load(name)
@@ -196,7 +196,7 @@ class Inference:
         return self._lifecycle.catalogue.values()
 
     def find(self, name: str, version: str) -> ServedModel:
-        """The model of a name, and of a version unless that is empty."""
+        """The model with a name, and with a version unless that is empty."""
         catalogue = self._lifecycle.catalogue
         try:
             return catalogue.version(name, version) if version else catalogue[name]
@@ -207,14 +207,16 @@ class Inference:
         return self._statistics.setdefault((served.name, served.version), Statistics())
 
 
-def _read(task: TensorTask, asked: RequestOptions, inputs: Mapping[str, Tensor]) -> Request:
-    """The request under `/v1` that tensors and parameters stand for."""
-    fields = asked.fields
-    if asked.sequence is not None and "more" in task.schema.model_fields:
-        fields = {**fields, "more": not asked.sequence.end}
+def _read_request(
+    task: TensorTask, options: RequestOptions, inputs: Mapping[str, Tensor]
+) -> Request:
+    """The request under `/v1` with the values of tensors and parameters."""
+    fields = options.fields
+    if options.sequence is not None and "more" in task.schema.model_fields:
+        fields = {**fields, "more": not options.sequence.end}
     try:
         request = task.schema.model_validate(fields)
     except ValidationError as error:
         raise as_serve_error(error, task.schema) from None
-    # tensors were checked when they were read, and may be too long to be checked again
+    # tensors were validated when they were read, and may be too long to validate again
     return request.model_copy(update=read_fields(task.fields, inputs))

@@ -1,4 +1,4 @@
-"""What an inference is asked with and answers, whatever carries it: tensors and parameters."""
+"""Requests and responses of inferences for all transports: tensors and parameters."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 Parameters = Mapping[str, Any]  # of bool, int, float and str
-# those that are read when a response is written
+# parameters that are read when a response is written
 _OF_REPLY = ("binary_data_output", "binary_data", "classification")
 
 
@@ -27,9 +27,9 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class RequestedOutput:
-    """An output that the reply shall have.
+    """A requested output.
 
-    parameters: `classification`: give so many of the highest values as `value:index:label` instead.
+    parameters: `classification`: return this number of highest values as `value:index:label`.
     """
 
     name: str
@@ -37,7 +37,7 @@ class RequestedOutput:
 
     @property
     def classes(self) -> int:
-        """How many of the highest values; 0 is the output as it is."""
+        """The number of highest values; 0: return the output itself."""
         return self.parameters.get("classification") or 0
 
 
@@ -46,7 +46,7 @@ class InferRequest:
     """One inference.
 
     version: "" is the default one.
-    outputs: none: all that the model has.
+    outputs: empty: all outputs of the model.
     parameters: of the request: `sequence_id`, `priority`, `sru_state` and so on.
     """
 
@@ -58,23 +58,23 @@ class InferRequest:
     parameters: dict[str, Any] = field(default_factory=dict)
 
     def let_go(self) -> None:
-        """Forget the inputs and the parameters, which have been read, but for those of the reply.
+        """Drop the inputs and parameters, which have been read, except those of the reply.
 
-        A flag that is none stays there as None: it is neither true nor left out.
+        A flag that is not a flag stays as None, so that it is neither true nor absent.
         """
         self.inputs.clear()
-        for parameters in (self.parameters, *(each.parameters for each in self.outputs)):
-            told = {name: parameters[name] for name in _OF_REPLY if name in parameters}
+        for parameters in (self.parameters, *(output.parameters for output in self.outputs)):
+            reply_parameters = {name: parameters[name] for name in _OF_REPLY if name in parameters}
             parameters.clear()
-            for name, value in told.items():
+            for name, value in reply_parameters.items():
                 parameters[name] = value if isinstance(value, int) else None
 
 
 @dataclass(frozen=True, slots=True)
 class InferResponse:
-    """Its outcome.
+    """The response to an inference.
 
-    parameters: `sru_state`, if it was asked for.
+    parameters: `sru_state`, if it was requested.
     """
 
     model: str

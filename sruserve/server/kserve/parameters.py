@@ -1,4 +1,4 @@
-"""The parameters of an inference: which sequence it goes on with, and what `/v1` calls fields."""
+"""The parameters of an inference: its place in a sequence, and fields of a `/v1` request."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from sruserve.server.kserve.messages import Parameters
 
 PRIORITIES = 100  # Triton's levels: 1 is the highest, 0 the default
 DEFAULT_PRIORITY = 50
-_MOST_MICROSECONDS = 2**31 * 1000
-_MOST_ID = 128  # characters
-# of the request, under the names that Triton's clients let pass
+_MAX_MICROSECONDS = 2**31 * 1000
+_MAX_ID = 128  # characters
+# fields of the request, with the parameter names that Triton's clients allow
 _STATE_FIELDS = {
     "sru_state": "state",
     "sru_preset": "preset",
@@ -24,7 +24,7 @@ _OURS = (*_STATE_FIELDS, "sru_step", "sequence_id", "sequence_start", "sequence_
 class Sequence:
     """The place of a request in a sequence.
 
-    step: its number, so that it may be sent again; None: the next one.
+    step: its number, which allows a retry; None: the next one.
     """
 
     id: str
@@ -35,7 +35,7 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class RequestOptions:
-    """What parameters ask for.
+    """The options in parameters.
 
     fields: of a request under `/v1`.
     """
@@ -45,9 +45,9 @@ class RequestOptions:
 
 
 def read_parameters(parameters: Parameters, options: Collection[str]) -> RequestOptions:
-    """What they ask for; raises `InvalidRequest`.
+    """Read the options; raises `InvalidRequest`.
 
-    options: fields of the model's task that parameters of the same names set.
+    options: fields of the model's task that parameters with the same names set.
     """
     fields: dict[str, Any] = {}
     for name, value in parameters.items():
@@ -61,29 +61,29 @@ def read_parameters(parameters: Parameters, options: Collection[str]) -> Request
             fields["timeout_ms"] = _milliseconds(value)
         elif name not in (*_OURS, "binary_data_output") and not name.startswith("triton_"):
             known = ", ".join((*_OURS, "timeout", *options))
-            raise InvalidRequest(f"unknown parameter '{name[:100]}'; known are {known}")
+            raise InvalidRequest(f"unknown parameter '{name[:100]}'; use one of: {known}")
     return RequestOptions(fields, _sequence(parameters))
 
 
 def _sequence(parameters: Parameters) -> Sequence | None:
-    given = parameters.get("sequence_id", 0)
-    if type(given) not in (int, str):
+    sequence_id = parameters.get("sequence_id", 0)
+    if type(sequence_id) not in (int, str):
         raise InvalidRequest("'sequence_id' must be a number or a text", param="sequence_id")
-    if isinstance(given, int) and not 0 <= given < 2**64:
+    if isinstance(sequence_id, int) and not 0 <= sequence_id < 2**64:
         raise InvalidRequest("'sequence_id' must be from 0 to 2^64 - 1", param="sequence_id")
-    if isinstance(given, str) and len(given) > _MOST_ID:
+    if isinstance(sequence_id, str) and len(sequence_id) > _MAX_ID:
         raise InvalidRequest(
-            f"'sequence_id' may have {_MOST_ID} characters at most", param="sequence_id"
+            f"'sequence_id' may have {_MAX_ID} characters at most", param="sequence_id"
         )
     start, end = (_flag(parameters, name) for name in ("sequence_start", "sequence_end"))
     step = parameters.get("sru_step")
     if step is not None and (type(step) is not int or not 0 <= step < 2**63):
         raise InvalidRequest("'sru_step' must be a number from 0", param="sru_step")
-    if not given:  # 0 and "" mean that there is none
+    if not sequence_id:  # 0 and "" mean that there is none
         if step is not None:
             raise InvalidRequest("'sru_step' needs a 'sequence_id'", param="sru_step")
         return None
-    return Sequence(str(given), start, end, step)
+    return Sequence(str(sequence_id), start, end, step)
 
 
 def _flag(parameters: Parameters, name: str) -> bool:
@@ -94,7 +94,7 @@ def _flag(parameters: Parameters, name: str) -> bool:
 
 
 def _priority(value: Any) -> int:
-    """Ours, of which lower ones go first and 0 is the default."""
+    """The priority under `/v1`, where lower numbers go first and 0 is the default."""
     if type(value) is not int or not 0 <= value <= PRIORITIES:
         raise InvalidRequest(
             f"'priority' must be from 1, the highest, to {PRIORITIES}, or 0, which is the default, "
@@ -105,10 +105,10 @@ def _priority(value: Any) -> int:
 
 
 def _milliseconds(value: Any) -> int | None:
-    """Of microseconds, rounded up; 0 is no limit."""
-    if type(value) is not int or not 0 <= value <= _MOST_MICROSECONDS:
+    """A timeout in microseconds as milliseconds, rounded up; 0: no limit."""
+    if type(value) is not int or not 0 <= value <= _MAX_MICROSECONDS:
         raise InvalidRequest(
-            f"'timeout' must be microseconds, at most {_MOST_MICROSECONDS}; 0 is no limit",
+            f"'timeout' must be microseconds, at most {_MAX_MICROSECONDS}; 0 is no limit",
             param="timeout",
         )
     return -(-value // 1000) or None

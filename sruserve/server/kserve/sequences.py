@@ -1,4 +1,4 @@
-"""Triton's sequences: each is a server-held stream, and each of its requests a step."""
+"""Triton's sequences. Each is a server-held stream, and each of its requests is a step."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -49,10 +49,10 @@ class Sequences:
         cost: int,
         work: Work,
     ) -> InferResponse:
-        """The response to a request of a sequence, which `work` makes on a view of the model.
+        """The response to a request of a sequence. `work` computes it on a view of the model.
 
-        body: the same request under `/v1`, for the state that the sequence begins with.
-        cost: how many bytes the request has.
+        body: the same request under `/v1`, which may have the start state.
+        cost: bytes of the request.
         """
         content = await offload(cost > LONG_BYTES, pack_request, request, cost=cost, caller=caller)
         digest = await digest_of(content, caller)
@@ -68,7 +68,7 @@ class Sequences:
 
         counted = partial(step_caller.counted, self._limits, cost)
         step = _Step(self._streams, served, digest, sequence, respond, counted)
-        answer = step.start(body) if sequence.start else step.go_on()
+        answer = step.start(body) if sequence.start else step.continue_stream()
         with step_caller:
             outcome = caller.loop.create_task(answer)
             await caller.wait(outcome)
@@ -80,7 +80,7 @@ class Sequences:
 
 
 def check_step(model: str, body: Request, sequence: Sequence, batch: int) -> None:
-    """Raise if a request cannot be one of a sequence."""
+    """Raise if a request cannot be part of a sequence."""
     if batch > 1:
         raise InvalidRequest(
             f"inference request to model '{model}' must specify batch-size 1 due to requirements "
@@ -118,9 +118,9 @@ class _Step:
         self._worked = False
 
     async def start(self, body: Request) -> bytes:
-        """The first step of a stream; sent again with its number, the stored reply.
+        """The reply to the first step of a stream; a retry with a number gets the stored reply.
 
-        The stream is new, or one that another start has left without a step.
+        The stream is new, or an earlier start has left it without a step.
         """
         if isinstance(body.state, list):
             raise InvalidRequest("'sru_state' must be one state", param="sru_state")
@@ -133,9 +133,9 @@ class _Step:
             try:
                 return await self._step(begin)
             except (StreamUnknown, StreamExpired, StateRefused, WrongStep, StepReused):
-                if self._worked:  # it was read, and is not kept
+                if self._worked:  # its start state was read and dropped
                     raise
-                # what is left of it may have ended, or be lost
+                # the stream may have ended, or its state may be unreadable
         start = await begin()
         try:
             new = await self._streams.create(self._served, start, self._id)
@@ -146,14 +146,14 @@ class _Step:
         try:
             return await self._first(begin)
         except ServeError:
-            await asyncio.shield(self._streams.forget_unused(new))  # it may be started again
+            await asyncio.shield(self._streams.forget_unused(new))  # so that a retry can start it
             raise
-        except BaseException:  # its client has left, maybe before the step began
+        except BaseException:  # the client has left, maybe before the step
             self._streams.forget_unused(new)
             raise
 
-    async def go_on(self) -> bytes:
-        """The next step of a stream, or the stored reply of its last one."""
+    async def continue_stream(self) -> bytes:
+        """The reply to the next step of a stream, or the stored reply of its last one."""
         try:
             return await self._step()
         except StreamUnknown:
@@ -171,17 +171,17 @@ class _Step:
             if self._sequence.step is not None:
                 raise
             raise InvalidRequest(
-                f"sequence {self._sequence.id} of model '{self._served.name}' has started already: "
+                f"sequence {self._sequence.id} of model '{self._served.name}' has already started: "
                 "end it with 'sequence_end', choose another 'sequence_id', or number its requests "
-                "with 'sru_step' if this one is sent again",
+                "with 'sru_step' to allow retries",
                 param="sequence_start",
             ) from None
 
     async def _begin(self, body: Request) -> Snapshot | None:
-        """The state that the request asks a sequence to begin with."""
+        """The start state of a sequence."""
         assert not isinstance(body.state, list)
-        long, given = opens_long(body.state), (body.state, body.preset)
-        return await offload(long, self._served.initial_state, *given)
+        long, arguments = opens_long(body.state), (body.state, body.preset)
+        return await offload(long, self._served.initial_state, *arguments)
 
     async def _step(self, begin: Begin | None = None) -> bytes:
         sequence = self._sequence
@@ -192,7 +192,7 @@ class _Step:
             self._digest,
             self._work_once,
             last=sequence.end,
-            checkpoints=1,  # nothing here rewinds
+            checkpoints=1,  # sequences do not rewind
             begin=begin,
             counted=self._counted,
         )

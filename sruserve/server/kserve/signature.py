@@ -1,11 +1,11 @@
-"""The tensors that a model takes and gives, and what metadata and configuration say of them."""
+"""A model's input and output tensors, and its metadata and configuration."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sruserve.server.errors import InvalidRequest
-from sruserve.server.kserve.datatypes import BYTES, shown
+from sruserve.server.kserve.datatypes import BYTES, shape_text
 from sruserve.server.kserve.messages import RequestedOutput, Tensor
 from sruserve.server.kserve.parameters import DEFAULT_PRIORITY, PRIORITIES
 from sruserve.server.repository.served_model import ServedModel
@@ -16,7 +16,7 @@ _NO_NUMBERS = (BYTES, "BOOL")
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A tensor without its batch dimension; -1 is any length."""
+    """A tensor's name, datatype and shape without the batch dimension; -1: any length."""
 
     name: str
     datatype: str
@@ -32,9 +32,9 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a model takes and gives.
+    """The inputs and outputs of a model.
 
-    max_batch_size: 0: its tensors have no batch dimension.
+    max_batch_size: 0: the tensors have no batch dimension.
     """
 
     inputs: tuple[Spec, ...]
@@ -47,27 +47,26 @@ class Signature:
         return (-1,) if self.max_batch_size else ()
 
     def check(self, model: str, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
-        """The inputs by name, if they are those of the model; raises in Triton's words."""
-        given = {tensor.name: tensor for tensor in inputs}
-        known = {spec.name for spec in self.inputs}
-        for name in given:
-            if name not in known:
+        """The inputs by name; raises Triton's errors if they are not those of the model."""
+        by_name = {tensor.name: tensor for tensor in inputs}
+        names = {spec.name for spec in self.inputs}
+        for name in by_name:
+            if name not in names:
                 raise _refusal(f"unexpected inference input '{name[:100]}' for model '{model}'")
-        if len(given) != len(inputs) or len(given) < len(known):
+        if len(by_name) != len(inputs) or len(by_name) < len(names):
             raise _refusal(
-                f"expected {len(known)} inputs but got {len(inputs)} inputs for model '{model}'; "
-                f"it takes each of these once: {', '.join(sorted(known))}"
+                f"expected {len(names)} inputs but got {len(inputs)} inputs for model '{model}'; "
+                f"send each of these once: {', '.join(sorted(names))}"
             )
         for spec in self.inputs:
-            self._check_one(model, spec, given[spec.name])
+            self._check_one(model, spec, by_name[spec.name])
         if self.max_batch_size and len({tensor.shape[0] for tensor in inputs}) > 1:
             raise _refusal(f"the inputs for model '{model}' must have the same batch size")
-        return given
+        return by_name
 
     def check_outputs(self, model: str, outputs: Sequence[RequestedOutput]) -> None:
-        """Raise if an output is requested twice, or that the model does not have, or in a form
-        that it cannot have."""
-        known = {spec.name: spec.datatype for spec in self.outputs}
+        """Raise if a requested output is repeated, unknown or in an impossible form."""
+        datatypes = {spec.name: spec.datatype for spec in self.outputs}
         if len({output.name for output in outputs}) < len(outputs):
             raise InvalidRequest(
                 "an output is requested twice; request each output once", param="outputs"
@@ -78,35 +77,39 @@ class Signature:
                     "outputs in shared memory are not supported; leave out 'shared_memory_region'",
                     param="outputs",
                 )
-            if output.name not in known:
+            if output.name not in datatypes:
                 raise InvalidRequest(
                     f"unexpected inference output '{output.name[:100]}' for model '{model}'",
                     param="outputs",
                 )
             count = output.parameters.get("classification") or 0
-            if type(count) is not int or count < 0 or (count and known[output.name] in _NO_NUMBERS):
+            if (
+                type(count) is not int
+                or count < 0
+                or (count and datatypes[output.name] in _NO_NUMBERS)
+            ):
                 raise InvalidRequest(
                     f"'classification' of output '{output.name}' must be a number of classes, "
                     "and the output must contain numbers",
                     param="outputs",
                 )
 
-    def _check_one(self, model: str, spec: Spec, given: Tensor) -> None:
-        if given.datatype != spec.datatype:
+    def _check_one(self, model: str, spec: Spec, tensor: Tensor) -> None:
+        if tensor.datatype != spec.datatype:
             raise _refusal(
-                f"inference input '{spec.name}' data-type is '{given.datatype}', but model "
+                f"inference input '{spec.name}' data-type is '{tensor.datatype}', but model "
                 f"'{model}' expects '{spec.datatype}'"
             )
         expected = (*self.batch, *spec.shape)
-        fits = len(given.shape) == len(expected) and all(
-            want in (-1, size) for want, size in zip(expected, given.shape, strict=True)
+        fits = len(tensor.shape) == len(expected) and all(
+            limit in (-1, size) for limit, size in zip(expected, tensor.shape, strict=True)
         )
         if not fits:
             raise _refusal(
                 f"unexpected shape for input '{spec.name}' for model '{model}'. Expected "
-                f"{shown(expected)}, got {shown(given.shape)}"
+                f"{shape_text(expected)}, got {shape_text(tensor.shape)}"
             )
-        if self.max_batch_size and not 1 <= given.shape[0] <= self.max_batch_size:
+        if self.max_batch_size and not 1 <= tensor.shape[0] <= self.max_batch_size:
             raise _refusal(
                 f"inference request batch-size must be <= {self.max_batch_size} for '{model}', "
                 "and at least 1"
@@ -128,7 +131,7 @@ def describe_model(served: ServedModel, signature: Signature) -> dict[str, Any]:
 def configure_model(served: ServedModel, signature: Signature) -> dict[str, Any]:
     """A model's configuration: Triton's `ModelConfig` as JSON.
 
-    `sequence_batching` tells clients that the model continues sequences.
+    `sequence_batching`: the model continues sequences.
     """
     model = served.model
     streams: dict[str, Any] = {"sequence_batching": {"direct": {}}}

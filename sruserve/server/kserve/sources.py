@@ -1,4 +1,4 @@
-"""What a model reads, as tensors, and those tensors as fields of a request under `/v1`."""
+"""The input tensors of models, and their conversion to fields of a request under `/v1`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,9 +13,9 @@ from sruserve.server.kserve.signature import Spec
 
 
 def source(model: Model, text: str, ids: str) -> Spec:
-    """The tensor of what a model reads: texts, or one sequence of ids or of features.
+    """The input tensor of a model: texts, or one sequence of ids or features.
 
-    text, ids: what the tensor is called where it holds such.
+    text, ids: the tensor's name if it contains texts or ids.
     """
     if model.codec is not None:
         return Spec(text, BYTES, (1,))
@@ -25,9 +25,9 @@ def source(model: Model, text: str, ids: str) -> Spec:
 
 
 def read_fields(names: Mapping[str, str], inputs: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The fields of a request. Numbers stay arrays, for to list a million would stop all threads.
+    """The fields of a request. Numbers stay in arrays, because long lists block all threads.
 
-    names: the field that each tensor is; features are always `features`.
+    names: the field of each tensor; features always become `features`.
     """
     fields: dict[str, Any] = {}
     for name, tensor in inputs.items():
@@ -37,7 +37,9 @@ def read_fields(names: Mapping[str, str], inputs: Mapping[str, Tensor]) -> dict[
             fields[names[name]] = [tensor.values]
         else:
             if not np.isfinite(tensor.values).all():
-                raise InvalidRequest(f"inference input '{name}' has numbers that are not finite")
+                raise InvalidRequest(
+                    f"inference input '{name}' has numbers that are not finite: send finite numbers"
+                )
             fields["features"] = tensor.values.reshape(tensor.shape)
     return fields
 

@@ -1,7 +1,7 @@
-"""What was inferred, in the shape of Triton's statistics.
+"""Statistics of inferences in Triton's shape.
 
-Requests are those over KServe. Steps, and the time that work waited for its first one, are the
-model's, whatever asked for them: they come from the engine's metrics.
+Requests are those over KServe. Steps, and the waits for a first step, are those of the model over
+all protocols: they come from the engine's metrics.
 """
 
 import time
@@ -15,7 +15,7 @@ from sruserve.server.metrics.step_statistics import DurationStat, step_statistic
 
 @dataclass(slots=True)
 class Timing:
-    """The parts of one request, in seconds. inputs: sequences that it asked about."""
+    """The durations of one request in seconds. inputs: its number of sequences."""
 
     inputs: int = 0
     reading: float = 0.0
@@ -35,7 +35,7 @@ class Statistics:
 
     @contextmanager
     def request(self) -> Iterator[Timing]:
-        """Count a request when the block ends, as a failure if that raises."""
+        """Count a request when the block ends, and as a failure if it raises."""
         begin, timing, outcome = time.perf_counter(), Timing(), self.fail
         try:
             yield timing

@@ -1,4 +1,4 @@
-"""How tensors ask models of each task for something, and what comes of it as tensors."""
+"""The task of each kind of model with tensors as inputs and outputs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -16,10 +16,10 @@ from sruserve.server.tasks.requests import Request
 
 
 class TensorTask:
-    """What one model does.
+    """The task of one model.
 
-    fields: the fields of a request under `/v1` that its tensors are.
-    options: fields of such a request that parameters may set.
+    fields: the field of a request under `/v1` for each input tensor.
+    options: the fields that parameters may set.
     """
 
     fields: ClassVar[Mapping[str, str]] = {"text": "input", "input_ids": "input"}
@@ -30,11 +30,11 @@ class TensorTask:
     async def run(
         self, caller: Caller, served: ServedModel, request: Any, cost: int
     ) -> tuple[list[Tensor], str | None]:
-        """The outputs, and the state that they end in, if it is told."""
+        """The outputs, and the end state if it is returned."""
         raise NotImplementedError
 
     def begin_step(self, request: Any, view: StreamView) -> None:
-        """Make a request one that goes on with a stream."""
+        """Prepare a request to continue a stream."""
 
 
 class TextTask(TensorTask):
@@ -43,50 +43,56 @@ class TextTask(TensorTask):
     most: inputs in a batch.
     """
 
-    def __init__(self, served: ServedModel, task: PerInputTask[Any], most: int) -> None:
+    def __init__(self, served: ServedModel, task: PerInputTask[Any], max_batch_size: int) -> None:
         self.schema = task.schema
         self._task = task
         self._labels = served.labels
-        reads = source(served.model, "text", "input_ids")
-        self._texts = reads.datatype == BYTES
-        self.signature = self._signature(served, reads, most if self._texts else 0)
+        input_spec = source(served.model, "text", "input_ids")
+        self._texts = input_spec.datatype == BYTES
+        self.signature = self._signature(served, input_spec, max_batch_size if self._texts else 0)
 
     async def run(
         self, caller: Caller, served: ServedModel, request: Any, cost: int
     ) -> tuple[list[Tensor], str | None]:
         async with self._task.run(caller, request, served, cost) as results:
-            return await offload(results.large, self._read, served, results)
+            return await offload(results.large, self._tensors, served, results)
 
-    def _read(self, served: ServedModel, results: Results) -> tuple[list[Tensor], str | None]:
-        told = [self._task.describe(served, item, result) for item, result in results.results]
-        return self._outputs(told), told[0]["state"]
+    def _tensors(self, served: ServedModel, results: Results) -> tuple[list[Tensor], str | None]:
+        descriptions = [
+            self._task.describe(served, item, result) for item, result in results.results
+        ]
+        return self._outputs(descriptions), descriptions[0]["state"]
 
-    def _signature(self, served: ServedModel, reads: Spec, most: int) -> Signature:
+    def _signature(self, served: ServedModel, input_spec: Spec, max_batch_size: int) -> Signature:
         raise NotImplementedError
 
-    def _outputs(self, told: Sequence[Mapping[str, Any]]) -> list[Tensor]:
-        """The tensors of results as `/v1` tells them."""
+    def _outputs(self, descriptions: Sequence[Mapping[str, Any]]) -> list[Tensor]:
+        """The tensors of results, which are in the form of `/v1`."""
         raise NotImplementedError
 
 
 class Classify(TextTask):
-    """Labels. Before a stream has any, they are empty and their scores are NaN."""
+    """Labels. Before a stream's first label, they are empty and their scores are NaN."""
 
-    def _signature(self, served: ServedModel, reads: Spec, most: int) -> Signature:
+    def _signature(self, served: ServedModel, input_spec: Spec, max_batch_size: int) -> Signature:
         outputs = (
             Spec("label", BYTES, (1,)),
             Spec("score", "FP32", (1,)),
             Spec("scores", "FP32", (len(served.labels),)),
         )
-        return Signature((reads,), outputs, most)
+        return Signature((input_spec,), outputs, max_batch_size)
 
-    def _outputs(self, told: Sequence[Mapping[str, Any]]) -> list[Tensor]:
-        batch = (len(told),) if self.signature.max_batch_size else ()
+    def _outputs(self, descriptions: Sequence[Mapping[str, Any]]) -> list[Tensor]:
+        batch = (len(descriptions),) if self.signature.max_batch_size else ()
         none = dict.fromkeys(self._labels)
-        scores = [list((each["scores"] or none).values()) for each in told]
+        scores = [list((description["scores"] or none).values()) for description in descriptions]
         return [
-            text_tensor("label", (*batch, 1), [each["label"] or "" for each in told]),
-            number_tensor("score", "FP32", (*batch, 1), [each["score"] for each in told]),
+            text_tensor(
+                "label", (*batch, 1), [description["label"] or "" for description in descriptions]
+            ),
+            number_tensor(
+                "score", "FP32", (*batch, 1), [description["score"] for description in descriptions]
+            ),
             number_tensor("scores", "FP32", (*batch, len(self._labels)), scores),
         ]
 
@@ -98,16 +104,18 @@ class Compare(Classify):
         **Classify.fields, "pair": "pair", "pair_ids": "pair",
     }  # fmt: skip
 
-    def _signature(self, served: ServedModel, reads: Spec, most: int) -> Signature:
-        one = super()._signature(served, reads, most)
-        return Signature((reads, source(served.model, "pair", "pair_ids")), one.outputs, most)
+    def _signature(self, served: ServedModel, input_spec: Spec, max_batch_size: int) -> Signature:
+        base = super()._signature(served, input_spec, max_batch_size)
+        return Signature(
+            (input_spec, source(served.model, "pair", "pair_ids")), base.outputs, max_batch_size
+        )
 
 
 class Tag(TextTask):
-    """A label for every step of one input, and the spans of them."""
+    """A label for every step of one input, and the labels' spans."""
 
-    def _signature(self, served: ServedModel, reads: Spec, most: int) -> Signature:
-        del served, most  # inputs have different numbers of steps, so there are no batches
+    def _signature(self, served: ServedModel, input_spec: Spec, max_batch_size: int) -> Signature:
+        del served, max_batch_size  # inputs differ in their steps, so there are no batches
         places = (Spec("starts", "INT64", (-1,)), Spec("ends", "INT64", (-1,)))
         outputs = (
             Spec("labels", BYTES, (-1,)),
@@ -119,10 +127,10 @@ class Tag(TextTask):
             Spec("span_scores", "FP64", (-1,)),  # means of `scores`
             Spec("span_continued", "BOOL", (-1,)),
         )
-        return Signature((reads,), outputs, 0)
+        return Signature((input_spec,), outputs, 0)
 
-    def _outputs(self, told: Sequence[Mapping[str, Any]]) -> list[Tensor]:
-        tokens, spans = told[0]["tokens"], told[0]["spans"]
+    def _outputs(self, descriptions: Sequence[Mapping[str, Any]]) -> list[Tensor]:
+        tokens, spans = descriptions[0]["tokens"], descriptions[0]["spans"]
         columns = {
             "labels": (tokens, "label"),
             "scores": (tokens, "score"),
@@ -148,12 +156,12 @@ class Tag(TextTask):
 class Encode(TextTask):
     """The outputs of a network without a head for every step of one input."""
 
-    def _signature(self, served: ServedModel, reads: Spec, most: int) -> Signature:
-        del most
+    def _signature(self, served: ServedModel, input_spec: Spec, max_batch_size: int) -> Signature:
+        del max_batch_size
         width = served.model.config.rnn.output_size
-        return Signature((reads,), (Spec("outputs", "FP32", (-1, width)),), 0)
+        return Signature((input_spec,), (Spec("outputs", "FP32", (-1, width)),), 0)
 
-    def _read(self, served: ServedModel, results: Results) -> tuple[list[Tensor], str | None]:
+    def _tensors(self, served: ServedModel, results: Results) -> tuple[list[Tensor], str | None]:
         (_, result), = results.results  # fmt: skip
         values = result.outputs
         return [number_tensor("outputs", "FP32", values.shape, values)], served.seal_state(

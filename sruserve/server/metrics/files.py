@@ -1,8 +1,8 @@
-"""The files that workers count in, for prometheus-client's multiprocess mode.
+"""The files in which workers count, for prometheus-client's multiprocess mode.
 
-Every worker has some files of its own in one folder, and `/metrics` adds up what is in all of
-them. What a worker has counted outlives it: the supervisor moves it into a file of all that have
-ended, so that there are never more files than living workers need, and no counter goes back.
+Every worker has its own files in one folder, and `/metrics` adds up all files. When a worker ends,
+the supervisor moves its counts into the files of all ended workers. So the number of files depends
+on the living workers alone, and no counter decreases.
 """
 
 import fcntl
@@ -24,38 +24,38 @@ log = logging.getLogger("sruserve.server")
 VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # prometheus-client reads it when it is imported
 _PREFIX = "sruserve-metrics-"
 _LOCK = "lock"
-_ENDED = "ended"  # where a file of a living worker has its process id
+_ENDED = "ended"  # in a file's name, instead of a living worker's process id
 _SUMS = ("counter", "histogram")
-_FILE_BYTES = 64 << 10  # at first, and as prometheus-client would make them
-_RETRY_SECONDS = 60.0  # until a full file is tried again, and is told of again
-_ENTRY_BYTES = 4 + 8 + 16  # most of an entry beside its key: length, padding, value and time
+_FILE_BYTES = 64 << 10  # the initial size, as in prometheus-client
+_RETRY_SECONDS = 60.0  # before a full file is tried and logged again
+_ENTRY_BYTES = 4 + 8 + 16  # the longest entry without its key: length, padding, value and time
 
 
 class MetricFolder:
-    """A folder that a supervisor and its workers share. Whoever leaves it last removes it.
+    """A folder that a supervisor and its workers share. The last process to leave removes it.
 
-    Each of them holds a shared lock on the folder, which the kernel releases however they end; so a
-    folder that nobody holds is left over, and the next start removes it.
+    Each process has a shared lock on the folder, which the kernel releases when the process ends.
+    So a folder without locks is stale, and the next start removes it.
     """
 
     def __init__(self, path: Path) -> None:
-        """Join the folder; raises `FileNotFoundError` if it is gone."""
+        """Join the folder; raises `FileNotFoundError` if it was removed."""
         self.path = path
-        self._held = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        fcntl.flock(self._held, fcntl.LOCK_SH)
+        self._lock_fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(self._lock_fd, fcntl.LOCK_SH)
         try:
-            there = os.path.samestat(os.stat(path), os.fstat(self._held))
+            exists = os.path.samestat(os.stat(path), os.fstat(self._lock_fd))
         except FileNotFoundError:
-            there = False
-        if not there:  # another start removed it before it was locked
-            os.close(self._held)
+            exists = False
+        if not exists:  # another start removed it before it was locked
+            os.close(self._lock_fd)
             raise FileNotFoundError(path)
 
     @classmethod
     def make(cls) -> "MetricFolder":
-        """A new one; those of servers that were killed are removed."""
-        for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-            _remove_if_left_over(left)
+        """Create a folder, and remove those of killed servers."""
+        for stale in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+            _remove_if_stale(stale)
         while True:
             with suppress(FileNotFoundError):
                 folder = cls(Path(tempfile.mkdtemp(prefix=_PREFIX)))
@@ -63,51 +63,51 @@ class MetricFolder:
                 return folder
 
     def leave(self) -> None:
-        """Hold the folder no more, and remove it if nobody else does."""
-        os.close(self._held)
-        _remove_if_left_over(self.path)
+        """Release the folder, and remove it if no other process uses it."""
+        os.close(self._lock_fd)
+        _remove_if_stale(self.path)
 
 
-def _remove_if_left_over(path: Path) -> None:
-    """Remove a folder that this class has made for us, and that nobody holds."""
+def _remove_if_stale(path: Path) -> None:
+    """Remove a folder that this class has made for this user, if no process uses it."""
     try:
-        held = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError:  # gone, another user's, or no folder
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:  # removed, another user's, or no folder
         return
     try:
-        if os.fstat(held).st_uid == os.getuid() and (path / _LOCK).exists():
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(descriptor).st_uid == os.getuid() and (path / _LOCK).exists():
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(path, ignore_errors=True)
-    except BlockingIOError:  # its server lives
+    except BlockingIOError:  # its server is alive
         pass
     finally:
-        os.close(held)
+        os.close(descriptor)
 
 
 @contextmanager
 def reading(folder: Path) -> Iterator[None]:
-    """While this lasts, no file of a worker that has ended is moved."""
+    """While the block runs, no counts of ended workers are moved."""
     with open(folder / _LOCK, "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
         yield
 
 
 class EndedWorkers:
-    """What workers that have ended counted, in one file of each kind. The supervisor's alone."""
+    """The counts of ended workers, in one file of each kind. Only the supervisor uses it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._sums: dict[str, dict[str, float]] = {kind: {} for kind in _SUMS}
         self._unmoved: set[int] = set()
         self._unwritten: set[str] = set()
-        self._told = ""  # the last failure, which is tried again at every move
+        self._logged = ""  # the last failure in the log; each move retries
 
     def add(self, pid: int) -> None:
-        """A worker has ended: `move` its counts."""
+        """Let `move` move the counts of a worker that has ended."""
         self._unmoved.add(pid)
 
     def move(self) -> None:
-        """Move the counts of workers that have ended, as soon as nobody reads. Does not wait."""
+        """Move the counts of ended workers, unless `/metrics` is being read. Does not wait."""
         if not (self._unmoved or self._unwritten):
             return
         try:
@@ -120,27 +120,27 @@ class EndedWorkers:
                 for kind in sorted(self._unwritten):
                     self._write(kind)
             if not self._unwritten:
-                self._told = ""
+                self._logged = ""
         except BlockingIOError:
             return
-        except FileNotFoundError as error:  # somebody has removed the folder
+        except FileNotFoundError as error:  # the folder was removed
             self._unmoved.clear()
             self._unwritten.clear()
-            log.error("what ended workers counted is lost: %s", error)
+            log.error("the counts of ended workers are lost: %s", error)
         except OSError as error:
-            self._tell(f"what ended workers counted is not moved: {error}")
+            self._log_once(f"the counts of ended workers were not moved, and are retried: {error}")
 
     def _take(self, file: Path) -> None:
-        """Add up what is in a file, and remove it: so there is room for the sums."""
+        """Add up a file and remove it, which makes room for the sums."""
         kind = file.name.split("_")[0]
-        # A gauge tells what is, and of this worker nothing is any more.
+        # Gauges of an ended worker mean nothing.
         if kind in self._sums and file.suffix == ".db":
             sums = self._sums[kind]
             try:
                 for key, value, *_ in MmapedDict.read_all_values_from_file(file):  # type: ignore[no-untyped-call]
                     sums[key] = sums.get(key, 0.0) + value
             except (OSError, RuntimeError, ValueError, struct.error) as error:
-                log.error("what an ended worker counted is lost in part: %s: %s", file.name, error)
+                log.error("some counts of an ended worker are lost: %s: %s", file.name, error)
             self._unwritten.add(kind)
         file.unlink(missing_ok=True)
 
@@ -152,12 +152,12 @@ class EndedWorkers:
             self._unwritten.discard(kind)
         except OSError as error:
             new.unlink(missing_ok=True)
-            self._tell(f"counts of ended workers are left out of /metrics: {error.strerror}")
+            self._log_once(f"counts of ended workers are left out of /metrics: {error.strerror}")
 
-    def _tell(self, failure: str) -> None:
-        if failure != self._told:
+    def _log_once(self, failure: str) -> None:
+        if failure != self._logged:
             log.error("%s", failure)
-            self._told = failure
+            self._logged = failure
 
 
 def _packed(sums: dict[str, float]) -> bytes:
@@ -172,20 +172,20 @@ def _packed(sums: dict[str, float]) -> bytes:
 
 
 def keep_files_whole() -> None:
-    """Allocate this process's files, at first and as they grow, before they are mapped.
+    """Allocate this process's files before they are mapped, and as they grow.
 
-    prometheus-client maps files that are holes, and to write into a hole of a full file system is a
-    SIGBUS, which ends the process. Must be called before any metric is made.
+    prometheus-client maps sparse files. Writing to a hole on a full file system raises SIGBUS,
+    which ends the process. Call this before any metric is made.
     """
     values.MmapedDict = _WholeFile  # type: ignore[assignment, attr-defined]
 
 
 class _WholeFile(MmapedDict):
-    """A file without holes. What there is no room for is counted in memory only, until there is."""
+    """A file without holes. While the disk is full, new series are counted in memory only."""
 
     def __init__(self, filename: str) -> None:
         self._path = Path(filename)
-        self._opened = False  # it is for its first value
+        self._opened = False  # opened for its first value
         self._positions: dict[str, int] = {}
         self._full_until = 0.0
 
@@ -202,7 +202,7 @@ class _WholeFile(MmapedDict):
     def write_value(self, key: str, value: float, timestamp: float) -> None:
         try:  # noqa: SIM105  # `suppress` takes longer, on the hot path
             super().write_value(key, value, timestamp)  # type: ignore[no-untyped-call]
-        except OSError:  # the next value is the whole sum, too
+        except OSError:  # the next value is the whole sum again
             pass
 
     def _init_value(self, key: str) -> None:
@@ -213,8 +213,8 @@ class _WholeFile(MmapedDict):
         except OSError as error:
             self._full_until = time.monotonic() + _RETRY_SECONDS
             log.error(
-                "metrics cannot be kept in %s: %s; /metrics leaves some of this worker out: make "
-                "room there, or name another folder with TMPDIR",
+                "metrics cannot be written to %s: %s; /metrics lacks some of this worker's: make "
+                "room there, or set TMPDIR to another folder",
                 self._path.parent,
                 error.strerror,
             )
@@ -235,7 +235,7 @@ class _WholeFile(MmapedDict):
 
 
 def _allocate(file: Path) -> None:
-    """Make a file without holes. Others never see it shorter than it is."""
+    """Make a file without holes. Other processes never see it shorter."""
     new = file.with_suffix(".new")
     try:
         with open(new, "wb") as opened:

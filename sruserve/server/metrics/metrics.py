@@ -1,9 +1,9 @@
-"""Prometheus metrics: who may record them, and how they are read. `series` has what each one is.
+"""Prometheus metrics: record and render them. `definitions.py` defines the series.
 
 Every event is recorded in one place: engine events through `EngineMetrics`, requests through
 `RouteMetrics`, states through `StateMetrics`, server-held streams through `StreamMetrics`, sockets
-through `SocketMetrics`. All but the sockets are labelled with the model; none with anything that a
-client can choose.
+through `SocketMetrics`. All but the sockets are labelled with the model; no label has a value that
+a client can choose.
 """
 
 import os
@@ -27,7 +27,7 @@ UNKNOWN_MODEL = "unknown"
 
 
 class EngineMetrics:
-    """What one model's engine reports. Cheap, and safe to call from any thread."""
+    """The metrics of one model's engine. Cheap, and safe to call from any thread."""
 
     def __init__(self, model_name: str) -> None:
         self._queued = series.QUEUE_TIME.labels(model_name).observe
@@ -45,56 +45,56 @@ class EngineMetrics:
         self._tiers: dict[str, tuple[_Part, _Part]] = {}
 
     def queued(self, seconds: float) -> None:
-        """A request waited so long for its first step."""
+        """Record a request's wait for its first step."""
         self._queued(seconds)
         self._steps.queue.add(seconds)
 
     def step(self, sequences: int, tokens: int, seconds: float) -> None:
-        """One forward pass over `tokens` tokens of `sequences` sequences."""
+        """Record a forward pass over `tokens` tokens of `sequences` sequences."""
         self._steps.step(sequences, seconds)
         self._sequences(sequences)
         self._step_tokens(tokens)
         self._step_seconds(seconds)
 
     def generated(self, tokens: int, characters: int) -> None:
-        """Output of completions, as it is delivered."""
+        """Record delivered output of completions."""
         self._tokens(tokens)
         self._characters(characters)
 
     def occupancy(self, waiting: int, running: int) -> None:
-        """Waiting requests and running sequences."""
-        self._waiting.tell(waiting)
-        self._running.tell(running)
+        """Set the numbers of waiting requests and running sequences."""
+        self._waiting.set(waiting)
+        self._running.set(running)
 
     def states(self, tier: str, streams: int, state_bytes: int) -> None:
-        """Held states and their memory in a tier: "pool" on a CPU, "device" on a GPU, or "host"."""
+        """Set states and their memory in a tier: "pool" on a CPU, "device" on a GPU, or "host"."""
         if tier not in self._tiers:
             labels = (self._model_name, tier)
             self._tiers[tier] = (
                 _Part(series.STREAMS.labels(*labels)),
                 _Part(series.STATE_BYTES.labels(*labels)),
             )
-        held, held_bytes = self._tiers[tier]
-        held.tell(streams)
-        held_bytes.tell(state_bytes)
+        count, held_bytes = self._tiers[tier]
+        count.set(streams)
+        held_bytes.set(state_bytes)
 
     def ended(self) -> None:
-        """The engine is no more, and holds nothing."""
+        """Set all to zero, because the engine has ended."""
         self.occupancy(0, 0)
         for tier in self._tiers:
             self.states(tier, 0, 0)
 
 
 class _Part:
-    """What one engine adds to a gauge: while a model is replaced, it has two of them."""
+    """One engine's part of a gauge; a model has two engines while it is replaced."""
 
     def __init__(self, gauge: Gauge) -> None:
-        self._add, self._told = gauge.inc, 0
+        self._add, self._value = gauge.inc, 0
 
-    def tell(self, value: int) -> None:
-        if value != self._told:  # told after every step, and mostly the same
-            self._add(value - self._told)
-            self._told = value
+    def set(self, value: int) -> None:
+        if value != self._value:  # set after every step, and mostly unchanged
+            self._add(value - self._value)
+            self._value = value
 
 
 class RouteMetrics:
@@ -118,17 +118,17 @@ class RouteMetrics:
 
 
 def first_character(model_name: str, seconds: float) -> None:
-    """A streamed completion has told its first text, so long after it was read."""
+    """Record the time from reading a streamed completion to its first text."""
     series.FIRST_CHARACTER.labels(model_name).observe(seconds)
 
 
-def connections_open(more: int) -> None:
-    """So many more connections are open."""
-    series.CONNECTIONS.inc(more)
+def connections_open(change: int) -> None:
+    """Change the number of open connections."""
+    series.CONNECTIONS.inc(change)
 
 
 class SocketMetrics:
-    """The open WebSockets, of whatever model."""
+    """The open WebSockets of all models."""
 
     opened, closed = series.SOCKETS.inc, series.SOCKETS.dec
 
@@ -142,7 +142,7 @@ class StateMetrics:
         self.opened = series.OPEN_TIME.labels(model_name).observe
 
     def rejected(self, reason: str) -> None:
-        """A token was refused for the reason with this error code."""
+        """Record a refused token by its error code."""
         series.REJECTED.labels(self._model_name, reason).inc()
 
 
@@ -157,19 +157,19 @@ class StreamMetrics:
         self.expired = series.EXPIRED.labels(model_name).inc
 
     def computed(self, idle_seconds: float) -> None:
-        """A step was done, of a stream that had been idle for so long."""
+        """Record a step of a stream, and its idle time before the step."""
         self._computed()
         self._idle(idle_seconds)
 
 
 @cache
 def stream_metrics(model_name: str) -> StreamMetrics:
-    """The metrics of a served model's streams, which several places record."""
+    """The metrics of a served model's streams."""
     return StreamMetrics(model_name)
 
 
 def describe_build(version: str, kernel: str) -> None:
-    """Export which version runs, on which kernel."""
+    """Export the version and the kernel."""
     series.BUILD.labels(version, kernel).set(1)
 
 

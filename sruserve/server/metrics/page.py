@@ -1,4 +1,4 @@
-"""The text of all metrics, made once for all who ask at about the same time."""
+"""The text of all metrics, rendered once for all requests at about the same time."""
 
 import asyncio
 import time
@@ -8,16 +8,16 @@ from sruserve.server.metrics.metrics import render
 from sruserve.server.offload import run_in_thread
 
 _SECONDS = 1.0
-# A text that took more than this share of a second to make is given out for longer.
-_SHARE, _MOST_TIMES = 1 / 20, 10.0
+# A text is served for longer if rendering it took more than this share of a second.
+_SHARE, _MAX_TIMES = 1 / 20, 10.0
 
 
 class MetricsPage:
-    """One rendering at a time; who asks meanwhile waits for it, and who asks soon gets its text.
+    """Renders once at a time. Requests meanwhile wait for the text; requests soon after reuse it.
 
-    A rendering is tens of milliseconds of Python, which the event loop waits for in part.
+    A rendering takes tens of milliseconds of Python, for a part of which the event loop waits.
 
-    seconds: how long a text is given out; longer where the server is too busy to make it soon.
+    seconds: how long a text is served; longer if the server is too busy to render it quickly.
     """
 
     def __init__(
@@ -33,12 +33,12 @@ class MetricsPage:
         self._rendering: asyncio.Task[tuple[bytes, str]] | None = None
 
     async def read(self) -> tuple[bytes, str]:
-        """All metrics as they are, or were a moment ago, and their content type."""
+        """The text of all metrics, at most about `seconds` old, and its content type."""
         if self._rendering is None:
             if self._clock() < self._until:
                 return self._page
             self._rendering = asyncio.create_task(self._render())
-        return await asyncio.shield(self._rendering)  # others wait for it, too
+        return await asyncio.shield(self._rendering)  # other requests wait for it, too
 
     async def _render(self) -> tuple[bytes, str]:
         begin = self._clock()
@@ -46,7 +46,7 @@ class MetricsPage:
             self._page = await run_in_thread("metrics", self._make)
             end = self._clock()
             times = (end - begin) / (_SHARE * _SECONDS)
-            self._until = end + self.seconds * max(1.0, min(_MOST_TIMES, times))
+            self._until = end + self.seconds * max(1.0, min(_MAX_TIMES, times))
             return self._page
         finally:
             self._rendering = None

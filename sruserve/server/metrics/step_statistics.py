@@ -1,11 +1,11 @@
-"""Counts and times of steps, by their size: what KServe's statistics tell."""
+"""Counts and durations of steps by their size, for KServe's statistics."""
 
 from dataclasses import dataclass
 
 
 @dataclass(slots=True)
 class DurationStat:
-    """How often something happened, and how long it took in all."""
+    """The count and the total duration of an event."""
 
     count: int = 0
     seconds: float = 0.0
@@ -16,9 +16,9 @@ class DurationStat:
 
 
 class StepStatistics:
-    """What KServe's statistics tell of a model's steps, which no histogram could.
+    """The steps of a model for KServe's statistics, which a histogram could not provide.
 
-    Steps count by size in groups that end at a power of two: to tell each size would take long.
+    Steps are grouped by size up to the next power of two, because listing each size would be slow.
     """
 
     def __init__(self) -> None:
@@ -26,11 +26,11 @@ class StepStatistics:
         self._by_size: dict[int, DurationStat] = {}
 
     def step(self, sequences: int, seconds: float) -> None:
-        most = 1 << (sequences - 1).bit_length()
-        self._by_size.setdefault(most, DurationStat()).add(seconds)
+        size = 1 << (sequences - 1).bit_length()
+        self._by_size.setdefault(size, DurationStat()).add(seconds)
 
     def read(self) -> tuple[DurationStat, dict[int, DurationStat]]:
-        """The waits for a first step, and the steps by the most sequences of their group."""
+        """The waits for a first step, and the steps by the largest size of their group."""
         return self.queue, dict(self._by_size)
 
 
@@ -38,5 +38,5 @@ _steps: dict[str, StepStatistics] = {}
 
 
 def step_statistics(model_name: str) -> StepStatistics:
-    """The tallies of a model in this process."""
+    """The statistics of a model in this process."""
     return _steps.setdefault(model_name, StepStatistics())

@@ -1,4 +1,4 @@
-"""The models that are served now."""
+"""The catalogue of served models."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -7,29 +7,29 @@ from sruserve.server.repository.served_model import ServedModel
 
 
 class Catalogue(Mapping[str, ServedModel]):
-    """All served models, by id; `Repository` alone changes it."""
+    """All served models by id; only `Repository` changes it."""
 
     def __init__(self, served: Iterable[ServedModel] = ()) -> None:
-        self._by_name = {each.name: each for each in served}
+        self._by_name = {model.name: model for model in served}
 
     def put(self, served: ServedModel) -> ServedModel | None:
-        """Serve a model from now on; returns the one of the same name that it replaces."""
+        """Add a model; returns the model of the same name that it replaces, if any."""
         replaced = self._by_name.get(served.name)
         self._by_name[served.name] = served
         return replaced
 
     def take(self, name: str) -> ServedModel:
-        """Serve the model no more, and return it; raises `ModelNotFound`."""
+        """Remove and return a model; raises `ModelNotFound`."""
         served = self[name]
         del self._by_name[name]
         return served
 
     def version(self, name: str, version: str) -> ServedModel:
-        """The model if that version of it is served, or raise `ModelNotFound`."""
+        """The model if this version of it is served; else raises `ModelNotFound`."""
         served = self[name]
         if version != served.version:
             raise ModelNotFound(
-                f"there is no version {version[:20]!r} of {name}; served is {served.version}",
+                f"there is no version {version[:20]!r} of {name}; use version {served.version}",
                 param="version",
             )
         return served
@@ -50,7 +50,7 @@ class Catalogue(Mapping[str, ServedModel]):
         return len(self._by_name)
 
     def choose(self, name: str | None, *tasks: str) -> ServedModel:
-        """The named model, or the only one for the tasks; raises if there is no such model."""
+        """The named model, or the only model for the tasks; raises if there is none."""
         if name is not None and self[name].model.config.task in tasks:
             return self[name]
         needed = " or ".join(f"'{task}'" for task in tasks)
@@ -73,10 +73,12 @@ class Catalogue(Mapping[str, ServedModel]):
 
     def fitting(self, *tasks: str) -> list[str]:
         """The ids of the models for the tasks."""
-        return [name for name, each in self._by_name.items() if each.model.config.task in tasks]
+        return [name for name, served in self._by_name.items() if served.model.config.task in tasks]
 
     def streaming(self) -> list[str]:
-        """The ids of the models that go on from a state."""
+        """The ids of the models that can continue from a state."""
         return [
-            name for name, each in self._by_name.items() if each.model.network.supports_streaming
+            name
+            for name, served in self._by_name.items()
+            if served.model.network.supports_streaming
         ]

@@ -1,4 +1,4 @@
-"""Where a worker computes, how much of a GPU's memory it may use, and whether its models fit."""
+"""Choose a worker's device, limit its GPU memory, and check that its models fit."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +27,7 @@ from sruserve.server.settings import Settings, SettingsError, variable_name
 
 log = logging.getLogger("sruserve.server")
 
-_SHARE_OF_FREE = 0.9  # the rest is for the driver, the kernels and whoever else is there
+_SHARE_OF_FREE = 0.9  # the rest is for the driver, kernels and other processes
 _ADVICE = (
     f"raise {variable_name('gpu_memory_bytes')} if the GPU has more, lower "
     f"{variable_name('state_pool_bytes')}, set {variable_name('dtype')} to bfloat16, or serve "
@@ -38,7 +38,7 @@ _HOST_ADVICE = f"lower {variable_name('state_pool_bytes')}, or serve fewer model
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
-    """What one model takes of the device before it serves anything, in bytes."""
+    """The device memory that a model needs before it serves a request, in bytes."""
 
     model: str
     weights: int
@@ -50,7 +50,7 @@ class MemoryEstimate:
 
 
 def choose_device(name: str) -> torch.device:
-    """The device that the operator asked for, told in the log, or `SettingsError`."""
+    """The configured device, which is logged; raises `SettingsError`."""
     try:
         device = resolve_device(name)
     except DeviceError as error:
@@ -62,7 +62,7 @@ def choose_device(name: str) -> torch.device:
             "slower: unset it unless you test kernels"
         )
     if name == "auto" and device.type == "cpu" and torch.cuda.is_available():
-        log.warning("there is a GPU, and it is not used: %s", why_no_gpu())
+        log.warning("the GPU is not used: %s", why_no_gpu())
     return device
 
 
@@ -72,15 +72,17 @@ def prepare_gpu(
     dtypes: Mapping[str, DType | None],
     device: torch.device,
 ) -> torch.device:
-    """See that the models fit on a GPU and that its kernels are right there; returns the device.
+    """Check that the models fit on a GPU and that its kernels are correct; returns the device.
 
-    Where they are wrong, `auto` means the CPU, and a GPU that was asked for is a `SettingsError`.
+    If they are wrong, `auto` returns the CPU, and an explicit GPU raises `SettingsError`.
     """
     check_gpu_memory(settings, paths, dtypes, device)
     configs = {path.name: _config(path) for path in paths}
-    wanted = {compute_dtype(config, dtypes[name], device) for name, config in configs.items()}
+    compute_dtypes = {
+        compute_dtype(config, dtypes[name], device) for name, config in configs.items()
+    }
     try:
-        for dtype in sorted(wanted, key=str):
+        for dtype in sorted(compute_dtypes, key=str):
             check_kernels(device, dtype)
     except torch.OutOfMemoryError as error:
         raise SettingsError(
@@ -103,16 +105,16 @@ def check_gpu_memory(
     dtypes: Mapping[str, DType | None],
     device: torch.device,
 ) -> None:
-    """Make the GPU this thread's, limit the process's memory on it, and check that models will fit.
+    """Select the GPU for this thread, limit the process's memory on it, and check that models fit.
 
-    Raises `SettingsError` that says what to change, or a `ModelError` of a model's config.
+    Raises `SettingsError` with the setting to change, or a `ModelError` of a model's config.
     """
     try:
         use_device(device)
         free, total = torch.cuda.mem_get_info(device)
-    except RuntimeError as error:  # it is full, or another process has it alone
-        what = str(error).partition("\n")[0]
-        raise SettingsError(f"{variable_name('device')}: cannot use {device}: {what}") from error
+    except RuntimeError as error:  # it is full, or in exclusive use by another process
+        reason = str(error).partition("\n")[0]
+        raise SettingsError(f"{variable_name('device')}: cannot use {device}: {reason}") from error
     limit = worker_limit(settings.gpu_memory_bytes, free, total, settings.workers)
     torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), device)
     needs = []
@@ -126,9 +128,9 @@ def check_gpu_memory(
 def memory_need(
     model: str, config: ModelConfig, dtype: torch.dtype, pool_bytes: int
 ) -> MemoryEstimate:
-    """The need of a model that computes in `dtype` with a state pool of `pool_bytes`.
+    """The memory of a model that computes in `dtype` with a state pool of `pool_bytes`.
 
-    Matrices are held in `dtype`, everything else at most in float32.
+    Matrices are stored in `dtype`, all other tensors at most in float32.
     """
     weights = sum(
         prod(shape) * (dtype.itemsize if len(shape) == 2 else 4)
@@ -137,39 +139,39 @@ def memory_need(
     return MemoryEstimate(model, weights, pool_bytes)
 
 
-def worker_limit(asked: int, free: int, total: int, workers: int) -> int:
-    """The bytes that one of `workers` may use of a GPU with `free` of its `total` bytes left.
+def worker_limit(requested: int, free: int, total: int, workers: int) -> int:
+    """The bytes that one of `workers` may use of a GPU with `free` of its `total` bytes unused.
 
-    asked: the operator's SRUSERVE_GPU_MEMORY_BYTES; 0 is nine tenths of what is free, or for
-        several workers each its part of nine tenths of all, so that a new one gets the same.
-    Raises `SettingsError` if the workers could ask for more than there is.
+    requested: the operator's SRUSERVE_GPU_MEMORY_BYTES. 0: 90% of the free bytes; for several
+        workers, equal parts of 90% of the total, so that a restarted worker gets the same.
+    Raises `SettingsError` if the workers together could use more than the total.
     """
-    if not asked:
+    if not requested:
         return int((free if workers == 1 else total) * _SHARE_OF_FREE) // workers
-    if asked * workers > total:
+    if requested * workers > total:
         of = f" for each of {workers} workers" if workers > 1 else ""
         raise SettingsError(
-            f"{variable_name('gpu_memory_bytes')}={asked}{of} is more than the {total} bytes of "
-            "the GPU: lower it" + (f", or {variable_name('workers')}" if workers > 1 else "")
+            f"{variable_name('gpu_memory_bytes')}={requested}{of} is more than the {total} bytes "
+            "of the GPU: lower it" + (f", or {variable_name('workers')}" if workers > 1 else "")
         )
-    return asked
+    return requested
 
 
 def check_fit(needs: Iterable[MemoryEstimate], limit: int) -> None:
-    """Raise `SettingsError` for the first model that no longer fits into `limit` bytes."""
-    left = limit
+    """Raise `SettingsError` for the first model that exceeds the rest of `limit` bytes."""
+    remaining = limit
     for need in needs:
-        if need.total > left:
+        if need.total > remaining:
             raise SettingsError(
                 f"{need.model} does not fit on the GPU: it needs {need.total} bytes "
-                f"({need.weights} of weights, {need.states} of states) and {left} of this "
+                f"({need.weights} of weights, {need.states} of states) and {remaining} of this "
                 f"worker's {limit} are left; {_ADVICE}"
             )
-        left -= need.total
+        remaining -= need.total
 
 
 def _config(folder: Path) -> ModelConfig:
-    """What is served first of a model's folder."""
+    """The config of the newest version in a model's folder."""
     _, path = newest(folder)
     return read_config(path / CONFIG_FILE)
 

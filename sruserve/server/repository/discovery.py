@@ -1,4 +1,4 @@
-"""Which model folders to serve."""
+"""Find the model folders to serve."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,22 +11,22 @@ BUNDLED = Path(sruserve.__file__).parent / "demo"
 
 
 def find_models(settings: Settings) -> tuple[Path, ...]:
-    """The given folders; else those in `SRUSERVE_MODELS`; else the bundled ones.
+    """The folders of the command line; else those in `SRUSERVE_MODELS`; else the bundled ones.
 
-    Each is a model folder, or holds numeric folders that are: the versions of one model. Raises
+    Each is a model folder, or contains numbered model folders: the versions of one model. Raises
     `SettingsError` if one is missing, or if two have the same name, which is the model's id.
     """
     try:
         return _find(settings)
     except SettingsError:
         raise
-    except (OSError, ValueError) as error:  # no path that a file can have, or one not to be read
+    except (OSError, ValueError) as error:  # an invalid or unreadable path
         variable = variable_name("model_folders" if settings.model_folders else "models")
         raise SettingsError(f"{variable}: cannot be read: {str(error)[:200]}") from None
 
 
 def loadable_models(settings: Settings) -> dict[str, Path]:
-    """Those of the same folders that can be loaded now, by name, while the server runs."""
+    """The model folders that can be loaded now, by name, while the server runs."""
     paths = (folder.resolve() for folder in _candidates(settings))
     return {path.name: path for path in paths if versions(path)}
 
@@ -55,13 +55,13 @@ def _find(settings: Settings) -> tuple[Path, ...]:
 
 
 def _candidates(settings: Settings) -> Iterable[Path]:
-    """The given folders, or the model folders in a folder, sorted; others are passed over."""
+    """The folders of the command line, or the model folders in a folder, sorted."""
     if settings.model_folders:
         return settings.model_folders
     parent = _parent(settings)
     if not parent.is_dir():
         raise SettingsError(f"SRUSERVE_MODELS={parent} is not a folder")
-    # what begins with a dot is an import that is not finished
+    # a name that begins with a dot is an unfinished import
     return sorted(path for path in parent.glob("[!.]*") if versions(path))
 
 

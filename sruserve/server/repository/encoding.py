@@ -1,4 +1,4 @@
-"""From texts, ids and features to the arrays that a job holds."""
+"""Encode texts, ids and features as the arrays of a job."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,10 +21,10 @@ Features = list[list[float]] | NDArray[np.float32]  # of JSON, or of a tensor
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What a text was read as.
+    """The tokens of a text.
 
-    ids: (tokens). places: (tokens, 2), of each id in the text; None: they were not asked for.
-    word: what is left unfinished.
+    ids: (tokens). places: (tokens, 2), of each id in the text; None: not requested.
+    word: the unfinished word at the end of the text.
     """
 
     ids: Ids
@@ -32,20 +32,20 @@ class Tokens:
     word: str
 
     @classmethod
-    def joined(cls, parts: Sequence[str], read: Sequence["Tokens"]) -> Self:
-        """Those of a text by those of its parts."""
+    def joined(cls, parts: Sequence[str], tokens_of_parts: Sequence["Tokens"]) -> Self:
+        """The tokens of a text, joined from those of its parts."""
         begins = accumulate(map(len, parts), initial=0)
         places = [
             tokens.places + begin
-            for tokens, begin in zip(read, begins, strict=False)
+            for tokens, begin in zip(tokens_of_parts, begins, strict=False)
             if tokens.places is not None
         ]
-        ids = np.concatenate([tokens.ids for tokens in read])
-        return cls(ids, np.concatenate(places) if places else None, read[-1].word)
+        ids = np.concatenate([tokens.ids for tokens in tokens_of_parts])
+        return cls(ids, np.concatenate(places) if places else None, tokens_of_parts[-1].word)
 
 
 def read_part(codec: Codec, text: str, word: str, more: bool, field: str, locate: bool) -> Tokens:
-    """A part of a text that goes on with `word`."""
+    """The tokens of a part of a text that continues `word`."""
     try:
         if locate:
             return Tokens(*codec.locate(text, word, more))
@@ -57,55 +57,55 @@ def read_part(codec: Codec, text: str, word: str, more: bool, field: str, locate
 
 def encode_input(
     served: ServedModel,
-    given: str | list[int],
+    content: str | list[int],
     start: Snapshot | None,
     field: str,
     more: bool = False,
     known: Tokens | None = None,
 ) -> tuple[Ids, str]:
-    """The ids of one input, and the word that it leaves unfinished.
+    """The ids of one input, and the unfinished word at its end.
 
-    known: what it was read as already.
+    known: its tokens if it is encoded already.
     """
-    model, held = served.model, start.word if start is not None else ""
+    model, unfinished = served.model, start.word if start is not None else ""
     try:
         if known is not None:
             ids, word = known.ids, known.word
-        elif isinstance(given, str):
-            ids, word = _codec(served, field).encode(given, held, more)
+        elif isinstance(content, str):
+            ids, word = _codec(served, field).encode(content, unfinished, more)
         else:
-            ids, word = check_ids(given, model, field), ""
-            if held and model.codec is not None:  # ids begin a new word
-                ids = np.concatenate([model.codec.encode("", held)[0], ids])
+            ids, word = check_ids(content, model, field), ""
+            if unfinished and model.codec is not None:  # ids begin a new word
+                ids = np.concatenate([model.codec.encode("", unfinished)[0], ids])
     except TextError as error:
         raise _unfit(error, field) from error
-    _check_not_empty(ids, given, start, field, more)
+    _check_not_empty(ids, content, start, field, more)
     return ids, word
 
 
 def locate_input(
     served: ServedModel,
-    given: str,
+    text: str,
     start: Snapshot | None,
     field: str,
     more: bool,
     known: Tokens | None = None,
 ) -> tuple[Ids, Ids, str]:
-    """As `encode_input` of a text, with each id's place in it, (ids, 2)."""
+    """`encode_input` of a text, with the place of each id in it, (ids, 2)."""
     if known is not None and known.places is not None:
         ids, places, word = known.ids, known.places, known.word
     else:
-        held = start.word if start is not None else ""
+        unfinished = start.word if start is not None else ""
         try:
-            ids, places, word = _codec(served, field).locate(given, held, more)
+            ids, places, word = _codec(served, field).locate(text, unfinished, more)
         except TextError as error:
             raise _unfit(error, field) from error
-    _check_not_empty(ids, given, start, field, more)
+    _check_not_empty(ids, text, start, field, more)
     return ids, places, word
 
 
 def _unfit(error: TextError, field: str) -> UnfitInput:
-    """What the vocabulary refuses is the fault of a field."""
+    """The error of a field whose text the vocabulary refuses."""
     return UnfitInput(str(error), code=error.code, param=field)
 
 
@@ -121,45 +121,46 @@ def _codec(served: ServedModel, field: str) -> Codec:
 
 
 def _check_not_empty(
-    ids: Ids, given: str | list[int], start: Snapshot | None, field: str, more: bool
+    ids: Ids, content: str | list[int], start: Snapshot | None, field: str, more: bool
 ) -> None:
-    if start is None and not len(ids) and not (len(given) and more):
+    if start is None and not len(ids) and not (len(content) and more):
         raise EmptyInput(
             f"'{field}' has nothing to read; send some text, or a `state` to continue",
             param=field,
         )
 
 
-def encode_features(served: ServedModel, given: Features) -> NDArray[np.float32]:
+def encode_features(served: ServedModel, rows: Features) -> NDArray[np.float32]:
     """Features, (steps, width), of one sequence."""
     config = served.model.config
     if config.vocab_size is not None:
         raise InvalidRequest(f"{served.name} reads text: send `input`", param="features")
     width = config.rnn.input_size
-    widths = given.shape[1:] if isinstance(given, np.ndarray) else set(map(len, given))
+    widths = rows.shape[1:] if isinstance(rows, np.ndarray) else set(map(len, rows))
     if not set(widths) <= {width}:
         raise InvalidRequest(
             f"every step of 'features' must have {width} numbers for {served.name}",
             param="features",
         )
     with np.errstate(over="ignore"):
-        features = np.array(given, dtype=np.float32).reshape(-1, width)
+        features = np.array(rows, dtype=np.float32).reshape(-1, width)
     if not np.isfinite(features).all():
         raise NotFinite("'features' has numbers beyond float32's range", param="features")
     return features
 
 
-def check_ids(given: list[int] | Ids, model: Model, field: str) -> Ids:
+def check_ids(ids: list[int] | Ids, model: Model, field: str) -> Ids:
+    """The ids of a field as an array; raises `InvalidRequest` for ids that the model lacks."""
     size = model.config.vocab_size
     if size is None:
         raise InvalidRequest(f"{model.name} takes `features`, not ids", param=field)
-    # JSON's may be longer than 64 bits, so they are compared as Python integers
-    least, most = (np.min, np.max) if isinstance(given, np.ndarray) else (min, max)
-    if len(given) and not 0 <= least(given) <= most(given) < size:
-        wrong = next(i for i in given if not 0 <= i < size)
+    # ids in JSON may exceed 64 bits, so they are compared as Python integers
+    lowest, highest = (np.min, np.max) if isinstance(ids, np.ndarray) else (min, max)
+    if len(ids) and not 0 <= lowest(ids) <= highest(ids) < size:
+        wrong = next(i for i in ids if not 0 <= i < size)
         raise InvalidRequest(
-            f"'{field}' holds the token id {str(wrong)[:30]}; ids of {model.name} go from 0 to "
+            f"'{field}' has the token id {str(wrong)[:30]}; ids of {model.name} are from 0 to "
             f"{size - 1}",
             param=field,
         )
-    return np.array(given, dtype=np.int64)
+    return np.array(ids, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""From a model's folder to a model that is served: its engine warm, its presets computed."""
+"""Load a model's folder into a served model: start and warm its engine, compute its presets."""
 
 import os
 from dataclasses import replace
@@ -31,10 +31,10 @@ class Loader:
         self._sealer, self._tenant = sealer, tenant
 
     def load(self, folder: Path, now: ServedModel | None = None) -> ServedModel:
-        """The newest version in a folder, when it can be served; for any thread but the loop's.
+        """Load the newest version in a folder and make it ready; not for the event loop's thread.
 
-        now: what is served of it; its engine stays where the model is the same, so that streams
-            that the server holds go on.
+        now: the model that is served now. If it has the same weights, its engine is kept, so that
+            server-held streams continue.
 
         Raises `ModelError`, `SettingsError`, `ServeError` or `OSError`.
         """
@@ -43,7 +43,7 @@ class Loader:
         try:
             model = load_model(folder, dtype_of(settings, folder.name), device, settings.fast)
             if now is not None and _same(model, now.model):
-                return self._again(model, now)
+                return self._reload(model, now)
             engine = self._start_engine(model)
         except faults() as error:
             if not is_out_of_memory(error.__cause__ or error):
@@ -56,8 +56,8 @@ class Loader:
             raise
         return ServedModel(model, engine, self._sealer, self._tenant, presets)
 
-    def _again(self, model: Model, now: ServedModel) -> ServedModel:
-        """What is served, with what else is in the folder."""
+    def _reload(self, model: Model, now: ServedModel) -> ServedModel:
+        """The served model with the version and presets that the folder has now."""
         model = replace(now.model, version=model.version, path=model.path)
         presets = compute_presets(ServedModel(model, now.engine, self._sealer, self._tenant))
         return ServedModel(
@@ -69,21 +69,20 @@ class Loader:
             engine = Engine(model, engine_limits(self._settings), EngineMetrics(model.name))
         except StateTooLarge as error:
             variable = variable_name("state_pool_bytes")
-            told = error.message.replace("state_pool_bytes", variable)
-            raise SettingsError(told) from None
+            raise SettingsError(error.message.replace("state_pool_bytes", variable)) from None
         engine.start()
         return engine
 
 
 def _same(model: Model, other: Model) -> bool:
-    """Whether two models compute the same and call it the same."""
+    """Whether two models have the same weights, dtype and config."""
     return all(
-        getattr(model, what) == getattr(other, what) for what in ("digest", "dtype", "config")
+        getattr(model, name) == getattr(other, name) for name in ("digest", "dtype", "config")
     )
 
 
 def engine_limits(settings: Settings) -> EngineConfig:
-    """What an operator's settings mean for each engine of each worker."""
+    """The configuration of each engine of each worker."""
     threads = settings.threads
     if not threads and settings.workers > 1:
         threads = max(1, (os.cpu_count() or 1) // settings.workers)

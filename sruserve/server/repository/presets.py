@@ -1,4 +1,4 @@
-"""Presets: named prefixes, each computed once when its model is loaded, to begin requests from."""
+"""Presets: named prefixes whose states are computed once, when their model is loaded."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from sruserve.server.settings import SettingsError
 
 
 class Prefix(BaseModel):
-    """What a stream has read already when it begins from a preset: one of these, or a bare text."""
+    """The beginning of a stream: one of these fields, or a text alone."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -28,8 +28,8 @@ class Prefix(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _text(cls, given: Any) -> Any:
-        return {"text": given} if isinstance(given, str) else given
+    def _text(cls, value: Any) -> Any:
+        return {"text": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
@@ -38,27 +38,28 @@ class Prefix(BaseModel):
         return self
 
 
-_MOST, _MOST_BYTES = 1024, 1 << 30  # of presets, and of their states
+_MAX_PRESETS, _MAX_STATE_BYTES = 1024, 1 << 30  # of presets, and of their states
 _FILE = TypeAdapter(
     Annotated[
-        dict[Annotated[str, Field(min_length=1, max_length=100)], Prefix], Field(max_length=_MOST)
+        dict[Annotated[str, Field(min_length=1, max_length=100)], Prefix],
+        Field(max_length=_MAX_PRESETS),
     ]
 )
 
 
 def compute_presets(served: ServedModel) -> Mapping[str, Snapshot]:
-    """The states of the presets in a model's folder, if it has any; blocks until they are computed.
+    """Compute the states of the presets in a model's folder, if it has any; blocks.
 
-    A state is what would be if the prefix had come as the beginning of the request. Raises
-    `SettingsError`, which names the file and the preset, if one cannot be.
+    A state is the same as if a request had begun with the prefix. Raises `SettingsError`, which
+    names the file and the preset, if a state cannot be computed.
     """
     file = served.model.path / PRESETS_FILE
-    prefixes = _read(file)
+    prefixes = _read_prefixes(file)
     size = len(prefixes) * served.model.network.layout.nbytes
-    if size > _MOST_BYTES:
+    if size > _MAX_STATE_BYTES:
         raise SettingsError(
-            f"{file}: the states of {len(prefixes)} presets would take {size:,} bytes, and may "
-            f"take {_MOST_BYTES:,}: leave some out"
+            f"{file}: the states of {len(prefixes)} presets need {size:,} bytes, over the limit "
+            f"of {_MAX_STATE_BYTES:,} bytes: leave some out"
         )
     items = []
     for name, prefix in prefixes.items():
@@ -77,7 +78,7 @@ def compute_presets(served: ServedModel) -> Mapping[str, Snapshot]:
     }
 
 
-def _read(file: Path) -> dict[str, Prefix]:
+def _read_prefixes(file: Path) -> dict[str, Prefix]:
     try:
         content = read_regular(file)
     except FileNotFoundError:
@@ -89,9 +90,9 @@ def _read(file: Path) -> dict[str, Prefix]:
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
         place = printable(".".join(str(part) for part in problem["loc"]))
-        what = problem["msg"].removeprefix("Value error, ")
+        reason = problem["msg"].removeprefix("Value error, ")
         raise SettingsError(
-            f"{file} should be a JSON object of texts by name: {place or 'it'}: {what}"
+            f"{file} should be a JSON object of texts by name: {place or 'it'}: {reason}"
         ) from None
 
 
@@ -101,13 +102,13 @@ def _item(served: ServedModel, prefix: Prefix) -> SequenceInput:
         if not prefix.features:
             raise EmptyInput("'features' has no step; give at least one")
         return SequenceInput(encode_features(served, prefix.features), more=True)
-    given, field = (prefix.text, "text") if prefix.ids is None else (prefix.ids, "ids")
-    ids, word = encode_input(served, given or "", None, field, more=True)
+    content, field = (prefix.text, "text") if prefix.ids is None else (prefix.ids, "ids")
+    ids, word = encode_input(served, content or "", None, field, more=True)
     return SequenceInput(ids, word=word, more=True)
 
 
 async def _results(served: ServedModel, items: Sequence[SequenceInput]) -> list[Result]:
-    """What the engine makes of the prefixes, read as parts of longer texts."""
+    """The results of the prefixes, read as parts of longer texts."""
     loop = asyncio.get_running_loop()
     results: dict[int, Result] = {}
     job = Job(

@@ -1,4 +1,4 @@
-"""The models of one process: which are served, and how they come and go while it runs."""
+"""The models of one process: load, replace and unload them while the server runs."""
 
 import asyncio
 import logging
@@ -31,16 +31,16 @@ from sruserve.server.unheard import shielded
 
 log = logging.getLogger("sruserve.server")
 
-_MOST_WAITING = 16  # loads and unloads; each takes seconds
-_MOST_LEAVING = 4  # engines of one name that finish what they began, each with its memory
-_LOOK_SECONDS = 0.01  # between two looks at an engine that is to end
+_MAX_WAITING = 16  # loads and unloads; each takes seconds
+_MAX_RETIRING = 4  # engines of one name that finish their requests, each with its memory
+_POLL_SECONDS = 0.01  # between two looks at an engine that is stopping
 
 
 class Repository:
     """Loads, replaces and unloads models. Requests that hold a model keep its engine running.
 
-    unloaded: versions of the models that were taken out of service, by name.
-    on_end: called with every engine that has ended while the others go on.
+    unloaded: versions of the unloaded models, by name.
+    on_end: called with each engine that has ended while the server runs.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -50,14 +50,14 @@ class Repository:
         self._settings = settings
         self._loader: Loader | None = None
         self._one_change = asyncio.Lock()
-        self._waiting = Budget(_MOST_WAITING, _too_many_wait)
+        self._waiting = Budget(_MAX_WAITING, _too_many_wait)
         self._running: asyncio.Task[None] | None = None
         self._retiring: dict[asyncio.Task[None], ServedModel] = {}
         self._closed = False
 
     @property
     def engines(self) -> list[Engine]:
-        """Of all models: those that are served, and those that only finish what they began."""
+        """The engines of all served models, and of unloaded ones that finish their requests."""
         return [served.engine for served in (*self.catalogue.values(), *self._retiring.values())]
 
     async def open(self, loader: Loader, folders: Sequence[Path]) -> None:
@@ -67,22 +67,22 @@ class Repository:
             self.catalogue.put(await run_in_thread("load", partial(loader.load, folder)))
 
     async def load(self, name: str) -> None:
-        """Serve the newest version that is in a model's folder now, and then end the old one.
+        """Serve the newest version in a model's folder, and then stop the old one.
 
         Raises `ModelControlRefused`, `TooManyAtOnce`, `ModelNotFound`, `ModelBusy`,
-        `ModelLoadFailed`, `NoProcess` or `Draining`; then what was served is served on.
+        `ModelLoadFailed`, `NoProcess` or `Draining`; then the old version stays in service.
         """
         await self._change(partial(self._load, name))
 
     async def unload(self, name: str) -> None:
-        """Serve a model no more; requests that hold it finish.
+        """Take a model out of service; its running requests finish.
 
         Raises `ModelControlRefused`, `TooManyAtOnce`, `ModelNotFound` or `Draining`.
         """
         await self._change(partial(self._unload, name))
 
     async def stop(self, timeout_seconds: float) -> None:
-        """Tell all engines to end, so that their times run together; then wait for each."""
+        """Drain all engines at the same time, and wait until each has ended."""
         self._closed = True
         engines = self.engines
         for engine in engines:
@@ -91,20 +91,20 @@ class Repository:
             await _end_of(engine)
 
     def stop_now(self) -> None:
-        """A stop that waits for what runs waits no longer: its clients get what there is."""
+        """End all running requests with their results so far."""
         for engine in self.engines:
             engine.drain(0)
 
     async def _change(self, change: Callable[[], Coroutine[None, None, None]]) -> None:
-        """Make one change after the other, each of them whole: even if its client leaves then.
+        """Run one change at a time, to its end even if its client leaves.
 
-        One whose client leaves before its turn is not made, and neither is one during a drain.
+        A change does not run if its client leaves before its turn, or if the server drains.
         Raises `TooManyAtOnce` or `Draining`.
         """
         if not self._settings.model_control:
             raise ModelControlRefused(
                 "explicit model load / unload is not allowed: this server loads its models when it "
-                f"starts; its operator can set {variable_name('model_control')}=true"
+                f"starts; ask the operator to set {variable_name('model_control')}=true"
             )
 
         with self._waiting.hold(1):
@@ -117,17 +117,17 @@ class Repository:
         await shielded(self._running)
 
     def _changed(self, task: asyncio.Task[None]) -> None:
-        self._running = None  # which would hold an error with all that it went through
+        self._running = None  # its error would keep all its frames alive
         self._one_change.release()
         if not task.cancelled() and (error := task.exception()):
-            told = [str(each) for each in (error, error.__cause__) if each is not None]
-            log.warning("models stay as they are: %s", ": ".join(told))
+            reasons = [str(cause) for cause in (error, error.__cause__) if cause is not None]
+            log.warning("models were not changed: %s", ": ".join(reasons))
 
     async def _load(self, name: str) -> None:
         begin = time.perf_counter()
-        if sum(served.name == name for served in self._retiring.values()) >= _MOST_LEAVING:
+        if sum(served.name == name for served in self._retiring.values()) >= _MAX_RETIRING:
             raise ModelBusy(
-                f"{_MOST_LEAVING} engines of {name[:100]!r} were unloaded and still finish their "
+                f"{_MAX_RETIRING} engines of {name[:100]!r} were unloaded and still finish their "
                 "requests; retry when some have ended"
             )
         with _explained(name):
@@ -160,12 +160,12 @@ class Repository:
         task.add_done_callback(self._retiring.pop)
 
     async def _end(self, served: ServedModel) -> None:
-        """End the engine of a model that no new request finds, when those that hold it are done."""
+        """Stop the engine of a retired model when its last request is done."""
         await served.in_flight.wait_idle()
         if not self._closed:
             await _stop(served.engine, self._settings.drain_seconds)
-            for tell in self.on_end:
-                tell(served.engine)
+            for callback in self.on_end:
+                callback(served.engine)
             log.info("version %s of %s is unloaded", served.version, served.name)
 
 
@@ -174,14 +174,12 @@ def _stopping() -> Draining:
 
 
 def _too_many_wait() -> TooManyAtOnce:
-    return TooManyAtOnce(
-        f"{_MOST_WAITING} loads and unloads of models already wait; retry when they are done"
-    )
+    return TooManyAtOnce(f"{_MAX_WAITING} loads and unloads of models already wait; retry later")
 
 
 @contextmanager
 def _explained(name: str) -> Iterator[None]:
-    """Tell whoever asked for a model what kind of thing is wrong; the reason may name paths."""
+    """Report a failure's kind to the client. Only the log has the reason, with its paths."""
     try:
         yield
     except (ModelNotFound, NoProcess):
@@ -200,6 +198,6 @@ async def _stop(engine: Engine, timeout_seconds: float) -> None:
 
 
 async def _end_of(engine: Engine) -> None:
-    """Wait for it without a thread, which the system may refuse when a server has to stop."""
+    """Wait for an engine without a thread, which the system may refuse while the server stops."""
     while not engine.ended:
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(_POLL_SECONDS)

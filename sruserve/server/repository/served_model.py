@@ -1,5 +1,6 @@
-"""A served model: what the routes need to turn requests into jobs and states into tokens."""
+"""A served model: turns requests into jobs, and states into tokens."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol
@@ -14,20 +15,19 @@ from sruserve.server.errors import (
     PresetNotFound,
 )
 from sruserve.server.offload import POOL, Offload
-from sruserve.server.repository.in_flight import InFlight
 from sruserve.server.seeds import new_seed
 from sruserve.server.state.envelope import SealedStates
 from sruserve.server.state.token import StateSealer
 
-# Longer texts are turned into ids on another thread, so that the event loop never stands still.
+# Longer texts are tokenized on another thread, so that they never block the event loop.
 LONG_CHARACTERS = 8 << 10
-# Look-ups of a tokenizer, 0.2 µs each: all at once on the event loop; for a character on the
-# threads that all models share.
+# Limits in look-ups of a tokenizer, 0.2 µs each: for a text on the event loop, and for a character
+# on the threads that all models share.
 _LOOP_WORK, _SHARED_WORK = 1 << 19, 512
 
 
 class StateRequest(Protocol):
-    """What a request says of states: those it continues, and whether it asks for one."""
+    """The fields of a request about states: those that it continues, and those that it requests."""
 
     state: str | list[str | None] | None
     preset: str | None
@@ -38,14 +38,39 @@ class StateRequest(Protocol):
     def state_wanted_by(self) -> str | None: ...
 
 
-class ServedModel:
-    """One model with its engine, as a tenant sees it: its states are bound to both.
+class InFlight:
+    """Counts the requests of a model, on the event loop's thread.
 
-    presets: named states to begin from, which all tenants share.
-    in_flight: the requests that may still submit jobs to the engine; all tenants share them, too.
-    pool: where long texts are turned into ids: a thread of the model's own, if that may take a
-        tokenizer very long.
-    long_characters: texts of more are long.
+    While a request is in its `with` block, the model's engine accepts jobs.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._none = asyncio.Event()
+        self._none.set()
+
+    def __enter__(self) -> None:
+        self._count += 1
+        self._none.clear()
+
+    def __exit__(self, *_: object) -> None:
+        self._count -= 1
+        if not self._count:
+            self._none.set()
+
+    async def wait_idle(self) -> None:
+        """Wait until no request is in flight."""
+        await self._none.wait()
+
+
+class ServedModel:
+    """One model with its engine, for one tenant: its states are bound to both.
+
+    presets: named start states, shared by all tenants.
+    in_flight: counts the requests that may submit jobs to the engine; shared by all tenants.
+    pool: the threads that tokenize long texts: one of the model's own if its tokenizer may be very
+        slow.
+    long_characters: texts with more characters are long.
     states: seals and opens the tenant's states of the model.
     """
 
@@ -75,7 +100,7 @@ class ServedModel:
         self._views: dict[Tenant, ServedModel] = {}
 
     def for_tenant(self, tenant: Tenant) -> "ServedModel":
-        """The same model and engine as a tenant sees them."""
+        """The same model and engine for a tenant."""
         if tenant is self.tenant:
             return self
         if tenant not in self._views:
@@ -91,54 +116,54 @@ class ServedModel:
         return self._views[tenant]
 
     def check_admission(self, cost: int) -> None:
-        """Raise `Overloaded` or `Draining` if a job of `cost` bytes has no chance.
+        """Raise `Overloaded` or `Draining` if the engine would refuse a job of `cost` bytes.
 
-        Asked once, before a request is read; the second and last time is `submit`.
+        Called before a request is read; `submit` checks again.
         """
         self.engine.check_admission(cost, self.owner)
 
     def submit(self, job: Job) -> None:
-        """Hand a job to the engine, or raise at once."""
+        """Submit a job to the engine, or raise at once."""
         job.tenant = self.owner
         self.engine.submit(job)
 
     @property
     def owner(self) -> str | None:
-        """Whose jobs the engine counts together: see `Tenant.owner`."""
+        """The owner under whom the engine counts the jobs: see `Tenant.owner`."""
         return self.tenant.owner
 
     def state_output(self, request: StateRequest) -> StateOutput:
-        """What results carry of the states that they end in; what cannot be is refused here.
+        """The form in which results contain their end states.
 
-        Raises `CannotStream`, or `StateTooLarge` if the reply is to hold a state.
+        Raises `CannotStream`, or `StateTooLarge` if the reply cannot contain a state.
         """
-        wanted_by = request.state_wanted_by
-        self.check_streams(request.begun_by or wanted_by)
-        if wanted_by is None:
+        field = request.state_wanted_by
+        self.check_streams(request.begun_by or field)
+        if field is None:
             return StateOutput.NONE
-        self.check_fits(wanted_by)
+        self.check_fits(field)
         return StateOutput.COPY
 
-    def check_streams(self, asked_by: str | None) -> None:
-        """Raise `CannotStream` if a field asks a model that reads whole inputs to continue."""
-        if asked_by and not self.model.network.supports_streaming:
+    def check_streams(self, field: str | None) -> None:
+        """Raise `CannotStream` if a request has a field about states and the model has none."""
+        if field and not self.model.network.supports_streaming:
             because = self.model.network.not_streamable_because
             raise CannotStream(
                 f"{self.name} cannot continue an input, because {because}: send "
                 "whole inputs, without `state`, `preset`, `return_state` and `more`",
-                param=asked_by,
+                param=field,
             )
 
-    def check_fits(self, wanted_by: str) -> None:
+    def check_fits(self, field: str) -> None:
         """Raise `StateTooLarge` if no token can hold a state of this model."""
-        self.states.check_fit(wanted_by)
+        self.states.check_fit(field)
 
-    def state_numbers(self, keep: StateOutput) -> int:
-        """How many numbers a reply holds for the state of one stream."""
-        return self.model.network.layout.width if keep is StateOutput.COPY else 0
+    def state_numbers(self, state_output: StateOutput) -> int:
+        """The numbers in a reply for the state of one stream."""
+        return self.model.network.layout.width if state_output is StateOutput.COPY else 0
 
     def initial_states(self, request: StateRequest, count: int) -> list[Snapshot | None]:
-        """What each of `count` inputs goes on from: a single state is forked to all of them.
+        """The start states of `count` inputs: a single state is forked to all of them.
 
         Raises `StateRefused`, `PresetNotFound` or `InvalidRequest`.
         """
@@ -158,7 +183,7 @@ class ServedModel:
         return [None if token is None else self.open_state(token) for token in tokens]
 
     def initial_state(self, state: str | None, preset: str | None) -> Snapshot | None:
-        """What a stream begins with: a token's state, a preset's, or nothing."""
+        """The start state of a stream: a token's, a preset's, or None."""
         if preset is not None:
             return self._preset(preset)
         return None if state is None else self.open_state(state)
@@ -172,7 +197,7 @@ class ServedModel:
         return None if snapshot is None else self.states.seal(snapshot)
 
     def seal_held_state(self, snapshot: Snapshot) -> str:
-        """The token of a state that stays with the server's own store, and never expires."""
+        """The token of a state for the server's own store, which never expires."""
         return self.states.seal_for_store(snapshot)
 
     def _preset(self, name: str) -> Snapshot:
@@ -184,4 +209,4 @@ class ServedModel:
                 f"{', '.join(self.presets) or 'none'}",
                 param="preset",
             ) from None
-        return replace(preset, seed=new_seed())  # its text is common to all, its sampler is not
+        return replace(preset, seed=new_seed())  # requests share its text, not its sampler

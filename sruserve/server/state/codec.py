@@ -1,4 +1,4 @@
-"""A `Snapshot` as bytes and back. Reading trusts nothing: every length and range is checked."""
+"""Pack a `Snapshot` into bytes and unpack it, checking every length and range."""
 
 import struct
 
@@ -9,29 +9,29 @@ from sruserve.server.engine.constrained.protocols import IDENTITY_BYTES, MAX_MAT
 from sruserve.server.engine.job import Snapshot
 from sruserve.server.errors import StateNotFinite, StateTampered
 
-# steps, pending, seed, choice; then how many floats of row and answer, window tokens, and bytes of
-# the five strings
+# steps, pending, seed, choice; then the numbers of floats in the row and in the probabilities, of
+# tokens in the window, and of bytes in each of the five strings
 _HEAD = struct.Struct("<QqQQIIIIIIII")
-_MOST_WINDOW = 1 << 16
+_MAX_WINDOW = 1 << 16
 
 
 def numbers_size(width: int, classes: int, window: int) -> int:
-    """Bytes of a packed snapshot of so many numbers, without its texts."""
+    """The packed size of a snapshot with these numbers of values, without its texts."""
     return _HEAD.size + 4 * (width + classes) + 8 * window
 
 
 def packed_bytes(snapshot: Snapshot) -> int:
-    """Bytes of a packed snapshot, which need not be packed for that."""
+    """The packed size of a snapshot, without packing it."""
     texts = len(snapshot.word.encode()) + len(snapshot.held.encode())
     texts += len(snapshot.utf8) + len(snapshot.constraint) + len(snapshot.spelled)
-    row, answer = np.asarray(snapshot.row, "<f4").size, snapshot.probabilities.size
-    return numbers_size(row, answer, len(snapshot.window)) + texts
+    row, probabilities = np.asarray(snapshot.row, "<f4").size, snapshot.probabilities.size
+    return numbers_size(row, probabilities, len(snapshot.window)) + texts
 
 
 def pack_snapshot(snapshot: Snapshot) -> bytes:
-    """Header, row and answer (float32), window (int64), then the strings; little-endian, packed."""
+    """Header, row and probabilities (float32), window (int64), then the strings; little-endian."""
     row = np.ascontiguousarray(snapshot.row, dtype="<f4")
-    answer = np.ascontiguousarray(snapshot.probabilities, dtype="<f4")
+    probabilities = np.ascontiguousarray(snapshot.probabilities, dtype="<f4")
     strings = (
         snapshot.word.encode(),
         snapshot.utf8,
@@ -45,47 +45,47 @@ def pack_snapshot(snapshot: Snapshot) -> bytes:
         snapshot.seed,
         snapshot.choice,
         row.size,
-        answer.size,
+        probabilities.size,
         len(snapshot.window),
         *map(len, strings),
     )
     window = np.array(snapshot.window, dtype="<i8")
-    return b"".join((head, row.tobytes(), answer.tobytes(), window.tobytes(), *strings))
+    return b"".join((head, row.tobytes(), probabilities.tobytes(), window.tobytes(), *strings))
 
 
 def unpack_snapshot(data: bytes, width: int) -> Snapshot:
     """Read a snapshot whose row is (width), or raise `StateTampered` or `StateNotFinite`.
 
-    Bytes beyond the last string must be fewer than three zeros: what pads a token to whole base64.
+    Up to two zero bytes may follow the last string: they pad a token to whole base64 groups.
     """
     if len(data) < _HEAD.size:
         raise StateTampered("the state is incomplete; send it exactly as it was returned")
     steps, pending, seed, choice, floats, classes, tokens, *strings = _HEAD.unpack_from(data)
     end = _HEAD.size + 4 * (floats + classes) + 8 * tokens + sum(strings)
-    if floats != width or tokens > _MOST_WINDOW or data[end:] not in (b"", b"\0", b"\0\0"):
+    if floats != width or tokens > _MAX_WINDOW or data[end:] not in (b"", b"\0", b"\0\0"):
         raise StateTampered("the state's parts do not fit together; send it as it was returned")
     if len(data) < end or not -1 <= pending < 2**31 or steps >= 2**62:
         raise StateTampered("the state's values are out of range; send it as it was returned")
     row, offset = _array(data, "<f4", floats, _HEAD.size)
-    answer, offset = _array(data, "<f4", classes, offset)
+    scores, offset = _array(data, "<f4", classes, offset)
     window, offset = _array(data, "<i8", tokens, offset)
     parts = []
     for length in strings:
         parts.append(data[offset : offset + length])
         offset += length
-    word, utf8, held, constraint, spelled = parts
+    word, utf8, held_back, constraint, spelled = parts
     if len(constraint) not in (0, IDENTITY_BYTES) or len(spelled) > MAX_MATCH_BYTES * bool(
         constraint
     ):
         raise StateTampered("the state's constraint does not fit; send it as it was returned")
-    if not np.isfinite(row).all() or not np.isfinite(answer).all():
+    if not np.isfinite(row).all() or not np.isfinite(scores).all():
         raise StateNotFinite(
-            "the state holds NaN or infinity, so its stream cannot go on; start from an earlier one"
+            "the state contains NaN or infinity and cannot be continued; use an earlier state"
         )
     if tokens and not 0 <= window.min() <= window.max() < 2**31:
         raise StateTampered("the state's last tokens are out of range; send it as it was returned")
     try:
-        texts = word.decode(), held.decode()
+        texts = word.decode(), held_back.decode()
     except UnicodeDecodeError:
         raise StateTampered("the state's text is not UTF-8; send it as it was returned") from None
     return Snapshot(
@@ -100,11 +100,11 @@ def unpack_snapshot(data: bytes, width: int) -> Snapshot:
         held=texts[1],
         constraint=constraint,
         spelled=spelled,
-        probabilities=answer.astype(np.float32),
+        probabilities=scores.astype(np.float32),
     )
 
 
 def _array(data: bytes, dtype: str, count: int, offset: int) -> tuple[NDArray[np.generic], int]:
-    """`count` values at `offset`, without copying, and the offset behind them."""
+    """`count` values at `offset`, without copying, and the offset after them."""
     values = np.frombuffer(data, dtype=dtype, count=count, offset=offset)
     return values, offset + values.nbytes

@@ -1,4 +1,4 @@
-"""A tenant's states of one model as tokens. It holds no weights, and so may outlive the model."""
+"""Seal a tenant's states of one model as tokens, without holding the model's weights."""
 
 from time import perf_counter
 
@@ -23,13 +23,13 @@ class SealedStates:
         self.name, self.tenant, self.nbytes = model.name, tenant, layout.nbytes
         self._sealer = sealer
         self._binding = Binding.of(model.digest, model.dtype, layout.width, tenant.id)
-        # a stream's last tokens fill up as it goes on, so they count from the start
+        # a full window counts from the start, because the window grows with the stream
         window = WINDOW if model.config.task == "generate" else 0
         self._fit = sealer.fits(numbers_size(layout.width, len(model.labels), window))
         self._metrics = StateMetrics(model.name)
 
     def match(self, other: "SealedStates") -> bool:
-        """Whether states of another are states of this: the same weights, dtype and tenant."""
+        """Whether both have the same weights, dtype and tenant, and so open the same states."""
         return self._binding == other._binding
 
     def check_fit(self, wanted_by: str | None = None) -> None:
@@ -63,13 +63,13 @@ class SealedStates:
         return snapshot
 
     def seal(self, snapshot: Snapshot, *, never_expires: bool = False) -> str:
-        """The token of a snapshot. never_expires: it never expires."""
+        """The token of a snapshot. never_expires: it has no expiry."""
         begin = perf_counter()
         token = self._sealer.seal(snapshot, self._binding, never_expires=never_expires)
         self._metrics.sealed(perf_counter() - begin)
         return token
 
     def seal_for_store(self, snapshot: Snapshot) -> str:
-        """The token of a state that stays with the server's own store, and never expires."""
+        """The token of a state for the server's own store, which never expires."""
         self.check_store_fit()
         return self.seal(snapshot, never_expires=True)

@@ -2,7 +2,7 @@
 
 A token is `header | AES-256-GCM(payload)` in URL-safe base64 without padding. The header (format
 version, key id, salt, weights digest, dtype, tenant, expiry) is authenticated as associated data.
-`KeyRing` says where key and nonce come from.
+`KeyRing` derives key and nonce.
 """
 
 import binascii
@@ -31,18 +31,18 @@ _VERSION = 2
 _HEADER = struct.Struct("<B8s16s16sB16sQ")
 _DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
 _TO_URL = bytes.maketrans(b"+/", b"-_")
-# '+', '/' and '=' become '!', which strict base64 refuses: one state has one spelling
+# '+', '/' and '=' become '!', which strict base64 refuses, so each state has a single spelling
 _FROM_URL = bytes.maketrans(b"-_+/=", b"+/!!!")
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """What a token belongs to.
+    """The model and the tenant of a token.
 
     digest: the first 16 bytes of the weights' SHA-256.
     dtype: the compute dtype.
     width: float32 values in a stream's row.
-    tenant: 16 bytes: whose API key it was returned to; zeros where there are no keys.
+    tenant: 16 bytes that identify the API key's owner; zeros without keys.
     """
 
     digest: bytes
@@ -58,7 +58,7 @@ class Binding:
 class StateSealer:
     """Seals snapshots into tokens and opens them.
 
-    ttl_seconds: how long a token may be used; 0 is for ever.
+    ttl_seconds: the life of a token; 0: unlimited.
     max_token_bytes: the longest token, in characters.
     clock: seconds since the epoch.
     """
@@ -76,16 +76,16 @@ class StateSealer:
         self._clock = clock
 
     def fits(self, packed_bytes: int) -> bool:
-        """Whether a packed snapshot of that size can be in a token."""
+        """Whether a packed snapshot of this size fits into a token."""
         return (packed_bytes + _HEADER.size + TAG_BYTES) * 4 <= 3 * self._max_token_bytes
 
     def seal(self, snapshot: Snapshot, binding: Binding, *, never_expires: bool = False) -> str:
         """The token that continues `snapshot`; raises `StateTooLarge`.
 
-        never_expires: it does not expire; for what the server itself looks after.
+        never_expires: the token has no expiry; for the server's own store.
         """
         size = packed_bytes(snapshot)
-        # whole groups of three bytes leave no unused bits at the end, which could be flipped unseen
+        # padding to groups of three bytes leaves no unused bits, which could be flipped unnoticed
         padding = -(_HEADER.size + size + TAG_BYTES) % 3
         if not self.fits(size + padding):
             raise StateTooLarge(
@@ -109,7 +109,7 @@ class StateSealer:
         return binascii.b2a_base64(sealed, newline=False).translate(_TO_URL).decode("ascii")
 
     def open(self, token: str, binding: Binding) -> Snapshot:
-        """The snapshot that a token holds, if it is authentic, of this model and not expired."""
+        """The snapshot in a token that is authentic and bound so; else raises `StateRefused`."""
         if len(token) > self._max_token_bytes:
             raise StateTooLarge(
                 f"the state has {len(token)} bytes and may have {self._max_token_bytes} "
@@ -126,12 +126,14 @@ class StateSealer:
         header = sealed[: _HEADER.size]
         version, key_id, salt, digest, dtype, tenant, expiry = _HEADER.unpack(header)
         if version != _VERSION:
-            raise StateTampered("the state has a format that this server does not know; start anew")
+            raise StateTampered(
+                "the state has a format that this server does not know; start a new stream"
+            )
         seal = self._keys.find_seal(key_id, salt)
         if seal is None:
             raise StateUnknownKey(
-                "the state was sealed under a key that this server does not have; start anew, or "
-                "ask the operator to set the same SRUSERVE_STATE_KEYS on every replica"
+                "the state was sealed under a key that this server does not have; start a new "
+                "stream, or ask the operator to set the same SRUSERVE_STATE_KEYS on every replica"
             )
         try:
             payload = seal.decrypt(sealed[_HEADER.size :], header)
@@ -149,28 +151,28 @@ class StateSealer:
                 "send it to the model that returned it"
             )
         if expiry and self._clock() >= expiry:
-            raise StateExpired("the state has expired; start the stream anew")
+            raise StateExpired("the state has expired; start a new stream")
         return unpack_snapshot(payload, binding.width)
 
 
 class Envelope:
-    """Bytes that only servers with the same keys can read, in a store that others may see."""
+    """Seals bytes for a shared store, so that only servers with the same keys can read them."""
 
     def __init__(self, keys: KeyRing) -> None:
         self._keys = keys
 
     def seal(self, data: bytes, owner: bytes) -> bytes:
-        """Key id, salt and ciphertext; `owner` has to be named to open them."""
+        """Key id, salt and ciphertext; `owner` is needed to open them."""
         seal = self._keys.new_seal()
         return seal.key_id + seal.salt + seal.encrypt(data, owner)
 
     def open(self, sealed: bytes, owner: bytes) -> bytes:
-        """What was sealed for an owner; raises `StateUnknownKey` or `StateTampered`."""
-        key_id, rest = sealed[:ID_BYTES], sealed[ID_BYTES:]
-        seal = self._keys.find_seal(key_id, rest[:SALT_BYTES])
+        """The bytes that were sealed for an owner; raises `StateUnknownKey` or `StateTampered`."""
+        key_id, salted = sealed[:ID_BYTES], sealed[ID_BYTES:]
+        seal = self._keys.find_seal(key_id, salted[:SALT_BYTES])
         if seal is None:
             raise StateUnknownKey("this was sealed under a key that this server does not have")
         try:
-            return seal.decrypt(rest[SALT_BYTES:], owner)
+            return seal.decrypt(salted[SALT_BYTES:], owner)
         except InvalidTag:
             raise StateTampered("this was changed, or sealed for another owner") from None

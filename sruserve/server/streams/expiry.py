@@ -1,4 +1,4 @@
-"""When which stream has been idle for too long: one heap of moments, no timer for each."""
+"""The times at which idle streams expire: one heap of moments, no timer for each."""
 
 import heapq
 import math
@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 K = TypeVar("K")
 
-_PER_SECOND = 16  # moments, at which what was due since the one before is taken together
+_PER_SECOND = 16  # moments; all keys that are due between two moments are taken together
 _SPARE = 64
 
 
@@ -23,7 +23,7 @@ class Expiry(Generic[K]):
         return len(self._due)
 
     def put(self, key: K, at: float) -> None:
-        """Let a key be due at a time, whatever was said of it before."""
+        """Set the time at which a key is due, instead of an earlier one."""
         self.remove(key)
         self._due[key] = at
         moment = _moment(at)
@@ -34,7 +34,7 @@ class Expiry(Generic[K]):
         keys[key] = None
 
     def remove(self, key: K) -> None:
-        """A key is never due, unless it is put again."""
+        """Remove a key, unless it is unknown."""
         at = self._due.pop(key, None)
         if at is None:
             return
@@ -43,24 +43,24 @@ class Expiry(Generic[K]):
         if not keys:
             del self._keys[moment]
 
-    def left(self, key: K, now: float) -> float:
-        """How long until a key is due."""
+    def remaining_seconds(self, key: K, now: float) -> float:
+        """Seconds until a key is due."""
         return self._due[key] - now
 
     def is_due(self, key: K, now: float) -> bool:
-        """Whether a key is due, which `take` may find a little later."""
+        """Whether a key is due. `take` may return it up to one moment later."""
         at = self._due.get(key)
         return at is not None and at <= now
 
-    def take(self, now: float, most: int) -> list[K]:
-        """Remove the earliest keys whose moment has come, so many at most."""
+    def take(self, now: float, limit: int) -> list[K]:
+        """Remove and return the earliest keys whose moment has passed, at most `limit`."""
         taken: list[K] = []
-        while len(taken) < most and self._heap and self._heap[0] <= now * _PER_SECOND:
+        while len(taken) < limit and self._heap and self._heap[0] <= now * _PER_SECOND:
             keys = self._keys.get(self._heap[0])
             if keys is None:
                 heapq.heappop(self._heap)
                 continue
-            first = list(islice(keys, most - len(taken)))
+            first = list(islice(keys, limit - len(taken)))
             for key in first:
                 self.remove(key)
             taken += first

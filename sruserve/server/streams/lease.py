@@ -1,4 +1,4 @@
-"""Whose turn it is at a stream: one at a time, in this process and among replicas."""
+"""Leases: one request at a time may change a stream, in this process and among replicas."""
 
 import asyncio
 import math
@@ -14,49 +14,48 @@ from sruserve.server.budget import Budget
 from sruserve.server.errors import Overloaded, StoreUnavailable
 from sruserve.server.streams.store import StreamRecord, StreamStore
 
-# Between two looks at a stream that another replica works on: at first, and at most.
-_LOOK_AGAIN_SECONDS, _LOOK_AGAIN_MOST_SECONDS = 0.02, 0.5
-_MOST_IN_LINE = 256
+# The first and the longest delay between attempts to take a stream that another replica has.
+_RETRY_SECONDS, _MAX_RETRY_SECONDS = 0.02, 0.5
+_MAX_WAITING = 256
 _WAITING_BYTES = 16 << 10  # of the objects of a request that waits, with those of its connection
-# Of a tenant, however many tenants there are: of very many, all parts together may be more than
-# `most_bytes`.
-_LEAST_WAITING = 64
+# Requests of a tenant, for any number of tenants: the parts of very many may exceed `max_bytes`.
+_MIN_WAITING = 64
 
 
 class Lease:
-    """The right to change a stream, which the store's lease says to replicas.
+    """The right to change a stream; the store announces it to the other replicas.
 
-    use: the stream's idle time begins anew where the turn ends without an error.
+    use: the stream's idle time restarts if the block ends without an error.
     """
 
     def __init__(
-        self, store: StreamStore, places: AsyncExitStack, held: StreamRecord, use: bool
+        self, store: StreamStore, places: AsyncExitStack, record: StreamRecord, use: bool
     ) -> None:
-        self._store, self._places, self._held, self._use = store, places, held, use
+        self._store, self._places, self._record, self._use = store, places, record, use
 
     async def __aenter__(self) -> StreamRecord:
-        return self._held
+        return self._record
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         async with self._places:
-            await self._store.release(self._held, used=self._use and kind is None)
+            await self._store.release(self._record, used=self._use and kind is None)
 
 
 class LeaseManager:
     """The locks of all streams.
 
-    most_bytes: of the objects of the requests that wait for them, which all tenants have equal
-        parts of. Their bodies count elsewhere, as long as nobody works on them.
+    max_bytes: of the objects of all waiting requests; each tenant has an equal part. Their bodies
+        count elsewhere until they are read.
     """
 
-    def __init__(self, most_bytes: int, tenants: int = 1) -> None:
-        most = max(_LEAST_WAITING, most_bytes // _WAITING_BYTES // tenants)
-        self._waiting = Budget(most * tenants, _overloaded, share=most)
+    def __init__(self, max_bytes: int, tenants: int = 1) -> None:
+        share = max(_MIN_WAITING, max_bytes // _WAITING_BYTES // tenants)
+        self._waiting = Budget(share * tenants, _overloaded, share=share)
         self._locks: WeakValueDictionary[tuple[bytes, str], _StreamLock] = WeakValueDictionary()
 
     @asynccontextmanager
     async def alone(self, tenant: Tenant, stream_id: str) -> AsyncIterator[None]:
-        """The time in which nobody else here works on a stream, which need not be there."""
+        """Lock a stream in this process, whether it exists or not."""
         lock = self._lock_of(tenant, stream_id)
         with self._waiting.hold(int(lock.is_taken), tenant.id):
             await lock.acquire()
@@ -77,14 +76,14 @@ class LeaseManager:
         use: bool = True,
         place: asyncio.Semaphore | None = None,
     ) -> Lease:
-        """Wait until nobody else works on a stream, and take it.
+        """Wait until no other request has a stream, and take it.
 
-        Raises `Overloaded` if it is to wait, and there is no room for one more that does.
+        Raises `Overloaded` if too many requests wait already.
 
-        step, to_free, unread: as of `StreamStore.take`. use: as of `Lease`.
-        place: what is waited for before the store is asked, and had until the turn is over.
+        step, to_free, unread: see `StreamStore.take`. use: see `Lease`.
+        place: acquired before the store is asked, and released with the lease.
         """
-        lock, asked = self._lock_of(tenant, stream_id), time.monotonic()
+        lock, begin = self._lock_of(tenant, stream_id), time.monotonic()
         take = partial(store.take, tenant, stream_id, step=step, to_free=to_free, unread=unread)
         with self._waiting.hold(int(lock.is_taken), tenant.id) as waiting:
             async with AsyncExitStack() as places:
@@ -93,13 +92,13 @@ class LeaseManager:
                     if place.locked():
                         waiting.resize(1)
                     await places.enter_async_context(place)
-                if lock.failed_at > asked:  # each would wait for the store as long as the first
+                if lock.failed_at > begin:  # else each waiter would wait for the store in turn
                     raise StoreUnavailable
-                held = await _when_free(lock, take, partial(waiting.resize, 1))
-                return Lease(store, places.pop_all(), held, use)
+                record = await _when_free(lock, take, partial(waiting.resize, 1))
+                return Lease(store, places.pop_all(), record, use)
 
     def _lock_of(self, tenant: Tenant, stream_id: str) -> "_StreamLock":
-        """The lock of a stream, which lives while it is used."""
+        """The lock of a stream, which exists while it is in use."""
         key = (tenant.id, stream_id)
         lock = self._locks.get(key)
         if lock is None:
@@ -108,19 +107,19 @@ class LeaseManager:
 
 
 class _StreamLock(asyncio.Lock):
-    """Who waits here for a stream; failed_at: when the store could last not say whose it is."""
+    """A lock that counts its waiters. failed_at: when the store was last unavailable."""
 
     waiting = 0
     failed_at = -math.inf
 
     @property
     def is_taken(self) -> bool:
-        """Whether one who comes now has to wait."""
+        """Whether a new request has to wait."""
         return self.locked() or self.waiting > 0
 
     async def acquire(self) -> Literal[True]:
-        """Wait for the turn; raises `Overloaded` where too many do."""
-        if self.waiting >= _MOST_IN_LINE:
+        """Wait for the lock; raises `Overloaded` if too many requests wait already."""
+        if self.waiting >= _MAX_WAITING:
             raise _too_long()
         self.waiting += 1
         try:
@@ -138,7 +137,7 @@ def _overloaded() -> Overloaded:
 
 def _too_long() -> Overloaded:
     return Overloaded(
-        f"{_MOST_IN_LINE} requests already wait for this stream, which serves one at a time; "
+        f"{_MAX_WAITING} requests already wait for this stream, which serves one at a time; "
         "retry later"
     )
 
@@ -146,14 +145,14 @@ def _too_long() -> Overloaded:
 async def _when_free(
     lock: _StreamLock, take: Callable[[], Awaitable[StreamRecord | None]], wait: Callable[[], None]
 ) -> StreamRecord:
-    """Take a stream soon after no other replica has it. wait: called before it is waited for."""
-    wait_seconds = _LOOK_AGAIN_SECONDS
+    """Take a stream once no other replica has it. wait: called before each delay."""
+    seconds = _RETRY_SECONDS
     try:
-        while (held := await take()) is None:
+        while (record := await take()) is None:
             wait()
-            await asyncio.sleep(wait_seconds)
-            wait_seconds = min(2 * wait_seconds, _LOOK_AGAIN_MOST_SECONDS)
+            await asyncio.sleep(seconds)
+            seconds = min(2 * seconds, _MAX_RETRY_SECONDS)
     except StoreUnavailable:
         lock.failed_at = time.monotonic()
         raise
-    return held
+    return record

@@ -1,4 +1,4 @@
-"""The service of server-held streams, and the store that the settings ask for."""
+"""Create the service of server-held streams with the configured store."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -18,9 +18,9 @@ def create_streams(
     clock: Callable[[], float] = time.monotonic,
     timing: RedisTiming = REDIS_TIMING,
 ) -> Streams:
-    """Streams as the operator wants them; nothing is connected before they start.
+    """Streams as the settings say; no connection is opened before they start.
 
-    clock, timing: of a store in memory, or in Redis.
+    clock, timing: of a store in memory and of one in Redis.
     """
     return Streams(
         _open_store(settings, tenants.quotas, clock, timing),
@@ -36,11 +36,11 @@ def _open_store(
     settings: Settings, quotas: Sequence[int], clock: Callable[[], float], timing: RedisTiming
 ) -> StreamStore | None:
     if settings.store is not None:
-        from sruserve.server.streams.redis.store import RedisStore  # the extra `redis` is there
+        from sruserve.server.streams.redis.store import RedisStore  # needs the extra `redis`
 
-        most_bytes = max(settings.max_body_bytes, settings.max_state_token_bytes)
+        max_bytes = max(settings.max_body_bytes, settings.max_state_token_bytes)
         address = settings.store.get_secret_value()
         return RedisStore(
-            address, Envelope(key_ring(settings)), most_bytes, quotas, settings.stream_bytes, timing
+            address, Envelope(key_ring(settings)), max_bytes, quotas, settings.stream_bytes, timing
         )
     return MemoryStore(settings.stream_bytes, quotas, clock) if settings.workers == 1 else None

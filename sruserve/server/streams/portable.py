@@ -1,4 +1,4 @@
-"""A state out of the engine that keeps it."""
+"""Export a state from its engine."""
 
 import asyncio
 from dataclasses import replace
@@ -11,11 +11,11 @@ from sruserve.server.repository.served_model import ServedModel
 
 
 async def export_state(served: ServedModel, state: Snapshot) -> Snapshot:
-    """The same state with a row of its own, which a token can hold."""
+    """A copy of a state with its own row, for a token."""
     if not isinstance(state.row, CachedState):
         return state
     config, loop = served.model.config, asyncio.get_running_loop()
-    nothing = (
+    no_inputs = (
         np.zeros(0, np.int64)
         if config.vocab_size is not None
         else np.zeros((0, config.rnn.input_size), np.float32)
@@ -23,7 +23,7 @@ async def export_state(served: ServedModel, state: Snapshot) -> Snapshot:
     ends: list[Result] = []
     job = Job(
         kind=JobKind.reading(config.task),
-        items=[SequenceInput(nothing, state, state.word, more=True)],
+        items=[SequenceInput(no_inputs, state, state.word, more=True)],
         loop=loop,
         deliver=lambda _, result: ends.append(result),
         done=loop.create_future(),

@@ -1,4 +1,4 @@
-"""Server-held streams: steps that happen exactly once, forks, rewinds and their end."""
+"""Server-held streams: steps that run exactly once, forks, rewinds and deletion."""
 
 import asyncio
 import time
@@ -42,18 +42,18 @@ Counted = Callable[[], AbstractContextManager[object]]
 Count = Callable[[Snapshot], object]
 
 MOST_FORKS = 256
-_FORKS_AT_A_TIME = 4  # requests of a tenant
+_CONCURRENT_FORKS = 4  # requests of a tenant
 
 
 class Streams:
-    """All server-held streams, as every protocol sees them.
+    """All server-held streams, for every protocol.
 
-    store: None: there are several workers and nothing that they share; all is refused.
-    checkpoints: how many states of each stream are kept.
-    idle_seconds: how long a stream lives without a step, unless less is asked for.
+    store: None: several workers share no store, so all requests are refused.
+    checkpoints: the number of states that each stream keeps.
+    idle_seconds: the life of a stream without a step, unless a request sets less.
     reply_bytes: the longest reply of a step.
     waiting_bytes: of the objects of the requests that wait for their turn.
-    tenants: how many there are.
+    tenants: their number.
     """
 
     def __init__(
@@ -66,30 +66,30 @@ class Streams:
         waiting_bytes: int,
         tenants: int,
     ) -> None:
-        self._shared = store
+        self._store_or_none = store
         self._checkpoints = checkpoints
         self._idle_seconds = idle_seconds
         self._reply_bytes = reply_bytes
-        self._turns = LeaseManager(waiting_bytes, tenants)
+        self._leases = LeaseManager(waiting_bytes, tenants)
         self._forking: WeakValueDictionary[bytes, asyncio.Semaphore] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def start(self) -> None:
-        """Begin to serve."""
-        if self._shared is not None:
-            await self._shared.start()
+        """Start the store."""
+        if self._store_or_none is not None:
+            await self._store_or_none.start()
 
     async def stop(self) -> None:
-        """Let steps that the engines have ended be stored, then let the store go."""
+        """Store the steps that the engines have finished, then stop the store."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=STORE_SECONDS)
-        if self._shared is not None:
-            await self._shared.stop()
+        if self._store_or_none is not None:
+            await self._store_or_none.stop()
 
     def end(self, engine: Engine) -> None:
-        """An engine has ended: streams in its states do not hold its memory."""
-        if self._shared is not None:
-            self._begin_alone(self._shared.end(engine))
+        """Drop the streams' references to an engine that has ended."""
+        if self._store_or_none is not None:
+            self._start_unawaited(self._store_or_none.end(engine))
 
     async def create(
         self,
@@ -98,13 +98,13 @@ class Streams:
         stream_id: str | None = None,
         idle_seconds: int | None = None,
     ) -> StreamRecord:
-        """Hold a new stream that goes on from `start`, or begins.
+        """Create a stream that continues the state `start`, or begins without one.
 
-        stream_id: None makes an id that nobody can guess; `StreamExists` if a given one lives.
+        stream_id: None: a random id. Raises `StreamExists` if a live stream has the id.
         """
         served.check_streams("state")
         idle = min(idle_seconds or self._idle_seconds, self._idle_seconds)
-        held = StreamRecord(
+        record = StreamRecord(
             id=stream_id or _new_id(),
             tenant=served.tenant,
             model=served.name,
@@ -113,19 +113,19 @@ class Streams:
             created=int(time.time()),
         )
         with served.in_flight:
-            async with self._turns.alone(held.tenant, held.id):
+            async with self._leases.alone(record.tenant, record.id):
                 try:
-                    return await self._store.add(served, held, start)
-                except asyncio.CancelledError:  # a store outside this process may have it already
-                    self.forget_unused(held)
+                    return await self._store.add(served, record, start)
+                except asyncio.CancelledError:  # Redis may have stored it already
+                    self.forget_unused(record)
                     raise
 
     async def describe(self, tenant: Tenant, stream_id: str) -> StreamRecord:
-        """What is known of a stream; it lives no longer for that."""
+        """The record of a stream; reading it does not extend its life."""
         return await self._store.read(tenant, stream_id)
 
     async def model(self, tenant: Tenant, stream_id: str) -> str:
-        """The name of the model of a stream, which may have gone meanwhile."""
+        """The name of a stream's model; the stream may no longer exist."""
         return await self._store.model(tenant, stream_id)
 
     async def step(
@@ -141,42 +141,42 @@ class Streams:
         begin: Begin | None = None,
         counted: Counted = nullcontext,
     ) -> bytes:
-        """The reply to a step, which `work` makes at most once for a number.
+        """The reply to a step. `work` computes the step of a number at most once.
 
-        The same number with the same digest again gives the stored reply, another one
-        `StepReused`, another number than the next one `WrongStep`; None takes the next one.
-        Steps of one stream wait for each other. Once its turn has come it is not cancelled
-        with its caller: the step counts whether anybody waits for it or not.
+        Repeating a number with the same digest returns the stored reply, and with another digest
+        raises `StepReused`. A number other than the next one raises `WrongStep`; None is the next
+        one. Steps of one stream wait for each other. A step that has its turn is not cancelled
+        with its caller: it is committed even if its client leaves.
 
-        digest: `digest_of` what tells one request from another.
-        work: called with a view of the model that continues the stream; the state that its request
-            ends in becomes the stream's together with the reply that it returns.
-        last: the stream ends with this step; its reply stays until the stream expires, if its
-            number can ask for it again.
-        checkpoints: how many states of the stream are kept; None: as many as of each.
-        begin: the step must be the stream's first, and goes on from the state that this returns:
-            what the stream was created with may be another request's.
-        counted: the time from the step's turn to its end; what it raises refuses the step.
+        digest: `digest_of` the request's content.
+        work: called with a view of the model that continues the stream. The end state of its
+            request is stored together with the reply that it returns.
+        last: the stream ends with this step. If the step has a number, its reply stays until the
+            stream expires.
+        checkpoints: the number of states to keep; None: the default.
+        begin: returns the start state; the step must be the stream's first. The stream may have
+            been created by another request, with another state.
+        counted: entered from the step's turn to its end; an error that it raises refuses the step.
         """
         with served.in_flight:
-            turn = await self._turns.take(self._store, served.tenant, stream_id, step=number)
-            most = checkpoints or self._checkpoints
-            asked = _Step(number, digest, work, last, most, begin, counted)
-            return await shielded(self._begin(self._answer(turn, served, asked)))
+            lease = await self._leases.take(self._store, served.tenant, stream_id, step=number)
+            limit = checkpoints or self._checkpoints
+            step = _Step(number, digest, work, last, limit, begin, counted)
+            return await shielded(self._start(self._answer(lease, served, step)))
 
     async def fork(self, served: ServedModel, stream_id: str, n: int = 1) -> list[StreamRecord]:
-        """`n` more streams in the state of this one; they go on from its number.
+        """Create `n` streams with the state and the step number of this one.
 
-        Few requests of a tenant run at a time. If the caller leaves, those that are there already
-        are forgotten again.
+        The number of concurrent forks of a tenant is limited. If the caller leaves, the forks that
+        exist already are deleted.
         """
         copies: list[StreamRecord] = []
-        forking = self._begin(self._fork(served, stream_id, n, copies))
+        forking = self._start(self._fork(served, stream_id, n, copies))
         try:
             await shielded(forking)
         except asyncio.CancelledError:
             forking.cancel()
-            self._begin_alone(self._undo(forking, copies))
+            self._start_unawaited(self._undo(forking, copies))
             raise
         finally:
             del forking  # its error would hold this frame
@@ -184,150 +184,152 @@ class Streams:
 
     async def rewind(self, served: ServedModel, stream_id: str, step: int) -> StreamRecord:
         """The stream as it was after `step`; raises `NoCheckpoint`."""
-        async with self._taken(served.tenant, stream_id, to_free=True) as held:
-            if step not in _alive(held).checkpoints:
-                known = ", ".join(map(str, held.checkpoints))
+        async with self._taken(served.tenant, stream_id, to_free=True) as record:
+            if step not in _alive(record).checkpoints:
+                checkpoints = ", ".join(map(str, record.checkpoints))
                 raise NoCheckpoint(
-                    f"the state after step {step} is not kept; the stream can go back to: {known}",
+                    f"the state after step {step} is not kept; rewind the stream to one of: "
+                    f"{checkpoints}",
                     param="step",
                 )
-            return _still_taken(await self._store.rewind(served, held.rewound_to(step)))
+            return _still_taken(await self._store.rewind(served, record.rewound_to(step)))
 
     async def delete(self, tenant: Tenant, stream_id: str) -> StreamRecord:
-        """Forget a stream, after the step that it is in, whether it can be read or not.
+        """Delete a stream after its running step, even if its record is unreadable.
 
-        Returns what it was; its model is empty if that cannot be read.
+        Returns its record, with an empty model if that is unreadable.
         """
-        async with self._taken(tenant, stream_id, to_free=True, unread=True) as held:
-            await self._store.delete(held)
-            return held
+        async with self._taken(tenant, stream_id, to_free=True, unread=True) as record:
+            await self._store.delete(record)
+            return record
 
     async def forget_lost(self, served: ServedModel, stream_id: str) -> bool:
-        """Forget a stream that can never go on, as its state cannot be read any more.
+        """Delete a stream whose state is unreadable, so that it can never continue.
 
         Returns whether its id is free now.
         """
         with served.in_flight, suppress(StreamUnknown, StreamExpired):
-            taken = self._taken(served.tenant, stream_id, to_free=True, unread=True, use=False)
-            async with taken as held:
-                if held.ended or not await self._is_lost(served, held):
-                    return held.ended
-                await self._store.delete(held)
+            taking = self._taken(served.tenant, stream_id, to_free=True, unread=True, use=False)
+            async with taking as record:
+                if record.ended or not await self._is_lost(served, record):
+                    return record.ended
+                await self._store.delete(record)
         return True
 
-    def forget_unused(self, held: StreamRecord) -> asyncio.Task[None]:
-        """Forget a new stream unless a step of it was done, whether anybody waits for it or not."""
-        return self._begin_alone(self._forget_unused(held))
+    def forget_unused(self, record: StreamRecord) -> asyncio.Task[None]:
+        """Delete a new stream unless it had a step. The deletion runs even if its caller leaves."""
+        return self._start_unawaited(self._forget_unused(record))
 
     async def token(
         self, served: ServedModel, stream_id: str, count: Count = lambda _: None
     ) -> tuple[int, str | None]:
-        """The last step, and the state after it as a token; None: nothing was read yet.
+        """The number of the last step, and its state as a token; None: no input was read yet.
 
-        count: told the state before it is copied; what it raises refuses the token.
+        count: called with the state before it is copied; an error that it raises refuses the token.
         """
         with served.in_flight:
-            async with self._taken(served.tenant, stream_id, use=False) as held:
-                state = await self._store.state(served, _alive(held))
+            async with self._taken(served.tenant, stream_id, use=False) as record:
+                state = await self._store.state(served, _alive(record))
                 if state is None:
-                    return held.step, None
+                    return record.step, None
                 served.states.check_fit()
                 count(state)
                 own = await export_state(served, state)
                 long = served.model.network.layout.nbytes > LONG_BYTES
-                return held.step, await offload(long, served.seal_state, own)
+                return record.step, await offload(long, served.seal_state, own)
 
     async def _fork(
         self, served: ServedModel, stream_id: str, n: int, made: list[StreamRecord]
     ) -> None:
-        """All of them or none; whether their caller waits or not, it is one of few until then.
+        """Create all forks or none. They count as concurrent forks even if their caller leaves.
 
-        made: what is there, from when it is.
+        made: receives the forks once they exist.
         """
-        few = self._forking.setdefault(served.tenant.id, asyncio.Semaphore(_FORKS_AT_A_TIME))
+        place = self._forking.setdefault(served.tenant.id, asyncio.Semaphore(_CONCURRENT_FORKS))
         with served.in_flight:
-            async with self._taken(served.tenant, stream_id, place=few) as held:
+            async with self._taken(served.tenant, stream_id, place=place) as record:
                 now = int(time.time())
-                copies = [_alive(held).fork(_new_id(), now) for _ in range(n)]
-                made += await self._store.fork(served, held, copies)
+                copies = [_alive(record).fork(_new_id(), now) for _ in range(n)]
+                made += await self._store.fork(served, record, copies)
 
     async def _undo(self, forking: asyncio.Task[None], copies: list[StreamRecord]) -> None:
-        """Forget forks whose caller has left when they were there already."""
+        """Delete the forks of a caller that has left."""
         await asyncio.wait([forking])
         for copy in copies:
             await self._forget_unused(copy)
 
     async def _forget_unused(self, new: StreamRecord) -> None:
-        with suppress(ServeError):  # it is not there, or expires
-            async with self._taken(new.tenant, new.id, to_free=True, use=False) as held:
-                if (held.step, held.seed) == (new.step, new.seed):  # else it is another stream
-                    await self._store.delete(held)
+        with suppress(ServeError):  # it does not exist, or expires
+            async with self._taken(new.tenant, new.id, to_free=True, use=False) as record:
+                if (record.step, record.seed) == (new.step, new.seed):  # else it is another stream
+                    await self._store.delete(record)
 
-    async def _is_lost(self, served: ServedModel, held: StreamRecord) -> bool:
-        """Whether the state of a taken stream cannot be read."""
-        if not held.model:
+    async def _is_lost(self, served: ServedModel, record: StreamRecord) -> bool:
+        """Whether the state of a taken stream is unreadable."""
+        if not record.model:
             return True
         try:
-            await self._store.state(served, held)
+            await self._store.state(served, record)
         except StateRefused:
             return True
         return False
 
-    async def _answer(self, turn: Lease, served: ServedModel, asked: "_Step") -> bytes:
-        """One turn at a stream: the stored reply, or a step that is done and committed.
+    async def _answer(self, lease: Lease, served: ServedModel, step: "_Step") -> bytes:
+        """Return the stored reply, or compute and commit a step.
 
-        If another replica takes the stream meanwhile, another turn tells whether it does this step.
+        If another replica takes the stream meanwhile, take it again to see whether that replica
+        has committed this step.
         """
-        with served.in_flight, ExitStack() as step:  # whether its caller is still there or not
-            async with turn as held:
-                step.enter_context(asked.counted())
-                if _is_repeat(held, asked):
-                    return await self._repeated(held)
-                if _alive(held).model != served.name:
+        with served.in_flight, ExitStack() as stack:  # to the step's end, even without its caller
+            async with lease as record:
+                stack.enter_context(step.counted())
+                if _is_repeat(record, step):
+                    return await self._repeated(record)
+                if _alive(record).model != served.name:
                     raise StreamUnknown(
-                        f"this stream belongs to {held.model}, not to {served.name}"
+                        f"this stream belongs to {record.model}, not to {served.name}"
                     )
-                reply = await self._compute(served, held, asked)
+                reply = await self._compute(served, record, step)
             if reply is not None:
                 return reply
-            async with await self._turns.take(self._store, served.tenant, held.id) as held:
-                if _is_repeat(held, asked):
-                    return await self._repeated(held)
+            async with await self._leases.take(self._store, served.tenant, record.id) as record:
+                if _is_repeat(record, step):
+                    return await self._repeated(record)
             raise lease_lost()
 
-    async def _repeated(self, held: StreamRecord) -> bytes:
-        reply = await self._store.reply(held)
-        stream_metrics(held.model).repeated()
+    async def _repeated(self, record: StreamRecord) -> bytes:
+        reply = await self._store.reply(record)
+        stream_metrics(record.model).repeated()
         return reply
 
     async def _compute(
-        self, served: ServedModel, held: StreamRecord, asked: "_Step"
+        self, served: ServedModel, record: StreamRecord, step: "_Step"
     ) -> bytes | None:
-        """The reply to the next step of a taken stream, which it has made true.
+        """Compute and commit the next step of a taken stream, and return its reply.
 
-        None: it has not, because another replica has taken the stream.
+        None: not committed, because another replica has taken the stream.
         """
-        idle_seconds = max(0.0, time.time() - (held.expires_at - held.idle_seconds))
-        keep = StateOutput.NONE if asked.last else self._store.state_output
-        most = asked.checkpoints
-        if not asked.last:  # whose end needs no room
-            most = self._store.make_room(served, held, most)
-        start = await (asked.begin() if asked.begin else self._store.state(served, held))
-        with StreamView(served, start, keep, seed=held.seed) as view:
-            reply = await asked.work(view)
+        idle_seconds = max(0.0, time.time() - (record.expires_at - record.idle_seconds))
+        state_output = StateOutput.NONE if step.last else self._store.state_output
+        checkpoints = step.checkpoints
+        if not step.last:  # an ended stream needs no room
+            checkpoints = self._store.make_room(served, record, checkpoints)
+        start = await (step.begin() if step.begin else self._store.state(served, record))
+        with StreamView(served, start, state_output, seed=record.seed) as view:
+            reply = await step.work(view)
             if len(reply) > self._reply_bytes:
                 raise InputTooLong(
                     f"the reply has {len(reply)} bytes, and a stream stores at most "
                     f"{self._reply_bytes} (SRUSERVE_MAX_BODY_BYTES): request less in one step"
                 )
-            end = None if asked.last else view.end
-            if asked.last and asked.number is None:
-                await self._store.delete(held)
+            end = None if step.last else view.end
+            if step.last and step.number is None:
+                await self._store.delete(record)
             else:
-                after = held.after(asked.digest, reply, most, ended=asked.last)
+                after = record.after(step.digest, reply, checkpoints, ended=step.last)
                 if await self._store.commit(served, after, end) is None:
                     return None
-        stream_metrics(held.model).computed(idle_seconds)
+        stream_metrics(record.model).computed(idle_seconds)
         return reply
 
     @asynccontextmanager
@@ -341,34 +343,34 @@ class Streams:
         use: bool = True,
         place: asyncio.Semaphore | None = None,
     ) -> AsyncIterator[StreamRecord]:
-        turn = await self._turns.take(
+        lease = await self._leases.take(
             self._store, tenant, stream_id, to_free=to_free, unread=unread, use=use, place=place
         )
-        async with turn as held:
-            yield held
+        async with lease as record:
+            yield record
 
     @property
     def _store(self) -> StreamStore:
-        if self._shared is None:
+        if self._store_or_none is None:
             raise StreamsNeedRedis
-        return self._shared
+        return self._store_or_none
 
-    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Do what goes on whether somebody waits for it or not."""
+    def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Start a task that runs to its end even if its caller leaves."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _begin_alone(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Do what nobody waits for, or only for its end."""
-        task = self._begin(work)
+    def _start_unawaited(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Start a task whose error nobody awaits."""
+        task = self._start(work)
         task.add_done_callback(forget_error)
         return task
 
 
 async def digest_of(content: bytes, caller: Waiter) -> bytes:
-    """What a step keeps of its content. caller: who may leave before it is made."""
+    """The digest of a step's content. caller: the request, whose client may leave meanwhile."""
     size = len(content)
     return await offload(size > LONG_BYTES, _digest, content, cost=size, caller=caller)
 
@@ -379,7 +381,7 @@ def _digest(content: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What `Streams.step` is asked."""
+    """The arguments of `Streams.step`."""
 
     number: int | None
     digest: bytes
@@ -391,34 +393,34 @@ class _Step:
 
 
 def _new_id() -> str:
-    """An id that nobody can guess, for URLs."""
+    """A random id for URLs."""
     return urlsafe_b64encode(random_bytes()).rstrip(b"=").decode()
 
 
-def _alive(held: StreamRecord) -> StreamRecord:
-    if held.ended:
+def _alive(record: StreamRecord) -> StreamRecord:
+    if record.ended:
         raise StreamUnknown("the stream has ended; create another one")
-    return held
+    return record
 
 
-def _still_taken(held: StreamRecord | None) -> StreamRecord:
-    if held is None:
+def _still_taken(record: StreamRecord | None) -> StreamRecord:
+    if record is None:
         raise lease_lost()
-    return held
+    return record
 
 
-def _is_repeat(held: StreamRecord, asked: _Step) -> bool:
-    """Whether a step was done already; raises `StepReused` or `WrongStep` if it cannot be done."""
-    number, expected = asked.number, held.step + 1
-    if number is None and asked.begin is not None and expected != 1:
+def _is_repeat(record: StreamRecord, step: _Step) -> bool:
+    """Whether a step was computed already; raises `StepReused` or `WrongStep` if it cannot be."""
+    number, expected = step.number, record.step + 1
+    if number is None and step.begin is not None and expected != 1:
         raise WrongStep(1, expected)
     if number is None or number == expected:
         return False
-    if number != held.step or not held.content:
+    if number != record.step or not record.content:
         raise WrongStep(number, expected)
-    if asked.digest != held.content:
+    if step.digest != record.content:
         raise StepReused(
-            f"step {number} was done with other content: repeat it with exactly the same "
+            f"step {number} was computed with other content: repeat it with exactly the same "
             f"content, or send the next step, {expected}",
             param="step",
         )

@@ -1,4 +1,4 @@
-"""The state that a step of a stream ends in, and whoever goes on from it."""
+"""The end state of a step, with a reference count of the streams that use it."""
 
 from sruserve.server.budget import Hold
 from sruserve.server.engine.engine import Engine
@@ -9,12 +9,12 @@ from sruserve.server.repository.served_model import ServedModel
 
 
 class SharedState:
-    """Owns a state out of an engine: freed when the last of its users lets go, and nowhere else.
+    """Owns a state of an engine. The last of its users frees it by `release`.
 
-    Its users are whoever made it, and then the streams and checkpoints that a store keeps.
+    Its users are its creator, and then the streams and checkpoints of a store.
 
-    nbytes: of its row, wherever it lies.
-    host_bytes: of all else that it takes, but for its objects.
+    nbytes: of its row, on the device or in host memory.
+    host_bytes: of its other data, without Python objects.
     """
 
     def __init__(self, served: ServedModel, state: Snapshot) -> None:
@@ -27,28 +27,29 @@ class SharedState:
         self._room: Hold | None = None
 
     def of(self, served: ServedModel) -> Snapshot:
-        """The state, for the model that it is of; raises `StateWrongModel`."""
+        """The state for a model; raises `StateWrongModel` if another engine made it."""
         if self._state is None or served.engine is not self._engine:
             raise StateWrongModel(
-                f"{served.name} was loaded again, and the stream's state ended with the old "
-                "engine: create another stream"
+                f"{served.name} was reloaded, and the stream's state was lost with the old engine: "
+                "create another stream"
             )
         return self._state
 
     @property
     def frees_room(self) -> bool:
-        """Whether the engine has room for another state once its only user lets go."""
+        """Whether releasing its only user makes room for another state in the engine."""
         return self.users == 1 and self._room is not None
 
     def count(self, row_bytes: Hold, room: Hold | None = None) -> None:
-        """Release these when it is freed: the bytes of its row, its place in the engine's room."""
+        """Own the holds of its row's bytes and of its place in the engine until it is freed."""
         self._row_bytes, self._room = row_bytes, room
 
-    def use(self) -> None:
-        """One more uses it, until it calls `leave`."""
+    def retain(self) -> None:
+        """Add a user, which has to call `release`."""
         self.users += 1
 
-    def leave(self) -> None:
+    def release(self) -> None:
+        """Remove a user; the last one frees the state."""
         self.users -= 1
         if self.users:
             return
@@ -60,6 +61,6 @@ class SharedState:
                 hold.release()
 
     def end(self, engine: Engine) -> None:
-        """If the state is of an engine that has ended, hold on to neither."""
+        """Drop the state and its engine if this is the engine, which has ended."""
         if self._engine is engine:
             self._engine = self._state = None

@@ -1,4 +1,4 @@
-"""What each tenant may have of a resource, so that none of them takes what is another's."""
+"""Fair shares of a resource among tenants: none of them can use the part of another."""
 
 import sys
 from collections.abc import Callable, Iterable
@@ -7,27 +7,27 @@ from sruserve.server.budget import Budget
 from sruserve.server.errors import ServeError
 
 
-def fair_shares(limit: int, wanted: Iterable[int], refuse: Callable[[], ServeError]) -> Budget:
-    """A resource in parts: no owner can have more than one part, not even alone.
+def fair_shares(limit: int, demands: Iterable[int], refuse: Callable[[], ServeError]) -> Budget:
+    """A budget in equal parts: no owner can have more than one part, not even alone.
 
-    The parts of those who want them add up to the limit, so nothing but them is a bound.
+    The parts of all owners add up to the limit, so the budget has no other bound.
 
     limit: of all owners together.
-    wanted: the most that each of them can ever want.
+    demands: the maximal amount that each owner can ever request.
     refuse: makes the error of a refusal.
     """
-    return Budget(sys.maxsize, refuse, share=fair_part(limit, wanted), strict=True)
+    return Budget(sys.maxsize, refuse, share=fair_part(limit, demands), strict=True)
 
 
-def fair_part(limit: int, wanted: Iterable[int]) -> int:
-    """The largest part that fits for all: who wants less leaves the rest to those who want more.
+def fair_part(limit: int, demands: Iterable[int]) -> int:
+    """The largest equal part: an owner with a smaller demand leaves the rest to the others.
 
-    It is 1 at least: where not even that fits for all, nobody is left without any.
+    It is at least 1, even if the limit is smaller than the number of owners.
     """
-    ordered = sorted(wanted)
-    for position, most in enumerate(ordered):
+    ordered = sorted(demands)
+    for position, demand in enumerate(ordered):
         part = max(1, limit // (len(ordered) - position))
-        if most >= part:
+        if demand >= part:
             return part
-        limit -= most
+        limit -= demand
     return max(ordered, default=limit)

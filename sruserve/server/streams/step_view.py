@@ -1,4 +1,4 @@
-"""A model as one step of a stream sees it: every request goes on from the stream's state."""
+"""A model as seen by one step of a stream: every request continues the stream's state."""
 
 from dataclasses import replace
 from typing import Self
@@ -11,21 +11,21 @@ from sruserve.server.tasks.completion_request import CompletionRequest
 
 
 class StreamView(ServedModel):
-    """A served model whose requests all continue one stream, and whose end is the stream's.
+    """A served model whose requests continue one stream, and which keeps the stream's end state.
 
-    `with` it: the end lives as long as the block, and longer if a store uses it.
+    Use it in a `with` block. The end state is released with the block, unless a store retains it.
 
-    start: the stream's state; None: nothing was read yet.
-    state_output: how the engine hands the end over.
-    seed: what a first completion samples with, unless it is told another; None: a random one.
-    tokens: results tell their states as tokens, too; `state_output` is then SNAPSHOT.
+    start: the stream's state; None: the stream has read no input yet.
+    state_output: the form in which the engine returns the end state.
+    seed: of a first completion without a seed of its own; None: a random one.
+    tokens: results contain state tokens, too; `state_output` is then COPY.
     """
 
     def __init__(
         self,
         served: ServedModel,
         start: Snapshot | None,
-        keep: StateOutput,
+        state_output: StateOutput,
         *,
         seed: int | None = None,
         tokens: bool = False,
@@ -41,48 +41,48 @@ class StreamView(ServedModel):
             served.states,
         )
         self.start = start
-        self._state_output, self._seed, self._tokens = keep, seed, tokens
+        self._state_output, self._seed, self._tokens = state_output, seed, tokens
         self._end: SharedState | None = None
 
     def initial_states(self, request: StateRequest, count: int) -> list[Snapshot | None]:
-        """The stream's state, whatever the request says; raises `InvalidRequest` for many."""
+        """The stream's state, for any request; raises `InvalidRequest` for several inputs."""
         del request
         _check_one(count)
         return [self.start]
 
     def state_output(self, request: StateRequest) -> StateOutput:
-        """What the stream's keeper wants, however large it is, unless a token is made of it."""
+        """The form that the stream's store needs, unless the reply contains a token."""
         return super().state_output(request) if self._tokens else self._state_output
 
-    def state_numbers(self, keep: StateOutput) -> int:
-        """None, unless a token is made of the state: else it is the keeper's, not the reply's."""
-        return super().state_numbers(keep) if self._tokens else 0
+    def state_numbers(self, state_output: StateOutput) -> int:
+        """The numbers of a state in the reply: 0 unless the reply contains a token of it."""
+        return super().state_numbers(state_output) if self._tokens else 0
 
     def set_seed(self, request: CompletionRequest) -> None:
-        """A request that begins the stream samples with its seed, so that it can be done again."""
+        """Let the first request sample with the stream's seed: a retry gives the same text."""
         if self.start is None and request.seed is None:
             request.seed = self._seed
 
     def submit(self, job: Job) -> None:
-        """Hand a job of one item to the engine; its end is kept here, if it keeps one."""
+        """Submit a job of one item to the engine, and keep its end state if it has one."""
         _check_one(len(job.items))
-        tell = job.deliver
+        deliver_result = job.deliver
 
         def deliver(index: int, result: Result) -> None:
             if result.state is not None:
                 if self._end is not None:
-                    self._end.leave()
+                    self._end.release()
                 self._end = SharedState(self, result.state)
                 if not self._tokens:
                     result = replace(result, state=None)
-            tell(index, result)
+            deliver_result(index, result)
 
         job.deliver = deliver
         super().submit(job)
 
     @property
     def end(self) -> SharedState:
-        """The state that the step ended in."""
+        """The end state of the step."""
         if self._end is None:
             raise InvalidRequest(
                 "the step has nothing to compute: send an input, a prompt or `max_tokens`"
@@ -94,7 +94,7 @@ class StreamView(ServedModel):
 
     def __exit__(self, *_: object) -> None:
         if self._end is not None:
-            self._end.leave()
+            self._end.release()
         self._end = None
 
 

@@ -1,4 +1,4 @@
-"""What is known of a server-held stream, and what a store of them does."""
+"""The record of a server-held stream, and the interface of stores."""
 
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
@@ -10,20 +10,20 @@ from sruserve.server.errors import StoreUnavailable, StreamExpired, StreamUnknow
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.streams.shared_state import SharedState
 
-LEAST_LEFT_SECONDS = 1.0  # for one who waits for a stream, or sends what has failed again
+MIN_IDLE_SECONDS = 1.0  # after a request that failed, so that its client can retry
 
 
 @dataclass(frozen=True, slots=True)
 class StreamRecord:
     """A stream between two steps. Its states are with the store.
 
-    seed: of its first sampling, so that a step that is done again gives the same text.
+    seed: of its first sampling, so that a step that is retried gives the same text.
     created, expires_at: seconds since the epoch.
-    step: number of its last step; 0: none was done.
-    content, reply: the SHA-256 of what that step was asked, and its answer; empty after a rewind.
-        The answer is there in a stream that is about to be stored; else ask `StreamStore.reply`.
-    ended: nothing follows; what it was asked last can still be asked again.
-    checkpoints: the steps, in order, whose states it can go back to; the last one is `step`.
+    step: number of its last step; 0: the stream had none.
+    content, reply: the SHA-256 of that step's request, and its reply; empty after a rewind.
+        The record contains the reply only before it is stored; later use `StreamStore.reply`.
+    ended: no step follows; the last step can still be repeated.
+    checkpoints: the steps, in order, to which the stream can be rewound; the last one is `step`.
     """
 
     id: str
@@ -39,7 +39,7 @@ class StreamRecord:
     ended: bool = False
     checkpoints: tuple[int, ...] = (0,)
 
-    def after(self, content: bytes, reply: bytes, most_checkpoints: int, *, ended: bool) -> Self:
+    def after(self, content: bytes, reply: bytes, max_checkpoints: int, *, ended: bool) -> Self:
         """The stream after its next step."""
         return replace(
             self,
@@ -47,20 +47,20 @@ class StreamRecord:
             content=content,
             reply=reply,
             ended=ended,
-            checkpoints=() if ended else self.checkpoints_after(most_checkpoints),
+            checkpoints=() if ended else self.checkpoints_after(max_checkpoints),
         )
 
-    def checkpoints_after(self, most: int) -> tuple[int, ...]:
-        """The checkpoints after its next step, `most` of them at most."""
-        return (*self.checkpoints, self.step + 1)[-most:]
+    def checkpoints_after(self, limit: int) -> tuple[int, ...]:
+        """The checkpoints after its next step, at most `limit`."""
+        return (*self.checkpoints, self.step + 1)[-limit:]
 
     def rewound_to(self, step: int) -> Self:
         """The stream as it was after one of its checkpoints."""
-        kept = tuple(number for number in self.checkpoints if number <= step)
-        return replace(self, step=step, content=b"", reply=b"", checkpoints=kept)
+        remaining = tuple(number for number in self.checkpoints if number <= step)
+        return replace(self, step=step, content=b"", reply=b"", checkpoints=remaining)
 
     def fork(self, stream_id: str, created: int) -> Self:
-        """Another stream in the same state, which goes on from the same number."""
+        """Another stream with the same state and step number."""
         return replace(
             self,
             id=stream_id,
@@ -72,29 +72,29 @@ class StreamRecord:
 
 
 class StreamStore(Protocol):
-    """Where streams live. What it is asked of another tenant's stream, it does not know.
+    """Holds streams between steps. To a tenant, the streams of other tenants do not exist.
 
-    All raise `StreamUnknown` or `StreamExpired` for streams that are not there. A store outside
-    this process raises `StoreUnavailable` when it is away, and `StateRefused` for what is not what
-    was stored.
+    All methods raise `StreamUnknown` or `StreamExpired` for a stream that is not there. A store
+    outside this process raises `StoreUnavailable` if it cannot be reached, and `StateRefused` if
+    the stored data was changed.
 
-    state_output: how the engine is to hand the states over that it is given.
+    state_output: the form in which the engine returns states for this store.
     """
 
     state_output: StateOutput
 
     async def add(
-        self, served: ServedModel, held: StreamRecord, start: Snapshot | None
+        self, served: ServedModel, record: StreamRecord, start: Snapshot | None
     ) -> StreamRecord:
-        """Hold a new stream; raises `StreamExists`, which an ended one of the id does not."""
+        """Add a new stream; raises `StreamExists` if a live stream has the id."""
         ...
 
     async def read(self, tenant: Tenant, stream_id: str) -> StreamRecord:
-        """What is known of a stream; it lives no longer for that."""
+        """The record of a stream; reading it does not extend its life."""
         ...
 
     async def model(self, tenant: Tenant, stream_id: str) -> str:
-        """The model of a stream, which is always the same; the stream may have gone meanwhile."""
+        """The name of a stream's model, which never changes; the stream may no longer exist."""
         ...
 
     async def take(
@@ -106,85 +106,85 @@ class StreamStore(Protocol):
         to_free: bool = False,
         unread: bool = False,
     ) -> StreamRecord | None:
-        """Take the right to change a stream, which cannot expire then; None: another has it.
+        """Take the lease of a stream, which cannot expire meanwhile; None: another replica has it.
 
-        step: the number of the step to be done; None: the next one, or the state is asked for. A
+        step: the number of the requested step; None: the next one, or a request for the state. A
             store may read the state together with the stream, unless the step is another one.
-        to_free: it is to take less memory, which a store that is full allows, too.
-        unread: also a stream whose record cannot be read any more, as one of no model.
+        to_free: the request frees memory, so a full store allows it, too.
+        unread: take also a stream whose record is unreadable, with an empty model.
         """
         ...
 
-    async def release(self, held: StreamRecord, *, used: bool) -> None:
-        """Give that right back, if `commit` or another change has not.
+    async def release(self, record: StreamRecord, *, used: bool) -> None:
+        """Release the lease, unless `commit` or another change has released it.
 
-        used: the idle time begins anew; else it goes on, with `LEAST_LEFT_SECONDS` at least.
+        used: restart the idle time; else it continues, with at least `MIN_IDLE_SECONDS`.
         """
         ...
 
-    async def reply(self, held: StreamRecord) -> bytes:
-        """The answer to the last step of a stream that was taken; raises `Overloaded`."""
+    async def reply(self, record: StreamRecord) -> bytes:
+        """The reply to the last step of a taken stream; raises `Overloaded`."""
         ...
 
-    def make_room(self, served: ServedModel, held: StreamRecord, most_checkpoints: int) -> int:
-        """Keep room for the state that a step of a taken stream will end in.
+    def make_room(self, served: ServedModel, record: StreamRecord, max_checkpoints: int) -> int:
+        """Reserve room for the end state of the next step of a taken stream.
 
-        Raises `Refused`, or `StateTooLarge` where a state of the model never has room. Returns how
-        many checkpoints the stream may have then: not more than there is room for.
+        Raises `Refused`, or `StateTooLarge` if no state of the model ever fits. Returns the number
+        of checkpoints that the stream may have then: not more than there is room for.
         """
         ...
 
-    async def state(self, served: ServedModel, held: StreamRecord) -> Snapshot | None:
-        """The state after the last step of a stream that was taken; None: nothing was read yet."""
+    async def state(self, served: ServedModel, record: StreamRecord) -> Snapshot | None:
+        """The state after the last step of a taken stream; None: it has read no input yet."""
         ...
 
     async def commit(
-        self, served: ServedModel, held: StreamRecord, end: SharedState | None
+        self, served: ServedModel, record: StreamRecord, end: SharedState | None
     ) -> StreamRecord | None:
-        """Make a step of a taken stream true, whole or not at all, and give the stream back.
+        """Commit a step of a taken stream, as a whole or not at all, and release the lease.
 
-        None: it is not, because another has taken the stream meanwhile.
-        end: a store that keeps it itself uses it; None: the stream has ended.
+        Returns None, and changes nothing, if another replica has taken the stream meanwhile.
+        end: the state after the step; None: the stream has ended.
         """
         ...
 
-    async def rewind(self, served: ServedModel, held: StreamRecord) -> StreamRecord | None:
-        """Make a taken stream what `held` says, with fewer checkpoints, and give it back.
+    async def rewind(self, served: ServedModel, record: StreamRecord) -> StreamRecord | None:
+        """Replace a taken stream by `record`, which has fewer checkpoints, and release the lease.
 
-        None: as of `commit`.
+        None: see `commit`.
         """
         ...
 
     async def fork(
-        self, served: ServedModel, held: StreamRecord, copies: list[StreamRecord]
+        self, served: ServedModel, record: StreamRecord, copies: list[StreamRecord]
     ) -> list[StreamRecord]:
-        """Hold streams in the state of a taken one: all of them or none."""
+        """Add `copies` with the state of a taken stream: all of them or none."""
         ...
 
-    async def delete(self, held: StreamRecord) -> None:
-        """Forget a taken stream."""
+    async def delete(self, record: StreamRecord) -> None:
+        """Delete a taken stream."""
         ...
 
     async def end(self, engine: Engine) -> None:
-        """An engine has ended, and with it the states that it keeps: let its memory go."""
+        """Drop references to an engine that has ended, and to the states that it held."""
         ...
 
     async def start(self) -> None:
-        """Begin to serve."""
+        """Connect and start timers."""
         ...
 
     async def stop(self) -> None:
-        """Let go of connections and timers."""
+        """Close connections and stop timers."""
         ...
 
 
 def missing_stream(*, expired: bool) -> StreamExpired | StreamUnknown:
-    """The error of a stream that a store does not hold, or not any more."""
+    """The error for a stream that does not exist, or no longer does."""
     if expired:
         return StreamExpired("the stream was idle for too long and is gone; create another one")
     return StreamUnknown("there is no such stream, or it was deleted; create one")
 
 
 def lease_lost() -> StoreUnavailable:
-    """The error of a change that came to nothing because another replica has the stream."""
+    """The error of a change that failed because another replica has taken the stream."""
     return StoreUnavailable("another replica has taken the stream; send the same request again")

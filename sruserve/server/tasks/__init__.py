@@ -1,1 +1,1 @@
-"""What can be asked of a model: a validated request and a caller in, results out; no protocol."""
+"""The tasks of models: each takes a validated request and a caller, and returns results."""

@@ -1,4 +1,4 @@
-"""One completion as it grows, in OpenAI's shape: its text, its log-probabilities, its end."""
+"""Build one choice of a completion in OpenAI's shape, chunk by chunk or as a whole."""
 
 import codecs
 from collections.abc import Sequence
@@ -11,16 +11,16 @@ from sruserve.server.tasks.completion_request import CompletionRequest
 from sruserve.server.tasks.inputs import MANY_STATES
 from sruserve.server.tasks.prompts import Prompt
 
-LONG_TOKENS = 1024  # with log-probabilities, about as many kilobytes of JSON
+LONG_TOKENS = 1024  # with log-probabilities, each takes about a kilobyte of JSON
 
 
 def is_large(pieces: Sequence[Generated]) -> bool:
-    """Whether sealing and encoding these would hold up the event loop."""
+    """Whether sealing and encoding these would block the event loop."""
     return len(pieces) > MANY_STATES or sum(len(piece.tokens) for piece in pieces) > LONG_TOKENS
 
 
 class ChoiceBuilder:
-    """Turns the stretches of one completion into `choices[index]`, one by one or all at once."""
+    """Turns the chunks of one completion into `choices[index]`, one at a time or all at once."""
 
     def __init__(
         self, index: int, served: ServedModel, request: CompletionRequest, prompt: Prompt
@@ -32,27 +32,31 @@ class ChoiceBuilder:
         self._codec = served.model.codec
         self._with_logprobs = request.logprobs is not None
         self._with_ids = request.return_token_ids or self._codec is None
-        self._echo = prompt if request.echo else None  # until it is told
+        self._echo = prompt if request.echo else None  # until it is in a chunk
         self._offset = 0  # characters before the next token
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         if prompt.start is not None:
             self._decoder.decode(prompt.start.utf8)
             self._offset = len(prompt.start.held)
-            if len(prompt.ids):  # what was held back cannot go on behind a prompt
+            if len(prompt.ids):  # a prompt cannot continue held-back text
                 self._offset += len(self._decoder.decode(b"", True))
 
     def keep(self, piece: Generated) -> None:
-        """Remember a stretch for `whole`."""
+        """Keep a chunk for `whole`."""
         self.pieces.append(piece)
 
     def whole(self) -> dict[str, Any]:
-        """The completion of all stretches kept so far."""
+        """The choice of all kept chunks."""
         last = self.pieces[-1]
         return self.part(
             Generated(
                 text="".join(piece.text for piece in self.pieces),
                 tokens=[token for piece in self.pieces for token in piece.tokens],
-                logprobs=[each for piece in self.pieces for each in piece.logprobs],
+                logprobs=[
+                    logprobs_of_token
+                    for piece in self.pieces
+                    for logprobs_of_token in piece.logprobs
+                ],
                 finish_reason=last.finish_reason,
                 stop_reason=last.stop_reason,
                 state=last.state,
@@ -60,10 +64,10 @@ class ChoiceBuilder:
         )
 
     def part(self, piece: Generated) -> dict[str, Any]:
-        """The choice of a chunk that holds just this stretch."""
+        """The choice of a single chunk."""
         self.tokens += len(piece.tokens)
         text, ids, echoed = piece.text, list(piece.tokens), None
-        if self._echo is not None:  # behind what an earlier request held back
+        if self._echo is not None:  # after text that an earlier request held back
             prompt, self._echo = self._echo, None
             at = self._offset
             text = text[:at] + prompt.text + text[at:]
@@ -85,30 +89,32 @@ class ChoiceBuilder:
         return choice
 
     def _echoed(self, prompt: Prompt, at: int) -> dict[str, list[Any]]:
-        """What is told of a prompt's tokens, `at` being where it begins."""
-        found = prompt.logprobs
-        first = prompt.ids[: len(prompt.ids) - len(found)].tolist()  # nothing came before it
+        """The log-probabilities of a prompt's tokens. at: the offset of the prompt."""
+        scored = prompt.logprobs
+        unscored = prompt.ids[
+            : len(prompt.ids) - len(scored)
+        ].tolist()  # tokens without a predecessor
         return {
-            "tokens": [token_text(self._codec, token) for token in first]
-            + [each.token for each in found],
-            "token_logprobs": [None for _ in first] + [each.logprob for each in found],
-            "top_logprobs": [None for _ in first] + [each.top for each in found],
+            "tokens": [token_text(self._codec, token) for token in unscored]
+            + [entry.token for entry in scored],
+            "token_logprobs": [None for _ in unscored] + [entry.logprob for entry in scored],
+            "top_logprobs": [None for _ in unscored] + [entry.top for entry in scored],
             "text_offset": [at + offset for offset in prompt.offsets],
         }
 
     def _logprobs(
         self, piece: Generated, echoed: dict[str, list[Any]] | None
     ) -> dict[str, list[Any]]:
-        found = piece.logprobs
+        entries = piece.logprobs
         offsets = []
         for token in piece.tokens:
             offsets.append(self._offset)
-            if self._codec is not None:  # a token may be a part of a character, and adds no text
+            if self._codec is not None:  # a token that is a part of a character adds no text
                 self._offset += len(self._decoder.decode(self._codec.pieces[token]))
-        told: dict[str, list[Any]] = {
-            "tokens": [each.token for each in found],
-            "token_logprobs": [each.logprob for each in found],
-            "top_logprobs": [each.top for each in found],
+        logprobs: dict[str, list[Any]] = {
+            "tokens": [entry.token for entry in entries],
+            "token_logprobs": [entry.logprob for entry in entries],
+            "top_logprobs": [entry.top for entry in entries],
             "text_offset": offsets,
         }
-        return {name: echoed[name] + told[name] for name in told} if echoed else told
+        return {name: echoed[name] + logprobs[name] for name in logprobs} if echoed else logprobs

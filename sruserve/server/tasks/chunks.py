@@ -1,4 +1,4 @@
-"""What a job delivers bit by bit, until its client takes it."""
+"""Buffer the chunks of a streamed completion until its client takes them."""
 
 import asyncio
 from collections import deque
@@ -12,54 +12,55 @@ from sruserve.server.errors import Overloaded, ServeError
 class Room:
     """Counts the tokens of one stream that its client has not taken yet.
 
-    hold: grows by the numbers that are beyond `free`, which it holds already.
-    each: numbers of a token. most: numbers that may wait.
+    hold: grows by the numbers beyond `free`, which it already includes.
+    numbers_per_token: in the reply. limit: of waiting numbers.
     """
 
-    def __init__(self, hold: Hold, free: int, each: int, most: int) -> None:
+    def __init__(self, hold: Hold, free: int, numbers_per_token: int, limit: int) -> None:
         self._hold, self._least = hold, hold.amount
-        self._free, self._each, self._most = free, each, most
-        self._waiting = 0  # numbers that nobody has asked for yet
+        self._free, self._numbers_per_token, self._limit = free, numbers_per_token, limit
+        self._waiting = 0  # numbers in the buffer
         self._taken = 0  # numbers that are being sent
 
     def put(self, tokens: int) -> None:
-        """Count tokens that wait from now on; raises `Overloaded`."""
-        self._waiting += tokens * self._each
+        """Count new tokens in the buffer; raises `Overloaded`."""
+        self._waiting += tokens * self._numbers_per_token
         numbers = self._waiting + self._taken
-        if numbers > self._most:
+        if numbers > self._limit:
             raise Overloaded(
-                f"more than {self._most} numbers of this stream wait for its client: read "
+                f"more than {self._limit} numbers of this stream wait for its client: read "
                 "faster, or lower `max_tokens`, `n` or `logprobs`"
             )
         if numbers > self._free:
             self._hold.resize(self._least + numbers - self._free)
 
     def take(self) -> None:
-        """What was taken before has been sent, and all that waits is taken now."""
+        """Take all waiting tokens; those that were taken before have been sent."""
         self._taken, self._waiting = self._waiting, 0
         self._hold.resize(self._least + max(0, self._taken - self._free))
 
 
 class ChunkBuffer:
-    """Chunks that wait for the client, at most as much as the completions may grow to.
+    """The chunks of a stream that wait for its client.
 
-    most_states: of each completion; a client that is behind does without the earlier ones.
-    room: bounds all of them: a client that is further behind gets an error, and no more.
+    max_states: waiting states of each completion; if the client reads slowly, older states are
+        dropped.
+    room: limits all chunks; if the client reads too slowly, the stream ends with an error.
     """
 
-    def __init__(self, done: asyncio.Future[None], most_states: int, room: Room) -> None:
+    def __init__(self, done: asyncio.Future[None], max_states: int, room: Room) -> None:
         self._loop = done.get_loop()
         self._done = done
-        self._most_states = most_states
+        self._max_states = max_states
         self._room = room
         self._problem: ServeError | None = None
         self._pieces: list[tuple[int, Generated]] = []
-        self._states: dict[int, deque[int]] = {}  # where in `_pieces` a completion's states are
+        self._states: dict[int, deque[int]] = {}  # places of each completion's states in `_pieces`
         self._waiter: asyncio.Future[None] | None = None
         done.add_done_callback(self._wake)
 
     def put(self, index: int, piece: Generated) -> None:
-        """Called by the engine, on the loop."""
+        """Add a chunk; the engine calls it on the event loop."""
         try:
             self._room.put(len(piece.tokens))
         except ServeError as problem:
@@ -70,16 +71,16 @@ class ChunkBuffer:
         if piece.state is not None:
             places = self._states.setdefault(index, deque())
             places.append(len(self._pieces))
-            if len(places) > self._most_states:
+            if len(places) > self._max_states:
                 earlier = places.popleft()
                 self._pieces[earlier] = (index, replace(self._pieces[earlier][1], state=None))
         self._pieces.append((index, piece))
         self._wake()
 
     async def take(self, timeout_seconds: float) -> list[tuple[int, Generated]]:
-        """All that waits; empty when the job has ended, or when nothing came for so long.
+        """All waiting chunks; empty when the job has ended, or after the timeout.
 
-        Raises `Overloaded` if the client has taken too little for too long.
+        Raises `Overloaded` if the client reads too slowly.
         """
         if not self._pieces and not self._done.done():
             self._waiter = self._loop.create_future()

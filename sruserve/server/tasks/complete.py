@@ -1,4 +1,4 @@
-"""Complete: continuations of prompts, whole or chunk by chunk, and the states they end in."""
+"""Complete: continue prompts, as a whole or chunk by chunk, and return the end states."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -30,8 +30,8 @@ from sruserve.server.tasks.prompts import (
 from sruserve.server.tasks.sampling_params import check_completions, read_sampling
 from sruserve.server.tasks.task import Task
 
-_WAITING_STATES = 8  # those of a client that keeps up
-_STREAM_NUMBERS = 1024  # that a stream may always have waiting: so much for a client that keeps up
+_WAITING_STATES = 8  # of a client that reads fast enough
+_STREAM_NUMBERS = 1024  # that a stream may always have waiting: enough for a fast client
 
 
 class CompleteTask(Task[CompletionRequest]):
@@ -49,21 +49,21 @@ class CompleteTask(Task[CompletionRequest]):
     async def run(
         self, caller: Caller, request: CompletionRequest, served: ServedModel, cost: int
     ) -> AsyncIterator[Completion]:
-        """A completion that the engine works at; it is withdrawn if the block ends first."""
-        deadline, keep = self.deadline(request), served.state_output(request)
-        given = split_inputs(request.prompt, self.limits, "prompt")
-        check_completions(request, len(given) * (request.n or 1), self.limits)
+        """Submit a completion to the engine; its job is cancelled if the block ends first."""
+        deadline, state_output = self.deadline(request), served.state_output(request)
+        inputs = split_inputs(request.prompt, self.limits, "prompt")
+        check_completions(request, len(inputs) * (request.n or 1), self.limits)
         constraint = await self._constraints.of(caller, request, served, deadline, cost)
         sampling = read_sampling(request, served, constraint)
-        prompts = await self._prompts(caller, request, served, given, cost)
-        state_numbers = states_numbers(prompts, request, served.state_numbers(keep))
+        prompts = await self._prompts(caller, request, served, inputs, cost)
+        state_numbers = states_numbers(prompts, request, served.state_numbers(state_output))
         waiting_states = self._waiting_states(request, state_numbers)
         items = choices_of(prompts, request)
-        read = sum(len(item.inputs) for item in items)
+        read_tokens = sum(len(item.inputs) for item in items)
         if request.echoes_logprobs:
-            read += sum(len(prompt.ids) for prompt in prompts)
+            read_tokens += sum(len(prompt.ids) for prompt in prompts)
         numbers = new_numbers(prompts, request)
-        if request.stream and not caller.keeps:  # more is counted as it waits for the client
+        if request.stream and not caller.keeps:  # further numbers count while they wait
             numbers = min(numbers, _STREAM_NUMBERS, self.limits.reply_numbers // 2)
         free = numbers
         numbers += waiting_states * state_numbers + echo_numbers(prompts, request)
@@ -71,10 +71,10 @@ class CompleteTask(Task[CompletionRequest]):
         hold = self.reserve_reply(numbers, advice)
         with (
             caller.unsent(hold),
-            served.tenant.spend(read + len(items) * request.token_limit) as spent,
+            served.tenant.spend(read_tokens + len(items) * request.token_limit) as spending,
         ):
             if request.echoes_logprobs:
-                prompts = await self._scored(caller, request, served, prompts, deadline, spent)
+                prompts = await self._scored(caller, request, served, prompts, deadline, spending)
                 deadline = 0.0  # the request has begun
             done = caller.loop.create_future()
             buffer = None
@@ -88,7 +88,7 @@ class CompleteTask(Task[CompletionRequest]):
                 loop=caller.loop,
                 deliver=completion.deliver,
                 done=done,
-                state_output=keep,
+                state_output=state_output,
                 stream=buffer is not None,
                 sampling=sampling,
                 input_bytes=cost + sum(_text_bytes(prompt.start) for prompt in prompts),
@@ -97,39 +97,41 @@ class CompleteTask(Task[CompletionRequest]):
             )
             served.submit(job)
             caller.submitted()
-            scored, spent.used = spent.used, None
-            request.let_go()  # from here on, the job alone holds what it has not read yet
-            del given, prompts, items
+            scored, spending.used = spending.used, None
+            request.let_go()  # from now on, only the job refers to unread inputs
+            del inputs, prompts, items
             try:
                 yield completion
             finally:
-                # Where nothing was told, because the client left or at an error, nobody knows how
-                # much was used; a job that was refused before its first step has used nothing.
-                ended = done.done() and not done.cancelled()
-                error = done.exception() if ended else None
+                # If the client left or the job failed, the number of steps is unknown. A job that
+                # was refused before its first step has used none.
+                is_done = done.done() and not done.cancelled()
+                error = done.exception() if is_done else None
                 if isinstance(error, Refused) and not job.begun:
-                    spent.used = scored
-                elif request.stream or (ended and error is None):
-                    spent.used = read + completion.generated
-                done.cancel()  # does nothing to a job that has ended
+                    spending.used = scored
+                elif request.stream or (is_done and error is None):
+                    spending.used = read_tokens + completion.generated
+                done.cancel()  # no effect on a job that has ended
 
     async def _prompts(
         self,
         caller: Caller,
         request: CompletionRequest,
         served: ServedModel,
-        given: Sequence[str | list[int]],
+        inputs: Sequence[str | list[int]],
         cost: int,
     ) -> list[Prompt]:
-        """The prompts, each with its state."""
-        starts = await self.starts(caller, request, served, len(given), cost)
+        """The prompts with their states."""
+        starts = await self.starts(caller, request, served, len(inputs), cost)
 
-        def read(first: int, end: int, known: Tokens | None) -> list[Prompt]:
-            some = zip(given[first:end], starts[first:end], strict=True)
-            return [read_prompt(request, served, one, start, known) for one, start in some]
+        def read_slice(first: int, end: int, tokens: Tokens | None) -> list[Prompt]:
+            pairs = zip(inputs[first:end], starts[first:end], strict=True)
+            return [
+                read_prompt(request, served, content, start, tokens) for content, start in pairs
+            ]
 
         return await self.read_inputs(
-            caller, served, given, starts, "prompt", read, locate=request.echoes_logprobs
+            caller, served, inputs, starts, "prompt", read_slice, locate=request.echoes_logprobs
         )
 
     async def _scored(
@@ -139,11 +141,11 @@ class CompleteTask(Task[CompletionRequest]):
         served: ServedModel,
         prompts: Sequence[Prompt],
         deadline: float,
-        spent: Spent,
+        spending: Spent,
     ) -> list[Prompt]:
-        """The prompts with the log-probabilities of their tokens: read once more, to be scored.
+        """The prompts with the log-probabilities of their tokens, from a separate scoring job.
 
-        spent: counts them, unless the server refuses to score them.
+        spending: counts their tokens, unless the server refuses to score them.
         """
         results: list[Any] = [None] * len(prompts)
         job = Job(
@@ -157,11 +159,11 @@ class CompleteTask(Task[CompletionRequest]):
             priority=served.tenant.priority(request.priority),
         )
         served.submit(job)
-        spent.used = job.inputs  # also if the client leaves
+        spending.used = job.inputs  # also if the client leaves
         try:
             await caller.wait(job.done)
         except Refused:
-            spent.used = 0
+            spending.used = 0
             raise
         return [
             replace(prompt, logprobs=result.logprobs)
@@ -169,12 +171,12 @@ class CompleteTask(Task[CompletionRequest]):
         ]
 
     def _waiting_states(self, request: CompletionRequest, numbers: int) -> int:
-        """How many states of each choice may wait for the client, `numbers` being in one of all."""
+        """The states of each choice that may wait for the client. numbers: of a state of each."""
         if not request.state_interval:
             return 1
         return max(1, min(_WAITING_STATES, self.limits.reply_numbers // max(1, numbers)))
 
 
 def _text_bytes(start: Snapshot | None) -> int:
-    """Bytes of the texts that a state brings; the choices of a prompt share them."""
+    """Bytes of the texts in a state, which the choices of a prompt share."""
     return 0 if start is None else len(start.word) + len(start.spelled)

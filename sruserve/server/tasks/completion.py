@@ -1,4 +1,4 @@
-"""The completions of one request, whole or chunk by chunk, as they come in."""
+"""The completions of one request, as a whole or chunk by chunk."""
 
 import asyncio
 from collections.abc import Sequence
@@ -23,9 +23,9 @@ class Completion:
     """Collects the chunks of all choices.
 
     prompts: each has the same number of choices.
-    done: resolves when the last chunk has come.
-    buffer: takes the chunks of a stream; without one they are kept for `choices`.
-    generated: tokens of all choices, as far as they have come.
+    done: resolves after the last chunk.
+    buffer: gets the chunks of a stream; without it, they are kept for `choices`.
+    generated: the tokens of all choices so far.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Completion:
         self.model, self.done, self._buffer = served.name, done, buffer
         self._caller = caller
         self._with_ids = served.model.codec is None
-        self._told_first = False
+        self._has_text = False
         n = request.n or 1
         self._choices = [
             ChoiceBuilder(i * n + k, served, request, prompt)
@@ -49,25 +49,25 @@ class Completion:
         ]
         self.generated = 0
         self._state_numbers = served.state_numbers(StateOutput.COPY)
-        self._echoes_much = echo_numbers(prompts, request) > LONG_CHARACTERS
+        self._large_echo = echo_numbers(prompts, request) > LONG_CHARACTERS
         self._prompt_tokens = sum(len(prompt.ids) for prompt in prompts)
         self._cached_tokens = sum(prompt.start.steps for prompt in prompts if prompt.start)
 
     def deliver(self, index: int, chunk: Any) -> None:
-        """Called by the engine, on the loop."""
+        """Add a chunk; the engine calls it on the event loop."""
         self.generated += len(chunk.tokens)
         if self._buffer is None:
             self._choices[index].keep(chunk)
             return
-        if not self._told_first and (chunk.tokens if self._with_ids else chunk.text):
+        if not self._has_text and (chunk.tokens if self._with_ids else chunk.text):
             first_character(self.model, perf_counter() - self._caller.begin)
-            self._told_first = True
+            self._has_text = True
         self._buffer.put(index, chunk)
 
     async def next_chunks(self, timeout_seconds: float) -> Chunks | None:
-        """What a streamed request gets next; empty if nothing came for so long, None at its end.
+        """The next chunks of a streamed request; empty after the timeout, None at the end.
 
-        The caller has to be watched meanwhile. Raises the error that ended the job.
+        The caller must be watched meanwhile. Raises the error that ended the job.
         """
         assert self._buffer is not None, "the request does not stream"
         if chunks := await self._buffer.take(timeout_seconds):
@@ -93,17 +93,17 @@ class Completion:
 
     @property
     def large(self) -> bool:
-        """Whether making a reply of all choices would hold up the event loop."""
+        """Whether making a reply of all choices would block the event loop."""
         return self.is_large([chunk for choice in self._choices for chunk in choice.pieces])
 
     def is_large(self, chunks: Sequence[Generated]) -> bool:
-        """Whether making a reply of these would hold up the event loop."""
+        """Whether making a reply of these chunks would block the event loop."""
         states = self._state_numbers * sum(chunk.state is not None for chunk in chunks)
-        return self._echoes_much or states > LONG_CHARACTERS or is_large(chunks)
+        return self._large_echo or states > LONG_CHARACTERS or is_large(chunks)
 
     @property
     def usage(self) -> dict[str, Any]:
-        """Tokens read, and generated as far as chunks were made of them, in OpenAI's fields."""
+        """The tokens of the prompts and of all chunks so far, in OpenAI's fields."""
         tokens = sum(choice.tokens for choice in self._choices)
         return {
             "prompt_tokens": self._prompt_tokens,

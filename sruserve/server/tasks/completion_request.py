@@ -1,4 +1,4 @@
-"""What clients send to `/v1/completions`: OpenAI's fields, and ours."""
+"""The request of `/v1/completions`: OpenAI's fields, and ours."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -15,27 +15,29 @@ from pydantic import (
 from sruserve.server.tasks.requests import INPUT, Input, Listed, Request
 
 DEFAULT_MAX_TOKENS = 16
-# JSON's integers have no end, the engine's do. Seeds alone are taken as long as they are.
+# JSON's integers are unbounded, the engine's are not. Only seeds may have any length.
 _Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
-MOST_BIASES = 1024
+MAX_BIASES = 1024
 
 
-def _few(given: Any) -> Any:
-    """Counted before each is looked at: millions of them would stop the event loop."""
-    if isinstance(given, dict) and len(given) > MOST_BIASES:
-        raise ValueError(f"may have {MOST_BIASES} entries")
-    return given
+def _check_biases(biases: Any) -> Any:
+    """Check the number of entries first: validating millions would block the event loop."""
+    if isinstance(biases, dict) and len(biases) > MAX_BIASES:
+        raise ValueError(f"may have at most {MAX_BIASES} entries")
+    return biases
 
 
-def _none(_: Any) -> None:
-    """What is ignored is not kept, however long it is."""
+def _drop(_: Any) -> None:
+    """Drop the value of an ignored field, which may be long."""
 
 
-_Ignored = Annotated[Any, AfterValidator(_none)]
+_Ignored = Annotated[Any, AfterValidator(_drop)]
 _TokenId = Annotated[str, Field(pattern=r"^[0-9]{1,10}$")]
 _Bias = Annotated[float, Field(ge=-100, le=100)]
-LogitBias = Annotated[dict[_TokenId, _Bias], Field(max_length=MOST_BIASES), BeforeValidator(_few)]
+LogitBias = Annotated[
+    dict[_TokenId, _Bias], Field(max_length=MAX_BIASES), BeforeValidator(_check_biases)
+]
 Schema = dict[str, Any] | bool
 StopText = Annotated[str, Field(min_length=1, max_length=256)]
 
@@ -48,8 +50,8 @@ class StreamOptions(BaseModel):
     include_usage: bool = Field(False, description="End with a chunk that has `usage`.")
     state_interval: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = Field(
         None,
-        description="Return a state after about so many characters, too (tokens, of a model "
-        "without a vocabulary): it continues right behind the text up to its chunk.",
+        description="Return a state each time after about this number of characters (for a model "
+        "without a vocabulary: tokens). It continues after the text up to its chunk.",
     )
 
 
@@ -62,7 +64,7 @@ class NamedSchema(BaseModel):
 
 
 class ResponseFormat(BaseModel):
-    """OpenAI's way to ask for JSON."""
+    """OpenAI's option for JSON output."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -95,20 +97,25 @@ class CompletionRequest(Request):
     )
     min_tokens: _Count = Field(0, description="No stop string ends the text before these.")
     temperature: float | None = Field(1.0, ge=0, le=10, description="0 takes the likeliest token.")
-    top_k: _Count = Field(0, description="Sample among that many likeliest tokens; 0: all.")
-    top_p: float | None = Field(1.0, gt=0, le=1, description="Sample within that much probability.")
+    top_k: _Count = Field(0, description="Sample among this number of likeliest tokens; 0: all.")
+    top_p: float | None = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Sample among the likeliest tokens with this total probability.",
+    )
     min_p: float = Field(
         0.0, ge=0, le=1, description="Drop tokens below that share of the likeliest one."
     )
     repetition_penalty: float = Field(1.0, ge=0.1, le=10, description="Over 1 discourages repeats.")
     frequency_penalty: float | None = Field(
-        0.0, ge=-2, le=2, description="Taken off a token's score for each time it came of late."
+        0.0, ge=-2, le=2, description="Subtracted from a token's score for each recent occurrence."
     )
     presence_penalty: float | None = Field(
-        0.0, ge=-2, le=2, description="Taken off the score of every token that came of late."
+        0.0, ge=-2, le=2, description="Subtracted from the score of each recent token."
     )
     logit_bias: LogitBias | None = Field(
-        None, description="What to add to the scores of token ids; -100 bans one."
+        None, description="Biases of token ids, added to their scores; -100 bans one."
     )
     allowed_token_ids: Listed[_Count] | None = Field(
         None, min_length=1, description="The only token ids to sample."
@@ -121,12 +128,15 @@ class CompletionRequest(Request):
         None, description="Fixes the text. Unset: the state's own seed, or a random one."
     )
     logprobs: int | None = Field(
-        None, ge=0, le=20, description="Return log-probabilities, and those of so many tokens."
+        None,
+        ge=0,
+        le=20,
+        description="Return log-probabilities, and those of this number of likeliest tokens.",
     )
     echo: bool | None = Field(
         False, description="Put the prompt before the text, and before its log-probabilities."
     )
-    return_token_ids: bool = Field(False, description="Return the ids behind the text.")
+    return_token_ids: bool = Field(False, description="Return the token ids of the text.")
     stream: bool | None = Field(False, description="Answer with server-sent events.")
     stream_options: StreamOptions | None = None
     regex: str | None = Field(
@@ -134,7 +144,7 @@ class CompletionRequest(Request):
     )
     json_schema: Schema | None = Field(None, description="The text is JSON of this schema.")
     response_format: ResponseFormat | None = Field(
-        None, description="The same as `json_schema`, as OpenAI's chat completions ask for it."
+        None, description="The same as `json_schema`, in the form of OpenAI's chat completions."
     )
 
     suffix: str | None = Field(None, description="Not supported.")
@@ -146,18 +156,18 @@ class CompletionRequest(Request):
     safety_identifier: _Ignored = Field(None, description="Ignored.")
 
     def let_go(self) -> None:
-        """Forget what may be long and has been read: no reply needs it."""
+        """Drop long fields that have been read: the reply does not need them."""
         self.prompt, self.state, self.allowed_token_ids = "", None, None
         self.regex = self.json_schema = self.response_format = None
 
     @property
     def token_limit(self) -> int:
-        """Most tokens of one completion; null means OpenAI's default."""
+        """The limit of tokens of one completion; null: OpenAI's default."""
         return DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
 
     @property
     def echoes_logprobs(self) -> bool:
-        """Whether log-probabilities of the prompt are asked for."""
+        """Whether the reply has log-probabilities of the prompt."""
         return bool(self.echo) and self.logprobs is not None
 
     @property
@@ -171,7 +181,7 @@ class CompletionRequest(Request):
 
     @property
     def schema_of_format(self) -> Schema | None:
-        """The JSON schema that `response_format` asks for, if it does."""
+        """The JSON schema in `response_format`, if any."""
         form = self.response_format
         if form is None or form.type == "text":
             return None
@@ -193,6 +203,6 @@ class CompletionRequest(Request):
         if self.min_tokens > self.token_limit:
             raise ValueError(f"'min_tokens' must be at most 'max_tokens', {self.token_limit}")
         constraints = (self.regex, self.json_schema, self.schema_of_format)
-        if sum(each is not None for each in constraints) > 1:
+        if sum(constraint is not None for constraint in constraints) > 1:
             raise ValueError("send only one of 'regex', 'json_schema' and 'response_format'")
         return self

@@ -1,8 +1,9 @@
-"""Compiled constraints: made once for a tenant's model, in processes, and kept for a while."""
+"""Compile constraints in processes, and cache them for each tenant and model."""
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.util import find_spec
@@ -23,26 +24,26 @@ from sruserve.server.errors import (
     NoProcess,
     Overloaded,
 )
+from sruserve.server.fair_semaphore import FairSemaphore
 from sruserve.server.json_output import json_bytes, long_json
 from sruserve.server.offload import LONG_BYTES, offload
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.caller import Caller
 from sruserve.server.tasks.completion_request import CompletionRequest, Schema
-from sruserve.server.tasks.line import Line
 
-MOST_PROCESSES, _LEAST_PROCESSES = 64, 2
+MAX_PROCESSES, _MIN_PROCESSES = 64, 2
 MOST_WAITING, MOST_WAITING_OF_ONE = 64, 32
-_MOST_BYTES = 256 << 10  # of a regex or schema, as JSON
-_QUICK_SECONDS = 0.25  # what takes longer gives its turn up
-_MOST_LARGE = 2  # of those at a time; one of each tenant
+_MAX_BYTES = 256 << 10  # of a regex or schema, as JSON
+_QUICK_SECONDS = 0.25  # a longer compilation gives up its turn
+_MAX_LARGE = 2  # longer compilations at a time; one of each tenant
 PATIENCE_SECONDS = 10.0
 
 
 class ConstraintCache:
-    """The constraints that were asked for last, of all models.
+    """The constraints of recent requests, of all models.
 
     most_bytes: of all their processes together, which `memory` counts.
-    startable: how many processes and threads this one may start; None: as many as it likes.
+    startable: the limit of processes and threads of this process; None: no limit.
     """
 
     def __init__(
@@ -53,11 +54,11 @@ class ConstraintCache:
         self.host = GrammarHost()
         self._bounds = bounds or Bounds()
         self.memory = GrammarMemory(most_bytes)
-        self.kept: OrderedDict[bytes, CachedConstraint] = OrderedDict()
+        self.cached: OrderedDict[bytes, CachedConstraint] = OrderedDict()
         self.compiling: dict[bytes, _Compiling] = {}
-        self._places = Budget(MOST_WAITING, _too_many, MOST_WAITING_OF_ONE)
-        self._line = Line(self._places)
-        self._large = Budget(_MOST_LARGE, _too_large, 1)
+        self._waiting = Budget(MOST_WAITING, _too_many, MOST_WAITING_OF_ONE)
+        self._turns = FairSemaphore(1)
+        self._large = Budget(_MAX_LARGE, _too_large, 1)
 
     async def of(
         self,
@@ -67,67 +68,66 @@ class ConstraintCache:
         deadline: float,
         cost: int,
     ) -> RemoteConstraint | None:
-        """What the text of a request has to match, if anything.
+        """The constraint of a request's text, if it has one.
 
-        cost: bytes of the request, and so the most of a schema in it.
+        cost: bytes of the request, an upper bound of its schema's size.
 
-        Raises `InvalidRequest`, `ConstraintUnsatisfiable`, `Overloaded` when too many others wait
-        for theirs, `DeadlineExceeded` at the deadline, or when the wait has been long, or
-        `GrammarsNeedLlguidance`.
+        Raises `InvalidRequest`, `ConstraintUnsatisfiable`, `Overloaded` if too many requests wait,
+        `DeadlineExceeded` at the deadline or after a long wait, or `GrammarsNeedLlguidance`.
         """
-        asked = _asked(request)
-        if asked is None:
+        constraint = _constraint_field(request)
+        if constraint is None:
             return None
-        field, given = asked
+        field, content = constraint
         if not self._installed:
             raise GrammarsNeedLlguidance(param=field)
-        if isinstance(given, str) and len(given) > _MOST_BYTES:
+        if isinstance(content, str) and len(content) > _MAX_BYTES:
             raise _too_long(field)
         long = cost > LONG_BYTES
         write = long_json if long else json_bytes
-        said = await offload(long, write, given, cost=cost, caller=caller)
-        if len(said) > _MOST_BYTES:
+        text = await offload(long, write, content, cost=cost, caller=caller)
+        if len(text) > _MAX_BYTES:
             raise _too_long(field)
-        # a process is asked by one engine's thread alone
+        # only one engine's thread may use a process
         engine = served.engine.number.to_bytes(8, "big")
-        key = sha256(engine + served.tenant.id + field.encode() + b"\0" + said).digest()
-        kept = self.kept.get(key)
-        if kept is not None and kept.constraint.process.fresh:
-            self.kept.move_to_end(key)
-            return kept.constraint
-        waiting = asyncio.create_task(self._wait(key, field, given, served, deadline))
+        key = sha256(engine + served.tenant.id + field.encode() + b"\0" + text).digest()
+        cached = self.cached.get(key)
+        if cached is not None and cached.constraint.process.fresh:
+            self.cached.move_to_end(key)
+            return cached.constraint
+        waiting = asyncio.create_task(self._wait(key, field, content, served, deadline))
         await caller.wait(waiting)
         return waiting.result()
 
     @property
-    def most_processes(self) -> int:
-        """How many may be kept or in use: half of what may be started is left to threads."""
+    def max_processes(self) -> int:
+        """The limit of cached and used processes: half of `startable` is left to threads."""
         if self._startable is None:
-            return MOST_PROCESSES
-        return max(_LEAST_PROCESSES, min(MOST_PROCESSES, self._startable // 2))
+            return MAX_PROCESSES
+        return max(_MIN_PROCESSES, min(MAX_PROCESSES, self._startable // 2))
 
     @property
     def waiting(self) -> int:
-        """How many wait to be compiled, or are."""
-        return self._places.held
+        """The number of waiting and running compilations."""
+        return self._waiting.held
 
     def end(self, engine: Engine) -> None:
-        """An engine has ended: nobody asks for its constraints any more."""
-        for key in [key for key, kept in self.kept.items() if kept.engine == engine.number]:
-            del self.kept[key]
+        """Drop the constraints of an engine that has ended."""
+        for key in [key for key, cached in self.cached.items() if cached.engine == engine.number]:
+            del self.cached[key]
 
     def close(self) -> None:
         """End all processes."""
-        self.kept.clear()
+        self.cached.clear()
         self.host.close()
 
     async def _wait(
-        self, key: bytes, field: str, given: str | Schema, served: ServedModel, deadline: float
+        self, key: bytes, field: str, content: str | Schema, served: ServedModel, deadline: float
     ) -> RemoteConstraint:
-        """Wait for a compilation, which ends when nobody waits for it any more."""
+        """Wait for a compilation, which is cancelled when its last waiter leaves."""
         compiling = self.compiling.get(key)
         if compiling is None:
-            task = asyncio.create_task(self._compile(key, field, given, served))
+            task = asyncio.create_task(self._compile(key, field, content, served))
             compiling = self.compiling[key] = _Compiling(task)
         seconds = min(PATIENCE_SECONDS, deadline - monotonic() if deadline else PATIENCE_SECONDS)
         compiling.waiters += 1
@@ -146,108 +146,121 @@ class ConstraintCache:
                     del self.compiling[key]
 
     async def _compile(
-        self, key: bytes, field: str, given: str | Schema, served: ServedModel
+        self, key: bytes, field: str, content: str | Schema, served: ServedModel
     ) -> RemoteConstraint:
-        """A constraint, which is kept; one that is quick never waits for one that is not."""
+        """Compile and cache a constraint. A quick compilation never waits for a slow one."""
         kind = "regex" if field == "regex" else "json_schema"
-        making: asyncio.Task[RemoteConstraint] | None = None
+        compilation: asyncio.Task[RemoteConstraint] | None = None
         try:
             alphabet = ByteVocabulary.of(served.model.codec)
-            async with self._line.turn(served.owner):
+            async with self._turn(served.owner):
                 self._make_room(served.owner)
                 channel = await self.host.fork()
                 process = GrammarProcess(
                     self.host, channel, self.memory, self._bounds, served.owner
                 )
                 await process.start()
-                making = asyncio.create_task(
-                    RemoteConstraint.compiled(kind, given, alphabet, process)
+                compilation = asyncio.create_task(
+                    RemoteConstraint.compiled(kind, content, alphabet, process)
                 )
-                await asyncio.wait({making}, timeout=_QUICK_SECONDS)
-            if making.done():
-                constraint = making.result()
+                await asyncio.wait({compilation}, timeout=_QUICK_SECONDS)
+            if compilation.done():
+                constraint = compilation.result()
             else:
                 with self._large.hold(1, served.owner):
-                    constraint = await making
+                    constraint = await compilation
         except InvalidRequest as error:
             error.param = field
             raise
         except NoProcess:
-            self._let_go([*self.kept], lambda: True)  # for what else waits for processes, too
+            self._drop_unused(
+                [*self.cached], lambda: True
+            )  # so that other work can start processes
             raise
         finally:
-            if making is not None:
-                making.cancel()
-            del making  # its error would hold this frame, and with it the process
-        self.kept[key] = CachedConstraint(served.engine.number, constraint)
+            if compilation is not None:
+                compilation.cancel()
+            del compilation  # its error would refer to this frame, and so to the process
+        self.cached[key] = CachedConstraint(served.engine.number, constraint)
         return constraint
 
-    def _make_room(self, owner: str | None) -> None:
-        """Let go of those that are not in use, the owner's own first, then the longest unused.
+    @asynccontextmanager
+    async def _turn(self, owner: str | None) -> AsyncIterator[None]:
+        """Wait for a turn to compile, or raise `Overloaded` if too many requests wait already."""
+        with self._waiting.hold(1, owner):
+            async with self._turns.place(owner):
+                yield
 
-        Raises `Overloaded` if that is not enough.
+    def _make_room(self, owner: str | None) -> None:
+        """Drop unused constraints, first the owner's and then the least recently used.
+
+        Raises `Overloaded` if that does not make enough room.
         """
-        self._forget_ended()
-        own = [key for key, kept in self.kept.items() if kept.constraint.process.owner == owner]
-        if owner is not None and not self._let_go(own, lambda: self._has_its_part(owner)):
+        self._drop_ended()
+        own = [
+            key for key, cached in self.cached.items() if cached.constraint.process.owner == owner
+        ]
+        if owner is not None and not self._drop_unused(own, lambda: self._has_its_part(owner)):
             raise Overloaded(
                 "the regular expressions and schemas in use by this API key fill its share of "
                 "the memory or processes, half of the limit (SRUSERVE_MAX_GRAMMAR_BYTES); retry "
                 "after a moment"
             )
-        if not self._let_go([*own, *self.kept], lambda: self._full):
+        if not self._drop_unused([*own, *self.cached], lambda: self._is_full):
             raise Overloaded(
                 "the regular expressions and schemas in use fill the memory or processes for "
                 "all of them (limit: SRUSERVE_MAX_GRAMMAR_BYTES); retry after a moment"
             )
 
-    def _forget_ended(self) -> None:
-        """Let go of the descriptors of processes that have ended."""
-        alive = running(kept.constraint.process for kept in self.kept.values())
-        for key in [key for key, kept in self.kept.items() if kept.constraint.process not in alive]:
-            del self.kept[key]
+    def _drop_ended(self) -> None:
+        """Drop the constraints whose processes have ended."""
+        alive = running(cached.constraint.process for cached in self.cached.values())
+        for key in [
+            key for key, cached in self.cached.items() if cached.constraint.process not in alive
+        ]:
+            del self.cached[key]
 
-    def _let_go(self, keys: list[bytes], full: Callable[[], bool]) -> bool:
-        """Let go of those that are not in use while there is no room; whether there is some."""
+    def _drop_unused(self, keys: list[bytes], is_full: Callable[[], bool]) -> bool:
+        """Drop unused constraints until `is_full()` is false; return whether there is room."""
         for key in keys:
-            if not full():
+            if not is_full():
                 return True
-            if key in self.kept and self.kept[key].let_go():
-                del self.kept[key]
-        return not full()
+            if key in self.cached and self.cached[key].let_go():
+                del self.cached[key]
+        return not is_full()
 
     def _has_its_part(self, owner: str) -> bool:
-        """Whether an owner has half of what there is for new ones, so that others have room."""
-        taken = self.memory.by_owner().get(owner, OwnerUsage())
-        return taken.processes >= self.most_processes // 2 or taken.bytes > self._part
+        """Whether an owner uses its share, half of the room for new constraints."""
+        usage = self.memory.by_owner().get(owner, OwnerUsage())
+        return usage.processes >= self.max_processes // 2 or usage.bytes > self._part
 
     @property
-    def _full(self) -> bool:
-        """Whether another would be too many; those that grow take no owner's part but theirs."""
-        held = sum(
-            taken.bytes if owner is None else min(taken.bytes, self._part)
-            for owner, taken in self.memory.by_owner().items()
+    def _is_full(self) -> bool:
+        """Whether there is no room for another; an owner counts at most with its part."""
+        used = sum(
+            usage.bytes if owner is None else min(usage.bytes, self._part)
+            for owner, usage in self.memory.by_owner().items()
         )
-        return len(self.memory) >= self.most_processes or held > self.memory.most_bytes // 2
+        return len(self.memory) >= self.max_processes or used > self.memory.most_bytes // 2
 
     @property
     def _part(self) -> int:
-        """Bytes of one owner. Half of all is left to those that grow, half of that to others."""
+        """The byte limit of one owner: half is left to growing ones, half of the rest to others."""
         return self.memory.most_bytes // 4
 
 
 @dataclass(slots=True)
 class CachedConstraint:
-    """A constraint that may be asked for again, and the number of its engine."""
+    """A cached constraint, and the number of its engine."""
 
     engine: int
     constraint: RemoteConstraint
 
     def let_go(self) -> bool:
-        """Let go of it, and be of no more use, if nobody else holds it."""
-        held = ref(self.constraint)
+        """Drop the constraint unless it is in use; returns whether it was dropped."""
+        reference = ref(self.constraint)
         del self.constraint
-        constraint = held()
+        constraint = reference()
         if constraint is None:
             return True
         self.constraint = constraint
@@ -255,22 +268,22 @@ class CachedConstraint:
 
 
 class _Compiling:
-    """A compilation, and how many wait for it."""
+    """A compilation, and the number of its waiters."""
 
     def __init__(self, task: asyncio.Task[RemoteConstraint]) -> None:
         self.task = task
         self.waiters = 0
-        task.add_done_callback(_see)
+        task.add_done_callback(_retrieve_error)
 
 
-def _see(task: asyncio.Task[RemoteConstraint]) -> None:
-    """Look at an error that everybody who waited for it may have left."""
+def _retrieve_error(task: asyncio.Task[RemoteConstraint]) -> None:
+    """Retrieve an error that no waiter may have seen, so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()
 
 
-def _asked(request: CompletionRequest) -> tuple[str, str | Schema] | None:
-    """The field that constrains the text, and what it says."""
+def _constraint_field(request: CompletionRequest) -> tuple[str, str | Schema] | None:
+    """The field that constrains the text, and its value."""
     if request.regex is not None:
         return "regex", request.regex
     if request.json_schema is not None:
@@ -280,7 +293,7 @@ def _asked(request: CompletionRequest) -> tuple[str, str | Schema] | None:
 
 
 def _too_long(field: str) -> InvalidRequest:
-    return InvalidRequest(f"'{field}' has more than {_MOST_BYTES} bytes; simplify it", param=field)
+    return InvalidRequest(f"'{field}' has more than {_MAX_BYTES} bytes; simplify it", param=field)
 
 
 def _too_many() -> Overloaded:

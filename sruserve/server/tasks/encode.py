@@ -1,4 +1,4 @@
-"""Encode: what a network without a head gives for each step."""
+"""Encode: the outputs of a network without a head for each step."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.requests import EncodeRequest
 from sruserve.server.tasks.sequences import SequenceTask
 
-_TURN = 4096  # numbers that are listed in one go, for it holds the interpreter
+_TURN = 4096  # numbers that are listed at once, which blocks the interpreter
 
 
 class EncodeTask(SequenceTask[EncodeRequest]):
@@ -30,6 +30,6 @@ class EncodeTask(SequenceTask[EncodeRequest]):
 
 
 def listed(array: NDArray[Any]) -> list[Any]:
-    """What `array.tolist()` gives; other threads take turns with a long one."""
+    """The same as `array.tolist()`, in parts, so that other threads can run meanwhile."""
     rows = max(1, _TURN * len(array) // max(1, array.size))
     return [row for at in range(0, len(array), rows) for row in array[at : at + rows].tolist()]

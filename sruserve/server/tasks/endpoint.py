@@ -1,4 +1,4 @@
-"""What an endpoint of any protocol does: know the tenant, count the outcome, report errors."""
+"""The base of all protocols' endpoints: authenticate, count the outcome, report errors."""
 
 from asyncio import CancelledError
 from collections.abc import Iterable
@@ -19,11 +19,11 @@ C = TypeVar("C", bound=Caller)
 
 
 class Endpoint(Generic[C]):
-    """One kind of requests. Subclasses serve and refuse; this class does the rest.
+    """The endpoint of one kind of requests. Subclasses implement `serve` and `refuse`.
 
-    path: what the route is called in metrics.
-    schema: the fields of its body, for what is said of a wrong one.
-    models: names of models whose metrics are exported before anything has happened.
+    path: the name of the route in metrics.
+    schema: the fields of its body, for error messages.
+    models: names of models whose metrics are exported before their first request.
     """
 
     path: str
@@ -36,7 +36,7 @@ class Endpoint(Generic[C]):
             self.metrics(name)
 
     async def __call__(self, call: C) -> None:
-        """Answer a request, whatever happens, and count it once."""
+        """Answer a request in any case, and count it once."""
         outcome, reason = "error", None
         try:
             tenant = self.tenants.authenticate(call.authorization)
@@ -48,8 +48,8 @@ class Endpoint(Generic[C]):
             outcome = "cancelled"
             self.metrics(call.model).disconnected()
         except faults() as error:
-            outcome, reason = await self._tell(call, error)
-        except CancelledError:  # the server is stopping, and no longer waits for this client
+            outcome, reason = await self._report(call, error)
+        except CancelledError:  # the server is stopping and does not wait for this client
             outcome = "cancelled"
             if not call.started:
                 outcome, reason = Draining.outcome, Draining.code
@@ -60,14 +60,14 @@ class Endpoint(Generic[C]):
             self.metrics(call.model).finish(outcome, perf_counter() - call.begin, reason)
 
     async def serve(self, call: C, tenant: Tenant) -> None:
-        """Send the reply to a tenant's request, or raise; `call.model` is set when it is known."""
+        """Send the reply to a tenant's request, or raise; set `call.model` once it is known."""
         raise NotImplementedError
 
-    async def _tell(self, call: C, error: BaseException) -> tuple[str, str]:
-        """Answer with what went wrong, if nothing was sent yet; tells outcome and code."""
+    async def _report(self, call: C, error: BaseException) -> tuple[str, str]:
+        """Answer with the error unless a reply has begun; returns outcome and code."""
         problem = as_serve_error(error, self.schema)
-        for each in (error, problem):
-            forget_frames(each)
+        for failure in (error, problem):
+            forget_frames(failure)
         if not call.started:
             await self.refuse(call, problem)
         return problem.outcome, problem.code
@@ -77,7 +77,7 @@ class Endpoint(Generic[C]):
         raise NotImplementedError
 
     def metrics(self, model_name: str) -> RouteMetrics:
-        """What counts the requests of a served model, or of `UNKNOWN_MODEL`."""
+        """The metrics of a served model, or of `UNKNOWN_MODEL`."""
         if model_name not in self._metrics:
             self._metrics[model_name] = RouteMetrics(model_name, self.path)
         return self._metrics[model_name]

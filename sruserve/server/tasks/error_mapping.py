@@ -1,4 +1,4 @@
-"""Whatever went wrong with a request, as the `ServeError` that the client is told."""
+"""Convert all exceptions of requests to a `ServeError` for the client."""
 
 import difflib
 import logging
@@ -14,44 +14,46 @@ from sruserve.server.errors import (
     NotFinite,
     ServeError,
 )
-from sruserve.server.tasks.completion_request import MOST_BIASES
+from sruserve.server.tasks.completion_request import MAX_BIASES
 from sruserve.server.tasks.requests import INPUT_SHAPES
 
 log = logging.getLogger("sruserve.api")
 
-# Lists end at their first mistake, but each unknown field is one, and explaining takes time.
-_MOST_PROBLEMS = 1000
-_MOST_NAME = 100  # characters
+# Lists stop at their first error, but each unknown field is one, and explaining takes time.
+_MAX_PROBLEMS = 1000
+_MAX_NAME = 100  # characters
 
-# Fields that take several shapes: pydantic would explain each shape that the value does not have.
+# Fields with several shapes, because pydantic would explain each shape that does not match.
 _SHAPES = {
     **dict.fromkeys(("input", "pair", "prompt"), INPUT_SHAPES),
     "state": "a state as it was returned, or a list of them (null for a new stream)",
     "stop": "a text or a list of at most 16 texts, each of 1 to 256 characters",
     "json_schema": "a JSON schema: an object, or true",
-    "logit_bias": f"an object of at most {MOST_BIASES} token ids, as strings, each with a number "
+    "logit_bias": f"an object of at most {MAX_BIASES} token ids, as strings, each with a number "
     "from -100 to 100",
 }
 
 
 def as_serve_error(error: BaseException, fields: type[BaseModel]) -> ServeError:
-    """Explain an exception; an unforeseen one is logged, and its message stays inside."""
+    """Explain an exception; an unexpected one is logged, and its message is not sent."""
     if isinstance(error, ServeError):
         return error
     if isinstance(error, ValidationError):
-        if (count := error.error_count()) > _MOST_PROBLEMS:
+        if (count := error.error_count()) > _MAX_PROBLEMS:
             return InvalidRequest(
                 f"the body has {count} errors, probably unknown fields; compare its fields with "
                 "/docs"
             )
         problems = error.errors(include_url=False, include_input=False)
         return explain_validation(problems, fields.model_fields)
-    log.error("a request failed in an unforeseen way", exc_info=error)
-    return InternalError("the server failed on this request; its log says why")
+    log.error("a request failed unexpectedly", exc_info=error)
+    return InternalError(
+        "the server failed on this request; ask the operator for the reason in its log"
+    )
 
 
 def explain_validation(problems: Iterable[Any], fields: Iterable[str] = ()) -> ServeError:
-    """The first thing that pydantic found wrong, in the words of the API."""
+    """pydantic's first error in the words of the API."""
     problem = next(iter(problems))
     kind, message = problem["type"], problem["msg"]
     path = [_short(part) for part in problem["loc"] if part != "body"]
@@ -82,8 +84,8 @@ def explain_validation(problems: Iterable[Any], fields: Iterable[str] = ()) -> S
 
 
 def _short(part: int | str) -> int | str:
-    """A name as far as it is told: a client may have made it as long as a body."""
-    return part[:_MOST_NAME] if isinstance(part, str) else part
+    """A part of a field's path, shortened: a client may send a very long name."""
+    return part[:_MAX_NAME] if isinstance(part, str) else part
 
 
 def _place(path: list[Any]) -> str:

@@ -1,4 +1,4 @@
-"""The inputs of a request: one or many, how many, how long, and what they go on from."""
+"""The inputs of a request: split them, check their number and length, and choose their seeds."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,27 +14,27 @@ from sruserve.server.seeds import new_seed
 from sruserve.server.tasks.limits import InputLimits
 from sruserve.server.tasks.requests import Input, State
 
-INPUT_CHARACTERS = 64  # however short an input is, it takes as long as about so many characters
-MANY_STATES = 16  # the same for sealing and opening states
+INPUT_CHARACTERS = 64  # a short input takes about as long as this number of characters
+MANY_STATES = 16  # sealing or opening more would block the event loop
 SEEDS = 1 << 64
 
 
-def split_inputs(given: Input, limits: InputLimits, field: str) -> Sequence[str | list[int]]:
-    """The texts, or the lists of ids, of a request: one or many."""
-    many: Sequence[Any] = given
-    if isinstance(given, str) or (given and isinstance(given[0], int)):
-        many = [given]
-    if not many:
+def split_inputs(value: Input, limits: InputLimits, field: str) -> Sequence[str | list[int]]:
+    """The inputs of a request as a sequence of texts or lists of ids."""
+    inputs: Sequence[Any] = value
+    if isinstance(value, str) or (value and isinstance(value[0], int)):
+        inputs = [value]
+    if not inputs:
         raise EmptyInput(f"'{field}' is an empty list; send at least one text", param=field)
-    check_inputs(len(many), limits, field)
-    for one in many:
-        if 4 * len(one) > limits.input_bytes:  # no character has more than four bytes
-            _check_length(one, limits.input_bytes, field)
-    return many
+    check_inputs(len(inputs), limits, field)
+    for content in inputs:
+        if 4 * len(content) > limits.input_bytes:  # a character has at most four bytes
+            _check_length(content, limits.input_bytes, field)
+    return inputs
 
 
 def check_inputs(count: int, limits: InputLimits, field: str) -> None:
-    """Raise `InputTooLong` if there are more inputs than one request may have."""
+    """Raise `InputTooLong` if a request has too many inputs."""
     if count > limits.inputs:
         raise InputTooLong(
             f"'{field}' has {count} entries and may have {limits.inputs}; send several requests, "
@@ -44,14 +44,14 @@ def check_inputs(count: int, limits: InputLimits, field: str) -> None:
 
 
 def opens_long(state: State | None) -> bool:
-    """Whether opening the states would hold up the event loop."""
+    """Whether opening the states would block the event loop."""
     if state is None or isinstance(state, str):
         return len(state or "") > LONG_BYTES
-    return len(state) > MANY_STATES or sum(len(one or "") for one in state) > LONG_BYTES
+    return len(state) > MANY_STATES or sum(len(token or "") for token in state) > LONG_BYTES
 
 
 def sampler_key(start: Snapshot | None, seed: int | None = None) -> tuple[int, int]:
-    """The seed and the choice of a stream: those asked for, those it began with, or new ones."""
+    """The seed and the choice of a stream: the requested ones, its own, or new ones."""
     if seed is not None:
         return seed % SEEDS, 0
     if start is not None:
@@ -59,10 +59,10 @@ def sampler_key(start: Snapshot | None, seed: int | None = None) -> tuple[int, i
     return new_seed(), 0
 
 
-def _check_length(given: str | list[int], limit: int, field: str) -> None:
-    size = len(given.encode()) if isinstance(given, str) else len(given)
+def _check_length(content: str | list[int], limit: int, field: str) -> None:
+    size = len(content.encode()) if isinstance(content, str) else len(content)
     if size > limit:
-        unit = "bytes" if isinstance(given, str) else "token ids"
+        unit = "bytes" if isinstance(content, str) else "token ids"
         raise InputTooLong(
             f"an entry of '{field}' has {size} {unit} and may have {limit}; send it in chunks with "
             "`state`, or ask the operator to raise SRUSERVE_MAX_INPUT_BYTES",

@@ -1,4 +1,4 @@
-"""What one request may ask for."""
+"""The limits of one request, and the budgets of requests and replies in memory."""
 
 from dataclasses import dataclass, field
 
@@ -6,19 +6,19 @@ from sruserve.server.budget import Budget, Hold
 from sruserve.server.errors import Overloaded
 from sruserve.server.offload import owner
 
-_TEXT_BYTES = 4  # of UTF-8, which count as a number
-# A reply may have so many numbers beside the budget, so that small requests are always answered.
+_TEXT_BYTES = 4  # of UTF-8 that count as one number
+# Replies with up to this number of numbers are free, so that small requests are always answered.
 FREE_NUMBERS = 256
 
-# Each connection may hold so much beside the budgets, so that small requests always get in.
+# Free bytes of each connection beside the budgets, so that small requests are always read.
 FREE_BYTES = 16 << 10
-NUMBER_BYTES = 8  # of a reply count as one of its numbers
-STEP_BYTES = 4 << 10  # of the objects of a stream's step, which goes on without its client
+NUMBER_BYTES = 8  # of a reply that count as one number
+STEP_BYTES = 4 << 10  # of the objects of a stream's step, which may outlive its client
 
 
 @dataclass(frozen=True)
 class InputLimits:
-    """What the operator allows one request to hold, and how long it may wait.
+    """The operator's limits of a request, and how long it may wait.
 
     input_bytes: of one text; also its token ids, or steps of features.
     new_tokens: of all completions of the request together.
@@ -27,11 +27,11 @@ class InputLimits:
     unsent_numbers: the same for all replies of a worker that are not sent yet.
     replies: the budget of `unsent_numbers`. A tenant with an API key gets at most half of it.
     queue_bytes: of the bodies that wait.
-    reading: the budget of the same size for long bodies that are complete, and whose jobs are not
-        in a queue yet. A tenant with an API key gets at most as much as it leaves to others.
-    steps: a budget of a quarter of that, shared in the same way, for the steps of streams whose
-        jobs are not in a queue yet, beside their long bodies: these shut no short step out.
-    queue_seconds: 0 is no limit.
+    reading: a budget of the same size for long complete bodies whose jobs are not in a queue yet.
+        A tenant with an API key may use at most as much as it leaves to others.
+    steps: a budget of a quarter of that size with the same shares, for the steps of streams whose
+        jobs are not in a queue yet. Long bodies do not count here, so they block no short step.
+    queue_seconds: 0: no limit.
     """
 
     body_bytes: int
@@ -49,30 +49,30 @@ class InputLimits:
     def __post_init__(self) -> None:
         replies = Budget(self.unsent_numbers, _unsent, share=self.unsent_numbers // 2)
         object.__setattr__(self, "replies", replies)
-        for name, most in (("reading", self.queue_bytes), ("steps", self.queue_bytes // 4)):
-            budget = Budget(most, _reads_too_much, share=most // 2, yields=True)
+        for name, limit in (("reading", self.queue_bytes), ("steps", self.queue_bytes // 4)):
+            budget = Budget(limit, _too_many_bytes, share=limit // 2, yields=True)
             object.__setattr__(self, name, budget)
 
     def count_reply(self, numbers: int) -> Hold:
-        """Count a reply's numbers, unless they are few; raises `Overloaded`."""
+        """Count the numbers of a reply, unless it is small; raises `Overloaded`."""
         return self.replies.hold(numbers if numbers > FREE_NUMBERS else 0, owner.get())
 
     def count_body(self, size: int) -> Hold:
-        """Count a body that is read, unless it is short; raises `Overloaded`."""
+        """Count a body that is being read, unless it is short; raises `Overloaded`."""
         return self.reading.hold(size if size > FREE_BYTES else 0, owner.get())
 
     def count_step(self, size: int) -> Hold:
-        """Count a step beside its body, or with it if that is short; raises `Overloaded`."""
+        """Count a step, including its body if that is short; raises `Overloaded`."""
         return self.steps.hold(STEP_BYTES + (size if size <= FREE_BYTES else 0), owner.get())
 
 
 def text_numbers(text: str | bytes) -> int:
-    """How many numbers of a reply are about as long as a text, or as its bytes."""
+    """The numbers in a reply that take as many bytes as a text, about."""
     exact = isinstance(text, bytes) or text.isascii()
     return len(text) // _TEXT_BYTES if exact else len(text)
 
 
-def _reads_too_much() -> Overloaded:
+def _too_many_bytes() -> Overloaded:
     return Overloaded(
         "too many request bytes are being parsed (limit: SRUSERVE_MAX_QUEUE_BYTES, for one API "
         "key half of the part that others leave); retry later or send smaller requests"
@@ -81,6 +81,6 @@ def _reads_too_much() -> Overloaded:
 
 def _unsent() -> Overloaded:
     return Overloaded(
-        "too many replies wait for their clients (limit: SRUSERVE_MAX_QUEUE_BYTES); retry later or "
-        "ask for less at a time"
+        "too many replies wait for their clients (limit: SRUSERVE_MAX_QUEUE_BYTES); retry later "
+        "or request less at a time"
     )

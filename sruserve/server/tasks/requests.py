@@ -1,11 +1,11 @@
-"""What clients send: the models that validate hot requests and describe them."""
+"""The schemas of requests, which validate and document them."""
 
 from typing import Annotated, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 T = TypeVar("T")
-# The first mistake of a list is told and ends it: millions of them would stop the event loop.
+# Validation of a list stops at its first error: millions of them would block the event loop.
 Listed = Annotated[list[T], Field(fail_fast=True)]
 Input = str | Listed[str] | Listed[int] | Listed[Listed[int]]
 State = str | Listed[str | None]
@@ -24,7 +24,7 @@ _MORE = (
 
 
 class Request(BaseModel):
-    """What all requests have in common."""
+    """The common fields of all requests."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -50,12 +50,12 @@ class Request(BaseModel):
 
     @property
     def begun_by(self) -> str | None:
-        """The field that says what the request goes on from, if one does."""
+        """The name of the field with the start state, if any."""
         return "state" if self.state is not None else "preset" if self.preset is not None else None
 
     @property
     def state_wanted_by(self) -> str | None:
-        """The field that asks for a state in the reply, if one does."""
+        """The name of the field that requests a state in the reply, if any."""
         return "return_state" if self.return_state else None
 
 
@@ -112,7 +112,7 @@ class TagRequest(SequenceRequest):
 
 
 class EncodeRequest(SequenceRequest):
-    """Features or a text, or the next chunk of a stream, whose outputs are asked for."""
+    """Features or a text, or the next chunk of a stream, whose outputs are returned."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -122,7 +122,7 @@ class EncodeRequest(SequenceRequest):
 
 
 class ScoreRequest(ChunkRequest):
-    """A text, or the next chunk of one, whose likelihood is asked for."""
+    """A text, or the next chunk of one, whose likelihood is returned."""
 
     model_config = ConfigDict(
         json_schema_extra={

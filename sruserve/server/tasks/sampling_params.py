@@ -1,4 +1,4 @@
-"""From a completion request to how its tokens are picked."""
+"""The sampling parameters of a completion request."""
 
 import math
 
@@ -14,7 +14,7 @@ _BAN = -100.0
 
 
 def check_completions(request: CompletionRequest, completions: int, limits: InputLimits) -> None:
-    """Refuse more completions, or more tokens in all of them, than one request may ask for."""
+    """Raise if a request has too many completions, or too many tokens in all of them."""
     if completions > limits.inputs:
         raise InputTooLong(
             f"the prompts times 'n' are {completions} completions, over the limit of "
@@ -35,13 +35,13 @@ def check_completions(request: CompletionRequest, completions: int, limits: Inpu
 def read_sampling(
     request: CompletionRequest, served: ServedModel, constraint: TextConstraint | None
 ) -> Sampling:
-    """How to pick tokens of a model; raises `InvalidRequest` for ids that it does not have."""
+    """The sampling of a model's tokens; raises `InvalidRequest` for ids that it does not have."""
     biases, allowed = _biases(request, served), _allowed(request, served)
     banned = {token for token, bias in biases if bias == -math.inf}
     if constraint is not None and (allowed or banned):
         raise InvalidRequest(
-            "a regex or a schema may need any token: leave out 'allowed_token_ids', and give no "
-            "token a bias of -100",
+            "a regex or a schema may need any token: leave out 'allowed_token_ids' and biases of "
+            "-100",
             param="allowed_token_ids" if allowed else "logit_bias",
         )
     if banned.issuperset(allowed or range(served.model.config.vocab_size or 0)):
@@ -69,15 +69,15 @@ def read_sampling(
 
 
 def _biases(request: CompletionRequest, served: ServedModel) -> tuple[tuple[int, float], ...]:
-    """(id, what is added to its score); a ban is one at any temperature."""
-    given = {int(token): bias for token, bias in (request.logit_bias or {}).items()}
-    check_ids(list(given), served.model, "logit_bias")
+    """Pairs of token id and bias; a ban is -infinity, so that it holds at any temperature."""
+    by_token = {int(token): bias for token, bias in (request.logit_bias or {}).items()}
+    check_ids(list(by_token), served.model, "logit_bias")
     return tuple(
-        (token, -math.inf if bias == _BAN else bias) for token, bias in sorted(given.items())
+        (token, -math.inf if bias == _BAN else bias) for token, bias in sorted(by_token.items())
     )
 
 
 def _allowed(request: CompletionRequest, served: ServedModel) -> tuple[int, ...]:
-    given = request.allowed_token_ids or []
-    check_ids(given, served.model, "allowed_token_ids")
-    return tuple(sorted(set(given)))
+    ids = request.allowed_token_ids or []
+    check_ids(ids, served.model, "allowed_token_ids")
+    return tuple(sorted(set(ids)))

@@ -1,4 +1,4 @@
-"""Score: how likely a language model finds texts, or the next chunks of them."""
+"""Score: the likelihood of texts, or of their next chunks, under a language model."""
 
 from math import log
 from typing import Any
@@ -12,7 +12,7 @@ _LN_2 = log(2)
 
 
 class ScoreTask(PerInputTask[ScoreRequest]):
-    """The log-likelihood of what had something before it, and what that is in bits."""
+    """The log-likelihood of all tokens with a predecessor, also in bits."""
 
     name, schema = "generate", ScoreRequest
 

@@ -1,11 +1,11 @@
-"""Labels of single steps, merged into spans: BIO, its variants with ends, and plain labels."""
+"""Merge labels of steps into spans: BIO, its variants with ends, and plain labels."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import fsum
 
-_BEGINS, _GOES_ON, _ENDS, _ALONE = "B", "I", ("E", "L"), ("S", "U")
-_MARKS = (_BEGINS, _GOES_ON, *_ENDS, *_ALONE)
+_BEGINS, _CONTINUES, _ENDS, _ALONE = "B", "I", ("E", "L"), ("S", "U")
+_MARKS = (_BEGINS, _CONTINUES, *_ENDS, *_ALONE)
 _OUTSIDE = "O"
 
 
@@ -13,7 +13,7 @@ _OUTSIDE = "O"
 class Span:
     """Steps `first` to `end` (exclusive) that belong together, with the mean of their scores.
 
-    continued: it goes on with the last span of the steps before these.
+    continued: it continues the last span of the previous steps.
     """
 
     label: str
@@ -26,32 +26,32 @@ class Span:
 class Scheme:
     """How the labels of a model mark spans.
 
-    Where one of them begins with `B-` or `I-`, a span of X is `B-X` or `I-X` and every `I-X`
-    behind it; `E-X` or `L-X` is its last step, `S-X` or `U-X` its only one. Where there
-    is but one kind of span, the labels may be `B`, `I` and such marks alone: its spans have an
-    empty label. A label without such a prefix, and every label of other models, makes a span of
+    If one of them begins with `B-` or `I-`, a span of X is `B-X` or `I-X` and every `I-X`
+    after it; `E-X` or `L-X` is its last step, `S-X` or `U-X` its only one. If there
+    is only one kind of span, the labels may be the marks alone: `B`, `I` and so on. Its spans have
+    an empty label. A label without such a prefix, and every label of other models, makes a span of
     each run of equal ones. `O` makes none.
     """
 
     def __init__(self, labels: Sequence[str]) -> None:
-        prefixed = any(label.startswith((f"{_BEGINS}-", f"{_GOES_ON}-")) for label in labels)
-        bare = {_BEGINS, _GOES_ON} <= set(labels) <= {_OUTSIDE, *_MARKS}
+        prefixed = any(label.startswith((f"{_BEGINS}-", f"{_CONTINUES}-")) for label in labels)
+        bare = {_BEGINS, _CONTINUES} <= set(labels) <= {_OUTSIDE, *_MARKS}
         if bare:
             self._marks = [(label, "") if label in _MARKS else ("", label) for label in labels]
         else:
             self._marks = [_mark(label) if prefixed else ("", label) for label in labels]
 
     def spans(
-        self, labels: Iterable[int], scores: Sequence[float], before: int | None
+        self, labels: Iterable[int], scores: Sequence[float], previous: int | None
     ) -> list[Span]:
         """The spans of some steps, in order.
 
-        before: the label of the step before the first.
+        previous: the label of the step before the first.
         """
         spans: list[Span] = []
         kind, first, continued = _OUTSIDE, 0, False  # the open span, if its kind is not O
-        if before is not None:
-            kind, continued = self._open_after(before), True
+        if previous is not None:
+            kind, continued = self._open_kind_after(previous), True
         step = -1
 
         def close(end: int) -> None:
@@ -60,18 +60,18 @@ class Scheme:
                 spans.append(Span(kind, first, end, score, continued))
 
         for step, label in enumerate(labels):
-            mark, of = self._marks[label]
-            if of != kind or mark == _BEGINS or mark in _ALONE:
+            mark, label_kind = self._marks[label]
+            if label_kind != kind or mark == _BEGINS or mark in _ALONE:
                 close(step)
-                kind, first, continued = of, step, False
+                kind, first, continued = label_kind, step, False
             if mark in _ENDS or mark in _ALONE:
                 close(step + 1)
                 kind, first = _OUTSIDE, step + 1
         close(step + 1)
         return spans
 
-    def _open_after(self, label: int) -> str:
-        """The kind of span that goes on behind a step with this label; O: none."""
+    def _open_kind_after(self, label: int) -> str:
+        """The kind of the span that is open after a step with this label; O: none."""
         mark, kind = self._marks[label]
         return _OUTSIDE if mark in _ENDS or mark in _ALONE else kind
 

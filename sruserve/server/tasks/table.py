@@ -1,4 +1,4 @@
-"""All tasks, in one table: what a protocol asks for a model of each kind."""
+"""The table of all tasks."""
 
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from sruserve.server.tasks.task import Task
 
 
 class Tasks(NamedTuple):
-    """One of each."""
+    """One task of each kind."""
 
     classify: ClassifyTask
     tag: TagTask
@@ -26,7 +26,7 @@ class Tasks(NamedTuple):
     def create(
         cls, catalogue: Catalogue, limits: InputLimits, constraints: ConstraintCache
     ) -> "Tasks":
-        """The tasks of a server."""
+        """Create the tasks of a server."""
         return cls(
             ClassifyTask(catalogue, limits),
             TagTask(catalogue, limits),
@@ -36,10 +36,10 @@ class Tasks(NamedTuple):
         )
 
     def of_model(self, name: str, *, reads_input: bool = False) -> Task[Any]:
-        """The task of a model, by what its folder calls it.
+        """The task with a name from a model's config.
 
-        reads_input: of a language model: what scores an `input` instead of going on with a
-            `prompt`.
+        reads_input: for a language model, the task that scores an `input` instead of the one that
+            continues a `prompt`.
         """
         if name == self.score.name and reads_input:
             return self.score

@@ -1,4 +1,4 @@
-"""Tag: a label for each step of texts, ids or features, and the spans that they mark."""
+"""Tag: label each step of texts, ids or features, and merge the labels into spans."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,40 +14,40 @@ from sruserve.server.tasks.requests import TagRequest
 from sruserve.server.tasks.sequences import SequenceTask
 from sruserve.server.tasks.spans import Scheme
 
-_NUMBERS = 8  # a token's entry is about as long as so many numbers
+_NUMBERS = 8  # the numbers that take as many bytes as a token's entry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps(SequenceInput):
-    """Features, or ids behind the `held` ones of a word that the last chunk left unfinished."""
+    """Features, or ids. The first `carried` ids are of the previous chunk's unfinished word."""
 
-    held: int = 0
+    carried: int = 0
 
     def token(self, step: int) -> dict[str, Any]:
-        """Where a reply says that a step lies."""
-        return {"index": step - self.held}
+        """The place of a step in a reply."""
+        return {"index": step - self.carried}
 
-    def stretch(self, first: int, end: int) -> dict[str, Any]:
-        """Where a reply says that the steps from `first` to `end` lie."""
-        return {"start": first - self.held, "end": end - self.held}
+    def place(self, first: int, end: int) -> dict[str, Any]:
+        """The place of the steps from `first` to `end` in a reply."""
+        return {"start": first - self.carried, "end": end - self.carried}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Text(Steps):
-    """A text, behind the `held` characters of the word that the last chunk left unfinished.
+    """A text. The first `carried` characters are of the previous chunk's unfinished word.
 
-    places: (steps, 2), int64: where each id begins and ends; before 0 lies the unfinished word.
+    places: (steps, 2), int64: the begin and end of each id; the unfinished word is before 0.
     """
 
     text: str
     places: Ids
 
     def token(self, step: int) -> dict[str, Any]:
-        return self.stretch(step, step + 1)
+        return self.place(step, step + 1)
 
-    def stretch(self, first: int, end: int) -> dict[str, Any]:
+    def place(self, first: int, end: int) -> dict[str, Any]:
         start, stop = int(self.places[first, 0]), int(self.places[end - 1, 1])
-        text = self.text[self.held + start : self.held + stop]
+        text = self.text[self.carried + start : self.carried + stop]
         return {"text": text, "start": start, "end": stop}
 
 
@@ -73,20 +73,20 @@ class TagTask(SequenceTask[TagRequest]):
         self,
         request: TagRequest,
         served: ServedModel,
-        given: str | list[int],
+        content: str | list[int],
         start: Snapshot | None,
         known: Tokens | None,
     ) -> SequenceInput:
-        if not isinstance(given, str):
-            ids, _ = encode_input(served, given, start, "input")
-            return Steps(ids, start, more=request.more, held=len(ids) - len(given))
-        ids, places, word = locate_input(served, given, start, "input", request.more, known)
-        text = (start.word if start is not None else "") + given
-        held = len(text) - len(given)
-        return Text(ids, start, word, request.more, text=text, held=held, places=places)
+        if not isinstance(content, str):
+            ids, _ = encode_input(served, content, start, "input")
+            return Steps(ids, start, more=request.more, carried=len(ids) - len(content))
+        ids, places, word = locate_input(served, content, start, "input", request.more, known)
+        text = (start.word if start is not None else "") + content
+        carried = len(text) - len(content)
+        return Text(ids, start, word, request.more, text=text, carried=carried, places=places)
 
     def _scheme(self, served: ServedModel) -> Scheme:
-        """The scheme of a model's labels, which takes milliseconds to read where they are many."""
+        """The cached scheme of a model's labels; reading very many labels takes milliseconds."""
         scheme = self._schemes.get(served.engine)
         if scheme is None:
             scheme = self._schemes[served.engine] = Scheme(served.labels)
@@ -103,7 +103,7 @@ class TagTask(SequenceTask[TagRequest]):
             "spans": [
                 {
                     "label": span.label,
-                    **item.stretch(span.first, span.end),
+                    **item.place(span.first, span.end),
                     "score": span.score,
                     "continued": span.continued,
                 }

@@ -1,4 +1,4 @@
-"""`/v1/stream`: WebSockets whose frames go on with one stream each."""
+"""`/v1/stream`: WebSockets, each of which continues one stream frame by frame."""
 
 import asyncio
 from collections import deque
@@ -15,24 +15,24 @@ from sruserve.server.tasks.requests import Request
 from sruserve.server.websocket.session import PATH, Session, SessionEndpoint, WebSocketRequest
 
 _DONE, _RESTARTING = 1000, 1012  # codes of RFC 6455
-# What waits behind the frame in work before the client has to.
-_MOST_WAITING, _MOST_WAITING_BYTES = 16, 64 << 10
+# Frames that may wait for the current one before reading pauses.
+_MAX_WAITING, _MAX_WAITING_BYTES = 16, 64 << 10
 
 
 class WebSocketEndpoint(HttpEndpoint):
-    """Opens sockets, and ends them when the server stops.
+    """Opens sockets, and closes them when the server stops.
 
-    most: sockets that may be open, of a tenant half of them unless it is the only one. They do not
-        give way to others, as idle connections do.
+    max_sockets: the limit of open sockets, and half of it for one of several tenants. Idle sockets
+        do not give way to new ones, as idle connections do.
     """
 
     path, schema = PATH, Request
 
-    def __init__(self, frames: SessionEndpoint, origins: Origins, most: int) -> None:
-        super().__init__(frames.tenants, [UNKNOWN_MODEL])
-        self._frames, self._origins = frames, origins
-        share = max(1, most // 2) if self.tenants.count > 1 else most
-        self._places = Budget(most, _too_many, share)
+    def __init__(self, sessions: SessionEndpoint, origins: Origins, max_sockets: int) -> None:
+        super().__init__(sessions.tenants, [UNKNOWN_MODEL])
+        self._sessions, self._origins = sessions, origins
+        share = max(1, max_sockets // 2) if self.tenants.count > 1 else max_sockets
+        self._places = Budget(max_sockets, _too_many, share)
         self._open: set[WebSocketConnection] = set()
         self._draining = False
         self._sockets = SocketMetrics()
@@ -50,10 +50,10 @@ class WebSocketEndpoint(HttpEndpoint):
             return
         if not handshake.accepted:
             return
-        # An open socket keeps no head: without API keys, nobody reads this header either.
+        # An open socket keeps no headers; without API keys, not even this one.
         authorization = handshake.authorization if self.tenants.count else None
         scope["headers"] = []
-        socket = WebSocketConnection(self._frames, scope, receive, send, authorization)
+        socket = WebSocketConnection(self._sessions, scope, receive, send, authorization)
         self._open.add(socket)
         self._sockets.opened()
         try:
@@ -61,13 +61,13 @@ class WebSocketEndpoint(HttpEndpoint):
                 socket.drain()
             await socket.run()
         except asyncio.CancelledError:
-            pass  # the server has stopped, and no longer waits for this client
+            pass  # the server has stopped and does not wait for this client
         finally:
             self._open.discard(socket)
             self._sockets.closed()
 
     async def serve(self, call: HttpCall, tenant: Tenant) -> None:
-        """Let a client in, or raise."""
+        """Accept a client, or raise."""
         assert isinstance(call, _Handshake)
         self._origins.check(call.scope)
         if call.path != PATH:
@@ -81,24 +81,24 @@ class WebSocketEndpoint(HttpEndpoint):
         await call.accept()
 
     def drain(self) -> None:
-        """Let no more clients in; those that are here get their states when their frames end."""
+        """Accept no more clients, and send the others their states after their current frames."""
         self._draining = True
         for socket in self._open:
             socket.drain()
 
 
 class WebSocketConnection:
-    """One client: its frames are answered one after the other, in their order."""
+    """One client, whose frames are answered in their order, one at a time."""
 
     def __init__(
         self,
-        frames: SessionEndpoint,
+        sessions: SessionEndpoint,
         scope: Message,
         receive: Receive,
         send: Send,
         authorization: str | None,
     ) -> None:
-        self._frames, self._receive, self._send = frames, receive, send
+        self._sessions, self._receive, self._send = sessions, receive, send
         self._connection, self._authorization = scope.get("connection"), authorization
         self._waiting = _FrameQueue()
         self._frame: WebSocketRequest | None = None
@@ -106,16 +106,16 @@ class WebSocketConnection:
         self._draining = False
 
     async def run(self) -> None:
-        """Answer until the client is done, has left, or has to leave."""
+        """Answer frames until the client closes or leaves, or the server stops."""
         reader = asyncio.create_task(self._read())
         connection = self._connection
         if connection is not None:
-            connection.watch(self._leave)  # it is seen also while the reader waits for room
+            connection.watch(self._leave)  # also while the reader waits for room
         try:
             while (data := await self._next()) is not None:
                 self._frame = self._new_frame(data)
-                del data  # the frame lets go of it
-                await self._frames(self._frame)
+                del data  # the frame drops it once it is read
+                await self._sessions(self._frame)
                 self._frame.let_go()
                 self._stream = self._frame.stream
                 if self._frame.last:
@@ -133,12 +133,12 @@ class WebSocketConnection:
                 self._stream.release()
 
     def drain(self) -> None:
-        """Answer no more frames than the one in work, then hand the state over."""
+        """Answer the current frame, then send the state and close."""
         self._draining = True
         self._waiting.end()
 
     async def _read(self) -> None:
-        """Take frames as they come, as far as there is room."""
+        """Queue frames as they arrive, while there is room."""
         while True:
             message = await self._receive()
             if message["type"] == "websocket.disconnect":
@@ -149,26 +149,26 @@ class WebSocketConnection:
         self._leave()
 
     async def _next(self) -> bytes | None:
-        """The next frame; one that waited for another takes turns with other connections."""
+        """The next frame; a frame that waited takes turns with those of other connections."""
         connection = self._connection
         if connection is not None and self._waiting:
             await connection.turn()
         return await self._waiting.take()
 
     def _leave(self) -> None:
-        """The client has left: nobody waits for its frames."""
+        """Drop the frames of a client that has left."""
         self._waiting.end()
         if self._frame is not None:
             self._frame.leave()
 
     async def _hand_over(self) -> None:
-        """The last frame of a server that stops."""
+        """Send the last frame of a stopping server."""
         problem = Draining("the server is stopping: continue with this state on another replica")
         try:
             state = self._stream.token() if self._stream is not None else None
         except StateTooLarge:
             state = None
-        await self._new_frame(b"").tell({"error": problem.told, "state": state})
+        await self._new_frame(b"").send({"error": problem.told, "state": state})
         await self._close(_RESTARTING)
 
     def _new_frame(self, data: bytes) -> WebSocketRequest:
@@ -186,7 +186,7 @@ class WebSocketConnection:
 class _Handshake(HttpCall):
     """The request that opens a socket.
 
-    place: among all sockets; empty until the client may have it.
+    place: in the budget of sockets; empty until the client is accepted.
     """
 
     __slots__ = ("accepted", "path", "place", "scope")
@@ -205,17 +205,20 @@ class _Handshake(HttpCall):
 
     async def accept(self) -> None:
         """Open the socket."""
-        await self._receive()  # that there is a client
+        await self._receive()  # the event "websocket.connect"
         await self._send({"type": "accept"})
         self.accepted = self.started = True
 
 
 def _too_many() -> Overloaded:
-    return Overloaded("too many WebSockets are open; close some, or retry later")
+    return Overloaded(
+        "too many WebSockets are open (limit: half of SRUSERVE_MAX_CONNECTIONS, and half of that "
+        "for one of several API keys); close some, or retry later"
+    )
 
 
 class _FrameQueue:
-    """Frames behind the one in work, bounded in number and bytes."""
+    """Frames that wait for the current one, bounded in number and bytes."""
 
     def __init__(self) -> None:
         self._frames: deque[bytes] = deque()
@@ -231,11 +234,11 @@ class _FrameQueue:
         self._frames.append(data)
         self._bytes += len(data)
         self._changed.set()
-        while len(self._frames) >= _MOST_WAITING or self._bytes > _MOST_WAITING_BYTES:
+        while len(self._frames) >= _MAX_WAITING or self._bytes > _MAX_WAITING_BYTES:
             await self._change()
 
     async def take(self) -> bytes | None:
-        """The next frame; None when there will be no more."""
+        """The next frame; None after the end."""
         while not self._frames and not self._ended:
             await self._change()
         if self._ended:
@@ -246,7 +249,7 @@ class _FrameQueue:
         return data
 
     def end(self) -> None:
-        """Let nothing more be taken, and forget what waits."""
+        """End the queue and drop its frames."""
         self._ended, self._bytes = True, 0
         self._frames.clear()
         self._changed.set()

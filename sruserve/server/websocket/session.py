@@ -1,4 +1,4 @@
-"""What the frames of a socket ask for, and how each is answered."""
+"""The session of a WebSocket: answer its frames and keep the state of its stream."""
 
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -33,17 +33,17 @@ Body = TypeVar("Body", bound=Request)
 PATH = "/v1/stream"
 _BEGINNING = ("model", "state", "preset")
 _TASKS = ("classify", "tag", "encode", "generate")
-_LOOK_SECONDS = 15.0  # how long one wait for chunks is
-_MOST_ID = 100
-_SOCKET_BYTES = 4096  # of what a socket takes beside its stream's state
+_WAIT_SECONDS = 15.0  # the longest of the waits for chunks
+_MAX_ID = 100
+_SOCKET_BYTES = 4096  # of a socket without its stream's state
 
 
 @dataclass(slots=True)
 class Session:
-    """What a socket goes on with. It holds no model, which may be unloaded while it is idle.
+    """The stream of a socket. It does not refer to the model, which may be unloaded meanwhile.
 
-    states: of its model and tenant, as tokens.
-    state: after the last frame that was answered; None: nothing was read yet.
+    states: seals states of its model and tenant.
+    state: after the last answered frame; None: no input was read yet.
     """
 
     states: SealedStates
@@ -58,22 +58,22 @@ class Session:
         self.states.check_fit("state")
         return None if self.state is None else self.states.seal(self.state)
 
-    def go_on(self, state: Snapshot | None) -> None:
-        """Go on from this state, which counts as the tenant's from now on.
+    def continue_from(self, state: Snapshot | None) -> None:
+        """Replace the state, and count it for the tenant.
 
-        Raises `StateQuotaExceeded`, and changes nothing.
+        Raises `StateQuotaExceeded` and then changes nothing.
         """
         nbytes = self.states.nbytes if state is None else state.host_bytes
         self._bytes.resize(max(self.states.nbytes, nbytes) + _SOCKET_BYTES)
         self.state = state
 
     def release(self) -> None:
-        """The state is kept no more."""
+        """Stop counting the state."""
         self._bytes.release()
 
 
 class Connection(Protocol):
-    """Counts the bytes of frames until they are read."""
+    """A connection that counts the bytes of frames until they are read."""
 
     def has_read(self, size: int) -> None: ...
 
@@ -81,8 +81,8 @@ class Connection(Protocol):
 class WebSocketRequest(Caller):
     """One frame of a client; its replies repeat its `id`.
 
-    stream: what the socket's frames have begun, if anything.
-    last: the client is done with the socket.
+    stream: the socket's session, once a frame has begun it.
+    last: the client closes the socket with this frame.
     cost: bytes of the frame.
     """
 
@@ -110,32 +110,32 @@ class WebSocketRequest(Caller):
         return self._authorization
 
     def fields(self) -> dict[str, Any]:
-        """What the frame says, but for its id."""
+        """The fields of the frame without its id."""
         try:
             check_json_size(self._data)
-            given = from_json(self._data)
+            content = from_json(self._data)
         except ValueError as error:
             raise MalformedBody(f"the frame is not valid JSON: {error}") from None
-        if not isinstance(given, dict):
+        if not isinstance(content, dict):
             raise InvalidRequest("a frame must be a JSON object")
-        known = given.pop("id", None)
-        if known is not None:
-            if type(known) not in (str, int) or len(str(known)) > _MOST_ID:
+        frame_id = content.pop("id", None)
+        if frame_id is not None:
+            if type(frame_id) not in (str, int) or len(str(frame_id)) > _MAX_ID:
                 raise InvalidRequest(
-                    f"'id' must be a text or an integer of at most {_MOST_ID} characters",
+                    f"'id' must be a text or an integer of at most {_MAX_ID} characters",
                     param="id",
                 )
-            self._id = {"id": known}
-        return given
+            self._id = {"id": frame_id}
+        return content
 
     def let_go(self) -> None:
-        """Its bytes have been read, or nobody will read them."""
+        """Drop the frame's bytes, which have been read or will not be."""
         data, self._data = self._data, b""
         if data and self._connection is not None:
             self._connection.has_read(len(data))
 
-    async def tell(self, fields: dict[str, Any], *, large: bool = False) -> None:
-        """Send a reply; `large`: making it would hold up the event loop."""
+    async def send(self, fields: dict[str, Any], *, large: bool = False) -> None:
+        """Send a reply. large: encoding it would block the event loop."""
         text = await offload(large, _text, {**self._id, **fields}, large)
         try:
             await self._send({"type": "websocket.send", "text": text})
@@ -143,15 +143,15 @@ class WebSocketRequest(Caller):
             raise ClientDisconnected from None
 
     async def refuse(self, error: ServeError) -> None:
-        """Tell an error."""
-        told: dict[str, Any] = {"error": error.told}
+        """Send an error."""
+        fields: dict[str, Any] = {"error": error.told}
         if error.retry_after_seconds is not None:
-            told["retry_after"] = error.retry_after_seconds
-        await self.tell(told)
+            fields["retry_after"] = error.retry_after_seconds
+        await self.send(fields)
 
 
 class SessionEndpoint(Endpoint[WebSocketRequest]):
-    """Answers each frame as the route of its model's task would, and keeps the state."""
+    """Answers each frame like the route of its model's task, and keeps the state."""
 
     path, schema = PATH, Request
 
@@ -179,19 +179,19 @@ class SessionEndpoint(Endpoint[WebSocketRequest]):
             return
         stream, task = self._begin(beginning, tenant)
         call.model = stream.states.name
-        stream.go_on(stream.state)
+        stream.continue_from(stream.state)
         try:
             if fields:
                 await self._answer(call, stream, fields)
             else:
-                await call.tell({"model": stream.states.name, "task": task})
+                await call.send({"model": stream.states.name, "task": task})
         except BaseException:
             stream.release()
             raise
         call.stream = stream
 
     def _begin(self, beginning: dict[str, Any], tenant: Tenant) -> tuple[Session, str]:
-        """A stream, and the task of its model."""
+        """Begin a session; returns it with the task of its model."""
         request = _validated(Request, beginning)
         served = self._catalogue.choose(request.model, *_TASKS).for_tenant(tenant)
         served.check_streams("model")
@@ -210,18 +210,18 @@ class SessionEndpoint(Endpoint[WebSocketRequest]):
             return
         if not fields:
             raise InvalidRequest("the frame has no input: send an input, a prompt or an 'op'")
-        served = self._now(stream)
+        served = self._served_model(stream)
         served.check_admission(frame.cost)
         with served.in_flight:
             await self._compute(frame, served, stream, fields)
 
-    def _now(self, stream: Session) -> ServedModel:
-        """The model that a stream was begun with, as it is served now; raises if it is not."""
+    def _served_model(self, stream: Session) -> ServedModel:
+        """The model of a session as it is served now; raises if it is not served."""
         name = stream.states.name
         served = self._catalogue[name].for_tenant(stream.states.tenant)
         if not served.states.match(stream.states):
             raise StateWrongModel(
-                f"{name} now has other weights: begin another stream on another socket"
+                f"{name} now has other weights: open another socket for a new stream"
             )
         return served
 
@@ -237,8 +237,8 @@ class SessionEndpoint(Endpoint[WebSocketRequest]):
         view = StreamView(served, stream.state, StateOutput.COPY, tokens=request.return_state)
         async with task.run(frame, request, view, frame.cost) as results:
             reply = await offload(results.large, _describe, task, view, results)
-            stream.go_on(view.end.of(view))
-            await frame.tell(reply, large=results.large)
+            stream.continue_from(view.end.of(view))
+            await frame.send(reply, large=results.large)
 
     async def _operate(
         self, frame: WebSocketRequest, stream: Session, fields: dict[str, Any]
@@ -247,36 +247,36 @@ class SessionEndpoint(Endpoint[WebSocketRequest]):
         if op not in ("state", "close"):
             raise InvalidRequest("'op' must be 'state' or 'close'", param="op")
         if fields:
-            field = next(iter(fields))[:_MOST_ID]
+            field = next(iter(fields))[:_MAX_ID]
             raise InvalidRequest(
-                f"a frame with 'op' may have no other field but 'id': leave out '{field}'",
+                f"a frame with 'op' may have no other field than 'id': leave out '{field}'",
                 param=field,
             )
-        await frame.tell({"state": stream.token()})
+        await frame.send({"state": stream.token()})
         frame.last = op == "close"
 
     async def _complete(
         self, frame: WebSocketRequest, served: ServedModel, stream: Session, fields: dict[str, Any]
     ) -> None:
-        """Tell a completion as it comes; its last chunk has the usage."""
+        """Stream a completion; its last chunk has the usage."""
         if "stream" in fields:
             raise InvalidRequest("a socket always streams: leave out 'stream'", param="stream")
         request = _validated(CompletionRequest, {**fields, "stream": True})
-        fields.clear()  # the request has them, until they are read
+        fields.clear()  # the request has them now
         if (request.n or 1) != 1:
             raise InvalidRequest("a socket has one completion at a time: leave out 'n'", param="n")
-        wanted = request.state_wanted_by is not None
-        view = StreamView(served, stream.state, StateOutput.COPY, tokens=wanted)
+        with_tokens = request.state_wanted_by is not None
+        view = StreamView(served, stream.state, StateOutput.COPY, tokens=with_tokens)
         async with self._tasks.complete.run(frame, request, view, frame.cost) as completion:
             frame.watch(completion.done)
             try:
-                while (chunks := await completion.next_chunks(_LOOK_SECONDS)) is not None:
+                while (chunks := await completion.next_chunks(_WAIT_SECONDS)) is not None:
                     large = completion.is_large([chunk for _, chunk in chunks])
                     for part in await offload(large, _parts, completion, chunks):
-                        await frame.tell(part, large=bool(request.echo))
+                        await frame.send(part, large=bool(request.echo))
             finally:
                 frame.unwatch()
-        stream.go_on(view.end.of(view))
+        stream.continue_from(view.end.of(view))
 
 
 def _validated(schema: type[Body], fields: dict[str, Any]) -> Body:
@@ -287,7 +287,7 @@ def _validated(schema: type[Body], fields: dict[str, Any]) -> Body:
 
 
 def _describe(task: PerInputTask[Any], view: StreamView, results: Results) -> dict[str, Any]:
-    """The one result of a frame."""
+    """The result of a frame."""
     ((item, result),) = results.results
     return {**task.describe(view, item, result), "usage": {"steps": results.steps}}
 

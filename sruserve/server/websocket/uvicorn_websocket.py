@@ -1,4 +1,4 @@
-"""uvicorn's WebSocket protocol, bounded: no client makes it hold, log or compute without end."""
+"""uvicorn's WebSocket protocol with limits on the memory, logs and time of each client."""
 
 import asyncio
 from collections.abc import Callable, Hashable
@@ -20,11 +20,11 @@ from sruserve.server.http.intake import Arriving, Inflow, Intake
 from sruserve.server.http.parse_turns import REQUEST_COST
 from sruserve.server.http.write_timeout import WriteTimeout
 
-# What HTTP has let through is not refused here: its parser bounds heads.
+# The HTTP parser has limited the head already, so it is not refused here.
 http11.MAX_NUM_HEADERS, http11.MAX_LINE_LENGTH = 1 << 10, 128 << 10
 
 _POLICY, _TRY_LATER = 1008, 1013  # codes of RFC 6455 and of its registry
-# What is parsed at once: frames may be tiny. Within a long frame it may be more.
+# Bytes that are parsed at once: few, because frames may be tiny; more within a long frame.
 _PIECE_BYTES, _LONG_PIECE_BYTES = 512, 4 << 10
 # In units of `ParseTurns`.
 _PIECE_COST, _FRAME_COST = 256, 64
@@ -32,15 +32,15 @@ _BYTES_PER_COST = 16
 
 
 class WebSocketProtocol(Arriving, WriteTimeout, WebSocketsSansIOProtocol):
-    """Frames, as fast as they are taken. Messages reach the application as bytes.
+    """Reads frames as fast as the application takes them. Messages reach it as bytes.
 
-    All that has come counts in the worker's `Intake` until the application has read its message.
+    Received bytes count in the worker's `Intake` until the application has read their message.
     """
 
-    _with_app = 0  # bytes of messages that the application has not read
-    _wanted = False  # the application waits for a message
+    _unread_bytes = 0  # of messages that the application has not read
+    _app_waits = False  # the application waits for a message
     _leave: Callable[[], object] | None = None  # what to do when the client leaves
-    _turn: asyncio.Future[None] | None = None  # the application waits to go on with a message
+    _turn: asyncio.Future[None] | None = None  # the application waits for a turn
 
     def __init__(
         self,
@@ -62,10 +62,10 @@ class WebSocketProtocol(Arriving, WriteTimeout, WebSocketsSansIOProtocol):
         http = cast(asyncio.Transport, transport).get_protocol()
         self._place: Place = http.hand_over()  # type: ignore[attr-defined]
         self._inflow = Inflow(self._intake, self._place)
-        transport.set_protocol(self)  # from now on it hears when the connection is lost
+        transport.set_protocol(self)  # so that it is notified when the connection is lost
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client has left: nobody reads what it sent."""
+        """Drop the data of a client that has left."""
         self._left = True
         while not self.queue.empty():
             self.queue.get_nowait()
@@ -83,14 +83,14 @@ class WebSocketProtocol(Arriving, WriteTimeout, WebSocketsSansIOProtocol):
         super().connection_lost(exc)
 
     def handle_connect(self, event: Request) -> None:
-        """A client asks for a WebSocket."""
+        """Handle the request for a WebSocket."""
         super().handle_connect(event)
-        event.headers.clear()  # the parser keeps the request, and the scope has its headers
+        event.headers.clear()  # the parser keeps the request; the scope has the headers
         if not self.close_sent:
             self.scope["connection"] = self  # type: ignore[typeddict-unknown-key]
 
     def data_received(self, data: bytes) -> None:
-        """Keep what has come, and parse some of it."""
+        """Buffer received data, and parse a piece of it."""
         self._unparsed += data
         self._received += len(data)
         if self._turns.left > 0:
@@ -100,13 +100,13 @@ class WebSocketProtocol(Arriving, WriteTimeout, WebSocketsSansIOProtocol):
             self._count()
 
     def watch(self, leave: Callable[[], object] | None) -> None:
-        """Call `leave` when the client leaves; None: no more."""
+        """Call `leave` when the client leaves; None: call nothing."""
         self._leave = leave
         if leave is not None and self._left:
             leave()
 
     def claim(self, owner: Hashable) -> None:
-        """From now on the bytes are a tenant's, or the client's; raises `Overloaded`."""
+        """Count the bytes for an owner, a tenant or a client's address; raises `Overloaded`."""
         if not self._left:
             self._inflow.claim(owner)
 
@@ -116,8 +116,8 @@ class WebSocketProtocol(Arriving, WriteTimeout, WebSocketsSansIOProtocol):
         return False
 
     def has_read(self, size: int) -> None:
-        """The application has read a message of so many bytes."""
-        self._with_app -= size
+        """Record that the application has read a message of `size` bytes."""
+        self._unread_bytes -= size
         self._count()
 
     def _partial(self) -> int:
@@ -127,11 +127,11 @@ class WebSocketProtocol(Arriving, WriteTimeout, WebSocketsSansIOProtocol):
 
     def _count(self) -> None:
         partial = self._partial()
-        held = len(self._unparsed) + partial + self._with_app
+        size = len(self._unparsed) + partial + self._unread_bytes
         if self._is_deaf():
-            self._inflow.lower(held)
+            self._inflow.lower(size)
         else:
-            self.count(held, partial > 0)
+            self.count(size, partial > 0)
 
     def _is_deaf(self) -> bool:
         return self._left or self.transport.is_closing()
@@ -140,11 +140,11 @@ class WebSocketProtocol(Arriving, WriteTimeout, WebSocketsSansIOProtocol):
         return self.read_paused or bool(self._unparsed)
 
     def give_up(self, problem: ServeError) -> None:
-        """Close, and say why as far as a close frame has room for it."""
+        """Close with the error's code in the close frame."""
         self._unparsed.clear()
         self.frames.clear()
         self.conn.reader.discard()
-        self._inflow.lower(self._with_app)  # others may need the room in this very turn
+        self._inflow.lower(self._unread_bytes)  # others may need the room in the same turn
         code = _TRY_LATER if isinstance(problem, Overloaded) else _POLICY
         self.conn.fail(code, problem.code)
         self.transport.write(b"".join(self.conn.data_to_send()))
@@ -152,7 +152,7 @@ class WebSocketProtocol(Arriving, WriteTimeout, WebSocketsSansIOProtocol):
         self.transport.close()
 
     async def turn(self) -> None:
-        """Wait until others have had their turn, before a message that waited is answered."""
+        """Wait for a turn among the connections before a message that waited is answered."""
         if not self._left:
             self._turn = self.loop.create_future()
             self._turns.wait(self)
@@ -164,7 +164,7 @@ class WebSocketProtocol(Arriving, WriteTimeout, WebSocketsSansIOProtocol):
             turn.set_result(None)
 
     def parse_more(self) -> None:
-        """Let a message be answered and parse a piece, when others have had their turn."""
+        """Take this connection's turn: let a message be answered, and parse a piece."""
         if self._turn is not None:
             self._turns.spend(REQUEST_COST, self.owner)
             self._take_turn()
@@ -172,7 +172,7 @@ class WebSocketProtocol(Arriving, WriteTimeout, WebSocketsSansIOProtocol):
         self._count()
 
     def _wait(self) -> None:
-        """Parse the rest when others have had their turn."""
+        """Pause reading, and wait for a turn to parse the rest."""
         if not self.read_paused:
             self.read_paused = True
             self.transport.pause_reading()
@@ -180,7 +180,7 @@ class WebSocketProtocol(Arriving, WriteTimeout, WebSocketsSansIOProtocol):
         self._turns.wait(self)
 
     def _parse_piece(self) -> None:
-        # before the handshake's answer, and while the application has a message, the rest waits
+        # the rest waits for the handshake's answer, and while the application has a message
         answered = self.handshake_complete or not self.handshake_initiated
         taken = self.queue.empty() or self.close_sent
         if not self._unparsed or self.transport.is_closing() or not (answered and taken):
@@ -199,21 +199,21 @@ class WebSocketProtocol(Arriving, WriteTimeout, WebSocketsSansIOProtocol):
             self._go_on()
 
     async def receive(self) -> ASGIReceiveEvent:
-        """The next message; then there is room for more."""
-        self._wanted = True
+        """The next message; reading resumes."""
+        self._app_waits = True
         message = await self.queue.get()
-        self._wanted = False
+        self._app_waits = False
         self._go_on()
         return message
 
     async def send(self, message: ASGISendEvent) -> None:
         """Send, and wait until the client has taken most of it."""
-        if self.close_sent:  # for an invalid frame, perhaps, while a reply was made
+        if self.close_sent:  # for example for an invalid frame, while a reply was computed
             raise ClientDisconnected
         await super().send(message)
-        if self.initial_response is not None:  # the handshake was refused, and that is its end
+        if self.initial_response is not None:  # the handshake was refused, which completes it
             self.handshake_complete = True
-        self._go_on()  # the handshake may have been answered, or the end told
+        self._go_on()  # the handshake may be answered, or the socket closed
         await self.writable.wait()
 
     def _go_on(self) -> None:
@@ -227,16 +227,16 @@ class WebSocketProtocol(Arriving, WriteTimeout, WebSocketsSansIOProtocol):
             self._departures.watch(self.transport)
 
     def handle_events(self) -> None:
-        """Frames have come, and each costs its time."""
+        """Charge this turn for parsed frames, and handle them."""
         self._turns.spend(_FRAME_COST * len(self.conn.events), self.owner)
         super().handle_events()
 
     def send_receive_event_to_app(self) -> None:
-        """A message is complete."""
+        """Queue a complete message."""
         if not self.close_sent:
-            self._with_app += len(self.frames[0])
+            self._unread_bytes += len(self.frames[0])
         super().send_receive_event_to_app()
-        if self.read_paused and not self._wanted:  # else it is read again at once
+        if self.read_paused and not self._app_waits:  # else reading resumes at once
             self._departures.watch(self.transport)
 
     def handle_text(self, event: Frame) -> None:
@@ -244,7 +244,7 @@ class WebSocketProtocol(Arriving, WriteTimeout, WebSocketsSansIOProtocol):
         self.handle_bytes(event)
 
     def handle_bytes(self, event: Frame) -> None:
-        """A message, or the beginning of one; its parts are joined as they come."""
+        """Handle a message or its first fragment; fragments are joined as they arrive."""
         whole = event.fin
         event.data, event.fin = bytearray(event.data), False
         super().handle_bytes(event)
@@ -253,7 +253,7 @@ class WebSocketProtocol(Arriving, WriteTimeout, WebSocketsSansIOProtocol):
             self.send_receive_event_to_app()
 
     def handle_cont(self, event: Frame) -> None:
-        """More of a message."""
+        """Handle another fragment of a message."""
         message: Any = self.frames[0]
         message += event.data
         event.data = b""  # the parser keeps its last frame
@@ -261,14 +261,14 @@ class WebSocketProtocol(Arriving, WriteTimeout, WebSocketsSansIOProtocol):
             self.send_receive_event_to_app()
 
     def handle_ping(self) -> None:
-        """Answer, but not to a client that reads no answers."""
+        """Answer a ping, unless the client does not read."""
         if self.writable.is_set():
             super().handle_ping()
         else:
             self.conn.data_to_send()
 
     def keepalive_timeout(self) -> None:
-        """Hang up, unless we did not look for the answer."""
+        """Close the connection, unless reading was paused, so that the pong could not be seen."""
         if not self.read_paused:
             super().keepalive_timeout()
             return
@@ -276,9 +276,9 @@ class WebSocketProtocol(Arriving, WriteTimeout, WebSocketsSansIOProtocol):
         self.schedule_ping()
 
     def shutdown(self) -> None:
-        """The server ends."""
+        """Close the socket because the server stops."""
         if self.conn.state is State.OPEN:
             super().shutdown()
-        else:  # it is not open yet, or no more
+        else:  # not open yet, or closed
             self.stop_keepalive()
             self.transport.close()

@@ -562,8 +562,8 @@ def test_a_message_that_is_read_after_its_socket_was_closed_counts_no_more() -> 
     socket._unparsed, socket.frames = bytearray(), []
     closed: Any = SimpleNamespace(is_closing=lambda: True, reader=SimpleNamespace(buffer=b""))
     socket.conn = socket.transport = closed
-    socket._with_app = FREE_BYTES + 10
-    socket._inflow.count(socket._with_app)
+    socket._unread_bytes = FREE_BYTES + 10
+    socket._inflow.count(socket._unread_bytes)
     socket.has_read(4)
     assert intake.budget.held == 6
     socket.has_read(FREE_BYTES + 6)

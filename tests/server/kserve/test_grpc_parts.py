@@ -10,7 +10,7 @@ from tritonclient.grpc import service_pb2 as proto
 
 from sruserve.server.errors import InputTooLong
 from sruserve.server.kserve.grpc.codec import read_request
-from sruserve.server.kserve.grpc.parts import MOST_FIELDS, check_fields
+from sruserve.server.kserve.grpc.parts import MAX_FIELDS, check_fields
 from tests.server.kserve.test_grpc import infer
 
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
@@ -51,7 +51,7 @@ TOO_MANY = {
 
 @pytest.mark.parametrize("part", TOO_MANY.values(), ids=TOO_MANY)
 def test_too_many_fields_are_refused_wherever_they_are(part: bytes) -> None:
-    parts = part * (MOST_FIELDS + 1)
+    parts = part * (MAX_FIELDS + 1)
     for message in (parts, tensor(parts), contents(parts)):
         with pytest.raises(InputTooLong, match="fields and numbers"):
             read_request(message)
@@ -88,9 +88,9 @@ def test_what_lies_in_a_message_is_what_is_counted(
     data = request.SerializeToString()
     # a tensor, its name, its contents and their texts; a parameter, its name, its value, a number
     fields = tensors * (3 + texts + 4 * parameters)
-    check_fields(proto.ModelInferRequest, data + field(1) * (MOST_FIELDS - fields))
+    check_fields(proto.ModelInferRequest, data + field(1) * (MAX_FIELDS - fields))
     with pytest.raises(InputTooLong):
-        check_fields(proto.ModelInferRequest, data + field(1) * (MOST_FIELDS - fields + 1))
+        check_fields(proto.ModelInferRequest, data + field(1) * (MAX_FIELDS - fields + 1))
 
 
 @given(st.binary(max_size=200))

@@ -1,76 +1,20 @@
-"""Places that owners take in turn, and what many watch and one looks at."""
+"""Silent reads make way for others, and one look serves all who watch."""
 
 import asyncio
-from collections.abc import Hashable
 from typing import Any
 
 import grpc
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sruserve.server.errors import TooManyAtOnce
 from sruserve.server.kserve.grpc.probes import Watched
-from sruserve.server.kserve.grpc.reading import Turns, YieldingReads
+from sruserve.server.kserve.grpc.reading import YieldingReads
 
 
 async def settle() -> None:
     """Let all tasks go on as far as they can."""
     for _ in range(20):
         await asyncio.sleep(0)
-
-
-@given(st.integers(1, 4), st.lists(st.integers(0, 5), max_size=40))
-def test_an_owner_that_comes_last_waits_for_one_turn_of_each_other_owner(
-    places: int, owners: list[int]
-) -> None:
-    async def run() -> None:
-        turns, order = Turns(places), list[Hashable]()
-
-        async def take(owner: Hashable) -> None:
-            await turns.take(owner)
-            order.append(owner)
-
-        tasks = [asyncio.create_task(take(owner)) for owner in owners]
-        await settle()
-        assert order == owners[:places]
-        waiting = owners[places:]
-        last = asyncio.create_task(take("last"))
-        await settle()
-        while not last.done():
-            turns.give_back()
-            await settle()
-        assert len(order) - len(owners[:places]) <= len(set(waiting)) + 1
-        while len(order) <= len(owners):
-            turns.give_back()
-            await settle()
-        await asyncio.gather(*tasks)
-
-    asyncio.run(run())
-
-
-@given(st.lists(st.booleans(), min_size=1, max_size=12))
-def test_no_place_is_lost_with_those_who_leave(leave: list[bool]) -> None:
-    async def run() -> None:
-        turns = Turns(1)
-        await turns.take("first")
-        tasks = [asyncio.create_task(turns.take(i % 3)) for i in range(len(leave))]
-        await settle()
-        turns.give_back()  # one of them has its turn, and does not know it yet
-        for task, leaves in zip(tasks, leave, strict=True):
-            if leaves:
-                task.cancel()
-        taken = 0
-        for _ in leave:
-            await settle()
-            if sum(task.done() and not task.cancelled() for task in tasks) > taken:
-                taken += 1
-                turns.give_back()
-        await settle()
-        assert taken == leave.count(False)
-        await asyncio.wait_for(turns.take("another"), 60)
-
-    asyncio.run(run())
 
 
 class Context:

@@ -207,7 +207,7 @@ def test_a_stored_response_counts_while_it_is_read(
         body = CompletionRequest(model="characters", prompt="a")
         with monkeypatch.context() as patch:
             patch.setattr(sequences, "unpack_response", unpack)
-            patch.setattr(_Step, "go_on", stored)
+            patch.setattr(_Step, "continue_stream", stored)
             served, ask = catalogue["characters"], Sequences(streams, limits).infer
             await ask(caller, served, asked, sequence, body, 1, nothing)
         assert (counted, limits.replies.held) == ([9000], 0)

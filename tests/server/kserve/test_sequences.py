@@ -112,7 +112,7 @@ def test_a_step_that_is_sent_again_gives_the_stored_reply(
     assert told(step(connection, sequence, "is it ", "", 2), "scores") == told(second, "scores")
     with pytest.raises(InferenceServerException) as error:
         step(connection, sequence, "was it ", "", 2)
-    assert "done with other content" in refused(error.value, 422)
+    assert "computed with other content" in refused(error.value, 422)
     with pytest.raises(InferenceServerException) as error:
         step(connection, sequence, "from", "", 5)
     assert "next step is 3" in refused(error.value, 409)
@@ -186,7 +186,7 @@ def test_a_live_sequence_is_not_started_again(connection: triton.InferenceServer
     step(connection, sequence, "How far ", "s")
     with pytest.raises(InferenceServerException) as error:
         step(connection, sequence, "who ", "s")
-    assert f"sequence {sequence} of model 'question' has started already" in refused(
+    assert f"sequence {sequence} of model 'question' has already started" in refused(
         error.value, 400
     )
     (whole,) = told(step(connection, sequence, "is it", "e"), "score")
@@ -284,7 +284,7 @@ def test_long_parameters_are_read_and_packed_away_from_the_event_loop(
 
         return note
 
-    monkeypatch.setattr(inference, "_read", noted(inference._read))
+    monkeypatch.setattr(inference, "_read_request", noted(inference._read_request))
     monkeypatch.setattr(sequences, "pack_request", noted(pack_request))
     text = {"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "data": ["a"]}
     given = {"sequence_id": next(_ids), "sequence_start": True, "sequence_end": True}

@@ -22,7 +22,7 @@ from sruserve.server.engine.engine import Engine
 from sruserve.server.errors import Draining, ModelLoadFailed
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.repository.loader import Loader
-from sruserve.server.repository.repository import _MOST_WAITING, Repository
+from sruserve.server.repository.repository import _MAX_WAITING, Repository
 from sruserve.server.settings import load_settings
 from sruserve.server.unheard import forget_frames
 from tests.server.conftest import Serve
@@ -101,8 +101,8 @@ def test_so_many_may_wait_and_no_more(
     with ExitStack() as connections:
         first = connections.enter_context(ask(client, "question"))
         until(lambda: loads.begun == ["question"])
-        others = [connections.enter_context(ask(client)) for _ in range(_MOST_WAITING)]
-        until(lambda: waiting(application) == _MOST_WAITING)
+        others = [connections.enter_context(ask(client)) for _ in range(_MAX_WAITING)]
+        until(lambda: waiting(application) == _MAX_WAITING)
         for what in ("load", "unload"):
             reply = client.post(f"/v2/repository/models/words/{what}")
             assert reply.status_code == 429
@@ -111,7 +111,7 @@ def test_so_many_may_wait_and_no_more(
         loads.gate.set()
         for each in (first, *others):
             assert each.recv(1 << 16).startswith(b"HTTP/1.1 200")
-    assert loads.begun.count("words") == _MOST_WAITING
+    assert loads.begun.count("words") == _MAX_WAITING
 
 
 @pytest.mark.parametrize("changed", [False, True], ids=["unchanged", "changed"])

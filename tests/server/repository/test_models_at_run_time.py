@@ -20,8 +20,8 @@ from tritonclient.utils import InferenceServerException
 from sruserve.model.versions import newest, versions
 from sruserve.server.app import Application
 from sruserve.server.engine.engine import Engine
-from sruserve.server.repository.in_flight import InFlight
-from sruserve.server.repository.repository import _MOST_LEAVING
+from sruserve.server.repository.repository import _MAX_RETIRING
+from sruserve.server.repository.served_model import InFlight
 from tests.server.conftest import LABELS, Serve, words_vocabulary
 from tests.server.kserve.conftest import grpc_address
 from tests.server.test_running import start
@@ -326,7 +326,7 @@ def test_a_load_for_which_no_thread_can_be_started_is_refused_and_may_be_sent_ag
         without_threads(patch, prefix)
         reply = change(client, "question", "load")
         assert (reply.status_code, reply.headers["retry-after"]) == (503, "1")
-        assert "no process or thread can be started" in reply.json()["error"]
+        assert "cannot start a process or thread" in reply.json()["error"]
     assert version_of(client) == "2"
     assert change(client, "question", "load").status_code == 200
     assert version_of(client) == "3"
@@ -436,7 +436,7 @@ def test_few_engines_of_a_name_may_finish_what_they_began(
 
     monkeypatch.setattr(InFlight, "wait_idle", held)
     try:
-        for _ in range(_MOST_LEAVING - 1):
+        for _ in range(_MAX_RETIRING - 1):
             assert change(client, "question", "unload").status_code == 200
             assert change(client, "question", "load").status_code == 200
         assert change(client, "question", "unload").status_code == 200

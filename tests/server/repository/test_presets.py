@@ -130,7 +130,7 @@ def test_presets_are_listed_and_an_unknown_one_is_told(client: httpx.Client) -> 
     [
         ({"bidirectional": True, **SPELLED}, {"a": "who"}, "preset 'a': m cannot continue"),
         (SPELLED, {"a": "who", "b": ""}, "preset 'b': 'text' has nothing"),
-        (SPELLED, {"a": {"ids": [99]}}, "preset 'a': 'ids' holds the token id 99"),
+        (SPELLED, {"a": {"ids": [99]}}, "preset 'a': 'ids' has the token id 99"),
         (SPELLED, {"a": {"features": [[1.0]]}}, "preset 'a': m reads text"),
         (SPELLED, {"a": {"text": "who", "ids": [1]}}, "one of 'text', 'ids' and 'features'"),
         (SPELLED, {"": "who"}, "presets.json should be a JSON object of texts"),
@@ -157,14 +157,14 @@ def test_presets_whose_states_are_large_together_stop_the_start(
 ) -> None:
     folder = save_random_model(tmp_path / "m", "classify", labels=LABELS, **SPELLED)
     nbytes = load_model(folder).network.layout.nbytes
-    monkeypatch.setattr(presets, "_MOST_BYTES", 2 * nbytes)
+    monkeypatch.setattr(presets, "_MAX_STATE_BYTES", 2 * nbytes)
     for count in (2, 3):
         write(folder, {str(i): "who" for i in range(count)})
         starting = Lifecycle(load_settings(model_folders=(folder,)))
         if count == 2:
             asyncio.run(started_and_stopped(starting))
             continue
-        with pytest.raises(SettingsError, match=f"3 presets would take {3 * nbytes:,} bytes"):
+        with pytest.raises(SettingsError, match=f"3 presets need {3 * nbytes:,} bytes"):
             asyncio.run(starting.start())
 
 

@@ -36,7 +36,7 @@ async def _start(streams: Streams, served: ServedModel, number: int | None = Non
 
 
 async def _go_on(streams: Streams, served: ServedModel) -> bytes:
-    return await _step(streams, served, start=False).go_on()
+    return await _step(streams, served, start=False).continue_stream()
 
 
 @pytest.mark.parametrize("lost", ["state", "record"])
@@ -51,7 +51,7 @@ def test_a_sequence_whose_state_is_lost_starts_again(
         served = catalogue["characters"]
         first = await _start(streams, served, number)
         await _go_on(streams, served)
-        with pytest.raises(InvalidRequest, match="step" if number else "started already"):
+        with pytest.raises(InvalidRequest, match="step" if number else "already started"):
             await _start(streams, served, number)
         if isinstance(streams._store, MemoryStore):
             streams.end(served.engine)
@@ -102,7 +102,7 @@ def _left_in(store: object, held: StreamRecord, request: pytest.FixtureRequest) 
     if isinstance(store, MemoryStore):
         key = (held.tenant.id, held.id)
         store._expiry.put(key, store._clock() + 60)
-        return lambda: store._expiry.left(key, store._clock())
+        return lambda: store._expiry.remaining_seconds(key, store._clock())
     client = redis.Redis(port=request.getfixturevalue("redis_port"), db=DB)
     client.pexpire(key_of(held.id), 60_000)
     return lambda: client.pttl(key_of(held.id)) / 1000

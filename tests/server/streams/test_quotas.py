@@ -470,7 +470,7 @@ def _recomputed(store: MemoryStore) -> tuple[int, int, int]:
     """Bytes beside rows, bytes of rows, rows that the engine keeps: of what is there."""
     beside, kept = 0, {}
     for entry in store._entries.values():
-        beside += 1024 + len(entry.held.id) + len(entry.held.reply)
+        beside += 1024 + len(entry.record.id) + len(entry.record.reply)
         for state in entry.states.values():
             beside += 1024 + (0 if state is None else state.host_bytes)
             if state is not None:

@@ -84,7 +84,7 @@ async def busy(streams: Streams, served: ServedModel, stream: str) -> AsyncItera
 def test_clients_that_leave_wait_for_no_stream(serve: Serve) -> None:
     with serve("characters", state_keys=KEYS) as (client, application):
         stream = client.post("/v1/streams", json={}).json()["id"]
-        waiting = application.streams._turns._waiting
+        waiting = application.streams._leases._waiting
         engine = application.lifecycle.catalogue["characters"].engine
         long = {"step": 1, "prompt": "a", "max_tokens": 100_000}
         step = send(client, "POST", f"/v1/streams/{stream}/steps", long)
@@ -105,7 +105,7 @@ def test_a_line_has_only_so_many_places_for_whatever_is_asked(
     run: Run,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(turns, "_MOST_IN_LINE", 2)
+    monkeypatch.setattr(turns, "_MAX_WAITING", 2)
 
     async def test(streams: Streams, catalogue: Catalogue) -> None:
         served = catalogue["characters"]
@@ -131,7 +131,7 @@ def test_a_line_has_only_so_many_places_for_whatever_is_asked(
             for task in waiting:
                 task.cancel()
             await asyncio.wait(waiting)
-            assert streams._turns._waiting.held == 0
+            assert streams._leases._waiting.held == 0
             last = asyncio.create_task(streams.token(served, stream))
             await asyncio.sleep(0)
         assert (await last)[0] == 1, "there is room again"
@@ -166,7 +166,7 @@ def test_forks_that_wait_for_their_stream_keep_no_other_fork_waiting(
 def test_tenants_that_wait_at_many_streams_refuse_nobody_elses_requests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(turns, "_LEAST_WAITING", 4)
+    monkeypatch.setattr(turns, "_MIN_WAITING", 4)
 
     async def test() -> None:
         store: Any = Endless()
@@ -206,7 +206,7 @@ def test_tenants_that_wait_at_many_streams_refuse_nobody_elses_requests(
 def test_what_other_replicas_have_is_waited_for_by_only_so_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(turns, "_LEAST_WAITING", 1)
+    monkeypatch.setattr(turns, "_MIN_WAITING", 1)
 
     async def test() -> None:
         lines, tenant = LeaseManager(1), Tenant("a")

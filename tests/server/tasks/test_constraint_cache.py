@@ -22,10 +22,14 @@ from sruserve.server.engine.constrained import process_host
 from sruserve.server.engine.constrained.byte_vocabulary import ByteVocabulary
 from sruserve.server.engine.constrained.constraint import Constraint
 from sruserve.server.engine.constrained.process_client import Bounds, GrammarProcess
-from sruserve.server.errors import NoProcess
+from sruserve.server.errors import NoProcess, Overloaded
 from sruserve.server.json_output import long_json
 from sruserve.server.tasks import constraint_cache as module
-from sruserve.server.tasks.constraint_cache import MOST_WAITING_OF_ONE, ConstraintCache
+from sruserve.server.tasks.constraint_cache import (
+    MOST_WAITING,
+    MOST_WAITING_OF_ONE,
+    ConstraintCache,
+)
 from tests.memory import malloc_bytes
 from tests.server.conftest import Serve
 from tests.server.engine.constrained.test_process_client import MANY_AT_ONCE, is_gone
@@ -164,7 +168,7 @@ def test_grammars_whose_processes_end_while_they_are_followed_leave_nothing_behi
     client: httpx.Client, grammars: ConstraintCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     endless = {"type": "array", "items": {"type": "integer"}, "minItems": 100_000_000}
-    grammars.kept.clear()
+    grammars.cached.clear()
     assert complete(client, regex="first").status_code == 200
     fds = psutil.Process().num_fds()
     monkeypatch.setattr(grammars, "_bounds", Bounds(step_seconds=0.004))
@@ -172,7 +176,7 @@ def test_grammars_whose_processes_end_while_they_are_followed_leave_nothing_behi
         schema = {"anyOf": [{"const": f"s{number}"}, endless]}
         reply = complete(client, json_schema=schema, logit_bias={"91": 100})
         refusal(reply, 422, "invalid_request", None)
-        assert len(grammars.kept) <= 2
+        assert len(grammars.cached) <= 2
     assert psutil.Process().num_fds() <= fds + 2
 
 
@@ -256,6 +260,37 @@ def test_one_tenants_crowd_gets_429_and_another_tenant_a_place(
         assert {each.result().status_code for each in crowd} <= {200, 429}
 
 
+def test_only_so_many_compilations_wait_and_of_one_tenant_fewer() -> None:
+    async def run() -> None:
+        constraints, tasks = ConstraintCache(32 << 20), list[asyncio.Task[None]]()
+
+        async def visit(owner: str | None) -> None:
+            async with constraints._turn(owner):
+                await asyncio.sleep(0)
+
+        async def crowd(owner: str | None, count: int) -> None:
+            tasks.extend(asyncio.create_task(visit(owner)) for _ in range(count))
+            await asyncio.sleep(0)
+
+        async with constraints._turn("a"):
+            await crowd("a", MOST_WAITING_OF_ONE - 1)
+            with pytest.raises(Overloaded):
+                await visit("a")
+            await crowd(None, MOST_WAITING - MOST_WAITING_OF_ONE)
+            with pytest.raises(Overloaded):
+                await visit("b")
+            tasks.pop(0).cancel()
+            await asyncio.sleep(0)
+            await crowd("b", 1)
+            with pytest.raises(Overloaded):
+                await visit("c")
+        await asyncio.wait_for(asyncio.gather(*tasks), 60)
+        assert constraints.waiting == 0
+        constraints.close()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
 def test_a_wait_that_is_long_ends_in_504(
     client: httpx.Client, grammars: ConstraintCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,14 +305,14 @@ def test_a_wait_that_is_long_ends_in_504(
 def test_grammars_in_use_that_leave_no_room_are_a_429(
     client: httpx.Client, grammars: ConstraintCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    grammars.kept.clear()
+    grammars.cached.clear()
     assert complete(client, regex="first").status_code == 200
-    monkeypatch.setattr(module, "MOST_PROCESSES", 2)
+    monkeypatch.setattr(module, "MAX_PROCESSES", 2)
     for asked in ("second", "third"):
         assert complete(client, regex=asked).status_code == 200  # the one before lets go
-    in_use = next(iter(grammars.kept.values())).constraint
+    in_use = next(iter(grammars.cached.values())).constraint
     refusal(complete(client, regex="fourth"), 429, "overloaded", None)
-    assert [kept.constraint for kept in grammars.kept.values()] == [in_use]
+    assert [kept.constraint for kept in grammars.cached.values()] == [in_use]
 
 
 @pytest.mark.parametrize("what", ["process", "thread"])
@@ -292,7 +327,7 @@ def test_where_no_process_can_be_started_it_is_said_and_kept_ones_make_way(
     def no_thread(*_: Any) -> None:
         raise NoProcess
 
-    grammars.kept.clear()
+    grammars.cached.clear()
     assert complete(client, regex="kept").status_code == 200
     with monkeypatch.context() as patch:
         if what == "process":
@@ -301,8 +336,8 @@ def test_where_no_process_can_be_started_it_is_said_and_kept_ones_make_way(
             grammars.host.close()
             patch.setattr(process_host, "run_in_thread", no_thread)
         message = refusal(complete(client, regex="new"), 503, "no_process", None)
-    assert "limits of processes" in message
-    assert not grammars.kept
+    assert "process limits" in message
+    assert not grammars.cached
     assert complete(client, regex="new").status_code == 200
 
 
@@ -313,14 +348,14 @@ def test_a_tenant_pushes_its_own_grammars_out_first_and_none_that_is_in_use(
         return Constraint.regex(text, ByteVocabulary.of_values(bytes(range(256)))).identity
 
     def kept() -> list[bytes]:
-        return [each.constraint.identity for each in grammars.kept.values()]
+        return [each.constraint.identity for each in grammars.cached.values()]
 
-    grammars.kept.clear()
+    grammars.cached.clear()
     complete(client, "22222222", regex="theirs")
     complete(client, regex="used")
-    in_use = list(grammars.kept.values())[-1].constraint
+    in_use = list(grammars.cached.values())[-1].constraint
     complete(client, regex="own")
-    monkeypatch.setattr(module, "MOST_PROCESSES", 4)
+    monkeypatch.setattr(module, "MAX_PROCESSES", 4)
     assert complete(client, regex="new").status_code == 200
     assert kept() == [identity("theirs"), identity("used"), identity("new")]
     assert in_use.identity == identity("used")
@@ -334,12 +369,12 @@ def test_a_tenant_whose_grammars_are_in_use_leaves_half_of_the_room_to_others(
     processes: int,
     most_bytes: int,
 ) -> None:
-    grammars.kept.clear()
-    monkeypatch.setattr(module, "MOST_PROCESSES", processes)
+    grammars.cached.clear()
+    monkeypatch.setattr(module, "MAX_PROCESSES", processes)
     monkeypatch.setattr(grammars.memory, "most_bytes", most_bytes)
     for regex in ("one", "two"):
         assert complete(client, regex=regex).status_code == 200
-    in_use = [kept.constraint for kept in grammars.kept.values()]
+    in_use = [kept.constraint for kept in grammars.cached.values()]
     reply = complete(client, regex="three")
     refusal(reply, 429, "overloaded", None)
     assert "this API key" in reply.text
@@ -352,9 +387,9 @@ def test_a_tenant_whose_grammars_are_in_use_leaves_half_of_the_room_to_others(
 def test_a_tenant_whose_grammars_grow_takes_no_room_from_others(
     client: httpx.Client, grammars: ConstraintCache
 ) -> None:
-    grammars.kept.clear()
+    grammars.cached.clear()
     assert complete(client, regex="one").status_code == 200
-    in_use = next(iter(grammars.kept.values())).constraint
+    in_use = next(iter(grammars.cached.values())).constraint
     in_use.process.held_bytes = 20 << 20
     assert complete(client, "22222222", regex="two").status_code == 200
     assert in_use.process.runs
@@ -392,9 +427,9 @@ def test_grammars_of_a_model_that_is_unloaded_end_with_it(serve: Serve, tmp_path
         helper = psutil.Process(grammars.host.pid)
         assert client.post("/v2/repository/models/bytes/unload").status_code == 200
         until(lambda: len(helper.children()) == 1)
-        assert len(grammars.kept) == 1
+        assert len(grammars.cached) == 1
         assert complete(client, model="others", regex="a").status_code == 200
-        assert len(grammars.kept) == 1
+        assert len(grammars.cached) == 1
 
 
 def test_a_server_that_is_stopped_while_a_grammar_is_compiled_ends(folder: Path) -> None:

@@ -15,16 +15,16 @@ from sruserve.server.tasks.caller import Caller, ClientDisconnected
 from sruserve.server.tasks.endpoint import Endpoint
 
 _CODES = {"INVALID_ARG": "INVALID_ARGUMENT", "UNSUPPORTED": "UNIMPLEMENTED"}  # others: the same
-_MOST_DETAILS = 1000  # characters of a message: it travels in a header
+_MAX_DETAILS = 1000  # characters of a message: it travels in a header
 
 Work = Callable[["GrpcCall", Tenant], Awaitable[Any]]
 
 
 class GrpcCall(Caller):
-    """A call, whose client is gone when it is cancelled or its deadline has passed.
+    """A call. Its client has left if it is cancelled or its deadline has passed.
 
-    key: what `authorization` tells, the only metadata that is looked at.
-    id: its client's name for it. reply: the message that answers it. problem: or why there is none.
+    key: the `authorization` metadata, the only one that is read.
+    id: the client's id of the request. reply: the reply message. problem: the error, if any.
     """
 
     def __init__(self, key: str | None, work: Work) -> None:
@@ -39,13 +39,13 @@ class GrpcCall(Caller):
         return self._key
 
     async def wait(self, done: asyncio.Future[None]) -> None:
-        await done  # the task that waits is cancelled with the call, and `done` with it
+        await done  # cancelling the call cancels this task, and `done` with it
 
 
 class GrpcEndpoint(Endpoint[GrpcCall]):
-    """Counts the calls of one kind, and lets in who may.
+    """Authenticates and counts the calls of one kind.
 
-    method: what they are called in metrics.
+    method: their name in metrics.
     """
 
     schema = BaseModel
@@ -55,7 +55,7 @@ class GrpcEndpoint(Endpoint[GrpcCall]):
         super().__init__(tenants, (UNKNOWN_MODEL,))
 
     async def ask(self, key: str | None, work: Work) -> GrpcCall:
-        """Do the work of a call, or find out why it cannot be done; raises if nobody waits."""
+        """Run the work of a call; raises `CancelledError` if its client has left."""
         rpc = GrpcCall(key, work)
         await self(rpc)
         if rpc.reply is None and rpc.problem is None:
@@ -73,10 +73,10 @@ class GrpcEndpoint(Endpoint[GrpcCall]):
 
 
 async def end(context: Any, problem: ServeError) -> None:
-    """End a call with an error; what its handler waits for or returns comes to nothing then.
+    """End a call with an error. Its handler's pending read and its return value are ignored then.
 
-    No message is sent: a client that takes none could hold the call. The call keeps what `abort`
-    raises, with all frames that it goes through, so a task of its own takes it.
+    No message is sent, because a client that does not read could block the call. The call keeps
+    the error that `abort` raises with its frames, so `abort` runs in its own task.
     """
     if context.done():
         return
@@ -86,13 +86,13 @@ async def end(context: Any, problem: ServeError) -> None:
 
 
 def authorization(context: Any) -> str | None:
-    """What a call's metadata has of that name; to be asked once, for it decodes all of it."""
+    """A call's `authorization` metadata. Call it once, because it decodes all metadata."""
     metadata = context.invocation_metadata() or ()
     return next((str(value) for name, value in metadata if name == "authorization"), None)
 
 
 def _status(context: Any, problem: ServeError) -> tuple[grpc.StatusCode, str]:
-    """The code and the text of an error, whose headers go behind them."""
-    told = explain(problem)
+    """The code and the text of an error, whose headers become trailing metadata."""
+    reply = explain(problem)
     context.set_trailing_metadata(tuple(problem.headers.items()))
-    return grpc.StatusCode[_CODES.get(told.code, told.code)], told.message[:_MOST_DETAILS]
+    return grpc.StatusCode[_CODES.get(reply.code, reply.code)], reply.message[:_MAX_DETAILS]

@@ -1,4 +1,4 @@
-"""What the calls of clients may hold over gRPC, where one connection has any number of calls."""
+"""Limit the concurrent gRPC calls of clients: a connection may have any number of calls."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
@@ -13,10 +13,11 @@ from sruserve.server.kserve.grpc.reading import Reads, TimedRead
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.settings import Settings
 
-_SHORT_BYTES = 64 << 10  # of a short body: the queue's bytes allow so many calls
-_FEWEST_READS = 4
-_QUICK_SECONDS = 0.25  # nearly every message is there by then, however long it is
-_MOST_SECONDS = 30.0  # for the bytes of a message: nobody sees how many of them have come
+# Of a short body: SRUSERVE_MAX_QUEUE_BYTES divided by it is the limit of calls.
+_SHORT_BYTES = 64 << 10
+_MIN_READS = 4
+_QUICK_SECONDS = 0.25  # nearly all messages arrive within this time
+_MAX_SECONDS = 30.0  # for a message, whose received bytes are not visible
 
 Answer = Callable[[bytes, GrpcCall, Tenant], Awaitable[Any]]
 StreamAnswer = Callable[[bytes, str | None, Callable[[Any], object]], Awaitable[Any]]
@@ -24,10 +25,10 @@ Behaviour = Callable[[Any, Any], Awaitable[Any]]
 
 
 class ConcurrentCallLimit:
-    """The calls of tenants, each of whom leaves room for the others.
+    """Limits the calls of each tenant, so that each leaves room for the others.
 
-    Without API keys a connection stands for a tenant. An API key is checked before a call counts,
-    and a call counts before anything of it is read.
+    Without API keys, a connection counts as a tenant. A call is authenticated before it counts, and
+    counts before its message is read.
     """
 
     def __init__(self, settings: Settings, lifecycle: Lifecycle) -> None:
@@ -36,27 +37,27 @@ class ConcurrentCallLimit:
         self._idle_seconds = float(settings.keep_alive_seconds)
         self._open = Budget(0, _too_many)
         self._streams = self._shared(settings.grpc_streams, _too_many_streams)
-        self._unsent = self._shared(settings.max_queue_bytes, _too_much_unsent)
-        reads = max(_FEWEST_READS, settings.max_queue_bytes // settings.max_body_bytes)
+        self._unsent = self._shared(settings.max_queue_bytes, _too_many_unsent)
+        reads = max(_MIN_READS, settings.max_queue_bytes // settings.max_body_bytes)
         seconds = settings.max_body_bytes / settings.receive_bytes_per_second
-        self._seconds = settings.receive_grace_seconds + min(seconds, _MOST_SECONDS)
+        self._seconds = settings.receive_grace_seconds + min(seconds, _MAX_SECONDS)
         slow = self._shared(reads, _too_many_slow)
         self._reads = Reads(reads, _QUICK_SECONDS, slow, self._seconds)
 
     def unary(self, endpoint: GrpcEndpoint, answer: Answer) -> Behaviour:
         """The behaviour of a method with one request: `answer` gets its bytes.
 
-        It is given to gRPC as one with a stream of them, so that it begins before they have come.
+        gRPC treats it as a method with a stream of requests, so that it begins before they arrive.
         """
 
         async def behave(requests: Any, context: Any) -> Any:
-            del requests  # left before its end, it would hold the message in a cycle
+            del requests  # else an unfinished iterator would keep the message in a cycle
 
             async def work(rpc: GrpcCall, tenant: Tenant) -> Any:
                 owner = _owner(tenant, context)
-                until_ended(self._one_more(owner))
+                hold_until_ended(self._hold_place(owner))
                 reply = await answer(await self._reads.read(context, owner), rpc, tenant)
-                until_ended(self._unsent.hold(reply.ByteSize(), owner))
+                hold_until_ended(self._unsent.hold(reply.ByteSize(), owner))
                 return reply
 
             rpc = await endpoint.ask(authorization(context), work)
@@ -67,9 +68,9 @@ class ConcurrentCallLimit:
         return behave
 
     def stream(self, endpoint: GrpcEndpoint, answer: StreamAnswer) -> Behaviour:
-        """The behaviour of a method whose requests are answered one by one.
+        """The behaviour of a method that answers each request of a stream.
 
-        answer: gets a request, the call's key, and what counts a reply until it is sent.
+        answer: gets a request, the call's key, and a function that counts a reply until it is sent.
         """
 
         async def behave(requests: Any, context: Any) -> None:
@@ -83,18 +84,18 @@ class ConcurrentCallLimit:
     async def _serve(
         self, endpoint: GrpcEndpoint, answer: StreamAnswer, context: Any
     ) -> ServeError | None:
-        """Answer a stream to its end; returns why it ended before, which counts as one request."""
+        """Answer a stream to its end. Returns an error that ends it, which counts as a request."""
         key = authorization(context)
         try:
             owner = _owner(self._lifecycle.tenants.authenticate(key), context)
             with self._streams.hold(1, owner):
                 await self._answer(answer, context, key, owner)
         except ServeError as problem:
-            told = problem
+            refusal = problem
 
             async def refuse(rpc: GrpcCall, tenant: Tenant) -> None:
                 del rpc, tenant
-                raise told
+                raise refusal
 
             return (await endpoint.ask(key, refuse)).problem
         return None
@@ -113,35 +114,35 @@ class ConcurrentCallLimit:
                 return
             with ExitStack() as sent:
 
-                def keep(reply: Any, sent: ExitStack = sent) -> None:
+                def count_reply(reply: Any, sent: ExitStack = sent) -> None:
                     sent.enter_context(self._unsent.hold(reply.ByteSize(), owner))
 
-                await context.write(await answer(data, key, keep))
-            del data  # nothing counts it while the next message is awaited
+                await context.write(await answer(data, key, count_reply))
+            del data  # it does not count while the next message is awaited
             seconds = self._idle_seconds
 
-    def _one_more(self, owner: Hashable) -> Hold:
-        """A place for a call: an owner has one for every short body that the queues may hold."""
+    def _hold_place(self, owner: Hashable) -> Hold:
+        """A place for a call. An owner has one for each short body that fits into the queues."""
         models, owners = len(self._lifecycle.catalogue), max(2, self._lifecycle.tenants.count)
         self._open.share = max(1, self._queue_bytes * models // _SHORT_BYTES)
         self._open.limit = self._open.share * owners
         return self._open.hold(1, owner)
 
     def _shared(self, limit: int, refuse: Callable[[], ServeError]) -> Budget:
-        """A budget of which one owner leaves half to others, if there can be others."""
-        alone = self._lifecycle.tenants.count == 1
-        return Budget(limit, refuse, limit if alone else max(1, limit // 2))
+        """A budget whose owners may use half of it each; a sole tenant may use all of it."""
+        only_tenant = self._lifecycle.tenants.count == 1
+        return Budget(limit, refuse, limit if only_tenant else max(1, limit // 2))
 
 
-def until_ended(hold: Hold) -> None:
-    """Hold on until the call of this task has ended, its reply taken by the client."""
+def hold_until_ended(hold: Hold) -> None:
+    """Release a hold when the call of this task ends, after the client has read its reply."""
     task = asyncio.current_task()
     assert task is not None
     task.add_done_callback(lambda _: hold.release())
 
 
 def _owner(tenant: Tenant, context: Any) -> Hashable:
-    """Whose places a call takes."""
+    """The owner of a call's places."""
     return tenant.owner or context.peer()
 
 
@@ -164,7 +165,7 @@ def _too_many_streams() -> TooManyAtOnce:
     )
 
 
-def _too_much_unsent() -> TooManyAtOnce:
+def _too_many_unsent() -> TooManyAtOnce:
     return TooManyAtOnce(
         "too many replies wait for this client (limit: SRUSERVE_MAX_QUEUE_BYTES); read them, then "
         "retry"

@@ -1,4 +1,4 @@
-"""KServe's protobuf messages, as tritonclient has them, to and from what an inference is asked."""
+"""Convert tritonclient's protobuf messages of KServe to requests, and responses to messages."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,9 +10,9 @@ from tritonclient.grpc import service_pb2 as proto
 from sruserve.server.errors import InputTooLong, InvalidRequest, MalformedBody
 from sruserve.server.http.json_limits import MAX_JSON_CONTAINERS
 from sruserve.server.kserve.datatypes import BYTES, NUMBERS, check_count, check_datatype
-from sruserve.server.kserve.grpc.parts import MOST_FIELDS, check_fields
+from sruserve.server.kserve.grpc.parts import MAX_FIELDS, check_fields
 from sruserve.server.kserve.http.binary import read_binary, write_binary
-from sruserve.server.kserve.http.codec import MOST_PARAMETERS, MOST_TENSORS, check_in_message
+from sruserve.server.kserve.http.codec import MAX_PARAMETERS, MAX_TENSORS, check_in_message
 from sruserve.server.kserve.messages import (
     InferRequest,
     InferResponse,
@@ -20,9 +20,9 @@ from sruserve.server.kserve.messages import (
     Tensor,
 )
 
-_MOST_ID = 1024  # characters
-_MOST_DIMENSIONS = 16
-# where elements are that do not come as raw bytes; FP16 has no such place
+_MAX_ID = 1024  # characters
+_MAX_DIMENSIONS = 16
+# the fields of elements that are not raw bytes; FP16 has none
 _FIELDS = {
     "BOOL": "bool_contents", "INT8": "int_contents", "INT16": "int_contents",
     "INT32": "int_contents", "INT64": "int64_contents", "UINT8": "uint_contents",
@@ -32,29 +32,31 @@ _FIELDS = {
 
 
 def parse(kind: Any, data: bytes) -> Any:
-    """A message of a kind, or raise `MalformedBody`."""
+    """Parse a message of a kind; raises `MalformedBody`."""
     try:
         return kind.FromString(data)
     except DecodeError:
-        raise MalformedBody(f"the message is not a {kind.DESCRIPTOR.name}") from None
+        raise MalformedBody(
+            f"the message is not a valid {kind.DESCRIPTOR.name}; send one"
+        ) from None
 
 
 def read_request(data: bytes) -> InferRequest:
     """The inference in a serialized `ModelInferRequest`; raises `InvalidRequest`."""
-    if len(data) > MOST_FIELDS:  # a shorter one cannot have more than so many
+    if len(data) > MAX_FIELDS:  # a shorter message cannot have more fields
         check_fields(proto.ModelInferRequest, data)
     message = parse(proto.ModelInferRequest, data)
-    if len(message.id) > _MOST_ID:
-        raise InvalidRequest(f"'id' may have {_MOST_ID} characters at most", param="id")
-    if max(len(message.inputs), len(message.outputs)) > MOST_TENSORS:
+    if len(message.id) > _MAX_ID:
+        raise InvalidRequest(f"'id' may have {_MAX_ID} characters at most", param="id")
+    if max(len(message.inputs), len(message.outputs)) > MAX_TENSORS:
         raise InvalidRequest(
-            f"a request may have at most {MOST_TENSORS} inputs and {MOST_TENSORS} outputs"
+            f"a request may have at most {MAX_TENSORS} inputs and {MAX_TENSORS} outputs"
         )
     raw = message.raw_input_contents
     if raw and len(raw) != len(message.inputs):
         raise InvalidRequest(
             f"there are {len(message.inputs)} inference inputs and {len(raw)} raw contents: send "
-            "one for each, or none",
+            "one raw content for each input, or none",
             param="inputs",
         )
     contents = list(raw) or [None] * len(message.inputs)
@@ -62,8 +64,8 @@ def read_request(data: bytes) -> InferRequest:
         message.model_name,
         message.model_version,
         message.id,
-        [_read_input(each, data) for each, data in zip(message.inputs, contents, strict=True)],
-        [RequestedOutput(each.name, parameters(each.parameters)) for each in message.outputs],
+        [_read_input(item, data) for item, data in zip(message.inputs, contents, strict=True)],
+        [RequestedOutput(item.name, parameters(item.parameters)) for item in message.outputs],
         parameters(message.parameters),
     )
 
@@ -81,14 +83,14 @@ def write_response(response: InferResponse) -> Any:
     return message
 
 
-def parameters(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of parameters; one without a value is left out. Raises `InvalidRequest`."""
-    if len(given) > MOST_PARAMETERS:
+def parameters(messages: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of parameters, without those that have none; raises `InvalidRequest`."""
+    if len(messages) > MAX_PARAMETERS:
         raise InvalidRequest(
-            f"there may be at most {MOST_PARAMETERS} parameters", param="parameters"
+            f"there may be at most {MAX_PARAMETERS} parameters", param="parameters"
         )
-    chosen = {name: value.WhichOneof("parameter_choice") for name, value in given.items()}
-    return {name: getattr(given[name], kind) for name, kind in chosen.items() if kind}
+    chosen = {name: value.WhichOneof("parameter_choice") for name, value in messages.items()}
+    return {name: getattr(messages[name], kind) for name, kind in chosen.items() if kind}
 
 
 def _parameter(value: Any) -> Any:
@@ -96,18 +98,18 @@ def _parameter(value: Any) -> Any:
     return proto.InferParameter(**{kind[type(value)]: value})
 
 
-def _read_input(given: Any, raw: bytes | None) -> Tensor:
-    name, datatype, sizes = given.name, given.datatype, given.shape
+def _read_input(message: Any, raw: bytes | None) -> Tensor:
+    name, datatype, sizes = message.name, message.datatype, message.shape
     check_datatype(name, datatype)
-    check_in_message(name, given.parameters)
-    if len(sizes) > _MOST_DIMENSIONS or any(size < 0 for size in sizes):
+    check_in_message(name, message.parameters)
+    if len(sizes) > _MAX_DIMENSIONS or any(size < 0 for size in sizes):
         raise InvalidRequest(
-            f"the shape of inference input '{name[:100]}' must have {_MOST_DIMENSIONS} sizes at "
+            f"the shape of inference input '{name[:100]}' must have {_MAX_DIMENSIONS} sizes at "
             "most, none of them negative",
             param="inputs",
         )
     shape = tuple(sizes)
-    filled = [field.name for field, _ in given.contents.ListFields()]
+    filled = [field.name for field, _ in message.contents.ListFields()]
     if raw is not None:
         if filled:
             raise InvalidRequest(
@@ -123,14 +125,14 @@ def _read_input(given: Any, raw: bytes | None) -> Tensor:
             f"{field or 'raw_input_contents'}",
             param="inputs",
         )
-    return _read_contents(name, datatype, shape, getattr(given.contents, field))
+    return _read_contents(name, datatype, shape, getattr(message.contents, field))
 
 
 def _read_contents(
     name: str, datatype: str, shape: tuple[int, ...], elements: Sequence[Any]
 ) -> Tensor:
     check_count(name, shape, len(elements))
-    if len(elements) > MAX_JSON_CONTAINERS:  # reading each takes the event loop's time
+    if len(elements) > MAX_JSON_CONTAINERS:  # reading each would block the event loop
         raise InputTooLong(
             f"inference input '{name[:100]}' has {len(elements)} elements in 'contents', which may "
             f"hold {MAX_JSON_CONTAINERS}: send them as raw_input_contents",

@@ -1,11 +1,11 @@
-"""grpc.aio's server, which any path of a call leaves running, and any metadata silent.
+"""grpc.aio's server, robust against invalid paths and metadata of calls.
 
-grpcio's accept loop decodes the path of a call to a method that is not registered, outside of all
-error handling: a path that is not UTF-8 ends the loop, and the server with it. So all methods are
-registered, which gRPC's core matches byte by byte, and the others' calls end before that loop.
+grpcio's accept loop decodes the path of a call to an unregistered method outside of all error
+handling: a path that is not UTF-8 ends the loop, and the server with it. So all methods are
+registered, which gRPC's core matches byte by byte, and other calls end before that loop.
 
-It logs each value of metadata that is not UTF-8, maybe a key, before anybody has asked for it, with
-its traceback: a call with as many as go into its headers would take tens of milliseconds.
+grpcio also logs each metadata value that is not UTF-8, maybe a key, with a traceback. A call with
+as many of them as fit into its headers would take tens of milliseconds.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from sruserve.server.errors import Unsupported
 from sruserve.server.kserve.grpc.call import end
 
 _Core: Any = cygrpc.AioServer
-_SAID_OF_METADATA = "Invalid encoding on %s"
+_METADATA_MESSAGE = "Invalid encoding on %s"
 
 
 class _RegisteredOnly(cygrpc.AioServer):  # type: ignore[misc]
@@ -31,7 +31,7 @@ class _RegisteredOnly(cygrpc.AioServer):  # type: ignore[misc]
         self._refusals: set[asyncio.Task[None]] = set()
 
     async def _request_call(self) -> None:
-        """Where grpcio waits for the next call of a method that is not registered: for ever."""
+        """Refuse calls of unregistered methods instead of returning them to grpcio."""
         while True:
             state = await super()._request_call()
             context = cygrpc._ServicerContext(state, None, None, asyncio.get_running_loop())
@@ -41,19 +41,19 @@ class _RegisteredOnly(cygrpc.AioServer):  # type: ignore[misc]
 
 
 class _Log(logging.Logger):
-    """grpcio's own, which says nothing of metadata; a filter would be asked after most is done."""
+    """grpcio's logger without messages about metadata; a filter would run too late."""
 
-    def exception(self, msg: object, *given: Any, **more: Any) -> None:
-        if msg != _SAID_OF_METADATA:
-            super().exception(msg, *given, **more)
+    def exception(self, msg: object, *args: Any, **kwargs: Any) -> None:
+        if msg != _METADATA_MESSAGE:
+            super().exception(msg, *args, **kwargs)
 
 
 logging.getLogger(cygrpc.__name__).__class__ = _Log
 
 
 def new_server(options: Sequence[tuple[str, int]]) -> grpc.aio.Server:
-    """A server of methods that are added by `add_registered_method_handlers`."""
-    cygrpc.AioServer = _RegisteredOnly  # what its constructor makes
+    """A server whose methods are added by `add_registered_method_handlers`."""
+    cygrpc.AioServer = _RegisteredOnly  # its constructor makes one of these
     try:
         return grpc.aio.server(options=options)
     finally:
@@ -61,5 +61,5 @@ def new_server(options: Sequence[tuple[str, int]]) -> grpc.aio.Server:
 
 
 def is_running(server: grpc.aio.Server) -> bool:
-    """Whether it was started and takes calls; `wait_for_termination` waits for old calls, too."""
+    """Whether a server accepts calls; `wait_for_termination` would wait for old calls, too."""
     return bool(server._server.is_running())

@@ -1,4 +1,4 @@
-"""Limit the fields and numbers of a protobuf message: parsing them holds the interpreter."""
+"""Limit the fields and numbers of a protobuf message, because parsing blocks the interpreter."""
 
 from functools import cache
 from typing import Any
@@ -6,49 +6,49 @@ from typing import Any
 from sruserve.server.errors import InputTooLong
 from sruserve.server.http.json_limits import MAX_JSON_CONTAINERS
 
-MOST_FIELDS = MAX_JSON_CONTAINERS + (
+MAX_FIELDS = MAX_JSON_CONTAINERS + (
     1 << 12
 )  # elements in `contents`, and names and shapes beside them
-_VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5  # how a field is written
+_VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5  # wire types
 _LONGEST_VARINT = 10  # bytes
 
-# The parts of a message by their numbers: messages with parts of their own, or numbers (None).
+# The parts of a message by field number: nested messages, or None for numbers.
 Parts = dict[int, "Parts | None"]
 _WITHOUT: Parts = {}
 
 
 def check_fields(kind: Any, data: bytes) -> None:
-    """Raise `InputTooLong` if `data`, as a message of a kind, has more than `MOST_FIELDS`.
+    """Raise `InputTooLong` if `data`, as a message of a kind, has more than `MAX_FIELDS`.
 
-    Reads so many fields at most. What is no message ends it: the parser says so.
+    It stops at this limit, and ignores malformed messages, which the parser reports.
     """
     try:
         fields = _count(_parts(kind.DESCRIPTOR), data)
     except IndexError:
         return
-    if fields > MOST_FIELDS:
+    if fields > MAX_FIELDS:
         raise InputTooLong(
-            f"the message has more than {MOST_FIELDS} fields and numbers: send tensors as "
+            f"the message has more than {MAX_FIELDS} fields and numbers: send tensors as "
             "raw_input_contents, or less at once"
         )
 
 
 def _count(parts: Parts, data: bytes) -> int:
-    """The fields of a message, and about the fewest numbers; stops beyond `MOST_FIELDS`.
+    """The fields of a message, with a lower bound of its numbers; stops beyond `MAX_FIELDS`.
 
     Raises `IndexError` if the message ends within a field.
     """
     fields, unread = 0, [(parts, 0, len(data))]
-    while unread and fields <= MOST_FIELDS:
+    while unread and fields <= MAX_FIELDS:
         parts, at, end = unread.pop()
-        while at < end and fields <= MOST_FIELDS:
+        while at < end and fields <= MAX_FIELDS:
             fields += 1
-            if (tag := data[at]) < 128:  # nearly always; a call would take as long as all else
+            if (tag := data[at]) < 128:  # nearly always; a function call would be slow here
                 at += 1
             else:
                 tag, at = _varint(data, at)
-            written = tag & 7
-            if written == _DELIMITED:
+            wire_type = tag & 7
+            if wire_type == _DELIMITED:
                 if (size := data[at]) < 128:
                     at += 1
                 else:
@@ -59,17 +59,17 @@ def _count(parts: Parts, data: bytes) -> int:
                 elif inner and size:
                     unread.append((inner, at, min(at + size, end)))
                 at += size
-            elif written == _VARINT:
+            elif wire_type == _VARINT:
                 _, at = _varint(data, at)
-            elif written == _FIXED32:
+            elif wire_type == _FIXED32:
                 at += 4
-            elif written == _FIXED64:
+            elif wire_type == _FIXED64:
                 at += 8
     return fields
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number at a place, seven bits in each byte, and the place behind it."""
+    """The varint at a place, seven bits in each byte, and the place after it."""
     value = 0
     for shift in range(0, 7 * _LONGEST_VARINT, 7):
         byte = data[at]

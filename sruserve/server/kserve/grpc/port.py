@@ -1,4 +1,4 @@
-"""Whether gRPC is served, and a port that all workers listen on."""
+"""Decide whether to serve gRPC, and reserve a port for all workers."""
 
 import socket
 from importlib.util import find_spec
@@ -9,7 +9,7 @@ _NEEDED = ("grpc", "grpc_health", "tritonclient")
 
 
 def wants_grpc(settings: Settings) -> bool:
-    """Whether gRPC is to be served; raises `SettingsError` if it is asked for and cannot be."""
+    """Whether to serve gRPC; raises `SettingsError` if it is requested and impossible."""
     if settings.grpc_port is None:
         return False
     missing = [name for name in _NEEDED if find_spec(name) is None]
@@ -22,19 +22,19 @@ def wants_grpc(settings: Settings) -> bool:
 
 
 def hold_port(host: str, port: int) -> socket.socket:
-    """A socket that keeps the port for the servers of this process's workers; raises `OSError`.
+    """A socket that reserves the port for the servers of all workers; raises `OSError`.
 
-    They all listen there, and the kernel shares their clients out among them.
+    All of them listen on it, and the kernel distributes clients among them.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:  # alone, which two servers of ours could not both be
+    with socket.socket(family) as probe:  # exclusive: fails if another server of ours runs
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind((host, port))
-    held = socket.socket(family)
+    holder = socket.socket(family)
     try:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        held.bind((host, port))
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        holder.bind((host, port))
     except OSError:
-        held.close()
+        holder.close()
         raise
-    return held
+    return holder

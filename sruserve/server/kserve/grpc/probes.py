@@ -1,4 +1,4 @@
-"""Probes over gRPC: short calls of anybody, without a key, that take nothing from other calls."""
+"""Probes over gRPC: short calls without a key, with places of their own."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -8,36 +8,36 @@ from typing import Any
 from sruserve.server.budget import Budget
 from sruserve.server.errors import InputTooLong, ServeError, TooManyAtOnce
 from sruserve.server.kserve.grpc.call import end
-from sruserve.server.kserve.grpc.calls import Behaviour, until_ended
+from sruserve.server.kserve.grpc.calls import Behaviour, hold_until_ended
 from sruserve.server.kserve.grpc.reading import YieldingReads
 from sruserve.server.unheard import forget_frames
 
-_PROBES, _PROBES_OF_ONE = 4096, 16  # open in all, and over one connection
-_WATCHES, _WATCHES_OF_ONE = 1024, 8
+_PROBES, _PROBES_PER_CONNECTION = 4096, 16  # open in total, and over one connection
+_WATCHES, _WATCHES_PER_CONNECTION = 1024, 8
 _READS, _READ_SECONDS = 8, 0.25  # a probe's message travels with its headers
-_MOST_BYTES = 1 << 10  # of a message, which is parsed on the event loop
-_LOOK_SECONDS = 0.2  # between two looks at what is watched
+_MAX_BYTES = 1 << 10  # of a message, which is parsed on the event loop
+_POLL_SECONDS = 0.2  # between two looks at the watched value
 
 
 class Probes:
-    """The open probes, of which a connection leaves room for those of others.
+    """Limits the open probes of each connection, so that it leaves room for others.
 
-    look: what watchers are told of when it changes.
+    look: returns the value whose changes watchers get.
     """
 
     def __init__(self, look: Callable[[], bool]) -> None:
-        self._open = Budget(_PROBES, _too_many, _PROBES_OF_ONE)
-        self._watches = Budget(_WATCHES, _too_many, _WATCHES_OF_ONE)
+        self._open = Budget(_PROBES, _too_many, _PROBES_PER_CONNECTION)
+        self._watches = Budget(_WATCHES, _too_many, _WATCHES_PER_CONNECTION)
         self._reads = YieldingReads(_READS, _READ_SECONDS, _too_many_silent)
         self._watched = Watched(look)
 
     def unary(self, answer: Callable[[bytes], Any], read: bool = True) -> Behaviour:
-        """The behaviour of a probe: `answer` gets its message, or b"" where it is not read."""
+        """The behaviour of a probe: `answer` gets its message, or b"" if it is not read."""
 
         async def behave(requests: Any, context: Any) -> Any:
             del requests
             try:
-                until_ended(self._open.hold(1, context.peer()))
+                hold_until_ended(self._open.hold(1, context.peer()))
                 return answer(await self._read(context) if read else b"")
             except ServeError as error:
                 problem = error
@@ -48,14 +48,14 @@ class Probes:
         return behave
 
     def watch(self, understand: Callable[[bytes], Callable[[], Any]]) -> Behaviour:
-        """The behaviour of a watch: `understand` gets its message, and what it returns makes what
-        is told at first and after each change."""
+        """The behaviour of a watch: `understand` gets its message, and returns a function that
+        makes the first reply and one after each change."""
 
         async def behave(requests: Any, context: Any) -> None:
             del requests
             try:
-                until_ended(self._watches.hold(1, context.peer()))
-                await self._tell(context, understand(await self._read(context)))
+                hold_until_ended(self._watches.hold(1, context.peer()))
+                await self._send_changes(context, understand(await self._read(context)))
             except ServeError as error:
                 problem = error
             forget_frames(problem)
@@ -64,52 +64,52 @@ class Probes:
         return behave
 
     async def _read(self, context: Any) -> bytes:
-        address, _, _ = context.peer().rpartition(":")  # a client has any number of ports
+        address, _, _ = context.peer().rpartition(":")  # a client may use any number of ports
         message = await self._reads.read(context, address)
-        if len(message) > _MOST_BYTES:
-            raise InputTooLong(f"a probe's message may have at most {_MOST_BYTES} bytes")
+        if len(message) > _MAX_BYTES:
+            raise InputTooLong(f"a probe's message may have at most {_MAX_BYTES} bytes")
         return message
 
-    async def _tell(self, context: Any, answer: Callable[[], Any]) -> None:
-        told = None
+    async def _send_changes(self, context: Any, answer: Callable[[], Any]) -> None:
+        sent = None
         while True:
             with self._watched.watching() as change:
-                if (now := answer()) != told:
+                if (now := answer()) != sent:
                     await context.write(now)
-                    told = now
+                    sent = now
                 await change.wait()
 
 
 class Watched:
-    """Something that many watch and one task looks at, as long as anybody watches."""
+    """A value with many watchers, which one task polls while there are any."""
 
-    def __init__(self, look: Callable[[], bool], seconds: float = _LOOK_SECONDS) -> None:
+    def __init__(self, look: Callable[[], bool], seconds: float = _POLL_SECONDS) -> None:
         self._change = asyncio.Event()
         self._look, self._seconds = look, seconds
         self._watchers = 0
-        self._looking: asyncio.Task[None] | None = None
+        self._polling: asyncio.Task[None] | None = None
 
     @contextmanager
     def watching(self) -> Iterator[asyncio.Event]:
-        """Look at it while the block runs; the event is its next change, or a look that fails."""
+        """Watch the value while the block runs; the event is its next change, or a failed look."""
         self._watchers += 1
         try:
-            if self._looking is None:
-                self._looking = asyncio.create_task(self._keep_looking(self._look()))
+            if self._polling is None:
+                self._polling = asyncio.create_task(self._poll(self._look()))
             yield self._change
         finally:
             self._watchers -= 1
 
-    async def _keep_looking(self, seen: bool) -> None:
+    async def _poll(self, last: bool) -> None:
         try:
             while self._watchers:
-                if (now := self._look()) != seen:
-                    seen = now
+                if (current := self._look()) != last:
+                    last = current
                     self._wake()
                 await asyncio.sleep(self._seconds)
         finally:
-            self._looking = None
-            self._wake()  # whoever still watches, because a look failed, looks again
+            self._polling = None
+            self._wake()  # after a failed look, the watchers look again
 
     def _wake(self) -> None:
         self._change.set()
@@ -118,8 +118,8 @@ class Watched:
 
 def _too_many() -> TooManyAtOnce:
     return TooManyAtOnce(
-        f"too many probes are open: a connection may have {_PROBES_OF_ONE}, and {_WATCHES_OF_ONE} "
-        "watches; end some of them"
+        f"too many probes are open: a connection may have {_PROBES_PER_CONNECTION}, and "
+        f"{_WATCHES_PER_CONNECTION} watches; end some of them"
     )
 
 

@@ -1,13 +1,13 @@
-"""Limit the messages that are on their way over gRPC, which shows none before it is complete.
+"""Limit the messages that arrive over gRPC, which are invisible until they are complete.
 
-From the moment that a message is read, gRPC's core takes in up to `SRUSERVE_MAX_BODY_BYTES` of it
-and does not tell how much is there, so each read counts as the longest message. Nearly all messages
-arrive with their calls: these reads are short, and a few at a time serve any number of calls. Those
-that take longer have places and a deadline of their own, or make way for others.
+Once a read begins, gRPC's core receives up to `SRUSERVE_MAX_BODY_BYTES` without reporting the size,
+so each read counts as the longest message. Nearly all messages arrive with their calls: their reads
+are short, and a few at a time serve any number of calls. Slower reads have places and a deadline of
+their own, or make way for others.
 """
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -15,63 +15,29 @@ import grpc
 
 from sruserve.server.budget import Budget, Hold
 from sruserve.server.errors import MalformedBody, ServeError
+from sruserve.server.fair_semaphore import FairSemaphore
 from sruserve.server.http.intake import late
 from sruserve.server.kserve.grpc.call import end
 
 _MOMENT_SECONDS = 0.01
 
 
-class Turns:
-    """A number of places that owners get in turn, so that none waits behind all of another's."""
-
-    def __init__(self, places: int) -> None:
-        self._free = places
-        self._waiting: dict[Hashable, deque[asyncio.Future[None]]] = {}  # the next owner first
-
-    async def take(self, owner: Hashable) -> None:
-        """Wait for a place."""
-        if self._free:
-            self._free -= 1
-            return
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(owner, deque()).append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if not turn.cancelled():  # it had come just then
-                self.give_back()
-            raise
-
-    def give_back(self) -> None:
-        """Leave a place to the next owner."""
-        while self._waiting:
-            owner = next(iter(self._waiting))
-            queue = self._waiting.pop(owner)
-            turn = queue.popleft()
-            if queue:
-                self._waiting[owner] = queue
-            if not turn.cancelled():
-                turn.set_result(None)
-                return
-        self._free += 1
-
-
 class Reads:
     """The reads of one kind of calls, each with one message.
 
-    places: how many reads that have just begun there may be at a time.
-    quick_seconds: how long a read has such a place.
+    places: the number of concurrent new reads.
+    quick_seconds: the time that a read may have one of these places.
     slow: places for reads that take longer.
-    seconds: how long it may then have such a place.
+    seconds: the time that a read may have a slow place.
     """
 
     def __init__(self, places: int, quick_seconds: float, slow: Budget, seconds: float) -> None:
-        self.turns = Turns(places)
+        self.quick = FairSemaphore(places)
         self.quick_seconds, self.slow, self.seconds = quick_seconds, slow, seconds
 
     async def read(self, context: Any, owner: Hashable) -> bytes:
-        """The call's message; raises `ServeError`, by which the call may have ended already."""
-        await self.turns.take(owner)
+        """The call's message; raises `ServeError`, with which the call may have ended already."""
+        await self.quick.acquire(owner)
         read = _SlowingRead(self, context, owner)
         try:
             message = await read.message()
@@ -81,35 +47,35 @@ class Reads:
 
 
 class YieldingReads:
-    """Reads of which half may be silent: one that begins then ends the oldest of the owner with
-    most of them. So none waits for a silent one, only for calls that are being ended.
+    """Reads of which half may be silent. A new read beyond that ends the oldest silent read of the
+    owner with most of them. So a read waits only for calls that are being ended.
 
-    A message that came with its call is seen before two more calls are: it is never too late.
+    A message that arrives with its call is seen before two more calls are, so it is never too late.
 
-    places: how many reads there may be at a time, also of calls that are being ended.
-    seconds: how long a read may take.
-    refuse: makes the error of one that is ended before.
+    places: the number of concurrent reads, including those of calls that are being ended.
+    seconds: the time limit of a read.
+    refuse: makes the error of a read that is ended early.
     """
 
     def __init__(self, places: int, seconds: float, refuse: Callable[[], ServeError]) -> None:
-        self._turns = Turns(places)
-        self._most_silent = places // 2
+        self._places = FairSemaphore(places)
+        self._max_silent = places // 2
         self._seconds, self._refuse = seconds, refuse
         self._silent: dict[TimedRead, Hashable] = {}  # the oldest first, with its owner
 
     async def read(self, context: Any, owner: Hashable) -> bytes:
-        """The call's message; raises `ServeError`, by which the call may have ended already."""
-        await self._turns.take(owner)
+        """The call's message; raises `ServeError`, with which the call may have ended already."""
+        await self._places.acquire(owner)
         read = TimedRead(context, self._seconds)
         self._silent[read] = owner
-        if len(self._silent) > self._most_silent:
+        if len(self._silent) > self._max_silent:
             self._end_one()
         try:
             message = await read.message()
         finally:
             read.close()
             self._silent.pop(read, None)
-            self._turns.give_back()
+            self._places.release(owner)
         return _required(message)
 
     def _end_one(self) -> None:
@@ -126,7 +92,7 @@ def _required(message: bytes | None) -> bytes:
 
 
 class TimedRead:
-    """A read whose call ends if no message comes in time. To be closed."""
+    """A read whose call ends if no message arrives in time. Close it after use."""
 
     def __init__(self, context: Any, seconds: float) -> None:
         self._context = context
@@ -135,30 +101,30 @@ class TimedRead:
         self._wait(seconds)
 
     async def message(self) -> bytes | None:
-        """The next message, None behind the last one; raises `RequestTimeout`."""
+        """The next message, or None after the last one; raises `RequestTimeout`."""
         try:
             message = await self._context.read()
         except grpc.aio.AbortError as aborted:
             aborted.__traceback__ = None  # the call keeps it, and its frames would keep the call
             assert self._problem is not None
             raise self._problem from None
-        if self._problem is not None:  # it came just then
+        if self._problem is not None:  # it arrived just then
             raise self._problem
         return None if message is grpc.aio.EOF else message
 
     def close(self) -> None:
-        """Expire no more."""
+        """Stop the timer."""
         self._timer.cancel()
 
     def end(self, problem: ServeError) -> None:
-        """End the call before its message has come."""
+        """End the call before its message arrives."""
         if self._problem is None:
             self._problem = problem
             self._ending = self._loop.create_task(end(self._context, problem))
 
     def _wait(self, seconds: float) -> None:
         self._seconds = seconds
-        # after a stall of the loop, messages that came meanwhile are seen before the time is up
+        # after a stall of the loop, messages that arrived meanwhile are read before the time is up
         self._timer = self._loop.call_later(seconds, self._wait_a_moment)
 
     def _wait_a_moment(self) -> None:
@@ -169,7 +135,7 @@ class TimedRead:
 
 
 class _SlowingRead(TimedRead):
-    """One that has a quick place, then a slow one."""
+    """A read that has a quick place at first, and then a slow one."""
 
     def __init__(self, reads: Reads, context: Any, owner: Hashable) -> None:
         super().__init__(context, reads.quick_seconds)
@@ -180,7 +146,7 @@ class _SlowingRead(TimedRead):
     def close(self) -> None:
         super().close()
         if self._quick:
-            self._reads.turns.give_back()
+            self._reads.quick.release(self._owner)
         if self._slow is not None:
             self._slow.release()
 
@@ -195,5 +161,5 @@ class _SlowingRead(TimedRead):
             self.end(problem)
             return
         self._quick = False
-        reads.turns.give_back()
+        reads.quick.release(self._owner)
         self._wait(reads.seconds)

@@ -21,13 +21,13 @@ from sruserve.server.settings import Settings, SettingsError, variable_name
 log = logging.getLogger("sruserve.server")
 
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
-_CALLS_OF_CONNECTION = 128  # a client keeps more of them back: they are begun in their order
-_HELLO_SECONDS = 10  # for what an HTTP/2 connection begins with
-_AGE_SECONDS = 3600  # of a connection that takes no more calls, and then of the calls that it has
+_CALLS_OF_CONNECTION = 128  # a client delays further calls, and begins them in order
+_HELLO_SECONDS = 10  # for the handshake of an HTTP/2 connection
+_AGE_SECONDS = 3600  # before a connection accepts no more calls, and then before its calls end
 
 
 def _options(settings: Settings, connections: int) -> list[tuple[str, int]]:
-    """What gRPC's core is to bound by itself."""
+    """The limits that gRPC's core enforces."""
     idle_ms = 1000 * settings.keep_alive_seconds
     return [
         ("grpc.so_reuseport", 1),  # every worker listens on the same port
@@ -39,7 +39,7 @@ def _options(settings: Settings, connections: int) -> list[tuple[str, int]]:
         ("grpc.max_allowed_incoming_connections", connections),
         ("grpc.server_handshake_timeout_ms", 1000 * _HELLO_SECONDS),
         ("grpc.max_connection_idle_ms", idle_ms),
-        ("grpc.keepalive_time_ms", idle_ms),  # finds clients that are gone without a word
+        ("grpc.keepalive_time_ms", idle_ms),  # detects clients that left without closing
         ("grpc.max_connection_age_ms", 1000 * _AGE_SECONDS),
         ("grpc.max_connection_age_grace_ms", 1000 * _AGE_SECONDS),
     ]
@@ -48,8 +48,8 @@ def _options(settings: Settings, connections: int) -> list[tuple[str, int]]:
 class GrpcServer:
     """KServe v2 and gRPC's health protocol on a port of their own.
 
-    connections: that may be open at a time.
-    port: the one that it listens on, once started.
+    connections: the limit of open connections.
+    port: its port, once started.
     """
 
     what, busy, turns = "the gRPC server", False, 0  # see `Watched`
@@ -68,11 +68,11 @@ class GrpcServer:
 
     @property
     def alive(self) -> bool:
-        """Whether it takes calls, or ends because it was told to."""
+        """Whether it accepts calls, or is being stopped."""
         return self._stopping or is_running(self._server)
 
     async def start(self) -> None:
-        """Listen; raises `SettingsError` if that is not possible."""
+        """Listen; raises `SettingsError` if the port cannot be used."""
         host, port = self._settings.host, self._settings.grpc_port
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
@@ -86,21 +86,21 @@ class GrpcServer:
         log.info("gRPC is on %s port %d", host, self.port)
 
     async def stop(self) -> None:
-        """Take no more calls, and end those that are left."""
+        """Accept no more calls, and end the open ones."""
         self._stopping = True
         await self._server.stop(GRPC_SECONDS)
 
 
-# grpcio-health-checking's asynchronous servicer bounds neither how many clients watch nor how long
-# a probe's message may take, and after one watcher leaves it tells the others of no change.
+# grpcio-health-checking's asynchronous servicer limits neither the number of watchers nor the time
+# of a probe's message, and after one watcher leaves, the others get no changes.
 class _Health:
-    """gRPC's health protocol: serving while the server takes work, the service as much as all."""
+    """gRPC's health protocol: the server and its service are serving while they accept work."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
 
     def handlers(self, probes: Probes) -> dict[str, grpc.RpcMethodHandler]:
-        """What a gRPC server is given, by method."""
+        """The handlers by method."""
         write = health_pb2.HealthCheckResponse.SerializeToString
         check, watch = probes.unary(self._check), probes.watch(self._watch)
         return {
@@ -126,5 +126,5 @@ class _Health:
 
 
 def _is_known(data: bytes) -> bool:
-    """Whether a health check asks for a service that is here."""
+    """Whether a health check names a service of this server."""
     return parse(health_pb2.HealthCheckRequest, data).service in ("", SERVICE)

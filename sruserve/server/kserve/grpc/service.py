@@ -1,4 +1,4 @@
-"""KServe v2 over gRPC: every method of Triton's service, on the core that HTTP has, too."""
+"""KServe v2 over gRPC: every method of Triton's service, with the same core as HTTP."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -29,7 +29,7 @@ Answer = Callable[[Any], Awaitable[Mapping[str, Any]]]
 
 
 class GrpcService:
-    """Answers in tritonclient's messages. Requests come as bytes, so that bad ones are told."""
+    """Answers in tritonclient's messages. It parses requests itself to report malformed ones."""
 
     def __init__(self, settings: Settings, lifecycle: Lifecycle, inference: Inference) -> None:
         self._lifecycle, self._inference = lifecycle, inference
@@ -39,7 +39,7 @@ class GrpcService:
         self._calls = ConcurrentCallLimit(settings, lifecycle)
 
     def handlers(self, probes: Probes) -> dict[str, grpc.RpcMethodHandler]:
-        """What a gRPC server is given, by method."""
+        """The handlers by method."""
         answers: dict[str, Answer] = {
             "ServerMetadata": self._server_metadata,
             "ModelMetadata": self._model_metadata,
@@ -69,13 +69,13 @@ class GrpcService:
         return handlers
 
     async def _stream_infer(
-        self, data: bytes, key: str | None, keep: Callable[[Any], object]
+        self, data: bytes, key: str | None, count_reply: Callable[[Any], object]
     ) -> Any:
-        """An answer of a stream; an error is told in its place, and the stream goes on."""
+        """The reply to one request of a stream. An error is a reply, so the stream continues."""
 
         async def work(rpc: GrpcCall, tenant: Tenant) -> Any:
             reply = await self._model_infer(data, rpc, tenant)
-            keep(reply)
+            count_reply(reply)
             return reply
 
         rpc = await self._infer.ask(key, work)
@@ -105,10 +105,12 @@ class GrpcService:
     async def _ask(
         self, answer: Answer, kind: Any, reply: Any, data: bytes, rpc: GrpcCall, tenant: Tenant
     ) -> Any:
-        """Answer with what the JSON protocol would."""
-        del rpc, tenant  # all of them see the same models
+        """Answer with the reply of the JSON protocol."""
+        del rpc, tenant  # all tenants have the same models
         if len(data) > LONG_BYTES:
-            raise InputTooLong(f"the message has {len(data)} bytes, over the limit of {LONG_BYTES}")
+            raise InputTooLong(
+                f"the message has {len(data)} bytes, over the limit of {LONG_BYTES}: send less"
+            )
         return ParseDict(await answer(parse(kind, data)), reply(), ignore_unknown_fields=True)
 
     def _server_live(self, _: bytes) -> Any:
@@ -147,8 +149,8 @@ class GrpcService:
 
 
 async def _unsupported(request: Any) -> Mapping[str, Any]:
-    what = request.DESCRIPTOR.name
-    if "SharedMemory" in what:
+    name = request.DESCRIPTOR.name
+    if "SharedMemory" in name:
         raise Unsupported("shared memory is not supported: send tensors in the request")
     raise Unsupported("requests cannot change log and trace settings; ask the operator")
 

@@ -1,4 +1,4 @@
-"""Triton's binary tensors: little-endian numbers, and bytes behind their 32-bit lengths."""
+"""Triton's binary tensors: little-endian numbers, and bytes after their 32-bit lengths."""
 
 from struct import Struct
 
@@ -12,14 +12,14 @@ _LENGTH = Struct("<I")
 
 
 def read_binary(name: str, datatype: str, shape: tuple[int, ...], data: memoryview) -> Tensor:
-    """The tensor of an input's bytes, all of which it has to be; raises `InvalidRequest`."""
+    """The tensor in an input's bytes; raises `InvalidRequest` if they do not fit exactly."""
     if datatype == BYTES:
         elements = _split(name, data)
         check_count(name, shape, len(elements))
         return Tensor(name, datatype, shape, elements)
     dtype = NUMBERS[datatype]
-    count, left = divmod(len(data), dtype.itemsize)
-    if left:
+    count, remainder = divmod(len(data), dtype.itemsize)
+    if remainder:
         raise InvalidRequest(
             f"inference input '{name[:100]}' has {len(data)} bytes, which is not a whole number "
             f"of {datatype} elements",

@@ -1,4 +1,4 @@
-"""Bodies of inferences over HTTP: a JSON header, and behind it the tensors that are binary."""
+"""Bodies of inferences over HTTP: a JSON header, followed by binary tensors."""
 
 from collections.abc import Container, Iterable, Sequence
 from typing import Annotated, Any
@@ -21,15 +21,15 @@ from sruserve.server.kserve.messages import (
 
 _Dimension = Annotated[int, Field(ge=0, le=2**63 - 1)]
 _STRICT = ConfigDict(strict=True, extra="forbid")
-# as many as any model has, and no more: what is beyond would only take time
-MOST_PARAMETERS, MOST_TENSORS = 100, 32
-# parameters that say only how an output travels
+# more than any model has; reading further ones would only take time
+MAX_PARAMETERS, MAX_TENSORS = 100, 32
+# parameters that only say how to encode an output
 _OF_TRANSPORT = ("binary_data", "binary_data_output")
-_Parameters = Annotated[dict[str, Any], Field(default_factory=dict, max_length=MOST_PARAMETERS)]
+_Parameters = Annotated[dict[str, Any], Field(default_factory=dict, max_length=MAX_PARAMETERS)]
 
 
 class InputHeader(BaseModel):
-    """An input, whose elements are its `data` or stand behind the header."""
+    """An input, whose elements are its `data` or follow the header."""
 
     model_config = _STRICT
 
@@ -41,7 +41,7 @@ class InputHeader(BaseModel):
 
 
 class OutputHeader(BaseModel):
-    """An output that is asked for."""
+    """A requested output."""
 
     model_config = _STRICT
 
@@ -56,10 +56,10 @@ class InferHeader(BaseModel):
 
     id: Annotated[str, Field(max_length=1024)] = ""
     parameters: _Parameters
-    inputs: Annotated[list[InputHeader], Field(max_length=MOST_TENSORS, fail_fast=True)]
+    inputs: Annotated[list[InputHeader], Field(max_length=MAX_TENSORS, fail_fast=True)]
     outputs: Annotated[
         list[OutputHeader],
-        Field(default_factory=list, max_length=MOST_TENSORS, fail_fast=True),
+        Field(default_factory=list, max_length=MAX_TENSORS, fail_fast=True),
     ]
 
 
@@ -67,31 +67,32 @@ def read_request(model: str, version: str, body: bytes, header_length: int) -> I
     """The inference in a body whose first bytes are JSON; raises `InvalidRequest`."""
     header = InferHeader.model_validate_json(body[:header_length])
     inputs, at = [], header_length
-    for each in header.inputs:
-        size = each.parameters.get("binary_data_size", 0)
+    for input_header in header.inputs:
+        size = input_header.parameters.get("binary_data_size", 0)
         if type(size) is not int or not 0 <= size <= len(body) - at:
             raise InvalidRequest(
-                f"'binary_data_size' of inference input '{each.name[:100]}' exceeds the body",
+                f"'binary_data_size' of inference input '{input_header.name[:100]}' exceeds the "
+                "body",
                 param="inputs",
             )
-        inputs.append(_read_input(each, memoryview(body)[at : at + size]))
+        inputs.append(_read_input(input_header, memoryview(body)[at : at + size]))
         at += size
     if at != len(body):
         raise InvalidRequest(
             f"unexpected additional input data for model '{model}': {len(body) - at} bytes after "
             "the last input"
         )
-    outputs = [RequestedOutput(each.name, each.parameters) for each in header.outputs]
+    outputs = [RequestedOutput(output.name, output.parameters) for output in header.outputs]
     return InferRequest(model, version, header.id, inputs, outputs, header.parameters)
 
 
 def write_response(response: InferResponse, binary: Iterable[str]) -> tuple[bytes, bytes | None]:
-    """A response's JSON, and what stands behind it; None where no output is to be binary.
+    """A response's JSON, and the bytes that follow it; None: no output is binary.
 
-    binary: names of the outputs that are.
+    binary: names of the binary outputs.
     """
-    wanted = set(binary)
-    headers, parts = _describe(response.outputs, wanted)
+    binary_names = set(binary)
+    headers, parts = _describe(response.outputs, binary_names)
     head: dict[str, Any] = {
         "model_name": response.model,
         "model_version": response.version,
@@ -101,33 +102,33 @@ def write_response(response: InferResponse, binary: Iterable[str]) -> tuple[byte
         head["id"] = response.id
     if response.parameters:
         head["parameters"] = response.parameters
-    some = any(output.name in wanted for output in response.outputs)
+    some = any(output.name in binary_names for output in response.outputs)
     return long_json(head), b"".join(parts) if some else None
 
 
 def pack_request(request: InferRequest) -> bytes:
-    """What makes an inference the same as another one, whatever carries it: all but its id."""
-    headers, parts = _describe(request.inputs, {each.name for each in request.inputs})
-    wanted = [(each.name, _in_order(each.parameters)) for each in request.outputs]
-    return b"".join([json_bytes([headers, wanted, _in_order(request.parameters)]), *parts])
+    """The content of an inference without its id, the same for all transports."""
+    headers, parts = _describe(request.inputs, {tensor.name for tensor in request.inputs})
+    outputs = [(output.name, _in_order(output.parameters)) for output in request.outputs]
+    return b"".join([json_bytes([headers, outputs, _in_order(request.parameters)]), *parts])
 
 
 def pack_response(response: InferResponse) -> bytes:
-    """A response as a value to be stored, for `unpack_response`."""
-    head, data = write_response(response, (each.name for each in response.outputs))
+    """A response as bytes for a store, for `unpack_response`."""
+    head, data = write_response(response, (output.name for output in response.outputs))
     return len(head).to_bytes(4, "little") + head + (data or b"")
 
 
 def unpack_response(packed: bytes) -> InferResponse:
-    """The response that `pack_response` was given."""
+    """The response that `pack_response` packed."""
     at = 4 + int.from_bytes(packed[:4], "little")
     head = from_json(packed[4:at])
     outputs = []
-    for each in head["outputs"]:
-        end = at + each["parameters"]["binary_data_size"]
-        shape = tuple(each["shape"])
+    for output in head["outputs"]:
+        end = at + output["parameters"]["binary_data_size"]
+        shape = tuple(output["shape"])
         outputs.append(
-            read_binary(each["name"], each["datatype"], shape, memoryview(packed)[at:end])
+            read_binary(output["name"], output["datatype"], shape, memoryview(packed)[at:end])
         )
         at = end
     return InferResponse(
@@ -137,7 +138,7 @@ def unpack_response(packed: bytes) -> InferResponse:
 
 
 def check_in_message(name: str, parameters: Container[str]) -> None:
-    """Raise if an input's elements are elsewhere, as its parameters say."""
+    """Raise if an input's parameters refer to shared memory."""
     if "shared_memory_region" in parameters:
         raise InvalidRequest(
             f"inference input '{name[:100]}' is in shared memory, which this server does not read; "
@@ -161,8 +162,8 @@ def _read_input(header: InputHeader, data: memoryview) -> Tensor:
 
 
 def _in_order(parameters: Parameters) -> list[tuple[str, Any]]:
-    """Parameters in an order of their own: that of a protobuf map depends on the process."""
-    return sorted(each for each in parameters.items() if each[0] not in _OF_TRANSPORT)
+    """Sorted parameters, because the order of a protobuf map depends on the process."""
+    return sorted(item for item in parameters.items() if item[0] not in _OF_TRANSPORT)
 
 
 def _describe(

@@ -1,27 +1,27 @@
-"""gzip and deflate: bodies of requests unpacked within a bound, those of replies packed."""
+"""gzip and deflate: unpack request bodies within a limit, and pack replies."""
 
 import zlib
 
 from sruserve.server.errors import BodyTooLarge, InvalidRequest
 from sruserve.server.tasks.limits import FREE_BYTES
 
-# What zlib calls the two: deflate is zlib's own format, as HTTP defines it.
+# zlib's parameters of both; HTTP's deflate is zlib's own format.
 _WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
-_MOST_ACCEPTED = 256  # characters of an `Accept-Encoding`
-_LEVEL = 1  # numbers hardly get smaller at a higher one
+_MAX_ACCEPTED = 256  # characters of an `Accept-Encoding`
+_LEVEL = 1  # higher levels hardly pack numbers better
 
 
 class Unpacking:
-    """A body as it was before its `Content-Encoding`, piece by piece, so that each can be counted.
+    """Unpacks a body with a `Content-Encoding` piece by piece, so that each piece can be counted.
 
-    size: bytes that are unpacked. body: all of them, None until nothing is left to unpack.
+    size: unpacked bytes. body: the whole body, or None until it is complete.
     """
 
     def __init__(self, packed: bytes, encoding: str, limit: int) -> None:
         self.size, self._limit = 0, limit
         self.body: bytes | None = None
         self._name = encoding.strip().lower()
-        self._rest = packed
+        self._packed = packed
         self._pieces: list[bytes] = []
         if self._name == "identity":
             self.size, self.body = len(packed), packed
@@ -29,27 +29,27 @@ class Unpacking:
             self._unpacker = zlib.decompressobj(_WINDOWS[self._name])
         else:
             raise InvalidRequest(
-                f"the body's Content-Encoding is '{self._name[:50]}'; known are gzip and deflate"
+                f"the body's Content-Encoding is '{self._name[:50]}'; use gzip or deflate"
             )
 
     @property
-    def held(self) -> int:
-        """How many bytes there are, with those that are still packed."""
-        return len(self._rest) + self.size
+    def memory_bytes(self) -> int:
+        """Bytes in memory, packed and unpacked."""
+        return len(self._packed) + self.size
 
     @property
     def next_bytes(self) -> int:
-        """How many bytes the next piece has at most: as many as there are, so that they are few."""
+        """The largest size of the next piece: pieces double the body, so there are few of them."""
         return min(max(FREE_BYTES, self.size), self._limit + 1 - self.size)
 
     def unpack(self) -> None:
-        """Unpack the next piece; raises if it goes beyond the limit or is broken."""
-        most = self.next_bytes
+        """Unpack the next piece; raises if the body is over the limit or broken."""
+        limit = self.next_bytes
         try:
-            piece = self._unpacker.decompress(self._rest, most)
+            piece = self._unpacker.decompress(self._packed, limit)
         except zlib.error as error:
             raise InvalidRequest(f"the body is not {self._name}: {error}") from None
-        self._rest = self._unpacker.unconsumed_tail
+        self._packed = self._unpacker.unconsumed_tail
         self._pieces.append(piece)
         self.size += len(piece)
         if self.size > self._limit:
@@ -59,16 +59,16 @@ class Unpacking:
             )
         if self._unpacker.eof and not self._unpacker.unused_data:
             self.body = b"".join(self._pieces)
-        elif self._unpacker.eof or len(piece) < most:
+        elif self._unpacker.eof or len(piece) < limit:
             raise InvalidRequest(f"the body is not exactly one complete {self._name} stream")
 
 
 def choose(accepted: str | None) -> str | None:
-    """The encoding that a client takes, of its `Accept-Encoding`; None: none of ours.
+    """The first supported encoding in an `Accept-Encoding` header, or None.
 
-    A header that is too long for the event loop counts as none.
+    A header that is too long for the event loop is ignored.
     """
-    if accepted is None or len(accepted) > _MOST_ACCEPTED:
+    if accepted is None or len(accepted) > _MAX_ACCEPTED:
         return None
     for part in accepted.lower().split(","):
         name, _, quality = part.partition(";")
@@ -79,6 +79,6 @@ def choose(accepted: str | None) -> str | None:
 
 
 def pack(body: bytes, encoding: str) -> bytes:
-    """A body in an encoding that `choose` gave."""
+    """Pack a body in an encoding that `choose` returned."""
     packer = zlib.compressobj(_LEVEL, wbits=_WINDOWS[encoding])
     return packer.compress(body) + packer.flush()

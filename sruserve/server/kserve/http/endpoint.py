@@ -1,4 +1,4 @@
-"""What the endpoints of KServe over HTTP share: the shape of their errors."""
+"""The base of KServe's endpoints over HTTP: the shape of their errors."""
 
 from sruserve.server.errors import ServeError
 from sruserve.server.http.call import HttpCall
@@ -11,5 +11,5 @@ class KServeEndpoint(HttpEndpoint):
     """An endpoint whose errors are `{"error": text}`: its clients print that text."""
 
     async def refuse(self, call: HttpCall, problem: ServeError) -> None:
-        told = explain(problem)
-        await call.refuse_as(problem, told.status, json_bytes({"error": told.message}))
+        reply = explain(problem)
+        await call.refuse_as(problem, reply.status, json_bytes({"error": reply.message}))

@@ -39,16 +39,16 @@ class InferEndpoint(KServeEndpoint):
         model, version = (*call.path_values, "")[:2]
         self._inference.find(model, version)
         call.model = model
-        request, cost = await self._read(call, tenant, model, version)
+        request, cost = await self._read_request(call, tenant, model, version)
         response = await self._inference.infer(call, tenant, request, cost)
         with self._inference.reserve_reply(request, response):
             await self._send(call, request, response)
 
     async def _send(self, call: HttpCall, request: InferRequest, response: InferResponse) -> None:
         size = NUMBER_BYTES * reply_numbers(response.outputs, request.outputs)
-        given = response, _binary(request, response)
+        arguments = response, _binary(request, response)
         head, data = await offload(
-            size > LONG_BYTES, write_response, *given, cost=size, caller=call
+            size > LONG_BYTES, write_response, *arguments, cost=size, caller=call
         )
         headers = [JSON_TYPE]
         body = head
@@ -65,28 +65,28 @@ class InferEndpoint(KServeEndpoint):
             headers.append((b"content-encoding", encoding.encode()))
         await call.reply_as(200, body, headers)
 
-    async def _read(
+    async def _read_request(
         self, call: HttpCall, tenant: Tenant, model: str, version: str
     ) -> tuple[InferRequest, int]:
-        """What is asked, and the bytes of the body that it was in."""
+        """The request, and the size of its body in bytes."""
         body = await self._body(call)
         self._inference.admit(tenant, model, version, len(body))
         long = len(body) > LONG_BYTES
-        given = model, version, body, call.header(HEADER_LENGTH)
-        request = await offload(long, self._parse, *given, cost=len(body), caller=call)
+        arguments = model, version, body, call.header(HEADER_LENGTH)
+        request = await offload(long, self._parse, *arguments, cost=len(body), caller=call)
         return request, len(body)
 
     async def _body(self, call: HttpCall) -> bytes:
-        """The body without its encoding; all but a first piece counts before it is unpacked."""
+        """The unpacked body; each piece after the first counts before it is unpacked."""
         body, encoding = await call.body(self._limits), call.header(b"content-encoding")
         if not encoding:
             return body
         unpacking = Unpacking(body, encoding, self._limits.body_bytes)
-        del body  # it gets shorter as it is unpacked
+        del body  # so that it shrinks as it is unpacked
         while unpacking.body is None:
             piece = unpacking.next_bytes
             if unpacking.size:
-                call.count_body(self._limits, unpacking.held + piece)
+                call.count_body(self._limits, unpacking.memory_bytes + piece)
             await offload(True, unpacking.unpack, cost=piece, caller=call)
         call.count_body(self._limits, unpacking.size)
         return unpacking.body
@@ -99,12 +99,15 @@ class InferEndpoint(KServeEndpoint):
         return read_request(model, version, body, json_bytes)
 
     def _raw_request(self, model: str, version: str, body: bytes) -> InferRequest:
-        """A body without JSON is the only input of a model: one text, or numbers."""
+        """A request from a body without JSON: the model's only input, a text or numbers."""
         signature = self._inference.signature(model, version)
-        spec, *others = signature.inputs
+        spec, *further = signature.inputs
         free = spec.shape.count(-1)
-        if others or free > 1:
-            raise InvalidRequest(f"model '{model}' cannot read its inputs from a body without JSON")
+        if further or free > 1:
+            raise InvalidRequest(
+                f"model '{model}' cannot read its inputs from a body without JSON: send "
+                "them as JSON"
+            )
         batch = (1,) if signature.max_batch_size else ()
         if spec.datatype == BYTES:
             return InferRequest(
@@ -123,7 +126,7 @@ class InferEndpoint(KServeEndpoint):
 
 
 def _header_length(header: str | None, size: int) -> int:
-    """How many bytes of the body are JSON: all of them unless a header says otherwise."""
+    """The length of the JSON in a body of `size` bytes: all of it without the header."""
     if header is None:
         return size
     if not (header.isascii() and header.isdigit() and len(header) < 20 and int(header) <= size):
@@ -135,7 +138,9 @@ def _header_length(header: str | None, size: int) -> int:
 
 
 def _binary(request: InferRequest, response: InferResponse) -> Sequence[str]:
-    """The outputs that the client wants in binary."""
-    usual = request.parameters.get("binary_data_output", False)
-    asked = {each.name: each.parameters.get("binary_data", usual) for each in request.outputs}
-    return [each.name for each in response.outputs if asked.get(each.name, usual) is True]
+    """The names of the outputs that the client requests in binary."""
+    default = request.parameters.get("binary_data_output", False)
+    flags = {
+        output.name: output.parameters.get("binary_data", default) for output in request.outputs
+    }
+    return [output.name for output in response.outputs if flags.get(output.name, default) is True]

@@ -28,16 +28,16 @@ def read_json(name: str, datatype: str, shape: tuple[int, ...], data: list[Any])
 
 
 def json_values(tensor: Tensor) -> list[Any]:
-    """What `data` of an output is. A float32 becomes the double of the same value."""
+    """The `data` of an output. A float32 becomes the double with the same value."""
     if isinstance(tensor.values, np.ndarray):
         return listed(tensor.values)
     return [value.decode() for value in tensor.values]
 
 
 def _flat(name: str, shape: tuple[int, ...], data: list[Any]) -> list[Any]:
-    most = prod(shape)
-    while data and isinstance(data[0], list):  # as deep as the JSON parser allowed
-        if len(data) > most:
+    count = prod(shape)
+    while data and isinstance(data[0], list):  # the JSON parser limits the depth
+        if len(data) > count:
             check_count(name, shape, len(data))
         if not all(isinstance(part, list) for part in data):
             raise InvalidRequest(

@@ -18,10 +18,10 @@ from redis.exceptions import (
 )
 
 from sruserve.server.errors import StoreUnavailable
+from sruserve.server.fair_semaphore import FairSemaphore
 from sruserve.server.redis_pool import CONNECTIONS, UPKEEP_CONNECTIONS, redis_pool
 from sruserve.server.streams.redis import scripts
 from sruserve.server.streams.redis.notices import Notice
-from sruserve.server.streams.redis.places import Places
 from sruserve.server.streams.redis.timing import REDIS_TIMING, RedisTiming
 
 log = logging.getLogger("sruserve.streams")
@@ -53,7 +53,10 @@ class RedisClient:
         self._seconds = timing.command_seconds
         self._redis: Any = Redis.from_pool(redis_pool(url))
         self._hashes = {text: self._redis.register_script(text).sha for text in scripts.ALL}
-        self._places = {False: Places(CONNECTIONS), True: Places(UPKEEP_CONNECTIONS)}
+        counts = {False: CONNECTIONS, True: UPKEEP_CONNECTIONS}
+        self._places = {
+            upkeep: FairSemaphore(count, count // 2) for upkeep, count in counts.items()
+        }
         self.unavailable = False
         self._notice = Notice()
         self._memory_hidden = False
@@ -122,7 +125,7 @@ class RedisClient:
         places = self._places[upkeep]
         try:
             async with asyncio.timeout(self._seconds):
-                await places.take(owner)
+                await places.acquire(owner)
         except TimeoutError:
             raise StoreUnavailable(_CROWDED) from None
         try:
@@ -135,7 +138,7 @@ class RedisClient:
                             await self._redis.connection_pool.disconnect(inuse_connections=False)
                         raise
         finally:
-            places.give_back(owner)
+            places.release(owner)
 
     @contextmanager
     def _store_errors(self) -> Iterator[None]:

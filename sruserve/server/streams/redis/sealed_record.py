@@ -25,26 +25,26 @@ class RecordCodec:
         self._envelope = envelope
         self._tampered_notice, self._unknown_key_notice = Notice(), Notice()
 
-    def seal(self, held: StreamRecord, digests: StateDigests) -> dict[str, bytes]:
+    def seal(self, record: StreamRecord, digests: StateDigests) -> dict[str, bytes]:
         """The fields of a stream, without its states.
 
         digests: of its states.
         """
-        owner = _owner(held.tenant, held.id)
-        reply = self._envelope.seal(held.reply, owner) if held.reply else b""
+        owner = _owner(record.tenant, record.id)
+        reply = self._envelope.seal(record.reply, owner) if record.reply else b""
         head = _Head(
-            model=held.model,
-            seed=held.seed,
-            idle_seconds=held.idle_seconds,
-            created=held.created,
-            step=held.step,
-            content=held.content.hex(),
-            ended=held.ended,
-            states={step: digests.get(step, "") for step in held.checkpoints},
+            model=record.model,
+            seed=record.seed,
+            idle_seconds=record.idle_seconds,
+            created=record.created,
+            step=record.step,
+            content=record.content.hex(),
+            ended=record.ended,
+            states={step: digests.get(step, "") for step in record.checkpoints},
             reply=digest(reply),
         )
         sealed = self._envelope.seal(head.model_dump_json().encode(), owner)
-        return {"head": sealed, "reply": reply, "ended": b"%d" % held.ended}
+        return {"head": sealed, "reply": reply, "ended": b"%d" % record.ended}
 
     def open(
         self, tenant: Tenant, stream_id: str, head: bytes
@@ -66,7 +66,7 @@ class RecordCodec:
             ) from None
         except (ValueError, StateRefused):
             raise self.tampered() from None
-        held = StreamRecord(
+        record = StreamRecord(
             id=stream_id,
             tenant=tenant,
             model=fields.model,
@@ -78,13 +78,13 @@ class RecordCodec:
             ended=fields.ended,
             checkpoints=tuple(fields.states),
         )
-        return held, fields.states, fields.reply
+        return record, fields.states, fields.reply
 
-    def open_reply(self, held: StreamRecord, sealed: bytes, expected_digest: str) -> bytes:
+    def open_reply(self, record: StreamRecord, sealed: bytes, expected_digest: str) -> bytes:
         """The reply to a stream's last step; raises `StateTampered` if its digest is another."""
         if digest(sealed) != expected_digest:
             raise self.tampered()
-        return self._envelope.open(sealed, _owner(held.tenant, held.id)) if sealed else b""
+        return self._envelope.open(sealed, _owner(record.tenant, record.id)) if sealed else b""
 
     def tampered(self) -> StateTampered:
         """The error of a record that differs from what a server wrote."""

@@ -37,7 +37,7 @@ from sruserve.server.streams.redis.timing import REDIS_TIMING, RedisTiming
 from sruserve.server.streams.shared_state import SharedState
 from sruserve.server.streams.shares import fair_part
 from sruserve.server.streams.store import (
-    LEAST_LEFT_SECONDS,
+    MIN_IDLE_SECONDS,
     StreamRecord,
     lease_lost,
     missing_stream,
@@ -117,17 +117,17 @@ class RedisStore:
         await self._client.close()
 
     async def add(
-        self, served: ServedModel, held: StreamRecord, start: Snapshot | None
+        self, served: ServedModel, record: StreamRecord, start: Snapshot | None
     ) -> StreamRecord:
         token = "" if start is None else await _seal(served, start)
-        (added,) = await self._add(served, [held], token, random_bytes().hex())
+        (added,) = await self._add(served, [record], token, random_bytes().hex())
         return added
 
     async def read(self, tenant: Tenant, stream_id: str) -> StreamRecord:
         key = (tenant.id, stream_id)
         reply = await self._run(scripts.READ, key, stream_id, _HEAD_BYTES)
-        held, _ = self._open(tenant, stream_id, reply, lease="")
-        return held
+        record, _ = self._open(tenant, stream_id, reply, lease="")
+        return record
 
     async def model(self, tenant: Tenant, stream_id: str) -> str:
         known = self._models.get((tenant.id, stream_id))
@@ -150,61 +150,63 @@ class RedisStore:
             if reply == [Status.BUSY]:
                 return None
             try:
-                held, self._taken[key] = self._open(tenant, stream_id, reply, lease)
+                record, self._taken[key] = self._open(tenant, stream_id, reply, lease)
             except StateRefused:
                 if not unread:
                     raise
-                held = StreamRecord(stream_id, tenant, model="", seed=0, idle_seconds=0, created=0)
+                record = StreamRecord(
+                    stream_id, tenant, model="", seed=0, idle_seconds=0, created=0
+                )
                 self._taken[key] = _Taken(lease, reply[2], {}, "", 0)
         except BaseException:  # Redis may have run the script, or may run it later
             self._begin(self._release(key, lease))
             raise
-        return held
+        return record
 
-    async def release(self, held: StreamRecord, *, used: bool) -> None:
-        taken = self._taken.pop(_key(held), None)
+    async def release(self, record: StreamRecord, *, used: bool) -> None:
+        taken = self._taken.pop(_key(record), None)
         if taken is None:
             return
-        least_ms = int(1000 * LEAST_LEFT_SECONDS)
-        idle_ms = held.idle_seconds * 1000 if used else max(taken.left_ms, least_ms)
-        releasing = self._begin(self._release(_key(held), taken.lease, idle_ms))
+        least_ms = int(1000 * MIN_IDLE_SECONDS)
+        idle_ms = record.idle_seconds * 1000 if used else max(taken.left_ms, least_ms)
+        releasing = self._begin(self._release(_key(record), taken.lease, idle_ms))
         if not self._client.unavailable:  # else it may take as long as the command that failed
             await asyncio.shield(releasing)
 
-    async def reply(self, held: StreamRecord) -> bytes:
-        taken = self._taken[_key(held)]
+    async def reply(self, record: StreamRecord) -> bytes:
+        taken = self._taken[_key(record)]
         size = taken.reply_bytes
-        with self._replies.hold(min(size, self._max_field_bytes), held.tenant.owner):
-            sealed = await self._field(held, "reply")
-            opening = self._records.open_reply, held, sealed, taken.reply_digest
+        with self._replies.hold(min(size, self._max_field_bytes), record.tenant.owner):
+            sealed = await self._field(record, "reply")
+            opening = self._records.open_reply, record, sealed, taken.reply_digest
             return await offload(size > LONG_BYTES, *opening)
 
-    def make_room(self, served: ServedModel, held: StreamRecord, most_checkpoints: int) -> int:
-        del held  # Redis refuses a commit for which it has no room
+    def make_room(self, served: ServedModel, record: StreamRecord, most_checkpoints: int) -> int:
+        del record  # Redis refuses a commit for which it has no room
         served.states.check_store_fit()
         return most_checkpoints
 
-    async def state(self, served: ServedModel, held: StreamRecord) -> Snapshot | None:
-        token = await self._token(held)
+    async def state(self, served: ServedModel, record: StreamRecord) -> Snapshot | None:
+        token = await self._token(record)
         if not token:
             return None
         return await offload(len(token) > 4 * _LONG_ROW, served.open_state, token)
 
     async def commit(
-        self, served: ServedModel, held: StreamRecord, end: SharedState | None
+        self, served: ServedModel, record: StreamRecord, end: SharedState | None
     ) -> StreamRecord | None:
         if end is None:
-            return await self._commit(served, held, {})
+            return await self._commit(served, record, {})
         token = await _seal(served, end.of(served))
-        return await self._commit(served, held, {held.step: token})
+        return await self._commit(served, record, {record.step: token})
 
-    async def rewind(self, served: ServedModel, held: StreamRecord) -> StreamRecord | None:
-        return await self._commit(served, held, {}, bounded=False)
+    async def rewind(self, served: ServedModel, record: StreamRecord) -> StreamRecord | None:
+        return await self._commit(served, record, {}, bounded=False)
 
     async def fork(
-        self, served: ServedModel, held: StreamRecord, copies: list[StreamRecord]
+        self, served: ServedModel, record: StreamRecord, copies: list[StreamRecord]
     ) -> list[StreamRecord]:
-        token, adder = await self._token(held), random_bytes().hex()
+        token, adder = await self._token(record), random_bytes().hex()
         size = max(1, min(_PIPELINE_CALLS, _PIPELINE_BYTES // (len(token) + 1)))
         added: list[StreamRecord] = []
         begun = 0
@@ -218,14 +220,14 @@ class RedisStore:
             await _uninterrupted(self._delete_added(copies[:begun], adder))
             raise
 
-    async def delete(self, held: StreamRecord) -> None:
-        lease = self._taken[_key(held)].lease
-        status = await self._run(scripts.DELETE, _key(held), held.id, lease)
+    async def delete(self, record: StreamRecord) -> None:
+        lease = self._taken[_key(record)].lease
+        status = await self._run(scripts.DELETE, _key(record), record.id, lease)
         if status == Status.NOT_HELD:
             raise lease_lost()
         if status != Status.CHANGED:
             raise self._client.bad_reply()
-        self._taken.pop(_key(held))
+        self._taken.pop(_key(record))
 
     async def end(self, engine: Engine) -> None:
         del engine  # its states are in Redis, and another one of the same model continues them
@@ -239,20 +241,20 @@ class RedisStore:
         """
         max_bytes = self._max_bytes_of(served.tenant)
         calls: list[Call] = []
-        for held in streams:
-            fields = await self._fields(held, {}, {held.step: token} if token else {})
-            arguments = [*_quota_arguments(held, max_bytes), adder, *_flatten(fields)]
-            calls.append((_names(_key(held)), arguments))
+        for record in streams:
+            fields = await self._fields(record, {}, {record.step: token} if token else {})
+            arguments = [*_quota_arguments(record, max_bytes), adder, *_flatten(fields)]
+            calls.append((_names(_key(record)), arguments))
         statuses = await self._client.run_each(scripts.ADD, served.tenant.id, calls)
         if Status.EXISTS in statuses:
             raise StreamExists("a live stream has that id: end it, or choose another id")
         pairs = zip(streams, statuses, strict=True)
-        return [self._changed(held, status, max_bytes) for held, status in pairs]
+        return [self._changed(record, status, max_bytes) for record, status in pairs]
 
     async def _commit(
         self,
         served: ServedModel,
-        held: StreamRecord,
+        record: StreamRecord,
         tokens: dict[int, str],
         *,
         bounded: bool = True,
@@ -262,45 +264,45 @@ class RedisStore:
         bounded: whether the tenant's quota may refuse it.
         """
         max_bytes = self._max_bytes_of(served.tenant) if bounded else _NO_LIMIT
-        taken = self._taken[_key(held)]
-        staying = [_state_field(step) for step in held.checkpoints]
-        fields = await self._fields(held, taken.digests, tokens)
+        taken = self._taken[_key(record)]
+        staying = [_state_field(step) for step in record.checkpoints]
+        fields = await self._fields(record, taken.digests, tokens)
         arguments = [
-            *_quota_arguments(held, max_bytes),
+            *_quota_arguments(record, max_bytes),
             taken.lease,
             len(staying),
             *staying,
             *_flatten(fields),
         ]
-        status = await self._run(scripts.COMMIT, _key(held), *arguments)
+        status = await self._run(scripts.COMMIT, _key(record), *arguments)
         if status == Status.NOT_HELD:
             return None
-        changed = self._changed(held, status, max_bytes)
-        self._taken.pop(_key(held), None)
+        changed = self._changed(record, status, max_bytes)
+        self._taken.pop(_key(record), None)
         return changed
 
-    def _changed(self, held: StreamRecord, status: Any, max_bytes: int) -> StreamRecord:
+    def _changed(self, record: StreamRecord, status: Any, max_bytes: int) -> StreamRecord:
         """The stream after a change, or the error that its status means."""
         if status == Status.CHANGED:
-            self._remember(held)
-            return replace(held, expires_at=time.time() + held.idle_seconds)
+            self._remember(record)
+            return replace(record, expires_at=time.time() + record.idle_seconds)
         if type(status) is int and status >= 0:
             raise over_quota(status, max_bytes)
         raise self._client.bad_reply()
 
-    def _remember(self, held: StreamRecord) -> None:
+    def _remember(self, record: StreamRecord) -> None:
         """Keep the model of a stream, so that its next step need not read it first."""
-        self._models[_key(held)] = held.model
-        self._models.move_to_end(_key(held))
+        self._models[_key(record)] = record.model
+        self._models.move_to_end(_key(record))
         if len(self._models) > _KNOWN_MODELS:
             self._models.popitem(last=False)
 
     async def _fields(
-        self, held: StreamRecord, digests: StateDigests, tokens: dict[int, str]
+        self, record: StreamRecord, digests: StateDigests, tokens: dict[int, str]
     ) -> dict[str, str | bytes]:
         """The fields of a stream's record and of its new states."""
         digests = digests | {step: digest(token.encode()) for step, token in tokens.items()}
-        sealed = await offload(len(held.reply) > LONG_BYTES, self._records.seal, held, digests)
+        sealed = await offload(len(record.reply) > LONG_BYTES, self._records.seal, record, digests)
         return sealed | {_state_field(step): token for step, token in tokens.items()}
 
     def _open(
@@ -311,27 +313,27 @@ class RedisStore:
             case [Status.UNKNOWN | Status.EXPIRED as why]:
                 raise missing_stream(expired=why == Status.EXPIRED)
             case [Status.FOUND, bytes(head), int(left_ms), int(reply_bytes), bytes(state)]:
-                held, digests, reply_digest = self._records.open(tenant, stream_id, head)
-                held = replace(held, expires_at=time.time() + left_ms / 1000)
-                self._remember(held)
-                return held, _Taken(lease, left_ms, digests, reply_digest, reply_bytes, state)
+                record, digests, reply_digest = self._records.open(tenant, stream_id, head)
+                record = replace(record, expires_at=time.time() + left_ms / 1000)
+                self._remember(record)
+                return record, _Taken(lease, left_ms, digests, reply_digest, reply_bytes, state)
             case _:
                 raise self._client.bad_reply()
 
-    async def _token(self, held: StreamRecord) -> str:
+    async def _token(self, record: StreamRecord) -> str:
         """The sealed state after the last step of a taken stream; empty before the first."""
-        key = _key(held)
+        key = _key(record)
         taken = self._taken[key]
-        token, expected = taken.state, taken.digests[held.step]
+        token, expected = taken.state, taken.digests[record.step]
         self._taken[key] = replace(taken, state=b"")  # used once; free it
         if digest(token) != expected:  # not read yet, or not of the last step
-            token = await self._field(held, _state_field(held.step))
+            token = await self._field(record, _state_field(record.step))
             if digest(token) != expected:
                 raise self._records.tampered()
         return str(token, "ascii")
 
-    async def _field(self, held: StreamRecord, name: str) -> bytes:
-        reply = await self._run(scripts.READ_FIELD, _key(held), name, self._max_field_bytes)
+    async def _field(self, record: StreamRecord, name: str) -> bytes:
+        reply = await self._run(scripts.READ_FIELD, _key(record), name, self._max_field_bytes)
         if not isinstance(reply, bytes):
             raise self._client.bad_reply()
         return reply
@@ -408,9 +410,9 @@ def _overloaded() -> Overloaded:
     return Overloaded("too many bytes of stored replies are being read; retry later")
 
 
-def _quota_arguments(held: StreamRecord, max_bytes: int) -> list[Any]:
+def _quota_arguments(record: StreamRecord, max_bytes: int) -> list[Any]:
     """The first arguments of `ADD` and `COMMIT`: id, limit of bytes, idle time."""
-    return [held.id, max_bytes, held.idle_seconds * 1000]
+    return [record.id, max_bytes, record.idle_seconds * 1000]
 
 
 def _flatten(fields: dict[str, Any]) -> list[Any]:
@@ -421,8 +423,8 @@ def _state_field(step: int) -> str:
     return f"state{step}"
 
 
-def _key(held: StreamRecord) -> Key:
-    return held.tenant.id, held.id
+def _key(record: StreamRecord) -> Key:
+    return record.tenant.id, record.id
 
 
 def _names(key: Key) -> list[str]:

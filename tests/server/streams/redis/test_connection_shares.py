@@ -10,58 +10,10 @@ from sruserve.server.errors import StoreUnavailable
 from sruserve.server.redis_pool import CONNECTIONS
 from sruserve.server.streams.redis import scripts
 from sruserve.server.streams.redis.client import Call, RedisClient
-from sruserve.server.streams.redis.places import Places
 from sruserve.server.streams.redis.scripts import Status
 from sruserve.server.streams.redis.timing import RedisTiming
 
 NOTHING: Call = ["none"] * 7, ["none", 100]
-
-
-async def settled() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
-
-
-def test_an_owner_has_half_of_the_places_and_those_who_wait_take_turns() -> None:
-    async def test() -> None:
-        places, got = Places(4), ""
-
-        async def take(owner: str) -> None:
-            nonlocal got
-            await places.take(owner)
-            got += owner
-
-        waiting = [asyncio.create_task(take(owner)) for owner in "aaaaabbbbcc"]
-        await settled()
-        assert got == "aabb"
-        waiting[3].cancel()
-        for done in range(10):
-            places.give_back(got[done])
-            await settled()
-        assert got == "aabb" + "acb" + "cba"
-        await asyncio.wait(waiting)
-        assert places._free == 4
-        assert not places._taken
-
-    asyncio.run(test())
-
-
-def test_a_place_of_a_waiter_that_leaves_just_then_is_the_next_ones() -> None:
-    async def test() -> None:
-        places = Places(2)
-        await places.take("a")
-        one, two = (asyncio.create_task(places.take("a")) for _ in range(2))
-        await settled()
-        places.give_back("a")
-        one.cancel()
-        await asyncio.wait([one, two])
-        assert one.cancelled()
-        assert two.result() is None
-        places.give_back("a")
-        assert places._free == 2
-        assert not places._taken
-
-    asyncio.run(test())
 
 
 def test_commands_of_a_tenant_leave_connections_to_others_and_to_upkeep(

@@ -1,0 +1,64 @@
+"""A semaphore that serves waiters in turns of their owners, so that no owner starves another."""
+
+import sys
+from asyncio import Future, get_running_loop
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import AsyncIterator, Hashable
+from contextlib import asynccontextmanager
+
+
+class FairSemaphore:
+    """A number of places. Waiting owners take turns; each owner's waiters keep their order.
+
+    A waiter without an owner (None) is an owner of its own.
+
+    share: the largest number of places of one owner; None: all of them.
+    """
+
+    def __init__(self, places: int, share: int | None = None) -> None:
+        self._free, self._share = places, sys.maxsize if share is None else share
+        self._held: defaultdict[Hashable, int] = defaultdict(int)  # places of each owner
+        self._waiting: OrderedDict[Hashable, deque[Future[None]]] = OrderedDict()
+
+    async def acquire(self, owner: Hashable) -> None:
+        """Wait for a place. A waiter that is cancelled takes none."""
+        if self._free and (owner is None or self._held.get(owner, 0) < self._share):
+            self._free -= 1
+            self._held[owner] += 1
+            return
+        place: Future[None] = get_running_loop().create_future()
+        self._waiting.setdefault(place if owner is None else owner, deque()).append(place)
+        try:
+            await place
+        except BaseException:
+            if place.done() and not place.cancelled():  # it was granted just before
+                self.release(owner)
+            raise
+
+    def release(self, owner: Hashable) -> None:
+        """Release a place of an owner, and grant the free places to the next waiters."""
+        self._free += 1
+        self._held[owner] -= 1
+        if not self._held[owner]:
+            del self._held[owner]
+        while self._free and self._waiting:
+            eligible = (other for other in self._waiting if self._held.get(other, 0) < self._share)
+            if (next_owner := next(eligible, None)) is None:
+                return
+            places = self._waiting.pop(next_owner)
+            place = places.popleft()
+            if places:
+                self._waiting[next_owner] = places  # after the other owners
+            if not place.done():
+                self._free -= 1
+                self._held[None if next_owner is place else next_owner] += 1
+                place.set_result(None)
+
+    @asynccontextmanager
+    async def place(self, owner: Hashable) -> AsyncIterator[None]:
+        """Wait for a place, and hold it while the block runs."""
+        await self.acquire(owner)
+        try:
+            yield
+        finally:
+            self.release(owner)
