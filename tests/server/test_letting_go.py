@@ -49,7 +49,7 @@ class Decoding:
 
     def check(self) -> None:
         """Wait for a completion that decodes and holds nothing long."""
-        assert self.waits.wait(30)
+        assert self.waits.wait(60)
         gc.collect()
         until(lambda: not long_ones())
 

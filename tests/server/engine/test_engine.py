@@ -378,18 +378,14 @@ def test_a_withdrawn_job_stops_and_frees_its_rows(lm: Driver) -> None:
     async def run() -> None:
         item = SequenceInput(lm.ids("Hello"))
         told = lm.job(JobKind.GENERATE, [item], sampling=Sampling(max_tokens=10**6), stream=True)
-        while not told.by_item:
-            await asyncio.sleep(0.01)
-        assert lm.counts.tiers == {"pool": (1, lm.model.network.layout.nbytes)}
+        await lm.until(lambda: bool(told.by_item))
+        row = lm.model.network.layout.nbytes
+        await lm.until(lambda: lm.counts.tiers == {"pool": (1, row)})
         told.job.done.cancel()
-        for _ in range(200):
-            await asyncio.sleep(0.01)
-            if not lm.engine.rows and not lm.engine.running:
-                break
+        await lm.until(lambda: not lm.engine.rows and not lm.engine.running)
         heard = len(told.by_item[0])
-        await asyncio.sleep(0.1)
-        assert (lm.engine.rows, lm.engine.running) == (0, 0)
-        assert lm.counts.tiers == {"pool": (0, 0)}
+        await lm.until(lambda: lm.counts.tiers == {"pool": (0, 0)})
+        await lm.generate("Hello", 20)
         assert len(told.by_item[0]) == heard
 
     asyncio.run(run())
@@ -491,15 +487,15 @@ def test_long_inputs_do_not_stall_decodes(tmp_path: Path) -> None:
         told = driver.job(
             JobKind.GENERATE,
             [SequenceInput(driver.ids("Hi"))],
-            sampling=Sampling(max_tokens=400),
+            sampling=Sampling(max_tokens=10**6),
             stream=True,
         )
-        while not told.by_item:
-            await asyncio.sleep(0.001)
+        await driver.until(lambda: bool(told.by_item))
         driver.counts.tokens.clear()
         await driver.score(TEXT)
         assert max(driver.counts.tokens) <= 512 // 8 + 16
-        await told.results()
+        assert not told.job.done.done()
+        told.job.done.cancel()
 
     with Driver(model, EngineConfig(max_batch_tokens=512)) as driver:
         asyncio.run(run(driver))
@@ -508,21 +504,21 @@ def test_long_inputs_do_not_stall_decodes(tmp_path: Path) -> None:
 def test_a_full_queue_refuses_at_once_and_goes_on(tmp_path: Path) -> None:
     model = random_model(tmp_path / "lm")
 
-    async def run(driver: Driver) -> None:
+    async def run(*sizes: int) -> None:
+        """The last job finds the queue full; the others wait for the engine's start."""
+        driver = Driver(model, EngineConfig(max_queue_requests=3, max_queue_bytes=100))
         items = [SequenceInput(driver.ids(TEXT))] * 10
-        jobs = [driver.job(JobKind.SCORE, items, input_bytes=10) for _ in range(3)]
+        jobs = [driver.job(JobKind.SCORE, items, input_bytes=size) for size in sizes[:-1]]
         with pytest.raises(Overloaded):
-            driver.job(JobKind.SCORE, items, input_bytes=10)
-        for told in jobs:
-            assert len(await told.results()) == 10
-        assert driver.engine.waiting == 0
-        await driver.score("Hello")
-        driver.job(JobKind.SCORE, items, input_bytes=90)
-        with pytest.raises(Overloaded):
-            driver.job(JobKind.SCORE, items, input_bytes=20)
+            driver.job(JobKind.SCORE, items, input_bytes=sizes[-1])
+        with driver:
+            for told in jobs:
+                assert len(await told.results()) == 10
+            assert driver.engine.waiting == 0
+            await driver.score("Hello")
 
-    with Driver(model, EngineConfig(max_queue_requests=3, max_queue_bytes=100)) as driver:
-        asyncio.run(run(driver))
+    asyncio.run(run(10, 10, 10, 10))
+    asyncio.run(run(90, 20))
 
 
 def test_a_job_that_waits_past_its_deadline_is_dropped(tmp_path: Path) -> None:

@@ -13,14 +13,14 @@ import pytest
 from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
 
-from sruserve.server.http import departures, parse_turns
 from sruserve.server.http.parse_turns import _FRESH_COST, ParseTurns
 from sruserve.server.http.uvicorn_http import HttpProtocol
 from sruserve.server.websocket.session import WebSocketRequest
 from sruserve.server.websocket.uvicorn_websocket import WebSocketProtocol
 from tests.server.conftest import Serve
+from tests.server.http.raw_replies import all_replies, next_reply
 from tests.server.http.test_clients_that_leave import until
-from tests.server.http.test_intake import CHUNKED, UPGRADE, code, connect, head, told
+from tests.server.http.test_intake import CHUNKED, UPGRADE, code, connect, head
 
 GET = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
 FRAGMENTS = b"\x01\x80" + bytes(4), b"\x00\x80" + bytes(4)  # the first, and one more
@@ -28,10 +28,14 @@ CONNECTIONS = 24
 
 
 class Counted:
-    """How many events of a kind there are between two turns of the server's event loop, at most."""
+    """How many events of a kind there are between two turns of the server's event loop, at most.
+
+    after: turns count when there were more events than this since `arrive`.
+    """
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.most = self.all = self._now = 0
+        self.most = self.all = self._now = self.after = 0
+        self._counts = True
         self._patch = patch
         self.loop: asyncio.AbstractEventLoop | None = None
 
@@ -50,20 +54,32 @@ class Counted:
         self._patch.setattr(kind, name, counting)
 
     def _beat(self) -> None:
-        self.most, self._now = max(self.most, self._now), 0
+        if self._counts:
+            self.most = max(self.most, self._now)
+        self._counts, self._now = self.all > self.after, 0
         if self.loop is not None:
             self.loop.call_soon(self._beat)
 
-    def arrive(self, connections: list[socket.socket], data: bytes) -> None:
-        """Let all of it come within one turn."""
+    def arrive(
+        self,
+        connections: list[socket.socket],
+        data: bytes,
+        *,
+        after: int = 0,
+        closed: bool = False,
+    ) -> None:
+        """Let all of it come within one turn. closed: and let the clients leave behind it."""
         assert self.loop is not None
         gate = threading.Event()
         self.loop.call_soon_threadsafe(gate.wait, 60)
         for each in connections:
             each.setblocking(False)
             assert each.send(data) > len(data) // 2
-            each.settimeout(20)
+            each.settimeout(60)
+            if closed:
+                each.close()
         self.most = self.all = self._now = 0
+        self.after, self._counts = after, not after
         gate.set()
 
 
@@ -136,12 +152,13 @@ def test_an_idle_connection_keeps_no_head(serve: Serve, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(HttpProtocol, "on_response_complete", see)
     with serve("question") as (client, _):
-        for _ in range(2):
+        for count in (1, 2):
             client.post("/v1/classify", json={"input": "a"})
-            assert not kept()
+            until(lambda count=count: len(idle) == count)  # type: ignore[misc]
+            until(lambda: not kept())
         assert idle[0] is idle[1]
         with connect(client, GET[:-2] + b"content-length: 1\r\n\r\n") as connection:
-            assert b" 200 " in connection.recv(4096)
+            assert b" 200 " in next_reply(connection)
             until(lambda: idle[-1] is not idle[0])
             connection.sendall(b"a")
             until(lambda: not kept())
@@ -154,9 +171,9 @@ def test_a_head_may_begin_before_the_reply_to_another_request_and_end_after_it(
     serve: Serve, head: bytes, status: bytes
 ) -> None:
     with serve("question") as (client, _), connect(client, GET + head[:20]) as connection:
-        assert b" 200 " in connection.recv(4096)
+        assert b" 200 " in next_reply(connection)
         connection.sendall(head[20:])
-        assert status in connection.recv(4096)
+        assert status in next_reply(connection)
 
 
 def test_few_long_heads_end_in_a_turn(serve: Serve, counted: Counted) -> None:
@@ -184,9 +201,7 @@ def test_a_turn_begins_few_of_the_requests_that_wait_behind_others(
         client.get("/livez")
         opened = [stack.enter_context(connect(client, b"")) for _ in range(connections)]
         client.get("/livez")  # they are open
-        counted.arrive(opened, GET * 40)
-        until(lambda: counted.all > 2 * connections)  # the first of each begin at once
-        counted.most = 0
+        counted.arrive(opened, GET * 40, after=2 * connections)  # the first of each begin at once
         until(lambda: counted.all > 39 * connections)
         assert 0 < counted.most <= 2 * most
 
@@ -216,7 +231,7 @@ def test_a_turn_parses_few_frames(serve: Serve, counted: Counted) -> None:
         opened = []
         for _ in range(CONNECTIONS):
             connection = stack.enter_context(connect(client, UPGRADE))
-            assert b" 101 " in connection.recv(4096)
+            assert b" 101 " in next_reply(connection)
             connection.sendall(FRAGMENTS[0])
             opened.append(connection)
         counted.count(WebSocketProtocol, "handle_cont")
@@ -237,13 +252,11 @@ def test_a_turn_answers_few_of_the_frames_that_wait_behind_others(
         begin = b'{"model":"question"}'
         for _ in range(CONNECTIONS):
             connection = stack.enter_context(connect(client, UPGRADE))
-            assert b" 101 " in connection.recv(4096)
+            assert b" 101 " in next_reply(connection)
             connection.sendall(b"\x81" + bytes([0x80 | len(begin)]) + bytes(4) + begin)
             assert b"classify" in connection.recv(4096)
             opened.append(connection)
-        counted.arrive(opened, state * 40)
-        until(lambda: counted.all > 4 * CONNECTIONS)  # the first of each are answered at once
-        counted.most = 0
+        counted.arrive(opened, state * 40, after=4 * CONNECTIONS)  # the first are answered at once
         until(lambda: counted.all == 80 * CONNECTIONS)
         assert 0 < counted.most <= 4 * most
 
@@ -262,7 +275,7 @@ def test_too_many_headers_are_431_and_not_read_to_their_end(
     for count, status in ((255, b"200"), (256, b"431"), (15_000, b"431")):
         seen.clear()
         with connect(client, GET[:-2] + b"a:\r\n" * count + b"\r\n") as connection:
-            reply = told(connection) if count > 255 else connection.recv(4096)
+            reply = all_replies(connection) if count > 255 else next_reply(connection)
         if reply or count < 1000:  # a client that goes on sending may lose it
             assert reply[9:12] == status
         if reply and count > 255:
@@ -274,7 +287,7 @@ def test_too_many_headers_are_431_and_not_read_to_their_end(
 def test_a_handshake_may_have_what_a_request_may(client: httpx.Client, more: bytes) -> None:
     for begin, status in ((GET, b"200"), (UPGRADE, b"101")):
         with connect(client, begin[:-2] + more + b"\r\n") as connection:
-            assert connection.recv(4096)[9:12] == status
+            assert next_reply(connection)[9:12] == status
 
 
 @pytest.mark.parametrize(
@@ -300,7 +313,7 @@ def test_a_long_offer_of_a_handshake_is_431_before_anybody_reads_it(
         read.clear()
         data = UPGRADE.replace(before, after % b",".join([b"a"] * count))
         with connect(client, data) as connection:
-            reply = connection.recv(4096)
+            reply = next_reply(connection)
         assert reply[9:12] == status
         assert len(read) == (status == b"101")
 
@@ -320,7 +333,7 @@ def test_a_long_list_of_a_connections_options_is_not_read(
     for count in (1, 60_000):
         more = b"upgrade: %b\r\nconnection: upgrade%b\r\n\r\n" % (offer, count * b",")
         with connect(client, GET[:-2] + more) as connection:
-            assert (connection.recv(4096)[9:12] == b"431") == (count > 1)
+            assert (next_reply(connection)[9:12] == b"431") == (count > 1)
     assert len(read) == 1
 
 
@@ -332,7 +345,7 @@ def test_a_path_or_query_over_8_kib_is_431_before_anybody_reads_it(
     rest = head.split(b" ", 2)[2]
     for size, refused in ((8 << 10, False), (8193, True), (60_000, True)):
         with connect(client, b"GET " + begin.ljust(size, b"a") + b" " + rest) as connection:
-            reply = told(connection) if refused else connection.recv(4096)
+            reply = all_replies(connection) if refused else next_reply(connection)
         found = {GET: (b"200", b"404"), UPGRADE: (b"404",)}[head]
         assert reply[9:12] in ((b"431",) if refused else found)
         if refused:
@@ -435,28 +448,22 @@ def test_owners_take_turns_however_many_connections_each_has() -> None:
     ("owners", "pauses"),
     [([], False), (["one"], False), (["another"], True), (["another", "one"], True)],
 )
-def test_what_waits_pauses_only_where_others_ask(
-    monkeypatch: pytest.MonkeyPatch, owners: list[str], pauses: bool
-) -> None:
-    monkeypatch.setattr(parse_turns, "_PAUSE_SECONDS", 0.05)
-    monkeypatch.setattr(parse_turns, "_BUSY_SECONDS", 60)
-
-    async def run() -> tuple[int, int]:
-        turns, parsed = ParseTurns(), list[_Waiting]()
+def test_what_waits_pauses_only_where_others_ask(owners: list[str], pauses: bool) -> None:
+    async def parse(pause_seconds: float, least: int) -> int:
+        """How much of what waits is parsed within ten turns, and until there is so much."""
+        turns, parsed = ParseTurns(busy_seconds=60, pause_seconds=pause_seconds), list[_Waiting]()
         one = _Waiting(turns, 40, parsed.append, "one")
         for owner in owners:
             turns.spend(1, owner)
         turns.wait(one)
         for _ in range(10):
             await asyncio.sleep(0)
-        soon = len(parsed)
-        while len(parsed) < 8:
+        while len(parsed) < least:
             await asyncio.sleep(0.001)
-        return soon, len(parsed)
+        return len(parsed)
 
-    soon, later = asyncio.run(run())
-    assert (soon == 4) == pauses
-    assert later >= 8
+    assert (asyncio.run(parse(3600, 0)) == 4) == pauses
+    assert asyncio.run(asyncio.wait_for(parse(0.001, 8), 60)) >= 8
 
 
 @pytest.mark.parametrize(
@@ -471,20 +478,19 @@ def test_what_waits_pauses_only_where_others_ask(
 def test_what_waits_of_a_client_that_leaves_is_dropped(
     serve: Serve,
     counted: Counted,
-    monkeypatch: pytest.MonkeyPatch,
     begin: bytes,
     data: bytes,
     kind: type,
     event: str,
 ) -> None:
-    monkeypatch.setattr(departures, "_LOOK_SECONDS", 0.005)
     counted.count(HttpProtocol, "on_message_begin")
     with serve("question", receive_grace_seconds=60) as (client, application):
+        application.intake.departures.look_seconds = 0.005
         client.get("/livez")
         with connect(client, begin) as connection:
-            assert not begin or b" 101 " in connection.recv(4096)
+            assert not begin or b" 101 " in next_reply(connection)
             counted.count(kind, event)
             client.get("/livez")
-            counted.arrive([connection], data)
+            counted.arrive([connection], data, closed=True)
         until(lambda: application.connections.open == 1)
         assert counted.all < 9000

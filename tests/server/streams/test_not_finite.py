@@ -11,7 +11,8 @@ import pytest
 from sruserve.server.app import Application
 from tests.server.conftest import Serve
 from tests.server.http.test_clients_that_leave import until
-from tests.server.streams.conftest import KEYS, StartRedis, free_port
+from tests.server.ports import free_port
+from tests.server.streams.conftest import KEYS, StartRedis
 from tests.server.websocket.test_websocket import ask, connected
 
 HUGE = [[1e38, -1e38] * 4] * 3

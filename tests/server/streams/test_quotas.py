@@ -26,15 +26,8 @@ from sruserve.server.streams.step_view import StreamView
 from sruserve.server.streams.store import StreamRecord
 from tests.server.conftest import Serve
 from tests.server.http.test_clients_that_leave import until
-from tests.server.streams.conftest import (
-    ACME,
-    KEYS,
-    OTHER,
-    OwnRedis,
-    StartRedis,
-    free_port,
-    key_of,
-)
+from tests.server.ports import free_port
+from tests.server.streams.conftest import ACME, KEYS, OTHER, OwnRedis, StartRedis, key_of
 from tests.server.streams.redis.test_forks import DB, only_redis
 from tests.server.streams.test_service import Run, run, until_rows, write  # noqa: F401
 from tests.server.streams.test_streams import code

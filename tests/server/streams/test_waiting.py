@@ -22,6 +22,7 @@ from sruserve.server.streams.step_view import StreamView
 from sruserve.server.streams.store import StreamRecord
 from sruserve.server.tasks.limits import FREE_BYTES, InputLimits
 from tests.server.conftest import Serve
+from tests.server.held_steps import Steps
 from tests.server.http.test_clients_that_leave import until
 from tests.server.streams.conftest import KEYS
 from tests.server.streams.test_service import Run, run, write  # noqa: F401
@@ -81,14 +82,14 @@ async def busy(streams: Streams, served: ServedModel, stream: str) -> AsyncItera
         await step
 
 
-def test_clients_that_leave_wait_for_no_stream(serve: Serve) -> None:
+def test_clients_that_leave_wait_for_no_stream(serve: Serve, steps: Steps) -> None:
     with serve("characters", state_keys=KEYS) as (client, application):
         stream = client.post("/v1/streams", json={}).json()["id"]
         waiting = application.streams._turns._waiting
-        engine = application.lifecycle.catalogue["characters"].engine
-        long = {"step": 1, "prompt": "a", "max_tokens": 100_000}
-        step = send(client, "POST", f"/v1/streams/{stream}/steps", long)
-        until(lambda: engine.running == 1)
+        steps.hold(application)
+        begun = {"step": 1, "prompt": "a", "max_tokens": 1}
+        step = send(client, "POST", f"/v1/streams/{stream}/steps", begun)
+        until(lambda: steps.waiting == 1)
         left = [
             send(client, method, f"/v1/streams/{stream}/{action}", body)
             for method, action, body in ASKED * 4
@@ -98,6 +99,7 @@ def test_clients_that_leave_wait_for_no_stream(serve: Serve) -> None:
             connection.close()
         until(lambda: waiting.held == 0 and application.lifecycle.active == 1)
         assert client.get(f"/v1/streams/{stream}").status_code == 200
+        steps.go_on()
         step.close()
 
 
@@ -150,7 +152,7 @@ def test_forks_that_wait_for_their_stream_keep_no_other_fork_waiting(
         async with busy(streams, served, stream):
             waiting = [asyncio.create_task(streams.fork(served, stream, 256)) for _ in range(16)]
             await asyncio.sleep(0)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 copies = await streams.fork(served, other, 16)
             assert not any(each.done() for each in waiting)
             for task in waiting[1:]:

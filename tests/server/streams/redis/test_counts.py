@@ -86,10 +86,10 @@ def test_who_takes_a_stream_near_its_end_puts_its_count_off_too(
     async def test(streams: Streams, catalogue: Catalogue) -> None:
         served = catalogue["characters"].for_tenant(TENANT)
         client = redis.Redis(port=redis_port, db=DB)
-        stream = (await streams.create(served, None, idle_seconds=1)).id
+        stream = (await streams.create(served, None, idle_seconds=4)).id
 
         async def work(view: StreamView) -> bytes:
-            assert client.pttl(f"sruserve:stream:{TENANT.id.hex()}:{stream}") > 1000
+            assert client.pttl(f"sruserve:stream:{TENANT.id.hex()}:{stream}") > 4000
             check(client, stream)
             return await write(view)
 

@@ -29,16 +29,10 @@ from sruserve.server.streams.redis.scripts import Status
 from sruserve.server.streams.redis.store import RedisStore
 from sruserve.server.streams.redis.timing import RedisTiming
 from tests.server.conftest import Serve
+from tests.server.held_steps import Steps
 from tests.server.http.test_clients_that_leave import until
-from tests.server.streams.conftest import (
-    KEYS,
-    OwnRedis,
-    Replicas,
-    StartRedis,
-    Steps,
-    free_port,
-    key_of,
-)
+from tests.server.ports import free_port
+from tests.server.streams.conftest import KEYS, OwnRedis, Replicas, StartRedis, key_of
 from tests.server.streams.redis.proxies import AnswersRubbish, LosesAnswers
 from tests.server.streams.test_streams import code, text
 
@@ -284,7 +278,7 @@ def test_all_that_wait_for_one_stream_are_told_together_that_redis_stands_still(
     monkeypatch.setattr(redis_client.RedisClient, "run", noted)
     port = free_port()
     given: dict[str, Any] = {"state_keys": KEYS, "store": f"redis://127.0.0.1:{port}"}
-    given["timing"] = RedisTiming(command_seconds=0.5)
+    given["timing"] = RedisTiming(command_seconds=3)
     with start_redis(port) as program, serve("characters", **given) as running:
         replicas = Replicas([running], "redis")
         stream, server = replicas.create(), running[0]
