@@ -75,11 +75,12 @@ class _Work:
 class Offload:
     """Threads that do what waits for them, of any event loop; they end when they are idle.
 
+    idle_seconds: after which a thread ends.
     waiting: how much work no thread has begun.
     """
 
-    def __init__(self, threads: int) -> None:
-        self._most = threads
+    def __init__(self, threads: int, idle_seconds: float = _IDLE_SECONDS) -> None:
+        self._most, self._idle_seconds = threads, idle_seconds
         self._threads = self._idle = 0
         self._changed = threading.Condition()
         self.waiting = 0
@@ -161,7 +162,7 @@ class Offload:
         """What a thread does next; None: it ends."""
         with self._changed:
             self._idle += 1
-            found = self._changed.wait_for(lambda: self.waiting, _IDLE_SECONDS)
+            found = self._changed.wait_for(lambda: self.waiting, self._idle_seconds)
             self._idle -= 1
             if not found:
                 self._threads -= 1

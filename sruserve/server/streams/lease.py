@@ -47,10 +47,19 @@ class LeaseManager:
 
     most_bytes: of the objects of the requests that wait for them, which all tenants have equal
         parts of. Their bodies count elsewhere, as long as nobody works on them.
+    most_in_line: requests that wait for one stream.
+    least_waiting: requests of a tenant that may wait, however many tenants there are.
     """
 
-    def __init__(self, most_bytes: int, tenants: int = 1) -> None:
-        most = max(_LEAST_WAITING, most_bytes // _WAITING_BYTES // tenants)
+    def __init__(
+        self,
+        most_bytes: int,
+        tenants: int = 1,
+        most_in_line: int = _MOST_IN_LINE,
+        least_waiting: int = _LEAST_WAITING,
+    ) -> None:
+        self._most_in_line = most_in_line
+        most = max(least_waiting, most_bytes // _WAITING_BYTES // tenants)
         self._waiting = Budget(most * tenants, _overloaded, share=most)
         self._locks: WeakValueDictionary[tuple[bytes, str], _StreamLock] = WeakValueDictionary()
 
@@ -103,7 +112,7 @@ class LeaseManager:
         key = (tenant.id, stream_id)
         lock = self._locks.get(key)
         if lock is None:
-            lock = self._locks[key] = _StreamLock()
+            lock = self._locks[key] = _StreamLock(self._most_in_line)
         return lock
 
 
@@ -113,6 +122,10 @@ class _StreamLock(asyncio.Lock):
     waiting = 0
     failed_at = -math.inf
 
+    def __init__(self, most_in_line: int) -> None:
+        super().__init__()
+        self._most_in_line = most_in_line
+
     @property
     def is_taken(self) -> bool:
         """Whether one who comes now has to wait."""
@@ -120,8 +133,8 @@ class _StreamLock(asyncio.Lock):
 
     async def acquire(self) -> Literal[True]:
         """Wait for the turn; raises `Overloaded` where too many do."""
-        if self.waiting >= _MOST_IN_LINE:
-            raise _too_long()
+        if self.waiting >= self._most_in_line:
+            raise _too_long(self._most_in_line)
         self.waiting += 1
         try:
             return await super().acquire()
@@ -136,10 +149,9 @@ def _overloaded() -> Overloaded:
     )
 
 
-def _too_long() -> Overloaded:
+def _too_long(waiting: int) -> Overloaded:
     return Overloaded(
-        f"{_MOST_IN_LINE} requests already wait for this stream, which serves one at a time; "
-        "retry later"
+        f"{waiting} requests already wait for this stream, which serves one at a time; retry later"
     )
 
 

@@ -43,12 +43,21 @@ class ConstraintCache:
 
     most_bytes: of all their processes together, which `memory` counts.
     startable: how many processes and threads this one may start; None: as many as it likes.
+    most_processes: how many may be kept or in use: half of what may be started is left to threads.
+    patience_seconds: the longest wait for a compilation.
     """
 
     def __init__(
-        self, most_bytes: int, bounds: Bounds | None = None, startable: int | None = None
+        self,
+        most_bytes: int,
+        bounds: Bounds | None = None,
+        startable: int | None = None,
+        most_processes: int = MOST_PROCESSES,
+        patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
-        self._startable = startable
+        if startable is not None:
+            most_processes = max(_LEAST_PROCESSES, min(most_processes, startable // 2))
+        self.most_processes, self.patience_seconds = most_processes, patience_seconds
         self._installed = find_spec("llguidance") is not None  # the processes import it
         self.host = GrammarHost()
         self._bounds = bounds or Bounds()
@@ -100,13 +109,6 @@ class ConstraintCache:
         return waiting.result()
 
     @property
-    def most_processes(self) -> int:
-        """How many may be kept or in use: half of what may be started is left to threads."""
-        if self._startable is None:
-            return MOST_PROCESSES
-        return max(_LEAST_PROCESSES, min(MOST_PROCESSES, self._startable // 2))
-
-    @property
     def waiting(self) -> int:
         """How many wait to be compiled, or are."""
         return self._places.held
@@ -129,7 +131,9 @@ class ConstraintCache:
         if compiling is None:
             task = asyncio.create_task(self._compile(key, field, given, served))
             compiling = self.compiling[key] = _Compiling(task)
-        seconds = min(PATIENCE_SECONDS, deadline - monotonic() if deadline else PATIENCE_SECONDS)
+        seconds = self.patience_seconds
+        if deadline:
+            seconds = min(seconds, deadline - monotonic())
         compiling.waiters += 1
         try:
             async with asyncio.timeout(seconds):

@@ -15,7 +15,6 @@ from sruserve.server.budget import Hold
 from sruserve.server.errors import Overloaded
 from sruserve.server.repository.catalogue import Catalogue
 from sruserve.server.repository.served_model import ServedModel
-from sruserve.server.streams import lease as turns
 from sruserve.server.streams.lease import LeaseManager
 from sruserve.server.streams.service import Streams
 from sruserve.server.streams.step_view import StreamView
@@ -105,11 +104,9 @@ def test_clients_that_leave_wait_for_no_stream(serve: Serve, steps: Steps) -> No
 
 def test_a_line_has_only_so_many_places_for_whatever_is_asked(
     run: Run,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(turns, "_MOST_IN_LINE", 2)
-
     async def test(streams: Streams, catalogue: Catalogue) -> None:
+        streams._turns = LeaseManager(1 << 20, most_in_line=2)
         served = catalogue["characters"]
         stream, other = [(await streams.create(served, None)).id for _ in range(2)]
 
@@ -165,14 +162,10 @@ def test_forks_that_wait_for_their_stream_keep_no_other_fork_waiting(
     run(test)
 
 
-def test_tenants_that_wait_at_many_streams_refuse_nobody_elses_requests(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(turns, "_LEAST_WAITING", 4)
-
+def test_tenants_that_wait_at_many_streams_refuse_nobody_elses_requests() -> None:
     async def test() -> None:
         store: Any = Endless()
-        lines = LeaseManager(1, tenants=3)
+        lines = LeaseManager(1, tenants=3, least_waiting=4)
         held, waiting = [], []
         for tenant in (Tenant("a"), Tenant("b")):
             held += [await lines.take(store, tenant, str(name)) for name in range(5)]
@@ -205,13 +198,9 @@ def test_tenants_that_wait_at_many_streams_refuse_nobody_elses_requests(
     asyncio.run(test())
 
 
-def test_what_other_replicas_have_is_waited_for_by_only_so_many(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(turns, "_LEAST_WAITING", 1)
-
+def test_what_other_replicas_have_is_waited_for_by_only_so_many() -> None:
     async def test() -> None:
-        lines, tenant = LeaseManager(1), Tenant("a")
+        lines, tenant = LeaseManager(1, least_waiting=1), Tenant("a")
         store: Any = Endless(busy=1 << 30)
         waiting = asyncio.create_task(lines.take(store, tenant, "s"))
         await asyncio.sleep(0)

@@ -24,7 +24,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sruserve.server.engine.constrained import process_client, process_host
 from sruserve.server.engine.constrained.byte_vocabulary import ByteVocabulary
 from sruserve.server.engine.constrained.constraint import Constraint
 from sruserve.server.engine.constrained.memory_budget import GrammarMemory
@@ -48,7 +47,7 @@ from sruserve.server.errors import (
     ServeError,
     StateTampered,
 )
-from tests.memory import malloc_bytes
+from tests.memory import grows_by_less, malloc_bytes
 from tests.server.engine.constrained.test_constraint import SCHEMAS
 from tests.server.engine.driver import Driver, Told
 from tests.server.http.test_clients_that_leave import until
@@ -199,10 +198,11 @@ HOSTILE: list[tuple[str, Any]] = [
 def test_a_grammar_that_takes_too_much_ends_its_own_process_and_is_refused(
     grammars: Grammars, kind: str, given: Any
 ) -> None:
-    before = malloc_bytes()
-    with pytest.raises(InvalidRequest):
-        run(grammars.make(kind, given))
-    assert malloc_bytes() - before < 8 << 20
+    def refuse() -> None:
+        with pytest.raises(InvalidRequest):
+            run(grammars.make(kind, given))
+
+    assert grows_by_less(8 << 20, malloc_bytes, refuse)
     assert len(grammars.memory) == 0
     assert begun(grammars.regex("a")).allowed_ids.tolist() == [97]
 
@@ -287,7 +287,8 @@ def test_a_helper_is_not_blamed_for_those_who_leave_before_a_process_is_there(
         os.kill(helper, signal.SIGSTOP)  # it is slow for a while
         try:
             starting = asyncio.create_task(grammars.start(Bounds()))
-            await asyncio.sleep(0.05)
+            while not grammars.host.starting:
+                await asyncio.sleep(0)
             starting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await starting
@@ -298,7 +299,7 @@ def test_a_helper_is_not_blamed_for_those_who_leave_before_a_process_is_there(
 
     run(leave())
     assert len(grammars.memory) == 0
-    monkeypatch.setattr(process_host, "START_SECONDS", 0.0)
+    monkeypatch.setattr(grammars.host, "hang_seconds", 0.0)
     grammars.regex("b")
     assert grammars.host.pid == helper
 
@@ -484,7 +485,7 @@ def test_a_helper_that_hangs_is_replaced(
     os.kill(helper, signal.SIGSTOP)
     with pytest.raises(TimeoutError):
         run(leave())
-    monkeypatch.setattr(process_host, "START_SECONDS", 0.0)
+    monkeypatch.setattr(grammars.host, "hang_seconds", 0.0)
     assert begun(grammars.regex("b+")).advance(98)
     assert grammars.host.pid != helper
     until(lambda: is_gone(helper))
@@ -644,12 +645,12 @@ def test_an_idle_engine_holds_no_text_of_a_job_that_failed(lm: Driver, accepted:
 
 
 def test_a_process_that_does_not_answer_is_a_failure_and_no_fault_of_the_client(
-    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+    grammars: Grammars,
 ) -> None:
     constraint = grammars.regex("a+")
     position = begun(constraint)
     os.kill(constraint.process.pid, signal.SIGSTOP)
-    monkeypatch.setattr(process_client, "_STALL_SECONDS", 0.01)
+    constraint.process.stall_seconds = 0.01
     assert position.advance(97)
     assert isinstance(position.problem, EngineFailure)
     with pytest.raises(EngineFailure):
