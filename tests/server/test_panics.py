@@ -21,7 +21,7 @@ from tests.server.engine.driver import Driver
 from tests.server.http.test_clients_that_leave import metric, until
 from tests.server.kserve.conftest import grpc_address
 from tests.server.test_bad_input import refusal
-from tests.server.websocket.test_websocket import ask, connected, run
+from tests.server.websocket.talks import ask, connected, run
 from tests.support import random_model, save_random_model
 
 PANICS = "x" * 200  # the pattern's search gives up on it

@@ -16,7 +16,7 @@ import websockets
 from tests.server.http.test_clients_that_leave import until
 from tests.server.ports import free_port
 from tests.server.test_running import COMPLETE, Process, complete, ended, serving
-from tests.server.websocket.test_websocket import ask, connected, told
+from tests.server.websocket.talks import ask, connected, told
 from tests.support import PRINTABLE, save_random_model
 
 KEYS = {"state_keys": "e" * 64, "state_pool_bytes": str(8 << 20)}

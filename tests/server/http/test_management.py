@@ -20,8 +20,8 @@ from sruserve.server.kserve.http.openapi import router as kserve_pages
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.settings import load_settings
 from sruserve.server.websocket.session import PATH as SOCKET
+from tests.server.http.raw_requests import connect
 from tests.server.http.test_clients_that_leave import until
-from tests.server.http.test_intake import connect
 
 
 def test_models_are_listed_with_what_a_client_needs(client: httpx.Client) -> None:

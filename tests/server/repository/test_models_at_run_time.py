@@ -26,7 +26,7 @@ from tests.server.held_steps import Steps
 from tests.server.http.test_clients_that_leave import until
 from tests.server.kserve.conftest import grpc_address
 from tests.server.test_running import start
-from tests.server.websocket.test_websocket import ask, completed, connected, run
+from tests.server.websocket.talks import ask, completed, connected, run
 from tests.support import save_random_model
 
 WORDS: dict[str, Any] = {"vocabulary": words_vocabulary(), "vocab_size": 16}

@@ -28,7 +28,7 @@ from sruserve.server.tasks import constraint_cache as module
 from sruserve.server.tasks.constraint_cache import MOST_WAITING_OF_ONE, ConstraintCache
 from tests.memory import grows_by_less, malloc_bytes
 from tests.server.conftest import Serve
-from tests.server.engine.constrained.test_process_client import MANY_AT_ONCE, is_gone
+from tests.server.engine.constrained.grammar_processes import MANY_AT_ONCE, is_gone
 from tests.server.http.test_clients_that_leave import connect, until
 from tests.server.test_bad_input import refusal
 from tests.server.test_running import ended, serving

@@ -15,7 +15,7 @@ from sruserve.server.streams.service import Streams
 from sruserve.server.streams.step_view import StreamView
 from tests.server.streams.conftest import ACME
 from tests.server.streams.redis.test_forks import DB, only_redis
-from tests.server.streams.test_quotas import _counted_in_redis
+from tests.server.streams.tenants import counted_in_redis
 from tests.server.streams.test_service import Run, run, write  # noqa: F401
 
 TENANT = Tenant("outlives", KeyEntry(key=ACME))
@@ -38,7 +38,7 @@ def check(client: redis.Redis, stream: str) -> None:
     assert end >= key - 100
     assert client.zscore(ENDS.replace("ends", "expired"), stream) is None
     assert client.hexists(ENDS.replace("ends", "sizes"), stream)
-    _counted_in_redis(client, TENANT)
+    counted_in_redis(client, TENANT)
 
 
 @only_redis

@@ -1,86 +1,26 @@
 """A turn of the event loop parses little, however much has come over how many connections."""
 
-import asyncio
 import json
 import socket
 import threading
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import ExitStack
-from typing import Any
 
 import httpx
 import pytest
-from websockets.http11 import Request, Response
-from websockets.server import ServerProtocol
 
 from sruserve.server.http.parse_turns import _FRESH_COST, ParseTurns
 from sruserve.server.http.uvicorn_http import HttpProtocol
 from sruserve.server.websocket.session import WebSocketRequest
 from sruserve.server.websocket.uvicorn_websocket import WebSocketProtocol
 from tests.server.conftest import Serve
-from tests.server.http.raw_replies import all_replies, next_reply
+from tests.server.http.parse_turns.counted_events import Counted
+from tests.server.http.raw_replies import next_reply
+from tests.server.http.raw_requests import CHUNKED, GET, UPGRADE, connect, head
 from tests.server.http.test_clients_that_leave import until
-from tests.server.http.test_intake import CHUNKED, UPGRADE, code, connect, head
 
-GET = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
 FRAGMENTS = b"\x01\x80" + bytes(4), b"\x00\x80" + bytes(4)  # the first, and one more
 CONNECTIONS = 24
-
-
-class Counted:
-    """How many events of a kind there are between two turns of the server's event loop, at most.
-
-    after: turns count when there were more events than this since `arrive`.
-    """
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.most = self.all = self._now = self.after = 0
-        self._counts = True
-        self._patch = patch
-        self.loop: asyncio.AbstractEventLoop | None = None
-
-    def count(self, kind: type, name: str) -> None:
-        """Count the calls of a method."""
-        method = getattr(kind, name)
-
-        def counting(*given: Any) -> None:
-            if self.loop is None:
-                self.loop = asyncio.get_running_loop()
-                self.loop.call_soon(self._beat)
-            self._now += 1
-            self.all += 1
-            method(*given)
-
-        self._patch.setattr(kind, name, counting)
-
-    def _beat(self) -> None:
-        if self._counts:
-            self.most = max(self.most, self._now)
-        self._counts, self._now = self.all > self.after, 0
-        if self.loop is not None:
-            self.loop.call_soon(self._beat)
-
-    def arrive(
-        self,
-        connections: list[socket.socket],
-        data: bytes,
-        *,
-        after: int = 0,
-        closed: bool = False,
-    ) -> None:
-        """Let all of it come within one turn. closed: and let the clients leave behind it."""
-        assert self.loop is not None
-        gate = threading.Event()
-        self.loop.call_soon_threadsafe(gate.wait, 60)
-        for each in connections:
-            each.setblocking(False)
-            assert each.send(data) > len(data) // 2
-            each.settimeout(60)
-            if closed:
-                each.close()
-        self.most = self.all = self._now = 0
-        self.after, self._counts = after, not after
-        gate.set()
 
 
 @pytest.fixture
@@ -261,97 +201,6 @@ def test_a_turn_answers_few_of_the_frames_that_wait_behind_others(
         assert 0 < counted.most <= 4 * most
 
 
-def test_too_many_headers_are_431_and_not_read_to_their_end(
-    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[bytes] = []
-    on_header = HttpProtocol.on_header
-
-    def see(protocol: HttpProtocol, name: bytes, value: bytes) -> None:
-        seen.append(name)
-        on_header(protocol, name, value)
-
-    monkeypatch.setattr(HttpProtocol, "on_header", see)
-    for count, status in ((255, b"200"), (256, b"431"), (15_000, b"431")):
-        seen.clear()
-        with connect(client, GET[:-2] + b"a:\r\n" * count + b"\r\n") as connection:
-            reply = all_replies(connection) if count > 255 else next_reply(connection)
-        if reply or count < 1000:  # a client that goes on sending may lose it
-            assert reply[9:12] == status
-        if reply and count > 255:
-            assert code(reply) == "head_too_large"
-        assert len(seen) <= 600
-
-
-@pytest.mark.parametrize("more", [b"a:" + b"b" * 60_000 + b"\r\n", 250 * b"a:\r\n"])
-def test_a_handshake_may_have_what_a_request_may(client: httpx.Client, more: bytes) -> None:
-    for begin, status in ((GET, b"200"), (UPGRADE, b"101")):
-        with connect(client, begin[:-2] + more + b"\r\n") as connection:
-            assert next_reply(connection)[9:12] == status
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        (b"connection: ", b"connection: %b, "),
-        (b"sec-websocket-v", b"sec-websocket-extensions: %b\r\nsec-websocket-v"),
-    ],
-    ids=["connection", "extensions"],
-)
-def test_a_long_offer_of_a_handshake_is_431_before_anybody_reads_it(
-    client: httpx.Client, monkeypatch: pytest.MonkeyPatch, before: bytes, after: bytes
-) -> None:
-    read: list[Request] = []
-    accept = ServerProtocol.accept
-
-    def see(protocol: ServerProtocol, request: Request) -> Response:
-        read.append(request)
-        return accept(protocol, request)
-
-    monkeypatch.setattr(ServerProtocol, "accept", see)
-    for count, status in ((450, b"101"), (512, b"431"), (30_000, b"431")):
-        read.clear()
-        data = UPGRADE.replace(before, after % b",".join([b"a"] * count))
-        with connect(client, data) as connection:
-            reply = next_reply(connection)
-        assert reply[9:12] == status
-        assert len(read) == (status == b"101")
-
-
-@pytest.mark.parametrize("offer", [b"foo", b"websocket"])
-def test_a_long_list_of_a_connections_options_is_not_read(
-    client: httpx.Client, monkeypatch: pytest.MonkeyPatch, offer: bytes
-) -> None:
-    read: list[HttpProtocol] = []
-    opens = HttpProtocol._opens_socket
-
-    def see(protocol: HttpProtocol) -> bool:
-        read.append(protocol)
-        return opens(protocol)
-
-    monkeypatch.setattr(HttpProtocol, "_opens_socket", see)
-    for count in (1, 60_000):
-        more = b"upgrade: %b\r\nconnection: upgrade%b\r\n\r\n" % (offer, count * b",")
-        with connect(client, GET[:-2] + more) as connection:
-            assert (next_reply(connection)[9:12] == b"431") == (count > 1)
-    assert len(read) == 1
-
-
-@pytest.mark.parametrize("head", [GET, UPGRADE], ids=["request", "handshake"])
-@pytest.mark.parametrize("begin", [b"/v1/models/", b"/livez?"])
-def test_a_path_or_query_over_8_kib_is_431_before_anybody_reads_it(
-    client: httpx.Client, head: bytes, begin: bytes
-) -> None:
-    rest = head.split(b" ", 2)[2]
-    for size, refused in ((8 << 10, False), (8193, True), (60_000, True)):
-        with connect(client, b"GET " + begin.ljust(size, b"a") + b" " + rest) as connection:
-            reply = all_replies(connection) if refused else next_reply(connection)
-        found = {GET: (b"200", b"404"), UPGRADE: (b"404",)}[head]
-        assert reply[9:12] in ((b"431",) if refused else found)
-        if refused:
-            assert code(reply) == "head_too_large"
-
-
 def test_pieces_change_no_reply(client: httpx.Client) -> None:
     """Heads, bodies and chunks of all lengths, in a row and cut anywhere."""
     rows, statuses = [], []
@@ -386,84 +235,6 @@ def test_pieces_change_no_reply(client: httpx.Client) -> None:
                 found += part
             sender.join()
             assert found.count(b"HTTP/1.1 200 ") == len(statuses)
-
-
-class _Waiting:
-    """Something to parse, piece by piece."""
-
-    def __init__(
-        self,
-        turns: ParseTurns,
-        pieces: int,
-        done: Callable[["_Waiting"], None],
-        owner: Hashable = None,
-    ) -> None:
-        self.turns, self.pieces, self._done, self.owner = turns, pieces, done, owner
-
-    def parse_more(self) -> None:
-        self.turns.spend(1024, self.owner)
-        self._done(self)
-        self.pieces -= 1
-        if self.pieces:
-            self.turns.wait(self)
-
-
-def test_all_that_wait_get_a_piece_in_their_order_and_a_turn_ends() -> None:
-    async def run() -> list[list[_Waiting]]:
-        turns, order = ParseTurns(), [[]]  # type: ignore[var-annotated]
-        many = [_Waiting(turns, 3, lambda one: order[-1].append(one)) for _ in range(6)]
-        for each in many:
-            turns.wait(each)
-        turns.forget(many.pop())
-        while sum(map(len, order)) < 15:
-            await asyncio.sleep(0)
-            order.append([])
-        assert [one for turn in order for one in turn] == many * 3
-        return order
-
-    assert max(map(len, asyncio.run(run()))) == 4
-
-
-def test_owners_take_turns_however_many_connections_each_has() -> None:
-    async def run() -> None:
-        turns = ParseTurns()
-        order: list[_Waiting] = []
-        greedy = [_Waiting(turns, 3, order.append, "greedy") for _ in range(100)]
-        modest = [_Waiting(turns, 2, order.append, "modest") for _ in range(3)]
-        for each in greedy + modest:
-            turns.wait(each)
-        gone = modest.pop(0)
-        gone.owner = "another"
-        turns.forget(gone)
-        while turns._waiting:
-            await asyncio.sleep(0)
-        assert order[:8:2] == greedy[:4]
-        assert order[1:8:2] == modest * 2
-        assert order[8:] == greedy[4:] + 2 * greedy
-
-    asyncio.run(run())
-
-
-@pytest.mark.parametrize(
-    ("owners", "pauses"),
-    [([], False), (["one"], False), (["another"], True), (["another", "one"], True)],
-)
-def test_what_waits_pauses_only_where_others_ask(owners: list[str], pauses: bool) -> None:
-    async def parse(pause_seconds: float, least: int) -> int:
-        """How much of what waits is parsed within ten turns, and until there is so much."""
-        turns, parsed = ParseTurns(busy_seconds=60, pause_seconds=pause_seconds), list[_Waiting]()
-        one = _Waiting(turns, 40, parsed.append, "one")
-        for owner in owners:
-            turns.spend(1, owner)
-        turns.wait(one)
-        for _ in range(10):
-            await asyncio.sleep(0)
-        while len(parsed) < least:
-            await asyncio.sleep(0.001)
-        return len(parsed)
-
-    assert (asyncio.run(parse(3600, 0)) == 4) == pauses
-    assert asyncio.run(asyncio.wait_for(parse(0.001, 8), 60)) >= 8
 
 
 @pytest.mark.parametrize(
