@@ -10,7 +10,7 @@ ALWAYS = ("tests/test_docs.py", "tests/test_layers.py")
 
 
 def affected_tests(changed: Iterable[str]) -> list[str]:
-    """The test file that mirrors each changed file, or all that mirror its folder."""
+    """The test file or folder that mirrors each changed file, or all that mirror its folder."""
     found = set(ALWAYS)
     for path in map(Path, changed):
         top, *folders = path.parts[:-1] or ("",)
@@ -19,6 +19,8 @@ def affected_tests(changed: Iterable[str]) -> list[str]:
         elif top == "sruserve" and path.suffix == ".py":
             folder = Path("tests", *folders)
             same = folder / f"test_{path.stem}.py"
+            if (ROOT / folder / path.stem).is_dir():
+                folder /= path.stem
             while not (ROOT / folder).exists():
                 folder = folder.parent
             every = (ROOT / folder).glob("test_*.py") if folder != Path("tests") else ()

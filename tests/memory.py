@@ -46,6 +46,18 @@ def least_growth(measure: Callable[[], int], work: Callable[[], object], runs: i
     return min(growths)
 
 
+def grows_by_less(
+    limit: int, measure: Callable[[], int], work: Callable[[], object], runs: int = 3
+) -> bool:
+    """Whether a measure grows by less than a limit in any of several runs of the same work."""
+    for _ in range(runs):
+        before = measure()
+        work()
+        if measure() - before < limit:
+            return True
+    return False
+
+
 def resident_bytes(tensor: torch.Tensor) -> int:
     """How much of a tensor is in memory: pages that nobody wrote to are not."""
     begin = tensor.data_ptr() // _PAGE_BYTES * _PAGE_BYTES

@@ -8,7 +8,7 @@ from tests.changed import ALWAYS, ROOT, affected_tests
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [
-        ("sruserve/server/http/intake.py", "tests/server/http/test_intake.py"),
+        ("sruserve/server/http/shortcuts.py", "tests/server/http/test_shortcuts.py"),
         (
             "sruserve/server/engine/sampling/philox.py",
             "tests/server/engine/sampling/test_philox.py",
@@ -20,6 +20,13 @@ from tests.changed import ALWAYS, ROOT, affected_tests
 )
 def test_a_changed_file_has_its_own_tests(changed: str, expected: str | None) -> None:
     assert set(affected_tests([changed])) == {*ALWAYS, *([expected] if expected else [])}
+
+
+def test_a_file_whose_tests_fill_a_folder_has_all_of_that() -> None:
+    folder = ROOT / "tests/server/http/intake"
+    every = {str(path.relative_to(ROOT)) for path in folder.glob("test_*.py")}
+    assert len(every) > 1
+    assert set(affected_tests(["sruserve/server/http/intake.py"])) == {*ALWAYS, *every}
 
 
 def test_a_file_without_affected_tests_its_own_has_those_of_its_folder() -> None:

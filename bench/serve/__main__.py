@@ -8,8 +8,9 @@ classifier in one worker process, with batches of 64 and a wait of 1 ms: once wi
 which the targets apply, and once with msgspec for JSON. `sruserve, batches of 64` limits a step to
 the tokens of 64 questions; `sruserve` and `sruserve, 2 workers` have the defaults. Then our server
 is compared with itself: a minute at twice its capacity, a thousand WebSockets at once, ten thousand
-idle streams, and a stream of a million characters. The load generator is `wrk` if it is installed
-(Debian: wrk). A missed target does not fail the run, but is marked in the table.
+idle streams, the longest requests of all routes, and a stream of a million characters. The load
+generator is `wrk` if it is installed (Debian: wrk). A missed target does not fail the run,
+but is marked in the table.
 """
 
 import argparse
@@ -20,11 +21,13 @@ from bench.report.report import Report
 from bench.serve.classify import against_mosec
 from bench.serve.held_streams import among_idle
 from bench.serve.load import LoadFailed, generator
+from bench.serve.long_requests import LONG
 from bench.serve.models import CLASSIFIER, LANGUAGE_MODEL
 from bench.serve.overload import against_itself
 from bench.serve.processes import StartFailed
 from bench.serve.resume import against_fresh
 from bench.serve.sockets import at_once
+from bench.serve.stalls import behind_long_requests
 from bench.serve.streams import against_engine
 
 _PEERS = ("mosec", "uvicorn", "uvloop")
@@ -60,11 +63,13 @@ def _load(report: Report, quick: bool) -> None:
         against_itself(report, CLASSIFIER, 1, 2)
         at_once(report, CLASSIFIER, 20)
         among_idle(report, CLASSIFIER, 100, 10, 2)
+        behind_long_requests(report, 2)
         against_fresh(report, LANGUAGE_MODEL, 10_000, 3)
         return
     against_itself(report, CLASSIFIER, 10, 60)
     at_once(report, CLASSIFIER, 1000)
     among_idle(report, CLASSIFIER, 10_000, 200, 20)
+    behind_long_requests(report, len(LONG))
     against_fresh(report, LANGUAGE_MODEL, 1_000_000, 100)
 
 

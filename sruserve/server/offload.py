@@ -75,11 +75,12 @@ class _Work:
 class Offload:
     """Threads that run queued work of any event loop, and end when they are idle.
 
+    idle_seconds: after which a thread ends.
     waiting: the amount of work that no thread has begun.
     """
 
-    def __init__(self, threads: int) -> None:
-        self._max_threads = threads
+    def __init__(self, threads: int, idle_seconds: float = _IDLE_SECONDS) -> None:
+        self._max_threads, self._idle_seconds = threads, idle_seconds
         self._threads = self._idle = 0
         self._changed = threading.Condition()
         self.waiting = 0
@@ -161,7 +162,7 @@ class Offload:
         """The next work for a thread; None: the thread ends."""
         with self._changed:
             self._idle += 1
-            has_work = self._changed.wait_for(lambda: self.waiting, _IDLE_SECONDS)
+            has_work = self._changed.wait_for(lambda: self.waiting, self._idle_seconds)
             self._idle -= 1
             if not has_work:
                 self._threads -= 1

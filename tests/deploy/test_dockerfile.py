@@ -222,7 +222,7 @@ def health_check(port: int) -> bool:
     assert words[0] == "python"
     environment = os.environ | {"SRUSERVE_PORT": str(port), "http_proxy": "http://127.0.0.1:1"}
     done = subprocess.run(
-        [sys.executable, *words[1:]], env=environment, capture_output=True, timeout=10, check=False
+        [sys.executable, *words[1:]], env=environment, capture_output=True, timeout=60, check=False
     )
     return done.returncode == 0
 

@@ -26,6 +26,7 @@ from sruserve.server.streams.redis.timing import REDIS_TIMING, RedisTiming
 from sruserve.server.tasks.caller import Caller
 from tests.server.declared_errors import undeclared_errors
 from tests.server.hand_clock import HandClock
+from tests.server.held_steps import Steps
 from tests.support import save_random_model
 
 LABELS = ("description", "entity", "abbreviation", "human", "location", "number")
@@ -149,6 +150,14 @@ def _of_the_server(garbage: Any) -> bool:
     if kind is FrameType:
         return str(garbage.f_code.co_filename).startswith(f"{sruserve.__path__[0]}/server")
     return issubclass(kind, Caller)
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Steps]:
+    """Steps that a test holds in the middle, however fast the machine is."""
+    found = Steps(monkeypatch)
+    yield found
+    found.go_on()
 
 
 @pytest.fixture(scope="session")

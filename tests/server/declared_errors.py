@@ -36,7 +36,7 @@ def statuses(route: Route[Any], error: type[ServeError]) -> set[int]:
 def undeclared_errors(patch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The errors that routes answer with, by HTTP, and do not declare with that status."""
     undeclared: list[str] = []
-    refuse, finish = HttpCall.refuse_as, HttpEndpoint._tell
+    refuse, finish = HttpCall.refuse_as, HttpEndpoint._report
 
     def check(call: HttpCall, error: ServeError, status: int | None = None) -> None:
         route = route_of(call) if call._scope.get("type") == "http" else None
@@ -58,5 +58,5 @@ def undeclared_errors(patch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         return await finish(endpoint, call, error)
 
     patch.setattr(HttpCall, "refuse_as", refuse_and_check)
-    patch.setattr(HttpEndpoint, "_tell", finish_and_check)
+    patch.setattr(HttpEndpoint, "_report", finish_and_check)
     yield undeclared

@@ -44,7 +44,7 @@ def main(folder: str, manner: str, drain_seconds: str) -> int:
     """The supervisor, in a process of its own."""
     path = Path(folder)
     given = partial(work, path, manner)
-    patience = Patience(beat_seconds=3, deaths=1)
+    patience = Patience(beat_seconds=8, deaths=1)
     return Supervisor(given, 2, patience, float(drain_seconds), EndedWorkers(path)).run()
 
 

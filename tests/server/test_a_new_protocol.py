@@ -67,6 +67,7 @@ def lines(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[httpx
     monkeypatch.setattr(Application, "_add_endpoints", also_lines)
     monkeypatch.setattr(Lifecycle, "stop", also_stop)
     with serve("question", "characters") as (client, _):
+        until(lambda: bool(ports))
         connected = Lines(ports[0])
         try:
             yield client, connected

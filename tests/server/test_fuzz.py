@@ -101,7 +101,7 @@ def over_socket(client: httpx.Client, value: str) -> str:
 
     async def talk() -> str:
         url = f"ws://{client.base_url.netloc.decode()}/v1/stream"
-        async with websockets.connect(url) as connection:
+        async with websockets.connect(url, open_timeout=60) as connection:
             await connection.send(json.dumps({"model": "characters", "state": value, "input": "a"}))
             found: str = json.loads(await connection.recv())["error"]["code"]
             return found

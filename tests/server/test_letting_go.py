@@ -15,8 +15,8 @@ from tritonclient.grpc import service_pb2 as proto
 from sruserve.server.app import Application
 from sruserve.server.engine.model_runner import ModelRunner
 from tests.server.conftest import Serve
+from tests.server.http.raw_requests import UPGRADE, connect, frame
 from tests.server.http.test_clients_that_leave import until
-from tests.server.http.test_intake import UPGRADE, connect, frame
 from tests.server.kserve.raw_http2 import RawClient, message
 from tests.server.kserve.test_grpc import INFER
 
@@ -49,7 +49,7 @@ class Decoding:
 
     def check(self) -> None:
         """Wait for a completion that decodes and holds nothing long."""
-        assert self.waits.wait(30)
+        assert self.waits.wait(60)
         gc.collect()
         until(lambda: not long_ones())
 
@@ -74,8 +74,6 @@ def long_ones() -> list[Any]:
 
 
 ROUTES = ["/v1/completions", "events", "/v1/streams", "/v1/stream"]
-
-
 LONG_FIELDS: list[dict[str, Any]] = [
     {"prompt": "x" * SIZE},
     {"prompt": [120] * (SIZE // 8)},

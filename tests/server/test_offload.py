@@ -302,7 +302,7 @@ class Failing:
 
     async def let_go(self) -> None:
         """Wait until nothing holds what it held."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while self.made is None or self.made() is not None:
                 await asyncio.sleep(0.001)
 

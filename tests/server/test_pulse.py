@@ -71,7 +71,7 @@ def test_the_event_loop_beats() -> None:
     async def run() -> None:
         beaten = asyncio.Event()
         Pulse(60, beaten.set).start(list)
-        await asyncio.wait_for(beaten.wait(), 30)
+        await asyncio.wait_for(beaten.wait(), 60)
 
     asyncio.run(run())
 
@@ -112,8 +112,8 @@ def test_the_silence_before_the_first_beat_does_not_count() -> None:
 def test_a_process_whose_event_loop_runs_does_not_end() -> None:
     done = run(
         "async def live():\n"
-        "    Pulse(3, Watchdog(3).beat).start(list)\n"
-        "    await asyncio.sleep(5)\n"
+        "    Pulse(8, Watchdog(8).beat).start(list)\n"
+        "    await asyncio.sleep(10)\n"
         "asyncio.run(live())"
     )
     assert done.returncode == 0, done.stderr

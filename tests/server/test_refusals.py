@@ -7,9 +7,9 @@ from typing import Any
 
 import httpx
 import pytest
-import websockets.sync.client as websockets
 
 from tests.server.conftest import Leftovers
+from tests.server.websocket.sockets import open_socket
 
 Ask = Callable[[httpx.Client], None]
 
@@ -29,8 +29,7 @@ def step(client: httpx.Client) -> None:
 
 
 def frame(client: httpx.Client) -> None:
-    url = str(client.base_url).replace("http", "ws", 1)
-    with websockets.connect(f"{url}/v1/stream", compression=None) as socket:
+    with open_socket(client) as socket:
         for wrong in ({"model": "absent"}, {"model": "question", "input": 5}, {"op": "x" * 10}):
             socket.send(json.dumps(wrong))
             assert "error" in json.loads(socket.recv())

@@ -8,7 +8,6 @@ from typing import Any
 
 import httpx
 import pytest
-import websockets.sync.client as websockets
 
 from sruserve.model.text import Bytes
 from sruserve.server.app import Application
@@ -22,6 +21,7 @@ from sruserve.server.websocket import session as frames
 from tests.server.conftest import Serve
 from tests.server.http.test_clients_that_leave import connect, metric, until
 from tests.server.test_bad_input import COMPLETE, post, refusal
+from tests.server.websocket.sockets import SECONDS, open_socket
 
 MOST = 1000  # numbers of one reply
 WORDS = {"model": "words", "echo": True, "n": 10}
@@ -107,12 +107,11 @@ def test_a_stream_may_say_more_than_a_whole_reply_as_long_as_its_client_reads(
         text = client.post(COMPLETE, json=body | {"stream": True}).text
         assert text.endswith("data: [DONE]\n\n")
         assert "error" not in text
-        url = f"{client.base_url}/v1/stream".replace("http", "ws", 1)
-        with websockets.connect(url, compression=None) as socket:
+        with open_socket(client) as socket:
             socket.send(json.dumps(body))
             tokens, choice = 0, {"finish_reason": None}
             while choice["finish_reason"] is None:
-                (choice,) = json.loads(socket.recv(30))["choices"]
+                (choice,) = json.loads(socket.recv(SECONDS))["choices"]
                 tokens += len(choice["logprobs"]["tokens"])
         assert tokens == 800
 
@@ -135,10 +134,9 @@ def test_a_long_echo_is_written_on_a_thread(
     body = {"model": "words", "prompt": prompt, "max_tokens": 1, "echo": True}
     assert prompt in post(client, COMPLETE, body).text
     assert prompt in post(client, COMPLETE, body | {"stream": True}).text
-    url = f"{client.base_url}/v1/stream".replace("http", "ws", 1)
-    with websockets.connect(url, compression=None) as socket:
+    with open_socket(client) as socket:
         socket.send(json.dumps(body))
-        assert prompt in str(socket.recv(30))
+        assert prompt in str(socket.recv(SECONDS))
     assert set(threads) == {"offload"}
     threads.clear()
     post(client, COMPLETE, body | {"prompt": "a"})
@@ -263,9 +261,9 @@ def test_a_step_whose_client_leaves_while_it_is_streamed_holds_nothing_in_the_en
         path = f"/v1/streams/{client.post('/v1/streams', json={}).json()['id']}"
         with connect(client, f"{path}/steps", {**body, "stream": True}) as connection:
             assert b"200 OK" in connection.recv(4096)
-        until(lambda: client.get(path).json()["step"] == 1, 60)
+        until(lambda: client.get(path).json()["step"] == 1)
         until(lambda: application.lifecycle.active == 0)
-        assert application.limits.replies.held == 0
+        until(lambda: application.limits.replies.held == 0)
 
 
 def test_a_step_whose_client_leaves_while_it_is_read_holds_nothing_in_the_end(
@@ -288,5 +286,5 @@ def test_a_step_whose_client_leaves_while_it_is_read_holds_nothing_in_the_end(
             assert begun.wait(60)
         until(lambda: metric(client, left) == before + 1)
         go_on.set()
-        until(lambda: client.get(path).json()["step"] == 1, 60)
-        assert application.limits.replies.held == 0
+        until(lambda: client.get(path).json()["step"] == 1)
+        until(lambda: application.limits.replies.held == 0)

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import signal
-import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +14,9 @@ import pytest
 import websockets
 
 from tests.server.http.test_clients_that_leave import until
+from tests.server.ports import free_port
 from tests.server.test_running import COMPLETE, Process, complete, ended, serving
-from tests.server.websocket.test_websocket import ask, connected, told
+from tests.server.websocket.talks import ask, connected, told
 from tests.support import PRINTABLE, save_random_model
 
 KEYS = {"state_keys": "e" * 64, "state_pool_bytes": str(8 << 20)}
@@ -150,7 +150,7 @@ def test_what_a_stopping_server_cannot_finish_goes_on_elsewhere(
             return found
 
     with serving(folder, drain_seconds="0", **KEYS) as (client, process):
-        found = asyncio.run(asyncio.wait_for(talk(client, process), 60))
+        found = asyncio.run(asyncio.wait_for(talk(client, process), 120))
         ended(process)
     for text, last in found:
         assert (last["finish_reason"], last["stop_reason"]) == ("length", "draining")
@@ -162,7 +162,7 @@ def test_what_a_stopping_server_cannot_finish_goes_on_elsewhere(
 def test_a_draining_server_finishes_frames_and_lets_nobody_in(folder: Path) -> None:
     async def talk(client: httpx.Client, process: Process) -> None:
         async with connected(client) as busy:
-            begin = {"model": "printable", "prompt": "a", "max_tokens": 2_000}
+            begin = {"model": "printable", "prompt": "a", "max_tokens": 6_000}
             await busy.send(json.dumps(begin))
             await busy.send(json.dumps({"id": "waits", "max_tokens": 1}))
             pieces = [await told(busy)]
@@ -179,20 +179,19 @@ def test_a_draining_server_finishes_frames_and_lets_nobody_in(folder: Path) -> N
             assert busy.close_code == 1012
             assert pieces[-1]["error"]["code"] == "draining"
             assert pieces[-1]["state"]
-            assert pieces[-2]["usage"]["completion_tokens"] == 2_000
+            assert pieces[-2]["usage"]["completion_tokens"] == 6_000
             assert pieces[-2]["choices"][0]["stop_reason"] is None
             assert not any("id" in piece for piece in pieces)
 
-    with serving(folder, drain_seconds="60") as (client, process):
-        asyncio.run(asyncio.wait_for(talk(client, process), 60))
+    with serving(folder, drain_seconds="600") as (client, process):
+        asyncio.run(asyncio.wait_for(talk(client, process), 120))
         ended(process)
 
 
 def test_a_rolling_restart_of_two_replicas_loses_nothing(
     folder: Path, replica: httpx.Client
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     text, state, told_to_wait = "", None, 0
 
     def go_on(clients: list[httpx.Client]) -> None:

@@ -13,7 +13,6 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Sequence, Split, WhitespaceSplit
 
 from sruserve.model.text import Words
-from sruserve.server import offload
 from sruserve.server.offload import THREADS, Offload
 from tests.server.conftest import LABELS, WORDS, Serve, words_vocabulary
 from tests.server.http.test_clients_that_leave import until
@@ -109,9 +108,8 @@ def test_a_word_that_a_state_holds_counts_as_read(
     assert [name.startswith("offload") for name in threads] == [True, True]
 
 
-def test_threads_of_models_that_are_gone_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offload, "_IDLE_SECONDS", 0.01)
-    pool, names = Offload(2), set[threading.Thread]()
+def test_threads_of_models_that_are_gone_end() -> None:
+    pool, names = Offload(2, idle_seconds=0.01), set[threading.Thread]()
 
     async def work() -> None:
         names.add(await pool.run(threading.current_thread, 1))

@@ -31,7 +31,7 @@ from sruserve.server.errors import (
 from sruserve.server.settings import SettingsError, load_settings
 from tests.server.conftest import CHARACTERS, Serve
 from tests.server.hand_clock import HandClock
-from tests.server.http.test_clients_that_leave import until
+from tests.server.http.test_clients_that_leave import connect, until
 
 ACME, OTHER = "acme-key-123", "other-key-123"
 MANY_STEPS = json.dumps([{"tenant": "acme", "key": ACME, "steps_per_second": 1_000_000}])
@@ -185,14 +185,8 @@ def test_who_leaves_while_a_prompt_is_scored_pays_for_it(serve: Serve) -> None:
     with serve("characters", max_batch_tokens=1, **given) as (client, application):
         engine = application.lifecycle.catalogue["characters"].engine
         body = {"prompt": "a" * 80_000, "echo": True, "logprobs": 1, "max_tokens": 0}
-        with (
-            ThreadPoolExecutor(1) as pool,
-            httpx.Client(base_url=client.base_url, timeout=1) as other,
-        ):
-            asked = pool.submit(other.post, COMPLETE, json=body, headers=bearer(ACME))
+        with connect(client, COMPLETE, body, **bearer(ACME)):
             until(lambda: engine.running == 1)
-            with suppress(httpx.HTTPError):
-                asked.result()
         until(lambda: application.lifecycle.active == 0)
         reply = client.post(COMPLETE, json={"prompt": "a"}, headers=bearer(ACME))
         assert reply.json()["error"]["code"] == "rate_limited"

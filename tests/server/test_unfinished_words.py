@@ -7,7 +7,6 @@ from typing import Any
 
 import httpx
 import pytest
-import websockets.sync.client as websockets
 
 from sruserve.model.text import Words
 from sruserve.server.app import Application
@@ -17,6 +16,7 @@ from sruserve.server.engine.job import Job
 from sruserve.server.tasks.limits import InputLimits
 from tests.server.conftest import Serve
 from tests.server.test_bad_input import COMPLETE, post, refusal
+from tests.server.websocket.sockets import SECONDS, open_socket
 
 CLASSIFY = "/v1/classify"
 WORD = 30_000  # characters of an unfinished word
@@ -142,13 +142,12 @@ def test_a_stream_refuses_several_inputs_before_it_reads_any(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client, application = running
-    url = f"ws://{client.base_url.host}:{client.base_url.port}/v1/stream"
-    with websockets.connect(url, ping_interval=None) as socket:
+    with open_socket(client) as socket:
         socket.send(json.dumps({"model": "question", "input": "k" * 100}))
-        socket.recv(20)
+        socket.recv(SECONDS)
         reads = Reads(application, monkeypatch)
         socket.send(json.dumps({"input": ["x"] * 2, "more": False}))
-        assert "one input at a time" in json.loads(socket.recv(20))["error"]["message"]
+        assert "one input at a time" in json.loads(socket.recv(SECONDS))["error"]["message"]
         assert not reads.threads
         socket.send(json.dumps({"input": "x", "more": False}))
-        assert json.loads(socket.recv(20))["usage"] == {"steps": 1}
+        assert json.loads(socket.recv(SECONDS))["usage"] == {"steps": 1}

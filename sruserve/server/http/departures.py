@@ -12,9 +12,12 @@ class Departures:
     """Ends the connections of a worker whose clients leave while reading is paused.
 
     Reading pauses and goes on far more often than clients leave, so a pause costs no system call.
+
+    look_seconds: between two looks at those that are paused.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, look_seconds: float = _LOOK_SECONDS) -> None:
+        self.look_seconds = look_seconds
         self._watched: set[asyncio.Transport] = set()
         self._looks = False
 
@@ -30,7 +33,7 @@ class Departures:
 
     def _look_later(self) -> None:
         self._looks = True
-        asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look)
+        asyncio.get_running_loop().call_later(self.look_seconds, self._look)
 
     def _look(self) -> None:
         self._looks, numbers, poll = False, dict[int, asyncio.Transport](), select.poll()

@@ -36,10 +36,15 @@ class ParseTurns:
     Those of one owner go on in the order of their waiting. What one owner sends at once does not
     make its own bytes pause that wait.
 
+    busy_seconds, pause_seconds: while the first pass after requests of others, waiting bytes are
+        parsed after a pause of the second.
     left: what the parsing may still cost before the event loop runs its other callbacks.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, busy_seconds: float = _BUSY_SECONDS, pause_seconds: float = _PAUSE_SECONDS
+    ) -> None:
+        self._busy_seconds, self._pause_seconds = busy_seconds, pause_seconds
         self.left = _FRESH_COST + _WAITING_COST
         self._waiting: OrderedDict[Hashable, OrderedDict[Parser, None]] = OrderedDict()
         self._owners: dict[Parser, Hashable] = {}  # as they were when the waiting began
@@ -54,7 +59,7 @@ class ParseTurns:
         if not self._goes_on:  # it has just come
             if owner != self._newest:
                 self._newest, self._others_until = owner, self._newest_until
-            self._newest_until = asyncio.get_running_loop().time() + _BUSY_SECONDS
+            self._newest_until = asyncio.get_running_loop().time() + self._busy_seconds
         if self.left <= _FRESH_COST:
             self._schedule()
 
@@ -101,7 +106,7 @@ class ParseTurns:
         until = self._others_until if self._newest in self._waiting else self._newest_until
         if loop.time() < until:
             self._pauses = True
-            loop.call_later(_PAUSE_SECONDS, self._resume)
+            loop.call_later(self._pause_seconds, self._resume)
         else:
             self._schedule()
 

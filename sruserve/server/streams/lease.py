@@ -19,7 +19,7 @@ _RETRY_SECONDS, _MAX_RETRY_SECONDS = 0.02, 0.5
 _MAX_WAITING = 256
 _WAITING_BYTES = 16 << 10  # of the objects of a request that waits, with those of its connection
 # Requests of a tenant, for any number of tenants: the parts of very many may exceed `max_bytes`.
-_MIN_WAITING = 64
+_MIN_SHARE = 64
 
 
 class Lease:
@@ -46,10 +46,19 @@ class LeaseManager:
 
     max_bytes: of the objects of all waiting requests; each tenant has an equal part. Their bodies
         count elsewhere until they are read.
+    max_waiting: requests that wait for one stream.
+    min_share: requests of a tenant that may wait, however many tenants there are.
     """
 
-    def __init__(self, max_bytes: int, tenants: int = 1) -> None:
-        share = max(_MIN_WAITING, max_bytes // _WAITING_BYTES // tenants)
+    def __init__(
+        self,
+        max_bytes: int,
+        tenants: int = 1,
+        max_waiting: int = _MAX_WAITING,
+        min_share: int = _MIN_SHARE,
+    ) -> None:
+        self._max_waiting = max_waiting
+        share = max(min_share, max_bytes // _WAITING_BYTES // tenants)
         self._waiting = Budget(share * tenants, _overloaded, share=share)
         self._locks: WeakValueDictionary[tuple[bytes, str], _StreamLock] = WeakValueDictionary()
 
@@ -102,7 +111,7 @@ class LeaseManager:
         key = (tenant.id, stream_id)
         lock = self._locks.get(key)
         if lock is None:
-            lock = self._locks[key] = _StreamLock()
+            lock = self._locks[key] = _StreamLock(self._max_waiting)
         return lock
 
 
@@ -112,6 +121,10 @@ class _StreamLock(asyncio.Lock):
     waiting = 0
     failed_at = -math.inf
 
+    def __init__(self, max_waiting: int) -> None:
+        super().__init__()
+        self._max_waiting = max_waiting
+
     @property
     def is_taken(self) -> bool:
         """Whether a new request has to wait."""
@@ -119,8 +132,8 @@ class _StreamLock(asyncio.Lock):
 
     async def acquire(self) -> Literal[True]:
         """Wait for the lock; raises `Overloaded` if too many requests wait already."""
-        if self.waiting >= _MAX_WAITING:
-            raise _too_long()
+        if self.waiting >= self._max_waiting:
+            raise _too_long(self._max_waiting)
         self.waiting += 1
         try:
             return await super().acquire()
@@ -135,10 +148,9 @@ def _overloaded() -> Overloaded:
     )
 
 
-def _too_long() -> Overloaded:
+def _too_long(waiting: int) -> Overloaded:
     return Overloaded(
-        f"{_MAX_WAITING} requests already wait for this stream, which serves one at a time; "
-        "retry later"
+        f"{waiting} requests already wait for this stream, which serves one at a time; retry later"
     )
 
 

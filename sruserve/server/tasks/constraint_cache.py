@@ -44,12 +44,21 @@ class ConstraintCache:
 
     most_bytes: of all their processes together, which `memory` counts.
     startable: the limit of processes and threads of this process; None: no limit.
+    max_processes: cached and used ones: half of `startable` is left to threads.
+    patience_seconds: the longest wait for a compilation.
     """
 
     def __init__(
-        self, most_bytes: int, bounds: Bounds | None = None, startable: int | None = None
+        self,
+        most_bytes: int,
+        bounds: Bounds | None = None,
+        startable: int | None = None,
+        max_processes: int = MAX_PROCESSES,
+        patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
-        self._startable = startable
+        if startable is not None:
+            max_processes = max(_MIN_PROCESSES, min(max_processes, startable // 2))
+        self.max_processes, self.patience_seconds = max_processes, patience_seconds
         self._installed = find_spec("llguidance") is not None  # the processes import it
         self.host = GrammarHost()
         self._bounds = bounds or Bounds()
@@ -100,13 +109,6 @@ class ConstraintCache:
         return waiting.result()
 
     @property
-    def max_processes(self) -> int:
-        """The limit of cached and used processes: half of `startable` is left to threads."""
-        if self._startable is None:
-            return MAX_PROCESSES
-        return max(_MIN_PROCESSES, min(MAX_PROCESSES, self._startable // 2))
-
-    @property
     def waiting(self) -> int:
         """The number of waiting and running compilations."""
         return self._waiting.held
@@ -129,7 +131,9 @@ class ConstraintCache:
         if compiling is None:
             task = asyncio.create_task(self._compile(key, field, content, served))
             compiling = self.compiling[key] = _Compiling(task)
-        seconds = min(PATIENCE_SECONDS, deadline - monotonic() if deadline else PATIENCE_SECONDS)
+        seconds = self.patience_seconds
+        if deadline:
+            seconds = min(seconds, deadline - monotonic())
         compiling.waiters += 1
         try:
             async with asyncio.timeout(seconds):

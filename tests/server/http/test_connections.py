@@ -10,16 +10,18 @@ from contextlib import ExitStack
 
 import httpx
 import pytest
-import websockets.sync.client as websockets
 from websockets.exceptions import InvalidStatus
+from websockets.sync.client import ClientConnection
 
 from sruserve.server.app import Application
 from sruserve.server.http.connections import Connections
 from sruserve.server.http.uvicorn_http import HttpProtocol
 from sruserve.server.websocket.uvicorn_websocket import WebSocketProtocol
 from tests.server.conftest import Serve
+from tests.server.http.raw_replies import all_replies, send
 from tests.server.http.test_clients_that_leave import connect, metric, until
 from tests.server.test_bad_input import SCORE, post
+from tests.server.websocket.sockets import open_socket
 
 MOST = 20  # of one address half
 
@@ -32,8 +34,8 @@ def running(serve: Serve) -> Iterator[tuple[httpx.Client, Application]]:
 
 def silent(client: httpx.Client, data: bytes = b"") -> socket.socket:
     connection = socket.create_connection((client.base_url.host, client.base_url.port or 0))
-    connection.settimeout(20)
-    connection.sendall(data)
+    connection.settimeout(60)
+    send(connection, data)
     return connection
 
 
@@ -48,7 +50,7 @@ def test_idle_connections_give_way_the_longest_idle_one_first(
             connection = stack.enter_context(silent(client, sent))
         newest = connection
         until(lambda: application.connections.open <= MOST // 2)
-        newest.sendall(b"\r\n\r\n" if not sent else b"")
+        send(newest, b"\r\n\r\n" if not sent else b"")
         with httpx.Client(base_url=client.base_url, timeout=60) as other:
             for _ in range(3):
                 assert other.get("/livez").status_code == 200
@@ -74,7 +76,7 @@ def test_a_connection_that_waits_for_its_reply_does_not_give_way(serve: Serve) -
             with connect(client, "/v1/completions", long):
                 until(lambda: engine.running == MOST // 2)
                 with silent(client) as refused:
-                    reply = refused.recv(65536)
+                    reply = all_replies(refused)
                 assert reply.startswith(b"HTTP/1.1 429 ")
                 assert json.loads(reply.partition(b"\r\n\r\n")[2])["error"]["code"] == "overloaded"
             assert engine.running >= MOST // 2 - 1
@@ -138,16 +140,15 @@ def test_a_handshake_that_fails_unforeseen_leaves_no_place(
 def test_sockets_take_at_most_half_of_the_connections(serve: Serve) -> None:
     with serve("characters", max_connections=4) as (client, application):
         application.connections._share = 4  # as if they came from several addresses
-        url = f"{client.base_url}/v1/stream".replace("http", "ws", 1)
-        with websockets.connect(url), websockets.connect(url):
+        with open_socket(client), open_socket(client):
             with pytest.raises(InvalidStatus) as refused:
-                websockets.connect(url)
+                open_socket(client)
             assert refused.value.response.status_code == 429
             assert client.get("/livez").status_code == 200
 
 
-def opens(address: str, key: str) -> websockets.ClientConnection:
-    return websockets.connect(address, additional_headers={"authorization": f"Bearer {key}"})
+def open_with_key(client: httpx.Client, key: str) -> ClientConnection:
+    return open_socket(client, additional_headers={"authorization": f"Bearer {key}"})
 
 
 @pytest.mark.parametrize(
@@ -159,16 +160,15 @@ def test_a_tenant_leaves_half_of_the_sockets_to_others_if_there_are_any(
 ) -> None:
     with serve("characters", max_connections=8, api_keys=keys) as (client, application):
         application.connections._share = 8  # as if they came from several addresses
-        url = f"{client.base_url}/v1/stream".replace("http", "ws", 1)
         for _ in range(2):
             with ExitStack() as stack:
                 for _ in range(most):
-                    stack.enter_context(opens(url, "first-key"))
+                    stack.enter_context(open_with_key(client, "first-key"))
                 with pytest.raises(InvalidStatus) as refused:
-                    opens(url, "first-key")
+                    open_with_key(client, "first-key")
                 assert refused.value.response.status_code == 429
                 for _ in range(4 - most):
-                    stack.enter_context(opens(url, "second-key"))
+                    stack.enter_context(open_with_key(client, "second-key"))
             until(lambda: application.connections.open <= 1)
 
 

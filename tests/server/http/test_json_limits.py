@@ -9,7 +9,6 @@ from typing import Any
 
 import httpx
 import pytest
-import websockets.sync.client as websockets
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +20,7 @@ from sruserve.server.http.json_limits import (
     _without_texts,
     check_json_size,
 )
+from tests.server.websocket.sockets import open_socket
 
 LONGEST = 8 << 20  # bytes of a body
 # What reading them would take is 0.1 to 6 seconds; a value takes less than a list.
@@ -84,9 +84,8 @@ def test_very_many_parts_are_refused_at_once_in_a_step_of_a_stream(
 
 @pytest.mark.parametrize("item", TINY)
 def test_very_many_parts_are_refused_at_once_in_a_frame(client: httpx.Client, item: str) -> None:
-    url = str(client.base_url).replace("http", "ws", 1)
     body = filled('{"model":"question","input":', item).decode()
-    with websockets.connect(f"{url}/v1/stream", compression=None) as socket:
+    with open_socket(client) as socket:
         with at_once(client):
             socket.send(body)
             told = json.loads(socket.recv())

@@ -5,14 +5,15 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-import websockets.sync.client as websockets
 from websockets.exceptions import InvalidStatus
 
 from sruserve.server.errors import OriginNotAllowed
 from sruserve.server.http.origins import Origins
 from tests.server.conftest import Serve
+from tests.server.http.raw_replies import next_reply, send
 from tests.server.http.test_clients_that_leave import connect
 from tests.server.test_bad_input import CLASSIFY, refusal
+from tests.server.websocket.sockets import SECONDS, open_socket
 
 APP = "https://app.example.com"
 BODY = json.dumps({"model": "question", "input": "a"})
@@ -95,14 +96,13 @@ def test_an_allowed_page_sends_requests_and_reads_replies(
 def test_only_an_allowed_page_opens_a_socket(
     open_one: httpx.Client, origin: str, enters: bool
 ) -> None:
-    url = f"{open_one.base_url}/v1/stream".replace("http", "ws", 1)
     if enters:
-        with websockets.connect(url, additional_headers={"origin": origin}) as socket:
+        with open_socket(open_one, additional_headers={"origin": origin}) as socket:
             socket.send('{"model":"question","input":"a"}')
-            assert "label" in socket.recv(20)
+            assert "label" in socket.recv(SECONDS)
         return
     with pytest.raises(InvalidStatus) as refused:
-        websockets.connect(url, additional_headers={"origin": origin})
+        open_socket(open_one, additional_headers={"origin": origin})
     assert refused.value.response.status_code == 403
     body = json.loads(refused.value.response.body or b"{}")
     assert body["error"]["code"] == "origin_not_allowed"
@@ -160,10 +160,10 @@ def test_models_are_not_loaded_by_what_a_form_can_send(
 
 def answer(client: httpx.Client, request: bytes) -> bytes:
     with connect(client, "/v1/score", {"model": "characters", "input": "a"}) as connection:
-        connection.recv(65536)
-        connection.sendall(request)
-        connection.settimeout(20)
-        return connection.recv(65536)
+        connection.settimeout(SECONDS)
+        next_reply(connection)
+        send(connection, request)
+        return next_reply(connection)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ REQUESTS = {
 
 def received(client: httpx.Client, request: bytes) -> bytes:
     """All that is answered, but for dates and the server's own ids. "|" is a pause."""
-    with socket.create_connection((client.base_url.host, client.base_url.port or 0), 20) as line:
+    with socket.create_connection((client.base_url.host, client.base_url.port or 0), 60) as line:
         for part in request.split(b"|"):
             line.sendall(part)
             client.get("/livez")
@@ -75,9 +75,9 @@ def test_most_requests_take_the_shortcuts(
         return body
 
     monkeypatch.setattr(call, "take_body", see)
-    with socket.create_connection((client.base_url.host, client.base_url.port or 0), 20) as line:
+    with socket.create_connection((client.base_url.host, client.base_url.port or 0), 60) as line:
         line.sendall(WHOLE)
-        line.recv(1)
+        assert line.recv(1)
     assert taken == [BODY]
 
 

@@ -94,7 +94,7 @@ class RawClient:
         except ConnectionError:
             self.closed = True
         finally:
-            self._socket.settimeout(10)
+            self._socket.settimeout(60)
         while len(self._read) >= 9:
             size = int.from_bytes(self._read[:3], "big")
             if len(self._read) < 9 + size:

@@ -115,7 +115,7 @@ def test_a_grpc_server_that_has_ended_ends_the_process(
             next(watch)  # a call that stays open hides nothing
             with pytest.raises(grpc.RpcError):
                 channel.unary_unary("/nothing")(b"", timeout=1)
-            assert ended.wait(30)
+            assert ended.wait(60)
             watch.cancel()
         assert pulse.failed
         assert not application.grpc.alive

@@ -21,7 +21,7 @@ class Rendering:
         self.may_end.set()
 
     def __call__(self) -> tuple[bytes, str]:
-        assert self.may_end.wait(30)
+        assert self.may_end.wait(60)
         self.count += 1
         return b"%d" % self.count, "text/plain"
 

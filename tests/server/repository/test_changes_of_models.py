@@ -54,7 +54,7 @@ def running(serve: Serve) -> Iterator[tuple[httpx.Client, Application]]:
 
 def ask(client: httpx.Client, name: str = "words") -> socket.socket:
     """Ask for a load; to leave, close the socket."""
-    connection = socket.create_connection((client.base_url.host, client.base_url.port or 0), 30)
+    connection = socket.create_connection((client.base_url.host, client.base_url.port or 0), 60)
     path = f"/v2/repository/models/{name}/load"
     connection.sendall(f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n".encode())
     return connection
@@ -190,7 +190,7 @@ def test_a_load_that_fails_lets_its_weights_go(folders: Path, leaves: bool) -> N
             forget_frames(told.value)  # as an endpoint does when it has told it
             del told
         del loading
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while read[0]() is not None:
                 await asyncio.sleep(0.001)
 

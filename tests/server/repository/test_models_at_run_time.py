@@ -5,7 +5,6 @@ import gc
 import json
 import shutil
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,9 +22,11 @@ from sruserve.server.engine.engine import Engine
 from sruserve.server.repository.repository import _MAX_RETIRING
 from sruserve.server.repository.served_model import InFlight
 from tests.server.conftest import LABELS, Serve, words_vocabulary
+from tests.server.held_steps import Steps
+from tests.server.http.test_clients_that_leave import until
 from tests.server.kserve.conftest import grpc_address
 from tests.server.test_running import start
-from tests.server.websocket.test_websocket import ask, completed, connected, run
+from tests.server.websocket.talks import ask, completed, connected, run
 from tests.support import save_random_model
 
 WORDS: dict[str, Any] = {"vocabulary": words_vocabulary(), "vocab_size": 16}
@@ -78,7 +79,7 @@ def always_asking(
     over = threading.Event()
 
     def run() -> None:
-        with httpx.Client(base_url=client.base_url, timeout=30) as own:
+        with httpx.Client(base_url=client.base_url, timeout=60) as own:
             while not over.is_set():
                 replies.append(ask(own))
 
@@ -92,20 +93,13 @@ def always_asking(
     finally:
         over.set()
         for thread in threads:
-            thread.join(30)
+            thread.join(60)
 
 
 def more(replies: list[httpx.Response]) -> None:
     """Wait for some more of them."""
     seen = len(replies)
     until(lambda: len(replies) > seen + 10)
-
-
-def until(true: Callable[[], bool], seconds: float = 30.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it never came true"
-        time.sleep(0.01)
 
 
 def texts(replies: Sequence[httpx.Response]) -> set[str]:
@@ -151,13 +145,14 @@ def test_a_request_that_is_still_being_read_gets_the_engine_that_it_was_given(
     with always_asking(client, ask) as replies:
         for _ in range(3):
             assert change(client, "question", "unload").status_code == 200
+            until(lambda: replies[-1].status_code == 404)
             assert change(client, "question", "load").status_code == 200
             more(replies)
     assert {reply.status_code for reply in replies} == {200, 404}
 
 
 def test_a_long_reply_of_the_old_version_is_finished(
-    running: tuple[httpx.Client, Application], models: Path
+    running: tuple[httpx.Client, Application], models: Path, steps: Steps
 ) -> None:
     client, application = running
     body = {"model": "words", "prompt": "who", "max_tokens": 2500, "seed": 3}
@@ -170,15 +165,17 @@ def test_a_long_reply_of_the_old_version_is_finished(
             got.extend(json.loads(event)["choices"][0]["text"] for event in events)
 
     thread = threading.Thread(target=ask)
-    thread.start()
     old = application.lifecycle.catalogue["words"].engine
-    until(lambda: old.running > 0)
+    steps.hold(old)
+    thread.start()
+    until(lambda: steps.waiting > 0)
     save_random_model(models / "words", **WORDS, hidden_size=48, seed=5)
     assert change(client, "words", "load").status_code == 200
     assert change(client, "words", "unload").status_code == 200
     assert old.running > 0
     assert client.post("/v1/completions", json=body).json()["error"]["code"] == "model_not_found"
-    thread.join(30)
+    steps.go_on()
+    thread.join(60)
     assert "".join(got) == whole
 
 
@@ -193,18 +190,17 @@ def test_an_idle_socket_holds_no_model_that_is_unloaded(
             await completed(connection, model="words", prompt="who", max_tokens=1)
             reply = await asyncio.to_thread(change, client, "words", "unload")
             assert reply.status_code == 200
-            deadline = time.monotonic() + 60
-            while network() is not None and time.monotonic() < deadline:
-                gc.collect()
-                await asyncio.sleep(0.01)
-            assert network() is None
+            async with asyncio.timeout(60):
+                while network() is not None:
+                    gc.collect()
+                    await asyncio.sleep(0.01)
             assert (await ask(connection, op="state"))["state"]
 
     run(talk)
 
 
 def test_a_socket_goes_on_with_the_same_model_and_with_no_other(
-    running: tuple[httpx.Client, Application], models: Path
+    running: tuple[httpx.Client, Application], models: Path, steps: Steps
 ) -> None:
     client, application = running
     body = {"model": "words", "prompt": "who", "max_tokens": 2500, "seed": 3}
@@ -216,11 +212,11 @@ def test_a_socket_goes_on_with_the_same_model_and_with_no_other(
 
     async def talk() -> None:
         async with connected(client) as connection:
+            steps.hold(old)
             asked = asyncio.create_task(completed(connection, **body))
-            while not old.running:
-                await asyncio.sleep(0.001)
+            await asyncio.to_thread(until, lambda: steps.waiting > 0)
             assert await change_now("unload") == 200
-            assert old.running, "the frame was answered too soon to prove anything"
+            steps.go_on()
             assert (await asked)[0] == whole
             reply = await ask(connection, max_tokens=1)
             assert reply["error"]["code"] == "model_not_found"

@@ -1,10 +1,7 @@
 """A real Redis, and servers that hold streams: one in its memory, two in that Redis."""
 
 import shutil
-import socket
 import subprocess
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import cycle
@@ -16,9 +13,10 @@ import pytest
 import redis
 
 from sruserve.server.app import Application
-from sruserve.server.engine.model_runner import ModelRunner
 from tests.server.conftest import Serve
 from tests.server.hand_clock import HandClock
+from tests.server.http.test_clients_that_leave import until
+from tests.server.ports import free_port
 
 KEYS = "a" * 64
 ACME, OTHER = "acme-key-123", "other-key-123"
@@ -26,12 +24,6 @@ MODELS = ("characters", "question", "sensor", "whole")
 TASKS = ("tagger", "small")
 
 StartRedis = Callable[..., AbstractContextManager[subprocess.Popen[bytes]]]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="session")
@@ -53,18 +45,20 @@ def start_redis(tmp_path_factory: pytest.TempPathFactory) -> StartRedis:
         process = subprocess.Popen(command)
         try:
             with redis.Redis(port=port) as client:
-                for _ in range(500):
-                    try:
-                        client.ping()
-                        break
-                    except redis.ConnectionError:
-                        time.sleep(0.01)
+                until(lambda: answers(client))
             yield process
         finally:
             process.kill()
             process.wait()
 
     return run
+
+
+def answers(client: redis.Redis) -> bool:
+    try:
+        return bool(client.ping())
+    except redis.ConnectionError:
+        return False
 
 
 @pytest.fixture(scope="session")
@@ -171,48 +165,6 @@ OwnRedis = tuple[Replicas, Any, int]
 def key_of(stream: str, what: str = "stream") -> str:
     """Where Redis has a stream of the one tenant, or its lease."""
     return f"sruserve:{what}:{'0' * 32}:{stream}"
-
-
-class Steps:
-    """The steps of all models: those that begin after `hold` wait until `go_on`.
-
-    waiting: how many do. of: the server whose steps are held; None: of all.
-    """
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.waiting = 0
-        self.of: Application | None = None
-        self._may_go = threading.Event()
-        self._may_go.set()
-        step = ModelRunner.step
-
-        def held(runner: ModelRunner, *given: Any) -> Any:
-            if self.of is None or runner in _runners(self.of):
-                self.waiting += 1
-                assert self._may_go.wait(120)
-                self.waiting -= 1
-            return step(runner, *given)
-
-        monkeypatch.setattr(ModelRunner, "step", held)
-
-    def hold(self, of: Application | None = None) -> None:
-        self.of = of
-        self._may_go.clear()
-
-    def go_on(self) -> None:
-        self._may_go.set()
-
-
-def _runners(application: Application) -> list[ModelRunner]:
-    return [each.engine._runner for each in application.lifecycle.catalogue.values()]
-
-
-@pytest.fixture
-def steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Steps]:
-    """Steps that a test holds in the middle, however fast the machine is."""
-    found = Steps(monkeypatch)
-    yield found
-    found.go_on()
 
 
 @pytest.fixture

@@ -13,8 +13,9 @@ from openai import DefaultHttpxClient, OpenAI
 from sruserve.server.streams.redis.timing import RedisTiming
 from tests.server.conftest import Serve
 from tests.server.hand_clock import HandClock
+from tests.server.held_steps import Steps
 from tests.server.http.test_clients_that_leave import connect, until
-from tests.server.streams.conftest import ACME, KEYS, OTHER, Replicas, Steps, key_of
+from tests.server.streams.conftest import ACME, KEYS, OTHER, Replicas, key_of
 from tests.server.streams.test_streams import code, steps_done, text
 from tests.server.test_tenants import bearer
 

@@ -11,8 +11,9 @@ import pytest
 from sruserve.server.app import Application
 from tests.server.conftest import Serve
 from tests.server.http.test_clients_that_leave import until
-from tests.server.streams.conftest import KEYS, StartRedis, free_port
-from tests.server.websocket.test_websocket import ask, connected
+from tests.server.ports import free_port
+from tests.server.streams.conftest import KEYS, StartRedis
+from tests.server.websocket.talks import ask, connected
 
 HUGE = [[1e38, -1e38] * 4] * 3
 SMALL = [[0.5] * 8]

@@ -17,8 +17,9 @@ from sruserve.server.settings import SettingsError, load_settings
 from sruserve.server.streams.redis import scripts
 from sruserve.server.streams.redis.client import Call, RedisClient
 from tests.server.conftest import Serve
+from tests.server.held_steps import Steps
 from tests.server.http.test_clients_that_leave import until
-from tests.server.streams.conftest import ACME, KEYS, Replicas, StartRedis, Steps, key_of
+from tests.server.streams.conftest import ACME, KEYS, Replicas, StartRedis, key_of
 from tests.server.streams.redis.proxies import BeforeRedis
 from tests.server.streams.test_streams import code, text
 from tests.server.test_running import serving
@@ -83,7 +84,7 @@ def test_a_server_that_has_lost_its_lease_changes_nothing(
             steps.hold()
             asked = pool.submit(replicas.step, stream, 1, prompt="To be")
             until(lambda: steps.waiting == 1)
-            client.set(key_of(stream, "lease"), "another server", px=500)
+            client.set(key_of(stream, "lease"), "another server", px=3000)
             client.hset(key_of(stream), "by", "another server")
             steps.go_on()
             lost = asked.result()

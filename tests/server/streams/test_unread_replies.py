@@ -16,7 +16,7 @@ from sruserve.server.streams.store import StreamRecord
 from tests.server.conftest import Serve
 from tests.server.http.test_clients_that_leave import connect, until
 from tests.server.streams.conftest import ACME, KEYS, OTHER
-from tests.server.streams.test_quotas import TWO
+from tests.server.streams.tenants import TWO
 from tests.server.test_tenants import bearer
 
 MOST = 48 << 20

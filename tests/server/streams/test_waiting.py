@@ -15,13 +15,13 @@ from sruserve.server.budget import Hold
 from sruserve.server.errors import Overloaded
 from sruserve.server.repository.catalogue import Catalogue
 from sruserve.server.repository.served_model import ServedModel
-from sruserve.server.streams import lease as turns
 from sruserve.server.streams.lease import LeaseManager
 from sruserve.server.streams.service import Streams
 from sruserve.server.streams.step_view import StreamView
 from sruserve.server.streams.store import StreamRecord
 from sruserve.server.tasks.limits import FREE_BYTES, InputLimits
 from tests.server.conftest import Serve
+from tests.server.held_steps import Steps
 from tests.server.http.test_clients_that_leave import until
 from tests.server.streams.conftest import KEYS
 from tests.server.streams.test_service import Run, run, write  # noqa: F401
@@ -81,14 +81,14 @@ async def busy(streams: Streams, served: ServedModel, stream: str) -> AsyncItera
         await step
 
 
-def test_clients_that_leave_wait_for_no_stream(serve: Serve) -> None:
+def test_clients_that_leave_wait_for_no_stream(serve: Serve, steps: Steps) -> None:
     with serve("characters", state_keys=KEYS) as (client, application):
         stream = client.post("/v1/streams", json={}).json()["id"]
         waiting = application.streams._leases._waiting
-        engine = application.lifecycle.catalogue["characters"].engine
-        long = {"step": 1, "prompt": "a", "max_tokens": 100_000}
-        step = send(client, "POST", f"/v1/streams/{stream}/steps", long)
-        until(lambda: engine.running == 1)
+        steps.hold(application)
+        begun = {"step": 1, "prompt": "a", "max_tokens": 1}
+        step = send(client, "POST", f"/v1/streams/{stream}/steps", begun)
+        until(lambda: steps.waiting == 1)
         left = [
             send(client, method, f"/v1/streams/{stream}/{action}", body)
             for method, action, body in ASKED * 4
@@ -98,16 +98,15 @@ def test_clients_that_leave_wait_for_no_stream(serve: Serve) -> None:
             connection.close()
         until(lambda: waiting.held == 0 and application.lifecycle.active == 1)
         assert client.get(f"/v1/streams/{stream}").status_code == 200
+        steps.go_on()
         step.close()
 
 
 def test_a_line_has_only_so_many_places_for_whatever_is_asked(
     run: Run,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(turns, "_MAX_WAITING", 2)
-
     async def test(streams: Streams, catalogue: Catalogue) -> None:
+        streams._leases = LeaseManager(1 << 20, max_waiting=2)
         served = catalogue["characters"]
         stream, other = [(await streams.create(served, None)).id for _ in range(2)]
 
@@ -150,7 +149,7 @@ def test_forks_that_wait_for_their_stream_keep_no_other_fork_waiting(
         async with busy(streams, served, stream):
             waiting = [asyncio.create_task(streams.fork(served, stream, 256)) for _ in range(16)]
             await asyncio.sleep(0)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 copies = await streams.fork(served, other, 16)
             assert not any(each.done() for each in waiting)
             for task in waiting[1:]:
@@ -163,14 +162,10 @@ def test_forks_that_wait_for_their_stream_keep_no_other_fork_waiting(
     run(test)
 
 
-def test_tenants_that_wait_at_many_streams_refuse_nobody_elses_requests(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(turns, "_MIN_WAITING", 4)
-
+def test_tenants_that_wait_at_many_streams_refuse_nobody_elses_requests() -> None:
     async def test() -> None:
         store: Any = Endless()
-        lines = LeaseManager(1, tenants=3)
+        lines = LeaseManager(1, tenants=3, min_share=4)
         held, waiting = [], []
         for tenant in (Tenant("a"), Tenant("b")):
             held += [await lines.take(store, tenant, str(name)) for name in range(5)]
@@ -203,13 +198,9 @@ def test_tenants_that_wait_at_many_streams_refuse_nobody_elses_requests(
     asyncio.run(test())
 
 
-def test_what_other_replicas_have_is_waited_for_by_only_so_many(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(turns, "_MIN_WAITING", 1)
-
+def test_what_other_replicas_have_is_waited_for_by_only_so_many() -> None:
     async def test() -> None:
-        lines, tenant = LeaseManager(1), Tenant("a")
+        lines, tenant = LeaseManager(1, min_share=1), Tenant("a")
         store: Any = Endless(busy=1 << 30)
         waiting = asyncio.create_task(lines.take(store, tenant, "s"))
         await asyncio.sleep(0)

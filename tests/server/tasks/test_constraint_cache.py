@@ -30,9 +30,9 @@ from sruserve.server.tasks.constraint_cache import (
     MOST_WAITING_OF_ONE,
     ConstraintCache,
 )
-from tests.memory import malloc_bytes
+from tests.memory import grows_by_less, malloc_bytes
 from tests.server.conftest import Serve
-from tests.server.engine.constrained.test_process_client import MANY_AT_ONCE, is_gone
+from tests.server.engine.constrained.grammar_processes import MANY_AT_ONCE, is_gone
 from tests.server.http.test_clients_that_leave import connect, until
 from tests.server.test_bad_input import refusal
 from tests.server.test_running import ended, serving
@@ -120,9 +120,10 @@ HOSTILE: list[dict[str, Any]] = [
 def test_a_grammar_that_takes_too_much_is_refused_and_the_server_does_not_grow(
     client: httpx.Client, given: dict[str, Any]
 ) -> None:
-    before = malloc_bytes()
-    refusal(complete(client, **given), 422, "invalid_request", next(iter(given)))
-    assert malloc_bytes() - before < 8 << 20
+    def refuse() -> None:
+        refusal(complete(client, **given), 422, "invalid_request", next(iter(given)))
+
+    assert grows_by_less(8 << 20, malloc_bytes, refuse)
     assert complete(client, regex="[0-9]{5}").json()["choices"][0]["text"].isdigit()
 
 
@@ -177,7 +178,7 @@ def test_grammars_whose_processes_end_while_they_are_followed_leave_nothing_behi
         reply = complete(client, json_schema=schema, logit_bias={"91": 100})
         refusal(reply, 422, "invalid_request", None)
         assert len(grammars.cached) <= 2
-    assert psutil.Process().num_fds() <= fds + 2
+    until(lambda: psutil.Process().num_fds() <= fds + 2)
 
 
 def test_a_client_that_leaves_gives_its_place_back_and_ends_the_compilation(
@@ -297,9 +298,9 @@ def test_a_wait_that_is_long_ends_in_504(
     with stopped(grammars, client):
         asked = complete(client, regex="[a-z]{79}", timeout_ms=50)
         refusal(asked, 504, "deadline_exceeded", None)
-        monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.05)
+        monkeypatch.setattr(grammars, "patience_seconds", 0.05)
         refusal(complete(client, regex="[a-z]{79}"), 504, "deadline_exceeded", None)
-    assert grammars.waiting == 0
+    until(lambda: grammars.waiting == 0)
 
 
 def test_grammars_in_use_that_leave_no_room_are_a_429(
@@ -307,7 +308,7 @@ def test_grammars_in_use_that_leave_no_room_are_a_429(
 ) -> None:
     grammars.cached.clear()
     assert complete(client, regex="first").status_code == 200
-    monkeypatch.setattr(module, "MAX_PROCESSES", 2)
+    monkeypatch.setattr(grammars, "max_processes", 2)
     for asked in ("second", "third"):
         assert complete(client, regex=asked).status_code == 200  # the one before lets go
     in_use = next(iter(grammars.cached.values())).constraint
@@ -355,7 +356,7 @@ def test_a_tenant_pushes_its_own_grammars_out_first_and_none_that_is_in_use(
     complete(client, regex="used")
     in_use = list(grammars.cached.values())[-1].constraint
     complete(client, regex="own")
-    monkeypatch.setattr(module, "MAX_PROCESSES", 4)
+    monkeypatch.setattr(grammars, "max_processes", 4)
     assert complete(client, regex="new").status_code == 200
     assert kept() == [identity("theirs"), identity("used"), identity("new")]
     assert in_use.identity == identity("used")
@@ -370,7 +371,7 @@ def test_a_tenant_whose_grammars_are_in_use_leaves_half_of_the_room_to_others(
     most_bytes: int,
 ) -> None:
     grammars.cached.clear()
-    monkeypatch.setattr(module, "MAX_PROCESSES", processes)
+    monkeypatch.setattr(grammars, "max_processes", processes)
     monkeypatch.setattr(grammars.memory, "most_bytes", most_bytes)
     for regex in ("one", "two"):
         assert complete(client, regex=regex).status_code == 200

@@ -20,6 +20,7 @@ from sruserve.server.errors import OutOfDeviceMemory, Overloaded
 from sruserve.server.offload import POOL, THREADS, offload
 from sruserve.server.tasks.limits import FREE_BYTES, InputLimits
 from tests.server.conftest import Serve
+from tests.server.held_steps import Steps
 from tests.server.http.test_clients_that_leave import connect, until
 from tests.server.test_bad_input import CLASSIFY, COMPLETE, SCORE, post, refusal
 
@@ -247,16 +248,20 @@ def test_a_request_that_the_device_has_no_memory_for_is_503_with_retry_after(
         assert post(client, SCORE, {"input": "ab"}).status_code == 200
 
 
-def test_a_full_queue_is_429_with_retry_after_and_nobody_else_is_touched(serve: Serve) -> None:
+def test_a_full_queue_is_429_with_retry_after_and_nobody_else_is_touched(
+    serve: Serve, steps: Steps
+) -> None:
     with serve("characters", max_queue_requests=1, max_batch_tokens=8) as (client, application):
         engine = application.lifecycle.catalogue["characters"].engine
-        body = {"prompt": "a" * 10_000, "seed": 1, "max_tokens": 5}
+        body = {"prompt": "a" * 100, "seed": 1, "max_tokens": 5}
+        steps.hold(application)
         with ThreadPoolExecutor(1) as pool:
             first = pool.submit(post, client, COMPLETE, body)
             until(lambda: engine.waiting > 0)
             reply = post(client, SCORE, {"input": "ab"})
             assert "SRUSERVE_MAX_QUEUE_REQUESTS" in refusal(reply, 429, "overloaded")
             assert int(reply.headers["retry-after"]) >= 1
+            steps.go_on()
             assert first.result().status_code == 200
         assert first.result().json()["choices"] == post(client, COMPLETE, body).json()["choices"]
 
@@ -296,10 +301,15 @@ def test_the_queue_is_asked_twice_before_a_request_is_read_and_with_its_job(
     assert asked == ["check", "submit"]
 
 
-@pytest.fixture
-def unread(serve: Serve, task_folders: Path) -> Iterator[tuple[socket.socket, httpx.Client]]:
-    """A client that has asked for a million numbers and reads none, and another one."""
-    given: dict[str, Any] = {"max_queue_bytes": 8 << 20, "keep_alive_seconds": 3}
+@pytest.fixture(params=[60])
+def unread(
+    request: pytest.FixtureRequest, serve: Serve, task_folders: Path
+) -> Iterator[tuple[socket.socket, httpx.Client]]:
+    """A client that has asked for a million numbers and reads none, and another one.
+
+    param: for how many seconds the server waits for it.
+    """
+    given: dict[str, Any] = {"max_queue_bytes": 8 << 20, "keep_alive_seconds": request.param}
     with serve(model_folders=(task_folders / "reader",), **given) as (client, application):
         connection = connect(client, ENCODE, {"input": [1] * 40_000})
         connection.recv(1, socket.MSG_PEEK)  # it is computed, and more than sockets hold
@@ -318,6 +328,7 @@ def test_replies_that_nobody_reads_are_bounded_and_given_up_when_their_client_le
     assert client.post(ENCODE, json={"input": [1] * 100}).status_code == 200
 
 
+@pytest.mark.parametrize("unread", [3], indirect=True)
 def test_a_client_that_takes_nothing_of_its_reply_is_hung_up_on(
     unread: tuple[socket.socket, httpx.Client],
 ) -> None:
@@ -340,7 +351,8 @@ def test_a_client_that_reads_slowly_gets_all_of_its_reply(
     whole = client.post(ENCODE, json={"input": [1] * 4}).json()["results"][0]["outputs"]
     received = bytearray()
     while b"\r\n\r\n" not in received or len(received) < body_end(received):
-        received += connection.recv(1 << 20)
+        received += (part := connection.recv(1 << 20))
+        assert part
         time.sleep(0.15)
     outputs = json.loads(received.partition(b"\r\n\r\n")[2])["results"][0]["outputs"]
     assert len(outputs) == 40_000

@@ -73,6 +73,7 @@ class GrammarProcess:
     """The server's end of a process: the event loop starts it, then one engine's thread uses it.
 
     owner: the owner whose share of the memory it uses.
+    stall_seconds: after which a process that does not answer ends.
     """
 
     def __init__(
@@ -82,9 +83,10 @@ class GrammarProcess:
         memory: GrammarMemory,
         bounds: Bounds,
         owner: Hashable = None,
+        stall_seconds: float = _STALL_SECONDS,
     ) -> None:
         self.bounds, self._memory = bounds, memory
-        self.owner = owner
+        self.owner, self.stall_seconds = owner, stall_seconds
         self.held_bytes = self._base_bytes = 0
         self.ended = False
         self.pid = 0
@@ -147,7 +149,7 @@ class GrammarProcess:
                 message = frame(json.dumps(request | asdict(self.bounds)).encode())
             except RecursionError:
                 raise InvalidRequest("the schema is nested too deeply; simplify it") from None
-            async with asyncio.timeout(_STALL_SECONDS):
+            async with asyncio.timeout(self.stall_seconds):
                 await asyncio.get_running_loop().sock_sendall(self._channel, message)
                 reply = unpack_reply(await self._receive_message())
         except BaseException as error:
@@ -280,7 +282,7 @@ class GrammarProcess:
         ready = poll.poll(seconds * 1000)
         if not ready:
             self._nothing_at = monotonic()
-            if self._nothing_at - self._last_heard > _STALL_SECONDS:
+            if self._nothing_at - self._last_heard > self.stall_seconds:
                 _log.error("grammar process %d does not answer", self.pid)
                 self.end(EngineFailure("the regex or schema's process does not answer; retry"))
         elif ready[0][1] & ~select.POLLOUT:

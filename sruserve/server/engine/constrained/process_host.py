@@ -32,9 +32,12 @@ class GrammarHost:
     """Starts and kills processes. The first process that is needed starts the helper.
 
     The helper ends with the server, even a killed one, because its socket closes.
+
+    hang_seconds: after which a helper that starts nothing is replaced.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, hang_seconds: float = START_SECONDS) -> None:
+        self.hang_seconds = hang_seconds
         self._helper: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._lock = threading.Lock()  # held while the helper starts
@@ -64,7 +67,7 @@ class GrammarHost:
                 "no more processes can be started for regular expressions and schemas; retry "
                 "after a moment"
             ) from None
-        if self._requested_at and monotonic() - self._requested_at > START_SECONDS:
+        if self._requested_at and monotonic() - self._requested_at > self.hang_seconds:
             _log.error("the helper for grammars starts no process; replacing it")
             self.close()
         with theirs:

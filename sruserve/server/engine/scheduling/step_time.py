@@ -16,22 +16,25 @@ class StepTime:
     """Learns step times. Fast steps count more, because slow ones waited for a processor.
 
     max_rows: rows of the largest step. min_rows: rows that a step may have on any device, however
-    slow.
+    slow. target_seconds: for the longest step, on a device that nothing else uses.
     """
 
-    def __init__(self, max_rows: int, min_rows: int) -> None:
+    def __init__(
+        self, max_rows: int, min_rows: int, target_seconds: float = _TARGET_SECONDS
+    ) -> None:
         self._max_rows, self._min_rows = max_rows, min_rows
+        self._target_seconds = target_seconds
         self._row_seconds = self._own_seconds = 0.0
         self._bound, self._slow_steps = max_rows, 0
 
     @property
     def rows(self) -> int:
         """Rows that the next step may have."""
-        if self._own_seconds + self._row_seconds * self._bound <= _TARGET_SECONDS:
+        if self._own_seconds + self._row_seconds * self._bound <= self._target_seconds:
             return self._bound
         if not self._row_seconds:
             return self._min_rows
-        rows = int((_TARGET_SECONDS - self._own_seconds) / self._row_seconds)
+        rows = int((self._target_seconds - self._own_seconds) / self._row_seconds)
         return min(self._bound, max(self._min_rows, rows))
 
     def shared(self, parts: int, rows: int) -> int:
@@ -55,7 +58,7 @@ class StepTime:
 
     def _bind(self, rows: int, step: float) -> None:
         """Bound the rows by the steps measured: what was learned of small ones may not hold."""
-        if step <= _TARGET_SECONDS:
+        if step <= self._target_seconds:
             self._slow_steps = 0
             self._bound = max(self._bound, min(self._max_rows, 2 * rows))
         elif self._min_rows < rows <= self._bound:

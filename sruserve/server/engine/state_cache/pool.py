@@ -72,12 +72,22 @@ class HostRows:
 
     max_rows: upper limit on the number of rows.
     allocate: allocates memory for (rows, width) float32; for a GPU it should be pinned.
+    chunk_bytes: size of one allocation.
+    retry_seconds: between a failed allocation and the next attempt.
     """
 
-    def __init__(self, max_rows: int, width: int, allocate: Callable[[int, int], Tensor]) -> None:
+    def __init__(
+        self,
+        max_rows: int,
+        width: int,
+        allocate: Callable[[int, int], Tensor],
+        *,
+        chunk_bytes: int = _CHUNK_BYTES,
+        retry_seconds: float = _RETRY_SECONDS,
+    ) -> None:
         self._max_rows, self._width, self._allocate = max_rows, width, allocate
-        self._retry_at = 0.0
-        self._per_chunk = max(1, min(max_rows, _CHUNK_BYTES // max(1, 4 * width)))
+        self._retry_seconds, self._retry_at = retry_seconds, 0.0
+        self._per_chunk = max(1, min(max_rows, chunk_bytes // max(1, 4 * width)))
         self._chunks: list[Tensor] = []
         self._used = 0
         self._free: list[int] = []
@@ -103,7 +113,7 @@ class HostRows:
             try:
                 self._chunks.append(self._allocate(self._per_chunk, self._width))
             except Exception as error:
-                self._retry_at = time.monotonic() + _RETRY_SECONDS
+                self._retry_at = time.monotonic() + self._retry_seconds
                 _log.warning(
                     "no host memory for more than %d idle states: %s", self.capacity, error
                 )

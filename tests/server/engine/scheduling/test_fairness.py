@@ -11,7 +11,6 @@ import pytest
 from sruserve.model.folder import Model
 from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.job import Classified, Generated, Job, JobKind, Sampling, SequenceInput
-from sruserve.server.engine.scheduling import scheduler, step_time
 from sruserve.server.engine.scheduling.step_time import StepTime
 from sruserve.server.errors import ServeError
 from tests.server.engine.driver import Driver, Told
@@ -163,34 +162,43 @@ class Measured(StepTime):
         self._own_seconds, self._row_seconds = 1e-6, 1e-7
 
 
-def test_a_completion_is_half_as_fast_beside_any_number_of_another_tenant(
-    model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scheduler, "StepTime", Measured)
+def measured(driver: Watched) -> Watched:
+    """The same engine on such a device."""
+    scheduler, max_rows = driver.engine._scheduler, EngineConfig().max_batch_tokens
+    scheduler._decode_time, scheduler._input_time = Measured(max_rows, 64), Measured(max_rows, 128)
+    return driver
 
+
+def slow(driver: Watched) -> Watched:
+    """The same engine where every step takes too long."""
+    scheduler, max_rows = driver.engine._scheduler, EngineConfig().max_batch_tokens
+    scheduler._decode_time = StepTime(max_rows, 64, target_seconds=1e-9)
+    scheduler._input_time = StepTime(max_rows, 128, target_seconds=1e-9)
+    return driver
+
+
+def test_a_completion_is_half_as_fast_beside_any_number_of_another_tenant(
+    model: Model,
+) -> None:
     async def run(driver: Watched) -> None:
         driver.complete(200, tenant="many", stream=True)
         driver.read(1024, 200, tenant="many")
         await driver.until(lambda: len(driver.engine._scheduler._decoding) == 200)
         assert max(driver.counts.sequences) >= 200  # the tenant is alone
-        mine = driver.complete(1, tenant="mine", stream=True)
-        await driver.until(lambda: _told(mine) > 10)
-        before, told = driver.counts.calls["step"], _told(mine)
-        await driver.until(lambda: _told(mine) > told + 100)
-        rows = driver.counts.tokens[before : driver.counts.calls["step"]]
-        assert len(rows) < 150  # it has a token in every step; they are told a few at a time
+        ids = SequenceInput(driver.ids("Hi"))
+        mine = driver.job(JobKind.GENERATE, [ids], sampling=Sampling(max_tokens=100), tenant="mine")
+        assert await driver.steps(mine) < 105  # it has a token in every step
+        rows = driver.counts.tokens[driver.came[mine.job] + 3 : driver.ended[mine.job]]
         assert max(rows) == 12  # which takes twice as long as one of a single row
         await driver.end()
 
-    with Watched(model) as driver:
+    with measured(Watched(model)) as driver:
         asyncio.run(run(driver))
 
 
 def test_a_reader_is_half_as_fast_beside_any_number_of_another_tenant(
-    model: Model, monkeypatch: pytest.MonkeyPatch
+    model: Model,
 ) -> None:
-    monkeypatch.setattr(scheduler, "StepTime", Measured)
-
     async def run(driver: Watched) -> None:
         driver.read(100, 10_000, tenant="many")
         await driver.until_read(10_000)
@@ -199,15 +207,13 @@ def test_a_reader_is_half_as_fast_beside_any_number_of_another_tenant(
         assert min(driver.counts.tokens[-3:]) <= 2 * 30 + 10
         await driver.end()
 
-    with Watched(model) as driver:
+    with measured(Watched(model)) as driver:
         asyncio.run(run(driver))
 
 
 def test_on_a_slow_device_completions_take_turns_in_steps_that_stay_short(
-    model: Model, monkeypatch: pytest.MonkeyPatch
+    model: Model,
 ) -> None:
-    monkeypatch.setattr(step_time, "_TARGET_SECONDS", 1e-9)  # every device is slow now
-
     async def run(driver: Watched) -> None:
         told = [driver.complete(50, stream=True) for _ in range(4)]
         await driver.until(lambda: all(_told(one) > 200 for one in told))
@@ -217,15 +223,13 @@ def test_on_a_slow_device_completions_take_turns_in_steps_that_stay_short(
         assert await driver.steps(driver.read(1, 5)) <= 2
         await driver.end()
 
-    with Watched(model) as driver:
+    with slow(Watched(model)) as driver:
         asyncio.run(run(driver))
 
 
 def test_on_a_slow_device_long_inputs_are_read_in_steps_that_stay_short(
-    model: Model, monkeypatch: pytest.MonkeyPatch
+    model: Model,
 ) -> None:
-    monkeypatch.setattr(step_time, "_TARGET_SECONDS", 1e-9)  # every device is slow now
-
     async def run(driver: Watched) -> None:
         driver.read(1024, 20)
         driver.read(10, 3000)
@@ -236,7 +240,7 @@ def test_on_a_slow_device_long_inputs_are_read_in_steps_that_stay_short(
         assert max(driver.counts.tokens[before:]) <= 256
         await driver.end()
 
-    with Watched(model) as driver:
+    with slow(Watched(model)) as driver:
         asyncio.run(run(driver))
 
 

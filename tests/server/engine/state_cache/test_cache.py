@@ -14,7 +14,6 @@ import torch
 from sruserve.model.folder import Model
 from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.job import JobKind, Scored, SequenceInput, Snapshot, StateOutput
-from sruserve.server.engine.state_cache import pool
 from sruserve.server.engine.state_cache.cache import CachedState
 from sruserve.server.engine.state_cache.copy_stream import InlineCopyStream
 from sruserve.server.engine.state_cache.pool import HostRows, StatePool
@@ -342,7 +341,7 @@ def test_where_the_host_has_less_memory_than_allowed_the_rest_is_refused(model: 
 
 
 def test_host_memory_that_runs_out_leaves_what_there_is_and_is_asked_for_again(
-    model: Model, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    model: Model, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Short(InlineCopyStream):
         chunks = 1
@@ -353,9 +352,7 @@ def test_host_memory_that_runs_out_leaves_what_there_is_and_is_asked_for_again(
             self.chunks -= 1
             return super().allocate(rows, width)
 
-    copy_stream, row = Short(), model.network.layout.nbytes
-    monkeypatch.setattr(pool, "_CHUNK_BYTES", 8 * row)
-    monkeypatch.setattr(pool, "_RETRY_SECONDS", 0.3)
+    copy_stream, layout = Short(), model.network.layout
 
     async def run(driver: Driver) -> None:
         states = [await keep(driver, TEXT[:20]) for _ in range(12)]
@@ -375,7 +372,11 @@ def test_host_memory_that_runs_out_leaves_what_there_is_and_is_asked_for_again(
         drop(driver, *states)
         await all_free(driver)
 
-    with Driver(model, limits(model, 16, 100), copy_stream) as driver:
+    driver = Driver(model, limits(model, 16, 100), copy_stream)
+    driver.engine._states.cache._host = HostRows(
+        100, layout.width, copy_stream.allocate, chunk_bytes=8 * layout.nbytes, retry_seconds=0.3
+    )
+    with driver:
         asyncio.run(run(driver))
 
 

@@ -15,7 +15,7 @@ from sruserve.server.streams.service import Streams
 from sruserve.server.streams.step_view import StreamView
 from tests.server.streams.conftest import ACME
 from tests.server.streams.redis.test_forks import DB, only_redis
-from tests.server.streams.test_quotas import _counted_in_redis
+from tests.server.streams.tenants import counted_in_redis
 from tests.server.streams.test_service import Run, run, write  # noqa: F401
 
 TENANT = Tenant("outlives", KeyEntry(key=ACME))
@@ -38,7 +38,7 @@ def check(client: redis.Redis, stream: str) -> None:
     assert end >= key - 100
     assert client.zscore(ENDS.replace("ends", "expired"), stream) is None
     assert client.hexists(ENDS.replace("ends", "sizes"), stream)
-    _counted_in_redis(client, TENANT)
+    counted_in_redis(client, TENANT)
 
 
 @only_redis
@@ -86,10 +86,10 @@ def test_who_takes_a_stream_near_its_end_puts_its_count_off_too(
     async def test(streams: Streams, catalogue: Catalogue) -> None:
         served = catalogue["characters"].for_tenant(TENANT)
         client = redis.Redis(port=redis_port, db=DB)
-        stream = (await streams.create(served, None, idle_seconds=1)).id
+        stream = (await streams.create(served, None, idle_seconds=4)).id
 
         async def work(view: StreamView) -> bytes:
-            assert client.pttl(f"sruserve:stream:{TENANT.id.hex()}:{stream}") > 1000
+            assert client.pttl(f"sruserve:stream:{TENANT.id.hex()}:{stream}") > 4000
             check(client, stream)
             return await write(view)
 

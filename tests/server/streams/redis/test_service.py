@@ -16,7 +16,8 @@ from sruserve.server.streams.redis.store import RedisStore
 from sruserve.server.streams.redis.timing import RedisTiming
 from tests.server.conftest import Serve
 from tests.server.http.test_clients_that_leave import until
-from tests.server.streams.conftest import KEYS, Replicas, StartRedis, free_port, key_of
+from tests.server.ports import free_port
+from tests.server.streams.conftest import KEYS, Replicas, StartRedis, key_of
 from tests.server.streams.redis.proxies import BeforeRedis
 from tests.server.streams.test_streams import code
 

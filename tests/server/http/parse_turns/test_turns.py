@@ -1,70 +1,26 @@
 """A turn of the event loop parses little, however much has come over how many connections."""
 
-import asyncio
 import json
 import socket
 import threading
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import ExitStack
-from typing import Any
 
 import httpx
 import pytest
-from websockets.http11 import Request, Response
-from websockets.server import ServerProtocol
 
-from sruserve.server.http import departures, parse_turns
 from sruserve.server.http.parse_turns import _FRESH_COST, ParseTurns
 from sruserve.server.http.uvicorn_http import HttpProtocol
 from sruserve.server.websocket.session import WebSocketRequest
 from sruserve.server.websocket.uvicorn_websocket import WebSocketProtocol
 from tests.server.conftest import Serve
+from tests.server.http.parse_turns.counted_events import Counted
+from tests.server.http.raw_replies import next_reply
+from tests.server.http.raw_requests import CHUNKED, GET, UPGRADE, connect, head
 from tests.server.http.test_clients_that_leave import until
-from tests.server.http.test_intake import CHUNKED, UPGRADE, code, connect, head, told
 
-GET = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
 FRAGMENTS = b"\x01\x80" + bytes(4), b"\x00\x80" + bytes(4)  # the first, and one more
 CONNECTIONS = 24
-
-
-class Counted:
-    """How many events of a kind there are between two turns of the server's event loop, at most."""
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.most = self.all = self._now = 0
-        self._patch = patch
-        self.loop: asyncio.AbstractEventLoop | None = None
-
-    def count(self, kind: type, name: str) -> None:
-        """Count the calls of a method."""
-        method = getattr(kind, name)
-
-        def counting(*given: Any) -> None:
-            if self.loop is None:
-                self.loop = asyncio.get_running_loop()
-                self.loop.call_soon(self._beat)
-            self._now += 1
-            self.all += 1
-            method(*given)
-
-        self._patch.setattr(kind, name, counting)
-
-    def _beat(self) -> None:
-        self.most, self._now = max(self.most, self._now), 0
-        if self.loop is not None:
-            self.loop.call_soon(self._beat)
-
-    def arrive(self, connections: list[socket.socket], data: bytes) -> None:
-        """Let all of it come within one turn."""
-        assert self.loop is not None
-        gate = threading.Event()
-        self.loop.call_soon_threadsafe(gate.wait, 60)
-        for each in connections:
-            each.setblocking(False)
-            assert each.send(data) > len(data) // 2
-            each.settimeout(20)
-        self.most = self.all = self._now = 0
-        gate.set()
 
 
 @pytest.fixture
@@ -136,12 +92,13 @@ def test_an_idle_connection_keeps_no_head(serve: Serve, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(HttpProtocol, "on_response_complete", see)
     with serve("question") as (client, _):
-        for _ in range(2):
+        for count in (1, 2):
             client.post("/v1/classify", json={"input": "a"})
-            assert not kept()
+            until(lambda count=count: len(idle) == count)  # type: ignore[misc]
+            until(lambda: not kept())
         assert idle[0] is idle[1]
         with connect(client, GET[:-2] + b"content-length: 1\r\n\r\n") as connection:
-            assert b" 200 " in connection.recv(4096)
+            assert b" 200 " in next_reply(connection)
             until(lambda: idle[-1] is not idle[0])
             connection.sendall(b"a")
             until(lambda: not kept())
@@ -154,9 +111,9 @@ def test_a_head_may_begin_before_the_reply_to_another_request_and_end_after_it(
     serve: Serve, head: bytes, status: bytes
 ) -> None:
     with serve("question") as (client, _), connect(client, GET + head[:20]) as connection:
-        assert b" 200 " in connection.recv(4096)
+        assert b" 200 " in next_reply(connection)
         connection.sendall(head[20:])
-        assert status in connection.recv(4096)
+        assert status in next_reply(connection)
 
 
 def test_few_long_heads_end_in_a_turn(serve: Serve, counted: Counted) -> None:
@@ -184,9 +141,7 @@ def test_a_turn_begins_few_of_the_requests_that_wait_behind_others(
         client.get("/livez")
         opened = [stack.enter_context(connect(client, b"")) for _ in range(connections)]
         client.get("/livez")  # they are open
-        counted.arrive(opened, GET * 40)
-        until(lambda: counted.all > 2 * connections)  # the first of each begin at once
-        counted.most = 0
+        counted.arrive(opened, GET * 40, after=2 * connections)  # the first of each begin at once
         until(lambda: counted.all > 39 * connections)
         assert 0 < counted.most <= 2 * most
 
@@ -216,7 +171,7 @@ def test_a_turn_parses_few_frames(serve: Serve, counted: Counted) -> None:
         opened = []
         for _ in range(CONNECTIONS):
             connection = stack.enter_context(connect(client, UPGRADE))
-            assert b" 101 " in connection.recv(4096)
+            assert b" 101 " in next_reply(connection)
             connection.sendall(FRAGMENTS[0])
             opened.append(connection)
         counted.count(WebSocketProtocol, "handle_cont")
@@ -237,106 +192,13 @@ def test_a_turn_answers_few_of_the_frames_that_wait_behind_others(
         begin = b'{"model":"question"}'
         for _ in range(CONNECTIONS):
             connection = stack.enter_context(connect(client, UPGRADE))
-            assert b" 101 " in connection.recv(4096)
+            assert b" 101 " in next_reply(connection)
             connection.sendall(b"\x81" + bytes([0x80 | len(begin)]) + bytes(4) + begin)
             assert b"classify" in connection.recv(4096)
             opened.append(connection)
-        counted.arrive(opened, state * 40)
-        until(lambda: counted.all > 4 * CONNECTIONS)  # the first of each are answered at once
-        counted.most = 0
+        counted.arrive(opened, state * 40, after=4 * CONNECTIONS)  # the first are answered at once
         until(lambda: counted.all == 80 * CONNECTIONS)
         assert 0 < counted.most <= 4 * most
-
-
-def test_too_many_headers_are_431_and_not_read_to_their_end(
-    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[bytes] = []
-    on_header = HttpProtocol.on_header
-
-    def see(protocol: HttpProtocol, name: bytes, value: bytes) -> None:
-        seen.append(name)
-        on_header(protocol, name, value)
-
-    monkeypatch.setattr(HttpProtocol, "on_header", see)
-    for count, status in ((255, b"200"), (256, b"431"), (15_000, b"431")):
-        seen.clear()
-        with connect(client, GET[:-2] + b"a:\r\n" * count + b"\r\n") as connection:
-            reply = told(connection) if count > 255 else connection.recv(4096)
-        if reply or count < 1000:  # a client that goes on sending may lose it
-            assert reply[9:12] == status
-        if reply and count > 255:
-            assert code(reply) == "head_too_large"
-        assert len(seen) <= 600
-
-
-@pytest.mark.parametrize("more", [b"a:" + b"b" * 60_000 + b"\r\n", 250 * b"a:\r\n"])
-def test_a_handshake_may_have_what_a_request_may(client: httpx.Client, more: bytes) -> None:
-    for begin, status in ((GET, b"200"), (UPGRADE, b"101")):
-        with connect(client, begin[:-2] + more + b"\r\n") as connection:
-            assert connection.recv(4096)[9:12] == status
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        (b"connection: ", b"connection: %b, "),
-        (b"sec-websocket-v", b"sec-websocket-extensions: %b\r\nsec-websocket-v"),
-    ],
-    ids=["connection", "extensions"],
-)
-def test_a_long_offer_of_a_handshake_is_431_before_anybody_reads_it(
-    client: httpx.Client, monkeypatch: pytest.MonkeyPatch, before: bytes, after: bytes
-) -> None:
-    read: list[Request] = []
-    accept = ServerProtocol.accept
-
-    def see(protocol: ServerProtocol, request: Request) -> Response:
-        read.append(request)
-        return accept(protocol, request)
-
-    monkeypatch.setattr(ServerProtocol, "accept", see)
-    for count, status in ((450, b"101"), (512, b"431"), (30_000, b"431")):
-        read.clear()
-        data = UPGRADE.replace(before, after % b",".join([b"a"] * count))
-        with connect(client, data) as connection:
-            reply = connection.recv(4096)
-        assert reply[9:12] == status
-        assert len(read) == (status == b"101")
-
-
-@pytest.mark.parametrize("offer", [b"foo", b"websocket"])
-def test_a_long_list_of_a_connections_options_is_not_read(
-    client: httpx.Client, monkeypatch: pytest.MonkeyPatch, offer: bytes
-) -> None:
-    read: list[HttpProtocol] = []
-    opens = HttpProtocol._opens_socket
-
-    def see(protocol: HttpProtocol) -> bool:
-        read.append(protocol)
-        return opens(protocol)
-
-    monkeypatch.setattr(HttpProtocol, "_opens_socket", see)
-    for count in (1, 60_000):
-        more = b"upgrade: %b\r\nconnection: upgrade%b\r\n\r\n" % (offer, count * b",")
-        with connect(client, GET[:-2] + more) as connection:
-            assert (connection.recv(4096)[9:12] == b"431") == (count > 1)
-    assert len(read) == 1
-
-
-@pytest.mark.parametrize("head", [GET, UPGRADE], ids=["request", "handshake"])
-@pytest.mark.parametrize("begin", [b"/v1/models/", b"/livez?"])
-def test_a_path_or_query_over_8_kib_is_431_before_anybody_reads_it(
-    client: httpx.Client, head: bytes, begin: bytes
-) -> None:
-    rest = head.split(b" ", 2)[2]
-    for size, refused in ((8 << 10, False), (8193, True), (60_000, True)):
-        with connect(client, b"GET " + begin.ljust(size, b"a") + b" " + rest) as connection:
-            reply = told(connection) if refused else connection.recv(4096)
-        found = {GET: (b"200", b"404"), UPGRADE: (b"404",)}[head]
-        assert reply[9:12] in ((b"431",) if refused else found)
-        if refused:
-            assert code(reply) == "head_too_large"
 
 
 def test_pieces_change_no_reply(client: httpx.Client) -> None:
@@ -375,90 +237,6 @@ def test_pieces_change_no_reply(client: httpx.Client) -> None:
             assert found.count(b"HTTP/1.1 200 ") == len(statuses)
 
 
-class _Waiting:
-    """Something to parse, piece by piece."""
-
-    def __init__(
-        self,
-        turns: ParseTurns,
-        pieces: int,
-        done: Callable[["_Waiting"], None],
-        owner: Hashable = None,
-    ) -> None:
-        self.turns, self.pieces, self._done, self.owner = turns, pieces, done, owner
-
-    def parse_more(self) -> None:
-        self.turns.spend(1024, self.owner)
-        self._done(self)
-        self.pieces -= 1
-        if self.pieces:
-            self.turns.wait(self)
-
-
-def test_all_that_wait_get_a_piece_in_their_order_and_a_turn_ends() -> None:
-    async def run() -> list[list[_Waiting]]:
-        turns, order = ParseTurns(), [[]]  # type: ignore[var-annotated]
-        many = [_Waiting(turns, 3, lambda one: order[-1].append(one)) for _ in range(6)]
-        for each in many:
-            turns.wait(each)
-        turns.forget(many.pop())
-        while sum(map(len, order)) < 15:
-            await asyncio.sleep(0)
-            order.append([])
-        assert [one for turn in order for one in turn] == many * 3
-        return order
-
-    assert max(map(len, asyncio.run(run()))) == 4
-
-
-def test_owners_take_turns_however_many_connections_each_has() -> None:
-    async def run() -> None:
-        turns = ParseTurns()
-        order: list[_Waiting] = []
-        greedy = [_Waiting(turns, 3, order.append, "greedy") for _ in range(100)]
-        modest = [_Waiting(turns, 2, order.append, "modest") for _ in range(3)]
-        for each in greedy + modest:
-            turns.wait(each)
-        gone = modest.pop(0)
-        gone.owner = "another"
-        turns.forget(gone)
-        while turns._waiting:
-            await asyncio.sleep(0)
-        assert order[:8:2] == greedy[:4]
-        assert order[1:8:2] == modest * 2
-        assert order[8:] == greedy[4:] + 2 * greedy
-
-    asyncio.run(run())
-
-
-@pytest.mark.parametrize(
-    ("owners", "pauses"),
-    [([], False), (["one"], False), (["another"], True), (["another", "one"], True)],
-)
-def test_what_waits_pauses_only_where_others_ask(
-    monkeypatch: pytest.MonkeyPatch, owners: list[str], pauses: bool
-) -> None:
-    monkeypatch.setattr(parse_turns, "_PAUSE_SECONDS", 0.05)
-    monkeypatch.setattr(parse_turns, "_BUSY_SECONDS", 60)
-
-    async def run() -> tuple[int, int]:
-        turns, parsed = ParseTurns(), list[_Waiting]()
-        one = _Waiting(turns, 40, parsed.append, "one")
-        for owner in owners:
-            turns.spend(1, owner)
-        turns.wait(one)
-        for _ in range(10):
-            await asyncio.sleep(0)
-        soon = len(parsed)
-        while len(parsed) < 8:
-            await asyncio.sleep(0.001)
-        return soon, len(parsed)
-
-    soon, later = asyncio.run(run())
-    assert (soon == 4) == pauses
-    assert later >= 8
-
-
 @pytest.mark.parametrize(
     ("begin", "data", "kind", "event"),
     [
@@ -471,20 +249,19 @@ def test_what_waits_pauses_only_where_others_ask(
 def test_what_waits_of_a_client_that_leaves_is_dropped(
     serve: Serve,
     counted: Counted,
-    monkeypatch: pytest.MonkeyPatch,
     begin: bytes,
     data: bytes,
     kind: type,
     event: str,
 ) -> None:
-    monkeypatch.setattr(departures, "_LOOK_SECONDS", 0.005)
     counted.count(HttpProtocol, "on_message_begin")
     with serve("question", receive_grace_seconds=60) as (client, application):
+        application.intake.departures.look_seconds = 0.005
         client.get("/livez")
         with connect(client, begin) as connection:
-            assert not begin or b" 101 " in connection.recv(4096)
+            assert not begin or b" 101 " in next_reply(connection)
             counted.count(kind, event)
             client.get("/livez")
-            counted.arrive([connection], data)
+            counted.arrive([connection], data, closed=True)
         until(lambda: application.connections.open == 1)
         assert counted.all < 9000

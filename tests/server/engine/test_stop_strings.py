@@ -1,0 +1,126 @@
+"""Stop strings: inside a burst, across requests, and the state right behind them."""
+
+import asyncio
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sruserve.model.network import Network
+from sruserve.server.engine.config import EngineConfig
+from sruserve.server.engine.job import (
+    Generated,
+    JobKind,
+    Sampling,
+    SequenceInput,
+    StateOutput,
+)
+from sruserve.server.engine.settle import Settler
+from tests.server.engine.driver import Driver, same_state
+from tests.support import random_model
+
+
+@pytest.mark.parametrize("length", [1, 3])
+def test_a_stop_string_inside_a_burst_leaves_the_state_right_behind_it(
+    lm: Driver, length: int
+) -> None:
+    async def run() -> None:
+        whole = await lm.generate("To be", 48)
+        stop = whole.text[21 : 21 + length]
+        at = whole.text.find(stop)
+        stopped = await lm.generate("To be", 48, stop=(stop,))
+        assert (stopped.text, stopped.finish_reason) == (whole.text[:at], "stop")
+        assert stopped.stop_reason == stop
+        rest = await lm.generate("", 48 - at - length, start=stopped.state)
+        assert whole.text[:at] + stop + rest.text == whole.text
+        assert same_state(rest.state, whole.state)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("most", [4096, 32])
+def test_texts_that_end_inside_a_burst_are_taken_back_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    settled: list[list[int]] = []  # the rows of each forward pass while a step is settled
+    settle, hidden = Settler.settle, Network.hidden
+    settling = False
+
+    def noted(*given: Any) -> None:
+        nonlocal settling
+        settling = True
+        settled.append([])
+        settle(*given)
+        settling = False
+
+    def counted(network: Network, inputs: torch.Tensor, *given: Any) -> torch.Tensor:
+        if settling:
+            settled[-1].append(len(inputs))
+        return hidden(network, inputs, *given)
+
+    monkeypatch.setattr(Settler, "settle", noted)
+    monkeypatch.setattr(Network, "hidden", counted)
+    stop = tuple("etaoinshr")
+
+    async def run(lm: Driver) -> None:
+        alone = [await lm.generate("To be", 48, choice=i, stop=stop) for i in range(24)]
+        one_by_one = lm.counts.calls["replayed"]
+        settled.clear()
+        items = [SequenceInput(lm.ids("To be"), seed=7, choice=i) for i in range(24)]
+        told = lm.job(
+            JobKind.GENERATE,
+            items,
+            sampling=Sampling(max_tokens=48, stop=stop),
+            state_output=StateOutput.COPY,
+        )
+        for i, (made,) in (await told.results()).items():
+            assert isinstance(made, Generated)
+            assert made.text == alone[i].text
+            assert same_state(made.state, alone[i].state)
+        passes = [rows for rows in settled if rows]
+        assert 0 < 2 * sum(map(len, passes)) <= lm.counts.calls["replayed"] - one_by_one
+        for rows in passes:
+            assert max(rows) <= most
+            assert all(first + then > most for first, then in pairwise(rows))
+        assert lm.engine.rows == 0
+
+    with Driver(random_model(tmp_path / "lm"), EngineConfig(max_batch_tokens=most)) as lm:
+        asyncio.run(run(lm))
+
+
+@settings(max_examples=15)
+@given(cut=st.integers(1, 47), begin=st.integers(2, 40), length=st.integers(2, 6))
+def test_a_stop_string_across_two_requests_stops_as_in_one(
+    lm: Driver, cut: int, begin: int, length: int
+) -> None:
+    async def run() -> None:
+        whole = await lm.generate("To be", 48)
+        stop = (whole.text[begin : begin + length],)
+        expected = await lm.generate("To be", 48, stop=stop)
+        first = await lm.generate("To be", cut, stop=stop)
+        if first.finish_reason == "stop":
+            assert first.text == expected.text
+            return
+        second = await lm.generate("", 48 - cut, start=first.state, stop=stop)
+        assert first.text + second.text == expected.text
+        assert same_state(second.state, expected.state)
+
+    asyncio.run(run())
+
+
+def test_text_held_back_comes_before_what_follows_a_new_prompt(lm: Driver) -> None:
+    async def run() -> None:
+        made = await lm.generate("To be", 20)
+        stop = (made.text[-1] + "zzz",)
+        first = await lm.generate("To be", 20, stop=stop)
+        assert first.state is not None
+        assert (first.text, first.state.held) == (made.text[:-1], made.text[-1])
+        second = await lm.generate("or not", 5, start=first.state, stop=("zzz",))
+        assert second.text[0] == made.text[-1]
+        assert len(second.text) == 6
+
+    asyncio.run(run())

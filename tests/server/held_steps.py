@@ -1,0 +1,44 @@
+"""Steps that a test holds in the middle, however fast the machine is."""
+
+import threading
+from typing import Any
+
+import pytest
+
+from sruserve.server.app import Application
+from sruserve.server.engine.engine import Engine
+from sruserve.server.engine.model_runner import ModelRunner
+
+
+class Steps:
+    """The steps of all engines: those that begin after `hold` wait until `go_on`.
+
+    waiting: how many do.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.waiting = 0
+        self._held: list[ModelRunner] | None = None
+        self._may_go = threading.Event()
+        self._may_go.set()
+        step = ModelRunner.step
+
+        def held(runner: ModelRunner, *given: Any) -> Any:
+            if self._held is None or runner in self._held:
+                self.waiting += 1
+                assert self._may_go.wait(120)
+                self.waiting -= 1
+            return step(runner, *given)
+
+        monkeypatch.setattr(ModelRunner, "step", held)
+
+    def hold(self, of: Application | Engine | None = None) -> None:
+        """Hold the steps of one engine, or of those that a server has now; None: of all."""
+        engines = [of] if isinstance(of, Engine) else None
+        if isinstance(of, Application):
+            engines = [served.engine for served in of.lifecycle.catalogue.values()]
+        self._held = None if engines is None else [engine._runner for engine in engines]
+        self._may_go.clear()
+
+    def go_on(self) -> None:
+        self._may_go.set()

@@ -1,0 +1,86 @@
+"""Who parses next, without a connection."""
+
+import asyncio
+from collections.abc import Callable, Hashable
+
+import pytest
+
+from sruserve.server.http.parse_turns import ParseTurns
+
+
+class _Waiting:
+    """Something to parse, piece by piece."""
+
+    def __init__(
+        self,
+        turns: ParseTurns,
+        pieces: int,
+        done: Callable[["_Waiting"], None],
+        owner: Hashable = None,
+    ) -> None:
+        self.turns, self.pieces, self._done, self.owner = turns, pieces, done, owner
+
+    def parse_more(self) -> None:
+        self.turns.spend(1024, self.owner)
+        self._done(self)
+        self.pieces -= 1
+        if self.pieces:
+            self.turns.wait(self)
+
+
+def test_all_that_wait_get_a_piece_in_their_order_and_a_turn_ends() -> None:
+    async def run() -> list[list[_Waiting]]:
+        turns, order = ParseTurns(), [[]]  # type: ignore[var-annotated]
+        many = [_Waiting(turns, 3, lambda one: order[-1].append(one)) for _ in range(6)]
+        for each in many:
+            turns.wait(each)
+        turns.forget(many.pop())
+        while sum(map(len, order)) < 15:
+            await asyncio.sleep(0)
+            order.append([])
+        assert [one for turn in order for one in turn] == many * 3
+        return order
+
+    assert max(map(len, asyncio.run(run()))) == 4
+
+
+def test_owners_take_turns_however_many_connections_each_has() -> None:
+    async def run() -> None:
+        turns = ParseTurns()
+        order: list[_Waiting] = []
+        greedy = [_Waiting(turns, 3, order.append, "greedy") for _ in range(100)]
+        modest = [_Waiting(turns, 2, order.append, "modest") for _ in range(3)]
+        for each in greedy + modest:
+            turns.wait(each)
+        gone = modest.pop(0)
+        gone.owner = "another"
+        turns.forget(gone)
+        while turns._waiting:
+            await asyncio.sleep(0)
+        assert order[:8:2] == greedy[:4]
+        assert order[1:8:2] == modest * 2
+        assert order[8:] == greedy[4:] + 2 * greedy
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("owners", "pauses"),
+    [([], False), (["one"], False), (["another"], True), (["another", "one"], True)],
+)
+def test_what_waits_pauses_only_where_others_ask(owners: list[str], pauses: bool) -> None:
+    async def parse(pause_seconds: float, least: int) -> int:
+        """How much of what waits is parsed within ten turns, and until there is so much."""
+        turns, parsed = ParseTurns(busy_seconds=60, pause_seconds=pause_seconds), list[_Waiting]()
+        one = _Waiting(turns, 40, parsed.append, "one")
+        for owner in owners:
+            turns.spend(1, owner)
+        turns.wait(one)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        while len(parsed) < least:
+            await asyncio.sleep(0.001)
+        return len(parsed)
+
+    assert (asyncio.run(parse(3600, 0)) == 4) == pauses
+    assert asyncio.run(asyncio.wait_for(parse(0.001, 8), 60)) >= 8

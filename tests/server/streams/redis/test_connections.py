@@ -1,0 +1,103 @@
+"""Connections to Redis that end, and calls that are cancelled."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import redis
+import uvloop
+from redis.asyncio.connection import AbstractConnection
+
+from sruserve.server.errors import StoreUnavailable
+from sruserve.server.streams.redis import client as redis_client
+from sruserve.server.streams.redis import scripts
+from sruserve.server.streams.redis.scripts import Status
+from tests.server.ports import free_port
+from tests.server.streams.conftest import StartRedis
+
+
+def test_a_connection_that_ends_while_it_is_written_to_is_one_more_that_is_lost(
+    redis_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """uvloop raises a `RuntimeError` for it, and none of Redis' errors."""
+    send, lost = AbstractConnection._send_packed_command, 0
+
+    async def losing(connection: Any, command: Any) -> None:
+        nonlocal lost
+        if lost:
+            lost -= 1
+            connection._writer.transport.abort()
+            await asyncio.sleep(0.01)  # now the transport is closed
+        await send(connection, command)
+
+    async def test() -> None:
+        nonlocal lost
+        link = redis_client.RedisClient(f"redis://127.0.0.1:{redis_port}")
+        asked: Any = scripts.READ, b"", (["none"] * 7, ["none", 100])
+        assert await link.run(*asked) == [Status.UNKNOWN]
+        lost = 1
+        assert await link.run(*asked) == [Status.UNKNOWN], "a command is sent once more"
+        lost = 2
+        with pytest.raises(StoreUnavailable):
+            await link.run(*asked)
+        assert await link.run(*asked) == [Status.UNKNOWN]
+        await link.close()
+
+    monkeypatch.setattr(AbstractConnection, "_send_packed_command", losing)
+    uvloop.run(test())
+
+
+def test_a_connection_reads_no_version_from_disk(
+    redis_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read() -> str:
+        raise AssertionError("the disk is read")
+
+    async def test() -> None:
+        link = redis_client.RedisClient(f"redis://127.0.0.1:{redis_port}")
+        assert await link.memory() == 0
+        await link.close()
+
+    monkeypatch.setattr("redis.utils.get_lib_version", read)
+    uvloop.run(test())
+
+
+@pytest.mark.parametrize("loop", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_a_call_is_cancelled_at_any_moment(redis_port: int, loop: Callable[..., None]) -> None:
+    async def test() -> None:
+        link = redis_client.RedisClient(f"redis://127.0.0.1:{redis_port}")
+        asked: Any = scripts.READ, b"", (["none"] * 7, ["none", 100])
+        assert await link.run(*asked) == [Status.UNKNOWN]
+        in_flight = dropped = 0
+        for moment in range(200):
+            for call in (partial(link.run, *asked), link.memory):
+                task = asyncio.create_task(call())
+                for _ in range(moment % 10):
+                    await asyncio.sleep(0)
+                if task.cancel():
+                    in_flight += 1
+                    await asyncio.wait([task])
+                    dropped += not task.cancelled()
+        await link.close()
+        assert in_flight > 100
+        assert not dropped
+
+    loop(test())
+
+
+def test_a_redis_that_is_away_says_nothing_of_its_memory(start_redis: StartRedis) -> None:
+    """So a tenant's part of it stays what it was."""
+    port = free_port()
+
+    async def test() -> None:
+        link = redis_client.RedisClient(f"redis://127.0.0.1:{port}")
+        with start_redis(port), redis.Redis(port=port) as client:
+            assert await link.memory() == 0, "as much as there is"
+            client.config_set("maxmemory", 64 << 20)
+            assert await link.memory() == 64 << 20
+        assert await link.memory() is None
+        await link.close()
+
+    uvloop.run(test())
