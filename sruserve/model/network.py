@@ -79,7 +79,7 @@ class Network:
             if tensor.dim() == 2 and (head.tied or not name.startswith("embedding."))
         )
         widest = max(layer.columns for layer in self.layers) * dtype.itemsize
-        self._piece_rows = max(64, min(PIECE_ROWS, PIECE_BYTES // widest))
+        self.piece_rows = max(64, min(PIECE_ROWS, PIECE_BYTES // widest))
         self._chunk_rows = chunk_rows(self.layers)
         self._side_stream: SideStream = (
             CudaSideStream(device) if device.type == "cuda" else Inline()
@@ -105,9 +105,9 @@ class Network:
         """
         if uses_triton(self.device):
             return self._hidden_in_chunks(inputs, batch, wanted)
-        if self._along_time and len(inputs) > self._piece_rows and batch.sequences > 1:
+        if self._along_time and len(inputs) > self.piece_rows and batch.sequences > 1:
             return self._hidden_along_time(inputs, batch, wanted)
-        rows = self._piece_rows if self.supports_streaming else max(1, len(inputs))
+        rows = self.piece_rows if self.supports_streaming else max(1, len(inputs))
         outputs = []
         for start, end, piece in batch.pieces(rows):
             x = self._run(inputs[start:end], piece)
@@ -187,7 +187,7 @@ class Network:
         if uses_triton(self.device):
             self._warm_up_triton()
             return
-        sizes = {padded_rows(rows) for rows in range(1, self._piece_rows + 1)}
+        sizes = {padded_rows(rows) for rows in range(1, self.piece_rows + 1)}
         states = self.layout.allocate(1, self.device)
         for rows in sorted(sizes):
             before(rows)
@@ -196,7 +196,7 @@ class Network:
     def _warm_up_triton(self) -> None:
         """Compile every kernel: for one long sequence, and for many short ones."""
         # The interpreter compiles nothing, and would take minutes.
-        rows = self._piece_rows if self.device.type == "cuda" else 8
+        rows = self.piece_rows if self.device.type == "cuda" else 8
         for offsets in (torch.tensor([0, rows]), torch.arange(rows + 1)):
             nowhere = torch.full((len(offsets) - 1,), -1)
             states = self.layout.allocate(1, self.device)
@@ -243,7 +243,7 @@ class Network:
         self, inputs: Tensor, batch: RaggedBatch, wanted: Tensor | None
     ) -> Tensor:
         """Compute `hidden` on a CPU, in pieces that hold some steps of every sequence."""
-        planned = plan(batch, self._piece_rows, one_chunk=not self.supports_streaming)
+        planned = plan(batch, self.piece_rows, one_chunk=not self.supports_streaming)
         inputs = inputs if planned.order is None else inputs[planned.order]
         parts = [self._run(inputs[a:b], piece)[: b - a] for a, b, piece in planned.chunks]
         hidden = torch.cat(parts)

@@ -68,7 +68,7 @@ class AdmissionQueue:
 
     def submit(self, job: Job) -> None:
         """Queue a job, from any thread; raises `Overloaded`, or `Draining` after `close`."""
-        amounts = self._amounts(job)
+        amounts = job.amounts = self._capped(1, job.input_bytes, len(job.items), job.steps)
         with self._lock:
             if self._closed:
                 raise Draining("the server is stopping; retry on another replica")
@@ -92,15 +92,15 @@ class AdmissionQueue:
         with self._lock:
             self._closed = True
 
-    def mark_consumed(self, job: Job) -> None:
-        """Stop counting a job as waiting."""
-        amounts = self._amounts(job)
+    def mark_consumed(self, *jobs: Job) -> None:
+        """Stop counting jobs as waiting."""
+        now = self._clock()
         with self._lock:
-            self._count(job.tenant, amounts, -1)
-            now = self._clock()
-            self._consumed.append(amounts)
-            self._gaps.append(now - self._gap_start)
-            self._gap_start = now
+            for job in jobs:
+                self._count(job.tenant, job.amounts, -1)
+                self._consumed.append(job.amounts)
+                self._gaps.append(now - self._gap_start)
+                self._gap_start = now
 
     def receive(self, timeout: float | None) -> list[Job | CachedState]:
         """Take all messages; wait up to `timeout` seconds (None: forever) for the first one."""
@@ -145,9 +145,6 @@ class AdmissionQueue:
                     f"{own} {_NOUNS[resource]} of this API key are waiting, which is its share of "
                     f"the queue ({_SETTINGS[resource]}); retry later, or send smaller requests",
                 )
-
-    def _amounts(self, job: Job) -> tuple[int, ...]:
-        return self._capped(1, job.input_bytes, len(job.items), job.steps)
 
     def _capped(self, *amounts: int) -> tuple[int, ...]:
         """Cap the amounts that a job counts for, so that any job leaves others their share."""

@@ -27,6 +27,7 @@ from sruserve.server.engine.job import (
     StateOutput,
 )
 from sruserve.server.engine.model_runner import ModelRunner
+from sruserve.server.engine.one_step import OneStep
 from sruserve.server.engine.output_reader import StepResult
 from sruserve.server.engine.pending import FinishQueue
 from sruserve.server.engine.result_dispatcher import ResultDispatcher
@@ -100,8 +101,12 @@ class Engine:
             config, self._scheduler, self._runner, self._states, FinishQueue(self._states),
             IntermediateStates(self._states), self._dispatcher, metrics,
         )  # fmt: skip
-        self._tier = "device" if network.device.type == "cuda" else "pool"
         self._threads = ThreadPolicy(network, config.threads)
+        self._one_step = OneStep(
+            model, self._states.pool.rows, self._threads, self._admission_queue,
+            self._dispatcher, metrics,
+        )  # fmt: skip
+        self._tier = "device" if network.device.type == "cuda" else "pool"
         self._warm, self._draining = threading.Event(), threading.Event()
         self.turns = 0
         self._failure: BaseException | None = None
@@ -262,7 +267,7 @@ class Engine:
         )
         self._admission_queue.close()
         for job in self._scheduler.jobs():
-            self._dispatcher.add_outcome(
+            self._dispatcher.add_error(
                 job, EngineFailure("the device failed; retry on another replica")
             )
         self._dispatcher.flush()
@@ -278,12 +283,27 @@ class Engine:
             self._settler.deliver_finished(self._end)
             self._report_occupancy()
             self._dispatcher.flush()  # `next_batch` may wait
+        if self._scheduler.idle:
+            self._wait_for_jobs()
+        if self._scheduler.idle:
+            self._report_occupancy()
+            return
         batch = self._scheduler.next_batch()
         if len(batch):
             self._run_batch(batch)
             self._settler.deliver_finished(self._end)
             self._states.make_room(self.running)  # before the next step needs it
         self._report_occupancy()
+
+    def _wait_for_jobs(self) -> None:
+        """Answer the next jobs in one step, or else let the scheduler have them."""
+        messages = self._admission_queue.receive(None)
+        started = time.monotonic()
+        rows = self._one_step.answer(messages, self._scheduler.max_input_rows)
+        if rows:
+            self._scheduler.record_step(rows, 0, rows, time.monotonic() - started)
+        else:
+            self._scheduler.accept(messages)
 
     def _finish_all(self) -> None:
         """Deliver the running completions whose jobs ask for states, with those states."""
@@ -330,7 +350,9 @@ class Engine:
                     self._metrics.consumed(sum(count for _, count in batch.inputs))
                 self._settler.settle(batch, step_results, now, self._fail)
                 if step_results:
-                    self._scheduler.record_step(batch, tokens, time.monotonic() - started)
+                    inputs = sum(count for _, count in batch.inputs)
+                    seconds = time.monotonic() - started
+                    self._scheduler.record_step(inputs, len(batch.decodes), tokens, seconds)
             except faults() as error:
                 problem = self._as_serve_error(error)
         if problem is not None:
@@ -379,7 +401,7 @@ class Engine:
         """End a job early: free its rows, and deliver the error to a client that is still there."""
         for sequence in self._scheduler.drop(job):
             self._states.free(sequence)
-        self._dispatcher.add_outcome(job, error)
+        self._dispatcher.add_error(job, error)
 
     def _end_all(self, error: ServeError) -> None:
         for job in self._scheduler.jobs():
