@@ -118,6 +118,7 @@ class Tenant:
     """Whoever holds certain API keys: states belong to it, limits count what it uses.
 
     id: 16 bytes that its states are bound to; those of the anonymous tenant are zeros.
+    owner: whose share of a bound its work takes; None: without API keys nobody has a share.
     state_budget: bounds the bytes of its streams in this process and of its open sockets.
     """
 
@@ -128,18 +129,13 @@ class Tenant:
         clock: Callable[[], float] = time.monotonic,
         state_bytes: int = STREAM_BYTES,
     ) -> None:
-        self.name = name
+        self.name, self.owner = name, name or None
         self.id = sha256(b"tenant\0" + name.encode()).digest()[:16] if name else bytes(16)
         rates = (entry.requests_per_second, entry.steps_per_second) if entry else (None, None)
         self._requests, self._steps = (TokenBucket(rate, clock) if rate else None for rate in rates)
         most = (entry and entry.state_bytes) or state_bytes
         self.state_budget = Budget(most, self._over_quota, strict=True)
         self._priority = entry.priority if entry else 0
-
-    @property
-    def owner(self) -> str | None:
-        """Whose share of a bound its work takes; None: without API keys nobody has a share."""
-        return self.name or None
 
     @property
     def state_bytes(self) -> int:

@@ -270,7 +270,7 @@ class Job:
     done: asyncio.Future[None]
     state_output: StateOutput = StateOutput.NONE
     stream: bool = False
-    sampling: Sampling = field(default_factory=Sampling)
+    sampling: Sampling = Sampling()
     input_bytes: int = 0
     deadline: float = 0.0
     tenant: Hashable = None

@@ -54,7 +54,7 @@ class TextTask(TensorTask):
     async def run(
         self, caller: Caller, served: ServedModel, request: Any, cost: int
     ) -> tuple[list[Tensor], str | None]:
-        async with self._task.run(caller, request, served, cost) as results:
+        with await self._task.run(caller, request, served, cost) as results:
             return await offload(results.large, self._read, served, results)
 
     def _read(self, served: ServedModel, results: Results) -> tuple[list[Tensor], str | None]:

@@ -41,6 +41,7 @@ class StateRequest(Protocol):
 class ServedModel:
     """One model with its engine, as a tenant sees it: its states are bound to both.
 
+    owner: whose jobs the engine counts together: see `Tenant`.
     presets: named states to begin from, which all tenants share.
     in_flight: the requests that may still submit jobs to the engine; all tenants share them, too.
     pool: where long texts are turned into ids: a thread of the model's own, if that may take a
@@ -65,7 +66,7 @@ class ServedModel:
         self.labels = model.labels
         self.engine = engine
         self.presets = presets or {}
-        self.tenant = tenant
+        self.tenant, self.owner = tenant, tenant.owner
         self.in_flight = in_flight or InFlight()
         work = model.codec.work if model.codec is not None else 1.0
         self.pool = pool or (POOL if work <= _SHARED_WORK else Offload(1))
@@ -101,11 +102,6 @@ class ServedModel:
         """Hand a job to the engine, or raise at once."""
         job.tenant = self.owner
         self.engine.submit(job)
-
-    @property
-    def owner(self) -> str | None:
-        """Whose jobs the engine counts together: see `Tenant.owner`."""
-        return self.tenant.owner
 
     def state_output(self, request: StateRequest) -> StateOutput:
         """What results carry of the states that they end in; what cannot be is refused here.
