@@ -14,6 +14,7 @@ from sruserve.kernels.triton.tiles import SAMPLE_VOCABULARY
 from sruserve.model.cells.stack import Builder, Shapes
 from sruserve.model.config import ModelConfig
 from sruserve.model.embeddings import Embedding
+from sruserve.model.gradients import without_gradients
 from sruserve.model.state import StateLayout
 
 PIECE_ROWS = 1024
@@ -90,7 +91,7 @@ class Network:
         """Why the network cannot stream, as a clause "it …"; None if it can."""
         return self.config.not_streamable_because
 
-    @torch.inference_mode()
+    @without_gradients
     def hidden(self, inputs: Tensor, batch: RaggedBatch, wanted: Tensor | None = None) -> Tensor:
         """Run the stack over a batch and return the last layer's outputs.
 
@@ -105,22 +106,23 @@ class Network:
         """
         if uses_triton(self.device):
             return self._hidden_in_chunks(inputs, batch, wanted)
-        if self._along_time and len(inputs) > self.piece_rows and batch.sequences > 1:
+        total = inputs.shape[0]
+        if self._along_time and total > self.piece_rows and batch.sequences > 1:
             return self._hidden_along_time(inputs, batch, wanted)
-        rows = self.piece_rows if self.supports_streaming else max(1, len(inputs))
+        rows = self.piece_rows if self.supports_streaming else max(1, total)
         outputs = []
         for start, end, piece in batch.pieces(rows):
             x = self._run(inputs[start:end], piece)
             if wanted is None:
                 x = x[: end - start]
-            elif end - start == len(inputs):
+            elif end - start == total:
                 x = x.index_select(0, wanted)
             else:
                 x = x.index_select(0, wanted[(wanted >= start) & (wanted < end)] - start)
             outputs.append(x)
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
-    @torch.inference_mode()
+    @without_gradients
     def outputs_of_layers(self, inputs: Tensor, batch: RaggedBatch) -> list[Tensor]:
         """Return each layer's outputs for a batch in one piece, (rows, width), on the device."""
         ((*_, batch),) = plan(batch, self._chunk_rows, one_chunk=True).chunks
@@ -130,7 +132,7 @@ class Network:
             outputs.append(x)
         return outputs
 
-    @torch.inference_mode()
+    @without_gradients
     def logits(self, hidden: Tensor) -> Tensor:
         """Compute the head's scores, (rows, outputs), float32, of outputs (rows, output_size).
 
@@ -139,13 +141,13 @@ class Network:
         assert self._head is not None
         return self._head(hidden)
 
-    @torch.inference_mode()
+    @without_gradients
     def log_probs(self, scores: Tensor) -> Tensor:
         """Compute log-probabilities, (rows, outputs), from the scores of `logits`."""
         assert self._head is not None
         return self._head.log_probs(scores)
 
-    @torch.inference_mode()
+    @without_gradients
     def compare(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
         """Compute the scores of pairs, (pairs, outputs), float32, for task pair.
 
@@ -218,7 +220,8 @@ class Network:
 
     def _run(self, inputs: Tensor, piece: RaggedBatch) -> Tensor:
         """Run one piece through all layers; rows after the piece's own are padding."""
-        padding = padded_rows(len(inputs)) - len(inputs)
+        rows = inputs.shape[0]
+        padding = padded_rows(rows) - rows
         if padding:
             inputs = F.pad(inputs, (0, 0) * (inputs.dim() - 1) + (0, padding))
         return self._through(self._embedded(inputs), piece)

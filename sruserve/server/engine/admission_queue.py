@@ -1,6 +1,7 @@
 """A bounded queue of jobs: event loops fill it, the engine's thread empties it."""
 
 import math
+import operator
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
@@ -117,7 +118,8 @@ class AdmissionQueue:
     def _check(self, amounts: Sequence[int]) -> None:
         """Refuse a request that does not fit; one that would wait alone may have any size."""
         waiting = self._waiting
-        if not waiting[_REQUESTS]:
+        fits = map(operator.le, map(operator.add, waiting, amounts), self._bounds)
+        if not waiting[_REQUESTS] or all(fits):
             return
         for resource, bound in enumerate(self._bounds):
             amount = amounts[resource]
@@ -151,9 +153,8 @@ class AdmissionQueue:
         return tuple(map(min, amounts, self._max_amounts))
 
     def _count(self, tenant: Hashable, amounts: Sequence[int], sign: int) -> None:
-        waiting = self._waiting
-        for resource in range(4):
-            waiting[resource] += sign * amounts[resource]
+        change = operator.add if sign > 0 else operator.sub
+        self._waiting[:] = map(change, self._waiting, amounts)
         if tenant is None:
             return
         own = self._of_tenant.get(tenant, (0, 0, 0, 0))

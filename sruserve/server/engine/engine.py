@@ -110,6 +110,7 @@ class Engine:
         self._warm, self._draining = threading.Event(), threading.Event()
         self.turns = 0
         self._failure: BaseException | None = None
+        self._reported: tuple[int, ...] | None = None
         self._deadline = float("inf")
         self._thread = threading.Thread(target=self._run, name=f"engine {model.name}", daemon=True)
 
@@ -314,11 +315,14 @@ class Engine:
         self._settler.deliver_finished(self._end)
 
     def _report_occupancy(self) -> None:
+        pool, on_host = self._states.pool, self._states.cache.on_host
+        occupancy = self.waiting, self.running, len(pool), on_host
+        if occupancy == self._reported:  # mostly, so nothing more is called
+            return
+        self._reported = occupancy
         self._metrics.occupancy(self.waiting, self.running)
-        pool, cache = self._states.pool, self._states.cache
         self._metrics.states(self._tier, len(pool), len(pool) * pool.row_bytes)
         if self._config.state_host_bytes:
-            on_host = cache.on_host
             self._metrics.states("host", on_host, on_host * pool.row_bytes)
 
     def _run_batch(self, batch: Batch) -> None:

@@ -5,9 +5,11 @@ are, at a tenth of the calls. In any other case they do nothing, and the message
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+
+from sruserve.server.http.coalescing import CoalescingTransport
 
 # How a reply begins, and the headers that it was made of.
 _begin: tuple[list[tuple[bytes, bytes]], bytes] = [], b""
@@ -53,7 +55,9 @@ def write_reply(send: Callable[..., Any], headers: bytes, body: bytes) -> bool:
     if _begin[0] is not cycle.default_headers:
         lines = [b"%b: %b\r\n" % header for header in cycle.default_headers]
         _begin = cycle.default_headers, b"".join([STATUS_LINE[200], *lines])
-    cycle.transport.write(b"".join((_begin[1], headers, b"\r\n", body)))
+    cast(CoalescingTransport, cycle.transport).write_now(
+        b"".join((_begin[1], headers, b"\r\n", body))
+    )
     cycle.message_event.set()
     cycle.on_response()
     return True
