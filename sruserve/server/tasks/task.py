@@ -51,10 +51,9 @@ class Task(Generic[Body]):
         self, caller: Caller, request: Request, served: ServedModel, count: int, cost: int
     ) -> list[Snapshot | None]:
         """`ServedModel.initial_states`, away from the event loop if its states are many or long."""
-        if request.begun_by is None:
-            return [None] * count
-        long = opens_long(request.state)
-        return await offload(long, served.initial_states, request, count, cost=cost, caller=caller)
+        if not opens_long(request.state):
+            return served.initial_states(request, count)
+        return await offload(True, served.initial_states, request, count, cost=cost, caller=caller)
 
     async def read_inputs(
         self,
