@@ -5,11 +5,9 @@ are, at a tenth of the calls. In any other case they do nothing, and the message
 """
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
-
-from sruserve.server.http.coalescing import CoalescingTransport
 
 # How a reply begins, and the headers that it was made of.
 _begin: tuple[list[tuple[bytes, bytes]], bytes] = [], b""
@@ -55,9 +53,8 @@ def write_reply(send: Callable[..., Any], headers: bytes, body: bytes) -> bool:
     if _begin[0] is not cycle.default_headers:
         lines = [b"%b: %b\r\n" % header for header in cycle.default_headers]
         _begin = cycle.default_headers, b"".join([STATUS_LINE[200], *lines])
-    cast(CoalescingTransport, cycle.transport).write_now(
-        b"".join((_begin[1], headers, b"\r\n", body))
-    )
+    transport: Any = cycle.transport  # a `CoalescingTransport`
+    transport.write_now(b"".join((_begin[1], headers, b"\r\n", body)))
     cycle.message_event.set()
     cycle.on_response()
     return True
