@@ -53,6 +53,8 @@ from sruserve.server.errors import (
 
 _log = logging.getLogger(__name__)
 _numbers = count()
+# Between two reports of what is held, which take as long as a tenth of a small step.
+_REPORT_SECONDS = 0.05
 
 
 class Engine:
@@ -110,7 +112,7 @@ class Engine:
         self._warm, self._draining = threading.Event(), threading.Event()
         self.turns = 0
         self._failure: BaseException | None = None
-        self._reported: tuple[int, ...] | None = None
+        self._has_news, self._next_report = False, 0.0
         self._deadline = float("inf")
         self._thread = threading.Thread(target=self._run, name=f"engine {model.name}", daemon=True)
 
@@ -298,7 +300,7 @@ class Engine:
 
     def _wait_for_jobs(self) -> None:
         """Answer the next jobs in one step, or else let the scheduler have them."""
-        messages = self._admission_queue.receive(None)
+        messages = self._admission_queue.receive(_REPORT_SECONDS if self._has_news else None)
         started = time.monotonic()
         rows = self._one_step.answer(messages, self._scheduler.max_input_rows)
         if rows:
@@ -315,11 +317,12 @@ class Engine:
         self._settler.deliver_finished(self._end)
 
     def _report_occupancy(self) -> None:
-        pool, on_host = self._states.pool, self._states.cache.on_host
-        occupancy = self.waiting, self.running, len(pool), on_host
-        if occupancy == self._reported:  # mostly, so nothing more is called
+        now = time.monotonic()
+        self._has_news = now < self._next_report
+        if self._has_news:
             return
-        self._reported = occupancy
+        self._next_report = now + _REPORT_SECONDS
+        pool, on_host = self._states.pool, self._states.cache.on_host
         self._metrics.occupancy(self.waiting, self.running)
         self._metrics.states(self._tier, len(pool), len(pool) * pool.row_bytes)
         if self._config.state_host_bytes:
@@ -327,15 +330,16 @@ class Engine:
 
     def _run_batch(self, batch: Batch) -> None:
         """Step, then settle. A failure in either ends the jobs of this batch and no others."""
-        started = time.monotonic()
-        for sequence, _ in batch.inputs:
+        started, inputs = time.monotonic(), 0
+        for sequence, steps in batch.inputs:
+            inputs += steps
             if not sequence.job.begun:
                 sequence.job.begun = True
                 self._metrics.queued(started - sequence.job.submitted)
         step_results: list[StepResult] = []
         problem: ServeError | None = None
         try:
-            step_results = self._forward(batch)
+            step_results = self._forward(batch, inputs)
         except faults() as error:
             problem = self._as_serve_error(error)
         # Outside the handler: the error holds memory that the next try may need.
@@ -349,12 +353,13 @@ class Engine:
             try:
                 now = time.monotonic()
                 if step_results:
-                    tokens = sum(r.consumed + max(0, len(r.tokens) - 1) for r in step_results)
+                    tokens = 0
+                    for result in step_results:
+                        tokens += result.consumed + max(0, len(result.tokens) - 1)
                     self._metrics.step(len(step_results), tokens, now - started)
-                    self._metrics.consumed(sum(count for _, count in batch.inputs))
+                    self._metrics.consumed(inputs)
                 self._settler.settle(batch, step_results, now, self._fail)
                 if step_results:
-                    inputs = sum(count for _, count in batch.inputs)
                     seconds = time.monotonic() - started
                     self._scheduler.record_step(inputs, len(batch.decodes), tokens, seconds)
             except faults() as error:
@@ -362,12 +367,12 @@ class Engine:
         if problem is not None:
             self._fail_batch(batch, step_results, problem)
 
-    def _forward(self, batch: Batch) -> list[StepResult]:
-        """Compute one step, or a burst of steps if sequences only decode."""
+    def _forward(self, batch: Batch, inputs: int) -> list[StepResult]:
+        """Compute one step of so many inputs, or a burst of steps if sequences only decode."""
         burst = 1
         if not batch.inputs:
             burst = min(self._config.burst, *(sequence.burst_limit for sequence in batch.decodes))
-        self._threads.apply(len(batch.decodes) + sum(count for _, count in batch.inputs))
+        self._threads.apply(len(batch.decodes) + inputs)
         self._states.wait_ready(batch.sequences)
         computed = batch.computed
         return self._runner.step(computed, burst, self._interrupted) if len(computed) else []

@@ -380,16 +380,12 @@ def test_a_withdrawn_job_stops_and_frees_its_rows(lm: Driver) -> None:
         told = lm.job(JobKind.GENERATE, [item], sampling=Sampling(max_tokens=10**6), stream=True)
         while not told.by_item:
             await asyncio.sleep(0.01)
-        assert lm.counts.tiers == {"pool": (1, lm.model.network.layout.nbytes)}
+        one = {"pool": (1, lm.model.network.layout.nbytes)}
+        await lm.until(lambda: lm.counts.tiers == one)
         told.job.done.cancel()
-        for _ in range(200):
-            await asyncio.sleep(0.01)
-            if not lm.engine.rows and not lm.engine.running:
-                break
+        await lm.until(lambda: (lm.engine.rows, lm.engine.running) == (0, 0))
         heard = len(told.by_item[0])
-        await asyncio.sleep(0.1)
-        assert (lm.engine.rows, lm.engine.running) == (0, 0)
-        assert lm.counts.tiers == {"pool": (0, 0)}
+        await lm.until(lambda: lm.counts.tiers == {"pool": (0, 0)})
         assert len(told.by_item[0]) == heard
 
     asyncio.run(run())
