@@ -20,7 +20,7 @@ from sruserve.model.network import Network
 def matrix_products_alone(models: MatchedModels, network: Network) -> Callable[[], None]:
     """Return a call of the network's matrix products, on the pieces into which it cuts a batch."""
     x = models.packed.to(network.dtype)
-    rows = network._piece_rows
+    rows = network.piece_rows
     pieces = [x[start : start + rows] for start in range(0, len(x), rows)]
     padded = [torch.cat((p, p.new_zeros(padded_rows(len(p)) - len(p), p.shape[1]))) for p in pieces]
     products = [layer.linear for layer in network.layers if isinstance(layer, CellLayer)]

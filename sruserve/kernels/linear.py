@@ -112,7 +112,7 @@ class PackedLinear(_Steps):
             product = self(x.float()).to(x.dtype)
         elif not self._packed:
             product = F.linear(x, self.weight, self.bias)
-        elif len(x) == 1 and self._in_pairs:
+        elif x.shape[0] == 1 and self._in_pairs:
             # oneDNN uses another kernel for such a single row; two rows cost nearly the same.
             product = self(torch.cat((x, x)))[:1]
         else:

@@ -34,7 +34,7 @@ class Norm:
     def __call__(self, x: Tensor) -> Tensor:
         """Normalize every row of x (rows, n); returns (rows, n), the dtype of x."""
         n = x.shape[1]
-        if len(x) == 1 and n >= _SHARED_ROW and x.is_cpu:
+        if x.shape[0] == 1 and n >= _SHARED_ROW and x.is_cpu:
             return self(torch.cat((x, x)))[:1]
         if self.kind is NormKind.LAYER:
             return F.layer_norm(x, (n,), self.weight, self.bias)

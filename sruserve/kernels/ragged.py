@@ -27,7 +27,7 @@ class RaggedBatch:
 
     @property
     def sequences(self) -> int:
-        return len(self.source)
+        return self.source.shape[0]
 
     def pieces(self, rows: int) -> Iterator[tuple[int, int, "RaggedBatch"]]:
         """Yield (first row, end row, batch) for runs of at most `rows` packed rows, in order.

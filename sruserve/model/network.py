@@ -14,6 +14,7 @@ from sruserve.kernels.triton.tiles import SAMPLE_VOCABULARY
 from sruserve.model.cells.stack import Builder, Shapes
 from sruserve.model.config import ModelConfig
 from sruserve.model.embeddings import Embedding
+from sruserve.model.gradients import without_gradients
 from sruserve.model.state import StateLayout
 
 PIECE_ROWS = 1024
@@ -79,7 +80,7 @@ class Network:
             if tensor.dim() == 2 and (head.tied or not name.startswith("embedding."))
         )
         widest = max(layer.columns for layer in self.layers) * dtype.itemsize
-        self._piece_rows = max(64, min(PIECE_ROWS, PIECE_BYTES // widest))
+        self.piece_rows = max(64, min(PIECE_ROWS, PIECE_BYTES // widest))
         self._chunk_rows = chunk_rows(self.layers)
         self._side_stream: SideStream = (
             CudaSideStream(device) if device.type == "cuda" else Inline()
@@ -90,7 +91,7 @@ class Network:
         """Why the network cannot stream, as a clause "it …"; None if it can."""
         return self.config.not_streamable_because
 
-    @torch.inference_mode()
+    @without_gradients
     def hidden(self, inputs: Tensor, batch: RaggedBatch, wanted: Tensor | None = None) -> Tensor:
         """Run the stack over a batch and return the last layer's outputs.
 
@@ -105,22 +106,23 @@ class Network:
         """
         if uses_triton(self.device):
             return self._hidden_in_chunks(inputs, batch, wanted)
-        if self._along_time and len(inputs) > self._piece_rows and batch.sequences > 1:
+        total = inputs.shape[0]
+        if self._along_time and total > self.piece_rows and batch.sequences > 1:
             return self._hidden_along_time(inputs, batch, wanted)
-        rows = self._piece_rows if self.supports_streaming else max(1, len(inputs))
+        rows = self.piece_rows if self.supports_streaming else max(1, total)
         outputs = []
         for start, end, piece in batch.pieces(rows):
             x = self._run(inputs[start:end], piece)
             if wanted is None:
                 x = x[: end - start]
-            elif end - start == len(inputs):
+            elif end - start == total:
                 x = x.index_select(0, wanted)
             else:
                 x = x.index_select(0, wanted[(wanted >= start) & (wanted < end)] - start)
             outputs.append(x)
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
-    @torch.inference_mode()
+    @without_gradients
     def outputs_of_layers(self, inputs: Tensor, batch: RaggedBatch) -> list[Tensor]:
         """Return each layer's outputs for a batch in one piece, (rows, width), on the device."""
         ((*_, batch),) = plan(batch, self._chunk_rows, one_chunk=True).chunks
@@ -130,7 +132,7 @@ class Network:
             outputs.append(x)
         return outputs
 
-    @torch.inference_mode()
+    @without_gradients
     def logits(self, hidden: Tensor) -> Tensor:
         """Compute the head's scores, (rows, outputs), float32, of outputs (rows, output_size).
 
@@ -139,13 +141,13 @@ class Network:
         assert self._head is not None
         return self._head(hidden)
 
-    @torch.inference_mode()
+    @without_gradients
     def log_probs(self, scores: Tensor) -> Tensor:
         """Compute log-probabilities, (rows, outputs), from the scores of `logits`."""
         assert self._head is not None
         return self._head.log_probs(scores)
 
-    @torch.inference_mode()
+    @without_gradients
     def compare(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
         """Compute the scores of pairs, (pairs, outputs), float32, for task pair.
 
@@ -187,7 +189,7 @@ class Network:
         if uses_triton(self.device):
             self._warm_up_triton()
             return
-        sizes = {padded_rows(rows) for rows in range(1, self._piece_rows + 1)}
+        sizes = {padded_rows(rows) for rows in range(1, self.piece_rows + 1)}
         states = self.layout.allocate(1, self.device)
         for rows in sorted(sizes):
             before(rows)
@@ -196,7 +198,7 @@ class Network:
     def _warm_up_triton(self) -> None:
         """Compile every kernel: for one long sequence, and for many short ones."""
         # The interpreter compiles nothing, and would take minutes.
-        rows = self._piece_rows if self.device.type == "cuda" else 8
+        rows = self.piece_rows if self.device.type == "cuda" else 8
         for offsets in (torch.tensor([0, rows]), torch.arange(rows + 1)):
             nowhere = torch.full((len(offsets) - 1,), -1)
             states = self.layout.allocate(1, self.device)
@@ -218,7 +220,8 @@ class Network:
 
     def _run(self, inputs: Tensor, piece: RaggedBatch) -> Tensor:
         """Run one piece through all layers; rows after the piece's own are padding."""
-        padding = padded_rows(len(inputs)) - len(inputs)
+        rows = inputs.shape[0]
+        padding = padded_rows(rows) - rows
         if padding:
             inputs = F.pad(inputs, (0, 0) * (inputs.dim() - 1) + (0, padding))
         return self._through(self._embedded(inputs), piece)
@@ -243,7 +246,7 @@ class Network:
         self, inputs: Tensor, batch: RaggedBatch, wanted: Tensor | None
     ) -> Tensor:
         """Compute `hidden` on a CPU, in pieces that hold some steps of every sequence."""
-        planned = plan(batch, self._piece_rows, one_chunk=not self.supports_streaming)
+        planned = plan(batch, self.piece_rows, one_chunk=not self.supports_streaming)
         inputs = inputs if planned.order is None else inputs[planned.order]
         parts = [self._run(inputs[a:b], piece)[: b - a] for a, b, piece in planned.chunks]
         hidden = torch.cat(parts)

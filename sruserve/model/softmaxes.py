@@ -138,10 +138,11 @@ def _in_pieces(
     copies: number of copies of a row's `outputs` numbers in memory.
     """
     rows = max(1, LOGITS // (outputs * copies) // 8 * 8)
-    if len(hidden) <= rows:
-        return scores(padded(hidden))[: len(hidden)]
-    result = hidden.new_empty(len(hidden), outputs, dtype=torch.float32)
-    for start in range(0, len(hidden), rows):
+    total = hidden.shape[0]
+    if total <= rows:
+        return scores(padded(hidden))[:total]
+    result = hidden.new_empty(total, outputs, dtype=torch.float32)
+    for start in range(0, total, rows):
         piece = hidden[start : start + rows]
         result[start : start + rows] = scores(padded(piece))[: len(piece)]
     return result
@@ -149,7 +150,8 @@ def _in_pieces(
 
 def padded(x: Tensor) -> Tensor:
     """Append rows of zeros to `x` up to `padded_rows`; return it unchanged if Triton multiplies."""
-    missing = 0 if uses_triton(x.device) else padded_rows(len(x)) - len(x)
+    rows = x.shape[0]
+    missing = 0 if uses_triton(x.device) else padded_rows(rows) - rows
     return F.pad(x, (0, 0, 0, missing)) if missing else x
 
 

@@ -118,6 +118,7 @@ class Tenant:
     """The owner of one or more API keys: states belong to it, and limits count its use.
 
     id: 16 bytes to which its states are bound; zeros for the anonymous tenant.
+    owner: the owner of its work in budgets; None: without API keys there are no shares.
     state_budget: limits the bytes of its streams in this process and of its open sockets.
     """
 
@@ -128,18 +129,13 @@ class Tenant:
         clock: Callable[[], float] = time.monotonic,
         state_bytes: int = STREAM_BYTES,
     ) -> None:
-        self.name = name
+        self.name, self.owner = name, name or None
         self.id = sha256(b"tenant\0" + name.encode()).digest()[:16] if name else bytes(16)
         rates = (entry.requests_per_second, entry.steps_per_second) if entry else (None, None)
         self._requests, self._steps = (TokenBucket(rate, clock) if rate else None for rate in rates)
         quota = (entry and entry.state_bytes) or state_bytes
         self.state_budget = Budget(quota, self._over_quota, strict=True)
         self._priority = entry.priority if entry else 0
-
-    @property
-    def owner(self) -> str | None:
-        """The owner of its work in budgets; None: without API keys there are no shares."""
-        return self.name or None
 
     @property
     def state_bytes(self) -> int:

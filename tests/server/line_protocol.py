@@ -70,7 +70,7 @@ class LineEndpoint(Endpoint[LineCall]):
 
     async def _label(self, caller: Caller, served: ServedModel, text: str) -> str:
         task, request = self._tasks.classify, ClassifyRequest(input=text, more=True)
-        async with task.run(caller, request, served, len(text)) as results:
+        with await task.run(caller, request, served, len(text)) as results:
             ((item, result),) = results.results
             return str(task.describe(served, item, result)["label"])
 

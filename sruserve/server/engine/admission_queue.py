@@ -1,6 +1,7 @@
 """A bounded queue of jobs: event loops fill it, the engine's thread empties it."""
 
 import math
+import operator
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
@@ -68,7 +69,7 @@ class AdmissionQueue:
 
     def submit(self, job: Job) -> None:
         """Queue a job, from any thread; raises `Overloaded`, or `Draining` after `close`."""
-        amounts = self._amounts(job)
+        amounts = job.amounts = self._capped(1, job.input_bytes, len(job.items), job.steps)
         with self._lock:
             if self._closed:
                 raise Draining("the server is stopping; retry on another replica")
@@ -92,15 +93,15 @@ class AdmissionQueue:
         with self._lock:
             self._closed = True
 
-    def mark_consumed(self, job: Job) -> None:
-        """Stop counting a job as waiting."""
-        amounts = self._amounts(job)
+    def mark_consumed(self, *jobs: Job) -> None:
+        """Stop counting jobs as waiting."""
+        now = self._clock()
         with self._lock:
-            self._count(job.tenant, amounts, -1)
-            now = self._clock()
-            self._consumed.append(amounts)
-            self._gaps.append(now - self._gap_start)
-            self._gap_start = now
+            for job in jobs:
+                self._count(job.tenant, job.amounts, -1)
+                self._consumed.append(job.amounts)
+                self._gaps.append(now - self._gap_start)
+                self._gap_start = now
 
     def receive(self, timeout: float | None) -> list[Job | CachedState]:
         """Take all messages; wait up to `timeout` seconds (None: forever) for the first one."""
@@ -117,7 +118,8 @@ class AdmissionQueue:
     def _check(self, amounts: Sequence[int]) -> None:
         """Refuse a request that does not fit; one that would wait alone may have any size."""
         waiting = self._waiting
-        if not waiting[_REQUESTS]:
+        fits = map(operator.le, map(operator.add, waiting, amounts), self._bounds)
+        if not waiting[_REQUESTS] or all(fits):
             return
         for resource, bound in enumerate(self._bounds):
             amount = amounts[resource]
@@ -146,17 +148,13 @@ class AdmissionQueue:
                     f"the queue ({_SETTINGS[resource]}); retry later, or send smaller requests",
                 )
 
-    def _amounts(self, job: Job) -> tuple[int, ...]:
-        return self._capped(1, job.input_bytes, len(job.items), job.steps)
-
     def _capped(self, *amounts: int) -> tuple[int, ...]:
         """Cap the amounts that a job counts for, so that any job leaves others their share."""
         return tuple(map(min, amounts, self._max_amounts))
 
     def _count(self, tenant: Hashable, amounts: Sequence[int], sign: int) -> None:
-        waiting = self._waiting
-        for resource in range(4):
-            waiting[resource] += sign * amounts[resource]
+        change = operator.add if sign > 0 else operator.sub
+        self._waiting[:] = map(change, self._waiting, amounts)
         if tenant is None:
             return
         own = self._of_tenant.get(tenant, (0, 0, 0, 0))

@@ -27,6 +27,7 @@ from sruserve.server.engine.job import (
     StateOutput,
 )
 from sruserve.server.engine.model_runner import ModelRunner
+from sruserve.server.engine.one_step import OneStep
 from sruserve.server.engine.output_reader import StepResult
 from sruserve.server.engine.pending import FinishQueue
 from sruserve.server.engine.result_dispatcher import ResultDispatcher
@@ -52,6 +53,8 @@ from sruserve.server.errors import (
 
 _log = logging.getLogger(__name__)
 _numbers = count()
+# Between two reports of what is held, which take as long as a tenth of a small step.
+_REPORT_SECONDS = 0.05
 
 
 class Engine:
@@ -100,11 +103,16 @@ class Engine:
             config, self._scheduler, self._runner, self._states, FinishQueue(self._states),
             IntermediateStates(self._states), self._dispatcher, metrics,
         )  # fmt: skip
-        self._tier = "device" if network.device.type == "cuda" else "pool"
         self._threads = ThreadPolicy(network, config.threads)
+        self._one_step = OneStep(
+            model, self._states.pool.rows, self._threads, self._admission_queue,
+            self._dispatcher, metrics,
+        )  # fmt: skip
+        self._tier = "device" if network.device.type == "cuda" else "pool"
         self._warm, self._draining = threading.Event(), threading.Event()
         self.turns = 0
         self._failure: BaseException | None = None
+        self._has_news, self._next_report = False, 0.0
         self._deadline = float("inf")
         self._thread = threading.Thread(target=self._run, name=f"engine {model.name}", daemon=True)
 
@@ -262,7 +270,7 @@ class Engine:
         )
         self._admission_queue.close()
         for job in self._scheduler.jobs():
-            self._dispatcher.add_outcome(
+            self._dispatcher.add_error(
                 job, EngineFailure("the device failed; retry on another replica")
             )
         self._dispatcher.flush()
@@ -278,12 +286,27 @@ class Engine:
             self._settler.deliver_finished(self._end)
             self._report_occupancy()
             self._dispatcher.flush()  # `next_batch` may wait
+        if self._scheduler.idle:
+            self._wait_for_jobs()
+        if self._scheduler.idle:
+            self._report_occupancy()
+            return
         batch = self._scheduler.next_batch()
         if len(batch):
             self._run_batch(batch)
             self._settler.deliver_finished(self._end)
             self._states.make_room(self.running)  # before the next step needs it
         self._report_occupancy()
+
+    def _wait_for_jobs(self) -> None:
+        """Answer the next jobs in one step, or else let the scheduler have them."""
+        messages = self._admission_queue.receive(_REPORT_SECONDS if self._has_news else None)
+        started = time.monotonic()
+        rows = self._one_step.answer(messages, self._scheduler.max_input_rows)
+        if rows:
+            self._scheduler.record_step(rows, 0, rows, time.monotonic() - started)
+        else:
+            self._scheduler.accept(messages)
 
     def _finish_all(self) -> None:
         """Deliver the running completions whose jobs ask for states, with those states."""
@@ -294,24 +317,29 @@ class Engine:
         self._settler.deliver_finished(self._end)
 
     def _report_occupancy(self) -> None:
+        now = time.monotonic()
+        self._has_news = now < self._next_report
+        if self._has_news:
+            return
+        self._next_report = now + _REPORT_SECONDS
+        pool, on_host = self._states.pool, self._states.cache.on_host
         self._metrics.occupancy(self.waiting, self.running)
-        pool, cache = self._states.pool, self._states.cache
         self._metrics.states(self._tier, len(pool), len(pool) * pool.row_bytes)
         if self._config.state_host_bytes:
-            on_host = cache.on_host
             self._metrics.states("host", on_host, on_host * pool.row_bytes)
 
     def _run_batch(self, batch: Batch) -> None:
         """Step, then settle. A failure in either ends the jobs of this batch and no others."""
-        started = time.monotonic()
-        for sequence, _ in batch.inputs:
+        started, inputs = time.monotonic(), 0
+        for sequence, steps in batch.inputs:
+            inputs += steps
             if not sequence.job.begun:
                 sequence.job.begun = True
                 self._metrics.queued(started - sequence.job.submitted)
         step_results: list[StepResult] = []
         problem: ServeError | None = None
         try:
-            step_results = self._forward(batch)
+            step_results = self._forward(batch, inputs)
         except faults() as error:
             problem = self._as_serve_error(error)
         # Outside the handler: the error holds memory that the next try may need.
@@ -325,23 +353,26 @@ class Engine:
             try:
                 now = time.monotonic()
                 if step_results:
-                    tokens = sum(r.consumed + max(0, len(r.tokens) - 1) for r in step_results)
+                    tokens = 0
+                    for result in step_results:
+                        tokens += result.consumed + max(0, len(result.tokens) - 1)
                     self._metrics.step(len(step_results), tokens, now - started)
-                    self._metrics.consumed(sum(count for _, count in batch.inputs))
+                    self._metrics.consumed(inputs)
                 self._settler.settle(batch, step_results, now, self._fail)
                 if step_results:
-                    self._scheduler.record_step(batch, tokens, time.monotonic() - started)
+                    seconds = time.monotonic() - started
+                    self._scheduler.record_step(inputs, len(batch.decodes), tokens, seconds)
             except faults() as error:
                 problem = self._as_serve_error(error)
         if problem is not None:
             self._fail_batch(batch, step_results, problem)
 
-    def _forward(self, batch: Batch) -> list[StepResult]:
-        """Compute one step, or a burst of steps if sequences only decode."""
+    def _forward(self, batch: Batch, inputs: int) -> list[StepResult]:
+        """Compute one step of so many inputs, or a burst of steps if sequences only decode."""
         burst = 1
         if not batch.inputs:
             burst = min(self._config.burst, *(sequence.burst_limit for sequence in batch.decodes))
-        self._threads.apply(len(batch.decodes) + sum(count for _, count in batch.inputs))
+        self._threads.apply(len(batch.decodes) + inputs)
         self._states.wait_ready(batch.sequences)
         computed = batch.computed
         return self._runner.step(computed, burst, self._interrupted) if len(computed) else []
@@ -379,7 +410,7 @@ class Engine:
         """End a job early: free its rows, and deliver the error to a client that is still there."""
         for sequence in self._scheduler.drop(job):
             self._states.free(sequence)
-        self._dispatcher.add_outcome(job, error)
+        self._dispatcher.add_error(job, error)
 
     def _end_all(self, error: ServeError) -> None:
         for job in self._scheduler.jobs():

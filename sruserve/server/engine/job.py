@@ -255,6 +255,7 @@ class Job:
     input_bytes: bytes of the input that count against the queue's limit.
     submitted: `time.monotonic()` of the submission. begun: a step has included the job.
     deadline: `time.monotonic()` after which a job that has not begun is dropped; 0 is never.
+    amounts: what it counts for in the admission queue; empty before that.
     inputs: number of inputs of all items. steps: the same, but an item without inputs counts as 1.
     added: what its biases and allowed tokens add to scores; None until a step has needed it.
     tenant: the owner; tenants get equal shares of each step. None: no owner; all such jobs
@@ -269,7 +270,7 @@ class Job:
     done: asyncio.Future[None]
     state_output: StateOutput = StateOutput.NONE
     stream: bool = False
-    sampling: Sampling = field(default_factory=Sampling)
+    sampling: Sampling = Sampling()
     input_bytes: int = 0
     deadline: float = 0.0
     tenant: Hashable = None
@@ -277,6 +278,7 @@ class Job:
     submitted: float = 0.0
     begun: bool = False
     added: Added | None = None
+    amounts: tuple[int, ...] = ()
     inputs: int = field(init=False)
     steps: int = field(init=False)
 

@@ -70,8 +70,12 @@ class OutputReader:
         scores = self._network.log_probs(logits.unsqueeze(0))
         return self._token_logprobs(scores, torch.tensor([[token]], device=scores.device), top)[0]
 
+    def classes(self, hidden: Tensor) -> Floats:
+        """The class probabilities of outputs, (rows, classes)."""
+        return self._probabilities(self._network.logits(hidden))
+
     def _classify(self, reads: Sequence[OutputSlice], hidden: Tensor) -> None:
-        probabilities = self._probabilities(self._network.logits(hidden))
+        probabilities = self.classes(hidden)
         for (
             step_result,
             rows,

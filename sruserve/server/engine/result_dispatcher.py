@@ -21,12 +21,12 @@ class ResultDispatcher:
         self._drop = drop
         self._messages: dict[asyncio.AbstractEventLoop, list[_Message]] = {}
 
-    def add_result(self, job: Job, index: int, result: Result) -> None:
-        """Add a result of one item."""
-        self._add(_Message(job, index, result))
+    def add_result(self, job: Job, index: int, result: Result, *, last: bool = False) -> None:
+        """Add a result of one item; `last`: the job is done with it."""
+        self._add(_Message(job, index, result, last))
 
-    def add_outcome(self, job: Job, error: ServeError | None = None) -> None:
-        """Add the outcome of a job, after its last result."""
+    def add_error(self, job: Job, error: ServeError | None) -> None:
+        """End a job early. error: None if nobody waits for it any more."""
         self._add(_Message(job, error=error))
 
     def flush(self) -> None:
@@ -50,9 +50,9 @@ class ResultDispatcher:
             try:
                 if message.result is not None:
                     message.job.deliver(message.index, message.result)
-                elif message.error is not None:
+                if message.error is not None:
                     done.set_exception(message.error)
-                else:
+                elif message.last:
                     done.set_result(None)
             except faults() as error:
                 self._drop_state(message)
@@ -68,15 +68,17 @@ class ResultDispatcher:
 
 
 class _Message:
-    """A result of one item, or (without a result) the outcome of its job."""
+    """A result of one item, or (without a result) what ends its job early."""
 
-    __slots__ = ("error", "index", "job", "result")
+    __slots__ = ("error", "index", "job", "last", "result")
 
     def __init__(
         self,
         job: Job,
         index: int = -1,
         result: Result | None = None,
+        last: bool = True,
         error: ServeError | None = None,
     ) -> None:
-        self.job, self.index, self.result, self.error = job, index, result, error
+        self.job, self.index, self.result = job, index, result
+        self.last, self.error = last, error

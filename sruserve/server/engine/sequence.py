@@ -88,7 +88,8 @@ class ActiveSequence:
     """The data of one sequence between two steps.
 
     row: the pool row of its state after `steps` tokens; -1: the state is `start`, or zeros.
-    start: the state that it starts from. upload: the transfer of `start` to `row`, if needed.
+    start: the state that it starts from. cached_start: the same, if it is a cached one.
+    upload: the transfer of `start` to `row`, if needed.
     known: its first tokens, if its job predicts: the pending token of its start state, then the
         item's tokens.
     inputs: the inputs to consume; the first `done` of them are consumed.
@@ -112,6 +113,7 @@ class ActiveSequence:
         self.job, self.index, self.codec = job, index, codec
         self.row = -1
         self.start: Row | CachedState | None = start.row if item.start else None
+        self.cached_start = self.start if isinstance(self.start, CachedState) else None
         self.upload: Transfer | None = None
         # `StateManager.free` releases: the reference to a cached `start`, its pin, a reservation.
         self.retained = self.pinned = self.reserved = False
@@ -145,11 +147,6 @@ class ActiveSequence:
         self._tokens: list[int] = []
         self._logprobs: list[Logprobs] = []
         self.last_flush = 0.0
-
-    @property
-    def cached_start(self) -> CachedState | None:
-        """The cached state that the sequence starts from, if any."""
-        return self.start if isinstance(self.start, CachedState) else None
 
     @property
     def source(self) -> int:

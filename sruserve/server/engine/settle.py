@@ -202,9 +202,8 @@ class Settler:
         sequence = pending.sequence
         result = sequence.finish(pending.row, pending.finish)
         self._states.free(sequence)
-        self._dispatcher.add_result(sequence.job, sequence.index, result)
-        if self._scheduler.finish(sequence):
-            self._dispatcher.add_outcome(sequence.job)
+        last = self._scheduler.finish(sequence)
+        self._dispatcher.add_result(sequence.job, sequence.index, result, last=last)
 
     def _assign_row(self, step_result: StepResult) -> None:
         row, step_result.row = step_result.row, -1

@@ -66,16 +66,18 @@ def _too_large(limit: int) -> BodyTooLarge:
 class HttpCall(Caller):
     """A request over HTTP, which is being answered.
 
+    connection: what it comes over, where that counts its bytes.
     path_values: what stands in its path for the parameters of the route's path, in their order.
     """
 
-    __slots__ = ("_receive", "_scope", "_send", "_watching", "path_values")
+    __slots__ = ("_receive", "_scope", "_send", "_watching", "connection", "path_values")
 
     def __init__(
         self, scope: Message, receive: Receive, send: Send, path_values: tuple[str, ...] = ()
     ) -> None:
         super().__init__()
         self._scope, self._receive, self._send = scope, receive, send
+        self.connection: Connection | None = scope.get("connection")
         self.path_values = path_values
         self._watching: asyncio.TimerHandle | asyncio.Task[None] | None = None
 
@@ -90,11 +92,6 @@ class HttpCall(Caller):
             if each == name:
                 return str(value.decode("latin-1"))
         return None
-
-    @property
-    def connection(self) -> Connection | None:
-        """What the request comes over, where that counts its bytes."""
-        return self._scope.get("connection")
 
     @property
     def method(self) -> str:
@@ -162,7 +159,10 @@ class HttpCall(Caller):
     async def json_body(self, limits: InputLimits) -> bytes:
         """The whole body, of so few parts that reading it is short; raises `InputTooLong`."""
         body = await self.body(limits)
-        await offload(len(body) > LONG_BYTES, check_json_size, body, cost=len(body), caller=self)
+        if len(body) > LONG_BYTES:
+            await offload(True, check_json_size, body, cost=len(body), caller=self)
+        else:
+            check_json_size(body)
         return body
 
     async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:

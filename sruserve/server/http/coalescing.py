@@ -34,6 +34,13 @@ class CoalescingTransport:
         if len(data) >= _LONG_BYTES:
             self._flush()
 
+    def write_now(self, data: bytes) -> None:
+        """Write what nothing more of this turn will follow."""
+        if self._parts:
+            self.write(data)
+        elif not self._transport.is_closing():
+            self._transport.write(data)
+
     def forget(self) -> None:
         """Ask no more before closing: nothing may keep the connection in memory."""
         self._lingers = bool

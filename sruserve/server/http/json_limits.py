@@ -20,6 +20,8 @@ _DIGITS = b"0123456789 \t\r\n"
 
 def check_json_size(json: bytes) -> None:
     """Raise `InputTooLong` if parsing `json` would take long."""
+    if len(json) <= MAX_JSON_CONTAINERS:
+        return  # it has fewer parts than bytes
     many = len(json) > MOST_DIGITS
     *_, (parts, values, digits) = _counted(_pieces(json), many)
     if parts <= MAX_JSON_CONTAINERS and values <= MOST_VALUES and digits <= MOST_DIGITS:

@@ -109,7 +109,7 @@ class PredictEndpoint(HttpEndpoint):
                 "pair": [entry[1] for entry in texts] if len(texts[0]) > 1 else None,
             }
         )
-        async with task.run(call, request, served, cost) as results:
+        with await task.run(call, request, served, cost) as results:
             alone = _is_one(asked.inputs, texts)
             told = await offload(results.large, _tell, served, results, asked.raw_scores, alone)
             await call.reply(told)

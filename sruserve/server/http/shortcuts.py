@@ -53,7 +53,8 @@ def write_reply(send: Callable[..., Any], headers: bytes, body: bytes) -> bool:
     if _begin[0] is not cycle.default_headers:
         lines = [b"%b: %b\r\n" % header for header in cycle.default_headers]
         _begin = cycle.default_headers, b"".join([STATUS_LINE[200], *lines])
-    cycle.transport.write(b"".join((_begin[1], headers, b"\r\n", body)))
+    transport: Any = cycle.transport  # a `CoalescingTransport`
+    transport.write_now(b"".join((_begin[1], headers, b"\r\n", body)))
     cycle.message_event.set()
     cycle.on_response()
     return True

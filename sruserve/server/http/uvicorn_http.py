@@ -58,6 +58,7 @@ class HttpProtocol(Arriving, WriteTimeout, HttpToolsProtocol):
     _taken = 0  # bytes of the body that the parser has found
     _of_body = 0  # those of them that were in the last piece
     _deaf = False  # what comes is dropped: the connection ends with the next reply
+    _idle_until: float | None = None  # of a connection that waits for its client
     _lingers = False  # the last reply is sent, and the client is still sending
     _wrong = "Invalid HTTP request received."  # what is said of a request that cannot be
     _leave: Callable[[], object] | None = None  # what to do when the client leaves
@@ -94,6 +95,7 @@ class HttpProtocol(Arriving, WriteTimeout, HttpToolsProtocol):
         """The client has left: uvicorn tells the newest request, and this the one that runs."""
         if not self._left:
             self._all.remove(self, self.hand_over())
+        self._end_timer()
         if self._running is not None and not self._running.response_complete:
             self._running.disconnected = True
             self._running.message_event.set()
@@ -230,7 +232,7 @@ class HttpProtocol(Arriving, WriteTimeout, HttpToolsProtocol):
         self._place.idle[self] = None
         self.flow.resume_reading()
         self.transport.write_eof()
-        self._unset_keepalive_if_required()
+        self._end_timer()
         self.timeout_keep_alive_task = self.loop.call_later(
             self._intake.grace_seconds, self.transport.abort
         )
@@ -240,6 +242,7 @@ class HttpProtocol(Arriving, WriteTimeout, HttpToolsProtocol):
         """Let another protocol go on with the connection; the place is its own from now on."""
         self._left = True
         self._place.idle.pop(self, None)
+        self._end_timer()
         cast(CoalescingTransport, self.transport).forget()
         self.flow.release()
         self.forget_arrival()
@@ -447,10 +450,10 @@ class HttpProtocol(Arriving, WriteTimeout, HttpToolsProtocol):
         """What waits goes on when others have had their turn."""
         if self._lingers:
             return
-        if self.pipeline:
-            self.server_state.total_requests += 1
-        else:
-            super().on_response_complete()
+        self.server_state.total_requests += 1
+        if not self.pipeline:
+            self.flow.resume_reading()
+            self._wait_for_client()
             self._place.idle[self] = None
             if not self._in_body:
                 self._forget_request()
@@ -469,10 +472,32 @@ class HttpProtocol(Arriving, WriteTimeout, HttpToolsProtocol):
         self.cycle, self._running = None, None  # type: ignore[assignment]
 
     def _wait_for_client(self) -> None:
-        self._unset_keepalive_if_required()
-        self.timeout_keep_alive_task = self.loop.call_later(
-            self.timeout_keep_alive, self.timeout_keep_alive_handler
-        )
+        """Hang up on a client that stays silent. Requests are frequent, so the timer stays."""
+        self._idle_until = self.loop.time() + self.timeout_keep_alive
+        if self.timeout_keep_alive_task is None:
+            self.timeout_keep_alive_task = self.loop.call_at(
+                self._idle_until, self.timeout_keep_alive_handler
+            )
+
+    def timeout_keep_alive_handler(self) -> None:
+        """The timer of an idle connection is due, or that of one which was idle."""
+        self.timeout_keep_alive_task = None
+        if self._idle_until is None:
+            return
+        if self.loop.time() < self._idle_until:
+            self.timeout_keep_alive_task = self.loop.call_at(
+                self._idle_until, self.timeout_keep_alive_handler
+            )
+        else:
+            super().timeout_keep_alive_handler()
+
+    def _unset_keepalive_if_required(self) -> None:
+        self._idle_until = None
+
+    def _end_timer(self) -> None:
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
+            self.timeout_keep_alive_task = None
 
     def _opens_socket(self) -> bool:
         """Whether the head asks for a WebSocket, and no earlier reply is on its way."""

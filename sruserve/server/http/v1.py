@@ -64,9 +64,12 @@ class PerInputEndpoint(TaskEndpoint[Chunk]):
     async def answer(
         self, caller: Caller, reply: ReplyWriter, request: Chunk, served: ServedModel, cost: int
     ) -> None:
-        async with self._per_input.run(caller, request, served, cost) as results:
-            given = caller.number, served, results
-            body = await offload(results.large, self._body, *given, caller=caller)
+        with await self._per_input.run(caller, request, served, cost) as results:
+            fields = caller.number, served, results
+            if results.large:
+                body = await offload(True, self._body, *fields, caller=caller)
+            else:
+                body = self._body(*fields)
             await reply.reply(body)
 
     def _body(self, number: str, served: ServedModel, results: Results) -> bytes:

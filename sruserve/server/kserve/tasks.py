@@ -54,7 +54,7 @@ class TextTask(TensorTask):
     async def run(
         self, caller: Caller, served: ServedModel, request: Any, cost: int
     ) -> tuple[list[Tensor], str | None]:
-        async with self._task.run(caller, request, served, cost) as results:
+        with await self._task.run(caller, request, served, cost) as results:
             return await offload(results.large, self._tensors, served, results)
 
     def _tensors(self, served: ServedModel, results: Results) -> tuple[list[Tensor], str | None]:

@@ -46,26 +46,28 @@ class InFlight:
 
     def __init__(self) -> None:
         self._count = 0
-        self._none = asyncio.Event()
-        self._none.set()
+        self._none: asyncio.Event | None = None  # while somebody waits for it
 
     def __enter__(self) -> None:
         self._count += 1
-        self._none.clear()
 
     def __exit__(self, *_: object) -> None:
         self._count -= 1
-        if not self._count:
+        if not self._count and self._none is not None:
             self._none.set()
 
     async def wait_idle(self) -> None:
-        """Wait until no request is in flight."""
-        await self._none.wait()
+        """Wait until no request is in flight; for one waiter at a time."""
+        while self._count:
+            self._none = asyncio.Event()
+            await self._none.wait()
+        self._none = None
 
 
 class ServedModel:
     """One model with its engine, for one tenant: its states are bound to both.
 
+    owner: the owner under whom the engine counts the jobs: see `Tenant`.
     presets: named start states, shared by all tenants.
     in_flight: counts the requests that may submit jobs to the engine; shared by all tenants.
     pool: the threads that tokenize long texts: one of the model's own if its tokenizer may be very
@@ -90,7 +92,7 @@ class ServedModel:
         self.labels = model.labels
         self.engine = engine
         self.presets = presets or {}
-        self.tenant = tenant
+        self.tenant, self.owner = tenant, tenant.owner
         self.in_flight = in_flight or InFlight()
         work = model.codec.work if model.codec is not None else 1.0
         self.pool = pool or (POOL if work <= _SHARED_WORK else Offload(1))
@@ -126,11 +128,6 @@ class ServedModel:
         """Submit a job to the engine, or raise at once."""
         job.tenant = self.owner
         self.engine.submit(job)
-
-    @property
-    def owner(self) -> str | None:
-        """The owner under whom the engine counts the jobs: see `Tenant.owner`."""
-        return self.tenant.owner
 
     def state_output(self, request: StateRequest) -> StateOutput:
         """The form in which results contain their end states.

@@ -1,6 +1,6 @@
 """Classify: label texts or features, or the next chunks of them, or pairs of texts."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from sruserve.server.repository.encoding import Ids, Tokens, encode_input
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.caller import Caller
 from sruserve.server.tasks.inputs import split_inputs
-from sruserve.server.tasks.requests import ClassifyRequest
+from sruserve.server.tasks.requests import ClassifyRequest, Input
 from sruserve.server.tasks.sequences import SequenceTask
 
 _PAIR = "pair"
@@ -47,11 +47,16 @@ class ClassifyTask(SequenceTask[ClassifyRequest]):
         del item
         return served.model.config.label_numbers
 
-    async def items(
+    def items(
         self, caller: Caller, request: ClassifyRequest, served: ServedModel, cost: int
-    ) -> Sequence[SequenceInput]:
+    ) -> Awaitable[Sequence[SequenceInput]]:
         if request.pair is None:
-            return await super().items(caller, request, served, cost)
+            return super().items(caller, request, served, cost)
+        return self._pair_items(caller, request, request.pair, served)
+
+    async def _pair_items(
+        self, caller: Caller, request: ClassifyRequest, pair: Input, served: ServedModel
+    ) -> Sequence[SequenceInput]:
         if request.features is not None:
             raise InvalidRequest("'pair' goes with 'input'; leave out 'features'", param="features")
         if request.input is None:
@@ -59,7 +64,7 @@ class ClassifyTask(SequenceTask[ClassifyRequest]):
                 "'input' is missing: send one for each entry of 'pair'", param="input"
             )
         firsts = split_inputs(request.input, self.limits, "input")
-        seconds = split_inputs(request.pair, self.limits, _PAIR)
+        seconds = split_inputs(pair, self.limits, _PAIR)
         if len(firsts) != len(seconds):
             raise InvalidRequest(
                 f"'input' has {len(firsts)} entries and 'pair' has {len(seconds)}; send the same "

@@ -1,9 +1,9 @@
 """Tasks with a result for each input or chunk: what they share, and the simplest of them."""
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from sruserve.server.engine.job import Job, JobKind, SequenceInput, Snapshot, StateOutput
 from sruserve.server.errors import InvalidRequest, Refused
@@ -14,28 +14,35 @@ from sruserve.server.tasks.inputs import (
     INPUT_CHARACTERS,
     LONG_CHARACTERS,
     MANY_STATES,
-    sampler_key,
     split_inputs,
 )
 from sruserve.server.tasks.limits import text_numbers
 from sruserve.server.tasks.requests import ChunkRequest
-from sruserve.server.tasks.task import Task
+from sruserve.server.tasks.task import Task, count_characters
 
 Body = TypeVar("Body", bound=ChunkRequest)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Results:
-    """What came of a request.
+    """The results of a request. They count as unsent until their block ends: `with` them.
 
     results: each item with its result, in their order.
     steps: of all of them.
     large: making a reply of them would hold up the event loop.
+    unsent: counts them.
     """
 
     results: Sequence[tuple[SequenceInput, Any]]
     steps: int
     large: bool
+    unsent: AbstractContextManager[object]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.unsent.__exit__(None, None, None)
 
 
 class PerInputTask(Task[Body]):
@@ -46,14 +53,8 @@ class PerInputTask(Task[Body]):
 
     locates: ClassVar[bool] = False
 
-    @asynccontextmanager
-    async def run(
-        self, caller: Caller, request: Body, served: ServedModel, cost: int
-    ) -> AsyncIterator[Results]:
-        """The results of a request, which count as unsent until the block ends.
-
-        cost: bytes of the request, for the queue.
-        """
+    async def run(self, caller: Caller, request: Body, served: ServedModel, cost: int) -> Results:
+        """Compute the results of a request. `cost`: bytes of the request, for the queue."""
         keep = served.state_output(request)
         items = await self.items(caller, request, served, cost)
         numbers = len(items) * served.state_numbers(keep)
@@ -76,7 +77,10 @@ class PerInputTask(Task[Body]):
             priority=served.tenant.priority(request.priority),
         )
         many = keep is StateOutput.COPY and len(items) > MANY_STATES
-        with caller.unsent(self.reserve_reply(numbers)):
+        size = numbers + INPUT_CHARACTERS * len(items)
+        large = many or size > LONG_CHARACTERS
+        unsent = caller.unsent(self.reserve_reply(numbers))
+        try:
             with served.tenant.spend(job.inputs) as spent:
                 served.submit(job)
                 caller.submitted()
@@ -91,18 +95,29 @@ class PerInputTask(Task[Body]):
                 for result in results:
                     steps += result.steps
                 spent.used = steps
-            size = numbers + INPUT_CHARACTERS * len(items)
-            large = many or size > LONG_CHARACTERS
-            yield Results(list(zip(items, results, strict=True)), steps, large)
+        except BaseException:
+            unsent.__exit__(None, None, None)
+            raise
+        return Results(list(zip(items, results, strict=True)), steps, large, unsent)
 
-    async def items(
+    def items(
+        self, caller: Caller, request: Body, served: ServedModel, cost: int
+    ) -> Awaitable[Sequence[SequenceInput]]:
+        """What the request asks to be read."""
+        return self._text_items(caller, request, served, cost)
+
+    async def _text_items(
         self, caller: Caller, request: Body, served: ServedModel, cost: int
     ) -> Sequence[SequenceInput]:
-        """What the request asks to be read."""
         if request.input is None:
             raise InvalidRequest("'input' is missing: send a text", param="input")
         inputs = split_inputs(request.input, self.limits, "input")
         starts = await self.starts(caller, request, served, len(inputs), cost)
+        if sum(count_characters(inputs, starts)) <= served.long_characters:
+            return [
+                self.text_item(request, served, given, start, None)
+                for given, start in zip(inputs, starts, strict=True)
+            ]
 
         def read(first: int, end: int, known: Tokens | None) -> list[SequenceInput]:
             some = zip(inputs[first:end], starts[first:end], strict=True)
@@ -122,7 +137,7 @@ class PerInputTask(Task[Body]):
     ) -> SequenceInput:
         """The item of a text or a list of ids. known: what a long text was read as already."""
         ids, word = encode_input(served, given, start, "input", request.more, known)
-        return SequenceInput(ids, start, word, request.more, *sampler_key(start))
+        return SequenceInput(ids, start, word, request.more)
 
     def kind(self, request: Body) -> JobKind:
         """What the job asks of the model."""

@@ -3,8 +3,10 @@
 from math import log
 from typing import Any
 
-from sruserve.server.engine.job import JobKind, Scored, SequenceInput
+from sruserve.server.engine.job import JobKind, Scored, SequenceInput, Snapshot
+from sruserve.server.repository.encoding import Tokens, encode_input
 from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.tasks.inputs import sampler_key
 from sruserve.server.tasks.per_input import PerInputTask
 from sruserve.server.tasks.requests import ScoreRequest
 
@@ -19,6 +21,17 @@ class ScoreTask(PerInputTask[ScoreRequest]):
     def kind(self, request: ScoreRequest) -> JobKind:
         del request
         return JobKind.SCORE
+
+    def text_item(
+        self,
+        request: ScoreRequest,
+        served: ServedModel,
+        given: str | list[int],
+        start: Snapshot | None,
+        known: Tokens | None,
+    ) -> SequenceInput:
+        ids, word = encode_input(served, given, start, "input", request.more, known)
+        return SequenceInput(ids, start, word, request.more, *sampler_key(start))
 
     def describe(self, served: ServedModel, item: SequenceInput, result: Scored) -> dict[str, Any]:
         del item

@@ -1,6 +1,6 @@
 """Tasks with a result for each input that read features, too."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import ClassVar, TypeVar
 
 import numpy as np
@@ -26,12 +26,16 @@ class SequenceTask(PerInputTask[Body]):
 
     features_item: ClassVar[type[SequenceInput]] = SequenceInput
 
-    async def items(
+    def items(
         self, caller: Caller, request: Body, served: ServedModel, cost: int
+    ) -> Awaitable[Sequence[SequenceInput]]:
+        if request.features is None:
+            return super().items(caller, request, served, cost)
+        return self._feature_items(caller, request, request.features, served, cost)
+
+    async def _feature_items(
+        self, caller: Caller, request: Body, features: Features, served: ServedModel, cost: int
     ) -> Sequence[SequenceInput]:
-        features: Features | None = request.features
-        if features is None:
-            return await super().items(caller, request, served, cost)
         if request.input is not None:
             raise InvalidRequest("send either 'input' or 'features'", param="features")
         if len(features) > self.limits.input_bytes:

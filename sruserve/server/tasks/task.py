@@ -1,5 +1,6 @@
 """What all tasks share: choose the model, read the inputs, bound what is in memory."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from time import monotonic
 from typing import Any, ClassVar, Generic, TypeVar
@@ -50,8 +51,9 @@ class Task(Generic[Body]):
         self, caller: Caller, request: Request, served: ServedModel, count: int, cost: int
     ) -> list[Snapshot | None]:
         """`ServedModel.initial_states`, away from the event loop if its states are many or long."""
-        long = opens_long(request.state)
-        return await offload(long, served.initial_states, request, count, cost=cost, caller=caller)
+        if not opens_long(request.state):
+            return served.initial_states(request, count)
+        return await offload(True, served.initial_states, request, count, cost=cost, caller=caller)
 
     async def read_inputs(
         self,
@@ -76,11 +78,7 @@ class Task(Generic[Body]):
         Raises `Overloaded` before that if too much is being read, and `InputTooLong` if one word
         is to be read so often that all are longer than a body may be.
         """
-        size = words = 0
-        for given, start in zip(inputs, starts, strict=True):
-            size += len(given) + INPUT_CHARACTERS
-            if start is not None:
-                words += len(start.word)
+        size, words = count_characters(inputs, starts)
         if size + words <= served.long_characters:
             return list(work(0, len(inputs), None))
         most = self.limits.body_bytes
@@ -123,9 +121,22 @@ class Task(Generic[Body]):
 
     def deadline(self, request: Request) -> float:
         """When a job that has not begun is given up, on `time.monotonic()`; 0 is never."""
-        limits = [self.limits.queue_seconds, (request.timeout_ms or 0) / 1000]
-        seconds = min((limit for limit in limits if limit), default=0.0)
+        seconds = self.limits.queue_seconds
+        if request.timeout_ms is not None:
+            seconds = min(seconds or math.inf, request.timeout_ms / 1000)
         return monotonic() + seconds if seconds else 0.0
+
+
+def count_characters(
+    inputs: Sequence[str | list[int]], starts: Sequence[Snapshot | None]
+) -> tuple[int, int]:
+    """The characters or ids of inputs, and those of the words that their starts left unfinished."""
+    size = words = 0
+    for each, start in zip(inputs, starts, strict=True):
+        size += len(each) + INPUT_CHARACTERS
+        if start is not None:
+            words += len(start.word)
+    return size, words
 
 
 def _turns(

@@ -235,7 +235,7 @@ class SessionEndpoint(Endpoint[WebSocketRequest]):
         assert isinstance(task, PerInputTask)
         request = _validated(task.schema, {"more": True, **fields})
         view = StreamView(served, stream.state, StateOutput.COPY, tokens=request.return_state)
-        async with task.run(frame, request, view, frame.cost) as results:
+        with await task.run(frame, request, view, frame.cost) as results:
             reply = await offload(results.large, _describe, task, view, results)
             stream.continue_from(view.end.of(view))
             await frame.send(reply, large=results.large)

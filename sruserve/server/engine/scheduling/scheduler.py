@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from sruserve.kernels.oom import is_out_of_memory
@@ -18,6 +18,7 @@ from sruserve.server.engine.scheduling.fair_shares import cost_of
 from sruserve.server.engine.scheduling.state_admission import StateAdmission
 from sruserve.server.engine.scheduling.step_time import StepTime
 from sruserve.server.engine.sequence import ActiveSequence, positions_of, sequences_of
+from sruserve.server.engine.state_cache.cache import CachedState
 from sruserve.server.engine.state_cache.manager import StateManager
 from sruserve.server.errors import (
     DeadlineExceeded,
@@ -104,6 +105,16 @@ class Scheduler:
         return bool(self._jobs) or not self._admission_queue.empty
 
     @property
+    def idle(self) -> bool:
+        """Whether there is no job and no transfer of a state."""
+        return not (self._jobs or self._states.busy)
+
+    @property
+    def max_input_rows(self) -> int:
+        """Rows that a step may have if nothing decodes."""
+        return min(self._config.max_batch_tokens, self._input_time.rows)
+
+    @property
     def has_waiting(self) -> bool:
         """Whether any work waits, other than the decoding sequences of the last batch."""
         waits = bool(self._queue) or bool(self._large) or self._crowded
@@ -117,12 +128,9 @@ class Scheduler:
         ) or any(sequence.ready(now) for sequence in (*self._late, *self._unready))
 
     def next_batch(self) -> Batch:
-        """Choose the next batch; wait while there is no work. The batch is empty after `wake`."""
-        if self._jobs or self._states.busy:
-            poll = _POLL_SECONDS if self._states.busy else _GRAMMAR_POLL_SECONDS
-            self._receive(poll if self._idle else 0)
-        else:
-            self._receive(None)
+        """Choose the next batch; it is empty while all work waits for transfers or grammars."""
+        poll = _POLL_SECONDS if self._states.busy else _GRAMMAR_POLL_SECONDS
+        self._receive(poll if self._idle else 0)
         self._finish_early()
         if self._large:
             self._enqueue_large()
@@ -162,10 +170,13 @@ class Scheduler:
         self._idle = not len(batch)
         return batch
 
-    def record_step(self, batch: Batch, tokens: int, seconds: float) -> None:
-        """Record the time that a batch took for all of its tokens, including settling."""
-        rows = len(batch.decodes) + sum(count for _, count in batch.inputs)
-        (self._decode_time if batch.decodes else self._input_time).learn(rows, tokens, seconds)
+    def record_step(self, inputs: int, decodes: int, tokens: int, seconds: float) -> None:
+        """Record the time that a step took for all of its tokens, including settling.
+
+        inputs, decodes: its rows.
+        """
+        time = self._decode_time if decodes else self._input_time
+        time.learn(inputs + decodes, tokens, seconds)
 
     def settle(self, batch: Batch) -> None:
         """Queue the sequences that have inputs left again; the others leave the queue."""
@@ -232,7 +243,11 @@ class Scheduler:
         return list(self._jobs)
 
     def _receive(self, timeout: float | None) -> None:
-        for message in self._admission_queue.receive(timeout):
+        self.accept(self._admission_queue.receive(timeout))
+
+    def accept(self, messages: Iterable[Job | CachedState]) -> None:
+        """Enqueue the jobs that were received, and free the cached states."""
+        for message in messages:
             if not isinstance(message, Job):
                 self._states.cache.free(message)
                 continue

@@ -11,8 +11,8 @@ import pytest
 from sruserve.model.folder import Model
 from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.job import Classified, Generated, Job, JobKind, Sampling, SequenceInput
+from sruserve.server.engine.result_dispatcher import _Message
 from sruserve.server.engine.scheduling.step_time import StepTime
-from sruserve.server.errors import ServeError
 from tests.server.engine.driver import Driver, Told
 from tests.support import random_model
 
@@ -30,19 +30,20 @@ class Watched(Driver):
     def __enter__(self) -> "Watched":
         self.came: dict[Job, int] = {}
         self.ended: dict[Job, int] = {}
-        receive, end = self.engine._admission_queue.receive, self.engine._dispatcher.add_outcome
+        receive, add = self.engine._admission_queue.receive, self.engine._dispatcher._add
 
         def watch_receive(timeout: float | None) -> Any:
             messages = receive(timeout)
             self.came |= {m: self.counts.calls["step"] for m in messages if isinstance(m, Job)}
             return messages
 
-        def watch_end(job: Job, error: ServeError | None = None) -> None:
-            self.ended[job] = self.counts.calls["step"]
-            end(job, error)
+        def watch_end(message: _Message) -> None:
+            if message.last:
+                self.ended[message.job] = self.counts.calls["step"]
+            add(message)
 
         self.engine._admission_queue.receive = watch_receive  # type: ignore[method-assign]
-        self.engine._dispatcher.add_outcome = watch_end  # type: ignore[method-assign]
+        self.engine._dispatcher._add = watch_end  # type: ignore[method-assign]
         super().__enter__()
         return self
 

@@ -129,12 +129,12 @@ def test_a_body_that_ends_after_its_reply_leaves_an_idle_connection(
         assert b" 200 " in next_reply(connection)
         until(lambda: bool(replied))
         (protocol,) = replied
-        armed = protocol.timeout_keep_alive_task
+        idle_until = protocol._idle_until
         connection.sendall(b"0\r\n" + (b"x: %b\r\n" % (b"y" * 240)) * 200)
         until(lambda: application.intake.budget.held > 0)
         connection.sendall(b"\r\n")
         until(lambda: application.intake.budget.held == 0)
-        until(lambda: protocol.timeout_keep_alive_task not in (None, armed))
+        until(lambda: protocol._idle_until not in (None, idle_until))
         until(lambda: protocol in protocol._place.idle)
 
 

@@ -1,0 +1,126 @@
+"""Answer jobs in one step when nothing else waits: there is nothing to schedule, and no state."""
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from sruserve.kernels import RaggedBatch
+from sruserve.model.folder import Model
+from sruserve.server.engine.admission_queue import AdmissionQueue
+from sruserve.server.engine.job import Classified, Job, JobKind, StateOutput
+from sruserve.server.engine.output_reader import OutputReader
+from sruserve.server.engine.result_dispatcher import ResultDispatcher
+from sruserve.server.engine.settle import Metrics
+from sruserve.server.engine.state_cache.cache import CachedState
+from sruserve.server.engine.threads import ThreadPolicy
+from sruserve.server.errors import faults
+
+Inputs = NDArray[np.int64] | NDArray[np.float32]
+
+# With several owners, a step must be short for each of them.
+_SHARED_ROWS = 128
+
+
+class OneStep:
+    """Classifies whole inputs that begin from zeros and whose end states nobody asks for.
+
+    The scheduler would do the same in its next step. All other jobs are left to it, and so is a
+    step that fails: it finds out whose fault that is.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        states: torch.Tensor,
+        threads: ThreadPolicy,
+        admission_queue: AdmissionQueue,
+        dispatcher: ResultDispatcher,
+        metrics: Metrics,
+    ) -> None:
+        self._network, self._states, self._threads = model.network, states, threads
+        self._output_reader = OutputReader(model)
+        self._admission_queue, self._dispatcher = admission_queue, dispatcher
+        self._metrics = metrics
+
+    def answer(self, messages: Sequence[Job | CachedState], max_rows: int) -> int:
+        """Answer all jobs if one step of up to `max_rows` rows can; return its rows, or 0."""
+        started = time.monotonic()
+        jobs: list[Job] = []
+        inputs: list[Inputs] = []
+        rows, owner = 0, None
+        for job in messages:
+            if not isinstance(job, Job) or not _is_plain(job, started):
+                return 0
+            jobs.append(job)
+            for item in job.items:
+                steps = len(item.inputs)
+                if item.start is not None or not 0 < steps <= self._network.piece_rows:
+                    return 0
+                inputs.append(item.inputs)
+            if rows and job.tenant != owner:
+                max_rows = min(max_rows, _SHARED_ROWS)
+            owner, rows = job.tenant, rows + job.inputs
+        if not 0 < rows <= max_rows:
+            return 0
+        for job in jobs:
+            job.begun = True
+            self._metrics.queued(started - job.submitted)
+        try:
+            probabilities = self._classify(inputs, rows)
+        except faults():
+            return 0
+        if math.isnan(probabilities[:, -1].sum()):
+            return 0
+        self._metrics.step(len(inputs), rows, time.monotonic() - started)
+        self._metrics.consumed(rows)
+        self._admission_queue.mark_consumed(*jobs)
+        results = iter(probabilities)
+        for job in jobs:
+            last = len(job.items) - 1
+            for index, item in enumerate(job.items):
+                result = Classified(next(results), len(item.inputs), None)
+                self._dispatcher.add_result(job, index, result, last=index == last)
+        return rows
+
+    def _classify(self, inputs: list[Inputs], rows: int) -> NDArray[np.float32]:
+        """The class probabilities of whole inputs, (inputs, classes)."""
+        self._threads.apply(rows)
+        parts = [self._run(part) for part in _parts(inputs, self._network.piece_rows)]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _run(self, inputs: Sequence[Inputs]) -> NDArray[np.float32]:
+        ends = np.array([0, *accumulate(map(len, inputs))])
+        nowhere = torch.from_numpy(np.full(len(inputs), -1))
+        batch = RaggedBatch(torch.from_numpy(ends), self._states, nowhere, nowhere)
+        packed = inputs[0] if len(inputs) == 1 else np.concatenate(inputs)
+        last_rows = torch.from_numpy(ends[1:] - 1)
+        hidden = self._network.hidden(torch.from_numpy(packed), batch, last_rows)
+        return self._output_reader.classes(hidden)
+
+
+def _is_plain(job: Job, now: float) -> bool:
+    """Whether somebody waits for the job's classes, and for nothing else."""
+    return (
+        job.kind is JobKind.CLASSIFY
+        and job.state_output is StateOutput.NONE
+        and not job.withdrawn
+        and not 0 < job.deadline < now
+    )
+
+
+def _parts(inputs: list[Inputs], most_rows: int) -> Iterator[list[Inputs]]:
+    """The inputs in parts of up to so many rows: no input crosses the end of a piece."""
+    part: list[Inputs] = []
+    rows = 0
+    for each in inputs:
+        if rows + len(each) > most_rows:
+            yield part
+            part, rows = [], 0
+        part.append(each)
+        rows += len(each)
+    yield part

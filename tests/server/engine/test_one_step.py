@@ -1,0 +1,218 @@
+"""Jobs that one step answers when nothing else waits: the same results, and never another's."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sruserve.model.folder import Model
+from sruserve.server.engine.config import EngineConfig
+from sruserve.server.engine.job import JobKind, SequenceInput, StateOutput
+from sruserve.server.errors import DeadlineExceeded, EngineFailure, NotFinite
+from tests.server.engine.driver import Driver, Told
+from tests.server.engine.thousands import CLASSIFIER
+from tests.support import random_model
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return random_model(tmp_path_factory.mktemp("classifier") / "m", **CLASSIFIER)
+
+
+class Watched(Driver):
+    """An engine whose scheduler's steps are counted, and whose jobs wait for `go`."""
+
+    scheduled = 0
+
+    def __enter__(self) -> "Watched":
+        step, receive = self.engine._runner.step, self.engine._admission_queue.receive
+        self.go = threading.Event()
+
+        def count(*arguments: Any) -> Any:
+            self.scheduled += 1
+            return step(*arguments)
+
+        def receive_together(timeout: float | None) -> Any:
+            messages = receive(timeout)
+            if timeout is None and messages:
+                self.go.wait(60)
+                messages += receive(0)
+            return messages
+
+        self.engine._runner.step = count  # type: ignore[assignment]
+        self.engine._admission_queue.receive = receive_together  # type: ignore[method-assign]
+        super().__enter__()
+        return self
+
+    def read(self, *lengths: int, **fields: Any) -> Told:
+        """A job that classifies inputs of these lengths."""
+        items = [SequenceInput(np.arange(length) % 50) for length in lengths]
+        return self.job(JobKind.CLASSIFY, items, **fields)
+
+
+@pytest.fixture
+def driver(model: Model) -> Iterator[Watched]:
+    with Watched(model) as driver:
+        yield driver
+
+
+async def classes(told: Told) -> list[Any]:
+    """The probabilities of a job's items, in their order."""
+    results = await told.results()
+    assert all(len(of_item) == 1 for of_item in results.values())
+    return [results[index][0].probabilities for index in sorted(results)]  # type: ignore[union-attr]
+
+
+def test_the_scheduler_would_have_given_the_same_bits(driver: Watched) -> None:
+    async def run() -> None:
+        driver.go.set()
+        at_once = await classes(driver.read(1, 7, 40))
+        assert driver.scheduled == 0
+        scheduled = await classes(driver.read(1, 7, 40, state_output=StateOutput.COPY))
+        assert driver.scheduled > 0
+        for one, other in zip(at_once, scheduled, strict=True):
+            assert np.array_equal(one, other)
+
+    asyncio.run(run())
+
+
+def test_inputs_that_fill_several_pieces_are_split_between_them(driver: Watched) -> None:
+    piece = driver.model.network.piece_rows
+
+    async def run() -> None:
+        driver.go.set()
+        lengths = [piece - 1, 2, piece, 1, 3]
+        together = await classes(driver.read(*lengths))
+        for length, one in zip(lengths, together, strict=True):
+            (alone,) = await classes(driver.read(length))
+            assert np.array_equal(one, alone)
+
+    asyncio.run(run())
+    assert driver.scheduled == 0
+
+
+def test_jobs_that_wait_together_take_one_step(driver: Watched) -> None:
+    async def run() -> None:
+        jobs = [driver.read(5) for _ in range(20)]
+        driver.go.set()
+        for told in jobs:
+            (result,) = (await told.results())[0]
+            assert result.steps == 5  # type: ignore[union-attr]
+        assert driver.counts.sequences == [20]
+        assert driver.counts.tokens == [100]
+        assert driver.counts.calls["queued"] == 20
+        assert driver.counts.calls["consumed"] == 100
+        await driver.until(lambda: (driver.counts.waiting, driver.engine.waiting) == (0, 0))
+        assert driver.engine.rows == 0
+
+    asyncio.run(run())
+    assert driver.scheduled == 0
+
+
+@pytest.mark.parametrize(
+    ("lengths", "fields"),
+    [
+        ([5, 5000], {}),  # an input of several pieces
+        ([5], {"state_output": StateOutput.COPY}),
+        ([5], {"kind": JobKind.ENCODE}),
+    ],
+    ids=["long", "state", "kind"],
+)
+def test_one_job_of_another_kind_leaves_all_to_the_scheduler(
+    driver: Watched, lengths: list[int], fields: dict[str, Any]
+) -> None:
+    async def run() -> None:
+        plain = driver.read(5)
+        items = [SequenceInput(np.arange(length) % 50) for length in lengths]
+        other = driver.job(items=items, **{"kind": JobKind.CLASSIFY, **fields})
+        driver.go.set()
+        await plain.results()
+        await other.results()
+
+    asyncio.run(run())
+    assert driver.scheduled > 0
+
+
+def test_a_large_step_of_several_tenants_is_shared_by_the_scheduler(driver: Watched) -> None:
+    async def run() -> None:
+        jobs = [driver.read(100, tenant=f"tenant {number}") for number in range(2)]
+        driver.go.set()
+        for told in jobs:
+            await told.results()
+
+    asyncio.run(run())
+    assert driver.scheduled > 0
+
+
+def test_more_than_a_step_may_have_is_left_to_the_scheduler(model: Model) -> None:
+    async def run(driver: Watched) -> None:
+        jobs = [driver.read(60), driver.read(60)]
+        driver.go.set()
+        for told in jobs:
+            await told.results()
+
+    with Watched(model, EngineConfig(max_batch_tokens=100)) as driver:
+        asyncio.run(run(driver))
+    assert driver.scheduled > 0
+
+
+def test_whoever_left_or_waited_too_long_gets_no_result(driver: Watched) -> None:
+    async def run() -> None:
+        left, late = driver.read(5), driver.read(5, deadline=1e-9)
+        stays = driver.read(5)
+        left.job.done.cancel()
+        driver.go.set()
+        await stays.results()
+        with pytest.raises(DeadlineExceeded):
+            await late.results()
+        assert not left.by_item
+        assert not late.by_item
+
+    asyncio.run(run())
+
+
+def test_a_step_that_fails_is_the_schedulers_and_ends_its_jobs_alone(
+    driver: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing, hidden = threading.Event(), driver.model.network.hidden
+
+    def fail(*arguments: Any) -> Any:
+        if failing.is_set():
+            raise RuntimeError("broken")
+        return hidden(*arguments)
+
+    monkeypatch.setattr(driver.model.network, "hidden", fail)
+
+    async def run() -> None:
+        driver.go.set()
+        failing.set()
+        with pytest.raises(EngineFailure):
+            await driver.read(5).results()
+        failing.clear()
+        await driver.read(5).results()
+        assert driver.counts.calls["queued"] == 2
+
+    asyncio.run(run())
+    assert driver.scheduled == 1
+
+
+def test_numbers_that_are_not_finite_are_the_fault_of_their_own_job(tmp_path: Path) -> None:
+    model = random_model(tmp_path / "m", "classify", input_size=8)
+    huge = np.full((3, 8), 3e38, np.float32)
+    fine = np.ones((3, 8), np.float32)
+
+    async def run(driver: Watched) -> None:
+        wrong = driver.job(JobKind.CLASSIFY, [SequenceInput(huge)])
+        right = driver.job(JobKind.CLASSIFY, [SequenceInput(fine)])
+        driver.go.set()
+        with pytest.raises(NotFinite):
+            await wrong.results()
+        (probabilities,) = await classes(right)
+        assert probabilities.sum() == pytest.approx(1)
+
+    with Watched(model) as driver:
+        asyncio.run(run(driver))
