@@ -3,8 +3,8 @@
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Literal
 from weakref import WeakValueDictionary
@@ -29,16 +29,22 @@ class Lease:
     """
 
     def __init__(
-        self, store: StreamStore, places: AsyncExitStack, record: StreamRecord, use: bool
+        self,
+        store: StreamStore,
+        releases: Sequence[Callable[[], None]],
+        record: StreamRecord,
+        use: bool,
     ) -> None:
-        self._store, self._places, self._record, self._use = store, places, record, use
+        self._store, self._releases, self._record, self._use = store, releases, record, use
 
     async def __aenter__(self) -> StreamRecord:
         return self._record
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        async with self._places:
+        try:
             await self._store.release(self._record, used=self._use and kind is None)
+        finally:
+            _release(self._releases)
 
 
 class LeaseManager:
@@ -94,17 +100,23 @@ class LeaseManager:
         """
         lock, begin = self._lock_of(tenant, stream_id), time.monotonic()
         take = partial(store.take, tenant, stream_id, step=step, to_free=to_free, unread=unread)
+        releases: list[Callable[[], None]] = []
         with self._waiting.hold(int(lock.is_taken), tenant.id) as waiting:
-            async with AsyncExitStack() as places:
-                await places.enter_async_context(lock)
+            try:
+                await lock.acquire()
+                releases.append(lock.release)
                 if place is not None:
                     if place.locked():
                         waiting.resize(1)
-                    await places.enter_async_context(place)
+                    await place.acquire()
+                    releases.append(place.release)
                 if lock.failed_at > begin:  # else each waiter would wait for the store in turn
                     raise StoreUnavailable
                 record = await _when_free(lock, take, partial(waiting.resize, 1))
-                return Lease(store, places.pop_all(), record, use)
+            except BaseException:
+                _release(releases)
+                raise
+        return Lease(store, releases, record, use)
 
     def _lock_of(self, tenant: Tenant, stream_id: str) -> "_StreamLock":
         """The lock of a stream, which exists while it is in use."""
@@ -139,6 +151,12 @@ class _StreamLock(asyncio.Lock):
             return await super().acquire()
         finally:
             self.waiting -= 1
+
+
+def _release(releases: Sequence[Callable[[], None]]) -> None:
+    """Release a lock, and what was acquired after it."""
+    for release in reversed(releases):
+        release()
 
 
 def _overloaded() -> Overloaded:

@@ -41,13 +41,19 @@ class StreamRecord:
 
     def after(self, content: bytes, reply: bytes, max_checkpoints: int, *, ended: bool) -> Self:
         """The stream after its next step."""
-        return replace(
-            self,
-            step=self.step + 1,
-            content=content,
-            reply=reply,
-            ended=ended,
-            checkpoints=() if ended else self.checkpoints_after(max_checkpoints),
+        return type(self)(  # at half the cost of `replace`, in each step
+            self.id,
+            self.tenant,
+            self.model,
+            self.seed,
+            self.idle_seconds,
+            self.created,
+            self.expires_at,
+            self.step + 1,
+            content,
+            reply,
+            ended,
+            () if ended else self.checkpoints_after(max_checkpoints),
         )
 
     def checkpoints_after(self, limit: int) -> tuple[int, ...]:

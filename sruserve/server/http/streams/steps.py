@@ -110,13 +110,16 @@ class Steps(StreamEndpoint):
 
     def _read(self, served: ServedModel, body: bytes) -> tuple[TaskEndpoint[Any], Step]:
         """What answers a step, and what it is asked."""
-        task = self.tasks.of_model(served.model.config.task, reads_input=_has_input(body))
+        name = served.model.config.task
+        task = self.tasks.of_model(
+            name, reads_input=name == self.tasks.score.name and _has_input(body)
+        )
         schema = _STEPS[task.schema]
         try:
             request = schema.model_validate_json(body)
         except ValidationError as error:
             raise as_serve_error(error, schema) from None
-        request = request.model_copy(update={"model": served.name})
+        request.model = served.name
         task.choose(request)
         return self.endpoints[task], request
 
