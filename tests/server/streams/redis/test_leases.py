@@ -74,7 +74,9 @@ def test_a_step_that_loses_its_stream_in_the_middle_gets_the_reply_of_who_did_it
         until(lambda: taken(client, stream))
         holder = client.hget(key_of(stream), "by")
         second = pool.submit(other.post, path, json={"step": 1, **STEP})
-        until(lambda: client.delete(lease) >= 0 and client.hget(key_of(stream), "by") != holder)
+        assert client.get(lease) == holder
+        client.delete(lease)  # of the first: the second takes it, and keeps it
+        until(lambda: client.hget(key_of(stream), "by") != holder)
         steps.go_on()
         replies = [first.result(), second.result()]
     assert [reply.status_code for reply in replies] == [200, 200]
