@@ -61,7 +61,15 @@ class AdmissionQueue:
 
     def check(self, cost: int, tenant: Hashable) -> None:
         """Raise `Overloaded` if a job of `cost` bytes would not be admitted now."""
-        if not self.queued:
+        requests, size, inputs, tokens = self._waiting
+        bounds = self._bounds
+        if not requests or (
+            tenant is None
+            and requests < bounds[_REQUESTS]
+            and size + cost <= bounds[_BYTES]
+            and inputs < bounds[_INPUTS]
+            and tokens <= bounds[_TOKENS]
+        ):
             return
         amounts = self._capped(1, cost, 1, 0)
         self._check(amounts)

@@ -21,7 +21,7 @@ Send = Callable[[Message], Awaitable[None]]
 JSON_TYPE = (b"content-type", b"application/json")
 # Where the server does not tell who has left, a task has to watch; most jobs are done before.
 _WATCH_AFTER_SECONDS = 0.25
-_REQUEST_ID = re.compile(r"[!-~]{1,128}")
+_REQUEST_ID = re.compile(rb"[!-~]{1,128}")
 _REPLY_HEADERS = b"content-type: application/json\r\ncontent-length: %d\r\nx-request-id: %b\r\n"
 _PIECE_BYTES = 64 << 10  # as much as a transport takes before it asks its writer to wait
 
@@ -70,13 +70,17 @@ class HttpCall(Caller):
     path_values: what stands in its path for the parameters of the route's path, in their order.
     """
 
-    __slots__ = ("_receive", "_scope", "_send", "_watching", "connection", "path_values")
+    __slots__ = (
+        *("_headers", "_receive", "_scope", "_send", "_watching"),
+        *("connection", "path_values"),
+    )
 
     def __init__(
         self, scope: Message, receive: Receive, send: Send, path_values: tuple[str, ...] = ()
     ) -> None:
         super().__init__()
         self._scope, self._receive, self._send = scope, receive, send
+        self._headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))  # the first of a name
         self.connection: Connection | None = scope.get("connection")
         self.path_values = path_values
         self._watching: asyncio.TimerHandle | asyncio.Task[None] | None = None
@@ -88,10 +92,8 @@ class HttpCall(Caller):
 
     def header(self, name: bytes) -> str | None:
         """The value of a header, whose name is in lower case."""
-        for each, value in self._scope["headers"]:
-            if each == name:
-                return str(value.decode("latin-1"))
-        return None
+        value = self._headers.get(name)
+        return None if value is None else value.decode("latin-1")
 
     @property
     def method(self) -> str:
@@ -173,8 +175,8 @@ class HttpCall(Caller):
 
     def _request_id(self) -> bytes:
         """The client's own id of the request, if it sent a harmless one, else ours."""
-        given = self.header(b"x-request-id") or ""
-        return (given if _REQUEST_ID.fullmatch(given) else self.number).encode()
+        sent = self._headers.get(b"x-request-id")
+        return sent if sent is not None and _REQUEST_ID.fullmatch(sent) else self.number.encode()
 
     async def send(self, body: bytes, *, more: bool = False) -> None:
         """Send a part of the reply's body, piece by piece, as fast as the client takes them."""
