@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sruserve.model.cells import FAMILIES
 from sruserve.model.folder import Model
+from sruserve.model.heads import HeadConfig
 from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.job import JobKind, SequenceInput, StateOutput
 from sruserve.server.errors import DeadlineExceeded, EngineFailure, NotFinite
@@ -38,7 +40,7 @@ class Watched(Driver):
 
         def receive_together(timeout: float | None) -> Any:
             messages = receive(timeout)
-            if timeout is None and messages:
+            if timeout != 0 and messages:
                 self.go.wait(60)
                 messages += receive(0)
             return messages
@@ -78,6 +80,39 @@ def test_the_scheduler_would_have_given_the_same_bits(driver: Watched) -> None:
             assert np.array_equal(one, other)
 
     asyncio.run(run())
+
+
+FORMS: list[dict[str, Any]] = [
+    *({"model_type": family} for family in FAMILIES if family != "srupp"),
+    {"model_type": "srupp", "proj_size": 12, "num_heads": 2, "window": 8},
+    {"bidirectional": True},
+    *({"head": HeadConfig.model_validate({"pooling": pooling})} for pooling in ("mean", "max")),
+]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_one_step_of_any_network_classifies_as_the_scheduler_does(
+    form: dict[str, Any], tmp_path: Path
+) -> None:
+    model = random_model(tmp_path / "m", "classify", input_size=8, **form)
+    numbers = np.random.default_rng(0).normal(size=(3, 30, 8)).astype(np.float32)
+    items = [SequenceInput(rows[:length]) for rows, length in zip(numbers, (1, 30, 7), strict=True)]
+
+    async def run(driver: Watched) -> None:
+        driver.go.set()
+        at_once = await classes(driver.job(JobKind.CLASSIFY, items))
+        assert driver.scheduled == 0
+        driver.go.clear()
+        encoded = driver.job(JobKind.ENCODE, [SequenceInput(numbers[0])])  # not of one step
+        scheduled = driver.job(JobKind.CLASSIFY, items)
+        driver.go.set()
+        await encoded.results()
+        for one, other in zip(at_once, await classes(scheduled), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+    with Watched(model) as driver:
+        asyncio.run(run(driver))
+    assert driver.scheduled > 0
 
 
 def test_inputs_that_fill_several_pieces_are_split_between_them(driver: Watched) -> None:
