@@ -1,6 +1,5 @@
 """Answer jobs in one step when nothing else waits: there is nothing to schedule, and no state."""
 
-import math
 import time
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
@@ -15,6 +14,7 @@ from sruserve.server.engine.admission_queue import AdmissionQueue
 from sruserve.server.engine.job import Classified, Job, JobKind, StateOutput
 from sruserve.server.engine.output_reader import OutputReader
 from sruserve.server.engine.result_dispatcher import ResultDispatcher
+from sruserve.server.engine.sequence import not_finite
 from sruserve.server.engine.settle import Metrics
 from sruserve.server.engine.state_cache.cache import CachedState
 from sruserve.server.engine.threads import ThreadPolicy
@@ -74,18 +74,24 @@ class OneStep:
             probabilities = self._classify(inputs, rows)
         except faults():
             return 0
-        if math.isnan(probabilities[:, -1].sum()):
-            return 0
         self._metrics.step(len(inputs), rows, time.monotonic() - started)
         self._metrics.consumed(rows)
         self._admission_queue.mark_consumed(*jobs)
-        results = iter(probabilities)
+        first = 0
         for job in jobs:
-            last = len(job.items) - 1
-            for index, item in enumerate(job.items):
-                result = Classified(next(results), len(item.inputs), None)
-                self._dispatcher.add_result(job, index, result, last=index == last)
+            end = first + len(job.items)
+            self._deliver(job, probabilities[first:end])
+            first = end
         return rows
+
+    def _deliver(self, job: Job, probabilities: NDArray[np.float32]) -> None:
+        if np.isnan(probabilities).any():
+            self._dispatcher.add_error(job, not_finite())
+            return
+        last = len(job.items) - 1
+        for index, (item, of_item) in enumerate(zip(job.items, probabilities, strict=True)):
+            result = Classified(of_item, len(item.inputs), None)
+            self._dispatcher.add_result(job, index, result, last=index == last)
 
     def _classify(self, inputs: list[Inputs], rows: int) -> NDArray[np.float32]:
         """The class probabilities of whole inputs, (inputs, classes)."""

@@ -248,6 +248,7 @@ def test_numbers_that_are_not_finite_are_the_fault_of_their_own_job(tmp_path: Pa
             await wrong.results()
         (probabilities,) = await classes(right)
         assert probabilities.sum() == pytest.approx(1)
+        assert driver.counts.sequences == [2]
 
     with Watched(model) as driver:
         asyncio.run(run(driver))
