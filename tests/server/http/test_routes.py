@@ -131,7 +131,7 @@ def test_the_fastapi_application_describes_the_whole_server(
 
 
 def test_two_routes_of_one_path_and_method_are_a_mistake() -> None:
-    with pytest.raises(AssertionError, match="GET /a is there twice"):
+    with pytest.raises(AssertionError, match="GET /a is mounted twice"):
         Router([(route("/a"), say_fixed)] * 2, nullcontext())
 
 

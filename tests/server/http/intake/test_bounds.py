@@ -135,7 +135,7 @@ def test_a_body_that_ends_after_its_reply_leaves_an_idle_connection(
         connection.sendall(b"\r\n")
         until(lambda: application.intake.budget.held == 0)
         until(lambda: protocol._idle_until not in (None, idle_until))
-        until(lambda: protocol in protocol._place.idle)
+        until(lambda: protocol in protocol._peer.idle)
 
 
 def test_a_trailer_is_not_read_as_a_header(running: Running) -> None:
