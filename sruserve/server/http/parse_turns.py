@@ -36,8 +36,8 @@ class ParseTurns:
     The connections of one owner take turns in the order of their waiting. An owner's new requests
     do not pause its own waiting bytes.
 
-    busy_seconds, pause_seconds: for the first time after requests of other owners, waiting bytes
-        are parsed only after a pause of the second.
+    busy_seconds: the time after a request of another owner in which waiting bytes pause.
+    pause_seconds: the length of one pause.
     budget: the remaining cost before the event loop runs its other callbacks.
     """
 

@@ -174,7 +174,7 @@ def _is_entry(entry: object) -> bool:
 
 
 def _entries(served: ServedModel, inputs: _Inputs) -> list[list[str]]:
-    """The texts of each input, as many as the model reads."""
+    """The texts of each input: two for models of task `pair`, else one."""
     count = 2 if served.model.config.task == "pair" else 1
     if isinstance(inputs, str):
         entries = [[inputs]]
