@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Punctuation, Sequence, WhitespaceSplit
 
-from sruserve.server.http.json_limits import MAX_JSON_CONTAINERS, MOST_VALUES
+from sruserve.server.http.json_limits import MAX_JSON_CONTAINERS, MAX_JSON_VALUES
 from tests.support import save_random_model
 
 _CHARACTERS = [10, *range(32, 127), *range(0x80, 0xC0), *range(0xC2, 0xF5)]  # all of UTF-8
@@ -51,7 +51,7 @@ def body(**fields: Any) -> bytes:
     return json.dumps(fields).encode()
 
 
-COLONS, ROWS = ":" * 400_000, [[0.123456789] * 8] * (MOST_VALUES // 8 - 9)
+COLONS, ROWS = ":" * 400_000, [[0.123456789] * 8] * (MAX_JSON_VALUES // 8 - 9)
 ECHO = {
     "model": "characters",
     "prompt": words(8000),
@@ -71,7 +71,7 @@ LONG: dict[str, tuple[str, Callable[[], bytes]]] = {
         lambda: body(model="pairs", input=["a b"] * 500, pair=[words(200)[:200]] * 500),
     ),
     "features": ("/v1/classify", lambda: body(model="sensor", features=ROWS)),
-    "ids": ("/v1/score", lambda: body(model="ids", input=[7] * (MOST_VALUES - 1))),
+    "ids": ("/v1/score", lambda: body(model="ids", input=[7] * (MAX_JSON_VALUES - 1))),
     "lists": ("/v1/score", lambda: body(model="ids", input=[[1, 2]] * (MAX_JSON_CONTAINERS - 2))),
     "brackets": ("/v1/score", lambda: b'{"model":"ids","input":[' + b"[]," * 2_700_000 + b"[]]}"),
     "escapes": ("/v1/score", lambda: b'{"model":"characters","input":"' + rb"\u20ac," * 1_100_000),

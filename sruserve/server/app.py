@@ -1,4 +1,4 @@
-"""The ASGI application: hot routes straight from a dictionary, all others through a router."""
+"""The ASGI application: a dictionary finds the hot routes, and a router all others."""
 
 import logging
 import os
@@ -23,7 +23,7 @@ from sruserve.server.http.streams import routes as streams
 from sruserve.server.http.streams.endpoints import Context
 from sruserve.server.kserve.grpc.port import wants_grpc
 from sruserve.server.kserve.http import routes as kserve
-from sruserve.server.kserve.http.management import AbsentEndpoint
+from sruserve.server.kserve.http.management import UnknownRouteEndpoint
 from sruserve.server.kserve.inference import Inference
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.metrics.metrics import connections_open
@@ -85,8 +85,10 @@ class Application:
             settings.receive_bytes_per_second,
             settings.max_body_bytes,
         )
-        most, self._grpc_connections = divide_files(settings.max_connections, wants_grpc(settings))
-        self.connections = Connections(most, connections_open)
+        max_connections, self._grpc_connections = divide_files(
+            settings.max_connections, wants_grpc(settings)
+        )
+        self.connections = Connections(max_connections, connections_open)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -114,7 +116,7 @@ class Application:
             await self._lifespan(scope, receive, send)
 
     async def _lifespan(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Start before the first request and stop after the last. A failure ends in one line."""
+        """Start before the first request, and stop after the last. A failure logs one line."""
         await receive()
         scope.setdefault("state", {}).update(intake=self.intake, connections=self.connections)
         try:
@@ -137,7 +139,7 @@ class Application:
         await send({"type": "lifespan.shutdown.complete"})
 
     def _watched(self) -> Iterable[Watched]:
-        """What ends the process when it has ended."""
+        """The engines and servers that must not end before the process."""
         yield from self.lifecycle.repository.engines
         if self.grpc is not None:
             yield self.grpc
@@ -149,7 +151,7 @@ class Application:
             input_bytes=settings.max_input_bytes,
             inputs=settings.max_inputs,
             new_tokens=settings.max_new_tokens,
-            # a reply may be about as long as a request, and all that wait as a queue
+            # a reply has about the limit of a request, and all unsent replies that of the queue
             reply_numbers=settings.max_body_bytes // NUMBER_BYTES,
             unsent_numbers=settings.max_queue_bytes // NUMBER_BYTES,
             queue_bytes=settings.max_queue_bytes,
@@ -181,27 +183,27 @@ class Application:
         ]
         document = partial(create_document, ROUTES)
         self.router = Router(fast, self.lifecycle.answering, pages, document)
-        self.router.absent[kserve.PREFIX] = AbsentEndpoint(tenants, self.router.explain)
+        self.router.fallbacks[kserve.PREFIX] = UnknownRouteEndpoint(tenants, self.router.explain)
         self._sockets = WebSocketEndpoint(
             SessionEndpoint(catalogue, tenants, tasks),
             self.origins,
-            max(1, self.connections.most // 2),
+            max(1, self.connections.max_open // 2),
         )
         self.lifecycle.on_drain.append(self._sockets.drain)
         return inference
 
     async def _open_grpc(self, inference: Inference) -> None:
         if self._grpc_connections:
-            # gRPC's core writes a line for each call with headers that cannot be
+            # otherwise gRPC's core logs a line for each call with invalid headers
             os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-            # what it needs is not always installed
+            # gRPC is an optional dependency
             from sruserve.server.kserve.grpc.server import GrpcServer
 
-            most = self._grpc_connections
-            self.grpc = GrpcServer(self.settings, self.lifecycle, inference, most)
+            max_connections = self._grpc_connections
+            self.grpc = GrpcServer(self.settings, self.lifecycle, inference, max_connections)
             await self.grpc.start()
 
 
 def create_app(settings: Settings, pulse: Pulse | None = None) -> Application:
-    """The application that `settings` describe; nothing is loaded before its lifespan starts."""
+    """Create the application; nothing is loaded before its lifespan starts."""
     return Application(settings, pulse)

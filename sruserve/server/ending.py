@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 log = logging.getLogger("sruserve.server")
 
-STOPPED, FAILED, MISUSED = 0, 1, 2
+STOPPED, FAILED, EXIT_USAGE = 0, 1, 2
 """The exit codes of a server and of its workers."""
 
 # Time limits of the parts of a stop after the drain, one after the other.

@@ -2,7 +2,7 @@
 
 import sys
 from asyncio import Future, get_running_loop
-from collections import OrderedDict, defaultdict, deque
+from collections import OrderedDict, defaultdict
 from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 
@@ -18,7 +18,7 @@ class FairSemaphore:
     def __init__(self, places: int, share: int | None = None) -> None:
         self._free, self._share = places, sys.maxsize if share is None else share
         self._held: defaultdict[Hashable, int] = defaultdict(int)  # places of each owner
-        self._waiting: OrderedDict[Hashable, deque[Future[None]]] = OrderedDict()
+        self._waiting: OrderedDict[Hashable, OrderedDict[Future[None], None]] = OrderedDict()
 
     async def acquire(self, owner: Hashable) -> None:
         """Wait for a place. A waiter that is cancelled takes none."""
@@ -27,12 +27,17 @@ class FairSemaphore:
             self._held[owner] += 1
             return
         place: Future[None] = get_running_loop().create_future()
-        self._waiting.setdefault(place if owner is None else owner, deque()).append(place)
+        turn = place if owner is None else owner
+        self._waiting.setdefault(turn, OrderedDict())[place] = None
         try:
             await place
         except BaseException:
             if place.done() and not place.cancelled():  # it was granted just before
                 self.release(owner)
+            elif turn in self._waiting:
+                self._waiting[turn].pop(place, None)
+                if not self._waiting[turn]:
+                    del self._waiting[turn]
             raise
 
     def release(self, owner: Hashable) -> None:
@@ -46,7 +51,7 @@ class FairSemaphore:
             if (next_owner := next(eligible, None)) is None:
                 return
             places = self._waiting.pop(next_owner)
-            place = places.popleft()
+            place, _ = places.popitem(last=False)
             if places:
                 self._waiting[next_owner] = places  # after the other owners
             if not place.done():

@@ -16,9 +16,9 @@ import uvicorn
 
 from sruserve.server.ending import (
     CLOSE_SECONDS,
+    EXIT_USAGE,
     FAILED,
     KILL_SECONDS,
-    MISUSED,
     STOPPED,
     heeded,
     leave,
@@ -53,11 +53,11 @@ def serve(settings: Settings) -> int:
     try:
         dtypes_by_model(settings, [path.name for path in find_models(settings)])
     except SettingsError as error:
-        return _fail(str(error), MISUSED)
+        return _fail(str(error), EXIT_USAGE)
     try:
         listener = _bind(settings.host, settings.port)
     except (socket.gaierror, ValueError, TypeError):  # an unknown or invalid name
-        return _fail(f"SRUSERVE_HOST={settings.host!r} is not an address or known name", MISUSED)
+        return _fail(f"SRUSERVE_HOST={settings.host!r} is not an address or known name", EXIT_USAGE)
     except OSError as error:
         return _fail(
             f"cannot listen on {settings.host} port {settings.port}: {error.strerror}; set "
@@ -73,7 +73,7 @@ def serve(settings: Settings) -> int:
             grpc_port = grpc_holder.getsockname()[1]
             settings = settings.model_copy(update={"grpc_port": grpc_port})
     except SettingsError as error:
-        return _fail(str(error), MISUSED)
+        return _fail(str(error), EXIT_USAGE)
     except OSError as error:
         return _fail(
             f"cannot listen on {settings.host} port {settings.grpc_port} for gRPC: "

@@ -87,7 +87,7 @@ def test_an_owner_has_its_share_of_the_places_and_those_who_wait_take_turns() ->
         for released in range(10):
             semaphore.release(order[released])
             await settle()
-        assert order == "aabb" + "acb" + "cba"
+        assert order == "aabb" + "acb" + "acb"
         await asyncio.wait(waiting, timeout=60)
         assert semaphore._free == 4
         assert not semaphore._held
@@ -136,6 +136,21 @@ def test_a_place_of_a_waiter_that_leaves_just_then_is_the_next_ones(owner: str |
             semaphore.release(last)
         assert semaphore._free == 2
         assert not semaphore._held
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("owner", ["a", None])
+def test_those_who_leave_are_forgotten_at_once(owner: str | None) -> None:
+    async def run() -> None:
+        semaphore = FairSemaphore(1)
+        await semaphore.acquire(owner)
+        tasks = [asyncio.create_task(semaphore.acquire(owner)) for _ in range(3)]
+        await settle()
+        for task in tasks:
+            task.cancel()
+        await settle()
+        assert not semaphore._waiting
 
     asyncio.run(run())
 

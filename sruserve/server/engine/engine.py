@@ -302,7 +302,11 @@ class Engine:
         """Answer the next jobs in one step, or else let the scheduler have them."""
         messages = self._admission_queue.receive(_REPORT_SECONDS if self._has_news else None)
         started = time.monotonic()
-        rows = self._one_step.answer(messages, self._scheduler.max_input_rows)
+        rows = 0
+        try:
+            rows = self._one_step.answer(messages, self._scheduler.max_input_rows)
+        except faults() as error:  # the scheduler's steps find out whose fault it is
+            _log.warning("one step of %s failed, so they are scheduled: %s", self.model.name, error)
         if rows:
             self._scheduler.record_step(rows, 0, rows, time.monotonic() - started)
         else:

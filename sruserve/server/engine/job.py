@@ -289,8 +289,8 @@ class Job:
             self.inputs += inputs
             self.steps += inputs or 1
 
-    def let_go(self) -> None:
-        """Forget the inputs and first states of completions, which may go on for long."""
+    def forget_inputs(self) -> None:
+        """Free the inputs and initial states of completions, which may run for long."""
         if self.kind is JobKind.GENERATE:
             self.items = [replace(item, inputs=_NONE, start=None) for item in self.items]
 

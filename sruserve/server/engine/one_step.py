@@ -18,7 +18,6 @@ from sruserve.server.engine.sequence import not_finite
 from sruserve.server.engine.settle import Metrics
 from sruserve.server.engine.state_cache.cache import CachedState
 from sruserve.server.engine.threads import ThreadPolicy
-from sruserve.server.errors import faults
 
 Inputs = NDArray[np.int64] | NDArray[np.float32]
 
@@ -48,7 +47,10 @@ class OneStep:
         self._metrics = metrics
 
     def answer(self, messages: Sequence[Job | CachedState], max_rows: int) -> int:
-        """Answer all jobs if one step of up to `max_rows` rows can; return its rows, or 0."""
+        """Answer all jobs if one step of up to `max_rows` rows can; return its rows, or 0.
+
+        If this raises, no job is answered, and all still wait.
+        """
         started = time.monotonic()
         jobs: list[Job] = []
         inputs: list[Inputs] = []
@@ -70,21 +72,20 @@ class OneStep:
         for job in jobs:
             job.begun = True
             self._metrics.queued(started - job.submitted)
-        try:
-            probabilities = self._classify(inputs, rows)
-        except faults():
-            return 0
+        probabilities = self._classify(inputs, rows)
         self._metrics.step(len(inputs), rows, time.monotonic() - started)
         self._metrics.consumed(rows)
         self._admission_queue.mark_consumed(*jobs)
         first = 0
         for job in jobs:
             end = first + len(job.items)
-            self._deliver(job, probabilities[first:end])
+            # A view would keep the whole step's in memory for as long as one client takes.
+            self._deliver(job, probabilities[first:end].copy())
             first = end
         return rows
 
     def _deliver(self, job: Job, probabilities: NDArray[np.float32]) -> None:
+        """Deliver the results of a job, which no longer waits."""
         if np.isnan(probabilities).any():
             self._dispatcher.add_error(job, not_finite())
             return

@@ -166,8 +166,8 @@ class ActiveSequence:
         first = self.job.items[self.index].first
         return (len(self.inputs),) if first is None else (first, len(self.inputs) - first)
 
-    def let_go(self) -> None:
-        """Forget what it began with, which is consumed: it goes on from its row."""
+    def forget_inputs(self) -> None:
+        """Free the consumed inputs and the initial state: the sequence continues from its row."""
         self.inputs = self.known = _NO_IDS
         self.done = 0
         if self.cached_start is None:

@@ -1,4 +1,4 @@
-"""One request on a hot route: its bounded body, its reply, and a client that may leave."""
+"""One HTTP request: its bounded body, its reply, and a client that may leave."""
 
 import asyncio
 import re
@@ -19,15 +19,15 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 JSON_TYPE = (b"content-type", b"application/json")
-# Where the server does not tell who has left, a task has to watch; most jobs are done before.
+# If the server does not report a disconnect, a task watches for it; most jobs end earlier.
 _WATCH_AFTER_SECONDS = 0.25
 _REQUEST_ID = re.compile(rb"[!-~]{1,128}")
 _REPLY_HEADERS = b"content-type: application/json\r\ncontent-length: %d\r\nx-request-id: %b\r\n"
-_PIECE_BYTES = 64 << 10  # as much as a transport takes before it asks its writer to wait
+_PIECE_BYTES = 64 << 10  # what a transport buffers before it pauses its writer
 
 
 async def send_but_last(send: Send, body: bytes) -> bytes:
-    """Send a long body as fast as the client takes it, up to its last piece, which is returned."""
+    """Send a long body as fast as the client reads, except the last piece, which is returned."""
     last = max(0, len(body) - 1) // _PIECE_BYTES * _PIECE_BYTES
     for begin in range(0, last, _PIECE_BYTES):
         piece = body[begin : begin + _PIECE_BYTES]
@@ -36,7 +36,7 @@ async def send_but_last(send: Send, body: bytes) -> bytes:
 
 
 class ReplyWriter(Protocol):
-    """Takes a reply: sends it, or keeps it. started: it has begun."""
+    """Sends or stores a reply. started: the reply has begun."""
 
     started: bool
 
@@ -46,9 +46,9 @@ class ReplyWriter(Protocol):
 
 
 class Connection(Protocol):
-    """Counts the bytes of a request body that the application receives, and tells who has left."""
+    """Counts the bytes of a request body in the application, and reports disconnects."""
 
-    def watch(self, leave: Callable[[], object] | None) -> None: ...
+    def watch(self, on_leave: Callable[[], object] | None) -> None: ...
     def claim(self, owner: Hashable) -> None: ...
     def expect(self, length: int) -> None: ...
     def reading(self, size: int) -> None: ...
@@ -58,16 +58,16 @@ class Connection(Protocol):
 
 def _too_large(limit: int) -> BodyTooLarge:
     return BodyTooLarge(
-        f"the body is longer than {limit} bytes; send less at once, or ask the operator to raise "
-        "SRUSERVE_MAX_BODY_BYTES"
+        f"the body is longer than {limit} bytes; send fewer inputs at once, or ask the operator to "
+        "raise SRUSERVE_MAX_BODY_BYTES"
     )
 
 
 class HttpCall(Caller):
-    """A request over HTTP, which is being answered.
+    """A request over HTTP.
 
-    connection: what it comes over, where that counts its bytes.
-    path_values: what stands in its path for the parameters of the route's path, in their order.
+    connection: counts the bytes of the body; None if the server does not count them.
+    path_values: the values of the path's parameters, in order.
     """
 
     __slots__ = (
@@ -87,56 +87,56 @@ class HttpCall(Caller):
 
     @property
     def authorization(self) -> str | None:
-        """The header of that name."""
+        """The `Authorization` header."""
         return self.header(b"authorization")
 
     def header(self, name: bytes) -> str | None:
-        """The value of a header, whose name is in lower case."""
+        """The value of a header. name: in lower case."""
         value = self._headers.get(name)
         return None if value is None else value.decode("latin-1")
 
     @property
     def method(self) -> str:
-        """GET, POST and so on."""
+        """The HTTP method, for example GET."""
         return str(self._scope["method"])
 
     @property
     def path(self) -> str:
-        """What was asked for, decoded."""
+        """The decoded path."""
         return str(self._scope["path"])
 
     def query(self, name: str) -> str | None:
-        """The first value of a parameter behind the path."""
+        """The first value of a query parameter."""
         values = parse_qs(self._scope["query_string"].decode("latin-1")).get(name)
         return values[0] if values else None
 
     async def body(self, limits: InputLimits) -> bytes:
-        """The whole body, which counts from then on until `submitted`.
+        """The whole body, which counts until `submitted`.
 
-        Raises `BodyTooLarge` if it is too long, whatever its headers said, and `Overloaded` or
-        `RequestTimeout` if it is not received to its end.
+        Raises `BodyTooLarge` if it is too long, also where its headers say otherwise, and
+        `Overloaded` or `RequestTimeout` if it is not received to its end.
         """
         length, connection, limit = (
             self.header(b"content-length"),
             self.connection,
             limits.body_bytes,
         )
-        if length is not None and int(length) > limit:  # before the client is told to send it
+        if length is not None and int(length) > limit:  # before uvicorn sends 100 Continue
             raise _too_large(limit)
-        counted = length is None or int(length) > FREE_BYTES
+        is_counted = length is None or int(length) > FREE_BYTES
         if connection is not None:
-            connection.claim(owner.get())  # it may be another's than the request before
-            if counted:
+            connection.claim(owner.get())  # the owner may differ from the last request's
+            if is_counted:
                 connection.expect(int(length or 0))
         whole = take_body(self._receive)
         body, more = (whole, False) if whole is not None else await self._receive_part()
         if not more and len(body) <= limit:
-            if counted:
+            if is_counted:
                 if connection is not None:
                     connection.has_read()
                 self.count_body(limits, len(body))
             return body
-        parts = bytearray(body)  # a list of them may take many times their bytes
+        parts = bytearray(body)  # a list of small parts would need far more memory
         try:
             while more and len(parts) <= limit:
                 if connection is not None:
@@ -152,14 +152,14 @@ class HttpCall(Caller):
         return bytes(parts)
 
     async def _receive_part(self) -> tuple[bytes, bool]:
-        """The next part of the body, and whether more of it will follow."""
+        """The next part of the body, and whether more parts follow."""
         message = await self._receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnected
         return message.get("body", b""), message.get("more_body", False)
 
     async def json_body(self, limits: InputLimits) -> bytes:
-        """The whole body, of so few parts that reading it is short; raises `InputTooLong`."""
+        """The whole body, whose JSON is small enough to parse quickly; raises `InputTooLong`."""
         body = await self.body(limits)
         if len(body) > LONG_BYTES:
             await offload(True, check_json_size, body, cost=len(body), caller=self)
@@ -174,12 +174,12 @@ class HttpCall(Caller):
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     def _request_id(self) -> bytes:
-        """The client's own id of the request, if it sent a harmless one, else ours."""
+        """The client's id of the request if it is valid, else our own."""
         sent = self._headers.get(b"x-request-id")
         return sent if sent is not None and _REQUEST_ID.fullmatch(sent) else self.number.encode()
 
     async def send(self, body: bytes, *, more: bool = False) -> None:
-        """Send a part of the reply's body, piece by piece, as fast as the client takes them."""
+        """Send a part of the reply's body in pieces, as fast as the client reads."""
         if len(body) > _PIECE_BYTES:
             body = await send_but_last(self._send, body)
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
@@ -196,7 +196,7 @@ class HttpCall(Caller):
     async def reply_as(
         self, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]] = (JSON_TYPE,)
     ) -> None:
-        """Answer with a whole body of any type."""
+        """Answer with a complete body of any type."""
         await self.start(status, [*headers, (b"content-length", b"%d" % len(body))])
         await self.send(body)
 
@@ -205,7 +205,7 @@ class HttpCall(Caller):
         await self.refuse_as(error, error.status, error.body())
 
     async def refuse_as(self, error: ServeError, status: int, body: bytes) -> None:
-        """Answer with an error as another protocol tells it."""
+        """Answer with an error in another protocol's shape."""
         headers = [JSON_TYPE, (b"content-length", b"%d" % len(body))]
         headers += [(name.encode(), value.encode()) for name, value in error.headers.items()]
         connection = self.connection
@@ -217,7 +217,7 @@ class HttpCall(Caller):
 
     def watch(self, done: asyncio.Future[Any]) -> None:
         if self.connection is None:
-            self._watching = self.loop.call_later(_WATCH_AFTER_SECONDS, self._watch_for, done)
+            self._watching = self.loop.call_later(_WATCH_AFTER_SECONDS, self._start_watching, done)
         else:
             self.connection.watch(partial(self._withdraw, done))
 
@@ -228,16 +228,16 @@ class HttpCall(Caller):
             self._watching.cancel()
             self._watching = None
 
-    def _watch_for(self, done: asyncio.Future[Any]) -> None:
-        self._watching = self.loop.create_task(self._see_leave(done))
+    def _start_watching(self, done: asyncio.Future[Any]) -> None:
+        self._watching = self.loop.create_task(self._await_disconnect(done))
 
-    async def _see_leave(self, done: asyncio.Future[Any]) -> None:
+    async def _await_disconnect(self, done: asyncio.Future[Any]) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
         self._withdraw(done)
 
     def _withdraw(self, done: asyncio.Future[Any]) -> None:
-        """The client has left: nobody waits for `done`."""
+        """Cancel `done`, because the client has left."""
         if not done.done():
-            self._gone = True
+            self._disconnected = True
             done.cancel()

@@ -6,28 +6,28 @@ from typing import Any, cast
 
 from sruserve.server.http.write_timeout import WriteTimeout
 
-_LONG_BYTES = 64 << 10  # what a transport is to know of at once, so that it can ask us to wait
+_LONG_BYTES = 64 << 10  # written at once, so that the transport can pause its writer
 
 
 class CoalescingTransport:
-    """A transport that joins what is written within one turn of the event loop.
+    """A transport that joins the writes of one turn of the event loop.
 
-    lingers: asked before it is closed; says whether someone else does that a little later.
+    linger: called before closing; if it returns true, it closes the transport itself later.
     """
 
-    __slots__ = ("_lingers", "_loop", "_parts", "_transport")
+    __slots__ = ("_linger", "_loop", "_parts", "_transport")
 
     def __init__(
         self,
         transport: asyncio.Transport,
         loop: asyncio.AbstractEventLoop,
-        lingers: Callable[[], bool] = lambda: False,
+        linger: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._transport, self._loop, self._lingers = transport, loop, lingers
+        self._transport, self._loop, self._linger = transport, loop, linger
         self._parts: list[bytes] = []
 
     def write(self, data: bytes) -> None:
-        """Write at the end of this turn."""
+        """Write at the end of this turn of the event loop."""
         if not self._parts:
             self._loop.call_soon(self._flush)
         self._parts.append(data)
@@ -35,22 +35,22 @@ class CoalescingTransport:
             self._flush()
 
     def write_now(self, data: bytes) -> None:
-        """Write what nothing more of this turn will follow."""
+        """Write at once, because no other write of this turn follows."""
         if self._parts:
             self.write(data)
         elif not self._transport.is_closing():
             self._transport.write(data)
 
     def forget(self) -> None:
-        """Ask no more before closing: nothing may keep the connection in memory."""
-        self._lingers = bool
+        """Close without `linger`, whose reference would keep the connection in memory."""
+        self._linger = bool
 
     def close(self) -> None:
-        """Write what is left, then close; `WriteTimeout` bounds how long the client may take."""
+        """Flush, then close; `WriteTimeout` limits the time for a slow client."""
         if self._transport.is_closing():
             return
         self._flush()
-        if not self._lingers():
+        if not self._linger():
             self._transport.close()
             cast(WriteTimeout, self._transport.get_protocol()).finish()
 

@@ -1,4 +1,4 @@
-"""Bound the open connections of a worker, so that descriptors are left for everything else."""
+"""Limit the open connections of a worker, which leaves descriptors for everything else."""
 
 import ipaddress
 import logging
@@ -10,22 +10,22 @@ from typing import Protocol
 log = logging.getLogger("sruserve.server")
 
 _LOG_SECONDS = 60.0
-_RESERVED = 64  # descriptors, at least, for models, Redis, grammars and logs
-_GRPC = 128  # connections: clients send all calls of a process over one or two
+_RESERVED = 64  # minimum of descriptors for models, Redis, grammars and logs
+_GRPC = 128  # connections: a client process sends all calls over one or two
 
 
 class Connection(Protocol):
-    """What can be asked of an open connection."""
+    """An open connection."""
 
     def give_way(self) -> None:
-        """Close, because a new connection needs the room."""
+        """Close, to make room for a new connection."""
         ...
 
 
-class Place:
+class PeerConnections:
     """The connections of one client address.
 
-    idle: those that wait for their client, the longest idle one first.
+    idle: the connections that wait for their client, the longest idle first.
     """
 
     __slots__ = ("address", "idle", "open")
@@ -37,54 +37,54 @@ class Place:
 
 
 class Connections:
-    """All open connections. If there are too many, idle ones give way to new ones.
+    """All open connections. At the limit, idle connections give way to new ones.
 
-    One address may have half of them, so that it cannot keep all others out.
+    One address may have half of the connections, so that it cannot keep all others out.
 
-    most: open connections. tell: gets 1 and -1 as they come and go.
+    max_open: the limit. on_change: called with 1 or -1 when a connection opens or closes.
     """
 
-    def __init__(self, most: int, tell: Callable[[int], None] = lambda _: None) -> None:
-        self.most, self.open = most, 0
-        self._share = max(1, most // 2)
-        self._tell = tell
-        self._places: dict[str, Place] = {}
+    def __init__(self, max_open: int, on_change: Callable[[int], None] = lambda _: None) -> None:
+        self.max_open, self.open = max_open, 0
+        self._share = max(1, max_open // 2)
+        self._on_change = on_change
+        self._peers: dict[str, PeerConnections] = {}
         self._logged = -_LOG_SECONDS
 
-    def add(self, address: str) -> Place | None:
-        """Count a new connection; None: there is no room for it, and it does not count."""
+    def add(self, address: str) -> PeerConnections | None:
+        """Count a new connection; None: there is no room, and it is not counted."""
         address = _network(address)
-        place = self._places.get(address) or Place(address)
-        room = True
-        if place.open >= self._share:
-            room = self._make_room(place)
-        elif self.open >= self.most:
-            crowds = [each for each in self._places.values() if each.idle]
-            room = self._make_room(max(crowds, key=lambda each: each.open, default=place))
-        if not room:
+        peer = self._peers.get(address) or PeerConnections(address)
+        has_room = True
+        if peer.open >= self._share:
+            has_room = self._make_room(peer)
+        elif self.open >= self.max_open:
+            idle_peers = [other for other in self._peers.values() if other.idle]
+            has_room = self._make_room(max(idle_peers, key=lambda other: other.open, default=peer))
+        if not has_room:
             return None
-        self._places[address] = place
-        place.open += 1
+        self._peers[address] = peer
+        peer.open += 1
         self.open += 1
-        self._tell(1)
-        return place
+        self._on_change(1)
+        return peer
 
-    def remove(self, connection: Connection, place: Place) -> None:
-        """A connection is closed."""
-        place.idle.pop(connection, None)
-        place.open -= 1
+    def remove(self, connection: Connection, peer: PeerConnections) -> None:
+        """Remove a closed connection."""
+        peer.idle.pop(connection, None)
+        peer.open -= 1
         self.open -= 1
-        self._tell(-1)
-        if not place.open:
-            del self._places[place.address]
+        self._on_change(-1)
+        if not peer.open:
+            del self._peers[peer.address]
 
-    def _make_room(self, place: Place) -> bool:
+    def _make_room(self, peer: PeerConnections) -> bool:
         self._log()
-        if not place.idle:
+        if not peer.idle:
             return False
-        longest = next(iter(place.idle))
-        del place.idle[longest]
-        longest.give_way()
+        longest_idle = next(iter(peer.idle))
+        del peer.idle[longest_idle]
+        longest_idle.give_way()
         return True
 
     def _log(self) -> None:
@@ -92,32 +92,32 @@ class Connections:
             self._logged = now
             log.warning(
                 "%d connections are open, and the limit is %d (%d of one address): idle ones are "
-                "closed and new ones are refused; SRUSERVE_MAX_CONNECTIONS and the limit of open "
-                "files set it",
-                self.open, self.most, self._share,
+                "closed and new ones are refused; to raise the limit, raise "
+                "SRUSERVE_MAX_CONNECTIONS and the limit of open files",
+                self.open, self.max_open, self._share,
             )  # fmt: skip
 
 
 def _network(address: str) -> str:
-    """What counts as one address: of IPv6 the first half, since a client has all of the rest."""
+    """What counts as one address: for IPv6 its network half, because a client owns the rest."""
     if ":" not in address or "." in address:
         return address
     return ipaddress.ip_address(address.partition("%")[0]).exploded[:19]
 
 
 def divide_files(connections: int, grpc: bool) -> tuple[int, int]:
-    """Let the process open files for so many connections; returns how many HTTP and gRPC may have.
+    """Raise the process's limit of open files; returns the HTTP and the gRPC connections.
 
-    A quarter of the descriptors, or less, is for gRPC, a quarter for everything else; the rest is
-    for HTTP.
+    gRPC gets at most a quarter of the descriptors, everything but connections a quarter, and HTTP
+    the rest.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * connections + _RESERVED
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+    needed = 2 * connections + _RESERVED
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(hard, needed)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     if soft == resource.RLIM_INFINITY:
         return connections, _GRPC if grpc else 0
-    left = soft - max(_RESERVED, soft // 4)
-    of_grpc = min(_GRPC, max(1, left // 3)) if grpc else 0
-    return min(connections, max(1, left - of_grpc)), of_grpc
+    available = soft - max(_RESERVED, soft // 4)
+    grpc_connections = min(_GRPC, max(1, available // 3)) if grpc else 0
+    return min(connections, max(1, available - grpc_connections)), grpc_connections

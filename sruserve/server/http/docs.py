@@ -1,4 +1,4 @@
-"""The documentation: the OpenAPI document, and Swagger UI from files of this package only."""
+"""The documentation: the OpenAPI document, and Swagger UI from files of this package alone."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -50,7 +50,7 @@ _PAGE_HEADERS = (
 
 
 class _File:
-    """A file that is read once."""
+    """A file, read once."""
 
     def __init__(self, name: str) -> None:
         self.content = (_FOLDER / name).read_bytes()
@@ -58,24 +58,24 @@ class _File:
 
 
 class Documentation:
-    """Answers with the page, its files and the document.
+    """Serves the page, its files and the OpenAPI document.
 
-    The files are read when this is made: no path of a request gets to the disk.
+    All files are read at creation, so that no path of a request reaches the disk.
 
-    make: makes the document, which takes a while.
+    create: creates the document, which takes a while.
     """
 
-    def __init__(self, make: Callable[[], object]) -> None:
-        self._make = make
-        self._making: asyncio.Task[bytes] | None = None
+    def __init__(self, create: Callable[[], object]) -> None:
+        self._create = create
+        self._document: asyncio.Task[bytes] | None = None
         self._files = {name: _File(name) for name in _TYPES}
 
     async def page(self, call: HttpCall) -> None:
-        """These pages."""
+        """Read this documentation."""
         await call.reply_as(200, _PAGE, _PAGE_HEADERS)
 
     async def asset(self, call: HttpCall) -> None:
-        """A file of these pages."""
+        """Read a file of this documentation."""
         (name,) = call.path_values
         file = self._files.get(name)
         if file is None:
@@ -88,17 +88,17 @@ class Documentation:
             await call.reply_as(200, file.content, [(b"content-type", _TYPES[name]), tag])
 
     async def document(self, call: HttpCall) -> None:
-        """This document."""
-        if self._making is None:
-            self._making = asyncio.create_task(self._made())
-        await call.reply_as(200, await asyncio.shield(self._making), (JSON_TYPE,))
+        """Read the OpenAPI document."""
+        if self._document is None:
+            self._document = asyncio.create_task(self._created())
+        await call.reply_as(200, await asyncio.shield(self._document), (JSON_TYPE,))
 
-    async def _made(self) -> bytes:
-        """The document, made once, on a thread: nobody else waits for it."""
+    async def _created(self) -> bytes:
+        """The document, created once on a thread, so that it does not block other requests."""
         try:
-            return await run_in_thread("openapi", lambda: json_bytes(self._make()))
+            return await run_in_thread("openapi", lambda: json_bytes(self._create()))
         except BaseException:
-            self._making = None  # the next request tries again
+            self._document = None  # the next request tries again
             raise
 
 
@@ -107,13 +107,15 @@ _TAG = "documentation"
 _FILES = tuple(
     Reply(media_type=media_type) for media_type in ("text/javascript", "text/css", "image/png")
 )
-_KNOWN = Reply(status=304, media_type="", description="It is the one of `If-None-Match`.")
+_NOT_MODIFIED = Reply(
+    status=304, media_type="", description="The file has the tag of `If-None-Match`."
+)
 
 
 def _asset(method: str) -> Route[Answer]:
     return Route(
         method, f"{_ASSETS}/{{name}}", Documentation.asset, "asset", _TAG,
-        (*_FILES, _KNOWN), (RouteNotFound,),
+        (*_FILES, _NOT_MODIFIED), (RouteNotFound,),
     )  # fmt: skip
 
 
@@ -129,5 +131,5 @@ ROUTES: tuple[Route[Answer], ...] = (
 
 
 def mount(documentation: Documentation) -> list[Mounted]:
-    """What answers all routes."""
+    """The handlers of all routes."""
     return [(route, answering_errors(partial(route.handler, documentation))) for route in ROUTES]

@@ -1,4 +1,4 @@
-"""An endpoint of HTTP."""
+"""The base of all endpoints over HTTP."""
 
 from sruserve.server.errors import ServeError
 from sruserve.server.http.call import HttpCall
@@ -6,7 +6,7 @@ from sruserve.server.tasks.endpoint import Endpoint
 
 
 class HttpEndpoint(Endpoint[HttpCall]):
-    """Refuses as `/v1` does; other protocols over HTTP override that."""
+    """Sends errors in the shape of `/v1`; other protocols override `refuse`."""
 
     async def refuse(self, call: HttpCall, problem: ServeError) -> None:
         await call.refuse(problem)

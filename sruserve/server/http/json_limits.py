@@ -1,6 +1,6 @@
-"""How many parts a client's JSON may have: the parser stops all other threads until it is through.
+"""Limit the containers and values in request JSON, because parsing blocks all other threads.
 
-The bounds keep that time below about 50 ms on a core of 2.5 GHz. Texts do not count.
+The limits keep that time below about 50 ms on a core of 2.5 GHz. Strings do not count.
 """
 
 from collections.abc import Iterable, Iterator
@@ -9,48 +9,48 @@ import numpy as np
 
 from sruserve.server.errors import InputTooLong
 
-MAX_JSON_CONTAINERS = 1 << 15  # lists, objects and fields: a microsecond or less each
-MOST_VALUES = 1 << 17  # a few tenths of one
-# Digits and white space: integers of thousands of digits take the square of their number.
-MOST_DIGITS = 3 << 20
-_PIECE = 256 << 10  # bytes that are looked at in one go
+MAX_JSON_CONTAINERS = 1 << 15  # lists, objects and fields: up to a microsecond each
+MAX_JSON_VALUES = 1 << 17  # up to a few tenths of a microsecond each
+# Digits and white space: the time of a long integer is the square of its number of digits.
+MAX_JSON_DIGITS = 3 << 20
+_PIECE = 256 << 10  # bytes that are scanned at once
 _QUOTE, _BACKSLASH = ord('"'), b"\\"
 _DIGITS = b"0123456789 \t\r\n"
 
 
 def check_json_size(json: bytes) -> None:
-    """Raise `InputTooLong` if parsing `json` would take long."""
+    """Raise `InputTooLong` if parsing `json` would block for too long."""
     if len(json) <= MAX_JSON_CONTAINERS:
-        return  # it has fewer parts than bytes
-    many = len(json) > MOST_DIGITS
-    *_, (parts, values, digits) = _counted(_pieces(json), many)
-    if parts <= MAX_JSON_CONTAINERS and values <= MOST_VALUES and digits <= MOST_DIGITS:
+        return  # there cannot be more parts than bytes
+    count_digits = len(json) > MAX_JSON_DIGITS
+    *_, (parts, values, digits) = _counted(_pieces(json), count_digits)
+    if parts <= MAX_JSON_CONTAINERS and values <= MAX_JSON_VALUES and digits <= MAX_JSON_DIGITS:
         return
-    for parts, values, digits in _counted(_without_texts(json), many):
+    for parts, values, digits in _counted(_without_strings(json), count_digits):
         if parts > MAX_JSON_CONTAINERS:
             raise InputTooLong(
-                f"the body holds more than {MAX_JSON_CONTAINERS} lists, objects and fields: send "
+                f"the body has more than {MAX_JSON_CONTAINERS} lists, objects and fields: send "
                 "fewer inputs or steps at once, the rest with `state`, or binary tensors to /v2"
             )
-        if values > MOST_VALUES:
+        if values > MAX_JSON_VALUES:
             raise InputTooLong(
-                f"the body holds more than {MOST_VALUES} values: send fewer at once, the rest with "
-                "`state`, or binary tensors to /v2"
+                f"the body has more than {MAX_JSON_VALUES} values: send fewer at once, the rest "
+                "with `state`, or binary tensors to /v2"
             )
-        if digits > MOST_DIGITS:
+        if digits > MAX_JSON_DIGITS:
             raise InputTooLong(
-                f"the body has more than {MOST_DIGITS} digits and spaces outside of texts: send "
-                "fewer digits, and less white space"
+                f"the body has more than {MAX_JSON_DIGITS} digits and spaces outside of strings: "
+                "send fewer digits, and less white space"
             )
 
 
 def _pieces(json: bytes, size: int = _PIECE) -> Iterator[bytes]:
-    for at in range(0, len(json), size):
-        yield json[at : at + size]
+    for begin in range(0, len(json), size):
+        yield json[begin : begin + size]
 
 
 def _counted(pieces: Iterable[bytes], count_digits: bool) -> Iterator[tuple[int, int, int]]:
-    """The most parts, values and digits that there can be, up to each piece."""
+    """Upper bounds of the parts, values and digits, up to the end of each piece."""
     parts, values, digits = 0, 1, 0
     yield parts, values, digits
     for piece in pieces:
@@ -61,15 +61,15 @@ def _counted(pieces: Iterable[bytes], count_digits: bool) -> Iterator[tuple[int,
         yield parts, values, digits
 
 
-def _without_texts(json: bytes, size: int = _PIECE) -> Iterator[bytes]:
-    """The JSON piece by piece, zeros where texts stand; right up to the first mistake."""
-    inside, begun = False, b""  # in a text; the first half of an escape
+def _without_strings(json: bytes, size: int = _PIECE) -> Iterator[bytes]:
+    """The JSON in pieces, with zeros for strings; exact up to the first syntax error."""
+    in_string, escape = False, b""  # escape: the first half of one
     for plain in _pieces(json, size):
-        piece = (begun + plain).replace(b"\\\\", b"")
-        begun = _BACKSLASH if piece.endswith(_BACKSLASH) else b""
+        piece = (escape + plain).replace(b"\\\\", b"")
+        escape = _BACKSLASH if piece.endswith(_BACKSLASH) else b""
         piece = piece.removesuffix(_BACKSLASH).replace(b'\\"', b"")
         letters = np.frombuffer(piece, np.uint8)
-        within = np.bitwise_xor.accumulate(letters == _QUOTE) ^ inside
-        yield (letters * ~within).tobytes()
-        if len(within):
-            inside = bool(within[-1])
+        masked = np.bitwise_xor.accumulate(letters == _QUOTE) ^ in_string
+        yield (letters * ~masked).tobytes()
+        if len(masked):
+            in_string = bool(masked[-1])

@@ -20,10 +20,10 @@ Answer = Callable[[Lifecycle, HttpCall], Awaitable[None]]
 
 
 async def index(lifecycle: Lifecycle, call: HttpCall) -> None:
-    """Where things are."""
+    """Find the other routes."""
     del lifecycle
-    places = {"documentation": "/docs", "models": "/v1/models", "metrics": "/metrics"}
-    await call.reply(json_bytes({"name": "sruserve", "version": __version__, **places}))
+    paths = {"documentation": "/docs", "models": "/v1/models", "metrics": "/metrics"}
+    await call.reply(json_bytes({"name": "sruserve", "version": __version__, **paths}))
 
 
 async def list_models(lifecycle: Lifecycle, call: HttpCall) -> None:
@@ -41,9 +41,9 @@ async def describe_model(lifecycle: Lifecycle, call: HttpCall) -> None:
 
 
 async def read_metrics(metrics: MetricsPage, call: HttpCall) -> None:
-    """Prometheus metrics.
+    """Read Prometheus metrics.
 
-    The text is at most a second old.
+    The metrics are at most a second old.
     """
     text, content_type = await metrics.read()
     await call.reply_as(200, text, [(b"content-type", content_type.encode())])
@@ -66,15 +66,15 @@ def _describe(lifecycle: Lifecycle, served: ServedModel) -> replies.ModelInfo:
     )
 
 
-def _probe(path: str, handler: Answer, name: str, *more: Reply) -> Route[Answer]:
-    return Route("GET", path, handler, name, "operation", (Reply(replies.Status), *more))
+def _probe(path: str, handler: Answer, name: str, *other_replies: Reply) -> Route[Answer]:
+    return Route("GET", path, handler, name, "operation", (Reply(replies.Status), *other_replies))
 
 
 _NOT_READY = Reply(
     replies.Status,
     503,
-    description="It cannot, or not yet.",
-    headers={"Retry-After": "Seconds after which it may."},
+    description="The server is not ready.",
+    headers={"Retry-After": "Seconds after which it may be ready."},
 )
 _PAGES: tuple[Route[Answer], ...] = (
     Route("GET", "/", index, "index", "operation", (Reply(dict[str, str]),)),
@@ -100,13 +100,13 @@ ROUTES: tuple[Route[Any], ...] = (*_PAGES, *_PROBES, METRICS)
 
 
 def mount(lifecycle: Lifecycle, metrics: MetricsPage) -> list[Mounted]:
-    """What answers those who watch the server, and should not wait."""
+    """The handlers of probes and metrics, which must be fast also under load."""
     answer_metrics = answering_errors(partial(read_metrics, metrics))
     return [*_answering(_PROBES, lifecycle), (METRICS, answer_metrics)]
 
 
 def mount_pages(lifecycle: Lifecycle) -> list[Mounted]:
-    """What answers the other routes."""
+    """The handlers of the other routes."""
     return _answering(_PAGES, lifecycle)
 
 

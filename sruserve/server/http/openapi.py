@@ -1,4 +1,4 @@
-"""The OpenAPI document, made of the routes alone."""
+"""Generate the OpenAPI document from the routes."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -8,8 +8,8 @@ from sruserve import __version__
 from sruserve.server.http.openapi_parts import Json, Response, Schemas, plain
 from sruserve.server.http.routes import ANY_REQUEST, ERROR_SHAPE, JSON, Route, path_parameters
 
-_DESCRIPTION = """Inference for trained recurrent models. All that a model remembers of a stream is
-a few kilobytes: ask for it with `return_state`, send it back as `state`, to any replica.
+_DESCRIPTION = """Inference for trained recurrent models. The state of a stream is a few kilobytes:
+request it with `return_state`, and send it back as `state`, to any replica.
 
 Every error is `{"error": {"message", "type", "param", "code"}}`; `code` never changes."""
 
@@ -29,7 +29,7 @@ def create_document(routes: Iterable[Route[Any]]) -> Json:
             "schemas": schemas.definitions,
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
-        "security": [{}, {"key": []}],  # where the server has no keys, none is needed
+        "security": [{}, {"key": []}],  # a server without keys needs none
     }
 
 
@@ -43,14 +43,14 @@ def _operation(route: Route[Any], schemas: Schemas) -> Json:
         operation["description"] = route.description
     parameters = [
         *(_parameter("path", name, "", True) for name in path_parameters(route.path)),
-        *(_parameter("query", *each, False) for each in route.query.items()),
-        *(_parameter("header", *each, False) for each in route.headers.items()),
+        *(_parameter("query", *entry, False) for entry in route.query.items()),
+        *(_parameter("header", *entry, False) for entry in route.headers.items()),
     ]
     if parameters:
         operation["parameters"] = parameters
     if route.body is not None:
         content = {JSON: {"schema": schemas.of(route.body, "validation")}}
-        content |= {each: {"schema": plain(each)} for each in route.body_types}
+        content |= {media_type: {"schema": plain(media_type)} for media_type in route.body_types}
         operation["requestBody"] = {"content": content, "required": not route.body_is_optional}
     operation["responses"] = _responses(route, schemas)
     return operation
@@ -61,15 +61,15 @@ def _operation_id(route: Route[Any]) -> str:
     return f"{route.name}{path}_{route.method.lower()}"
 
 
-def _parameter(place: str, name: str, description: str, required: bool) -> Json:
-    parameter: Json = {"name": name, "in": place, "required": required}
+def _parameter(location: str, name: str, description: str, required: bool) -> Json:
+    parameter: Json = {"name": name, "in": location, "required": required}
     if description:
         parameter["description"] = description
     return {**parameter, "schema": {"type": "string"}}
 
 
 def _responses(route: Route[Any], schemas: Schemas) -> Json:
-    """What the route may answer with, by status."""
+    """The possible responses of a route, by status."""
     responses: defaultdict[int, Response] = defaultdict(Response)
     for reply in route.replies:
         responses[reply.status].add_reply(reply)

@@ -1,4 +1,4 @@
-"""Parts of the OpenAPI document: schemas of types, and what may come with one status."""
+"""Parts of the OpenAPI document: the schemas of types, and the responses of one status."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -13,8 +13,8 @@ from sruserve.server.http.routes import ERROR_SHAPE, EVENTS, JSON, ErrorShape, R
 Json = dict[str, Any]
 Mode = Literal["validation", "serialization"]
 
-_RETRY_AFTER = "Seconds after which the same request may be sent again."
-_SHOULD_RETRY = "Whether to send the same request again, where its status misleads clients."
+_RETRY_AFTER = "Seconds to wait before sending the same request again."
+_SHOULD_RETRY = "Whether to send the same request again, if the status alone would mislead clients."
 _HEADERS = {
     Unauthorized: ("WWW-Authenticate", "How to send a key."),
     UpgradeRequired: ("Upgrade", "The protocol that the path needs."),
@@ -22,7 +22,7 @@ _HEADERS = {
 
 
 class Schemas:
-    """The schemas of all types that routes name, and those that these refer to."""
+    """The schemas of all types of the routes, and of the types that they refer to."""
 
     def __init__(self, routes: Iterable[Route[Any]]) -> None:
         types: dict[tuple[Any, Mode], TypeAdapter[Any]] = {}
@@ -42,7 +42,7 @@ class Schemas:
         self.definitions: Json = shared["$defs"]
 
     def of(self, type_: Any, mode: Mode = "serialization") -> Json:
-        """What describes a type."""
+        """The schema of a type."""
         return dict(self._schemas[type_, mode])
 
 
@@ -52,22 +52,22 @@ def _add(types: dict[tuple[Any, Mode], TypeAdapter[Any]], type_: Any, mode: Mode
 
 
 class Response:
-    """What may come with one status."""
+    """The replies and errors of a route with one status."""
 
     def __init__(self) -> None:
         self._replies: list[Reply] = []
         self._errors: defaultdict[ErrorShape, dict[type[ServeError], str]] = defaultdict(dict)
 
     def add_reply(self, reply: Reply) -> None:
-        """A reply."""
+        """Add a reply."""
         self._replies.append(reply)
 
     def add_error(self, error: type[ServeError], shape: ErrorShape) -> None:
-        """An error, in a room's shape."""
+        """Add an error in a protocol's shape."""
         self._errors[shape][error] = error.code
 
     def describe(self, schemas: Schemas) -> Json:
-        """The Response Object."""
+        """The Response Object of OpenAPI."""
         headers: dict[str, str] = {}
         content: defaultdict[str, list[Json]] = defaultdict(list)
         for reply in self._replies:
@@ -81,18 +81,18 @@ class Response:
         described: Json = {"description": self._description()}
         if headers:
             described["headers"] = {
-                name: {"description": what, "schema": {"type": "string"}}
-                for name, what in headers.items()
+                name: {"description": description, "schema": {"type": "string"}}
+                for name, description in headers.items()
             }
         if content:
             described["content"] = {
-                media_type: {"schema": each[0] if len(each) == 1 else {"anyOf": each}}
-                for media_type, each in content.items()
+                media_type: {"schema": options[0] if len(options) == 1 else {"anyOf": options}}
+                for media_type, options in content.items()
             }
         return described
 
     def _description(self) -> str:
-        """What each reply is, then what each code of an error says."""
+        """The descriptions of the replies, then those of the error codes."""
         lines = dict.fromkeys(reply.description for reply in self._replies if reply.description)
         meanings: dict[str, str] = {}
         for errors in self._errors.values():
@@ -107,7 +107,7 @@ def _schema_of(reply: Reply, schemas: Schemas) -> Json:
     if reply.media_type == EVENTS:
         return {
             "type": "string",
-            "description": "Events, each with JSON as its data; the last one's data is [DONE].",
+            "description": "Events with JSON data; the data of the last event is [DONE].",
             "contentMediaType": EVENTS,
             "contentSchema": schemas.of(reply.schema),
         }
@@ -134,5 +134,5 @@ def _headers_of(error: type[ServeError]) -> dict[str, str]:
 
 
 def plain(media_type: str) -> Json:
-    """The schema of a body that is no JSON."""
+    """The schema of a body that is not JSON."""
     return {"type": "string"} if media_type.startswith("text/") else {}

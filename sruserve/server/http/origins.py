@@ -1,4 +1,4 @@
-"""Which web pages may send requests. Browsers tell the page's origin; programs tell none."""
+"""Which web pages may send requests. Browsers send the page's origin; programs send none."""
 
 import ipaddress
 from collections.abc import Iterable
@@ -7,20 +7,20 @@ from urllib.parse import urlsplit
 from sruserve.server.errors import OriginNotAllowed
 from sruserve.server.http.call import Message, Send
 
-_READING = ("GET", "HEAD")
+_SAFE_METHODS = ("GET", "HEAD")
 _PREFLIGHT_SECONDS = 600
-_MOST_OWN = 300  # characters: of longer ones, and of those that are not ASCII, splitting takes long
+_MAX_OWN_CHARACTERS = 300  # parsing a longer origin, or one that is not ASCII, takes long
 
 
 class Origins:
-    """The origins of pages that may send requests: those of this server, and those allowed.
+    """The origins of pages that may send requests: the server's own, and the allowed ones.
 
-    A page of this server has the request's own host as its origin. That host must be an IP
-    address, `localhost` or the configured one: any other name may be one that its owner has made
-    to point here (DNS rebinding).
+    The origin of the server's own pages is the request's host. That host must be an IP address,
+    `localhost` or the configured host, because the owner of any other name may point it here (DNS
+    rebinding).
 
-    allowed: such as `https://app.example.com`; `*`: all.
-    host: what the server listens on.
+    allowed: origins, for example `https://app.example.com`; `*`: all.
+    host: the address that the server listens on.
     """
 
     def __init__(self, allowed: Iterable[str] = (), host: str = "") -> None:
@@ -28,7 +28,7 @@ class Origins:
         self._hosts = {"localhost", host.lower()}
 
     def check(self, scope: Message) -> str | None:
-        """The origin that may read the reply, if it is another one; raises `OriginNotAllowed`."""
+        """The foreign origin that may read the reply, if any; raises `OriginNotAllowed`."""
         origin: str | None = None
         site = b""
         for name, value in scope["headers"]:
@@ -39,8 +39,8 @@ class Origins:
             elif name == b"sec-fetch-site":
                 site = value
         if origin is None:
-            reads = scope["type"] == "http" and scope["method"] in _READING
-            if site == b"cross-site" and not reads and "*" not in self._allowed:
+            is_safe = scope["type"] == "http" and scope["method"] in _SAFE_METHODS
+            if site == b"cross-site" and not is_safe and "*" not in self._allowed:
                 raise _refusal("another site")
             return None
         if origin in self._allowed or "*" in self._allowed:
@@ -50,16 +50,16 @@ class Origins:
         raise _refusal(origin[:100])
 
     def _is_own(self, origin: str, scope: Message) -> bool:
-        if len(origin) > _MOST_OWN or not origin.isascii():
+        if len(origin) > _MAX_OWN_CHARACTERS or not origin.isascii():
             return False
         try:
-            given = urlsplit(origin)
-            name = given.hostname or ""
+            url = urlsplit(origin)
+            name = url.hostname or ""
         except ValueError:
             return False
         hosts = [value for header, value in scope["headers"] if header == b"host"]
-        own = [given.netloc.encode("latin-1")] == [host.lower() for host in hosts]
-        if not own or "@" in given.netloc:
+        is_host = [url.netloc.encode("latin-1")] == [host.lower() for host in hosts]
+        if not is_host or "@" in url.netloc:
             return False
         if name in self._hosts or name.endswith(".localhost"):
             return True
@@ -71,19 +71,19 @@ class Origins:
 
 
 def readable(send: Send, origin: str) -> Send:
-    """Replies that a page of another origin may read."""
+    """Add the headers that let pages of another origin read the replies."""
 
-    async def tell(message: Message) -> None:
+    async def send_readable(message: Message) -> None:
         if message["type"] == "http.response.start":
-            headers = [*message.get("headers", ()), *_allowance(origin)]
+            headers = [*message.get("headers", ()), *_cors_headers(origin)]
             message = {**message, "headers": headers}
         await send(message)
 
-    return tell
+    return send_readable
 
 
 async def answer_preflight(scope: Message, send: Send, origin: str) -> None:
-    """Tell a browser that the request which it asks about may be sent."""
+    """Allow the request that a browser's preflight asks about."""
     headers = [
         (b"access-control-allow-methods", b"GET, POST, DELETE"),
         (b"access-control-max-age", b"%d" % _PREFLIGHT_SECONDS),
@@ -92,13 +92,13 @@ async def answer_preflight(scope: Message, send: Send, origin: str) -> None:
             for name, value in scope["headers"]
             if name == b"access-control-request-headers"
         ),
-        *_allowance(origin),
+        *_cors_headers(origin),
     ]
     await send({"type": "http.response.start", "status": 204, "headers": headers})
     await send({"type": "http.response.body", "body": b""})
 
 
-def _allowance(origin: str) -> list[tuple[bytes, bytes]]:
+def _cors_headers(origin: str) -> list[tuple[bytes, bytes]]:
     return [(b"access-control-allow-origin", origin.encode("latin-1")), (b"vary", b"origin")]
 
 

@@ -1,4 +1,4 @@
-"""The FastAPI application of what need not be fast: models and documentation."""
+"""The FastAPI application of the routes that need not be fast: models and documentation."""
 
 from collections.abc import Awaitable, Callable, Iterable
 
@@ -14,7 +14,7 @@ from sruserve.server.http.routes import Handler, Mounted
 
 
 class _Page(Response):
-    """What a handler answers, as FastAPI wants it."""
+    """Adapts a handler to FastAPI's responses."""
 
     def __init__(self, handler: Handler) -> None:
         super().__init__()
@@ -32,15 +32,15 @@ def create_pages(
 ) -> FastAPI:
     """Create the application.
 
-    document: makes the OpenAPI document of the whole server.
-    explain: says why nothing answers a request.
+    document: creates the OpenAPI document of the whole server.
+    explain: returns the error of a request without a route.
     """
     app = FastAPI(
         title="sruserve",
         version=__version__,
         docs_url=None,
         redoc_url=None,
-        openapi_url=None,  # `docs.py` has the page and the document
+        openapi_url=None,  # `docs.py` serves the page and the document
         redirect_slashes=False,
     )
     app.openapi = document  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""`POST /predict`: classification as clients of text-embeddings-inference ask for it."""
+"""`POST /predict`: classification for clients of text-embeddings-inference (TEI)."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -29,8 +29,8 @@ from sruserve.server.tasks.inputs import LONG_CHARACTERS, check_inputs
 from sruserve.server.tasks.per_input import Results
 from sruserve.server.tasks.requests import ClassifyRequest
 
-_LEAST = np.finfo(np.float32).smallest_subnormal
-_KINDS: tuple[tuple[type[ServeError], str], ...] = (
+_SMALLEST = np.finfo(np.float32).smallest_subnormal
+_ERROR_TYPES: tuple[tuple[type[ServeError], str], ...] = (
     (EmptyInput, "empty"),
     (UnfitInput, "tokenizer"),
     (InvalidRequest, "validation"),
@@ -44,7 +44,7 @@ _Inputs = str | list[str] | list[list[str]]
 
 
 class PredictRequest(BaseModel):
-    """One input, or a batch of them."""
+    """One input, or a batch of inputs."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -52,10 +52,12 @@ class PredictRequest(BaseModel):
         description="A text; a pair of texts, for models of task `pair`; a batch: a list of lists "
         "of one or two texts, or, for models of task `classify`, a list of texts."
     )
-    raw_scores: bool = Field(False, description="Logarithms of the probabilities instead of them.")
-    truncate: bool | None = Field(False, description="Cut what is too long instead of refusing it.")
+    raw_scores: bool = Field(False, description="Return logarithms of the probabilities instead.")
+    truncate: bool | None = Field(
+        False, description="Cut an input that is too long instead of refusing it."
+    )
     truncation_direction: Literal["Left", "Right"] = Field(
-        "Right", description="The side on which it is cut."
+        "Right", description="The side on which an input is cut."
     )
 
     @field_validator("inputs", mode="plain", json_schema_input_type=_Inputs)
@@ -69,11 +71,11 @@ class PredictRequest(BaseModel):
 
 
 class PredictEndpoint(HttpEndpoint):
-    """Classify texts as TEI.
+    """Classify texts for clients of TEI.
 
-    The labels of a text, the likeliest first, in text-embeddings-inference's shape.
+    Return the labels of a text, the most probable first, in the shape of text-embeddings-inference.
 
-    A batch gets a list of them for each of its texts.
+    For a batch, return a list of labels for each input.
     """
 
     schema = PredictRequest
@@ -86,37 +88,37 @@ class PredictEndpoint(HttpEndpoint):
     async def serve(self, call: HttpCall, tenant: Tenant) -> None:
         task = self._task
         body = await call.json_body(task.limits)
-        asked = PredictRequest.model_validate_json(body)
-        if isinstance(asked.inputs, list):
-            check_inputs(len(asked.inputs), task.limits, "inputs")
+        request = PredictRequest.model_validate_json(body)
+        if isinstance(request.inputs, list):
+            check_inputs(len(request.inputs), task.limits, "inputs")
         names = task.name, *task.other_names
         served = task.catalogue.choose(call.query("model"), *names).for_tenant(tenant)
         call.model, cost = served.name, len(body)
         served.check_admission(cost)
         with served.in_flight:
-            await self._answer(call, asked, served, cost)
+            await self._answer(call, request, served, cost)
 
     async def _answer(
-        self, call: HttpCall, asked: PredictRequest, served: ServedModel, cost: int
+        self, call: HttpCall, request: PredictRequest, served: ServedModel, cost: int
     ) -> None:
         task = self._task
-        texts: Sequence[Sequence[Any]] = _entries(served, asked.inputs)
-        if asked.truncate:
-            texts = await self._truncated(call, served, texts, asked.truncation_direction, cost)
-        request = ClassifyRequest().model_copy(
+        texts: Sequence[Sequence[Any]] = _entries(served, request.inputs)
+        if request.truncate:
+            texts = await self._truncated(call, served, texts, request.truncation_direction, cost)
+        task_request = ClassifyRequest().model_copy(
             update={
                 "input": [entry[0] for entry in texts],
                 "pair": [entry[1] for entry in texts] if len(texts[0]) > 1 else None,
             }
         )
-        with await task.run(call, request, served, cost) as results:
-            alone = _is_one(asked.inputs, texts)
-            told = await offload(results.large, _tell, served, results, asked.raw_scores, alone)
-            await call.reply(told)
+        with await task.run(call, task_request, served, cost) as results:
+            single, raw = _is_single(request.inputs, texts), request.raw_scores
+            body = await offload(results.large, _reply_body, served, results, raw, single)
+            await call.reply(body)
 
     async def refuse(self, call: HttpCall, problem: ServeError) -> None:
-        kind = next(kind for error, kind in _KINDS if isinstance(problem, error))
-        body = json_bytes({"error": problem.message, "error_type": kind})
+        error_type = next(name for error, name in _ERROR_TYPES if isinstance(problem, error))
+        body = json_bytes({"error": problem.message, "error_type": error_type})
         await call.refuse_as(problem, problem.status, body)
 
     async def _truncated(
@@ -127,20 +129,20 @@ class PredictEndpoint(HttpEndpoint):
         side: Side,
         cost: int,
     ) -> Sequence[Sequence[Any]]:
-        """The inputs, or their ids where a model that reads them whole reads too many."""
-        most = self._task.limits.input_bytes
+        """The cut inputs, as ids where a model without streaming would read too many steps."""
+        max_bytes = self._task.limits.input_bytes
 
         def cut() -> list[list[str]]:
-            return [[cut_text(text, most, side) for text in entry] for entry in texts]
+            return [[cut_text(text, max_bytes, side) for text in entry] for entry in texts]
 
-        short = await offload(cost > LONG_CHARACTERS, cut, cost=cost, caller=call)
+        entries = await offload(cost > LONG_CHARACTERS, cut, cost=cost, caller=call)
         if served.model.network.supports_streaming:
-            return short
-        flat = [text for entry in short for text in entry]
+            return entries
+        flat = [text for entry in entries for text in entry]
         ids = iter(await self._task.read_ids(call, served, flat, "inputs"))
-        read = [[next(ids) for _ in entry] for entry in short]
-        pairs = zip(read, short, strict=True)
-        return [cut_ids(each, self._whole_steps, side) or entry for each, entry in pairs]
+        entry_ids = [[next(ids) for _ in entry] for entry in entries]
+        pairs = zip(entry_ids, entries, strict=True)
+        return [cut_ids(ids, self._whole_steps, side) or entry for ids, entry in pairs]
 
 
 ROUTES: tuple[Route[type[PredictEndpoint]], ...] = (
@@ -172,7 +174,7 @@ def _is_entry(entry: object) -> bool:
 
 
 def _entries(served: ServedModel, inputs: _Inputs) -> list[list[str]]:
-    """The texts of each input, as many as the model reads."""
+    """The texts of each input: two for models of task `pair`, else one."""
     count = 2 if served.model.config.task == "pair" else 1
     if isinstance(inputs, str):
         entries = [[inputs]]
@@ -184,23 +186,25 @@ def _entries(served: ServedModel, inputs: _Inputs) -> list[list[str]]:
         raise InvalidRequest(
             f"{served.name} compares two texts: send each input as [text, text]"
             if count == 2
-            else f"{served.name} reads one text and compares nothing: send each input alone",
+            else f"{served.name} reads one text at a time: send each input as one text",
             param="inputs",
         )
     return entries
 
 
-def _is_one(inputs: _Inputs, texts: Sequence[Sequence[Any]]) -> bool:
-    """Whether it was one input and not a batch: a text, or a pair."""
+def _is_single(inputs: _Inputs, texts: Sequence[Sequence[Any]]) -> bool:
+    """Whether the request has one input, a text or a pair, and not a batch."""
     return isinstance(inputs, str) or (isinstance(inputs[0], str) and len(texts[0]) > 1)
 
 
-def _tell(served: ServedModel, results: Results, raw: bool, alone: bool) -> bytes:
-    """The reply's body."""
-    told = []
+def _reply_body(served: ServedModel, results: Results, raw: bool, single: bool) -> bytes:
+    """The body of the reply."""
+    predictions = []
     for _, result in results.results:
         order = np.argsort(-result.probabilities, kind="stable")
-        # softmax has the same value for logits and for these, which lie a constant beside them
-        scores = np.log(np.maximum(result.probabilities, _LEAST)) if raw else result.probabilities
-        told.append([{"score": float(scores[i]), "label": served.labels[i]} for i in order])
-    return (long_json if results.large else json_bytes)(told[0] if alone else told)
+        # these differ from the logits by a constant, so softmax gives the same probabilities
+        scores = (
+            np.log(np.maximum(result.probabilities, _SMALLEST)) if raw else result.probabilities
+        )
+        predictions.append([{"score": float(scores[i]), "label": served.labels[i]} for i in order])
+    return (long_json if results.large else json_bytes)(predictions[0] if single else predictions)

@@ -1,4 +1,4 @@
-"""Answers to the probes, which anybody may send at any rate."""
+"""Probes: they need no key, and have no rate limit."""
 
 from sruserve.server.http.call import JSON_TYPE, HttpCall
 from sruserve.server.json_output import json_bytes
@@ -8,15 +8,18 @@ _RETRY_SECONDS = {"draining": b"5", "loading": b"1"}
 
 
 async def live(lifecycle: Lifecycle, call: HttpCall) -> None:
-    """Is the process alive?"""
+    """Check liveness.
+
+    200 while the process answers requests.
+    """
     del lifecycle
     await _answer(call, "ok")
 
 
 async def ready(lifecycle: Lifecycle, call: HttpCall) -> None:
-    """Can it take work?
+    """Check readiness.
 
-    200 when models are loaded and warm; 503 before, from SIGTERM on, and if one fails.
+    200 once all models are loaded and warm; 503 before, after SIGTERM, and if a model fails.
     """
     await _answer(call, _readiness(lifecycle))
 

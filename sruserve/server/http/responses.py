@@ -1,4 +1,4 @@
-"""What clients get: the models that describe replies, and that tests hold them to."""
+"""The models of all replies: they describe the API, and tests validate replies against them."""
 
 from typing import Literal
 
@@ -6,7 +6,7 @@ from pydantic import BaseModel, Field
 
 
 class Classification(BaseModel):
-    """What a model makes of one input; nulls when no word has been finished yet."""
+    """The classification of one input; nulls until the first word is complete."""
 
     label: str | None
     score: float | None = Field(description="Probability of `label`.")
@@ -15,7 +15,7 @@ class Classification(BaseModel):
 
 
 class Steps(BaseModel):
-    steps: int = Field(description="Tokens or feature rows that were computed.")
+    steps: int = Field(description="Number of computed tokens or feature rows.")
 
 
 class ClassifyReply(BaseModel):
@@ -29,26 +29,26 @@ class Tag(BaseModel):
     """One step: a token of a text, or the step at `index` of ids or features."""
 
     text: str | None = None
-    index: int | None = Field(None, description="Of ids and features, instead of a text.")
+    index: int | None = Field(None, description="Index of the step, for ids and features.")
     label: str
     score: float = Field(description="Probability of `label`.")
     start: int | None = Field(
         None,
-        description="Characters of this request's `input`; negative for a word that was held back "
-        "from the last chunk.",
+        description="Offset in characters of this request's `input`; negative for a word that was "
+        "held back from the last chunk.",
     )
     end: int | None = None
 
 
 class Span(BaseModel):
-    """Steps that belong together."""
+    """Consecutive steps with one label."""
 
-    label: str = Field(description="Without B- or I-; empty where the labels are bare B and I.")
-    text: str | None = Field(None, description="As much of it as lies in this request.")
-    start: int = Field(description="As of the tokens: a character, or the index of a step.")
+    label: str = Field(description="Without B- or I-; empty if the labels are only B and I.")
+    text: str | None = Field(None, description="The part of the span in this request.")
+    start: int = Field(description="Offset of a character, or index of a step, as for tokens.")
     end: int
     score: float = Field(description="Mean of its tokens' scores.")
-    continued: bool = Field(description="It goes on with the last span of the chunk before.")
+    continued: bool = Field(description="Whether it continues the last span of the chunk before.")
 
 
 class Tagging(BaseModel):
@@ -67,10 +67,10 @@ class TagReply(BaseModel):
 
 
 class Encoding(BaseModel):
-    """What a network gives for one input."""
+    """The outputs of a network for one input."""
 
     outputs: list[list[float | None]] = Field(
-        description="Steps x features; null for what is not finite."
+        description="Steps x features; null for a value that is not finite."
     )
     state: str | None
 
@@ -83,13 +83,13 @@ class EncodeReply(BaseModel):
 
 
 class Score(BaseModel):
-    """How likely one input is; nulls where nothing had anything before it."""
+    """The likelihood of one input; nulls if no token has a predecessor."""
 
     log_likelihood: float | None = Field(description="In nats; null if it is not finite.")
     bits_per_character: float | None
     bits_per_token: float | None
     characters: int
-    tokens: int = Field(description="Tokens that were scored: those with something before them.")
+    tokens: int = Field(description="Number of scored tokens: all that have a predecessor.")
     state: str | None
 
 
@@ -115,8 +115,8 @@ class Choice(BaseModel):
     stop_reason: str | None = Field(None, description="The stop string that ended the text.")
     state: str | None = Field(
         None,
-        description="What continues the text: at its end, and on the way where "
-        "`stream_options.state_interval` asks for it.",
+        description="The state after the text: at its end, and at the intervals of "
+        "`stream_options.state_interval`.",
     )
     token_ids: list[int] | None = Field(
         None, description="For models without a vocabulary, and with `return_token_ids`."
@@ -125,7 +125,7 @@ class Choice(BaseModel):
 
 class PromptTokensDetails(BaseModel):
     cached_tokens: int = Field(
-        description="Steps that states or a preset spared, beside `prompt_tokens`."
+        description="Steps already in the states or the preset; not in `prompt_tokens`."
     )
 
 
@@ -159,19 +159,19 @@ class ErrorReply(BaseModel):
 
 
 class ModelInfo(BaseModel):
-    """A model that is served."""
+    """A served model."""
 
     id: str
     object: str = "model"
     created: int
     owned_by: str = "sruserve"
-    version: str = Field(description="Number of its folder; 1 where there are no versions.")
+    version: str = Field(description="Number of the version folder; 1 if there are no versions.")
     task: str
     digest: str
     dtype: str
-    streams: bool = Field(description="Whether a state can continue it.")
-    state_bytes: int = Field(description="Memory of one stream's state.")
-    presets: list[str] = Field(description="States that `preset` can begin from.")
+    streams: bool = Field(description="Whether the model can continue from a state.")
+    state_bytes: int = Field(description="Bytes of one stream's state.")
+    presets: list[str] = Field(description="Names that `preset` accepts.")
     labels: list[str]
     vocab_size: int | None
 
@@ -196,6 +196,6 @@ class PredictError(BaseModel):
 
 
 class Status(BaseModel):
-    """What a probe gets."""
+    """The reply to a probe."""
 
     status: Literal["ok", "draining", "loading", "failed"]

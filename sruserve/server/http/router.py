@@ -1,4 +1,4 @@
-"""Find what answers a request: a method of a path, or else why there is none."""
+"""Dispatch a request by path and method, or explain why no route matches."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -15,24 +15,24 @@ from sruserve.server.http.routes import Handler, Mounted, Route
 from sruserve.server.tasks.caller import ClientDisconnected
 from sruserve.server.tasks.error_mapping import as_serve_error
 
-_MOST_PATH = 200  # characters of a path that an error repeats
+_MAX_PATH_CHARACTERS = 200  # of a path in an error message
 _PARAMETER = re.compile(r"\{\w+\}")
 
 
-class _Place(NamedTuple):
-    """What is at one path. values: where a match has the values of its parameters."""
+class _Path(NamedTuple):
+    """The handlers of one path by method. values: the match's groups with its parameters."""
 
-    handlers: dict[str, Handler | None]  # None: a page
+    handlers: dict[str, Handler | None]  # None: a route of `pages`
     values: slice
 
 
 class Router:
-    """An ASGI application of the routes that have to be fast; all others are left to `pages`.
+    """An ASGI application of the fast routes; `pages` answers all others.
 
-    answering: `with` it, a request is answered.
-    pages: also answers requests without a route, with what `explain` returns.
-    document: makes the OpenAPI document of the whole server.
-    absent: by the beginnings of paths, what answers a request that has no route there.
+    answering: a context that counts a request while it is answered.
+    pages: also answers requests without a route, with the error of `explain`.
+    document: creates the OpenAPI document of the whole server.
+    fallbacks: handlers of requests without a route, by the prefix of their path.
     """
 
     def __init__(
@@ -44,24 +44,24 @@ class Router:
     ) -> None:
         pages = tuple(pages)
         self.pages = create_pages(pages, document, self.explain)
-        every: list[tuple[Route[Any], Handler | None]] = [*mounted]
-        every += [(route, None) for route, _ in pages]
-        self.routes = tuple(route for route, _ in every)
+        entries: list[tuple[Route[Any], Handler | None]] = [*mounted]
+        entries += [(route, None) for route, _ in pages]
+        self.routes = tuple(route for route, _ in entries)
         self._answering = answering
-        self.absent: dict[str, Handler] = {}
+        self.fallbacks: dict[str, Handler] = {}
         handlers: dict[str, dict[str, Handler | None]] = {}
-        for route, handler in every:
+        for route, handler in entries:
             methods = handlers.setdefault(route.path, {})
-            assert route.method not in methods, f"{route.method} {route.path} is there twice"
+            assert route.method not in methods, f"{route.method} {route.path} is mounted twice"
             methods[route.method] = handler
-        self._places: dict[int | None, _Place] = {}
+        self._paths: dict[int | None, _Path] = {}
         patterns, groups = [], 0
-        # "{" comes after all letters, so a fixed path is matched before one with a parameter
+        # "{" sorts after all letters, so a fixed path matches before one with a parameter
         for path in sorted(handlers):
             fixed = _PARAMETER.split(path)
             patterns.append("([^/]+)".join(map(re.escape, fixed)) + "()")
-            end = groups + len(fixed)  # of the group that says which path it was
-            self._places[end] = _Place(handlers[path], slice(groups, end - 1))
+            end = groups + len(fixed)  # the group that identifies the path
+            self._paths[end] = _Path(handlers[path], slice(groups, end - 1))
             groups = end
         self._pattern = re.compile("|".join(patterns))
 
@@ -69,34 +69,38 @@ class Router:
         path = scope["path"]
         match = self._pattern.fullmatch(path)
         if match is not None:
-            place = self._places[match.lastindex]
-            handler = place.handlers.get(scope["method"])
+            entry = self._paths[match.lastindex]
+            handler = entry.handlers.get(scope["method"])
             if handler is not None:
-                call = HttpCall(scope, receive, send, match.groups()[place.values])
+                call = HttpCall(scope, receive, send, match.groups()[entry.values])
                 with self._answering:
                     await handler(call)
                 return
-        for prefix, absent in self.absent.items():
+        for prefix, fallback in self.fallbacks.items():
             if path == prefix or path.startswith(prefix + "/"):
-                await absent(HttpCall(scope, receive, send))
+                await fallback(HttpCall(scope, receive, send))
                 return
+        if match is None:  # FastAPI would find /docs behind a line break, too
+            call = HttpCall(scope, receive, send)
+            await call.refuse(self.explain(call))
+            return
         with self._answering:
             await self.pages(scope, receive, send)
 
     def explain(self, call: HttpCall) -> ServeError:
-        """Why nothing answers a request."""
-        where = f"{call.method} {call.path[:_MOST_PATH]}"
+        """The error of a request without a route."""
+        where = f"{call.method} {call.path[:_MAX_PATH_CHARACTERS]}"
         match = self._pattern.fullmatch(call.path)
         if match is None:
             return RouteNotFound(f"there is nothing at {where}; /docs lists all routes")
-        allowed = list(self._places[match.lastindex].handlers)
+        allowed = list(self._paths[match.lastindex].handlers)
         return MethodNotAllowed(
             f"{where} is not allowed; use {', '.join(allowed)}", allowed=allowed
         )
 
 
 def answering_errors(handler: Handler) -> Handler:
-    """A handler whose errors are answered. No metric counts its requests."""
+    """Wrap a handler, so that errors are answered. No metric counts its requests."""
 
     async def answer(call: HttpCall) -> None:
         try:

@@ -1,7 +1,7 @@
-"""What a route is: dispatch and the OpenAPI document are made of the same tables of them.
+"""Routes: one table serves both dispatch and the OpenAPI document.
 
-Each room that answers over HTTP has such a table, `ROUTES`, and a function `mount` that makes the
-handlers of all its routes.
+Each package with HTTP routes has such a table, `ROUTES`, and a function `mount` that creates the
+handlers of its routes.
 """
 
 import re
@@ -55,7 +55,7 @@ Errors = tuple[type[ServeError], ...]
 
 JSON, TEXT, EVENTS = "application/json", "text/plain", "text/event-stream"
 
-# Any request may be answered with one of these, in the shape of `/v1`.
+# Errors of any request, in the shape of `/v1`.
 ANY_REQUEST: Errors = (
     OriginNotAllowed,
     BodyTooLarge,
@@ -64,7 +64,7 @@ ANY_REQUEST: Errors = (
     Overloaded,
     InternalError,
 )
-# Any route that reads API keys may answer with one of these, in its own shape.
+# Errors of any route that reads API keys, in its own shape.
 ANY_TENANT: Errors = (
     Unauthorized,
     RateLimited,
@@ -74,7 +74,7 @@ ANY_TENANT: Errors = (
     NoProcess,
     InternalError,
 )
-# What may be wrong with a body of JSON.
+# Errors of a JSON body.
 BODY: Errors = (
     MalformedBody,
     InvalidRequest,
@@ -94,7 +94,7 @@ STATE: Errors = (
     StateTooLarge,
     StateExpired,
 )
-# What may be wrong with what a model is asked for, and with its answer.
+# Errors of a task.
 TASK: Errors = (
     *BODY,
     ModelNotFound,
@@ -106,16 +106,16 @@ TASK: Errors = (
     OutOfDeviceMemory,
     EngineFailure,
 )
-# What may be wrong with the form that a completion is to have.
+# Errors of a completion's grammar.
 GRAMMAR: Errors = (ConstraintUnsatisfiable, GrammarsNeedLlguidance)
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What a route may answer with.
+    """A reply of a route.
 
-    schema: the type of its JSON, or of the JSON in each of its events; None: it is no JSON.
-    headers: what each of its headers says, by name.
+    schema: the type of its JSON, or of the JSON in each event; None: not JSON.
+    headers: the descriptions of its headers, by name.
     """
 
     schema: Any = None
@@ -127,15 +127,15 @@ class Reply:
 
 @dataclass(frozen=True)
 class ErrorShape:
-    """How a room writes errors.
+    """The shape of a protocol's errors.
 
     schema: of the body. coded: the body has the error's `code`.
-    status: the HTTP status of an error, by its class.
+    status: gets the class of an error, and returns its HTTP status.
     """
 
     schema: Any
     coded: bool = False
-    status: Callable[[type[ServeError]], int] = lambda kind: kind.status
+    status: Callable[[type[ServeError]], int] = lambda error: error.status
 
 
 ERROR_SHAPE = ErrorShape(ErrorReply, coded=True)
@@ -145,13 +145,13 @@ ERROR_SHAPE = ErrorShape(ErrorReply, coded=True)
 class Route(Generic[H]):
     """One method of one path.
 
-    path: with a name in braces for each part that a request chooses.
-    handler: what its room makes the handler from; the docstring is the summary and description.
-    name: what its id in the document begins with.
-    errors: those that this route may answer with, beside `ANY_REQUEST`.
-    body: the type of the request's JSON; None: there is no body.
-    body_types: more media types that the body may have.
-    query, headers: what each parameter behind the path, or header, says, by name.
+    path: its parameters are names in braces.
+    handler: `mount` creates the handler from it; its docstring is the summary and description.
+    name: the prefix of the operation id.
+    errors: those of this route, beside `ANY_REQUEST`.
+    body: the type of the request's JSON; None: no body.
+    body_types: further media types of the body.
+    query, headers: the descriptions of query parameters and headers, by name.
     """
 
     method: str
@@ -175,11 +175,11 @@ class Route(Generic[H]):
 
     @property
     def description(self) -> str:
-        """The rest of it."""
+        """The rest of the handler's docstring."""
         return "\n\n".join(_paragraphs(self.handler)[1:])
 
 
-# The names in a path that a request gives values.
+# The names of the parameters in a path.
 path_parameters = re.compile(r"\{(\w+)\}").findall
 
 Mounted = tuple[Route[Any], Handler]

@@ -1,7 +1,8 @@
-"""Past uvicorn's ASGI messages: a body that has come whole, and a reply in one write.
+"""Bypass uvicorn's ASGI messages for complete bodies, and for replies in one write.
 
-They do what `RequestResponseCycle` does in `receive` and `send`, for the case that most requests
-are, at a tenth of the calls. In any other case they do nothing, and the messages are used.
+The functions do the same as `receive` and `send` of `RequestResponseCycle` with a tenth of the
+function calls, but only in the most common case. In any other case they do nothing, and the caller
+uses the messages.
 """
 
 from collections.abc import Callable
@@ -9,12 +10,12 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
-# How a reply begins, and the headers that it was made of.
+# The default headers of uvicorn, and the beginning of a reply that they encode to.
 _begin: tuple[list[tuple[bytes, bytes]], bytes] = [], b""
 
 
 def take_body(receive: Callable[..., Any]) -> bytes | None:
-    """The body of a request, if all of it is here; None: ask `receive` for it."""
+    """The body of a request if it is complete; None: use `receive`."""
     cycle = getattr(receive, "__self__", None)
     if (
         type(cycle) is not RequestResponseCycle
@@ -32,9 +33,9 @@ def take_body(receive: Callable[..., Any]) -> bytes | None:
 
 
 def write_reply(send: Callable[..., Any], headers: bytes, body: bytes) -> bool:
-    """Send a reply with status 200, if it can be written at once.
+    """Send a reply with status 200 if it can be written at once; returns whether it was sent.
 
-    headers: beside those of all replies, as they are sent, with the body's length.
+    headers: encoded, with the body's length, without the default headers.
     """
     cycle = getattr(send, "__self__", None)
     if (
@@ -49,7 +50,7 @@ def write_reply(send: Callable[..., Any], headers: bytes, body: bytes) -> bool:
         return False
     cycle.response_started = cycle.response_complete = True
     cycle.waiting_for_100_continue = False
-    global _begin  # uvicorn makes another list of these headers once a second
+    global _begin  # uvicorn creates a new list of these headers once a second
     if _begin[0] is not cycle.default_headers:
         lines = [b"%b: %b\r\n" % header for header in cycle.default_headers]
         _begin = cycle.default_headers, b"".join([STATUS_LINE[200], *lines])

@@ -1,4 +1,4 @@
-"""Server-sent events, written as fast as the client reads."""
+"""Server-sent events, sent as fast as the client reads."""
 
 from typing import Protocol
 
@@ -16,12 +16,12 @@ PING = b": ping\n\n"
 EVENT_HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),  # nginx would hold events back
+    (b"x-accel-buffering", b"no"),  # otherwise nginx buffers events
 )
 
 
 class Events(Protocol):
-    """Makes events of chunks."""
+    """Encodes chunks as events."""
 
     def of(self, chunks: Chunks, large: bool) -> bytes: ...
     def last(self) -> bytes: ...
@@ -34,9 +34,9 @@ async def send_events(
     events: Events,
     ping_seconds: float,
 ) -> None:
-    """Answer with all chunks of a completion, then the last event, then `[DONE]`.
+    """Send all chunks of a completion, then the last event, then `[DONE]`.
 
-    An error before the first event becomes an ordinary reply; a later one becomes an event.
+    An error before the first event becomes an ordinary reply, and a later error an event.
     """
     caller.watch(completion.done)
     try:
@@ -52,7 +52,7 @@ async def send_events(
         raise problem from error
     finally:
         caller.unwatch()
-        completion.done.cancel()  # does nothing to a job that has ended
+        completion.done.cancel()  # no effect on a job that has ended
 
 
 async def _send(reply: ReplyWriter, body: bytes, more: bool = True) -> None:
@@ -62,10 +62,10 @@ async def _send(reply: ReplyWriter, body: bytes, more: bool = True) -> None:
 
 
 def event(value: object) -> bytes:
-    """One event that holds a JSON value."""
+    """An event with a JSON value."""
     return b"data: " + json_bytes(value) + b"\n\n"
 
 
 def error_event(problem: ServeError) -> bytes:
-    """The end of a reply that has begun: what went wrong."""
+    """An error as the last event of a reply that has begun."""
     return b"data: " + problem.body() + b"\n\n" + DONE

@@ -1,4 +1,4 @@
-"""Inputs that are cut to what the operator allows, where a client wants that."""
+"""Cut inputs to the operator's limits, for clients that request it."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -8,29 +8,30 @@ from sruserve.server.repository.encoding import Ids
 Side = Literal["Left", "Right"]
 
 
-def cut_text(text: str, most_bytes: int, side: Side) -> str:
-    """A text of at most so many bytes; a character that would be cut goes, too."""
+def cut_text(text: str, max_bytes: int, side: Side) -> str:
+    """Cut a text to `max_bytes` of UTF-8, at the boundary of a character."""
     data = text.encode()
-    if len(data) <= most_bytes:
+    if len(data) <= max_bytes:
         return text
-    kept = data[:most_bytes] if side == "Right" else data[-most_bytes:]
-    return kept.decode(errors="ignore")
+    part = data[:max_bytes] if side == "Right" else data[-max_bytes:]
+    return part.decode(errors="ignore")
 
 
-def cut_ids(ids: Sequence[Ids], most_steps: int, side: Side) -> list[list[int]] | None:
-    """The ids of one text or a pair, or None if they need not be cut.
+def cut_ids(ids: Sequence[Ids], max_steps: int, side: Side) -> list[list[int]] | None:
+    """The cut ids of one text or a pair, or None if they fit.
 
-    most_steps: of a pair together. The longer one is cut first.
+    max_steps: of both texts of a pair together; the longer text is cut first.
     """
-    if sum(map(len, ids)) <= most_steps:
+    if sum(map(len, ids)) <= max_steps:
         return None
     if len(ids) == 1:
-        return [_cut(ids[0], most_steps, side)]
+        return [_cut(ids[0], max_steps, side)]
     first, second = ids
-    room = min(len(first), max(most_steps - len(second), most_steps // 2))
-    return [_cut(first, room, side), _cut(second, most_steps - room, side)]
+    first_steps = min(len(first), max(max_steps - len(second), max_steps // 2))
+    return [_cut(first, first_steps, side), _cut(second, max_steps - first_steps, side)]
 
 
-def _cut(ids: Ids, most: int, side: Side) -> list[int]:
-    kept: list[int] = (ids[:most] if side == "Right" else ids[max(0, len(ids) - most) :]).tolist()
-    return kept
+def _cut(ids: Ids, max_steps: int, side: Side) -> list[int]:
+    begin = 0 if side == "Right" else max(0, len(ids) - max_steps)
+    part: list[int] = ids[begin : begin + max_steps].tolist()
+    return part

@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol, bounded in what it holds, and writing head and body together."""
+"""uvicorn's HTTP protocol with limits on memory and parsing; head and body leave in one write."""
 
 import asyncio
 from collections.abc import Callable, Hashable
@@ -16,52 +16,52 @@ from uvicorn.server import ServerState
 
 from sruserve.server.errors import HeadTooLarge, Overloaded, ServeError
 from sruserve.server.http.coalescing import CoalescingTransport
-from sruserve.server.http.connections import Connections, Place
-from sruserve.server.http.departures import Flow
+from sruserve.server.http.connections import Connections, PeerConnections
+from sruserve.server.http.disconnects import Flow
 from sruserve.server.http.intake import Arriving, Inflow, Intake
 from sruserve.server.http.parse_turns import REQUEST_COST
 from sruserve.server.http.write_timeout import WriteTimeout
 
-_PIPELINED = 16  # requests that wait behind one of the same connection before reading pauses
-_MOST_SILENT = 64 << 10  # bytes without an end of a head, or a part of a body
-_MOST_TARGET = 8 << 10  # bytes of a path and its query: splitting more would hold up the loop
-_MOST_HEADERS = 256
-_MOST_DIGITS = 19  # of a body's length: Python does not read thousands of digits
-_MOST_OFFER = 1 << 10  # bytes of the headers that ask for another protocol, read in one go
+_MAX_PIPELINED = 16  # queued requests of one connection before reading pauses
+_MAX_HEAD_BYTES = 64 << 10  # of a head, or of what the parser takes between parts of a body
+_MAX_TARGET_BYTES = 8 << 10  # of a path and its query: splitting more would block the event loop
+_MAX_HEADERS = 256
+_MAX_LENGTH_DIGITS = 19  # of a Content-Length: Python does not read thousands of digits
+_MAX_UPGRADE_BYTES = 1 << 10  # of the headers that request another protocol, which are read at once
 _END = b"\r\n\r\n"  # of a head, and of a chunked body
-# The parser cannot be stopped within a piece, so none has more than one head, or many chunks.
+# The parser cannot stop within a piece, so a piece has at most one head, and few chunks.
 _PIECE_BYTES, _CHUNKS_PIECE_BYTES = 1 << 10, 4 << 10
-_BODY_PIECE_BYTES = 16 << 10  # of a body whose length is known: nothing else is in it
-# In units of `ParseTurns`. A piece costs that, and one for each byte that is not of a body.
+_BODY_PIECE_BYTES = 16 << 10  # of a body whose length is known
+# In units of `ParseTurns`. A piece costs this, and one unit for each byte outside of a body.
 _PIECE_COST = 256
 _BODY_BYTES_PER_COST = 64
-_COST_PER_OFFER_BYTE = 8
+_COST_PER_UPGRADE_BYTE = 8
 
 
 class HttpProtocol(Arriving, WriteTimeout, HttpToolsProtocol):
-    """HTTP/1.1 by httptools, over joined writes; gives way to WebSockets, and to nothing else.
+    """HTTP/1.1 by httptools, with coalesced writes. The only upgrade is to a WebSocket.
 
-    What has come and is not read yet counts in the worker's `Intake`. A request that comes too
-    slowly, or when too much is held already, is not received to its end.
+    Received bytes count in the worker's `Intake` until the application has read them. A request
+    that arrives too slowly, or exceeds the budget, is not received to its end.
 
-    problem: why the request that was coming is not received to its end.
+    problem: why the current request is not received to its end.
     """
 
     problem: ServeError | None = None
     _running: RequestResponseCycle | None = None
     flow: Flow
     url = b""
-    _silent = 0  # bytes of a head, or behind a body, that the parser may be keeping
-    _heads = 0  # bytes of the heads of requests that wait
-    _with_app = 0  # bytes of a body that the application has, and goes on receiving
+    _parser_bytes = 0  # of a head, or after a body, that the parser may keep
+    _queued_head_bytes = 0  # of pipelined requests
+    _app_body_bytes = 0  # of an incomplete body, in the application
     _in_body = False
-    _taken = 0  # bytes of the body that the parser has found
-    _of_body = 0  # those of them that were in the last piece
-    _deaf = False  # what comes is dropped: the connection ends with the next reply
-    _idle_until: float | None = None  # of a connection that waits for its client
-    _lingers = False  # the last reply is sent, and the client is still sending
-    _wrong = "Invalid HTTP request received."  # what is said of a request that cannot be
-    _leave: Callable[[], object] | None = None  # what to do when the client leaves
+    _body_bytes = 0  # of the body, as far as it is parsed
+    _piece_body_bytes = 0  # those of the last piece
+    _discards = False  # received bytes are dropped: the connection ends with the next reply
+    _idle_until: float | None = None  # while the connection waits for a request
+    _is_lingering = False  # the last reply is sent, but the client is still sending
+    _bad_request = "Invalid HTTP request received."  # the reply to a malformed request
+    _on_leave: Callable[[], object] | None = None  # called when the client leaves
 
     def __init__(
         self,
@@ -71,48 +71,48 @@ class HttpProtocol(Arriving, WriteTimeout, HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self._unparsed = bytearray()  # while too many requests wait, or this connection
+        self._unparsed = bytearray()  # received bytes that wait for their turn
         self._intake: Intake = app_state["intake"]
         self._turns = self._intake.turns
-        self._all: Connections = app_state["connections"]
+        self._connections: Connections = app_state["connections"]
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A client has connected."""
+        """Count a new connection, or refuse it if too many are open."""
         joined = CoalescingTransport(transport, self.loop, self._linger)
         super().connection_made(cast(asyncio.Transport, joined))
-        self.flow = Flow(self.transport, self._intake.departures)
-        place = self._all.add(self.client[0] if self.client else "")
-        self._inflow = Inflow(self._intake, place)
-        if place is not None:
-            self._place = place
-            place.idle[self] = None
+        self.flow = Flow(self.transport, self._intake.disconnects)
+        peer = self._connections.add(self.client[0] if self.client else "")
+        self._inflow = Inflow(self._intake, peer)
+        if peer is not None:
+            self._peer = peer
+            peer.idle[self] = None
             self._wait_for_client()
         else:
-            self._left = True
+            self._detached = True
             self._answer(Overloaded("too many connections are open; close some, or retry later"))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client has left: uvicorn tells the newest request, and this the one that runs."""
-        if not self._left:
-            self._all.remove(self, self.hand_over())
+        """Notify the running request that its client has left; uvicorn notifies the newest one."""
+        if not self._detached:
+            self._connections.remove(self, self.hand_over())
         self._end_timer()
         if self._running is not None and not self._running.response_complete:
             self._running.disconnected = True
             self._running.message_event.set()
         self._unparsed.clear()
         self._turns.forget(self)
-        self._intake.departures.forget(self.transport)
+        self._intake.disconnects.forget(self.transport)
         self.pipeline.clear()
         if self.scope is not None:
             self.scope.pop("connection", None)  # type: ignore[typeddict-item]
-        leave, self._leave = self._leave, None
-        if leave is not None:
-            leave()
+        on_leave, self._on_leave = self._on_leave, None
+        if on_leave is not None:
+            on_leave()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what has come, unless too many requests wait, or this turn has parsed enough."""
-        if self._deaf:
+        """Parse received bytes, unless this turn has parsed enough or too many requests wait."""
+        if self._discards:
             return
         self._received += len(data)
         if self._unparsed:
@@ -120,116 +120,117 @@ class HttpProtocol(Arriving, WriteTimeout, HttpToolsProtocol):
             self.flow.hold()
         elif (
             len(data) <= _PIECE_BYTES
-            and self._turns.left > 0
-            and not self._is_ahead()
-            and data.count(_END) < 2  # of more than one head, each is a piece
+            and self._turns.budget > 0
+            and not self._is_pipelined()
+            and data.count(_END) < 2  # each head is a piece of its own
         ):
             self._parse_piece(data)
         else:
             self._unparsed += data
             self._parse()
-        if self._in_body or self._silent or self._unparsed or self.pipeline:
+        if self._in_body or self._parser_bytes or self._unparsed or self.pipeline:
             self._count()
 
-    def watch(self, leave: Callable[[], object] | None) -> None:
-        """Call `leave` when the client of the request that runs leaves; None: no more."""
-        self._leave = leave
-        if leave is not None and self._left:
-            leave()
+    def watch(self, on_leave: Callable[[], object] | None) -> None:
+        """Call `on_leave` when the client of the running request leaves; None: call nothing."""
+        self._on_leave = on_leave
+        if on_leave is not None and self._detached:
+            on_leave()
 
     def claim(self, owner: Hashable) -> None:
-        """From now on the bytes are a tenant's, or the client's; raises `Overloaded`."""
-        if not self._left:
+        """Count the bytes for an owner, a tenant or a client's address; raises `Overloaded`."""
+        if not self._detached:
             self._inflow.claim(owner)
 
     def expect(self, length: int) -> None:
-        """Raise `Overloaded` if a body of so many bytes would not fit now."""
+        """Raise `Overloaded` if a body of this length would not fit now."""
         self._inflow.expect(length)
 
     def reading(self, size: int) -> None:
-        """The application has so many bytes of a body whose end it waits for.
+        """Count `size` bytes of an incomplete body that the application has received.
 
-        Raises why the body will not be received to its end.
+        Raises the error that ended the reception.
         """
-        self._with_app = size
+        self._app_body_bytes = size
         if self.problem is not None:
             raise self.problem
-        if not self._left:
-            self._inflow.count(self._held())
+        if not self._detached:
+            self._inflow.count(self._buffered_bytes())
 
     def has_read(self) -> None:
-        """The application has the whole body, or wants no more of it."""
-        self._with_app = 0
-        self._inflow.lower(self._held())
+        """Record that the application has the whole body, or stops receiving it."""
+        self._app_body_bytes = 0
+        self._inflow.lower(self._buffered_bytes())
 
     def is_receiving(self, scope: Any) -> bool:
-        """Whether the body of that request is not complete."""
+        """Whether the body of this request is incomplete."""
         return self._in_body and self.scope is scope
 
-    def _held(self) -> int:
-        """Bytes that have come and that nobody has read yet."""
-        held = len(self._unparsed) + self._silent + self._heads + self._with_app
+    def _buffered_bytes(self) -> int:
+        """Received bytes that nobody has read yet."""
+        size = len(self._unparsed) + self._parser_bytes
+        size += self._queued_head_bytes + self._app_body_bytes
         if self._running is not None and not self._running.response_complete:
-            held += len(self._running.body)
-        return held + sum(len(cycle.body) for cycle, _ in self.pipeline)
+            size += len(self._running.body)
+        return size + sum(len(cycle.body) for cycle, _ in self.pipeline)
 
     def _count(self) -> None:
-        self.count(self._held(), self._in_body or self._silent > 0)
+        self.count(self._buffered_bytes(), self._in_body or self._parser_bytes > 0)
 
-    def _is_deaf(self) -> bool:
-        return self._deaf or self.transport.is_closing()
+    def _is_discarding(self) -> bool:
+        return self._discards or self.transport.is_closing()
 
-    def _waits_for_us(self) -> bool:
+    def _is_reading_paused(self) -> bool:
         return self.flow.read_paused or bool(self._unparsed)
 
-    def give_up(self, problem: ServeError) -> None:
-        """Receive no more. Whoever reads the request that is coming says why."""
+    def stop_receiving(self, problem: ServeError) -> None:
+        """Stop receiving. The application answers the current request with the problem."""
         self._unparsed.clear()
-        self._silent = 0
-        coming = self.cycle
-        busy = coming is not None and not coming.response_complete
+        self._parser_bytes = 0
+        current = self.cycle
+        busy = current is not None and not current.response_complete
         if busy and self._in_body:
-            self._deaf, self.problem = True, problem
-            coming.body, coming.keep_alive = bytearray(), False
-            coming.message_event.set()
-        elif busy:  # the next request has no reply, since those before it are not answered yet
-            self._deaf, coming.keep_alive = True, False
-        elif self._in_body:  # it is answered already
+            self._discards, self.problem = True, problem
+            current.body, current.keep_alive = bytearray(), False
+            current.message_event.set()
+        elif busy:  # earlier requests are not answered yet, so the next one gets no reply
+            self._discards, current.keep_alive = True, False
+        elif self._in_body:  # the request is answered already
             self.transport.abort()
         else:
             self._answer(problem)
-        while not self._inflow.lower(self._held()) and self.pipeline:
-            # the newest requests that wait have no reply either: the connection ends before them
+        while not self._inflow.lower(self._buffered_bytes()) and self.pipeline:
+            # the newest queued requests get no reply either: the connection ends before them
             self.pipeline.popleft()
             last = self.pipeline[0][0] if self.pipeline else self._running
             assert last is not None
             last.keep_alive = False
         if busy and not self.pipeline and self._is_free():
-            self._answer(problem)  # none of those that waited had begun
+            self._answer(problem)  # no queued request had begun
 
     def _answer(self, problem: ServeError) -> None:
-        """Tell a problem where there is no request that could be answered, and hang up."""
-        self._deaf = True
+        """Reply with a problem that belongs to no request, and close the connection."""
+        self._discards = True
         body = problem.body()
-        told = {**problem.headers, "content-type": "application/json", "connection": "close"}
-        head = [f"{name}: {value}\r\n".encode() for name, value in told.items()]
+        headers = {**problem.headers, "content-type": "application/json", "connection": "close"}
+        head = [f"{name}: {value}\r\n".encode() for name, value in headers.items()]
         head.append(b"content-length: %d\r\n\r\n" % len(body))
         self.transport.write(STATUS_LINE[problem.status] + b"".join(head) + body)
         self.transport.close()
 
     def _linger(self) -> bool:
-        """Whether the connection stays open a little, for a client that is still sending.
+        """Keep the connection open for a client that is still sending; returns whether it is.
 
-        Closed at once, it would take the reply from the client.
+        If the connection closed at once, the client would lose the reply.
         """
-        if not self._in_body or self._lingers:
+        if not self._in_body or self._is_lingering:
             return False
-        self._deaf = self._lingers = True
+        self._discards = self._is_lingering = True
         self._unparsed.clear()
         self.flow.release()
         self.cycle.body = bytearray()
         self._inflow.lower(0)
-        self._place.idle[self] = None
+        self._peer.idle[self] = None
         self.flow.resume_reading()
         self.transport.write_eof()
         self._end_timer()
@@ -238,28 +239,28 @@ class HttpProtocol(Arriving, WriteTimeout, HttpToolsProtocol):
         )
         return True
 
-    def hand_over(self) -> Place:
-        """Let another protocol go on with the connection; the place is its own from now on."""
-        self._left = True
-        self._place.idle.pop(self, None)
+    def hand_over(self) -> PeerConnections:
+        """Hand the connection over to another protocol, which removes it from the returned peer."""
+        self._detached = True
+        self._peer.idle.pop(self, None)
         self._end_timer()
         cast(CoalescingTransport, self.transport).forget()
         self.flow.release()
         self.forget_arrival()
-        return self._place
+        return self._peer
 
     def parse_more(self) -> None:
-        """Begin a request or parse a piece of what waits, when others have had their turn."""
-        if self._lingers or self.transport.is_closing():
+        """Take this connection's turn: begin a request, or parse a piece of the waiting bytes."""
+        if self._is_lingering or self.transport.is_closing():
             self._unparsed.clear()
         else:
-            self._go_on()
+            self._begin_or_parse()
         if not self._unparsed:
             self.flow.release()
-        if not self._left and not self._deaf:
+        if not self._detached and not self._discards:
             self._count()
 
-    def _go_on(self) -> None:
+    def _begin_or_parse(self) -> None:
         running = self._running
         if self._may_begin():
             self._begin_next()
@@ -272,7 +273,7 @@ class HttpProtocol(Arriving, WriteTimeout, HttpToolsProtocol):
 
     def _parse(self) -> None:
         while self._may_parse():
-            if self._turns.left <= 0 or self._is_ahead():
+            if self._turns.budget <= 0 or self._is_pipelined():
                 self._turns.wait(self)
                 return
             self._parse_next()
@@ -282,36 +283,36 @@ class HttpProtocol(Arriving, WriteTimeout, HttpToolsProtocol):
     def _is_free(self) -> bool:
         return self._running is None or self._running.response_complete
 
-    def _is_ahead(self) -> bool:
-        """Whether what comes is behind a request that is not answered: it waits for its turn."""
+    def _is_pipelined(self) -> bool:
+        """Whether received bytes follow a request that is not answered: they wait for a turn."""
         return bool(self.pipeline) or not (self._in_body or self._is_free())
 
     def _may_begin(self) -> bool:
         return bool(self.pipeline) and self._is_free()
 
     def _begin_next(self) -> None:
-        """Begin the request that has waited longest, and read more if few wait."""
+        """Begin the oldest queued request, and resume reading if few are queued."""
         self._start_asgi_task(*self.pipeline.pop())
         if not self.pipeline:
-            self._heads = 0
-        if len(self.pipeline) < _PIPELINED:
+            self._queued_head_bytes = 0
+        if len(self.pipeline) < _MAX_PIPELINED:
             self.flow.resume_reading()
 
     def _may_parse(self) -> bool:
-        return bool(self._unparsed) and len(self.pipeline) < _PIPELINED
+        return bool(self._unparsed) and len(self.pipeline) < _MAX_PIPELINED
 
     def _parse_next(self) -> None:
-        size = min(self._length() - self._taken, _BODY_PIECE_BYTES) if self._in_body else 0
+        size = min(self._length() - self._body_bytes, _BODY_PIECE_BYTES) if self._in_body else 0
         if size <= 0:
-            most = _CHUNKS_PIECE_BYTES if self._in_body else _PIECE_BYTES
-            end = self._unparsed.find(_END, 0, most)
-            size = end + len(_END) if end >= 0 else most
+            max_bytes = _CHUNKS_PIECE_BYTES if self._in_body else _PIECE_BYTES
+            end = self._unparsed.find(_END, 0, max_bytes)
+            size = end + len(_END) if end >= 0 else max_bytes
         piece = bytes(self._unparsed[:size])
         del self._unparsed[:size]
         self._parse_piece(piece)
 
     def _length(self) -> int:
-        """The length of the body that is coming; 0: not known."""
+        """The length of the current body; 0: unknown."""
         for name, value in self.headers:
             if name == b"transfer-encoding":
                 return 0
@@ -320,35 +321,35 @@ class HttpProtocol(Arriving, WriteTimeout, HttpToolsProtocol):
         return 0
 
     def _parse_piece(self, piece: bytes) -> None:
-        earlier, self._of_body = self._silent, 0
-        self._silent += len(piece)
+        earlier, self._piece_body_bytes = self._parser_bytes, 0
+        self._parser_bytes += len(piece)
         self._feed(piece)
-        cost = len(piece) - self._of_body + self._of_body // _BODY_BYTES_PER_COST
+        cost = len(piece) - self._piece_body_bytes + self._piece_body_bytes // _BODY_BYTES_PER_COST
         self._turns.spend(_PIECE_COST + cost, self.owner)
-        if earlier and not self._silent:  # at its end, all of a head is read once more
+        if earlier and not self._parser_bytes:  # at its end, the parser reads a head again
             self._turns.spend(earlier, self.owner)
-        if self._silent and self._is_head_too_large():
+        if self._parser_bytes and self._is_head_too_large():
             self._refuse_head()
 
     def _is_head_too_large(self) -> bool:
-        return self._silent > _MOST_SILENT or self._has_too_much()
+        return self._parser_bytes > _MAX_HEAD_BYTES or self._exceeds_head_limits()
 
-    def _has_too_much(self) -> bool:
-        return len(self.url) > _MOST_TARGET or len(self.headers or ()) > _MOST_HEADERS
+    def _exceeds_head_limits(self) -> bool:
+        return len(self.url) > _MAX_TARGET_BYTES or len(self.headers or ()) > _MAX_HEADERS
 
     def _refuse_head(self) -> None:
         self._stop_parsing()
         self._answer(
             HeadTooLarge(
                 "the head of the request is too long or has too many headers; send up to "
-                f"{_MOST_HEADERS} headers and {_MOST_SILENT} bytes, of these up to "
-                f"{_MOST_TARGET} of the path and its query, and {_MOST_OFFER} of the headers that "
-                "ask for another protocol, such as a WebSocket"
+                f"{_MAX_HEADERS} headers and {_MAX_HEAD_BYTES} bytes, of these up to "
+                f"{_MAX_TARGET_BYTES} of the path and its query, and {_MAX_UPGRADE_BYTES} of the "
+                "headers that request another protocol, such as a WebSocket"
             )
         )
 
     def _feed(self, data: bytes) -> None:
-        """Parse it. Nothing is logged that a client could write at will."""
+        """Parse data. Nothing is logged, so that no client can fill the log."""
         while data:
             try:
                 self.parser.feed_data(data)
@@ -357,18 +358,18 @@ class HttpProtocol(Arriving, WriteTimeout, HttpToolsProtocol):
                 if self.scope["method"] == "CONNECT":
                     self._hang_up("This server is not a proxy.")
                     return
-                offer, rest = self._offer_length(), data[upgrade.args[0] :]
-                if offer > _MOST_OFFER:
+                upgrade_bytes, rest = self._upgrade_bytes(), data[upgrade.args[0] :]
+                if upgrade_bytes > _MAX_UPGRADE_BYTES:
                     self._refuse_head()
                     return
-                if self._opens_socket():
-                    self._turns.spend(offer * _COST_PER_OFFER_BYTE, self.owner)
+                if self._opens_websocket():
+                    self._turns.spend(upgrade_bytes * _COST_PER_UPGRADE_BYTE, self.owner)
                     rest, self._unparsed, self._in_body = rest + self._unparsed, bytearray(), False
                     self.handle_websocket_upgrade()
                     self._forget_request()
                     cast(asyncio.Protocol, self.transport.get_protocol()).data_received(rest)
                     return
-                # The parser takes the body for another protocol: begin again without the offer.
+                # The parser takes the body for another protocol: parse again without the upgrade.
                 head = self._head_without_upgrade()
                 self.parser = httptools.HttpRequestParser(self)
                 self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
@@ -377,7 +378,7 @@ class HttpProtocol(Arriving, WriteTimeout, HttpToolsProtocol):
                 if self._is_head_too_large():
                     self._refuse_head()
                 else:
-                    self._hang_up(self._wrong)
+                    self._hang_up(self._bad_request)
                 return
 
     def _hang_up(self, why: str) -> None:
@@ -386,33 +387,35 @@ class HttpProtocol(Arriving, WriteTimeout, HttpToolsProtocol):
 
     def _stop_parsing(self) -> None:
         self._unparsed.clear()
-        self._in_body, self._silent, self._deaf = False, 0, True
+        self._in_body, self._parser_bytes, self._discards = False, 0, True
 
     def on_headers_complete(self) -> None:
-        """Begin the request, or queue it behind another one."""
+        """Begin the request, or queue it if an earlier one is not answered."""
         self._unset_keepalive_if_required()
-        if self._has_too_much():
+        if self._exceeds_head_limits():
             raise ValueError
-        if wrong := self._what_is_wrong():
-            self._wrong = wrong
-            raise ValueError(wrong)
+        if error := self._head_error():
+            self._bad_request = error
+            raise ValueError(error)
         self.scope["connection"] = self  # type: ignore[typeddict-unknown-key]
         super().on_headers_complete()
-        self._heads = self._heads + self._silent if self.pipeline else 0
-        self._silent, self._in_body, self._taken = 0, True, 0
-        if 0 < len(self.pipeline) < _PIPELINED:
+        self._queued_head_bytes = (
+            self._queued_head_bytes + self._parser_bytes if self.pipeline else 0
+        )
+        self._parser_bytes, self._in_body, self._body_bytes = 0, True, 0
+        if 0 < len(self.pipeline) < _MAX_PIPELINED:
             self.flow.resume_reading()
 
-    def _what_is_wrong(self) -> str | None:
-        """Why the head that has come is not a request's that this server could understand."""
+    def _head_error(self) -> str | None:
+        """What is wrong with the received head; None if this server understands it."""
         version, hosts = self.parser.get_http_version(), 0
         for name, value in self.headers:
             if name == b"host":
                 hosts += 1
             elif name == b"transfer-encoding" and value.lower() != b"chunked":
                 return "The only transfer encoding is chunked."
-            elif name == b"content-length" and len(value) > _MOST_DIGITS:
-                return f"A Content-Length must have up to {_MOST_DIGITS} digits."
+            elif name == b"content-length" and len(value) > _MAX_LENGTH_DIGITS:
+                return f"A Content-Length must have up to {_MAX_LENGTH_DIGITS} digits."
         if version not in ("1.1", "1.0"):
             return "This server speaks HTTP/1.1."
         if hosts != 1 and (hosts or version == "1.1"):
@@ -420,41 +423,41 @@ class HttpProtocol(Arriving, WriteTimeout, HttpToolsProtocol):
         return None
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header. A trailer is ignored: nothing may read it as a header."""
+        """Add a header. Trailers are ignored, because nothing may read them as headers."""
         if self._in_body:
             return
-        name = name.lower()  # as uvicorn does it, without another call for each header
+        name = name.lower()  # as in uvicorn, without a second call for each header
         if name == b"expect" and value.lower() == b"100-continue":
             self.expect_100_continue = True
         self.headers.append((name, value))
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of the body."""
-        self._silent = 0
-        self._taken += len(body)
-        self._of_body += len(body)
+        """Add a part of the body."""
+        self._parser_bytes = 0
+        self._body_bytes += len(body)
+        self._piece_body_bytes += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The request is here: now the client waits for us, unless it has the reply already."""
-        self._silent, self._in_body = 0, False
+        """Complete the request. If it is answered already, wait for the next one."""
+        self._parser_bytes, self._in_body = 0, False
         self._began, self._received = None, 0
         if self.cycle is not None and self.cycle.response_complete:
             self._forget_request()
-            self._inflow.lower(self._held())
+            self._inflow.lower(self._buffered_bytes())
             self._wait_for_client()
         else:
             super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """What waits goes on when others have had their turn."""
-        if self._lingers:
+        """Complete the reply. Queued requests and bytes wait for their turn."""
+        if self._is_lingering:
             return
         self.server_state.total_requests += 1
         if not self.pipeline:
             self.flow.resume_reading()
             self._wait_for_client()
-            self._place.idle[self] = None
+            self._peer.idle[self] = None
             if not self._in_body:
                 self._forget_request()
         if self.transport.is_closing():
@@ -466,13 +469,13 @@ class HttpProtocol(Arriving, WriteTimeout, HttpToolsProtocol):
             self._count()
 
     def _forget_request(self) -> None:
-        """An idle connection keeps no head, but for the beginning of the next one."""
+        """Free the head of the last request, so that idle connections keep none."""
         if self._running is None or self._running.scope is self.scope:
             self.headers, self.scope = [], None  # type: ignore[assignment]
         self.cycle, self._running = None, None  # type: ignore[assignment]
 
     def _wait_for_client(self) -> None:
-        """Hang up on a client that stays silent. Requests are frequent, so the timer stays."""
+        """Close the connection if no request arrives. Requests are frequent, so the timer stays."""
         self._idle_until = self.loop.time() + self.timeout_keep_alive
         if self.timeout_keep_alive_task is None:
             self.timeout_keep_alive_task = self.loop.call_at(
@@ -480,7 +483,7 @@ class HttpProtocol(Arriving, WriteTimeout, HttpToolsProtocol):
             )
 
     def timeout_keep_alive_handler(self) -> None:
-        """The timer of an idle connection is due, or that of one which was idle."""
+        """Close an idle connection, or set the timer again if a request has arrived meanwhile."""
         self.timeout_keep_alive_task = None
         if self._idle_until is None:
             return
@@ -499,13 +502,15 @@ class HttpProtocol(Arriving, WriteTimeout, HttpToolsProtocol):
             self.timeout_keep_alive_task.cancel()
             self.timeout_keep_alive_task = None
 
-    def _opens_socket(self) -> bool:
-        """Whether the head asks for a WebSocket, and no earlier reply is on its way."""
-        asked = self.scope["method"] == "GET" and self._get_upgrade() == b"websocket"
-        done = self.cycle is None or self.cycle.response_complete
-        return asked and self.scope["http_version"] == "1.1" and done and not self.flow.write_paused
+    def _opens_websocket(self) -> bool:
+        """Whether the head requests a WebSocket and all earlier requests are answered."""
+        is_upgrade = self.scope["method"] == "GET" and self._get_upgrade() == b"websocket"
+        if not is_upgrade or self.scope["http_version"] != "1.1" or self.flow.write_paused:
+            return False
+        return self.cycle is None or self.cycle.response_complete
 
-    def _offer_length(self) -> int:
+    def _upgrade_bytes(self) -> int:
+        """Bytes of the headers that request another protocol."""
         return sum(
             len(value)
             for name, value in self.headers
@@ -519,9 +524,9 @@ class HttpProtocol(Arriving, WriteTimeout, HttpToolsProtocol):
         return b"\r\n".join([*lines, b"", b""])
 
     def _should_upgrade(self) -> bool:
-        return True  # asked only of a head that `data_received` takes out and begins again
+        return True  # only called for heads that `_feed` parses again without the upgrade
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle
-        self._place.idle.pop(self, None)
+        self._peer.idle.pop(self, None)
         super()._start_asgi_task(cycle, app)

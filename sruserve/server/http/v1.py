@@ -25,7 +25,7 @@ Chunk = TypeVar("Chunk", bound=ChunkRequest)
 
 
 class TaskEndpoint(HttpEndpoint, Generic[Body]):
-    """`POST path`: one task. Subclasses write what comes of it."""
+    """`POST path`: one task. Subclasses write its result."""
 
     def __init__(self, path: str, task: Task[Body], tenants: Tenants) -> None:
         self.path, self.schema = path, task.schema
@@ -47,14 +47,14 @@ class TaskEndpoint(HttpEndpoint, Generic[Body]):
     async def answer(
         self, caller: Caller, reply: ReplyWriter, request: Body, served: ServedModel, cost: int
     ) -> None:
-        """Run the task for `caller`, and write what comes of it."""
+        """Run the task for `caller`, and write its result to `reply`."""
         raise NotImplementedError
 
 
 class PerInputEndpoint(TaskEndpoint[Chunk]):
-    """A JSON object with a result for each input.
+    """Replies with a JSON object with a result for each input.
 
-    prefix: what the ids of its replies begin with.
+    prefix: of the ids of its replies.
     """
 
     def __init__(self, path: str, prefix: str, task: PerInputTask[Chunk], tenants: Tenants) -> None:
@@ -84,9 +84,9 @@ class PerInputEndpoint(TaskEndpoint[Chunk]):
 
 
 class CompletionEndpoint(TaskEndpoint[CompletionRequest]):
-    """OpenAI's completions, whole or as events.
+    """OpenAI's completions, as a whole or as events.
 
-    ping_seconds: how long an event stream is silent at most.
+    ping_seconds: the maximum silence of an event stream.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class CompletionEndpoint(TaskEndpoint[CompletionRequest]):
 
 
 class _CompletionJson:
-    """Writes one completion in OpenAI's shape."""
+    """Encodes one completion in OpenAI's shape."""
 
     def __init__(self, number: str, request: CompletionRequest, completion: Completion) -> None:
         self._completion = completion
@@ -125,7 +125,7 @@ class _CompletionJson:
         }
         options = request.stream_options
         self._include_usage = options is not None and options.include_usage
-        # all events of a stream begin and end alike
+        # the same beginning and end for all events of a stream
         self._head = b"data: " + json_bytes(self._header)[:-1] + b',"choices":['
         self._tail = b'],"usage":null}\n\n' if self._include_usage else b"]}\n\n"
 
@@ -135,14 +135,14 @@ class _CompletionJson:
         return (long_json if large else json_bytes)(body)
 
     def of(self, chunks: Chunks, large: bool) -> bytes:
-        """One event for each chunk."""
+        """The events of the chunks, one for each."""
         encode, choice = long_json if large else json_bytes, self._completion.choice
         return b"".join(
             self._head + encode(choice(index, chunk)) + self._tail for index, chunk in chunks
         )
 
     def last(self) -> bytes:
-        """The event with the usage, if it was asked for."""
+        """The event with the usage, if the request includes it."""
         if not self._include_usage:
             return b""
         return event({**self._header, "choices": [], "usage": self._completion.usage})

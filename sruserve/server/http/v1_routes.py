@@ -26,7 +26,7 @@ from sruserve.server.tasks.table import Tasks
 
 
 class Context(NamedTuple):
-    """What the endpoints of `/v1` are made with."""
+    """The arguments of the endpoints of `/v1`."""
 
     tasks: Tasks
     tenants: Tenants
@@ -39,7 +39,7 @@ Create = Callable[[str, Context], TaskEndpoint[Any]]
 def classify(path: str, context: Context) -> TaskEndpoint[Any]:
     """Classify texts.
 
-    Label texts or features, or the next chunk of a stream, or pairs of texts.
+    Label texts, features or pairs of texts, or the next chunk of a stream.
     """
     return PerInputEndpoint(path, "cls", context.tasks.classify, context.tenants)
 
@@ -47,9 +47,9 @@ def classify(path: str, context: Context) -> TaskEndpoint[Any]:
 def tag(path: str, context: Context) -> TaskEndpoint[Any]:
     """Label every step.
 
-    Label each token of texts, or each step of ids or features, and merge labels to spans.
+    Label each token of texts, or each step of ids or features, and merge the labels into spans.
 
-    A span that goes on from the chunk before is `continued`.
+    A span that continues one of the chunk before is `continued`.
     """
     return PerInputEndpoint(path, "tag", context.tasks.tag, context.tenants)
 
@@ -57,7 +57,7 @@ def tag(path: str, context: Context) -> TaskEndpoint[Any]:
 def encode(path: str, context: Context) -> TaskEndpoint[Any]:
     """Compute outputs.
 
-    The outputs of a network without a head, for each step.
+    Return the outputs of a network without a head for each step.
     """
     return PerInputEndpoint(path, "enc", context.tasks.encode, context.tenants)
 
@@ -65,7 +65,7 @@ def encode(path: str, context: Context) -> TaskEndpoint[Any]:
 def score(path: str, context: Context) -> TaskEndpoint[Any]:
     """Score texts.
 
-    Log-likelihood and bits per character of texts under a language model.
+    Return the log-likelihood and bits per character of texts under a language model.
     """
     return PerInputEndpoint(path, "score", context.tasks.score, context.tenants)
 
@@ -73,9 +73,9 @@ def score(path: str, context: Context) -> TaskEndpoint[Any]:
 def completions(path: str, context: Context) -> TaskEndpoint[Any]:
     """Complete prompts.
 
-    Generate text in OpenAI's shape; with `stream`, as server-sent events of the same shape.
+    Generate text in OpenAI's shape; with `stream`, send it as server-sent events of that shape.
 
-    A stream's `state` is on the chunk that carries `finish_reason`.
+    When streaming, `state` is in the chunk with `finish_reason`.
     """
     tasks, tenants, ping_seconds = context
     return CompletionEndpoint(path, tasks.complete, tenants, ping_seconds)
@@ -109,6 +109,6 @@ ROUTES: tuple[Route[Create], ...] = (
 def mount(
     tasks: Tasks, tenants: Tenants, ping_seconds: float
 ) -> list[tuple[Route[Create], TaskEndpoint[Any]]]:
-    """The endpoints of all tasks."""
+    """Create the endpoints of all tasks."""
     context = Context(tasks, tenants, ping_seconds)
     return [(route, route.handler(route.path, context)) for route in ROUTES]

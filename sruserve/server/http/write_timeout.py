@@ -1,71 +1,73 @@
-"""How long a connection waits for a client that hardly takes what it was sent."""
+"""Limit the time that a connection waits for a client that reads too slowly."""
 
 import asyncio
 
-from sruserve.server.http.connections import Place
+from sruserve.server.http.connections import PeerConnections
 
-# A transport that was full is no more when the client has taken so many bytes.
-_TAKEN_BYTES = 48 << 10
-_BYTES_PER_SECOND = 16 << 10  # that a client has to take, or else it uses up its time
+# The client has read this when a full transport resumes writing.
+_READ_BYTES = 48 << 10
+_BYTES_PER_SECOND = 16 << 10  # a slower client uses up its time
 
 
 class WriteTimeout(asyncio.Protocol):
-    """Hangs up on a client that takes nothing for the time of an idle connection, or too little.
+    """Closes a connection whose client reads too slowly, so that replies do not stay in memory.
 
-    The time that a client lets the server wait is taken off that time, and what it takes earns
-    some of it back: so a reply is not held in memory for hours, whoever reads it.
+    A client may let the server wait for the time of an idle connection. The bytes that it reads
+    restore some of that time.
 
-    A connection that is closed with a rest unsent gives way to new ones.
+    A connection that is closing with unsent bytes gives way to new ones.
     """
 
     loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport
     timeout_keep_alive: int
-    _patience: asyncio.TimerHandle | None = None
-    _spent = 0.0  # seconds of it
+    _write_timer: asyncio.TimerHandle | None = None
+    _spent_seconds = 0.0  # of the client's time
     _full_since = 0.0
-    _ending: asyncio.TimerHandle | None = None  # it is closed, and the client has not all of it
-    _place: Place
-    _left = False  # the connection is closed, or is no longer this protocol's
+    _close_timer: asyncio.TimerHandle | None = None  # while it closes with unsent bytes
+    _peer: PeerConnections
+    _detached = False  # the connection is closed, or another protocol has it
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client has left."""
+        """Stop the timers."""
         self.stop_waiting()
-        if self._ending is not None:
-            self._ending.cancel()
+        if self._close_timer is not None:
+            self._close_timer.cancel()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """The client does not keep up: replies wait for it."""
+        """Start the timer, because the client does not read fast enough."""
         super().pause_writing()
         self._full_since = self.loop.time()
-        left = self.timeout_keep_alive - self._spent
-        self._patience = self.loop.call_later(left, self.transport.abort)
+        remaining = self.timeout_keep_alive - self._spent_seconds
+        self._write_timer = self.loop.call_later(remaining, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """The client has taken what was written."""
+        """Stop the timer, because the client has read most of the written bytes."""
         self.stop_waiting()
         waited = self.loop.time() - self._full_since
-        self._spent = max(0.0, self._spent + waited - _TAKEN_BYTES / _BYTES_PER_SECOND)
+        self._spent_seconds = max(
+            0.0, self._spent_seconds + waited - _READ_BYTES / _BYTES_PER_SECOND
+        )
         super().resume_writing()
 
     def eof_received(self) -> None:
-        """The client sends no more, and the transport closes itself."""
+        """Limit the time of closing: the transport closes itself when the client stops sending."""
         self.finish()
 
     def finish(self) -> None:
-        """The transport closes when the client has taken the rest, or when the time is over."""
-        if self._ending is None and self.transport.get_write_buffer_size():
-            self._ending = self.loop.call_later(self.timeout_keep_alive, self.transport.abort)
-            if not self._left:
-                self._place.idle[self] = None
+        """Abort a closing transport if the client does not read the unsent bytes in time."""
+        if self._close_timer is None and self.transport.get_write_buffer_size():
+            self._close_timer = self.loop.call_later(self.timeout_keep_alive, self.transport.abort)
+            if not self._detached:
+                self._peer.idle[self] = None
 
     def give_way(self) -> None:
-        """Close at once, because a new connection needs the room."""
+        """Close at once, to make room for a new connection."""
         self.transport.abort()
 
     def stop_waiting(self) -> None:
-        """Do not hang up."""
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+        """Stop the write timer."""
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None

@@ -41,7 +41,7 @@ Begin = Callable[[], Awaitable[Snapshot | None]]
 Counted = Callable[[], AbstractContextManager[object]]
 Count = Callable[[Snapshot], object]
 
-MOST_FORKS = 256
+MAX_FORKS = 256
 _CONCURRENT_FORKS = 4  # requests of a tenant
 
 

@@ -1,4 +1,4 @@
-"""Who waits for the result of a task, whatever protocol they use."""
+"""The caller of a task: a request over any protocol, and its client."""
 
 import asyncio
 from collections.abc import Iterator
@@ -24,43 +24,52 @@ class ClientDisconnected(Exception):
 class Caller:
     """A request, and the client that waits for its result.
 
-    A protocol calls `leave` when the client leaves; one that has to look for that overrides `watch`
-    and `unwatch`.
+    A protocol calls `leave` when the client leaves. A protocol that must watch for it overrides
+    `watch` and `unwatch`.
 
-    begin: `time.perf_counter()` at its arrival.
-    number: an id of the request, for replies.
-    model: the name of the model that it is for, as far as that is known.
-    started: a part of its reply has been sent.
-    keeps: its whole reply stays in memory until the request ends, also where it is streamed.
+    begin: `time.perf_counter()` at the arrival of the request.
+    number: the request's id, for replies.
+    model: the name of its model, once it is known.
+    started: a part of the reply has been sent.
+    buffers_reply: the whole reply stays in memory until the request ends, also if it is streamed.
     """
 
-    keeps: ClassVar[bool] = False
+    buffers_reply: ClassVar[bool] = False
 
-    __slots__ = ("_body", "_gone", "_running", "begin", "loop", "model", "number", "started")
+    __slots__ = (
+        "_body",
+        "_disconnected",
+        "_running",
+        "begin",
+        "loop",
+        "model",
+        "number",
+        "started",
+    )
 
     def __init__(self) -> None:
         self.begin = perf_counter()
         self.loop = asyncio.get_running_loop()
         self.number = f"{_prefix}{next(_numbers):08x}"
         self.model = UNKNOWN_MODEL
-        self.started = self._gone = False
+        self.started = self._disconnected = False
         self._body: Hold | None = None
         self._running: asyncio.Future[Any] | None = None
 
     @property
     def authorization(self) -> str | None:
-        """Who the client says it is, as HTTP's header of that name does; None: nobody."""
+        """The client's credentials, in the form of HTTP's header of this name; None: none."""
         return None
 
     @property
-    def gone(self) -> bool:
-        """Whether the client was seen to leave."""
-        return self._gone
+    def disconnected(self) -> bool:
+        """Whether the client has left."""
+        return self._disconnected
 
     def watch(self, done: asyncio.Future[Any]) -> None:
-        """From now on, cancel `done` when the client leaves."""
+        """Cancel `done` when the client leaves."""
         self._running = done
-        if self._gone:
+        if self._disconnected:
             done.cancel()
 
     def unwatch(self) -> None:
@@ -68,18 +77,18 @@ class Caller:
         self._running = None
 
     def leave(self) -> None:
-        """The client has left: nobody waits for what runs."""
-        self._gone = True
+        """Cancel the running job, because the client has left."""
+        self._disconnected = True
         if self._running is not None:
             self._running.cancel()
 
     async def wait(self, done: asyncio.Future[Any]) -> None:
-        """Wait for a job. If the client leaves first, withdraw it and raise."""
+        """Wait for a job. If the client leaves first, cancel it and raise `ClientDisconnected`."""
         self.watch(done)
         try:
             await done
         except asyncio.CancelledError:
-            if self._gone:
+            if self._disconnected:
                 raise ClientDisconnected from None
             raise
         finally:
@@ -88,7 +97,7 @@ class Caller:
     def count_body(self, limits: InputLimits, size: int) -> None:
         """Count a long body until `submitted`, or until the request ends; raises `Overloaded`.
 
-        Once more: it has another size now.
+        A further call changes its size.
         """
         if self._body is None:
             self._body = limits.count_body(size)
@@ -96,23 +105,23 @@ class Caller:
             self._body.resize(size if size > FREE_BYTES else 0)
 
     def count_more(self, limits: InputLimits, size: int) -> None:
-        """Count what is read beside the body, unless it is short; raises `Overloaded`."""
+        """Count further input beside the body, unless it is short; raises `Overloaded`."""
         if self._body is None:
             self._body = limits.count_body(size)
         elif size > FREE_BYTES:
             self._body.grow(size)
 
     def submitted(self) -> None:
-        """Count the body no more: its job is in a queue, or the request has ended."""
+        """Stop counting the body: its job is queued, or the request has ended."""
         body, self._body = self._body, None
         if body is not None:
             body.release()
 
     def take_body(self, limits: InputLimits, size: int) -> Hold:
-        """What counts the long body of a step, whether its client stays or not.
+        """Hand over the hold on the long body of a step, which may outlive its client.
 
-        Its room is not given back in between. size: of the body. Raises `Overloaded`, and takes
-        nothing.
+        The body counts without a gap. size: of the body. If this raises `Overloaded`, nothing is
+        handed over.
         """
         if self._body is None:
             self._body = limits.count_body(0)
@@ -122,18 +131,18 @@ class Caller:
         return body
 
     def unsent(self, hold: Hold) -> AbstractContextManager[object]:
-        """The time in which a reply is made and sent, which `hold` counts."""
+        """A context in which `hold` counts a reply that is computed and sent."""
         return hold
 
 
 class StepCaller(Caller):
-    """Stands in for a caller within a step of a stream, which goes on when its client has left.
+    """The caller of a stream's step, which continues when its client has left.
 
-    Both the step and whoever sends its outcome use it as a context manager, in any order: the
-    reply counts as unsent until both have left.
+    Both the step and the sender of its outcome use it as a context manager, in any order. The
+    reply counts as unsent until both have ended.
     """
 
-    keeps = True
+    buffers_reply = True
 
     __slots__ = ("_caller", "_holds", "_step", "_users")
 
@@ -148,12 +157,12 @@ class StepCaller(Caller):
 
     @property
     def counts(self) -> bool:
-        """Whether the reply is counted: the step was computed, and not found in the store."""
+        """Whether the reply counts: the step was computed, and not read from the store."""
         return bool(self._holds)
 
     @contextmanager
     def counted(self, limits: InputLimits, size: int) -> Iterator[None]:
-        """The time of the step, which counts with its body of this size until `submitted`."""
+        """Count the step and its body until `submitted`. size: of the body."""
         take = self._caller.take_body
         with self, limits.count_step(size) as self._step, take(limits, size) as self._body:
             yield
@@ -163,14 +172,14 @@ class StepCaller(Caller):
         super().submitted()
 
     async def wait(self, done: asyncio.Future[Any]) -> None:
-        """Wait for a job, whatever the client does."""
+        """Wait for a job, also if the client leaves."""
         await done
 
     def watch(self, done: asyncio.Future[Any]) -> None:
-        """Let the job be: its outcome is the step's."""
+        """Do nothing: the job continues when the client leaves."""
 
     def unwatch(self) -> None:
-        """Nobody was watched."""
+        """Do nothing, as `watch`."""
 
     def unsent(self, hold: Hold) -> AbstractContextManager[object]:
         """Count the reply beyond the block, until it is stored and sent."""

@@ -24,7 +24,7 @@ class ClassifyTask(SequenceTask[ClassifyRequest]):
     other_names = (_PAIR,)
 
     def choose(self, request: ClassifyRequest) -> ServedModel:
-        """A model of task `pair` for a pair, and no other."""
+        """A model of task `pair` for a request with a pair, else one of task `classify`."""
         if request.model is None:
             return self.catalogue.choose(None, self.name if request.pair is None else _PAIR)
         served = super().choose(request)
@@ -35,7 +35,7 @@ class ClassifyTask(SequenceTask[ClassifyRequest]):
             )
         if request.pair is not None and not compares:
             raise InvalidRequest(
-                f"{served.name} reads one input and compares nothing: leave out `pair`",
+                f"{served.name} reads one input at a time: leave out `pair`",
                 param=_PAIR,
             )
         return served
@@ -81,11 +81,14 @@ class ClassifyTask(SequenceTask[ClassifyRequest]):
     ) -> list[Ids]:
         """The ids of whole inputs."""
 
-        def read(first: int, end: int, known: Tokens | None) -> list[Ids]:
-            some = inputs[first:end]
-            return [encode_input(served, each, None, field, known=known)[0] for each in some]
+        def read_slice(first: int, end: int, tokens: Tokens | None) -> list[Ids]:
+            contents = inputs[first:end]
+            return [
+                encode_input(served, content, None, field, known=tokens)[0] for content in contents
+            ]
 
-        return await self.read_inputs(caller, served, inputs, [None] * len(inputs), field, read)
+        starts = [None] * len(inputs)
+        return await self.read_inputs(caller, served, inputs, starts, field, read_slice)
 
     def describe(
         self, served: ServedModel, item: SequenceInput, result: Classified

@@ -63,7 +63,7 @@ class CompleteTask(Task[CompletionRequest]):
         if request.echoes_logprobs:
             read_tokens += sum(len(prompt.ids) for prompt in prompts)
         numbers = new_numbers(prompts, request)
-        if request.stream and not caller.keeps:  # further numbers count while they wait
+        if request.stream and not caller.buffers_reply:  # further numbers count while they wait
             numbers = min(numbers, _STREAM_NUMBERS, self.limits.reply_numbers // 2)
         free = numbers
         numbers += waiting_states * state_numbers + echo_numbers(prompts, request)

@@ -72,7 +72,7 @@ class Completion:
         assert self._buffer is not None, "the request does not stream"
         if chunks := await self._buffer.take(timeout_seconds):
             return chunks
-        if self._caller.gone:
+        if self._caller.disconnected:
             raise ClientDisconnected
         if self.done.done():
             self.done.result()

@@ -1,4 +1,4 @@
-"""Tasks with a result for each input or chunk: what they share, and the simplest of them."""
+"""The base of all tasks with a result for each input or chunk."""
 
 from collections.abc import Awaitable, Sequence
 from contextlib import AbstractContextManager
@@ -25,12 +25,12 @@ Body = TypeVar("Body", bound=ChunkRequest)
 
 @dataclass(slots=True)
 class Results:
-    """The results of a request. They count as unsent until their block ends: `with` them.
+    """The results of a request, a context manager: they count as unsent until its block ends.
 
-    results: each item with its result, in their order.
-    steps: of all of them.
-    large: making a reply of them would hold up the event loop.
-    unsent: counts them.
+    results: each item with its result, in order.
+    steps: the total number of steps.
+    large: encoding a reply would block the event loop.
+    unsent: counts the results.
     """
 
     results: Sequence[tuple[SequenceInput, Any]]
@@ -46,21 +46,21 @@ class Results:
 
 
 class PerInputTask(Task[Body]):
-    """One result for each input, in their order. Subclasses say what a result is.
+    """One result for each input, in order. Subclasses define the results.
 
-    locates: results say where in a text its tokens are.
+    locates: the results have the places of the tokens in a text.
     """
 
     locates: ClassVar[bool] = False
 
     async def run(self, caller: Caller, request: Body, served: ServedModel, cost: int) -> Results:
         """Compute the results of a request. `cost`: bytes of the request, for the queue."""
-        keep = served.state_output(request)
+        state_output = served.state_output(request)
         items = await self.items(caller, request, served, cost)
-        numbers = len(items) * served.state_numbers(keep)
+        numbers = len(items) * served.state_numbers(state_output)
         for item in items:
             numbers += self.numbers(served, item)
-            if keep is StateOutput.COPY:
+            if state_output is StateOutput.COPY:
                 numbers += text_numbers(item.word)
             if item.start is not None:
                 cost += len(item.start.word)
@@ -71,14 +71,14 @@ class PerInputTask(Task[Body]):
             loop=caller.loop,
             deliver=results.__setitem__,
             done=caller.loop.create_future(),
-            state_output=keep,
+            state_output=state_output,
             input_bytes=cost,
             deadline=self.deadline(request),
             priority=served.tenant.priority(request.priority),
         )
-        many = keep is StateOutput.COPY and len(items) > MANY_STATES
+        has_many_states = state_output is StateOutput.COPY and len(items) > MANY_STATES
         size = numbers + INPUT_CHARACTERS * len(items)
-        large = many or size > LONG_CHARACTERS
+        large = has_many_states or size > LONG_CHARACTERS
         unsent = caller.unsent(self.reserve_reply(numbers))
         try:
             with served.tenant.spend(job.inputs) as spent:
@@ -103,7 +103,7 @@ class PerInputTask(Task[Body]):
     def items(
         self, caller: Caller, request: Body, served: ServedModel, cost: int
     ) -> Awaitable[Sequence[SequenceInput]]:
-        """What the request asks to be read."""
+        """The inputs of the request with their states."""
         return self._text_items(caller, request, served, cost)
 
     async def _text_items(
@@ -115,39 +115,48 @@ class PerInputTask(Task[Body]):
         starts = await self.starts(caller, request, served, len(inputs), cost)
         if sum(count_characters(inputs, starts)) <= served.long_characters:
             return [
-                self.text_item(request, served, given, start, None)
-                for given, start in zip(inputs, starts, strict=True)
+                self.text_item(request, served, content, start, None)
+                for content, start in zip(inputs, starts, strict=True)
             ]
 
-        def read(first: int, end: int, known: Tokens | None) -> list[SequenceInput]:
-            some = zip(inputs[first:end], starts[first:end], strict=True)
-            return [self.text_item(request, served, given, start, known) for given, start in some]
+        def read_slice(first: int, end: int, tokens: Tokens | None) -> list[SequenceInput]:
+            pairs = zip(inputs[first:end], starts[first:end], strict=True)
+            return [
+                self.text_item(request, served, content, start, tokens) for content, start in pairs
+            ]
 
         return await self.read_inputs(
-            caller, served, inputs, starts, "input", read, more=request.more, locate=self.locates
+            caller,
+            served,
+            inputs,
+            starts,
+            "input",
+            read_slice,
+            more=request.more,
+            locate=self.locates,
         )
 
     def text_item(
         self,
         request: Body,
         served: ServedModel,
-        given: str | list[int],
+        content: str | list[int],
         start: Snapshot | None,
-        known: Tokens | None,
+        tokens: Tokens | None,
     ) -> SequenceInput:
-        """The item of a text or a list of ids. known: what a long text was read as already."""
-        ids, word = encode_input(served, given, start, "input", request.more, known)
+        """The item of a text or a list of ids. tokens: of a long text, if they are read already."""
+        ids, word = encode_input(served, content, start, "input", request.more, tokens)
         return SequenceInput(ids, start, word, request.more)
 
     def kind(self, request: Body) -> JobKind:
-        """What the job asks of the model."""
+        """The kind of the job."""
         raise NotImplementedError
 
     def numbers(self, served: ServedModel, item: SequenceInput) -> int:
-        """How many numbers, about, a reply says of one item, where they can be many."""
+        """The approximate count of numbers in the result of one item, if there can be many."""
         del served, item
         return 0
 
     def describe(self, served: ServedModel, item: Any, result: Any) -> dict[str, Any]:
-        """A result in plain values, which every protocol tells in its own shape."""
+        """A result in plain values, which each protocol encodes in its own shape."""
         raise NotImplementedError

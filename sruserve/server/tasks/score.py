@@ -26,11 +26,11 @@ class ScoreTask(PerInputTask[ScoreRequest]):
         self,
         request: ScoreRequest,
         served: ServedModel,
-        given: str | list[int],
+        content: str | list[int],
         start: Snapshot | None,
-        known: Tokens | None,
+        tokens: Tokens | None,
     ) -> SequenceInput:
-        ids, word = encode_input(served, given, start, "input", request.more, known)
+        ids, word = encode_input(served, content, start, "input", request.more, tokens)
         return SequenceInput(ids, start, word, request.more, *sampler_key(start))
 
     def describe(self, served: ServedModel, item: SequenceInput, result: Scored) -> dict[str, Any]:

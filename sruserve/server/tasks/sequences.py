@@ -1,4 +1,4 @@
-"""Tasks with a result for each input that read features, too."""
+"""The base of tasks with a result for each input that also read features."""
 
 from collections.abc import Awaitable, Sequence
 from typing import ClassVar, TypeVar
@@ -21,7 +21,7 @@ Body = TypeVar("Body", bound=SequenceRequest)
 class SequenceTask(PerInputTask[Body]):
     """One result for each text, or for the one sequence of features.
 
-    features_item: what such a sequence becomes.
+    features_item: the type of a sequence's item.
     """
 
     features_item: ClassVar[type[SequenceInput]] = SequenceInput
@@ -47,8 +47,8 @@ class SequenceTask(PerInputTask[Body]):
             )
         (start,) = await self.starts(caller, request, served, 1, cost)
         if not len(features) and start is None:
-            raise EmptyInput("'features' has no step; send at least one", param="features")
-        many = features.size if isinstance(features, np.ndarray) else sum(map(len, features))
-        long = many > LONG_CHARACTERS
+            raise EmptyInput("'features' has no steps; send at least one", param="features")
+        numbers = features.size if isinstance(features, np.ndarray) else sum(map(len, features))
+        long = numbers > LONG_CHARACTERS
         steps = await offload(long, encode_features, served, features, cost=cost, caller=caller)
         return [self.features_item(steps, start, more=request.more)]

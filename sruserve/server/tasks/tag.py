@@ -75,12 +75,12 @@ class TagTask(SequenceTask[TagRequest]):
         served: ServedModel,
         content: str | list[int],
         start: Snapshot | None,
-        known: Tokens | None,
+        tokens: Tokens | None,
     ) -> SequenceInput:
         if not isinstance(content, str):
             ids, _ = encode_input(served, content, start, "input")
             return Steps(ids, start, more=request.more, carried=len(ids) - len(content))
-        ids, places, word = locate_input(served, content, start, "input", request.more, known)
+        ids, places, word = locate_input(served, content, start, "input", request.more, tokens)
         text = (start.word if start is not None else "") + content
         carried = len(text) - len(content)
         return Text(ids, start, word, request.more, text=text, carried=carried, places=places)

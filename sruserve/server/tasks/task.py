@@ -1,4 +1,4 @@
-"""What all tasks share: choose the model, read the inputs, bound what is in memory."""
+"""The base of all tasks: choose the model, read the inputs, limit the memory."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -20,14 +20,14 @@ from sruserve.server.tasks.requests import Request
 Body = TypeVar("Body", bound=Request)
 T = TypeVar("T")
 
-_TURN = 8 << 10  # characters and ids that are read in one turn on a thread: some milliseconds
+_TURN = 8 << 10  # characters or ids that one turn on a thread reads: some milliseconds
 
 
 class Task(Generic[Body]):
-    """What can be asked of models of one task. Subclasses run a valid request.
+    """A task that models compute. Subclasses run a valid request.
 
-    name: what the models' folders call the task.
-    other_names: more tasks whose models it asks.
+    name: of the task in the configuration of models.
+    other_names: further tasks whose models it uses.
     schema: the fields of a request.
     """
 
@@ -40,17 +40,17 @@ class Task(Generic[Body]):
 
     @property
     def models(self) -> list[str]:
-        """The names of the models that it asks."""
+        """The names of its models."""
         return self.catalogue.fitting(self.name, *self.other_names)
 
     def choose(self, request: Any) -> ServedModel:
-        """The model that is to answer, or an error that says why there is none."""
+        """The model for a request; raises `ModelNotFound`, `WrongTask` or `InvalidRequest`."""
         return self.catalogue.choose(request.model, self.name, *self.other_names)
 
     async def starts(
         self, caller: Caller, request: Request, served: ServedModel, count: int, cost: int
     ) -> list[Snapshot | None]:
-        """`ServedModel.initial_states`, away from the event loop if its states are many or long."""
+        """`ServedModel.initial_states`, off the event loop if there are many or long states."""
         if not opens_long(request.state):
             return served.initial_states(request, count)
         return await offload(True, served.initial_states, request, count, cost=cost, caller=caller)
@@ -67,60 +67,61 @@ class Task(Generic[Body]):
         more: bool = False,
         locate: bool = False,
     ) -> list[T]:
-        """Read the inputs of a body, long or many ones on a thread, in turns with others' work.
+        """Read the inputs of a body; long or many inputs in turns with others, on a thread.
 
-        starts: what each input goes on from; a word that it left unfinished is read with the input.
-        work: turns the inputs from a first one up to another into items; it is told the tokens of a
-            long text, which is then the only one.
-        more: the texts go on, so their last words are unfinished.
-        locate: the places of tokens are asked for.
+        starts: the state before each input; its unfinished word is read with the input.
+        work: reads a slice of the inputs into items; the slice of a long text has this text alone,
+            and `work` also gets its tokens.
+        more: the texts continue, so their last words are unfinished.
+        locate: also find the places of tokens.
 
-        Raises `Overloaded` before that if too much is being read, and `InputTooLong` if one word
-        is to be read so often that all are longer than a body may be.
+        Raises `Overloaded` if too many bytes are being read, and `InputTooLong` if a repeated
+        unfinished word makes the inputs longer than the limit of a body.
         """
         size, words = count_characters(inputs, starts)
         if size + words <= served.long_characters:
             return list(work(0, len(inputs), None))
-        most = self.limits.body_bytes
-        if words > most and len(inputs) > 1:
+        limit = self.limits.body_bytes
+        if words > limit and len(inputs) > 1:
             raise InputTooLong(
                 f"the unfinished words of the states have {words} characters, counted for each "
-                f"input that continues one, over the limit of {most}: send fewer inputs, or ask "
+                f"input that continues one, over the limit of {limit}: send fewer inputs, or ask "
                 "the operator to raise SRUSERVE_MAX_BODY_BYTES"
             )
         caller.count_more(self.limits, words)
-        found: list[T] = []
+        items: list[T] = []
         for first, end, size in _turns(inputs, starts):
-            known, given, start = None, inputs[first], starts[first]
-            if isinstance(given, str) and len(given) > _TURN and served.model.codec is not None:
+            tokens, content, start = None, inputs[first], starts[first]
+            if isinstance(content, str) and len(content) > _TURN and served.model.codec is not None:
                 word = start.word if start is not None else ""
-                known = await _by_parts(caller, served, given, word, field, more, locate)
-            cost = size if known is None else _TURN
-            found += await offload(
-                True, work, first, end, known, cost=cost, caller=caller, pool=served.pool
+                tokens = await _read_parts(caller, served, content, word, field, more, locate)
+            cost = size if tokens is None else _TURN
+            items += await offload(
+                True, work, first, end, tokens, cost=cost, caller=caller, pool=served.pool
             )
-        return found
+        return items
 
     def reserve_reply(
         self, numbers: int, advice: str = "send chunks with `state`, or fewer inputs"
     ) -> Hold:
-        """Hold room for a reply of about so many numbers, before they are made.
+        """Reserve a reply of about `numbers` numbers before they are computed.
 
-        Results are in memory until their client has taken them, however short its request was.
-        Raises `InputTooLong` if one reply may not have so many, `Overloaded` if all may not.
+        Results stay in memory until their client has read them, and a short request may have long
+        results. Raises `InputTooLong` over the limit of one reply, and `Overloaded` over the limit
+        of all replies.
 
-        advice: what to change in a request that asks for too much.
+        advice: how to change a request whose reply would be too long.
         """
-        most = self.limits.reply_numbers
-        if numbers > most:
+        limit = self.limits.reply_numbers
+        if numbers > limit:
             raise InputTooLong(
-                f"the reply would have {numbers} numbers, over the limit of {most}: {advice}, or "
+                f"the reply would have {numbers} numbers, over the limit of {limit}: {advice}, or "
                 "ask the operator to raise SRUSERVE_MAX_BODY_BYTES"
             )
         return self.limits.count_reply(numbers)
 
     def deadline(self, request: Request) -> float:
-        """When a job that has not begun is given up, on `time.monotonic()`; 0 is never."""
+        """The time limit of a job that waits in the queue, on `time.monotonic()`; 0: none."""
         seconds = self.limits.queue_seconds
         if request.timeout_ms is not None:
             seconds = min(seconds or math.inf, request.timeout_ms / 1000)
@@ -130,10 +131,10 @@ class Task(Generic[Body]):
 def count_characters(
     inputs: Sequence[str | list[int]], starts: Sequence[Snapshot | None]
 ) -> tuple[int, int]:
-    """The characters or ids of inputs, and those of the words that their starts left unfinished."""
+    """The characters or ids of inputs, and the characters of the unfinished words before them."""
     size = words = 0
-    for each, start in zip(inputs, starts, strict=True):
-        size += len(each) + INPUT_CHARACTERS
+    for content, start in zip(inputs, starts, strict=True):
+        size += len(content) + INPUT_CHARACTERS
         if start is not None:
             words += len(start.word)
     return size, words
@@ -142,33 +143,34 @@ def count_characters(
 def _turns(
     inputs: Sequence[str | list[int]], starts: Sequence[Snapshot | None]
 ) -> Iterator[tuple[int, int, int]]:
-    """Inputs in groups of about `_TURN`: the first of each, the end, its characters or ids.
+    """Group inputs into slices of about `_TURN`: the first index, the end, the characters or ids.
 
-    A longer input is alone.
+    A longer input is a slice of its own.
     """
     first = size = 0
-    for index, (each, start) in enumerate(zip(inputs, starts, strict=True)):
-        if first < index and len(each) > _TURN:
+    for index, (content, start) in enumerate(zip(inputs, starts, strict=True)):
+        if first < index and len(content) > _TURN:
             yield first, index, size
             first, size = index, 0
-        size += len(each) + INPUT_CHARACTERS + (len(start.word) if start is not None else 0)
+        size += len(content) + INPUT_CHARACTERS + (len(start.word) if start is not None else 0)
         if size >= _TURN or index + 1 == len(inputs):
             yield first, index + 1, size
             first, size = index + 1, 0
 
 
-async def _by_parts(
+async def _read_parts(
     caller: Caller, served: ServedModel, text: str, word: str, field: str, more: bool, locate: bool
 ) -> Tokens | None:
-    """The tokens of a long text, part by part, each in a turn; None: it has one part alone."""
+    """The tokens of a long text, each part in a turn; None: the text has only one part."""
     codec, pool = served.model.codec, served.pool
     assert codec is not None
     parts = await offload(True, codec.parts, text, _TURN, cost=_TURN, caller=caller)
     if len(parts) == 1:
         return None
-    found = []
+    tokens = []
     for number, part in enumerate(parts, 1):
-        given = codec, part, word, more and number == len(parts), field, locate
+        arguments = codec, part, word, more and number == len(parts), field, locate
         cost, word = len(word) + len(part), ""
-        found.append(await offload(True, read_part, *given, cost=cost, caller=caller, pool=pool))
-    return await offload(True, Tokens.joined, parts, found, cost=_TURN, caller=caller)
+        read = await offload(True, read_part, *arguments, cost=cost, caller=caller, pool=pool)
+        tokens.append(read)
+    return await offload(True, Tokens.joined, parts, tokens, cost=_TURN, caller=caller)

@@ -10,6 +10,7 @@ from sruserve.server.http.call import HttpCall, Message, Receive, Send
 from sruserve.server.http.endpoint import HttpEndpoint
 from sruserve.server.http.origins import Origins
 from sruserve.server.metrics.metrics import UNKNOWN_MODEL, SocketMetrics
+from sruserve.server.offload import LONG_BYTES, offload
 from sruserve.server.tasks.caller import ClientDisconnected
 from sruserve.server.tasks.requests import Request
 from sruserve.server.websocket.session import PATH, Session, SessionEndpoint, WebSocketRequest
@@ -165,7 +166,9 @@ class WebSocketConnection:
         """Send the last frame of a stopping server."""
         problem = Draining("the server is stopping: continue with this state on another replica")
         try:
-            state = self._stream.token() if self._stream is not None else None
+            state = None
+            if self._stream is not None:
+                state = await offload(self._stream.states.nbytes > LONG_BYTES, self._stream.token)
         except StateTooLarge:
             state = None
         await self._new_frame(b"").send({"error": problem.told, "state": state})

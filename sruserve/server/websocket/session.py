@@ -24,6 +24,7 @@ from sruserve.server.tasks.completion import Chunks, Completion
 from sruserve.server.tasks.completion_request import CompletionRequest
 from sruserve.server.tasks.endpoint import Endpoint
 from sruserve.server.tasks.error_mapping import as_serve_error
+from sruserve.server.tasks.limits import text_numbers
 from sruserve.server.tasks.per_input import PerInputTask, Results
 from sruserve.server.tasks.requests import Request
 from sruserve.server.tasks.table import Tasks
@@ -35,6 +36,7 @@ _BEGINNING = ("model", "state", "preset")
 _TASKS = ("classify", "tag", "encode", "generate")
 _WAIT_SECONDS = 15.0  # the longest of the waits for chunks
 _MAX_ID = 100
+_FLOAT_BYTES = 4  # of a number in a state's row
 _SOCKET_BYTES = 4096  # of a socket without its stream's state
 
 
@@ -57,6 +59,13 @@ class Session:
         """The state as a token; raises `StateTooLarge`."""
         self.states.check_fit("state")
         return None if self.state is None else self.states.seal(self.state)
+
+    @property
+    def token_numbers(self) -> int:
+        """The size of the token, in numbers of a reply."""
+        if self.state is None:
+            return 0
+        return self.states.nbytes // _FLOAT_BYTES + text_numbers(self.state.word)
 
     def continue_from(self, state: Snapshot | None) -> None:
         """Replace the state, and count it for the tenant.
@@ -252,7 +261,10 @@ class SessionEndpoint(Endpoint[WebSocketRequest]):
                 f"a frame with 'op' may have no other field than 'id': leave out '{field}'",
                 param=field,
             )
-        await frame.send({"state": stream.token()})
+        with self._tasks.complete.limits.count_reply(stream.token_numbers):
+            large = stream.states.nbytes > LONG_BYTES
+            token = await offload(large, stream.token, caller=frame)
+            await frame.send({"state": token}, large=large)
         frame.last = op == "close"
 
     async def _complete(

@@ -15,7 +15,7 @@ from websockets.http11 import Request
 from websockets.protocol import State
 
 from sruserve.server.errors import Overloaded, ServeError
-from sruserve.server.http.connections import Connections, Place
+from sruserve.server.http.connections import Connections, PeerConnections
 from sruserve.server.http.intake import Arriving, Inflow, Intake
 from sruserve.server.http.parse_turns import REQUEST_COST
 from sruserve.server.http.write_timeout import WriteTimeout
@@ -39,7 +39,7 @@ class WebSocketProtocol(Arriving, WriteTimeout, WebSocketsSansIOProtocol):
 
     _unread_bytes = 0  # of messages that the application has not read
     _app_waits = False  # the application waits for a message
-    _leave: Callable[[], object] | None = None  # what to do when the client leaves
+    _on_leave: Callable[[], object] | None = None  # what to do when the client leaves
     _turn: asyncio.Future[None] | None = None  # the application waits for a turn
 
     def __init__(
@@ -53,31 +53,31 @@ class WebSocketProtocol(Arriving, WriteTimeout, WebSocketsSansIOProtocol):
         self.timeout_keep_alive = config.timeout_keep_alive
         self._unparsed = bytearray()
         self._intake: Intake = app_state["intake"]
-        self._turns, self._departures = self._intake.turns, self._intake.departures
-        self._all: Connections = app_state["connections"]
+        self._turns, self._disconnects = self._intake.turns, self._intake.disconnects
+        self._connections: Connections = app_state["connections"]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take over the connection from HTTP."""
         super().connection_made(transport)
         http = cast(asyncio.Transport, transport).get_protocol()
-        self._place: Place = http.hand_over()  # type: ignore[attr-defined]
-        self._inflow = Inflow(self._intake, self._place)
+        self._peer: PeerConnections = http.hand_over()  # type: ignore[attr-defined]
+        self._inflow = Inflow(self._intake, self._peer)
         transport.set_protocol(self)  # so that it is notified when the connection is lost
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Drop the data of a client that has left."""
-        self._left = True
+        self._detached = True
         while not self.queue.empty():
             self.queue.get_nowait()
         self._take_turn()
-        leave, self._leave = self._leave, None
+        leave, self._on_leave = self._on_leave, None
         if leave is not None:
             leave()
         self.forget_arrival()
         self._unparsed.clear()
         self._turns.forget(self)
-        self._departures.forget(self.transport)
-        self._all.remove(self, self._place)
+        self._disconnects.forget(self.transport)
+        self._connections.remove(self, self._peer)
         if self.handshake_initiated and hasattr(self, "scope"):
             self.scope.pop("connection", None)  # type: ignore[typeddict-item]
         super().connection_lost(exc)
@@ -93,7 +93,7 @@ class WebSocketProtocol(Arriving, WriteTimeout, WebSocketsSansIOProtocol):
         """Buffer received data, and parse a piece of it."""
         self._unparsed += data
         self._received += len(data)
-        if self._turns.left > 0:
+        if self._turns.budget > 0:
             self.parse_more()
         elif self._unparsed:
             self._wait()
@@ -101,13 +101,13 @@ class WebSocketProtocol(Arriving, WriteTimeout, WebSocketsSansIOProtocol):
 
     def watch(self, leave: Callable[[], object] | None) -> None:
         """Call `leave` when the client leaves; None: call nothing."""
-        self._leave = leave
-        if leave is not None and self._left:
+        self._on_leave = leave
+        if leave is not None and self._detached:
             leave()
 
     def claim(self, owner: Hashable) -> None:
         """Count the bytes for an owner, a tenant or a client's address; raises `Overloaded`."""
-        if not self._left:
+        if not self._detached:
             self._inflow.claim(owner)
 
     def is_receiving(self, scope: Any) -> bool:
@@ -128,18 +128,18 @@ class WebSocketProtocol(Arriving, WriteTimeout, WebSocketsSansIOProtocol):
     def _count(self) -> None:
         partial = self._partial()
         size = len(self._unparsed) + partial + self._unread_bytes
-        if self._is_deaf():
+        if self._is_discarding():
             self._inflow.lower(size)
         else:
             self.count(size, partial > 0)
 
-    def _is_deaf(self) -> bool:
-        return self._left or self.transport.is_closing()
+    def _is_discarding(self) -> bool:
+        return self._detached or self.transport.is_closing()
 
-    def _waits_for_us(self) -> bool:
+    def _is_reading_paused(self) -> bool:
         return self.read_paused or bool(self._unparsed)
 
-    def give_up(self, problem: ServeError) -> None:
+    def stop_receiving(self, problem: ServeError) -> None:
         """Close with the error's code in the close frame."""
         self._unparsed.clear()
         self.frames.clear()
@@ -153,7 +153,7 @@ class WebSocketProtocol(Arriving, WriteTimeout, WebSocketsSansIOProtocol):
 
     async def turn(self) -> None:
         """Wait for a turn among the connections before a message that waited is answered."""
-        if not self._left:
+        if not self._detached:
             self._turn = self.loop.create_future()
             self._turns.wait(self)
             await self._turn
@@ -176,7 +176,7 @@ class WebSocketProtocol(Arriving, WriteTimeout, WebSocketsSansIOProtocol):
         if not self.read_paused:
             self.read_paused = True
             self.transport.pause_reading()
-        self._departures.watch(self.transport)
+        self._disconnects.watch(self.transport)
         self._turns.wait(self)
 
     def _parse_piece(self) -> None:
@@ -221,10 +221,10 @@ class WebSocketProtocol(Arriving, WriteTimeout, WebSocketsSansIOProtocol):
             self._turns.wait(self)
         elif self.read_paused and self.queue.empty() and not self.transport.is_closing():
             self.read_paused = False
-            self._departures.forget(self.transport)
+            self._disconnects.forget(self.transport)
             self.transport.resume_reading()
         elif self.read_paused:
-            self._departures.watch(self.transport)
+            self._disconnects.watch(self.transport)
 
     def handle_events(self) -> None:
         """Charge this turn for parsed frames, and handle them."""
@@ -237,7 +237,7 @@ class WebSocketProtocol(Arriving, WriteTimeout, WebSocketsSansIOProtocol):
             self._unread_bytes += len(self.frames[0])
         super().send_receive_event_to_app()
         if self.read_paused and not self._app_waits:  # else reading resumes at once
-            self._departures.watch(self.transport)
+            self._disconnects.watch(self.transport)
 
     def handle_text(self, event: Frame) -> None:
         """Text frames pass through as bytes; the JSON parser validates UTF-8."""

@@ -13,7 +13,7 @@ from sruserve.model.cells import FAMILIES
 from sruserve.model.folder import Model
 from sruserve.model.heads import HeadConfig
 from sruserve.server.engine.config import EngineConfig
-from sruserve.server.engine.job import JobKind, SequenceInput, StateOutput
+from sruserve.server.engine.job import Classified, JobKind, SequenceInput, StateOutput
 from sruserve.server.errors import DeadlineExceeded, EngineFailure, NotFinite
 from tests.server.engine.driver import Driver, Told
 from tests.server.engine.thousands import CLASSIFIER
@@ -136,7 +136,11 @@ def test_jobs_that_wait_together_take_one_step(driver: Watched) -> None:
         driver.go.set()
         for told in jobs:
             (result,) = (await told.results())[0]
-            assert result.steps == 5  # type: ignore[union-attr]
+            assert isinstance(result, Classified)
+            assert result.steps == 5
+            assert result.probabilities is not None
+            assert result.probabilities.base is not None
+            assert result.probabilities.base.size == 3, "it keeps more than its own job's"
         assert driver.counts.sequences == [20]
         assert driver.counts.tokens == [100]
         assert driver.counts.calls["queued"] == 20
@@ -230,6 +234,29 @@ def test_a_step_that_fails_is_the_schedulers_and_ends_its_jobs_alone(
         failing.clear()
         await driver.read(5).results()
         assert driver.counts.calls["queued"] == 2
+
+    asyncio.run(run())
+    assert driver.scheduled == 1
+
+
+def test_a_fault_beside_the_step_leaves_its_jobs_to_the_scheduler(
+    driver: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, failed = driver.counts.step, list[int]()
+
+    def fail_once(*arguments: Any) -> None:
+        if not failed:
+            failed.append(1)
+            raise RuntimeError("broken")
+        step(*arguments)
+
+    monkeypatch.setattr(driver.counts, "step", fail_once)
+    monkeypatch.setattr(driver.engine._one_step._metrics, "step", fail_once)
+
+    async def run() -> None:
+        driver.go.set()
+        assert len(await classes(driver.read(5, 6))) == 2
+        await driver.until(lambda: not driver.engine.busy)
 
     asyncio.run(run())
     assert driver.scheduled == 1

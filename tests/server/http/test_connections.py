@@ -105,7 +105,7 @@ def test_a_closed_connection_whose_client_reads_nothing_gives_way(
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect((client.base_url.host, client.base_url.port))
         until(lambda: application.connections.open == 1)
-        (place,) = application.connections._places.values()
+        (place,) = application.connections._peers.values()
         (served,) = place.idle
         assert isinstance(served, HttpProtocol)
         transport = served.transport

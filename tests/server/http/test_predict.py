@@ -119,7 +119,7 @@ def test_a_pair_that_is_too_long_loses_from_its_longer_text(
         ({"inputs": [["a"], "b"]}, 422, "validation", "send a text, a pair of texts"),
         ({"inputs": [["a", "b", "c"]]}, 422, "validation", "send a text, a pair of texts"),
         ({"inputs": [["a", 1]]}, 422, "validation", "send a text, a pair of texts"),
-        ({"inputs": [["a", "b"]]}, 422, "validation", "compares nothing"),
+        ({"inputs": [["a", "b"]]}, 422, "validation", "one text at a time"),
         ({"inputs": "a", "raw_scores": 1}, 422, "validation", "'raw_scores'"),
         ({"inputs": "a", "truncation_direction": "Up"}, 422, "validation", "truncation_direction"),
         ({"inputs": "a", "input": "a"}, 422, "validation", "did you mean 'inputs'?"),

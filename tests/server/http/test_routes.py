@@ -122,6 +122,7 @@ def test_pages_are_found_by_path_and_method() -> None:
     refused = ask(*pages, path="/a/b", method="HEAD", as_pages=True)
     assert (refused.status_code, refused.headers["allow"]) == (405, "GET, DELETE")
     assert ask(*pages, path="/a/", as_pages=True).status_code == 404
+    assert ask((route("/a"), say_fixed), path="/a%0A", as_pages=True).status_code == 404
 
 
 def test_the_fastapi_application_describes_the_whole_server(
@@ -131,7 +132,7 @@ def test_the_fastapi_application_describes_the_whole_server(
 
 
 def test_two_routes_of_one_path_and_method_are_a_mistake() -> None:
-    with pytest.raises(AssertionError, match="GET /a is there twice"):
+    with pytest.raises(AssertionError, match="GET /a is mounted twice"):
         Router([(route("/a"), say_fixed)] * 2, nullcontext())
 
 

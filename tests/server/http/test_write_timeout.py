@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from sruserve.server.http.coalescing import CoalescingTransport
-from sruserve.server.http.connections import Place
+from sruserve.server.http.connections import PeerConnections
 from sruserve.server.http.write_timeout import WriteTimeout
 
 
@@ -42,7 +42,7 @@ class Base(asyncio.Protocol):
 class Connection(WriteTimeout, Base):
     def __init__(self) -> None:
         self.clock, self.aborted, self.unsent, self.closing = Loop(), False, 0, False
-        self._place = Place("")
+        self._peer = PeerConnections("")
         self.loop = cast(asyncio.AbstractEventLoop, self.clock)
         self.transport = cast(asyncio.Transport, self)
         self.timeout_keep_alive = 75
@@ -118,7 +118,7 @@ def test_a_closed_connection_with_a_rest_gives_way(end: Callable[[Connection], N
     connection = Connection()
     connection.unsent = 1
     end(connection)
-    (idle,) = connection._place.idle
+    (idle,) = connection._peer.idle
     idle.give_way()
     assert connection.aborted
 
@@ -135,4 +135,4 @@ def test_a_closed_connection_with_no_rest_waits_for_nothing() -> None:
     connection = Connection()
     close(connection)
     assert connection.clock.due == float("inf")
-    assert not connection._place.idle
+    assert not connection._peer.idle

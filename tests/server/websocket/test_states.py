@@ -9,7 +9,11 @@ import websockets
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sruserve.server.app import Application
+from sruserve.server.budget import Hold
+from sruserve.server.tasks.limits import InputLimits
 from tests.server.conftest import TEXT
+from tests.server.http.test_clients_that_leave import until
 from tests.server.websocket.talks import GENERATE, ask, completed, connected, over_http, run
 
 
@@ -30,6 +34,31 @@ def test_any_split_of_a_text_gives_what_the_whole_gives(
             return await ask(connection, input=TEXT[at:], more=False)
 
     assert run(talk)["scores"] == whole["scores"]
+
+
+def test_the_reply_with_a_state_counts_until_it_is_sent(
+    client: httpx.Client, application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted, count_reply = list[int](), InputLimits.count_reply
+
+    def see(limits: InputLimits, numbers: int) -> Hold:
+        counted.append(numbers)
+        return count_reply(limits, numbers)
+
+    monkeypatch.setattr(InputLimits, "count_reply", see)
+    word = "é" * 30_000
+    model = application.lifecycle.catalogue["question"].model
+
+    async def talk() -> dict[str, Any]:
+        async with connected(client) as connection:
+            await ask(connection, model="question")
+            await ask(connection, input=word)
+            counted.clear()
+            return await ask(connection, op="state")
+
+    assert run(talk)["state"]
+    assert counted == [model.network.layout.width + len(word)]
+    until(lambda: application.limits.replies.held == 0)
 
 
 def test_features_are_read_step_by_step(client: httpx.Client) -> None:

@@ -194,7 +194,7 @@ class Scheduler:
     def decode(self, sequence: ActiveSequence) -> None:
         """Let a sequence take a token in every step from now on."""
         if not sequence.admitted:  # its inputs have just been consumed
-            sequence.let_go()
+            sequence.forget_inputs()
             self._decoding.add(sequence)
             self._admitted.add(sequence)
 
@@ -415,7 +415,7 @@ class Scheduler:
         if not entry.unconsumed:
             self._admission_queue.mark_consumed(job)
             self._queue.drop(job)
-            job.let_go()
+            job.forget_inputs()
 
 
 def _as_serve_error(error: BaseException) -> ServeError:

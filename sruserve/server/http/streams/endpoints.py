@@ -1,4 +1,4 @@
-"""All that can be asked of a stream, but its steps."""
+"""The endpoints of `/v1/streams`, except steps."""
 
 import re
 from collections.abc import Coroutine, Mapping
@@ -42,9 +42,9 @@ _ID = re.compile(r"[\w-]{1,64}", re.ASCII)
 
 
 class Context(NamedTuple):
-    """What the endpoints of `/v1/streams` are made with.
+    """The arguments of the endpoints of `/v1/streams`.
 
-    endpoints: what answers a step, for each task.
+    endpoints: compute steps, by task.
     """
 
     streams: Streams
@@ -56,7 +56,7 @@ class Context(NamedTuple):
 
 
 class StreamEndpoint(HttpEndpoint):
-    """What the endpoints of `/v1/streams` share."""
+    """The base of the endpoints of `/v1/streams`."""
 
     schema: type[BaseModel] = BaseModel
 
@@ -66,7 +66,7 @@ class StreamEndpoint(HttpEndpoint):
         super().__init__(tenants, (*self.catalogue.streaming(), UNKNOWN_MODEL))
 
     async def find(self, call: HttpCall, tenant: Tenant) -> tuple[str, ServedModel]:
-        """The id of the stream that the path names, and its model."""
+        """The id of the stream in the path, and its model."""
         stream_id = _stream_id(call)
         model = await self.streams.model(tenant, stream_id)
         served = self.catalogue[model].for_tenant(tenant)
@@ -74,33 +74,33 @@ class StreamEndpoint(HttpEndpoint):
         return stream_id, served
 
     async def read(self, call: HttpCall, schema: type[B]) -> B:
-        """The body; none at all is an empty one."""
+        """The body; a missing body is an empty object."""
         body = await call.json_body(self.limits)
         return schema.model_validate_json(body or b"{}")
 
     def unsent(self, stored: bytes) -> Hold:
-        """Count a reply from the store until its client has it; raises `Overloaded`."""
+        """Count a stored reply until it is sent; raises `Overloaded`."""
         return self.limits.count_reply(len(stored) // NUMBER_BYTES)
 
-    def reply(self, served: ServedModel, held: StreamRecord) -> StreamReply:
-        """A stream as clients see it."""
+    def reply(self, served: ServedModel, record: StreamRecord) -> StreamReply:
+        """The description of a stream."""
         return StreamReply(
-            id=held.id,
-            model=held.model,
+            id=record.id,
+            model=record.model,
             task=served.model.config.task,
-            step=held.step,
-            next_step=held.step + 1,
-            checkpoints=list(held.checkpoints),
-            idle_seconds=held.idle_seconds,
-            created=held.created,
-            expires_at=int(held.expires_at),
+            step=record.step,
+            next_step=record.step + 1,
+            checkpoints=list(record.checkpoints),
+            idle_seconds=record.idle_seconds,
+            created=record.created,
+            expires_at=int(record.expires_at),
         )
 
 
 class Create(StreamEndpoint):
     """Create a stream.
 
-    Hold a stream on the server: from nothing, a state or a preset.
+    The server keeps the state of the stream. It begins from nothing, a state or a preset.
     """
 
     schema = CreateStream
@@ -111,44 +111,43 @@ class Create(StreamEndpoint):
         served = self.catalogue.choose(request.model, *sorted(tasks)).for_tenant(tenant)
         call.model = served.name
         served.check_admission(0)
-        begun_by = "preset" if request.preset is not None else "state"
-        served.check_streams(begun_by)
-        long, given = opens_long(request.state), (request.state, request.preset)
+        served.check_streams("preset" if request.preset is not None else "state")
+        long, initial = opens_long(request.state), (request.state, request.preset)
         with served.in_flight:
-            start = await offload(long, served.initial_state, *given, caller=call)
-            held = await self.streams.create(served, start, idle_seconds=request.idle_seconds)
-        await _answer(call, self.reply(served, held), 201)
+            start = await offload(long, served.initial_state, *initial, caller=call)
+            record = await self.streams.create(served, start, idle_seconds=request.idle_seconds)
+        await _answer(call, self.reply(served, record), 201)
 
 
 class Describe(StreamEndpoint):
     """Describe a stream.
 
-    It lives no longer for that.
+    Reading it does not extend its life.
     """
 
     async def serve(self, call: HttpCall, tenant: Tenant) -> None:
-        held = await self.streams.describe(tenant, _stream_id(call))
-        served = self.catalogue[held.model]
-        call.model = held.model
-        await _answer(call, self.reply(served, held))
+        record = await self.streams.describe(tenant, _stream_id(call))
+        served = self.catalogue[record.model]
+        call.model = record.model
+        await _answer(call, self.reply(served, record))
 
 
 class Delete(StreamEndpoint):
     """Delete a stream.
 
-    After the step that it is in.
+    If a step is running, it ends first.
     """
 
     async def serve(self, call: HttpCall, tenant: Tenant) -> None:
-        held = await _wait(call, self.streams.delete(tenant, _stream_id(call)))
-        call.model = held.model if held.model in self.catalogue else UNKNOWN_MODEL
-        await _answer(call, StreamDeleted(id=held.id))
+        record = await _wait(call, self.streams.delete(tenant, _stream_id(call)))
+        call.model = record.model if record.model in self.catalogue else UNKNOWN_MODEL
+        await _answer(call, StreamDeleted(id=record.id))
 
 
 class ForkStream(StreamEndpoint):
     """Fork a stream.
 
-    More streams in the same state, which go on from the same number.
+    Create streams in the same state, which continue with the same step number.
     """
 
     schema = Fork
@@ -157,13 +156,13 @@ class ForkStream(StreamEndpoint):
         request = await self.read(call, Fork)
         stream_id, served = await self.find(call, tenant)
         copies = await _wait(call, self.streams.fork(served, stream_id, request.n))
-        await _answer(call, StreamList(data=[self.reply(served, each) for each in copies]), 201)
+        await _answer(call, StreamList(data=[self.reply(served, copy) for copy in copies]), 201)
 
 
 class RewindStream(StreamEndpoint):
-    """Go back to a step.
+    """Rewind a stream.
 
-    To the state after one of its `checkpoints`.
+    Restore the state after one of its `checkpoints`.
     """
 
     schema = Rewind
@@ -171,14 +170,14 @@ class RewindStream(StreamEndpoint):
     async def serve(self, call: HttpCall, tenant: Tenant) -> None:
         request = await self.read(call, Rewind)
         stream_id, served = await self.find(call, tenant)
-        back = await _wait(call, self.streams.rewind(served, stream_id, request.step))
-        await _answer(call, self.reply(served, back))
+        record = await _wait(call, self.streams.rewind(served, stream_id, request.step))
+        await _answer(call, self.reply(served, record))
 
 
 class State(StreamEndpoint):
-    """Hand the state over.
+    """Export the state of a stream.
 
-    The state after the last step as a token, which `state` takes anywhere.
+    Return the state after the last step as a token, which any request accepts as `state`.
     """
 
     async def serve(self, call: HttpCall, tenant: Tenant) -> None:
@@ -194,7 +193,7 @@ class State(StreamEndpoint):
 
 
 def _stream_id(call: HttpCall) -> str:
-    """The stream that the path names."""
+    """The id of the stream in the path."""
     (stream_id,) = call.path_values
     if not _ID.fullmatch(stream_id):
         raise StreamUnknown("there is no such stream; create one")
@@ -202,7 +201,7 @@ def _stream_id(call: HttpCall) -> str:
 
 
 async def _wait(call: HttpCall, work: Coroutine[Any, Any, R]) -> R:
-    """The result of work, which ends where its client leaves: it may wait for a long step."""
+    """The result of work, which may wait for a long step; cancelled if the client leaves."""
     outcome = call.loop.create_task(work)
     await call.wait(outcome)
     return outcome.result()

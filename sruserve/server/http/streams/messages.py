@@ -1,4 +1,4 @@
-"""What clients send to `/v1/streams` and get from it."""
+"""The requests and replies of `/v1/streams`."""
 
 from typing import Annotated, Self
 
@@ -11,7 +11,7 @@ from sruserve.server.http.responses import (
     ScoreReply,
     TagReply,
 )
-from sruserve.server.streams.service import MOST_FORKS
+from sruserve.server.streams.service import MAX_FORKS
 from sruserve.server.tasks.completion_request import CompletionRequest
 from sruserve.server.tasks.requests import (
     ClassifyRequest,
@@ -25,7 +25,7 @@ _Number = Annotated[int, Field(ge=0, le=2**53)]
 
 
 class CreateStream(BaseModel):
-    """A new stream: from a state token, from a preset, or from nothing."""
+    """A new stream, from a state token, a preset, or nothing."""
 
     model_config = ConfigDict(
         strict=True, extra="forbid", json_schema_extra={"examples": [{"model": "shakespeare"}]}
@@ -34,13 +34,13 @@ class CreateStream(BaseModel):
     model: str | None = Field(
         None, description="Id of a served model; may be left out when there is only one."
     )
-    state: str | None = Field(None, description="A state that a reply returned.")
+    state: str | None = Field(None, description="A state from a reply.")
     preset: str | None = Field(None, description="Name of a preset of the model.")
     idle_seconds: int | None = Field(
         None,
         ge=1,
         le=2**31,
-        description="How long it lives without a step; at most what the operator allows.",
+        description="The stream's life without a step; the operator sets a maximum.",
     )
 
     @model_validator(mode="after")
@@ -51,15 +51,15 @@ class CreateStream(BaseModel):
 
 
 class Fork(BaseModel):
-    """More streams in the state of this one."""
+    """New streams in the state of this one."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
-    n: int = Field(1, ge=1, le=MOST_FORKS, description="How many.")
+    n: int = Field(1, ge=1, le=MAX_FORKS, description="Number of new streams.")
 
 
 class Rewind(BaseModel):
-    """Where to go back to."""
+    """The step to rewind to."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -67,12 +67,12 @@ class Rewind(BaseModel):
 
 
 class Step(Request):
-    """What all steps have in common: a number, and nothing that the stream has."""
+    """The fields of all steps: a number, and nothing that the stream sets itself."""
 
-    step: _Number = Field(description="The stream's `next_step`, or again its last one.")
+    step: _Number = Field(description="The stream's `next_step`, or its last step again.")
 
     @model_validator(mode="after")
-    def _goes_on(self) -> Self:
+    def _leaves_out_stream_fields(self) -> Self:
         for field in ("model", "state", "preset", "return_state"):
             if getattr(self, field):
                 raise ValueError(f"a step takes no '{field}': the stream has its own; leave it out")
@@ -96,7 +96,7 @@ class ScoreStep(Step, ScoreRequest):
 
 
 class CompleteStep(Step, CompletionRequest):
-    """A step of a stream of a language model that goes on behind `prompt`."""
+    """A step of a stream of a language model that continues `prompt`."""
 
 
 class StreamReply(BaseModel):
@@ -108,10 +108,12 @@ class StreamReply(BaseModel):
     task: str
     step: int = Field(description="Number of its last step; 0 before the first.")
     next_step: int
-    checkpoints: list[int] = Field(description="Steps that `rewind` can go back to.")
+    checkpoints: list[int] = Field(description="Steps that `rewind` accepts.")
     idle_seconds: int
     created: int
-    expires_at: int = Field(description="When it ends, in seconds since 1970, without a step.")
+    expires_at: int = Field(
+        description="When the stream ends without a further step, in seconds since 1970."
+    )
 
 
 class StreamList(BaseModel):
@@ -122,7 +124,7 @@ class StreamList(BaseModel):
 class StreamState(BaseModel):
     id: str
     step: int
-    state: str | None = Field(description="Null before anything was read.")
+    state: str | None = Field(description="Null before the first input.")
 
 
 class StreamDeleted(BaseModel):

@@ -45,7 +45,7 @@ from sruserve.server.http.streams.steps import Steps
 _PREFIX = "/v1/streams"
 _TAG = "streams"
 _STORE: Errors = (*ANY_TENANT, StreamsNeedRedis, StoreUnavailable)
-# A stream's own state is refused where the store, the keys or the model have changed.
+# A stream's own state is refused if the store, the keys or the model have changed.
 _STREAM: Errors = (
     *_STORE, StreamUnknown, StreamExpired, ModelNotFound,
     StateTampered, StateUnknownKey, StateWrongModel,
@@ -107,5 +107,5 @@ ROUTES: tuple[Route[type[StreamEndpoint]], ...] = (
 
 
 def mount(context: Context) -> list[tuple[Route[type[StreamEndpoint]], Handler]]:
-    """The endpoints of all routes."""
+    """Create the endpoints of all routes."""
     return [(route, route.handler(route.path, context)) for route in ROUTES]

@@ -1,4 +1,4 @@
-"""`POST /v1/streams/{id}/steps`: what the endpoint of the model's task answers, exactly once."""
+"""`POST /v1/streams/{id}/steps`: run the task of the stream's model, exactly once per step."""
 
 import asyncio
 from contextlib import nullcontext
@@ -47,11 +47,11 @@ _STEPS: dict[type[Request], type[Step]] = {
 
 
 class Steps(StreamEndpoint):
-    """Do a step.
+    """Run a step of a stream.
 
-    What the route of the model's task answers, exactly once for each number.
+    The reply is that of the route of the model's task. Each step is computed exactly once.
 
-    The last step again, byte for byte, gives the stored reply.
+    If the last step is sent again, byte for byte, the reply is the stored one.
     """
 
     schema = Step
@@ -81,15 +81,15 @@ class Steps(StreamEndpoint):
         self,
         call: HttpCall,
         caller: StepCaller,
-        kept: StoredReply,
+        stored: StoredReply,
         outcome: asyncio.Task[bytes],
         request: Step,
     ) -> None:
-        """Answer with the outcome of a step, as far as the client has not got it."""
+        """Send the part of a step's reply that the client does not have yet."""
         try:
             await call.wait(outcome)
         except ClientDisconnected:
-            kept.heard = False
+            stored.client_connected = False
             raise
         except faults() as error:
             if not call.started:
@@ -98,7 +98,7 @@ class Steps(StreamEndpoint):
             await call.send(error_event(problem))
             raise problem from error
         if call.started:
-            await call.send(kept.last)
+            await call.send(stored.last)
             return
         reply = outcome.result()
         with nullcontext() if caller.counts else self.unsent(reply):
@@ -109,7 +109,7 @@ class Steps(StreamEndpoint):
                 await call.reply(reply)
 
     def _read(self, served: ServedModel, body: bytes) -> tuple[TaskEndpoint[Any], Step]:
-        """What answers a step, and what it is asked."""
+        """The endpoint of a step, and its request."""
         name = served.model.config.task
         task = self.tasks.of_model(
             name, reads_input=name == self.tasks.score.name and _has_input(body)
@@ -125,11 +125,13 @@ class Steps(StreamEndpoint):
 
 
 def _has_input(body: bytes) -> bool:
+    if b'"input"' not in body and b"\\u" not in body:
+        return False  # parsing a long body twice would block the event loop
     try:
-        given = from_json(body)
+        fields = from_json(body)
     except ValueError:
         return False
-    return isinstance(given, dict) and "input" in given
+    return isinstance(fields, dict) and "input" in fields
 
 
 def _streamed(request: Step) -> bool:
@@ -137,5 +139,5 @@ def _streamed(request: Step) -> bool:
 
 
 def _of_stream(reply: bytes, stream_id: str, request: Step) -> bytes:
-    """A route's reply, a JSON object, with the stream and the step that it is of."""
+    """A route's reply, a JSON object, with its stream and step added."""
     return reply[:-1] + b',"stream":"%b","step":%d}' % (stream_id.encode(), request.step)

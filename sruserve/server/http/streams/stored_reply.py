@@ -1,22 +1,22 @@
-"""The reply to a step: it is stored, and its events go on to the client as they come."""
+"""The reply to a step: it is collected for the store, and its events are sent at once."""
 
 from sruserve.server.http.call import HttpCall
 
 
 class StoredReply:
-    """Keeps the whole reply, for a client that may leave before it is complete.
+    """Collects the whole reply, because the client may leave before it is complete.
 
-    Events go on to the client as they come, all but the last, which is the step's outcome; any
-    other reply is only kept.
+    All events but the last, which is the step's outcome, are sent to the client at once. Any other
+    reply is only collected.
 
-    started: the reply has begun. heard: the client is still there. last: the last event.
+    started: the reply has begun. client_connected: the client has not left. last: the last event.
     """
 
     def __init__(self, call: HttpCall) -> None:
         self._call = call
         self._parts: list[bytes] = []
         self._headers: list[tuple[bytes, bytes]] = []
-        self.started, self.heard, self.last = False, True, b""
+        self.started, self.client_connected, self.last = False, True, b""
 
     @property
     def body(self) -> bytes:
@@ -24,21 +24,21 @@ class StoredReply:
         return b"".join(self._parts)
 
     async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        """Remember how the reply begins."""
-        del status  # an error is raised, and everything else is a 200
+        """Keep the headers for the first event."""
+        del status  # always 200, because errors are raised
         self.started, self._headers = True, headers
 
     async def send(self, body: bytes, *, more: bool = False) -> None:
-        """Keep a part of the reply, and pass it on unless it is the last."""
+        """Collect a part of the reply, and send it unless it is the last."""
         self._parts.append(body)
         if not more:
             self.last = body
-        elif self.heard:
+        elif self.client_connected:
             if not self._call.started:
                 await self._call.start(200, self._headers)
             await self._call.send(body, more=True)
 
     async def reply(self, body: bytes) -> None:
-        """Keep a reply that has one part."""
+        """Collect a reply with one part."""
         self.started = True
         self._parts.append(body)

@@ -16,7 +16,7 @@ import grpc
 from sruserve.server.budget import Budget, Hold
 from sruserve.server.errors import MalformedBody, ServeError
 from sruserve.server.fair_semaphore import FairSemaphore
-from sruserve.server.http.intake import late
+from sruserve.server.http.intake import request_timeout
 from sruserve.server.kserve.grpc.call import end
 
 _MOMENT_SECONDS = 0.01
@@ -131,7 +131,7 @@ class TimedRead:
         self._timer = self._loop.call_later(_MOMENT_SECONDS, self._expire)
 
     def _expire(self) -> None:
-        self.end(late(self._seconds))
+        self.end(request_timeout(self._seconds))
 
 
 class _SlowingRead(TimedRead):

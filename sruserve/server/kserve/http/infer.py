@@ -24,9 +24,9 @@ _WORTH_PACKING = 1 << 10
 
 
 class InferEndpoint(KServeEndpoint):
-    """Infer.
+    """Run a model on tensors.
 
-    Tensors as JSON, or in binary behind it, as `Inference-Header-Content-Length` says.
+    The tensors are in JSON, or in binary after `Inference-Header-Content-Length` bytes of JSON.
     """
 
     path, schema = "/v2/infer", InferHeader

@@ -1,4 +1,4 @@
-"""All of KServe v2 over HTTP but inference and probes: metadata, statistics, the repository."""
+"""KServe v2 over HTTP without inference and probes: metadata, statistics, the repository."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -19,7 +19,7 @@ _JSON, _BYTES = "application/json", "application/octet-stream"
 
 
 class ControlBody(BaseModel):
-    """What a call of the repository may say; mostly nothing."""
+    """The body of a request to the repository; usually empty."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -28,7 +28,7 @@ class ControlBody(BaseModel):
 
 
 class _ControlEndpoint(KServeEndpoint):
-    """Answers with a little JSON; all tenants see the same models."""
+    """Replies with short JSON, the same for all tenants."""
 
     path, schema = "/v2", ControlBody
 
@@ -41,7 +41,7 @@ Change = Callable[..., Coroutine[Any, Any, Any]]
 
 
 class LookUpEndpoint(_ControlEndpoint):
-    """Answers with what is known. look_up: finds it, for the values in the path."""
+    """Replies with information. look_up: returns it for the values in the path."""
 
     def __init__(self, tenants: Tenants, inference: Inference, look_up: LookUp) -> None:
         super().__init__(tenants)
@@ -53,7 +53,7 @@ class LookUpEndpoint(_ControlEndpoint):
 
 
 class ChangeEndpoint(_ControlEndpoint):
-    """Answers a request to the repository. change: does it, with its body."""
+    """Changes or lists the repository. change: does so, with the body and the path's values."""
 
     def __init__(
         self, tenants: Tenants, inference: Inference, limits: InputLimits, change: Change
@@ -66,7 +66,7 @@ class ChangeEndpoint(_ControlEndpoint):
         _check_type(call)
         body = ControlBody.model_validate_json(await call.json_body(self._limits) or b"{}")
         change = asyncio.ensure_future(self._change(self._inference, body, *call.path_values))
-        await call.wait(change)  # one whose client leaves before its turn is not made
+        await call.wait(change)  # if the client leaves first, a waiting change is cancelled
         await call.reply(json_bytes(change.result()))
 
 
@@ -88,8 +88,8 @@ async def unload(inference: Inference, body: ControlBody, name: str) -> dict[str
     return {}
 
 
-class AbsentEndpoint(_ControlEndpoint):
-    """Refuses requests that have no route. explain: why there is none."""
+class UnknownRouteEndpoint(_ControlEndpoint):
+    """Refuses requests without a route. explain: returns the error."""
 
     def __init__(self, tenants: Tenants, explain: Callable[[HttpCall], ServeError]) -> None:
         super().__init__(tenants)
@@ -106,9 +106,9 @@ class AbsentEndpoint(_ControlEndpoint):
 
 
 def _check_type(call: HttpCall) -> None:
-    """Refuse what a form of any page can send; some clients send JSON without a type."""
-    given = (call.header(b"content-type") or _JSON).partition(";")[0].strip().lower()
-    if given not in (_JSON, _BYTES):
+    """Refuse the content types that forms of any web page can send; a missing type is JSON."""
+    content_type = (call.header(b"content-type") or _JSON).partition(";")[0].strip().lower()
+    if content_type not in (_JSON, _BYTES):
         raise UnsupportedMediaType(
             f"the repository takes JSON: send 'content-type: {_JSON}', or no content type"
         )

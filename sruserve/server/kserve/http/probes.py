@@ -1,4 +1,4 @@
-"""KServe's probes, which anybody may send, with or without a key."""
+"""KServe's probes, which need no key."""
 
 from collections.abc import Awaitable, Callable
 
@@ -12,25 +12,25 @@ Probe = Callable[[Inference, HttpCall], Awaitable[None]]
 
 
 async def live(inference: Inference, call: HttpCall) -> None:
-    """Is the process alive?"""
+    """Check whether the server is alive."""
     del inference
     await call.reply_as(200, json_bytes({"live": True}))
 
 
 async def ready(inference: Inference, call: HttpCall) -> None:
-    """Does it take work?"""
-    takes_work = inference.ready()
-    await call.reply_as(200 if takes_work else 503, json_bytes({"ready": takes_work}))
+    """Check whether the server is ready."""
+    is_ready = inference.ready()
+    await call.reply_as(200 if is_ready else 503, json_bytes({"ready": is_ready}))
 
 
 async def model_ready(inference: Inference, call: HttpCall) -> None:
-    """Does a model take work?"""
+    """Check whether a model is ready."""
     name, version = (*call.path_values, "")[:2]
     try:
-        takes_work = inference.model_ready(name, version)
+        is_ready = inference.model_ready(name, version)
     except ServeError as error:
         problem = explain(error)
         await call.refuse_as(error, problem.status, json_bytes({"error": problem.message}))
         return
-    body = json_bytes({"name": name, "ready": takes_work})
-    await call.reply_as(200 if takes_work else 503, body)
+    body = json_bytes({"name": name, "ready": is_ready})
+    await call.reply_as(200 if is_ready else 503, body)

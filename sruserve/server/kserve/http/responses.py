@@ -1,4 +1,4 @@
-"""What clients get under `/v2`: the models that describe replies, and that tests hold them to."""
+"""The models of all replies under `/v2`: they describe the API, and tests validate replies."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from pydantic import BaseModel
 
 
 class Failure(BaseModel):
-    """Why there is no reply, in words."""
+    """The message of an error."""
 
     error: str
 
@@ -44,7 +44,7 @@ class ModelMetadata(BaseModel):
 
 
 class OutputTensor(TensorMetadata):
-    """Its elements are its `data`, or `binary_data_size` bytes behind the JSON."""
+    """Its elements are in `data`, or in `binary_data_size` bytes after the JSON."""
 
     data: list[Any] | None = None
     parameters: dict[str, Any] | None = None

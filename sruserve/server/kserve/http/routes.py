@@ -57,7 +57,7 @@ _SEQUENCE: Errors = (
     StreamUnknown, StreamExpired, StreamExists, WrongStep, StepReused, StateQuotaExceeded,
     StreamsNeedRedis, StoreUnavailable,
 )  # fmt: skip
-_JSON_LENGTH = {HEADER_LENGTH.decode().title(): "Bytes of JSON, before those of binary tensors."}
+_JSON_LENGTH = {HEADER_LENGTH.decode().title(): "Bytes of JSON before the binary tensors."}
 _OF_MODEL = (f"{PREFIX}/models/{{model}}", f"{PREFIX}/models/{{model}}/versions/{{version}}")
 _OBJECT = Reply(dict[str, Any])
 
@@ -98,14 +98,14 @@ PROBES = (
         f"{PREFIX}/health/ready",
         probes.ready,
         Reply(replies.Ready),
-        Reply(replies.Ready, 503, description="It does not, or not yet."),
+        Reply(replies.Ready, 503, description="The server is not ready."),
     ),
     *(
         _probe(
             f"{path}/ready",
             probes.model_ready,
             Reply(replies.ModelReady),
-            Reply(replies.ModelReady, 503, description="It does not."),
+            Reply(replies.ModelReady, 503, description="The model is not ready."),
             errors=(ModelNotFound,),
         )
         for path in _OF_MODEL
@@ -136,7 +136,7 @@ ROUTES: tuple[Route[Any], ...] = (*PROBES, *LOOK_UPS, *CHANGES, *INFERENCES)
 
 
 def mount(tenants: Tenants, inference: Inference, limits: InputLimits) -> list[Mounted]:
-    """What answers all routes."""
+    """The handlers of all routes."""
     infer = InferEndpoint(tenants, inference, limits)
     return [
         *((route, partial(route.handler, inference)) for route in PROBES),

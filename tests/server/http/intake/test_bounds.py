@@ -129,13 +129,13 @@ def test_a_body_that_ends_after_its_reply_leaves_an_idle_connection(
         assert b" 200 " in next_reply(connection)
         until(lambda: bool(replied))
         (protocol,) = replied
-        idle_until = protocol._idle_until
+        protocol._idle_until = None
         connection.sendall(b"0\r\n" + (b"x: %b\r\n" % (b"y" * 240)) * 200)
         until(lambda: application.intake.budget.held > 0)
         connection.sendall(b"\r\n")
         until(lambda: application.intake.budget.held == 0)
-        until(lambda: protocol._idle_until not in (None, idle_until))
-        until(lambda: protocol in protocol._place.idle)
+        until(lambda: protocol._idle_until is not None)
+        until(lambda: protocol in protocol._peer.idle)
 
 
 def test_a_trailer_is_not_read_as_a_header(running: Running) -> None:

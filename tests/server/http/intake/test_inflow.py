@@ -12,7 +12,7 @@ from sruserve.server.websocket.uvicorn_websocket import WebSocketProtocol
 
 
 def test_the_time_of_a_message_grows_with_what_has_come_up_to_an_end() -> None:
-    intake = Intake(100, grace_seconds=10, bytes_per_second=16, most=1600)
+    intake = Intake(100, grace_seconds=10, bytes_per_second=16, max_timed_bytes=1600)
     assert intake.seconds(0) == 10
     assert intake.seconds(160) == 20
     assert intake.seconds(1 << 40) == 110
@@ -60,7 +60,7 @@ def test_to_count_less_is_never_refused() -> None:
 
 
 def test_a_message_that_is_read_after_its_socket_was_closed_counts_no_more() -> None:
-    intake = Intake(1 << 20, grace_seconds=1, bytes_per_second=1, most=1)
+    intake = Intake(1 << 20, grace_seconds=1, bytes_per_second=1, max_timed_bytes=1)
     socket = WebSocketProtocol.__new__(WebSocketProtocol)
     socket._inflow = Inflow(intake)
     socket._unparsed, socket.frames = bytearray(), []

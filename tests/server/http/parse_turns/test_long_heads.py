@@ -72,13 +72,13 @@ def test_a_long_list_of_a_connections_options_is_not_read(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch, offer: bytes
 ) -> None:
     read: list[HttpProtocol] = []
-    opens = HttpProtocol._opens_socket
+    opens = HttpProtocol._opens_websocket
 
     def see(protocol: HttpProtocol) -> bool:
         read.append(protocol)
         return opens(protocol)
 
-    monkeypatch.setattr(HttpProtocol, "_opens_socket", see)
+    monkeypatch.setattr(HttpProtocol, "_opens_websocket", see)
     for count in (1, 60_000):
         more = b"upgrade: %b\r\nconnection: upgrade%b\r\n\r\n" % (offer, count * b",")
         with connect(client, GET[:-2] + more) as connection:

@@ -154,7 +154,7 @@ def test_requests_behind_others_leave_time_for_what_has_just_come(
 
     def see(protocol: HttpProtocol) -> None:
         on_response_complete(protocol)
-        left.append(protocol._turns.left)
+        left.append(protocol._turns.budget)
 
     monkeypatch.setattr(HttpProtocol, "on_response_complete", see)
     with serve("question") as (client, _), ExitStack() as stack:
@@ -256,7 +256,7 @@ def test_what_waits_of_a_client_that_leaves_is_dropped(
 ) -> None:
     counted.count(HttpProtocol, "on_message_begin")
     with serve("question", receive_grace_seconds=60) as (client, application):
-        application.intake.departures.look_seconds = 0.005
+        application.intake.disconnects.poll_seconds = 0.005
         client.get("/livez")
         with connect(client, begin) as connection:
             assert not begin or b" 101 " in next_reply(connection)
