@@ -2,7 +2,9 @@
 
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from sruserve.server.http.responses import (
     ClassifyReply,
@@ -22,6 +24,7 @@ from sruserve.server.tasks.requests import (
 )
 
 _Number = Annotated[int, Field(ge=0, le=2**53)]
+_OF_STREAM = ("model", "state", "preset")  # fields of requests that a stream sets itself
 
 
 class CreateStream(BaseModel):
@@ -73,10 +76,26 @@ class Step(Request):
 
     @model_validator(mode="after")
     def _leaves_out_stream_fields(self) -> Self:
-        for field in ("model", "state", "preset", "return_state"):
+        for field in _OF_STREAM:
             if getattr(self, field):
                 raise ValueError(f"a step takes no '{field}': the stream has its own; leave it out")
+        if self.return_state:
+            raise ValueError(
+                "a step takes no 'return_state': leave it out, and get the state from "
+                "/v1/streams/{id}/state"
+            )
         return self
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Describe the fields of requests that a step may have."""
+        schema = handler(core_schema)
+        properties = handler.resolve_ref_schema(schema)["properties"]
+        for field in (*_OF_STREAM, "return_state"):
+            properties.pop(field, None)
+        return schema
 
 
 class ClassifyStep(Step, ClassifyRequest):
