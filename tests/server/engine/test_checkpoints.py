@@ -92,8 +92,9 @@ def test_every_checkpoint_goes_on_as_if_nothing_had_happened(
 def test_an_interval_of_one_tells_a_state_with_every_character(lm: Driver) -> None:
     async def run() -> None:
         parts = pieces((await streamed(lm, "ab", 50, 3, state_interval=1).results())[0])
-        assert all(part.state is not None for part in parts)
-        assert all(len(part.text) == 1 for part in parts[:-1])
+        # a token that ends no character may be told alone
+        assert all(part.state is not None for part in parts if part.text)
+        assert all(len(part.text) <= 1 for part in parts[:-1])
 
     asyncio.run(run())
 

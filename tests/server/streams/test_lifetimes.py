@@ -68,16 +68,16 @@ def test_running_and_queued_steps_keep_a_stream_alive(leased: Replicas, steps: S
         leased.clients[-1],
     )  # what is queued at one server keeps its order
     path, computed = f"/v1/streams/{stream}/steps", steps_done(leased, "computed")
-    active = [application.lifecycle for application in leased.applications]
+    waiting = [application.streams._leases._waiting for application in leased.applications]
     steps.hold()
     with ThreadPoolExecutor(3) as pool:
         running = [pool.submit(one.post, path, json={"step": 1, "prompt": "To be"})]
         until(lambda: steps.waiting == 1)
         for number, body in enumerate(
-            ({"step": 1, "prompt": "To be"}, {"step": 2, "prompt": ""}), 2
+            ({"step": 1, "prompt": "To be"}, {"step": 2, "prompt": ""}), 1
         ):
             running.append(pool.submit(other.post, path, json=body))
-            until(lambda number=number: sum(each.active for each in active) == number)  # type: ignore[misc]
+            until(lambda number=number: sum(each.held for each in waiting) == number)  # type: ignore[misc]
         for _ in range(4):  # each is less than a lease, all are more than it may be idle
             leased.pass_time(15)
             until(lambda: renewed(leased, stream))
