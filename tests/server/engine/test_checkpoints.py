@@ -90,13 +90,18 @@ def test_every_checkpoint_goes_on_as_if_nothing_had_happened(
 
 
 def test_an_interval_of_one_tells_a_state_with_every_character(lm: Driver) -> None:
-    async def run() -> None:
-        parts = pieces((await streamed(lm, "ab", 50, 3, state_interval=1).results())[0])
-        # a token that ends no character may be told alone
-        assert all(part.state is not None for part in parts if part.text)
-        assert all(len(part.text) <= 1 for part in parts[:-1])
+    async def run(driver: Driver) -> list[Generated]:
+        return pieces((await streamed(driver, "ab", 50, 3, state_interval=1).results())[0])
 
-    asyncio.run(run())
+    never, always = 1e9, 0.0  # milliseconds after which text is told although no state is due
+    with Driver(lm.model, EngineConfig(flush_ms=never, flush_max_ms=never)) as driver:
+        parts = asyncio.run(run(driver))
+    assert all(part.state is not None for part in parts)
+    assert all(len(part.text) == 1 for part in parts[:-1])
+    with Driver(lm.model, EngineConfig(flush_ms=always, flush_max_ms=always)) as driver:
+        told = asyncio.run(run(driver))
+    assert all((part.state is not None) == bool(part.text) for part in told[:-1])
+    assert [part.text for part in told if part.text] == [part.text for part in parts if part.text]
 
 
 @pytest.mark.parametrize("state_output", [StateOutput.NONE, StateOutput.CACHED])
