@@ -6,11 +6,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sruserve.kernels.cpu.product import cpu_product
 from sruserve.kernels.devices import CPU
-from sruserve.kernels.dispatch import uses_triton
+from sruserve.kernels.dispatch import kernel_name, uses_triton
+from sruserve.kernels.recurrent_weight import PackedRecurrentWeight
 from sruserve.kernels.triton.tiles import decode_tile
 
 _PACK_ROWS = 1024  # number of rows for which oneDNN packs a weight
+_PRODUCT_KERNELS = ("c-avx2", "c-avx512")  # whose products are as fast as oneDNN's, or faster
 _LONE_ROW_LIMIT = 1024  # inputs up to which a single row has the same bits as in a batch
 
 
@@ -50,10 +53,12 @@ def make_linear(
     weight: (out, in), any float dtype. bias: (out) or None. dtype: dtype of inputs and outputs.
     fast: on a GPU, choose kernels by the number of rows; a row's last bits then depend on it.
     """
-    kind: type[PackedLinear] | type[TritonLinear] = PackedLinear
+    weight, bias = weight.to(device), bias if bias is None else bias.to(device)
     if uses_triton(device):
-        kind = FastLinear if fast else TritonLinear
-    return kind(weight.to(device), bias if bias is None else bias.to(device), dtype)
+        return (FastLinear if fast else TritonLinear)(weight, bias, dtype)
+    if dtype is torch.float32 and kernel_name(device) in _PRODUCT_KERNELS:
+        return PanelLinear(weight, bias)
+    return PackedLinear(weight, bias, dtype)
 
 
 def padded_rows(rows: int) -> int:
@@ -88,6 +93,23 @@ def multiplies_bfloat16() -> bool:
     The product of two bfloat16 numbers is exact in float32, so only the weights' bytes grow.
     """
     return not has_packed_linear() or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+class PanelLinear(_Steps):
+    """A linear layer in float32 on the CPU, by the compiled kernel.
+
+    packed: the weight and the bias in panels.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.outputs, self.inputs = weight.shape
+        self.packed = PackedRecurrentWeight.of(weight.float(), bias, 1)
+        self.weight, self.bias = self.packed.panels, self.packed.bias
+
+    def __call__(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """Multiply x (rows, in) into (rows, out)."""
+        product = cpu_product(x, self.packed)
+        return product if dtype is None else product.to(dtype)
 
 
 class PackedLinear(_Steps):

@@ -20,16 +20,25 @@ class NormKind(IntEnum):
     RMS = 3  # x / sqrt(mean of x² + 1e-8), no bias: LRN's document and NLI models
 
 
+_EPSILON = {NormKind.LAYER: 1e-5, NormKind.UNBIASED: 1e-6, NormKind.STD: 1e-6, NormKind.RMS: 1e-8}
+
+
 @dataclass(frozen=True, slots=True)
 class Norm:
     """A norm with its affine map.
 
     weight: (n). bias: (n) or None. Both have the compute dtype.
+    epsilon: what is added to the variance, or for STD to the deviation; -1: the kind's own.
     """
 
     weight: Tensor
     bias: Tensor | None
     kind: NormKind = NormKind.LAYER
+    epsilon: float = -1.0
+
+    def __post_init__(self) -> None:
+        if self.epsilon < 0:
+            object.__setattr__(self, "epsilon", _EPSILON[self.kind])
 
     def __call__(self, x: Tensor) -> Tensor:
         """Normalize every row of x (rows, n); returns (rows, n), the dtype of x."""
@@ -37,20 +46,28 @@ class Norm:
         if x.shape[0] == 1 and n >= _SHARED_ROW and x.is_cpu:
             return self(torch.cat((x, x)))[:1]
         if self.kind is NormKind.LAYER:
-            return F.layer_norm(x, (n,), self.weight, self.bias)
+            return F.layer_norm(x, (n,), self.weight, self.bias, self.epsilon)
         if self.kind is NormKind.RMS:
-            return F.rms_norm(x, (n,), self.weight, eps=1e-8)
+            return F.rms_norm(x, (n,), self.weight, eps=self.epsilon)
         if self.kind is NormKind.STD:
             return self._by_deviation(x)
+        norm = self.biased()
+        return x if norm is None else F.layer_norm(x, (n,), norm.weight, norm.bias, norm.epsilon)
+
+    def biased(self) -> "Norm | None":
+        """The same norm with a biased variance; None if it changes nothing."""
+        n = len(self.weight)
+        if self.kind is not NormKind.UNBIASED:
+            return self
         if n == 1:
-            return x
-        # unbiased var + eps = (var + eps * biased) / biased
-        biased = (n - 1) / n
-        return F.layer_norm(x, (n,), self.weight * sqrt(biased), self.bias, 1e-6 * biased)
+            return None
+        # unbiased var + eps = (var + eps * share) / share
+        share = (n - 1) / n
+        return Norm(self.weight * sqrt(share), self.bias, NormKind.LAYER, self.epsilon * share)
 
     def _by_deviation(self, x: Tensor) -> Tensor:
         """Use the 1 / std that torch returns: 1 / (std + eps) = 1 / std / (1 + eps / std)."""
         # 1e-30 keeps 1 / std finite; torch adds it under the square root.
         normed, _, inverse = torch.native_layer_norm(x.float(), (x.shape[1],), None, None, 1e-30)
-        normed = normed / (1 + 1e-6 * inverse) * self.weight
+        normed = normed / (1 + self.epsilon * inverse) * self.weight
         return (normed if self.bias is None else normed + self.bias).to(x.dtype)

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sruserve.kernels import RaggedBatch, StepLayer, padded_rows, single, uses_triton
+from sruserve.kernels.cpu.stack import CompiledStack, compilable
 from sruserve.kernels.chunks import CudaSideStream, Inline, SideStream, chunk_rows, plan, run_layers
 from sruserve.kernels.decode import Decoder
 from sruserve.kernels.devices import CPU, copy_to_device
@@ -69,6 +70,11 @@ class Network:
         self._embedding: Embedding | None = None
         if config.vocab_size is not None:
             self._embedding = config.embedding.make(tensors, config.vocab_size, builder, head.tied)
+        self._compiled: CompiledStack | None = None
+        if not self._concat and compilable(self.layers):
+            plain = self._embedding is not None and self._input_projection is None
+            table = self._embedding.table if self._embedding is not None and plain else None
+            self._compiled = CompiledStack(self.layers, table)
         self._pool = head.pool(config.task, rnn.output_size, self.layout)
         self._head = head.make(tensors, config.outputs, builder)
         self._pairs = None
@@ -220,6 +226,11 @@ class Network:
 
     def _run(self, inputs: Tensor, piece: RaggedBatch) -> Tensor:
         """Run one piece through all layers; rows after the piece's own are padding."""
+        if self._compiled is not None:
+            x = self._compiled(
+                inputs if self._compiled.reads_ids else self._embedded(inputs), piece
+            )
+            return x if self._pool is None else self._pool(x, piece)
         rows = inputs.shape[0]
         padding = padded_rows(rows) - rows
         if padding:

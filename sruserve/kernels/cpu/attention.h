@@ -12,7 +12,6 @@ enum { TILE = 32 };         /* keys in a tile */
 enum { CHAINS = 8 };        /* concurrent chains of FMAs: enough to hide their latency */
 enum { PAD = 16 };          /* floats of the widest vector; rows of scratch are multiples of it */
 
-typedef float quarter __attribute__((vector_size(16))); /* a quarter of the widest vector */
 
 /* The arguments of `reference_attention`, in the order in which `attention.py` packs them. */
 struct attention {
@@ -68,15 +67,6 @@ static inline struct run run_from(const struct look *l, int64_t query, int64_t f
     return run;
 }
 #endif
-
-/* Return the sum of the lanes. */
-TARGET INLINE float NAME(total)(vf value) {
-    union { vf whole; quarter part[LANES / 4]; } lanes = {value};
-    quarter sum = lanes.part[0];
-#pragma GCC unroll 4
-    for (int i = 1; i < LANES / 4; ++i) sum += lanes.part[i];
-    return (sum[0] + sum[2]) + (sum[1] + sum[3]);
-}
 
 /* Add `left` features from `i` on to the scores of `queries` x `keys`. */
 TARGET INLINE void NAME(dot)(vf *sum, const struct look *l, const float *q, const char *at,

@@ -5,6 +5,8 @@
 
 #include "product.h"
 
+#include "norm.h"
+
 #include "gated.h"
 
 #include "attention.h"

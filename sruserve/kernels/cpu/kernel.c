@@ -43,7 +43,7 @@ struct scan {
 
 _Static_assert(sizeof(struct scan) == 24 * 8, "Python packs 24 fields of 8 bytes");
 
-enum { OK, BAD_OFFSETS, BAD_ROW, BAD_COLUMN, BAD_COUNT, NO_MEMORY, BAD_WORK };
+enum { OK, BAD_OFFSETS, BAD_ROW, BAD_COLUMN, BAD_COUNT, NO_MEMORY, BAD_WORK, BAD_ID };
 
 /* One sequence and one run of channels, from the first step in its direction of time. */
 struct walk {
@@ -60,6 +60,8 @@ struct walk {
 
 static const float LOG2_E = 1.44269504f;
 static const float SELU_SCALE = 1.05070099f, SELU_ALPHA = 1.67326324f;
+
+typedef float quarter __attribute__((vector_size(16))); /* a quarter of the widest vector */
 
 #include "step.h"
 
@@ -245,35 +247,43 @@ static int check(const struct scan *s) {
     return OK;
 }
 
-/* Run a recurrence over a ragged batch. Writes nothing unless it returns OK. */
-EXPORT int sru_scan(const struct scan *s) {
-    const int bad = check(s);
-    if (bad) return bad;
+static void run_scan(const struct scan *s) {
     struct share share = {.scan = s, .set = &SETS[current()]};
     const int64_t block = share.set->block;
     share.forward = (s->backward_from + block - 1) / block;
     share.per_sequence = share.forward + (s->width - s->backward_from + block - 1) / block;
     share.pieces = s->sequences * share.per_sequence;
-    if (!share.pieces) return OK;
+    if (!share.pieces) return;
     const int64_t work = s->rows * s->width;
     if (s->threads < 2 || !run_parallel || work < SERIAL) {
         share.grain = share.pieces;
         take_shares(&share);
-        return OK;
+        return;
     }
     share.grain = GRAIN * share.pieces / work + 1;
     /* Always use torch's number of threads: libgomp ends the threads that a smaller team omits. */
     run_parallel(take_shares, &share, (unsigned)s->threads, 0);
-    return OK;
+}
+
+/* Run a recurrence over a ragged batch. Writes nothing unless it returns OK. */
+EXPORT int sru_scan(const struct scan *s) {
+    const int bad = check(s);
+    if (!bad) run_scan(s);
+    return bad;
 }
 
 #include "layer.h"
+
+#include "matrix.h"
+
+#include "stack.h"
 
 #include "attention_call.h"
 
 /* The sizes by which Python packs its arguments; a library of another version has other ones. */
 EXPORT const int64_t *sru_version(void) {
     static const int64_t version[] = {sizeof(struct scan), sizeof(struct gated),
-                                      sizeof(struct attention), GROUP};
+                                      sizeof(struct attention), sizeof(struct matrix_call),
+                                      sizeof(struct layer), sizeof(struct stack), GROUP};
     return version;
 }

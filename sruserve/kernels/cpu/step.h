@@ -48,3 +48,22 @@ struct progress {
 struct part {
     int64_t step, product, panel, first, count;
 };
+
+/* The product of a matrix: rows of `in` times a packed weight. */
+struct matrix {
+    const float *in;
+    float *out;
+    struct product product; /* of one gate */
+    int64_t rows, in_stride, out_stride; /* numbers between rows */
+};
+
+/* A norm of rows; weight: NULL if there is none, bias: NULL without one. `kind` as in `norm.py`. */
+struct norm {
+    const float *weight, *bias;
+    int64_t kind;
+    double epsilon;
+};
+
+enum { LAYER, UNBIASED, STD, RMS };
+
+static const float ONES[GROUP] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};

@@ -84,3 +84,12 @@ TARGET INLINE void NAME(store)(char *to, vf value, int64_t count, int bfloat16) 
     if (bfloat16) memcpy(to, &half, count * 2);
     else memcpy(to, &value, count * 4);
 }
+
+/* Return the sum of the lanes. */
+TARGET INLINE float NAME(total)(vf value) {
+    union { vf whole; quarter part[LANES / 4]; } lanes = {value};
+    quarter sum = lanes.part[0];
+#pragma GCC unroll 4
+    for (int i = 1; i < LANES / 4; ++i) sum += lanes.part[i];
+    return (sum[0] + sum[2]) + (sum[1] + sum[3]);
+}

@@ -1,0 +1,127 @@
+/* A stack of element-wise layers over a ragged batch in one call: norms, products and recurrences
+ * follow each other without Python, and without its lock, between them.
+ */
+
+/* The tensors and switches of a layer, as in `layer.py`; weights are in panels, in float32. */
+struct layer {
+    const char *weight, *projection; /* projection: NULL if there is none */
+    const float *bias, *projection_bias;
+    const float *weight_c, *gate_bias;
+    struct norm before, inner, after;
+    int64_t inputs, projected, blocks, width, column, backward_from;
+    int64_t kind, activation, updated_reset, highway_is_input;
+    double scale, keep;
+};
+
+/* The arguments of a call, in the order in which `stack.py` packs them. */
+struct stack {
+    const struct layer *layers;
+    const float *x;     /* (rows, inputs), or NULL: rows of `table` by `ids` */
+    const float *table; /* (vocabulary, inputs) */
+    const int64_t *ids; /* (rows) */
+    float *out;         /* (rows, the last layer's width) */
+    float *states;
+    const int64_t *offsets, *source, *target;
+    float *work;
+    int64_t count, rows, inputs, vocabulary;
+    int64_t sequences, state_rows, state_width;
+    int64_t widest, columns; /* of all rows between layers, and of all products */
+    int64_t threads;
+};
+
+_Static_assert(sizeof(struct layer) == 30 * 8, "Python packs 30 fields of 8 bytes");
+_Static_assert(sizeof(struct stack) == 20 * 8, "Python packs 20 fields of 8 bytes");
+
+static void (*const NORMALIZE[])(const struct norm *, const float *, float *, int64_t, int64_t) = {
+    normalize_baseline,
+#if defined(__x86_64__)
+    normalize_avx2,
+    normalize_avx512,
+#endif
+};
+
+static void multiply_rows(const struct stack *s, const float *in, const char *weight,
+                          const float *bias, int64_t inputs, int64_t outputs, float *out) {
+    const struct matrix m = {in,      out,    laid_out(weight, bias, inputs, outputs, 1),
+                             s->rows, inputs, outputs};
+    multiply_matrix(&m, s->threads);
+}
+
+static struct scan scan_of(const struct stack *s, const struct layer *l) {
+    return (struct scan){
+        .weight_c = l->weight_c,
+        .bias = l->gate_bias,
+        .states = s->states,
+        .offsets = s->offsets,
+        .source = s->source,
+        .target = s->target,
+        .rows = s->rows,
+        .blocks = l->blocks,
+        .width = l->width,
+        .sequences = s->sequences,
+        .state_rows = s->state_rows,
+        .state_width = s->state_width,
+        .column = l->column,
+        .backward_from = l->backward_from,
+        .kind = l->kind,
+        .activation = l->activation,
+        .updated_reset = l->updated_reset,
+        .threads = s->threads,
+        .scale = l->scale,
+        .keep = l->keep,
+    };
+}
+
+static void run_layer(const struct stack *s, const struct layer *l, const float *in, float *out) {
+    const int64_t columns = l->blocks * l->width, space = s->rows * s->widest;
+    float *normed = s->work + 2 * space, *projected = normed + space, *u = projected + space;
+    const float *z = in;
+    if (l->before.weight) {
+        NORMALIZE[current()](&l->before, z, normed, s->rows, l->inputs);
+        z = normed;
+    }
+    if (l->projection) {
+        multiply_rows(s, z, l->projection, l->projection_bias, l->inputs, l->projected, projected);
+        z = projected;
+    }
+    multiply_rows(s, z, l->weight, l->bias, l->projection ? l->projected : l->inputs, columns, u);
+    if (l->inner.weight) NORMALIZE[current()](&l->inner, u, u, s->rows, columns);
+    struct scan scan = scan_of(s, l);
+    scan.u = (const char *)u;
+    scan.residual = l->highway_is_input ? (const char *)in : NULL;
+    scan.h = (char *)out;
+    run_scan(&scan);
+    if (l->after.weight) NORMALIZE[current()](&l->after, out, out, s->rows, l->width);
+}
+
+static int check_stack(const struct stack *s) {
+    for (int64_t i = 0; i < s->count; ++i) {
+        const struct scan scan = scan_of(s, &s->layers[i]);
+        const int bad = check(&scan);
+        if (bad) return bad;
+    }
+    if (!s->x)
+        for (int64_t row = 0; row < s->rows; ++row)
+            if (s->ids[row] < 0 || s->ids[row] >= s->vocabulary) return BAD_ID;
+    return OK;
+}
+
+/* Run all layers. Writes nothing unless it returns OK. */
+EXPORT int sru_stack(const struct stack *s) {
+    const int bad = check_stack(s);
+    if (bad) return bad;
+    float *between[] = {s->work, s->work + s->rows * s->widest};
+    const float *x = s->x;
+    if (!x) {
+        for (int64_t row = 0; row < s->rows; ++row)
+            memcpy(between[0] + row * s->inputs, s->table + s->ids[row] * s->inputs,
+                   s->inputs * sizeof *x);
+        x = between[0];
+    }
+    for (int64_t i = 0; i < s->count; ++i) {
+        float *out = i + 1 < s->count ? between[(i + 1) & 1] : s->out;
+        run_layer(s, &s->layers[i], x, out);
+        x = out;
+    }
+    return OK;
+}

@@ -1,0 +1,167 @@
+"""Call the compiled stack, `stack.h`, through ctypes: all layers of a network without the GIL."""
+
+import ctypes
+import threading
+from collections.abc import Sequence
+from typing import TypeGuard
+
+import torch
+from torch import Tensor
+
+import sruserve.kernels.cpu.library as cpu
+from sruserve.kernels.layer import CellLayer, Layer
+from sruserve.kernels.linear import PanelLinear
+from sruserve.kernels.norm import Norm
+from sruserve.kernels.ragged import RaggedBatch
+
+
+class CompiledStack:
+    """Element-wise layers in float32 on the CPU, run by one call without the GIL.
+
+    It agrees with the layers one after another to rounding: the norms sum in another order.
+
+    reads_ids: the first layer's input is a row of the embedding.
+    outputs: the width of the last layer's output.
+    """
+
+    def __init__(self, layers: Sequence[CellLayer], table: Tensor | None) -> None:
+        """Pack the layers. table: (vocabulary, inputs), the rows that ids select, if there is one.
+
+        The layers must be `compilable`.
+        """
+        self._layers, self._table = tuple(layers), table  # the packed layers point to their tensors
+        self.reads_ids = table is not None
+        self._norms = [_norms(layer) for layer in layers]
+        packed = zip(self._layers, self._norms, strict=True)
+        self._packed = ctypes.create_string_buffer(b"".join(_pack(*layer) for layer in packed))
+        self.outputs = layers[-1].width
+        widths = [width for layer in layers for width in (_inputs(layer), layer.linear.inputs)]
+        self._inputs = widths[0]
+        self._widest = max(*widths, *(layer.width for layer in layers))
+        self._columns = max(layer.columns for layer in layers)
+        self._threads = threading.local()
+
+    def __call__(self, inputs: Tensor, batch: RaggedBatch) -> Tensor:
+        """Compute the last layer's output, (rows, width), and advance `batch.states`.
+
+        inputs: (rows), int64 ids of `table`, or (rows, inputs), float32.
+
+        Raises ValueError or IndexError, before it writes anything, for tensors that do not fit.
+        """
+        rows, by_id = inputs.shape[0], inputs.dim() == 1
+        inputs = inputs.contiguous()
+        states, offsets, source, target = batch.states, batch.offsets, batch.source, batch.target
+        sequences, table = source.shape[0], self._table
+        if not (
+            (inputs.dtype is torch.int64 and table is not None)
+            if by_id
+            else (inputs.dtype is torch.float32 and inputs.shape[1] == self._inputs)
+        ):
+            raise ValueError(
+                f"stack: inputs must be ids, or {self._inputs} numbers of float32 a row; they are "
+                f"{tuple(inputs.shape)} of {inputs.dtype}"
+            )
+        if not (
+            states.dtype is torch.float32
+            and offsets.dtype is source.dtype is target.dtype is torch.int64
+            and offsets.shape == (sequences + 1,)
+            and target.shape == (sequences,)
+        ):
+            raise ValueError("stack: a tensor of the batch has the wrong shape or dtype")
+        for tensor in (inputs, states, offsets, source, target):
+            if not (tensor.is_cpu and tensor.is_contiguous()):
+                raise ValueError("stack: every tensor must be contiguous and on the CPU")
+        out = torch.empty(rows, self.outputs)
+        cpu.call(
+            "sru_stack",
+            cpu.STACK.pack(
+                ctypes.addressof(self._packed),
+                0 if by_id else inputs.data_ptr(),
+                0 if table is None else table.data_ptr(),
+                inputs.data_ptr() if by_id else 0,
+                out.data_ptr(),
+                states.data_ptr(),
+                offsets.data_ptr(),
+                source.data_ptr(),
+                target.data_ptr(),
+                self._work(rows),
+                len(self._layers),
+                rows,
+                self._inputs,
+                0 if table is None else table.shape[0],
+                sequences,
+                *states.shape,
+                self._widest,
+                self._columns,
+                torch.get_num_threads(),
+            ),
+        )
+        return out
+
+    def _work(self, rows: int) -> int:
+        """The address of the calling thread's work memory; its pages stay mapped between calls."""
+        numbers = rows * (4 * self._widest + self._columns)
+        work: Tensor | None = getattr(self._threads, "work", None)
+        if work is None or work.numel() < numbers:
+            work = self._threads.work = torch.empty(numbers)
+        return work.data_ptr()
+
+
+def compilable(layers: Sequence[Layer]) -> TypeGuard[Sequence[CellLayer]]:
+    """Whether `CompiledStack` has all parts of the layers."""
+    return all(
+        isinstance(layer, CellLayer)
+        and isinstance(layer.linear, PanelLinear)
+        and isinstance(layer.projection, PanelLinear | None)
+        and layer.previous is None
+        and (layer.inner_bias is None or layer.inner_norm is not None)
+        for layer in layers
+    )
+
+
+def _inputs(layer: CellLayer) -> int:
+    return (layer.projection or layer.linear).inputs
+
+
+def _norms(layer: CellLayer) -> list[Norm | None]:
+    """The norms before the products, after the last product, and of the output."""
+    outer, inner = layer.norm, layer.inner_norm
+    if inner is not None and layer.inner_bias is not None:
+        inner = Norm(inner.weight, layer.inner_bias, inner.kind, inner.epsilon)
+    norms = [None, inner, outer] if layer.norm_after else [outer, inner, None]
+    return [None if norm is None else norm.biased() for norm in norms]
+
+
+def _pack(layer: CellLayer, norms: Sequence[Norm | None]) -> bytes:
+    linear, projection, cell = layer.linear, layer.projection, layer.cell
+    return cpu.LAYER.pack(
+        linear.weight.data_ptr(),
+        0 if projection is None else projection.weight.data_ptr(),
+        _pointer(linear.bias),
+        0 if projection is None else _pointer(projection.bias),
+        _pointer(layer.weight_c),
+        _pointer(layer.bias),
+        *(number for norm in norms for number in _pack_norm(norm)),
+        _inputs(layer),
+        linear.inputs,
+        cell.blocks,
+        layer.width,
+        layer.column,
+        layer.width if layer.backward_from is None else layer.backward_from,
+        cell.kind,
+        cell.activation,
+        cell.updated_reset,
+        layer.highway_is_input,
+        cell.scale,
+        cell.keep,
+    )
+
+
+def _pack_norm(norm: Norm | None) -> tuple[int, int, int, float]:
+    if norm is None:
+        return 0, 0, 0, 0.0
+    return norm.weight.data_ptr(), _pointer(norm.bias), norm.kind, norm.epsilon
+
+
+def _pointer(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
