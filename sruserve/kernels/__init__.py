@@ -5,7 +5,13 @@ from sruserve.kernels.cell import Activation, Cell, Kind
 from sruserve.kernels.dispatch import kernel_name, scan, uses_triton
 from sruserve.kernels.gated import GatedLayer
 from sruserve.kernels.layer import CellLayer, Layer, StepLayer
-from sruserve.kernels.linear import LinearOp, has_packed_linear, make_linear, padded_rows
+from sruserve.kernels.linear import (
+    LinearOp,
+    has_packed_linear,
+    make_linear,
+    padded_rows,
+    uses_panels,
+)
 from sruserve.kernels.norm import Norm, NormKind
 from sruserve.kernels.ragged import RaggedBatch, single
 from sruserve.kernels.recurrent_weight import GatedCell, GatedKind, PackedRecurrentWeight
@@ -34,5 +40,6 @@ __all__ = [
     "padded_rows",
     "scan",
     "single",
+    "uses_panels",
     "uses_triton",
 ]

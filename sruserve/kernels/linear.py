@@ -56,17 +56,26 @@ def make_linear(
     weight, bias = weight.to(device), bias if bias is None else bias.to(device)
     if uses_triton(device):
         return (FastLinear if fast else TritonLinear)(weight, bias, dtype)
-    if dtype is torch.float32 and kernel_name(device) in _PRODUCT_KERNELS:
-        return PanelLinear(weight, bias)
-    return PackedLinear(weight, bias, dtype)
+    return (
+        PanelLinear(weight, bias)
+        if uses_panels(dtype, device)
+        else PackedLinear(weight, bias, dtype)
+    )
 
 
-def padded_rows(rows: int) -> int:
-    """Return the number of rows to which a product of `rows` rows is padded on the CPU.
+def uses_panels(dtype: torch.dtype, device: torch.device = CPU) -> bool:
+    """Whether the compiled kernel multiplies, and not oneDNN."""
+    return dtype is torch.float32 and kernel_name(device) in _PRODUCT_KERNELS
+
+
+def padded_rows(rows: int, dtype: torch.dtype, device: torch.device = CPU) -> int:
+    """Return the number of rows to which a product of `rows` rows is padded.
 
     oneDNN compiles a kernel for every new number of rows, which takes 0.3 ms. With few different
     numbers the kernels are compiled already. The result of a row does not depend on the padding.
     """
+    if uses_triton(device) or uses_panels(dtype, device):
+        return rows
     step = 1 if rows <= 8 else 8 if rows <= 64 else 16 if rows <= 256 else 64
     return -(-rows // step) * step
 

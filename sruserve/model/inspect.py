@@ -1,6 +1,6 @@
 """Describe a model for `sruserve inspect`."""
 
-from sruserve.kernels import StepLayer, has_packed_linear, kernel_name
+from sruserve.kernels import StepLayer, has_packed_linear, kernel_name, uses_panels
 from sruserve.kernels.devices import describe_device
 from sruserve.kernels.dispatch import INTERPRETER
 from sruserve.model.errors import printable
@@ -51,7 +51,7 @@ def _exactness(model: Model) -> str:
         return "1e-5 (Triton's interpreter, for tests)"
     if kernel_name(model.network.device) == "reference" and not _element_wise(model):
         return "1e-5 (without the compiled kernel, these layers' products depend on the batch)"
-    if has_packed_linear():
+    if has_packed_linear() or uses_panels(model.network.dtype):
         return "bit for bit: any split, any batch"
     return "1e-5 (this build of torch has no packed products)"
 

@@ -6,9 +6,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sruserve.kernels import RaggedBatch, StepLayer, padded_rows, single, uses_triton
-from sruserve.kernels.cpu.stack import CompiledStack, compilable
+from sruserve.kernels import (
+    RaggedBatch,
+    StepLayer,
+    padded_rows,
+    single,
+    uses_panels,
+    uses_triton,
+)
 from sruserve.kernels.chunks import CudaSideStream, Inline, SideStream, chunk_rows, plan, run_layers
+from sruserve.kernels.cpu.stack import CompiledStack, compilable
 from sruserve.kernels.decode import Decoder
 from sruserve.kernels.devices import CPU, copy_to_device
 from sruserve.kernels.triton.tiles import SAMPLE_VOCABULARY
@@ -72,8 +79,9 @@ class Network:
             self._embedding = config.embedding.make(tensors, config.vocab_size, builder, head.tied)
         self._compiled: CompiledStack | None = None
         if not self._concat and compilable(self.layers):
-            plain = self._embedding is not None and self._input_projection is None
-            table = self._embedding.table if self._embedding is not None and plain else None
+            table = None
+            if self._embedding is not None and self._input_projection is None:
+                table = self._embedding.table
             self._compiled = CompiledStack(self.layers, table)
         self._pool = head.pool(config.task, rnn.output_size, self.layout)
         self._head = head.make(tensors, config.outputs, builder)
@@ -188,14 +196,16 @@ class Network:
         )
 
     def warm_up(self, before: Callable[[int], None] = lambda _: None) -> None:
-        """Run every size of product once, so that no request waits for the compiler.
+        """Run every size of product once for which oneDNN compiles a kernel, so no request waits.
 
         before: called with each number of rows, to set everything else the kernels depend on.
         """
         if uses_triton(self.device):
             self._warm_up_triton()
             return
-        sizes = {padded_rows(rows) for rows in range(1, self.piece_rows + 1)}
+        sizes = {1, self.piece_rows}
+        if not uses_panels(self.dtype):
+            sizes = {padded_rows(rows, self.dtype) for rows in range(1, self.piece_rows + 1)}
         states = self.layout.allocate(1, self.device)
         for rows in sorted(sizes):
             before(rows)
@@ -227,12 +237,11 @@ class Network:
     def _run(self, inputs: Tensor, piece: RaggedBatch) -> Tensor:
         """Run one piece through all layers; rows after the piece's own are padding."""
         if self._compiled is not None:
-            x = self._compiled(
-                inputs if self._compiled.reads_ids else self._embedded(inputs), piece
-            )
+            x = inputs if self._compiled.reads_ids else self._embedded(inputs)
+            x = self._compiled(x, piece)
             return x if self._pool is None else self._pool(x, piece)
         rows = inputs.shape[0]
-        padding = padded_rows(rows) - rows
+        padding = padded_rows(rows, self.dtype) - rows
         if padding:
             inputs = F.pad(inputs, (0, 0) * (inputs.dim() - 1) + (0, padding))
         return self._through(self._embedded(inputs), piece)

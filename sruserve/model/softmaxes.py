@@ -149,9 +149,9 @@ def _in_pieces(
 
 
 def padded(x: Tensor) -> Tensor:
-    """Append rows of zeros to `x` up to `padded_rows`; return it unchanged if Triton multiplies."""
+    """Append rows of zeros to `x` up to `padded_rows`."""
     rows = x.shape[0]
-    missing = 0 if uses_triton(x.device) else padded_rows(rows) - rows
+    missing = padded_rows(rows, x.dtype, x.device) - rows
     return F.pad(x, (0, 0, 0, missing)) if missing else x
 
 

@@ -10,34 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-import sruserve.kernels.cpu.library as cpu
 from sruserve.kernels.attention import Attention, attend, cpu_attention
 from sruserve.kernels.ragged import RaggedBatch
 from sruserve.kernels.reference.attention import reference_attention
+from tests.kernels.instruction_sets import EACH_SET
 
 DTYPES = [torch.float32, torch.bfloat16]
 EACH_DTYPE = pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "bfloat16"])
 NAN = float("nan")
-
-
-def use(name: str) -> bool:
-    assert cpu._library is not None
-    return bool(cpu._library.sru_use_instruction_set(name.encode()) == 0)
-
-
-BEST = cpu.instruction_set()
-HERE = [name for name in ("baseline", "avx2", "avx512") if use(name)]
-use(BEST)
-
-
-@pytest.fixture(scope="module", params=HERE)
-def instruction_set(request: pytest.FixtureRequest) -> Iterator[None]:
-    assert use(request.param)
-    yield
-    assert use(BEST)
-
-
-EACH_SET = pytest.mark.usefixtures("instruction_set")
 
 
 @pytest.fixture
