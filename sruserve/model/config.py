@@ -84,8 +84,14 @@ class ModelConfig(BaseModel):
 
     @field_validator("id2label")
     @classmethod
-    def _has_short_labels(cls, id2label: dict[int, str]) -> dict[int, str]:
+    def _has_distinct_short_labels(cls, id2label: dict[int, str]) -> dict[int, str]:
+        classes: dict[str, int] = {}
         for number, label in id2label.items():
+            if (other := classes.setdefault(label, number)) != number:
+                raise ValueError(
+                    f"classes {other} and {number} have the same label, {label[:40]!r}: give each "
+                    "one its own"
+                )
             if (size := len(label.encode())) > _LONGEST_LABEL:
                 raise ValueError(
                     f"label {number} has {size:,} bytes; the limit is {_LONGEST_LABEL}: shorten it"

@@ -5,6 +5,7 @@ import re
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,8 +27,8 @@ _NORMALIZED = 1 << 26  # limit on the characters of a normalized word
 _LONGEST_ENTRY = 1024  # bytes; limited because replies repeat entries
 _LIBRARY_WORDS = 1024
 _PROBED = 64
-_SPACES = " \t\n\v\f\r"
-_PIECE, _SPACE = re.compile(f"[^{_SPACES}]+"), re.compile(f"[{_SPACES}]")
+_SPACES = " \t\n\v\f\r"  # a tokenizer may delete some of them instead of splitting there
+_SPACE_MARK = "\u2581"  # stands for a space in the entries of some tokenizers
 
 
 class Codec(Protocol):
@@ -99,13 +100,20 @@ class Words:
             self._tokenizer = Tokenizer.from_buffer(content)
             self._tokenizer.no_padding()
             self._tokenizer.no_truncation()
+            if getattr(self._tokenizer.model, "dropout", None) is not None:
+                self._tokenizer.model.dropout = None  # at random, for training
             _bound_cache(self._tokenizer.model)
             self.size: int = self._tokenizer.get_vocab_size()
             words = [self._tokenizer.id_to_token(i) for i in range(self.size)]
             _check_entries(words)
             self._ids, self._places = PieceCache(), PieceCache()
+            self._separate_at(_SPACES)
             own = " ".join(str(word) for word in words[:_PROBED])
-            joins = any(self._joins(probe) for probe in (*_PROBES, own))
+            spaces = "".join(space for space in _SPACES if self._splits_at(space, own))
+            self._separate_at(spaces or _SPACES)
+            entries = filter(None, (_spaced(word) for word in words))
+            probes = *_PROBES, own, *islice(entries, _LIBRARY_WORDS)
+            joins = " " not in spaces or any(map(self._joins, probes))
         except faults() as error:  # the library raises bare exceptions, and panics
             raise FolderError(f"{source} is not a usable tokenizer.json: {error}") from error
         if None in words:
@@ -119,19 +127,19 @@ class Words:
             )
 
     def encode(self, text: str, word: str = "", more: bool = False) -> tuple[Ids, str]:
-        text, word = _finished(word + text, more)
+        text, word = self._finished(word + text, more)
         self._check(text)
         if len(text) <= _LONG:
             return np.array(self._ids_by_piece(text), np.int64), word
-        return np.concatenate([self._ids_of(part) for part in _parts(text, _PART)]), word
+        return np.concatenate([self._ids_of(part) for part in self._parts(text, _PART)]), word
 
     def locate(self, text: str, word: str = "", more: bool = False) -> tuple[Ids, Ids, str]:
         word_length = len(word)
-        text, word = _finished(word + text, more)
+        text, word = self._finished(word + text, more)
         self._check(text)
         # Arrays, because converting a list of a million tuples would block all other threads.
         ids, places = array("q"), array("q")
-        for match in _PIECE.finditer(text):
+        for match in self._piece.finditer(text):
             piece_ids, piece_places = self._located(match[0])
             start = match.start() - word_length
             ids.extend(piece_ids)
@@ -139,13 +147,23 @@ class Words:
         return np.array(ids, np.int64), np.array(places, np.int64).reshape(-1, 2), word
 
     def parts(self, text: str, max_characters: int) -> list[str]:
-        return list(_parts(text, max_characters))
+        return list(self._parts(text, max_characters))
+
+    def _separate_at(self, spaces: str) -> None:
+        """Set the characters between words."""
+        self._spaces = spaces
+        separators = re.escape(spaces)
+        self._piece, self._space = re.compile(f"[^{separators}]+"), re.compile(f"[{separators}]")
+
+    def _splits_at(self, space: str, own: str) -> bool:
+        """Whether the tokenizer splits its own words, and any others, at this character."""
+        return not any(self._joins(probe.replace(" ", space)) for probe in ("ab cd", own))
 
     def _check(self, text: str) -> None:
         """Raise `TextError` if a word is too long for the normalizers."""
         if len(text) <= self._longest:
             return
-        longest = max((len(match[0]) for match in _PIECE.finditer(text)), default=0)
+        longest = max((len(match[0]) for match in self._piece.finditer(text)), default=0)
         if longest > self._longest:
             raise TextError(
                 f"a word has {longest:,} characters; the limit of this model's tokenizer is "
@@ -163,7 +181,7 @@ class Words:
                 return ""
             return piece[0]
 
-        return self._tokenized(_PIECE.sub(known, probe)).ids != parts
+        return self._tokenized(self._piece.sub(known, probe)).ids != parts
 
     def _ids_of(self, text: str) -> Ids:
         """Return the ids of a long text."""
@@ -179,7 +197,7 @@ class Words:
         """Return the ids of a short text, most of whose words are cached."""
         ids: list[int] = []
         known = self._ids.get
-        for piece in _PIECE.findall(text):
+        for piece in self._piece.findall(text):
             piece_ids = known(piece)
             ids += self._ids_of_new(piece) if piece_ids is None else piece_ids
         return ids
@@ -204,12 +222,51 @@ class Words:
             self._places.add(piece, places)
         return ids, places
 
+    def _finished(self, text: str, more: bool) -> tuple[str, str]:
+        """Split off the last word, which the next chunk may continue; returns both."""
+        if not more:
+            return text, ""
+        end = self._after_last_space(text, 0, len(text))
+        if len(text) - end > MAX_UNFINISHED:
+            raise TextError(
+                f"the last word has {len(text) - end:,} characters; the limit is "
+                f"{MAX_UNFINISHED:,}: "
+                'insert white space or send "more": false'
+            )
+        return text[:end], text[end:]
+
+    def _parts(self, text: str, max_characters: int) -> Iterator[str]:
+        """Cut a text into parts that end with white space.
+
+        Only a word longer than `max_characters` makes a longer part.
+        """
+        start = 0
+        while len(text) - start > max_characters:
+            end = self._after_last_space(text, start, start + max_characters)
+            if end == start:
+                space = self._space.search(text, start + max_characters)
+                end = space.end() if space else len(text)
+            yield text[start:end]
+            start = end
+        if start < len(text):
+            yield text[start:]
+
+    def _after_last_space(self, text: str, begin: int, end: int) -> int:
+        """Return the index after the last white space in `text[begin:end]`; `begin` without any."""
+        return max(begin, 1 + max([text.rfind(space, begin, end) for space in self._spaces]))
+
     def _tokenized(self, text: str) -> Encoding:
         """Return the tokens of a text, without their places.
 
         Unlike `encode`, `encode_batch_fast` releases the GIL.
         """
         return self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0]
+
+
+def _spaced(entry: str | None) -> str:
+    """An entry with a space inside it, as text; empty for all others."""
+    text = (entry or "").replace(_SPACE_MARK, " ").strip(" ")
+    return text if any(space in text for space in _SPACES) else ""
 
 
 def _check_entries(words: Sequence[str | None]) -> None:
@@ -276,41 +333,6 @@ class Bytes:
         """Return the text in one part, because encoding bytes takes little time."""
         del max_characters
         return [text]
-
-
-def _finished(text: str, more: bool) -> tuple[str, str]:
-    """Split off the last word, which the next chunk may continue; returns both."""
-    if not more:
-        return text, ""
-    end = _after_last_space(text, 0, len(text))
-    if len(text) - end > MAX_UNFINISHED:
-        raise TextError(
-            f"the last word has {len(text) - end:,} characters; the limit is {MAX_UNFINISHED:,}: "
-            'insert white space or send "more": false'
-        )
-    return text[:end], text[end:]
-
-
-def _parts(text: str, max_characters: int) -> Iterator[str]:
-    """Cut a text into parts that end with white space.
-
-    Only a word longer than `max_characters` makes a longer part.
-    """
-    start = 0
-    while len(text) - start > max_characters:
-        end = _after_last_space(text, start, start + max_characters)
-        if end == start:
-            space = _SPACE.search(text, start + max_characters)
-            end = space.end() if space else len(text)
-        yield text[start:end]
-        start = end
-    if start < len(text):
-        yield text[start:]
-
-
-def _after_last_space(text: str, begin: int, end: int) -> int:
-    """Return the index after the last white space in `text[begin:end]`; `begin` without any."""
-    return max(begin, 1 + max([text.rfind(space, begin, end) for space in _SPACES]))
 
 
 def make_codec(vocabulary: Mapping[str, bytes], folder: object) -> Codec | None:

@@ -107,6 +107,16 @@ def test_labels_that_replies_cannot_repeat_are_refused(tmp_path: Path, task: Tas
         load_model(path)
 
 
+@pytest.mark.parametrize("task", ["classify", "pair", "tag"])
+def test_classes_of_one_label_are_refused(tmp_path: Path, task: Task) -> None:
+    path = save_random_model(tmp_path / "c", task, vocab_size=9, labels=("yes", "no", "maybe"))
+    config = json.loads((path / "config.json").read_text())
+    config["id2label"]["2"] = "yes"
+    (path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match="classes 0 and 2 have the same label, 'yes'"):
+        load_model(path)
+
+
 def test_long_labels_count_as_several_numbers_of_a_reply() -> None:
     assert random_config("classify", vocab_size=9, labels=("a", "b")).label_numbers == 2
     assert random_config("classify", vocab_size=9, labels=("a", "é" * 128)).label_numbers == 6

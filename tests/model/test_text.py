@@ -10,9 +10,17 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import ByteLevel, PreTokenizer, Whitespace
+from tokenizers import Regex, Tokenizer
+from tokenizers.models import BPE, WordLevel, WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import (
+    BertPreTokenizer,
+    ByteLevel,
+    PreTokenizer,
+    Split,
+    Whitespace,
+    WhitespaceSplit,
+)
 
 from sruserve.model import text as text_module
 from sruserve.model.errors import FolderError, TextError
@@ -154,6 +162,46 @@ def test_a_tokenizer_that_joins_across_white_space_is_refused(tmp_path: Path) ->
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(FolderError, match="white space"):
         codec_of(tmp_path)
+
+
+@pytest.mark.parametrize("entry", ["Los Angeles", "Los\tAngeles", "1 000"])
+def test_an_entry_across_white_space_is_refused_however_late_it_stands(
+    tmp_path: Path, entry: str
+) -> None:
+    words = ["<oov>", *map(str, range(200)), "Los", "Angeles", entry]
+    vocabulary = {word: number for number, word in enumerate(words)}
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="<oov>"))
+    tokenizer.pre_tokenizer = Split(Regex(r"\d+ \d+|Los\sAngeles|\S+"), "removed", invert=True)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(FolderError, match="joins text across white space"):
+        codec_of(tmp_path)
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    assert codec_of(tmp_path)
+
+
+def test_the_dropout_of_a_training_is_not_used() -> None:
+    vocabulary = {"a": 0, "b": 1, "ab": 2}
+    tokenizer = Tokenizer(BPE(vocabulary, [("a", "b")], dropout=1.0))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    assert Words(tokenizer.to_str().encode()).encode("ab ab")[0].tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("space", " \t\n\v\f\r")
+def test_a_character_that_the_tokenizer_deletes_separates_no_words(space: str) -> None:
+    vocabulary = {"[UNK]": 0, "page": 1, "one": 2, "new": 3, "##new": 4}
+    tokenizer = Tokenizer(WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = BertNormalizer(), BertPreTokenizer()
+    words, text = Words(tokenizer.to_str().encode()), f"page one{space}new "
+    ids = tokenizer.encode(text, add_special_tokens=False).ids
+    assert ids == ([1, 2, 4] if space in "\v\f" else [1, 2, 3])
+    assert words.encode(text)[0].tolist() == ids
+    assert words.encode(text * 1000)[0].tolist() == ids * 1000
+    assert words.locate(text)[0].tolist() == ids
+    for cut in range(len(text)):
+        first, word = words.encode(text[:cut], more=True)
+        second, _ = words.encode(text[cut:], word)
+        assert [*first, *second] == ids
 
 
 @pytest.mark.parametrize("added", [False, True], ids=["word", "added token"])

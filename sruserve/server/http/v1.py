@@ -13,6 +13,7 @@ from sruserve.server.metrics.metrics import UNKNOWN_MODEL
 from sruserve.server.offload import offload
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.caller import Caller
+from sruserve.server.tasks.choices import free_choices
 from sruserve.server.tasks.complete import CompleteTask
 from sruserve.server.tasks.completion import Chunks, Completion
 from sruserve.server.tasks.completion_request import CompletionRequest
@@ -108,7 +109,8 @@ class CompletionEndpoint(TaskEndpoint[CompletionRequest]):
             if request.stream:
                 await send_events(caller, reply, completion, writer, self._ping_seconds)
                 return
-            choices, large = await completion.choices(), completion.large
+            choices = await completion.choices()
+            large = completion.large
             await reply.reply(await offload(large, writer.whole, choices, large, caller=caller))
 
 
@@ -130,9 +132,11 @@ class _CompletionJson:
         self._tail = b'],"usage":null}\n\n' if self._include_usage else b"]}\n\n"
 
     def whole(self, choices: list[dict[str, Any]], large: bool) -> bytes:
-        """The reply to a request that does not stream."""
+        """The reply to a request that does not stream. The choices are freed."""
         body = {**self._header, "choices": choices, "usage": self._completion.usage}
-        return (long_json if large else json_bytes)(body)
+        encoded = (long_json if large else json_bytes)(body)
+        free_choices(choices)
+        return encoded
 
     def of(self, chunks: Chunks, large: bool) -> bytes:
         """The events of the chunks, one for each."""

@@ -12,11 +12,26 @@ from sruserve.server.tasks.inputs import MANY_STATES
 from sruserve.server.tasks.prompts import Prompt
 
 LONG_TOKENS = 1024  # with log-probabilities, each takes about a kilobyte of JSON
+_FREED = 1024  # objects at a time: freeing many in one go would block all other threads
 
 
 def is_large(pieces: Sequence[Generated]) -> bool:
     """Whether sealing and encoding these would block the event loop."""
     return len(pieces) > MANY_STATES or sum(len(piece.tokens) for piece in pieces) > LONG_TOKENS
+
+
+def free(values: list[Any]) -> None:
+    """Empty a list, a few values at a time."""
+    while values:
+        del values[-_FREED:]
+
+
+def free_choices(choices: list[dict[str, Any]]) -> None:
+    """Empty choices that are encoded."""
+    for choice in choices:
+        for values in (choice["logprobs"] or {}).values():
+            free(values)
+    free(choices)
 
 
 class ChoiceBuilder:
@@ -46,22 +61,23 @@ class ChoiceBuilder:
         self.pieces.append(piece)
 
     def whole(self) -> dict[str, Any]:
-        """The choice of all kept chunks."""
-        last = self.pieces[-1]
-        return self.part(
-            Generated(
-                text="".join(piece.text for piece in self.pieces),
-                tokens=[token for piece in self.pieces for token in piece.tokens],
-                logprobs=[
-                    logprobs_of_token
-                    for piece in self.pieces
-                    for logprobs_of_token in piece.logprobs
-                ],
-                finish_reason=last.finish_reason,
-                stop_reason=last.stop_reason,
-                state=last.state,
-            )
+        """The choice of all kept chunks, which are freed."""
+        pieces, self.pieces = self.pieces, []
+        last = pieces[-1]
+        logprobs = [of_token for piece in pieces for of_token in piece.logprobs]
+        whole = Generated(
+            text="".join(piece.text for piece in pieces),
+            tokens=[token for piece in pieces for token in piece.tokens],
+            logprobs=logprobs,
+            finish_reason=last.finish_reason,
+            stop_reason=last.stop_reason,
+            state=last.state,
         )
+        choice = self.part(whole)
+        free(pieces)
+        del whole
+        free(logprobs)
+        return choice
 
     def part(self, piece: Generated) -> dict[str, Any]:
         """The choice of a single chunk."""

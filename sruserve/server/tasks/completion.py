@@ -26,7 +26,10 @@ class Completion:
     done: resolves after the last chunk.
     buffer: gets the chunks of a stream; without it, they are kept for `choices`.
     generated: the tokens of all choices so far.
+    large: once `choices` has returned, whether making a reply of them would block the event loop.
     """
+
+    large: bool
 
     def __init__(
         self,
@@ -82,6 +85,7 @@ class Completion:
     async def choices(self) -> list[dict[str, Any]]:
         """All choices of a request that does not stream, once they are complete."""
         await self._caller.wait(self.done)
+        self.large = self.is_large([chunk for choice in self._choices for chunk in choice.pieces])
         return await offload(self.large, self._whole, caller=self._caller)
 
     def _whole(self) -> list[dict[str, Any]]:
@@ -90,11 +94,6 @@ class Completion:
     def choice(self, index: int, chunk: Generated) -> dict[str, Any]:
         """A chunk of one choice, in OpenAI's fields."""
         return self._choices[index].part(chunk)
-
-    @property
-    def large(self) -> bool:
-        """Whether making a reply of all choices would block the event loop."""
-        return self.is_large([chunk for choice in self._choices for chunk in choice.pieces])
 
     def is_large(self, chunks: Sequence[Generated]) -> bool:
         """Whether making a reply of these chunks would block the event loop."""
