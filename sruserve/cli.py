@@ -60,10 +60,14 @@ def serve(
         str | None, typer.Option(help="Address to listen on (SRUSERVE_HOST).", show_default=False)
     ] = None,
     port: Annotated[
-        int | None, typer.Option(help="TCP port (SRUSERVE_PORT).", show_default=False)
+        str | None,
+        typer.Option(metavar="0…65535", help="TCP port (SRUSERVE_PORT).", show_default=False),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(help="Server processes (SRUSERVE_WORKERS).", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="1…256", help="Server processes (SRUSERVE_WORKERS).", show_default=False
+        ),
     ] = None,
     device: Annotated[
         str | None,

@@ -88,8 +88,56 @@ def test_a_server_that_cannot_compute_says_why(
     model = str(save_random_model(tmp_path / "m", vocab_size=9))
     result = run("serve", model, "--port", "0", "--device", "cuda:7")
     assert result.returncode == 1
-    assert "SRUSERVE_DEVICE: cannot compute on cuda:7" in result.stderr
+    assert "error: SRUSERVE_DEVICE: cannot compute on cuda:7" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_each_worker_that_cannot_compute_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    model = str(save_random_model(tmp_path / "m", vocab_size=9))
+    result = run("serve", model, "--port", "0", "--device", "cuda", "--workers", "2")
+    assert result.returncode == 1
+    assert "error: SRUSERVE_DEVICE: cannot compute on cuda" in result.stderr
     assert "Traceback" not in result.stderr
+    assert "uvicorn" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (["--port", "99999"], "SRUSERVE_PORT=99999: should be a whole number from 0 to 65535"),
+        (["--port", "http"], "SRUSERVE_PORT=http: should be a whole number from 0 to 65535"),
+        (["--workers", "0"], "SRUSERVE_WORKERS=0: should be a whole number from 1 to 256"),
+    ],
+    ids=str,
+)
+def test_a_number_out_of_range_is_named_with_its_setting_and_the_range(
+    option: list[str], message: str
+) -> None:
+    result = CliRunner().invoke(app, ["serve", *option])
+    assert result.exit_code == 2
+    assert result.stderr == f"error: {message}\n"
+
+
+def test_inspect_says_that_a_folder_holds_no_model(tmp_path: Path) -> None:
+    for path, reason in (
+        (tmp_path, "is not a model folder: it has no config.json"),
+        (
+            tmp_path / "absent",
+            "does not exist",
+        ),
+    ):
+        result = CliRunner().invoke(app, ["inspect", str(path)])
+        assert result.exit_code == 1
+        assert f"{path.name} {reason}" in result.stderr
+
+
+def test_verify_names_a_missing_case_once(tmp_path: Path) -> None:
+    model, case = save_random_model(tmp_path / "m", vocab_size=9), tmp_path / "absent.safetensors"
+    result = CliRunner().invoke(app, ["verify", str(model), str(case), "--device", "cpu"])
+    assert result.stderr == f"error: cannot read {case}: No such file or directory\n"
 
 
 @pytest.mark.parametrize("command", [["inspect"], ["verify", "case.safetensors"]], ids=str)

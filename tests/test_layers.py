@@ -55,6 +55,7 @@ ROOMS = (
         "process_limits",
         "redis_pool",
         "seeds",
+        "setting_bounds",
     ),
     ("auth",),
     ("settings",),

@@ -239,11 +239,17 @@ def read_keys(listed: str | None, file: Path | None) -> list[KeyEntry]:
 _LIST: TypeAdapter[list[KeyEntry]] = TypeAdapter(list[KeyEntry])
 
 
+class _RepeatedField(ValueError):
+    """An entry lists a field twice."""
+
+
 def _entries(text: str) -> list[KeyEntry]:
     try:
-        entries = _LIST.validate_python(json.loads(text))
+        entries = _LIST.validate_python(json.loads(text, object_pairs_hook=_fields))
     except ValidationError as error:
         raise ValueError(_explain(error)) from None
+    except _RepeatedField:
+        raise
     except (ValueError, RecursionError):
         raise ValueError('should be a JSON list such as [{"tenant": "acme", "key": "…"}]') from None
     if not entries:
@@ -251,9 +257,19 @@ def _entries(text: str) -> list[KeyEntry]:
     return entries
 
 
+def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The fields of a JSON object; raises if one is there twice, since either may be meant."""
+    fields: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in fields:
+            raise _RepeatedField(f"an entry has the field {name[:100]!r} twice; remove one of them")
+        fields[name] = value
+    return fields
+
+
 def _short(text: str) -> list[KeyEntry]:
     entries = []
-    for part in text.split(","):
+    for number, part in enumerate(text.split(",")):
         tenant, _, key = part.strip().rpartition(":")
         if ":" in tenant:
             raise ValueError("a key that contains a colon needs the JSON form")
@@ -261,14 +277,30 @@ def _short(text: str) -> list[KeyEntry]:
         try:
             entries.append(KeyEntry.model_validate(fields))
         except ValidationError as error:
-            raise ValueError(_explain(error)) from None
+            reason = _explain(error, number)
+            raise ValueError(f"{reason}; write tenant:key, with commas between several") from None
     return entries
 
 
-def _explain(error: ValidationError) -> str:
-    problem = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(str(part) for part in problem["loc"])
-    return f"{place or 'keys'}: {problem['msg']}"
+def _explain(error: ValidationError, number: int = 0) -> str:
+    """The first problem of a list, or of entry `number` of one, without any value."""
+    problems = error.errors(include_url=False, include_input=False)
+    unknown = (problem for problem in problems if problem["type"] == "extra_forbidden")
+    problem = next(unknown, problems[0])
+    path = list(problem["loc"])
+    if path and isinstance(path[0], int):
+        number, *path = path[0], *path[1:]
+    entry, field = f"entry {number + 1}", path[0] if path else None
+    if problem["type"] == "extra_forbidden":
+        known = ", ".join(KeyEntry.model_fields)
+        return f"{entry} has the unknown field {str(field)[:100]!r}; the fields are {known}"
+    if problem["type"] == "missing":
+        return f"{entry} has no {field!r}"
+    if field is None:
+        return f"{entry} should be an object"
+    if field == "key":
+        return f"the key of {entry} should be 8 to 512 visible ASCII characters without spaces"
+    return f"{field!r} of {entry} {problem['msg'].removeprefix('Input ')}"
 
 
 def _limited(unit: str, wait: float) -> RateLimited:

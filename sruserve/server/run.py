@@ -30,7 +30,13 @@ from sruserve.server.logs import log_config
 from sruserve.server.metrics.files import VARIABLE, EndedWorkers, MetricFolder, keep_files_whole
 from sruserve.server.pulse import Pulse, Watchdog
 from sruserve.server.repository.discovery import find_models
-from sruserve.server.settings import Settings, SettingsError, dtypes_by_model, state_keys
+from sruserve.server.settings import (
+    Settings,
+    SettingsError,
+    dtypes_by_model,
+    state_keys,
+    variable_name,
+)
 from sruserve.server.supervision import Patience
 from sruserve.server.supervisor import Supervisor
 from sruserve.server.websocket.uvicorn_websocket import WebSocketProtocol
@@ -54,6 +60,9 @@ def serve(settings: Settings) -> int:
         dtypes_by_model(settings, [path.name for path in find_models(settings)])
     except SettingsError as error:
         return _fail(str(error), EXIT_USAGE)
+    # With several workers each checks for itself: the supervisor runs without torch.
+    if settings.workers == 1 and (reason := _why_no_device(settings)):
+        return _fail(reason, FAILED)
     try:
         listener = _bind(settings.host, settings.port)
     except (socket.gaierror, ValueError, TypeError):  # an unknown or invalid name
@@ -175,6 +184,8 @@ def _run_workers(settings: Settings, listener: socket.socket) -> int:
 def _work(settings: Settings, listener: socket.socket, beat: Callable[[], None]) -> int:
     """Run a worker process."""
     dictConfig(log_config(settings.log_level))
+    if reason := _why_no_device(settings):
+        return _fail(reason, FAILED)
     keep_files_whole()
     folder = None
     try:
@@ -186,6 +197,20 @@ def _work(settings: Settings, listener: socket.socket, beat: Callable[[], None])
     finally:
         if folder is not None:
             folder.leave()
+
+
+def _why_no_device(settings: Settings) -> str:
+    """Why the server cannot compute on the GPU of its settings; an empty string if it can."""
+    if not settings.device.startswith("cuda"):
+        return ""
+    with leaving_at_once():
+        from sruserve.kernels.devices import DeviceError, resolve_device  # imports torch
+
+        try:
+            resolve_device(settings.device)
+        except DeviceError as error:
+            return f"{variable_name('device')}: {error}"
+    return ""
 
 
 def _bind(host: str, port: int) -> socket.socket:

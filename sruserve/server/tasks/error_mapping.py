@@ -21,6 +21,7 @@ log = logging.getLogger("sruserve.api")
 
 # Lists stop at their first error, but each unknown field is one, and explaining takes time.
 _MAX_PROBLEMS = 1000
+_EMPTY = "EOF while parsing a value at line 1 column 0"  # the parser's reason for an empty body
 _MAX_NAME = 100  # characters
 
 # Fields with several shapes, because pydantic would explain each shape that does not match.
@@ -53,24 +54,29 @@ def as_serve_error(error: BaseException, fields: type[BaseModel]) -> ServeError:
 
 
 def explain_validation(problems: Iterable[Any], fields: Iterable[str] = ()) -> ServeError:
-    """pydantic's first error in the words of the API."""
-    problem = next(iter(problems))
+    """pydantic's first error in the words of the API; a missing field names an unknown one too."""
+    problems = list(problems)
+    problem = problems[0]
     kind, message = problem["type"], problem["msg"]
     path = [_short(part) for part in problem["loc"] if part != "body"]
     param = str(path[0]) if path else None
     if kind == "json_invalid":
         reason = problem.get("ctx", {}).get("error", message)
+        if reason == _EMPTY:
+            return MalformedBody(
+                "the body is empty; send a JSON object with the fields that /docs describes"
+            )
         if "unicode" in reason or "hex escape" in reason:
             reason += " (text must be valid UTF-8, without lone surrogates)"
         return MalformedBody(f"the body is not valid JSON: {reason}")
     if kind == "finite_number":
         return NotFinite(f"{_place(path)} must be a finite number", param=param)
     if kind == "extra_forbidden":
-        close = difflib.get_close_matches(str(param), list(fields), n=1)
-        hint = f"did you mean '{close[0]}'?" if close else "leave it out"
-        return InvalidRequest(f"unknown field '{param}'; {hint}", param=param)
+        return InvalidRequest(_unknown(param, fields), param=param)
     if kind == "missing":
-        return InvalidRequest(f"'{param}' is missing", param=param)
+        unknown = [p["loc"][-1] for p in problems if p["type"] == "extra_forbidden"]
+        also = f"; {_unknown(_short(unknown[0]), fields)}" if unknown else ""
+        return InvalidRequest(f"{_place(path)} is missing{also}", param=param)
     if kind == "model_type":
         return InvalidRequest("the body must be a JSON object")
     if param in _SHAPES:
@@ -80,6 +86,13 @@ def explain_validation(problems: Iterable[Any], fields: Iterable[str] = ()) -> S
         return InvalidRequest(f"{_place(path)}: {message}" if path else message, param=param)
     return InvalidRequest(
         f"{_place(path)} {message.removeprefix('Input ').replace('should', 'must', 1)}", param=param
+    )
+
+
+def _unknown(name: object, fields: Iterable[str]) -> str:
+    close = difflib.get_close_matches(str(name), list(fields), n=1)
+    return f"unknown field '{name}'; " + (
+        f"did you mean '{close[0]}'?" if close else "leave it out"
     )
 
 
