@@ -188,6 +188,29 @@ def test_settings_lists_every_variable_with_what_it_may_be() -> None:
     )
 
 
+def test_settings_shows_a_value_of_the_environment_beside_its_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SRUSERVE_PORT", "9000")
+    monkeypatch.setenv("SRUSERVE_BURST", "16")
+    monkeypatch.setenv("SRUSERVE_MODELS", "/models")
+    monkeypatch.setenv("SRUSERVE_STATE_KEYS", "ab" * 32)
+    output = CliRunner().invoke(app, ["settings"]).output
+    assert "SRUSERVE_PORT=9000   <- set here; the default is 8000\n" in output
+    assert "SRUSERVE_BURST=16\n" in output
+    assert "SRUSERVE_MODELS=/models   <- set here; the default is unset\n" in output
+    assert "SRUSERVE_STATE_KEYS=(a secret, not shown)   <- set here" in output
+    assert "abab" not in output
+
+
+def test_settings_lists_all_and_names_an_invalid_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SRUSERVE_PORT", "http")
+    result = CliRunner().invoke(app, ["settings"])
+    assert result.exit_code == 2
+    assert "SRUSERVE_PORT=8000\n" in result.stdout
+    assert "SRUSERVE_PORT=http: should be a whole number" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("environment", "message"),
     [

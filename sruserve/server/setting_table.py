@@ -2,6 +2,9 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
+
+from pydantic import SecretStr
 
 from sruserve.server.setting_bounds import bounds
 from sruserve.server.settings import Settings, variable_name
@@ -20,5 +23,23 @@ class Row:
 def setting_rows() -> Iterator[Row]:
     """All settings in their order."""
     for name, field in Settings.model_fields.items():
-        default = "" if field.default in (None, ()) else str(field.default)
+        default = _text(field.default)
         yield Row(variable_name(name), default, bounds(field), field.description or "")
+
+
+def changed_values(settings: Settings) -> dict[str, str]:
+    """The values that are not defaults, by variable; secrets are not shown."""
+    return {
+        variable_name(name): _text(getattr(settings, name))
+        for name, field in Settings.model_fields.items()
+        if getattr(settings, name) != field.default
+    }
+
+
+def _text(value: Any) -> str:
+    """A value in words; empty for an unset one."""
+    if isinstance(value, SecretStr):
+        return "(a secret, not shown)"
+    if isinstance(value, tuple):
+        return " ".join(map(str, value))
+    return "" if value is None else str(value)
