@@ -49,10 +49,12 @@ log = logging.getLogger("sruserve.server")
 # The event loop releases the interpreter at each system call, about a dozen for each reply. By
 # default, a computing thread gives it back only after 5 ms.
 _SWITCH_SECONDS = 0.002
+_STDERR = 2  # the last descriptor of a standard stream
 
 
 def serve(settings: Settings) -> int:
     """Serve until SIGTERM or Ctrl-C, and return the process's exit code."""
+    _open_standard_descriptors()
     dictConfig(log_config(settings.log_level))
     # OpenMP's threads spin while they wait, which would delay HTTP and steps on the same cores.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
@@ -197,6 +199,17 @@ def _work(settings: Settings, listener: socket.socket, beat: Callable[[], None])
     finally:
         if folder is not None:
             folder.leave()
+
+
+def _open_standard_descriptors() -> None:
+    """Open /dev/null on each of the descriptors 0 to 2 that is closed.
+
+    A socket or the event loop's own descriptor would take its number, and be read, written or
+    closed by what expects a standard stream.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
 
 
 def _why_no_device(settings: Settings) -> str:
