@@ -79,7 +79,7 @@ def serve(
         ),
     ] = None,
     dtype: Annotated[
-        DType | None,
+        str | None,
         typer.Option(
             metavar="|".join(get_args(DType)),
             help="Compute dtype of all models (SRUSERVE_DTYPE, which can also set one for each "

@@ -110,10 +110,15 @@ def test_each_worker_that_cannot_compute_says_why(
         (["--port", "99999"], "SRUSERVE_PORT=99999: should be a whole number from 0 to 65535"),
         (["--port", "http"], "SRUSERVE_PORT=http: should be a whole number from 0 to 65535"),
         (["--workers", "0"], "SRUSERVE_WORKERS=0: should be a whole number from 1 to 256"),
+        (
+            ["--dtype", "int8"],
+            "SRUSERVE_DTYPE=int8: should be float32 or bfloat16 or float16, or a JSON object of "
+            "these by model name",
+        ),
     ],
     ids=str,
 )
-def test_a_number_out_of_range_is_named_with_its_setting_and_the_range(
+def test_a_wrong_option_is_named_with_its_setting_and_the_allowed_values(
     option: list[str], message: str
 ) -> None:
     result = CliRunner().invoke(app, ["serve", *option])

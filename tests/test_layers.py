@@ -50,6 +50,7 @@ ROOMS = (
         "ending",
         "fair_semaphore",
         "json_output",
+        "key_entries",
         "key_ring",
         "offload",
         "process_limits",

@@ -20,7 +20,8 @@ from pydantic import (
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from sruserve.model.names import DType
-from sruserve.server.auth import STREAM_BYTES, KeyEntry, read_keys
+from sruserve.server.auth import STREAM_BYTES
+from sruserve.server.key_entries import KeyEntry, read_keys
 from sruserve.server.key_ring import KeyRing
 from sruserve.server.setting_bounds import allowed_values
 

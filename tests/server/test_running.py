@@ -324,7 +324,7 @@ def test_failures_to_start_are_one_line_and_an_exit_code(
         port = str(taken.getsockname()[1])
         for arguments, settings, code, told in (
             ((str(folders / "question"),), {"port": port}, 1, f"port {port}"),
-            ((str(tmp_path),), {}, 2, "config.json"),
+            ((str(tmp_path),), {}, 2, "not a model folder, but holds model folders: broken"),
             ((str(broken),), {}, 1, "broken"),
             ((), {"port": "x"}, 2, "SRUSERVE_PORT"),
         ):

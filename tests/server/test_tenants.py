@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from sruserve.server.auth import KeyEntry, Spent, Tenant, Tenants, read_keys
+from sruserve.server.auth import Spent, Tenant, Tenants
 from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.job import Generated, Job, JobKind
 from sruserve.server.errors import (
@@ -28,6 +28,7 @@ from sruserve.server.errors import (
     StateQuotaExceeded,
     Unauthorized,
 )
+from sruserve.server.key_entries import KeyEntry, read_keys
 from sruserve.server.settings import SettingsError, load_settings
 from tests.server.conftest import CHARACTERS, Serve
 from tests.server.hand_clock import HandClock
