@@ -137,6 +137,28 @@ def test_a_missing_field_is_named_together_with_an_unknown_one(client: httpx.Cli
     assert message == "'response_format.json_schema.schema' is missing"
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("max_tokens", -1, "from 0 to 2147483647"),
+        ("max_tokens", 1 << 31, "from 0 to 2147483647"),
+        ("min_tokens", -1, "from 0 to 2147483647"),
+        ("temperature", 11, "from 0 to 10"),
+        ("top_p", 0, "above 0, at most 1"),
+        ("n", 129, "from 1 to 128"),
+        ("seed", 1.5, ""),
+        ("timeout_ms", 0, "from 1 to 2147483648"),
+        ("priority", 1001, "from -1000 to 1000"),
+    ],
+)
+def test_a_number_out_of_range_gets_the_range(
+    client: httpx.Client, name: str, value: float, allowed: str
+) -> None:
+    reply = post(client, COMPLETE, {"prompt": "a", name: value})
+    message = refusal(reply, 422, "invalid_request", name)
+    assert message.startswith(f"'{name}' must be {allowed}")
+
+
 @pytest.mark.parametrize(("n", "each"), [(1, ""), (2, " for each of 2 completions")])
 def test_too_many_tokens_are_named_with_the_limit_and_its_setting(
     client: httpx.Client, n: int, each: str
