@@ -60,10 +60,14 @@ def serve(
         str | None, typer.Option(help="Address to listen on (SRUSERVE_HOST).", show_default=False)
     ] = None,
     port: Annotated[
-        int | None, typer.Option(help="TCP port (SRUSERVE_PORT).", show_default=False)
+        str | None,
+        typer.Option(metavar="0…65535", help="TCP port (SRUSERVE_PORT).", show_default=False),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(help="Server processes (SRUSERVE_WORKERS).", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="1…256", help="Server processes (SRUSERVE_WORKERS).", show_default=False
+        ),
     ] = None,
     device: Annotated[
         str | None,
@@ -75,7 +79,7 @@ def serve(
         ),
     ] = None,
     dtype: Annotated[
-        DType | None,
+        str | None,
         typer.Option(
             metavar="|".join(get_args(DType)),
             help="Compute dtype of all models (SRUSERVE_DTYPE, which can also set one for each "
@@ -111,12 +115,26 @@ def serve(
 
 @app.command()
 def settings() -> None:
-    """List every setting of the server: variable, default, meaning and allowed values."""
-    from sruserve.server.setting_table import setting_rows
+    """List every setting of the server: variable, value, meaning and allowed values.
 
+    The value is the default, unless the environment sets another: then both are shown.
+    """
+    from sruserve.server.setting_table import changed_values, setting_rows
+    from sruserve.server.settings import SettingsError, load_settings
+
+    problem, changed = None, {}
+    try:
+        changed = changed_values(load_settings())
+    except SettingsError as error:  # the list helps to correct it
+        problem = error
     for row in setting_rows():
-        typer.secho(f"{row.variable}={row.default}", bold=True)
+        value = changed.get(row.variable, row.default)
+        typer.secho(f"{row.variable}={value}", bold=True, nl=row.variable not in changed)
+        if row.variable in changed:
+            typer.echo(f"   <- set here; the default is {row.default or 'unset'}")
         typer.echo(f"    {row.meaning}{f' ({row.allowed})' if row.allowed else ''}")
+    if problem is not None:
+        fail(problem, code=2)
 
 
 app.command(

@@ -88,8 +88,61 @@ def test_a_server_that_cannot_compute_says_why(
     model = str(save_random_model(tmp_path / "m", vocab_size=9))
     result = run("serve", model, "--port", "0", "--device", "cuda:7")
     assert result.returncode == 1
-    assert "SRUSERVE_DEVICE: cannot compute on cuda:7" in result.stderr
+    assert "error: SRUSERVE_DEVICE: cannot compute on cuda:7" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_each_worker_that_cannot_compute_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    model = str(save_random_model(tmp_path / "m", vocab_size=9))
+    result = run("serve", model, "--port", "0", "--device", "cuda", "--workers", "2")
+    assert result.returncode == 1
+    assert "error: SRUSERVE_DEVICE: cannot compute on cuda" in result.stderr
     assert "Traceback" not in result.stderr
+    assert "uvicorn" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (["--port", "99999"], "SRUSERVE_PORT=99999: should be a whole number from 0 to 65535"),
+        (["--port", "http"], "SRUSERVE_PORT=http: should be a whole number from 0 to 65535"),
+        (["--workers", "0"], "SRUSERVE_WORKERS=0: should be a whole number from 1 to 256"),
+        (
+            ["--dtype", "int8"],
+            "SRUSERVE_DTYPE=int8: should be float32 or bfloat16 or float16, or a JSON object of "
+            "these by model name",
+        ),
+    ],
+    ids=str,
+)
+def test_a_wrong_option_is_named_with_its_setting_and_the_allowed_values(
+    option: list[str], message: str
+) -> None:
+    result = CliRunner().invoke(app, ["serve", *option])
+    assert result.exit_code == 2
+    assert result.stderr == f"error: {message}\n"
+
+
+def test_inspect_says_that_a_folder_holds_no_model(tmp_path: Path) -> None:
+    for path, reason in (
+        (tmp_path, "is not a model folder: it has no config.json"),
+        (
+            tmp_path / "absent",
+            "does not exist",
+        ),
+    ):
+        result = CliRunner().invoke(app, ["inspect", str(path)])
+        assert result.exit_code == 1
+        assert f"{path.name} {reason}" in result.stderr
+
+
+def test_verify_names_a_missing_case_once(tmp_path: Path) -> None:
+    model, case = save_random_model(tmp_path / "m", vocab_size=9), tmp_path / "absent.safetensors"
+    result = CliRunner().invoke(app, ["verify", str(model), str(case), "--device", "cpu"])
+    assert result.stderr == f"error: cannot read {case}: No such file or directory\n"
 
 
 @pytest.mark.parametrize("command", [["inspect"], ["verify", "case.safetensors"]], ids=str)
@@ -138,6 +191,29 @@ def test_settings_lists_every_variable_with_what_it_may_be() -> None:
     assert (
         "SRUSERVE_WORKERS=1\n    Server processes, each with its own engines. (1 to 256)" in output
     )
+
+
+def test_settings_shows_a_value_of_the_environment_beside_its_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SRUSERVE_PORT", "9000")
+    monkeypatch.setenv("SRUSERVE_BURST", "16")
+    monkeypatch.setenv("SRUSERVE_MODELS", "/models")
+    monkeypatch.setenv("SRUSERVE_STATE_KEYS", "ab" * 32)
+    output = CliRunner().invoke(app, ["settings"]).output
+    assert "SRUSERVE_PORT=9000   <- set here; the default is 8000\n" in output
+    assert "SRUSERVE_BURST=16\n" in output
+    assert "SRUSERVE_MODELS=/models   <- set here; the default is unset\n" in output
+    assert "SRUSERVE_STATE_KEYS=(a secret, not shown)   <- set here" in output
+    assert "abab" not in output
+
+
+def test_settings_lists_all_and_names_an_invalid_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SRUSERVE_PORT", "http")
+    result = CliRunner().invoke(app, ["settings"])
+    assert result.exit_code == 2
+    assert "SRUSERVE_PORT=8000\n" in result.stdout
+    assert "SRUSERVE_PORT=http: should be a whole number" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from sruserve.model.cells import FAMILIES
+from sruserve.model.folder import load_model
 
 BASH = ("bash", "-euo", "pipefail")
 ROOT = Path(__file__).parent.parent
@@ -27,6 +28,7 @@ OTHERS = [
     if path.name != "architecture.md"  # it shows excerpts, for developers
     for program in re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL)
 ]
+BLOCKS = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
 COMMANDS = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
 
 
@@ -118,12 +120,46 @@ def test_every_family_is_in_the_table_with_a_test_that_is_there() -> None:
     assert [path for path in linked if not (ROOT / path).is_file()] == []
 
 
-def test_the_readme_starts_with_the_two_commands() -> None:
-    first = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)[0]
+def test_the_readme_starts_with_the_commands_that_clone_serve_and_test() -> None:
+    first = BLOCKS[0]
     assert [line.split()[:2] for line in first.splitlines()] == [
+        ["git", "clone"],
         ["make", "serve"],
         ["make", "test"],
     ]
+
+
+def test_the_table_of_contents_lists_every_section() -> None:
+    contents = re.search(r"\*\*Contents:\*\*(.*?)\n\n", README, re.DOTALL)
+    assert contents is not None
+    links = re.findall(r"\[([^\]]*)\]\(#([^)]*)\)", contents[1])
+    assert [title for title, _ in links] == re.findall(r"^## (.*)$", README, re.MULTILINE)
+    assert [anchor for _, anchor in links] == [
+        title.lower().replace(" ", "-") for title, _ in links
+    ]
+
+
+def test_the_example_of_an_own_model_makes_the_folder_that_is_served(tmp_path: Path) -> None:
+    (example,) = (block for block in BLOCKS if block.startswith("python3 "))
+    *lines, serve = example.splitlines()
+    assert serve.startswith("sruserve serve my-model ")
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, arguments in ("python3", ""), ("sruserve", "-m sruserve "):
+        (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments}"$@"\n')
+        (programs / name).chmod(0o755)
+    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        [*BASH, "-c", "\n".join(lines)],
+        cwd=tmp_path,
+        env=os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "lstm" in done.stdout
+    assert load_model(tmp_path / "my-model").config.task == "generate"
 
 
 def test_the_readme_shows_the_reply_to_its_first_command(ports: tuple[int, int]) -> None:

@@ -31,7 +31,9 @@ class Case:
     def __init__(self, path: Path) -> None:
         try:
             self.tensors, _ = read_tensors(path)
-        except (OSError, SafetensorError) as error:
+        except OSError as error:
+            raise CaseError(f"cannot read {path}: {error.strerror or error}") from error
+        except SafetensorError as error:
             raise CaseError(f"cannot read {path}: {error}") from error
         known = INPUTS | OUTPUTS | {"lengths"}
         bases = {name: name.removesuffix(_CHUNKED) for name in self.tensors}

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
@@ -76,9 +77,15 @@ def load_model(
     """
     path = _resolved(path)
     if not path.is_dir():
-        raise FolderError(f"{path} is not a folder; create model folders with `sruserve import`")
+        what = "is not a folder" if path.exists() else "does not exist"
+        raise FolderError(f"{path} {what}; create model folders with `sruserve import`")
     name = path.name
     version, path = newest(path)
+    if not os.path.lexists(path / CONFIG_FILE):
+        raise ConfigError(
+            f"{path} is not a model folder: it has no {CONFIG_FILE}, and no numeric folder that "
+            "has one; create model folders with `sruserve import`"
+        )
     config = read_config(path / CONFIG_FILE)
     compute = compute_dtype(config, dtype, device)
     shapes = network_shapes(config)

@@ -1,59 +1,25 @@
 """Authenticate requests by API keys, and limit the resources of each key's tenant."""
 
-import json
 import logging
 import math
 import time
 from collections.abc import Callable, Iterable
 from hashlib import sha256
-from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PositiveInt,
-    TypeAdapter,
-    ValidationError,
-)
-
-from sruserve.model.files import read_regular
 from sruserve.server.budget import Budget
 from sruserve.server.errors import RateLimited, StateQuotaExceeded, Unauthorized
+from sruserve.server.key_entries import KeyEntry
 
 log = logging.getLogger("sruserve.server")
 
-DEFAULT_TENANT = "default"  # the tenant of keys in a list without a name
 STREAM_BYTES = 1 << 30  # the default limit of a tenant's streams
 _BEARER = "bearer "
-_MAX_FILE_BYTES = 16 << 20
 _ROUNDING = 1e-9
 _UNUSED = (
     "limits of a later key of tenant %r are not used: those of its first key count, and the keys "
     "in SRUSERVE_API_KEYS come before those in SRUSERVE_API_KEYS_FILE; set them at the first key"
 )
-
-
-_Rate = Annotated[float, Field(ge=1e-3, le=1e12, allow_inf_nan=False)]
-
-
-class KeyEntry(BaseModel):
-    """One API key, and the limits of its tenant in one worker.
-
-    An unset rate is unlimited; an unset `state_bytes` is SRUSERVE_TENANT_STREAM_BYTES.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    key: Annotated[str, Field(min_length=8, max_length=512, pattern=r"^[!-~]+$")]
-    tenant: Annotated[str, Field(min_length=1, max_length=100)] = DEFAULT_TENANT
-    requests_per_second: _Rate | None = None
-    steps_per_second: _Rate | None = None
-    state_bytes: PositiveInt | None = None
-    priority: int = Field(
-        0, ge=-1000, le=1000, description="No request of this key goes sooner than this."
-    )
 
 
 class TokenBucket:
@@ -212,63 +178,6 @@ def over_quota(used: int, quota: int) -> StateQuotaExceeded:
         f"the streams of this API key use {used} of {quota} bytes, including all overhead: delete "
         "some, or continue with state tokens"
     )
-
-
-def read_keys(listed: str | None, file: Path | None) -> list[KeyEntry]:
-    """The keys in a setting and in a file; raises `ValueError`, whose message never contains a key.
-
-    listed: a JSON list of entries, or `tenant:key` or bare keys with commas between them.
-    file: contains such a JSON list.
-    """
-    entries = []
-    if listed is not None:
-        entries += _entries(listed) if listed.lstrip().startswith("[") else _short(listed)
-    if file is not None:
-        try:
-            entries += _entries(read_regular(file, _MAX_FILE_BYTES).decode())
-        except OSError as error:
-            raise ValueError(f"cannot be read: {error.strerror}") from None
-        except UnicodeDecodeError:
-            raise ValueError("should be text in UTF-8") from None
-    keys = [entry.key for entry in entries]
-    if len(set(keys)) < len(keys):
-        raise ValueError("a key is listed twice; every key belongs to one tenant")
-    return entries
-
-
-_LIST: TypeAdapter[list[KeyEntry]] = TypeAdapter(list[KeyEntry])
-
-
-def _entries(text: str) -> list[KeyEntry]:
-    try:
-        entries = _LIST.validate_python(json.loads(text))
-    except ValidationError as error:
-        raise ValueError(_explain(error)) from None
-    except (ValueError, RecursionError):
-        raise ValueError('should be a JSON list such as [{"tenant": "acme", "key": "…"}]') from None
-    if not entries:
-        raise ValueError("lists no key; to serve every client without a key, leave the setting out")
-    return entries
-
-
-def _short(text: str) -> list[KeyEntry]:
-    entries = []
-    for part in text.split(","):
-        tenant, _, key = part.strip().rpartition(":")
-        if ":" in tenant:
-            raise ValueError("a key that contains a colon needs the JSON form")
-        fields: dict[str, Any] = {"key": key, "tenant": tenant or DEFAULT_TENANT}
-        try:
-            entries.append(KeyEntry.model_validate(fields))
-        except ValidationError as error:
-            raise ValueError(_explain(error)) from None
-    return entries
-
-
-def _explain(error: ValidationError) -> str:
-    problem = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(str(part) for part in problem["loc"])
-    return f"{place or 'keys'}: {problem['msg']}"
 
 
 def _limited(unit: str, wait: float) -> RateLimited:

@@ -30,7 +30,13 @@ from sruserve.server.logs import log_config
 from sruserve.server.metrics.files import VARIABLE, EndedWorkers, MetricFolder, keep_files_whole
 from sruserve.server.pulse import Pulse, Watchdog
 from sruserve.server.repository.discovery import find_models
-from sruserve.server.settings import Settings, SettingsError, dtypes_by_model, state_keys
+from sruserve.server.settings import (
+    Settings,
+    SettingsError,
+    dtypes_by_model,
+    state_keys,
+    variable_name,
+)
 from sruserve.server.supervision import Patience
 from sruserve.server.supervisor import Supervisor
 from sruserve.server.websocket.uvicorn_websocket import WebSocketProtocol
@@ -43,10 +49,12 @@ log = logging.getLogger("sruserve.server")
 # The event loop releases the interpreter at each system call, about a dozen for each reply. By
 # default, a computing thread gives it back only after 5 ms.
 _SWITCH_SECONDS = 0.002
+_STDERR = 2  # the last descriptor of a standard stream
 
 
 def serve(settings: Settings) -> int:
     """Serve until SIGTERM or Ctrl-C, and return the process's exit code."""
+    _open_standard_descriptors()
     dictConfig(log_config(settings.log_level))
     # OpenMP's threads spin while they wait, which would delay HTTP and steps on the same cores.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
@@ -54,6 +62,9 @@ def serve(settings: Settings) -> int:
         dtypes_by_model(settings, [path.name for path in find_models(settings)])
     except SettingsError as error:
         return _fail(str(error), EXIT_USAGE)
+    # With several workers each checks for itself: the supervisor runs without torch.
+    if settings.workers == 1 and (reason := _why_no_device(settings)):
+        return _fail(reason, FAILED)
     try:
         listener = _bind(settings.host, settings.port)
     except (socket.gaierror, ValueError, TypeError):  # an unknown or invalid name
@@ -175,6 +186,8 @@ def _run_workers(settings: Settings, listener: socket.socket) -> int:
 def _work(settings: Settings, listener: socket.socket, beat: Callable[[], None]) -> int:
     """Run a worker process."""
     dictConfig(log_config(settings.log_level))
+    if reason := _why_no_device(settings):
+        return _fail(reason, FAILED)
     keep_files_whole()
     folder = None
     try:
@@ -186,6 +199,31 @@ def _work(settings: Settings, listener: socket.socket, beat: Callable[[], None])
     finally:
         if folder is not None:
             folder.leave()
+
+
+def _open_standard_descriptors() -> None:
+    """Open /dev/null on each of the descriptors 0 to 2 that is closed.
+
+    A socket or the event loop's own descriptor would take its number, and be read, written or
+    closed by what expects a standard stream.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+
+
+def _why_no_device(settings: Settings) -> str:
+    """Why the server cannot compute on the GPU of its settings; an empty string if it can."""
+    if not settings.device.startswith("cuda"):
+        return ""
+    with leaving_at_once():
+        from sruserve.kernels.devices import DeviceError, resolve_device  # imports torch
+
+        try:
+            resolve_device(settings.device)
+        except DeviceError as error:
+            return f"{variable_name('device')}: {error}"
+    return ""
 
 
 def _bind(host: str, port: int) -> socket.socket:

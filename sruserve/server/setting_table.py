@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any
 
-from pydantic.fields import FieldInfo
+from pydantic import SecretStr
 
+from sruserve.server.setting_bounds import bounds
 from sruserve.server.settings import Settings, variable_name
 
 
@@ -22,26 +23,23 @@ class Row:
 def setting_rows() -> Iterator[Row]:
     """All settings in their order."""
     for name, field in Settings.model_fields.items():
-        default = "" if field.default in (None, ()) else str(field.default)
-        yield Row(variable_name(name), default, _allowed(field), field.description or "")
+        default = _text(field.default)
+        yield Row(variable_name(name), default, bounds(field), field.description or "")
 
 
-def _allowed(field: FieldInfo) -> str:
-    """The allowed values of a setting, if its type does not determine them."""
-    if field.annotation is bool:
-        return "true, false"
-    words = [word for word in get_args(field.annotation) if isinstance(word, str)]
-    if words:
-        return ", ".join(words)
-    bounds = {}
-    for bound in field.metadata:
-        for side in ("gt", "ge", "le"):
-            if hasattr(bound, side):
-                bounds[side] = getattr(bound, side)
-    if field.annotation is int and "gt" in bounds:
-        bounds["ge"] = bounds.pop("gt") + 1
-    if "ge" in bounds and "le" in bounds:
-        return f"{bounds['ge']} to {bounds['le']}"
-    if "ge" in bounds:
-        return f"from {bounds['ge']}"
-    return f"above {bounds['gt']}" if "gt" in bounds else ""
+def changed_values(settings: Settings) -> dict[str, str]:
+    """The values that are not defaults, by variable; secrets are not shown."""
+    return {
+        variable_name(name): _text(getattr(settings, name))
+        for name, field in Settings.model_fields.items()
+        if getattr(settings, name) != field.default
+    }
+
+
+def _text(value: Any) -> str:
+    """A value in words; empty for an unset one."""
+    if isinstance(value, SecretStr):
+        return "(a secret, not shown)"
+    if isinstance(value, tuple):
+        return " ".join(map(str, value))
+    return "" if value is None else str(value)

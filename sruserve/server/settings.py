@@ -20,12 +20,15 @@ from pydantic import (
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from sruserve.model.names import DType
-from sruserve.server.auth import STREAM_BYTES, KeyEntry, read_keys
+from sruserve.server.auth import STREAM_BYTES
+from sruserve.server.key_entries import KeyEntry, read_keys
 from sruserve.server.key_ring import KeyRing
+from sruserve.server.setting_bounds import allowed_values
 
 PREFIX = "SRUSERVE_"
 _TEN_YEARS = 10 * 366 * 24 * 3600
 _C_INT = 2**31 - 1  # the largest limit of gRPC's core, which counts milliseconds
+_MAX_SHOWN = 200  # characters of a value in an error
 _DEVICES = re.compile(r"auto|cpu|cuda(:\d{1,3})?", re.ASCII)
 
 
@@ -435,4 +438,9 @@ def _explain(problem: Any) -> str:
     message = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
     if field in ("api_keys", "state_keys", "store"):
         return f"{variable_name(field)}: {message}"
-    return f"{variable_name(field)}={problem['input']}: {message}"
+    value = str(problem["input"])
+    value = value if len(value) <= _MAX_SHOWN else f"{value[:_MAX_SHOWN]}…"
+    if allowed := field in Settings.model_fields and allowed_values(Settings.model_fields[field]):
+        allowed += ", or off" if field == "grpc_port" else ""
+        message = f"should be {allowed}" if problem["type"] != "value_error" else message
+    return f"{variable_name(field)}={value}: {message}"

@@ -190,8 +190,13 @@ def test_a_folder_without_its_files_is_refused(folder: Path, missing: str) -> No
 
 
 def test_no_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FolderError, match="not a folder"):
+    with pytest.raises(FolderError, match="nothing does not exist"):
         load_model(tmp_path / "nothing")
+    (tmp_path / "file").touch()
+    with pytest.raises(FolderError, match="file is not a folder"):
+        load_model(tmp_path / "file")
+    with pytest.raises(ConfigError, match=r"is not a model folder: it has no config\.json"):
+        load_model(tmp_path)
 
 
 def test_weights_that_are_cut_off_are_refused(folder: Path) -> None:

@@ -122,6 +122,53 @@ def test_a_wrong_input_is_told_what_the_documentation_says_of_it(client: httpx.C
         assert message == f"'{field}' must be {told}"
 
 
+@pytest.mark.parametrize("path", [CLASSIFY, COMPLETE, SCORE])
+def test_an_empty_body_is_named_as_such(client: httpx.Client, path: str) -> None:
+    message = refusal(post(client, path, b""), 400, "malformed_body")
+    assert message == "the body is empty; send a JSON object with the fields that /docs describes"
+
+
+def test_a_missing_field_is_named_together_with_an_unknown_one(client: httpx.Client) -> None:
+    message = refusal(post(client, SCORE, {"inputs": "a"}), 422, "invalid_request", "input")
+    assert message == "'input' is missing; unknown field 'inputs'; did you mean 'input'?"
+    frame = {"type": "json_schema", "json_schema": {}}
+    reply = post(client, COMPLETE, {"prompt": "a", "response_format": frame})
+    message = refusal(reply, 422, "invalid_request", "response_format")
+    assert message == "'response_format.json_schema.schema' is missing"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("max_tokens", -1, "from 0 to 2147483647"),
+        ("max_tokens", 1 << 31, "from 0 to 2147483647"),
+        ("min_tokens", -1, "from 0 to 2147483647"),
+        ("temperature", 11, "from 0 to 10"),
+        ("top_p", 0, "above 0, at most 1"),
+        ("n", 129, "from 1 to 128"),
+        ("seed", 1.5, ""),
+        ("timeout_ms", 0, "from 1 to 2147483648"),
+        ("priority", 1001, "from -1000 to 1000"),
+    ],
+)
+def test_a_number_out_of_range_gets_the_range(
+    client: httpx.Client, name: str, value: float, allowed: str
+) -> None:
+    reply = post(client, COMPLETE, {"prompt": "a", name: value})
+    message = refusal(reply, 422, "invalid_request", name)
+    assert message.startswith(f"'{name}' must be {allowed}")
+
+
+@pytest.mark.parametrize(("n", "each"), [(1, ""), (2, " for each of 2 completions")])
+def test_too_many_tokens_are_named_with_the_limit_and_its_setting(
+    client: httpx.Client, n: int, each: str
+) -> None:
+    body = {"prompt": "a", "max_tokens": 100_001, "n": n}
+    message = refusal(post(client, COMPLETE, body), 422, "invalid_request", "max_tokens")
+    assert message.startswith(f"'max_tokens' is 100001{each}, over the limit of 100000")
+    assert message.endswith("raise SRUSERVE_MAX_NEW_TOKENS")
+
+
 def test_a_misspelt_field_gets_a_suggestion(client: httpx.Client) -> None:
     reply = post(client, COMPLETE, {"prompt": "a", "temprature": 1})
     assert "did you mean 'temperature'?" in refusal(reply, 422, "invalid_request", "temprature")

@@ -19,6 +19,7 @@ import pytest
 
 from tests.server.http.test_clients_that_leave import connect, until
 from tests.server.kserve.raw_http2 import RawClient
+from tests.server.ports import free_port
 
 KEY = "c" * 64
 COMPLETE = "/v1/completions"
@@ -97,6 +98,29 @@ def test_a_signal_stops_an_idle_server_at_once_and_cleanly(folders: Path, number
         assert client.get("/livez").status_code == 200
         process.send_signal(number)
         ended(process)
+
+
+@pytest.mark.parametrize("closed", ["0<&- 1>&- 2>&-", "1>&-"])
+def test_a_server_without_standard_streams_stops_cleanly(folders: Path, closed: str) -> None:
+    port = free_port()
+    command = [sys.executable, "-m", "sruserve", "serve", str(folders / "characters")]
+    process = subprocess.Popen(
+        ["sh", "-c", f'exec "$@" {closed}', "sh", *command, "--port", str(port)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | {"SRUSERVE_GRPC_PORT": "off"},
+    )
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+            until(lambda: is_ready(client), 60)
+        for number in range(3):
+            assert os.readlink(f"/proc/{process.pid}/fd/{number}") == os.devnull
+        process.terminate()
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait(60)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
@@ -300,7 +324,7 @@ def test_failures_to_start_are_one_line_and_an_exit_code(
         port = str(taken.getsockname()[1])
         for arguments, settings, code, told in (
             ((str(folders / "question"),), {"port": port}, 1, f"port {port}"),
-            ((str(tmp_path),), {}, 2, "config.json"),
+            ((str(tmp_path),), {}, 2, "not a model folder, but holds model folders: broken"),
             ((str(broken),), {}, 1, "broken"),
             ((), {"port": "x"}, 2, "SRUSERVE_PORT"),
         ):

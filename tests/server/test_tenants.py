@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from sruserve.server.auth import KeyEntry, Spent, Tenant, Tenants, read_keys
+from sruserve.server.auth import Spent, Tenant, Tenants
 from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.job import Generated, Job, JobKind
 from sruserve.server.errors import (
@@ -28,6 +28,7 @@ from sruserve.server.errors import (
     StateQuotaExceeded,
     Unauthorized,
 )
+from sruserve.server.key_entries import KeyEntry, read_keys
 from sruserve.server.settings import SettingsError, load_settings
 from tests.server.conftest import CHARACTERS, Serve
 from tests.server.hand_clock import HandClock
@@ -457,6 +458,34 @@ def test_keys_that_cannot_be_are_refused_without_repeating_them(keys: str) -> No
     with pytest.raises(SettingsError, match="SRUSERVE_API_KEYS") as refused:
         load_settings(api_keys=keys)
     assert ACME not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ("abc", "the key of entry 1 should be 8 to 512 visible ASCII .*; write tenant:key, with"),
+        (f"a:{ACME},b:", "the key of entry 2 should be 8 to 512 visible ASCII"),
+        ('[{"tenant": "acme"}]', "entry 1 has no 'key'"),
+        (f'[{{"key": "{ACME}"}}, 1]', "entry 2 should be an object"),
+        ('[{"kez": "x"}]', "entry 1 has the unknown field 'kez'; the fields are key, tenant, "),
+        (f'[{{"key": "{ACME}", "priority": 1001}}]', "'priority' of entry 1 should be less than"),
+        (
+            f'[{{"key": "{ACME}", "priority": 1, "priority": 2}}]',
+            "an entry has the field 'priority' twice; remove one of them",
+        ),
+        (f'[{{"key": "{ACME}", "key": "{OTHER}"}}]', "an entry has the field 'key' twice"),
+    ],
+)
+def test_wrong_keys_are_explained_by_entry_and_field(
+    keys: str, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SettingsError, match=f"SRUSERVE_API_KEYS: {message}") as refused:
+        load_settings(api_keys=keys)
+    assert ACME not in str(refused.value)
+    if keys.startswith("["):
+        (tmp_path / "keys.json").write_text(keys)
+        with pytest.raises(SettingsError, match=f"SRUSERVE_API_KEYS_FILE=.*: {message}"):
+            load_settings(api_keys_file=tmp_path / "keys.json")
 
 
 def test_a_missing_key_file_is_named() -> None:

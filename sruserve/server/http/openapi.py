@@ -14,6 +14,14 @@ request it with `return_state`, and send it back as `state`, to any replica.
 Every error is `{"error": {"message", "type", "param", "code"}}`; `code` never changes."""
 
 
+_PATH_PARAMETERS = {
+    "id": "Id of the stream, as `POST /v1/streams` returned it.",
+    "model": "Id of a served model; `GET /v1/models` lists them.",
+    "version": "Served version of the model, a number.",
+    "name": "Name of a file of the documentation.",
+}
+
+
 def create_document(routes: Iterable[Route[Any]]) -> Json:
     """Describe all routes, in OpenAPI 3.1."""
     routes = tuple(routes)
@@ -42,7 +50,10 @@ def _operation(route: Route[Any], schemas: Schemas) -> Json:
     if route.description:
         operation["description"] = route.description
     parameters = [
-        *(_parameter("path", name, "", True) for name in path_parameters(route.path)),
+        *(
+            _parameter("path", name, _PATH_PARAMETERS[name], True)
+            for name in path_parameters(route.path)
+        ),
         *(_parameter("query", *entry, False) for entry in route.query.items()),
         *(_parameter("header", *entry, False) for entry in route.headers.items()),
     ]
@@ -62,10 +73,13 @@ def _operation_id(route: Route[Any]) -> str:
 
 
 def _parameter(location: str, name: str, description: str, required: bool) -> Json:
-    parameter: Json = {"name": name, "in": location, "required": required}
-    if description:
-        parameter["description"] = description
-    return {**parameter, "schema": {"type": "string"}}
+    return {
+        "name": name,
+        "in": location,
+        "required": required,
+        "description": description,
+        "schema": {"type": "string"},
+    }
 
 
 def _responses(route: Route[Any], schemas: Schemas) -> Json:

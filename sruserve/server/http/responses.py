@@ -1,17 +1,29 @@
 """The models of all replies: they describe the API, and tests validate replies against them."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
+
+_Id = Annotated[str, Field(description="Id of the reply.")]
+_State = Annotated[
+    str | None,
+    Field(
+        description="State that continues the input, if the request has `return_state` or `more`; "
+        "else null."
+    ),
+]
+_Model = Annotated[str, Field(description="Id of the model that answered.")]
 
 
 class Classification(BaseModel):
     """The classification of one input; nulls until the first word is complete."""
 
-    label: str | None
+    label: str | None = Field(description="The likeliest label.")
     score: float | None = Field(description="Probability of `label`.")
-    scores: dict[str, float] | None
-    state: str | None
+    scores: dict[str, float] | None = Field(
+        description="Probability of each label; they add up to 1."
+    )
+    state: _State
 
 
 class Steps(BaseModel):
@@ -19,25 +31,29 @@ class Steps(BaseModel):
 
 
 class ClassifyReply(BaseModel):
-    id: str
-    model: str
-    results: list[Classification]
-    usage: Steps
+    id: _Id
+    model: _Model
+    results: list[Classification] = Field(description="One entry for each input, in their order.")
+    usage: Steps = Field(description="What the request computed.")
 
 
 class Tag(BaseModel):
     """One step: a token of a text, or the step at `index` of ids or features."""
 
-    text: str | None = None
+    text: str | None = Field(
+        None, description="The token's part of the input; null for ids and features."
+    )
     index: int | None = Field(None, description="Index of the step, for ids and features.")
-    label: str
+    label: str = Field(description="The likeliest label of the step.")
     score: float = Field(description="Probability of `label`.")
     start: int | None = Field(
         None,
         description="Offset in characters of this request's `input`; negative for a word that was "
         "held back from the last chunk.",
     )
-    end: int | None = None
+    end: int | None = Field(
+        None, description="Offset of the character after the token; null for ids and features."
+    )
 
 
 class Span(BaseModel):
@@ -46,7 +62,7 @@ class Span(BaseModel):
     label: str = Field(description="Without B- or I-; empty if the labels are only B and I.")
     text: str | None = Field(None, description="The part of the span in this request.")
     start: int = Field(description="Offset of a character, or index of a step, as for tokens.")
-    end: int
+    end: int = Field(description="Offset of the character, or index of the step, after the span.")
     score: float = Field(description="Mean of its tokens' scores.")
     continued: bool = Field(description="Whether it continues the last span of the chunk before.")
 
@@ -54,16 +70,16 @@ class Span(BaseModel):
 class Tagging(BaseModel):
     """The labels of one input."""
 
-    tokens: list[Tag]
-    spans: list[Span]
-    state: str | None
+    tokens: list[Tag] = Field(description="The steps of the input, in order.")
+    spans: list[Span] = Field(description="The spans that the labels mark, in order.")
+    state: _State
 
 
 class TagReply(BaseModel):
-    id: str
-    model: str
-    results: list[Tagging]
-    usage: Steps
+    id: _Id
+    model: _Model
+    results: list[Tagging] = Field(description="One entry for each input, in their order.")
+    usage: Steps = Field(description="What the request computed.")
 
 
 class Encoding(BaseModel):
@@ -72,46 +88,63 @@ class Encoding(BaseModel):
     outputs: list[list[float | None]] = Field(
         description="Steps x features; null for a value that is not finite."
     )
-    state: str | None
+    state: _State
 
 
 class EncodeReply(BaseModel):
-    id: str
-    model: str
-    results: list[Encoding]
-    usage: Steps
+    id: _Id
+    model: _Model
+    results: list[Encoding] = Field(description="One entry for each input, in their order.")
+    usage: Steps = Field(description="What the request computed.")
 
 
 class Score(BaseModel):
     """The likelihood of one input; nulls if no token has a predecessor."""
 
     log_likelihood: float | None = Field(description="In nats; null if it is not finite.")
-    bits_per_character: float | None
-    bits_per_token: float | None
-    characters: int
+    bits_per_character: float | None = Field(
+        description="Negative log-likelihood in bits, divided by `characters`."
+    )
+    bits_per_token: float | None = Field(
+        description="Negative log-likelihood in bits, divided by `tokens`."
+    )
+    characters: int = Field(description="Number of characters of the scored tokens.")
     tokens: int = Field(description="Number of scored tokens: all that have a predecessor.")
-    state: str | None
+    state: _State
 
 
 class ScoreReply(BaseModel):
-    id: str
-    model: str
-    results: list[Score]
-    usage: Steps
+    id: _Id
+    model: _Model
+    results: list[Score] = Field(description="One entry for each input, in their order.")
+    usage: Steps = Field(description="What the request computed.")
 
 
 class CompletionLogprobs(BaseModel):
-    tokens: list[str]
-    token_logprobs: list[float | None]
-    top_logprobs: list[dict[str, float | None] | None]
-    text_offset: list[int]
+    tokens: list[str] = Field(description="Text of each token, those of an echoed prompt first.")
+    token_logprobs: list[float | None] = Field(
+        description="Natural logarithm of each token's probability; null for a first token "
+        "without a predecessor.",
+    )
+    top_logprobs: list[dict[str, float | None] | None] = Field(
+        description="Log-probabilities of the likeliest tokens at each place, by text; null "
+        "like `token_logprobs`.",
+    )
+    text_offset: list[int] = Field(description="Offset of each token in `text`, in characters.")
 
 
 class Choice(BaseModel):
-    index: int
-    text: str
-    logprobs: CompletionLogprobs | None
-    finish_reason: str | None
+    index: int = Field(
+        description="Number of the completion, from 0: those of the first prompt come first."
+    )
+    text: str = Field(description="The text, or the part of it in this event.")
+    logprobs: CompletionLogprobs | None = Field(
+        description="Log-probabilities of the tokens, if the request has `logprobs`; else null."
+    )
+    finish_reason: str | None = Field(
+        description="`stop`: at a stop string or the end of a constraint; `length`: at "
+        "`max_tokens`; null: the text goes on in later events.",
+    )
     stop_reason: str | None = Field(None, description="The stop string that ended the text.")
     state: str | None = Field(
         None,
@@ -130,72 +163,97 @@ class PromptTokensDetails(BaseModel):
 
 
 class CompletionUsage(BaseModel):
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: PromptTokensDetails
+    prompt_tokens: int = Field(description="Tokens of the prompts of this request.")
+    completion_tokens: int = Field(description="Tokens generated for all completions.")
+    total_tokens: int = Field(description="Sum of `prompt_tokens` and `completion_tokens`.")
+    prompt_tokens_details: PromptTokensDetails = Field(
+        description="Steps that states or presets saved."
+    )
 
 
 class CompletionReply(BaseModel):
     """A completion, or one event of a streamed one."""
 
-    id: str
-    object: str
-    created: int
-    model: str
-    choices: list[Choice]
-    usage: CompletionUsage | None = None
+    id: _Id
+    object: str = Field(description="Always `text_completion`.")
+    created: int = Field(description="When the reply began, in seconds since 1970.")
+    model: _Model
+    choices: list[Choice] = Field(
+        description="The completions, or the part of one in this event; empty in an event with "
+        "`usage`.",
+    )
+    usage: CompletionUsage | None = Field(
+        None,
+        description="Counted tokens; in a stream, only in its last chunk, with "
+        "`stream_options.include_usage`.",
+    )
 
 
 class ErrorBody(BaseModel):
-    message: str
-    type: str
-    param: str | None
-    code: str
+    message: str = Field(description="What was wrong, and what to change.")
+    type: str = Field(
+        description="Kind of the error, as OpenAI names it, such as `invalid_request_error`."
+    )
+    param: str | None = Field(
+        description="The field of the request that caused the error, if it was one."
+    )
+    code: str = Field(description="Stable name of the error, for programs.")
 
 
 class ErrorReply(BaseModel):
-    error: ErrorBody
+    error: ErrorBody = Field(description="The error.")
 
 
 class ModelInfo(BaseModel):
     """A served model."""
 
-    id: str
-    object: str = "model"
-    created: int
-    owned_by: str = "sruserve"
+    id: str = Field(description="Id of the model, for the field `model` of requests.")
+    object: str = Field("model", description="Always `model`.")
+    created: int = Field(description="When the server started, in seconds since 1970.")
+    owned_by: str = Field("sruserve", description="Always `sruserve`.")
     version: str = Field(description="Number of the version folder; 1 if there are no versions.")
-    task: str
-    digest: str
-    dtype: str
+    task: str = Field(
+        description="Task of the model: `classify`, `pair`, `tag`, `encode` or `generate`."
+    )
+    digest: str = Field(
+        description="SHA-256 of its weights, maths and vocabulary; states are bound to it."
+    )
+    dtype: str = Field(description="Compute dtype: `float32`, `bfloat16` or `float16`.")
     streams: bool = Field(description="Whether the model can continue from a state.")
     state_bytes: int = Field(description="Bytes of one stream's state.")
     presets: list[str] = Field(description="Names that `preset` accepts.")
-    labels: list[str]
-    vocab_size: int | None
+    labels: list[str] = Field(
+        description="Names of its classes, in the order of their ids; empty without classes."
+    )
+    vocab_size: int | None = Field(
+        description="Number of its token ids; null for a model that takes features."
+    )
 
 
 class ModelList(BaseModel):
-    object: str = "list"
-    data: list[ModelInfo]
+    object: str = Field("list", description="Always `list`.")
+    data: list[ModelInfo] = Field(description="The served models.")
 
 
 class Prediction(BaseModel):
     """A label in text-embeddings-inference's shape."""
 
-    score: float
-    label: str
+    score: float = Field(description="Probability of the label.")
+    label: str = Field(description="A label of the model.")
 
 
 class PredictError(BaseModel):
     """An error in text-embeddings-inference's shape."""
 
-    error: str
-    error_type: Literal["empty", "tokenizer", "validation", "overloaded", "unhealthy", "backend"]
+    error: str = Field(description="What was wrong, and what to change.")
+    error_type: Literal[
+        "empty", "tokenizer", "validation", "overloaded", "unhealthy", "backend"
+    ] = Field(description="Kind of the error, as text-embeddings-inference names it.")
 
 
 class Status(BaseModel):
     """The reply to a probe."""
 
-    status: Literal["ok", "draining", "loading", "failed"]
+    status: Literal["ok", "draining", "loading", "failed"] = Field(
+        description="`ok`, or why the server is not ready."
+    )

@@ -7,6 +7,7 @@ import sruserve
 from sruserve.model.versions import versions
 from sruserve.server.settings import Settings, SettingsError, variable_name
 
+_MAX_NAMES = 8
 BUNDLED = Path(sruserve.__file__).parent / "demo"
 
 
@@ -36,10 +37,7 @@ def _find(settings: Settings) -> tuple[Path, ...]:
     for folder in _candidates(settings):
         path = folder.resolve()
         if not versions(path):
-            raise SettingsError(
-                f"{folder} is not a model folder: it has no config.json, and no numeric folder "
-                "that has one; `sruserve import` makes model folders"
-            )
+            raise SettingsError(_why_no_model(folder))
         if path.name in by_name:
             raise SettingsError(
                 f"{by_name[path.name]} and {path} would both be served as '{path.name}'; "
@@ -47,6 +45,11 @@ def _find(settings: Settings) -> tuple[Path, ...]:
             )
         by_name[path.name] = path
     if not by_name:
+        if versions(_parent(settings)):
+            raise SettingsError(
+                f"SRUSERVE_MODELS={_parent(settings)} is itself a model folder: set it to the "
+                f"folder that holds it, or run: sruserve serve {_parent(settings)}"
+            )
         raise SettingsError(
             f"there is no model folder in {_parent(settings)}; name model folders on the command "
             "line, or set SRUSERVE_MODELS to a folder that holds some"
@@ -60,9 +63,40 @@ def _candidates(settings: Settings) -> Iterable[Path]:
         return settings.model_folders
     parent = _parent(settings)
     if not parent.is_dir():
-        raise SettingsError(f"SRUSERVE_MODELS={parent} is not a folder")
+        raise SettingsError(
+            f"SRUSERVE_MODELS={parent} is not a folder; set it to a folder that holds model folders"
+        )
+    return _models_in(parent)
+
+
+def _models_in(parent: Path) -> list[Path]:
     # a name that begins with a dot is an unfinished import
     return sorted(path for path in parent.glob("[!.]*") if versions(path))
+
+
+def _why_no_model(folder: Path) -> str:
+    """Why a folder cannot be served, and what to do."""
+    if not folder.exists():
+        return (
+            f"there is no folder {folder}; name the folder of a model, which `sruserve import` "
+            "makes, or leave it out to serve the bundled models"
+        )
+    if not folder.is_dir():
+        return (
+            f"{folder} is a file, not a model folder; `sruserve import` makes a model folder from "
+            "a checkpoint"
+        )
+    if models := _models_in(folder):
+        names = [path.name for path in models]
+        shown = ", ".join(names[:_MAX_NAMES]) + (", …" if len(names) > _MAX_NAMES else "")
+        return (
+            f"{folder} is not a model folder, but holds model folders: {shown}; to serve all of "
+            f"them, run: SRUSERVE_MODELS={folder} sruserve serve"
+        )
+    return (
+        f"{folder} is not a model folder: it has no config.json, and no numeric folder that has "
+        "one; `sruserve import` makes model folders"
+    )
 
 
 def _parent(settings: Settings) -> Path:

@@ -68,7 +68,10 @@ class ResponseFormat(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
-    type: Literal["text", "json_object", "json_schema"]
+    type: Literal["text", "json_object", "json_schema"] = Field(
+        description="`text`: no constraint; `json_object`: any JSON object; `json_schema`: the "
+        "schema below.",
+    )
     json_schema: NamedSchema | None = Field(None, description="For the type of that name.")
 
     @model_validator(mode="after")
@@ -138,7 +141,9 @@ class CompletionRequest(Request):
     )
     return_token_ids: bool = Field(False, description="Return the token ids of the text.")
     stream: bool | None = Field(False, description="Answer with server-sent events.")
-    stream_options: StreamOptions | None = None
+    stream_options: StreamOptions | None = Field(
+        None, description="Options of an event stream; only with `stream`."
+    )
     regex: str | None = Field(
         None, description="The text matches this regular expression as a whole."
     )

@@ -2,10 +2,11 @@
 
 import difflib
 import logging
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from sruserve.server.errors import (
     InternalError,
@@ -21,7 +22,11 @@ log = logging.getLogger("sruserve.api")
 
 # Lists stop at their first error, but each unknown field is one, and explaining takes time.
 _MAX_PROBLEMS = 1000
+_EMPTY = "EOF while parsing a value at line 1 column 0"  # the parser's reason for an empty body
+_OUT_OF_RANGE = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
 _MAX_NAME = 100  # characters
+
+_WORDS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
 
 # Fields with several shapes, because pydantic would explain each shape that does not match.
 _SHAPES = {
@@ -52,35 +57,64 @@ def as_serve_error(error: BaseException, fields: type[BaseModel]) -> ServeError:
     )
 
 
-def explain_validation(problems: Iterable[Any], fields: Iterable[str] = ()) -> ServeError:
-    """pydantic's first error in the words of the API."""
-    problem = next(iter(problems))
+def explain_validation(problems: Iterable[Any], fields: Mapping[str, FieldInfo]) -> ServeError:
+    """pydantic's first error in the words of the API; a missing field names an unknown one too."""
+    problems = list(problems)
+    problem = problems[0]
     kind, message = problem["type"], problem["msg"]
     path = [_short(part) for part in problem["loc"] if part != "body"]
     param = str(path[0]) if path else None
     if kind == "json_invalid":
         reason = problem.get("ctx", {}).get("error", message)
+        if reason == _EMPTY:
+            return MalformedBody(
+                "the body is empty; send a JSON object with the fields that /docs describes"
+            )
         if "unicode" in reason or "hex escape" in reason:
             reason += " (text must be valid UTF-8, without lone surrogates)"
         return MalformedBody(f"the body is not valid JSON: {reason}")
     if kind == "finite_number":
         return NotFinite(f"{_place(path)} must be a finite number", param=param)
     if kind == "extra_forbidden":
-        close = difflib.get_close_matches(str(param), list(fields), n=1)
-        hint = f"did you mean '{close[0]}'?" if close else "leave it out"
-        return InvalidRequest(f"unknown field '{param}'; {hint}", param=param)
+        return InvalidRequest(_unknown(param, fields), param=param)
     if kind == "missing":
-        return InvalidRequest(f"'{param}' is missing", param=param)
+        unknown = [p["loc"][-1] for p in problems if p["type"] == "extra_forbidden"]
+        also = f"; {_unknown(_short(unknown[0]), fields)}" if unknown else ""
+        return InvalidRequest(f"{_place(path)} is missing{also}", param=param)
     if kind == "model_type":
         return InvalidRequest("the body must be a JSON object")
     if param in _SHAPES:
         return InvalidRequest(f"'{param}' must be {_SHAPES[param]}", param=param)
+    if kind in _OUT_OF_RANGE and len(path) == 1 and (allowed := _range(fields.get(str(param)))):
+        message = f"must be {allowed}"
     if kind == "value_error":
         message = message.removeprefix("Value error, ")
         return InvalidRequest(f"{_place(path)}: {message}" if path else message, param=param)
     return InvalidRequest(
         f"{_place(path)} {message.removeprefix('Input ').replace('should', 'must', 1)}", param=param
     )
+
+
+def _unknown(name: object, fields: Iterable[str]) -> str:
+    close = difflib.get_close_matches(str(name), list(fields), n=1)
+    return f"unknown field '{name}'; " + (
+        f"did you mean '{close[0]}'?" if close else "leave it out"
+    )
+
+
+def _range(field: FieldInfo | None) -> str:
+    """The numbers that a field may have: "from 0 to 10", "above 0, at most 1"; empty: unknown."""
+    if field is None:
+        return ""
+    limits: dict[str, object] = {}
+    types = [kind for kind in get_args(field.annotation) if get_origin(kind) is Annotated]
+    inner = (entry for kind in types for entry in kind.__metadata__)
+    for source in (field, *inner):
+        for bound in getattr(source, "metadata", ()):
+            limits |= {side: getattr(bound, side) for side in _WORDS if hasattr(bound, side)}
+    if limits.keys() == {"ge", "le"}:
+        return f"from {limits['ge']} to {limits['le']}"
+    return ", ".join(f"{words} {limits[side]}" for side, words in _WORDS.items() if side in limits)
 
 
 def _short(part: int | str) -> int | str:

@@ -24,10 +24,11 @@ def check_completions(request: CompletionRequest, completions: int, limits: Inpu
         )
     max_tokens = request.token_limit
     if completions * max_tokens > limits.new_tokens:
+        each = f" for each of {completions} completions" if completions > 1 else ""
         raise InvalidRequest(
-            f"'max_tokens' is {max_tokens} for each of {completions} completions, over the limit "
-            f"of {limits.new_tokens} for all together; continue with `state`, send several "
-            "requests, or ask the operator to raise SRUSERVE_MAX_NEW_TOKENS",
+            f"'max_tokens' is {max_tokens}{each}, over the limit of {limits.new_tokens} for a "
+            "request; continue with `state`, send several requests, or ask the operator to raise "
+            "SRUSERVE_MAX_NEW_TOKENS",
             param="max_tokens",
         )
 

@@ -67,6 +67,33 @@ def _make_likely(case: Any, client: httpx.Client) -> None:
         case.path_parameters["id"] = made["id"]
 
 
+def _undescribed(part: Any, path: str) -> Iterator[str]:
+    """The paths of properties without a description in a part of a document."""
+    if isinstance(part, list):
+        for number, entry in enumerate(part):
+            yield from _undescribed(entry, f"{path}/{number}")
+    elif isinstance(part, dict):
+        properties = part.get("properties", {})
+        for name, entry in properties.items():
+            if not (isinstance(entry, dict) and entry.get("description", "").endswith(".")):
+                yield f"{path}/{name}"
+        for name, entry in part.items():
+            yield from _undescribed(entry, f"{path}/{name}")
+
+
+def test_every_field_of_every_schema_is_described() -> None:
+    schemas = create_document(ROUTES)["components"]["schemas"]
+    assert len(schemas) > 50
+    assert list(_undescribed(schemas, "")) == []
+
+
+def test_every_parameter_is_described() -> None:
+    for path, operations in create_document(ROUTES)["paths"].items():
+        for operation in operations.values():
+            for parameter in operation.get("parameters", []):
+                assert parameter["description"].endswith("."), (path, parameter["name"])
+
+
 def test_every_path_that_is_served_is_in_the_document(every: httpx.Client) -> None:
     paths = every.get("/openapi.json").json()["paths"]
     for path in ("/predict", "/v1/streams/{id}/steps", "/v2/models/{model}/infer"):

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import redis
 
-from sruserve.server.auth import KeyEntry, Tenant
+from sruserve.server.auth import Tenant
 from sruserve.server.engine.job import Snapshot, StateOutput
 from sruserve.server.errors import InternalError, ServeError, StateQuotaExceeded
+from sruserve.server.key_entries import KeyEntry
 from sruserve.server.repository.catalogue import Catalogue
 from sruserve.server.streams.memory import MemoryStore
 from sruserve.server.streams.redis.store import RedisStore

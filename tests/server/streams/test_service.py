@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sruserve.server.auth import KeyEntry, Tenant
+from sruserve.server.auth import Tenant
 from sruserve.server.engine.job import Job, JobKind, Result, Sampling, SequenceInput, Snapshot
 from sruserve.server.errors import (
     DeadlineExceeded,
@@ -25,6 +25,7 @@ from sruserve.server.errors import (
     StreamUnknown,
     WrongStep,
 )
+from sruserve.server.key_entries import KeyEntry
 from sruserve.server.kserve.parameters import Sequence
 from sruserve.server.kserve.sequences import _Step
 from sruserve.server.lifecycle import Lifecycle

@@ -163,6 +163,36 @@ def test_constraints_that_cannot_be_followed_are_refused(writers: httpx.Client) 
     assert complete(writers, regex="[a-z]{5}", logit_bias={"113": 100})["text"] == "qqqqq"
 
 
+@pytest.mark.parametrize(
+    ("constraint", "message"),
+    [
+        ({"regex": "("}, "the regex cannot be used: unclosed group; change it"),
+        ({"regex": "a" * 400 + "("}, "the regex cannot be used: unclosed group; change it"),
+        ({"regex": "error: [z-a]"}, "the regex cannot be used: invalid character class range, the"),
+        (
+            {"json_schema": {"type": "text"}},
+            "the JSON schema cannot be used: Invalid type: text; change it",
+        ),
+        (
+            {"json_schema": {"type": "string", "pattern": "("}},
+            "the regex in 'pattern' cannot be used: unclosed group; change it",
+        ),
+        (
+            {"regex": "(a{1000}){1000}"},
+            "the regex or schema cannot be followed: fuel exhausted when checking relevance of "
+            "lexemes (1000000); correct or simplify it",
+        ),
+    ],
+    ids=str,
+)
+def test_a_wrong_constraint_gets_the_reason_alone(
+    writers: httpx.Client, constraint: dict[str, Any], message: str
+) -> None:
+    said = refused(writers, "invalid_request", next(iter(constraint)), **constraint)
+    assert said.startswith(message)
+    assert "(?:" not in said
+
+
 def test_a_constraint_is_compiled_once_for_all_who_ask_together(writers: httpx.Client) -> None:
     with ThreadPoolExecutor(8) as pool:
         texts = {pool.submit(complete, writers, regex="[xyz]{7}", seed=3) for _ in range(8)}

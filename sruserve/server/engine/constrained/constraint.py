@@ -135,7 +135,11 @@ def _schema_text(schema: object) -> str:
     if len(patterns) > _MAX_PATTERNS:
         raise InvalidRequest(f"a schema may have {_MAX_PATTERNS} patterns at most; simplify it")
     for pattern in patterns:
-        _pattern_matcher(pattern, _ANY_TEXT)
+        try:
+            _pattern_matcher(pattern, _ANY_TEXT)
+        except InvalidRequest as error:
+            error.message = error.message.replace("the regex", "the regex in 'pattern'", 1)
+            raise
     return text
 
 

@@ -1,5 +1,6 @@
 """llguidance over single bytes, with limits and with this server's errors."""
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -23,6 +24,15 @@ _LIMITS = LLParserLimits(
     precompute_large_lexemes=False,
     verbose_errors=False,
 )
+
+
+# What llguidance's message says around its reason: the place in our own grammar, and the pattern.
+_PLACE = re.compile(r"at \d+\(\d+\): ")
+_PATTERN = re.compile(
+    r"invalid regex .* \(in regex\): (?:regex parse error:.*\nerror: )?", re.DOTALL
+)
+_SCHEMA = "failed to compile JSON schema: "
+_MAX_REASON = 300  # characters
 
 
 class _ByteTokenizer:
@@ -62,10 +72,16 @@ def allowed_bytes(matcher: LLMatcher) -> NDArray[np.bool_]:
 
 def grammar_error(reason: str) -> InvalidRequest:
     """The client's error for an error message of llguidance."""
-    message = " ".join(reason.replace("<non-verbose/>", "").split())
-    message = message.partition(" 1 | %llguidance")[0][:300]  # the rest quotes our own grammar
+    reason = reason.replace("<non-verbose/>", "").partition("\n   1 | %llguidance")[0]
+    reason = _PLACE.sub("", reason, count=1)
+    what, pattern = "regex or schema cannot be followed", _PATTERN.match(reason)
+    advice = "correct or simplify it"
+    if pattern is not None:
+        what, advice, reason = "regex cannot be used", "change it", reason[pattern.end() :]
+    elif reason.startswith(_SCHEMA):
+        what, advice = "JSON schema cannot be used", "change it"
+        reason = reason.removeprefix(_SCHEMA)
+    message = " ".join(reason.split())[:_MAX_REASON]
     if "unsatisfiable" in message.lower():
         return ConstraintUnsatisfiable(f"no text can match: {message}")
-    return InvalidRequest(
-        f"the regex or schema cannot be followed: {message}; correct or simplify it"
-    )
+    return InvalidRequest(f"the {what}: {message}; {advice}")

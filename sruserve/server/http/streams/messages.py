@@ -121,40 +121,40 @@ class CompleteStep(Step, CompletionRequest):
 class StreamReply(BaseModel):
     """A server-held stream."""
 
-    id: str
-    object: str = "stream"
-    model: str
-    task: str
+    id: str = Field(description="Id of the stream, for the path of its routes.")
+    object: str = Field("stream", description="Always `stream`.")
+    model: str = Field(description="Id of the stream's model.")
+    task: str = Field(description="Task of the model, which determines the fields of a step.")
     step: int = Field(description="Number of its last step; 0 before the first.")
-    next_step: int
+    next_step: int = Field(description="Number that the next new step must have.")
     checkpoints: list[int] = Field(description="Steps that `rewind` accepts.")
-    idle_seconds: int
-    created: int
+    idle_seconds: int = Field(description="Seconds without a step after which the stream expires.")
+    created: int = Field(description="When the stream was created, in seconds since 1970.")
     expires_at: int = Field(
         description="When the stream ends without a further step, in seconds since 1970."
     )
 
 
 class StreamList(BaseModel):
-    object: str = "list"
-    data: list[StreamReply]
+    object: str = Field("list", description="Always `list`.")
+    data: list[StreamReply] = Field(description="The new streams.")
 
 
 class StreamState(BaseModel):
-    id: str
-    step: int
+    id: str = Field(description="Id of the stream.")
+    step: int = Field(description="Number of the stream's last step.")
     state: str | None = Field(description="Null before the first input.")
 
 
 class StreamDeleted(BaseModel):
-    id: str
-    object: str = "stream.deleted"
-    deleted: bool = True
+    id: str = Field(description="Id of the deleted stream.")
+    object: str = Field("stream.deleted", description="Always `stream.deleted`.")
+    deleted: bool = Field(True, description="Always true.")
 
 
 class _OfStream(BaseModel):
-    stream: str
-    step: int
+    stream: str = Field(description="Id of the stream.")
+    step: int = Field(description="Number of the step.")
 
 
 class ClassifyStepReply(_OfStream, ClassifyReply): ...

@@ -25,7 +25,14 @@ _STRICT = ConfigDict(strict=True, extra="forbid")
 MAX_PARAMETERS, MAX_TENSORS = 100, 32
 # parameters that only say how to encode an output
 _OF_TRANSPORT = ("binary_data", "binary_data_output")
-_Parameters = Annotated[dict[str, Any], Field(default_factory=dict, max_length=MAX_PARAMETERS)]
+_Parameters = Annotated[
+    dict[str, Any],
+    Field(
+        default_factory=dict,
+        max_length=MAX_PARAMETERS,
+        description="Parameters of the protocol's extensions, such as `binary_data_size`.",
+    ),
+]
 
 
 class InputHeader(BaseModel):
@@ -33,11 +40,14 @@ class InputHeader(BaseModel):
 
     model_config = _STRICT
 
-    name: str
-    shape: Annotated[list[_Dimension], Field(max_length=16)]
-    datatype: str
+    name: str = Field(description="Name of the input.")
+    shape: Annotated[list[_Dimension], Field(max_length=16, description="Its dimensions.")]
+    datatype: str = Field(description="Type of its elements, such as `FP32`, `INT64` or `BYTES`.")
     parameters: _Parameters
-    data: list[Any] | None = None
+    data: list[Any] | None = Field(
+        None,
+        description="Its elements in row-major order, nested or flat; left out for binary data.",
+    )
 
 
 class OutputHeader(BaseModel):
@@ -45,7 +55,7 @@ class OutputHeader(BaseModel):
 
     model_config = _STRICT
 
-    name: str
+    name: str = Field(description="Name of the output.")
     parameters: _Parameters
 
 
@@ -54,12 +64,20 @@ class InferHeader(BaseModel):
 
     model_config = _STRICT
 
-    id: Annotated[str, Field(max_length=1024)] = ""
+    id: Annotated[str, Field(max_length=1024, description="The reply repeats it.")] = ""
     parameters: _Parameters
-    inputs: Annotated[list[InputHeader], Field(max_length=MAX_TENSORS, fail_fast=True)]
+    inputs: Annotated[
+        list[InputHeader],
+        Field(max_length=MAX_TENSORS, fail_fast=True, description="The input tensors."),
+    ]
     outputs: Annotated[
         list[OutputHeader],
-        Field(default_factory=list, max_length=MAX_TENSORS, fail_fast=True),
+        Field(
+            default_factory=list,
+            max_length=MAX_TENSORS,
+            fail_fast=True,
+            description="The outputs to return; all of them if left out.",
+        ),
     ]
 
 

@@ -23,8 +23,10 @@ class ControlBody(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
-    ready: bool = False
-    parameters: dict[str, Any] = Field(default_factory=dict)
+    ready: bool = Field(False, description="For the index: list only models that are ready.")
+    parameters: dict[str, Any] = Field(
+        default_factory=dict, description="Parameters of Triton's clients; a load takes none."
+    )
 
 
 class _ControlEndpoint(KServeEndpoint):

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 import redis
 
-from sruserve.server.auth import KeyEntry, Tenant
+from sruserve.server.auth import Tenant
 from sruserve.server.errors import InternalError, ServeError
+from sruserve.server.key_entries import KeyEntry
 from sruserve.server.repository.catalogue import Catalogue
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.streams.redis import scripts

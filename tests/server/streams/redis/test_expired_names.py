@@ -5,7 +5,8 @@ import time
 import pytest
 import redis
 
-from sruserve.server.auth import KeyEntry, Tenant
+from sruserve.server.auth import Tenant
+from sruserve.server.key_entries import KeyEntry
 from sruserve.server.repository.catalogue import Catalogue
 from sruserve.server.streams.service import Streams
 from tests.server.http.test_clients_that_leave import until

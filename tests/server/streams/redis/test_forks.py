@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import redis
 
-from sruserve.server.auth import KeyEntry, Tenant
+from sruserve.server.auth import Tenant
+from sruserve.server.key_entries import KeyEntry
 from sruserve.server.repository.catalogue import Catalogue
 from sruserve.server.streams.redis import scripts
 from sruserve.server.streams.redis.client import Call, RedisClient
