@@ -158,7 +158,7 @@ class Tenant:
         return Spent(self._steps, limit) if self._steps is not None else _UNCOUNTED
 
     def _over_quota(self) -> StateQuotaExceeded:
-        return over_quota(self.state_budget.held, self.state_budget.limit)
+        return over_quota(self.state_budget.used, self.state_budget.limit)
 
 
 class Tenants:

@@ -82,7 +82,7 @@ class Budget:
     ) -> None:
         self.limit, self.share = limit, sys.maxsize if share is None else share
         self._yields, self._strict = yields, strict
-        self.held = 0
+        self.used = 0
         self._refuse = refuse
         self._of_owner: defaultdict[Hashable, int] = defaultdict(int)
 
@@ -95,23 +95,23 @@ class Budget:
         return hold
 
     def _take(self, hold: Hold, amount: int, beyond: int) -> None:
-        bounded = self._strict or self.held > hold.amount
-        if bounded and self.held + amount > self.limit + beyond:
+        bounded = self._strict or self.used > hold.amount
+        if bounded and self.used + amount > self.limit + beyond:
             raise self._refuse()
         if hold.owner is not None:
             self._check_share(hold.owner, amount, hold.amount, beyond)
             self._of_owner[hold.owner] += amount
-        self.held += amount
+        self.used += amount
 
     def _move(self, hold: Hold, owner: Hashable) -> None:
         if owner is not None and hold.amount:
             self._check_share(owner, hold.amount)
             self._of_owner[owner] += hold.amount
-        self.held += hold.amount
+        self.used += hold.amount
         self._give_back(hold.owner, hold.amount)
 
     def _give_back(self, owner: Hashable, amount: int) -> None:
-        self.held -= amount
+        self.used -= amount
         if owner is not None and amount:
             self._of_owner[owner] -= amount
             if not self._of_owner[owner]:
@@ -120,6 +120,6 @@ class Budget:
     def _check_share(self, owner: Hashable, amount: int, of_hold: int = 0, beyond: int = 0) -> None:
         """Raise if an owner may not hold `amount` more. of_hold: the amount of the growing hold."""
         own = self._of_owner.get(owner, 0)
-        share = min(self.share, self.limit - self.held - amount) if self._yields else self.share
+        share = min(self.share, self.limit - self.used - amount) if self._yields else self.share
         if (self._strict or own > of_hold) and own + amount > share + beyond:
             raise self._refuse()

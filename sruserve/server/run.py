@@ -31,7 +31,7 @@ from sruserve.server.metrics.files import VARIABLE, EndedWorkers, MetricFolder, 
 from sruserve.server.pulse import Pulse, Watchdog
 from sruserve.server.repository.discovery import find_models
 from sruserve.server.settings import Settings, SettingsError, dtypes_by_model, state_keys
-from sruserve.server.supervision import Patience
+from sruserve.server.supervision import RestartPolicy
 from sruserve.server.supervisor import Supervisor
 from sruserve.server.websocket.uvicorn_websocket import WebSocketProtocol
 
@@ -162,7 +162,7 @@ def _run_workers(settings: Settings, listener: socket.socket) -> int:
     supervisor = Supervisor(
         partial(_work, settings, listener),
         settings.workers,
-        Patience(beat_seconds=settings.worker_timeout_seconds),
+        RestartPolicy(beat_seconds=settings.worker_timeout_seconds),
         settings.drain_seconds + KILL_SECONDS,
         EndedWorkers(folder.path),
     )

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from sruserve.server.metrics.files import EndedWorkers
-from sruserve.server.supervision import Patience
+from sruserve.server.supervision import RestartPolicy
 from sruserve.server.supervisor import Supervisor
 
 
@@ -44,8 +44,8 @@ def main(folder: str, manner: str, drain_seconds: str) -> int:
     """The supervisor, in a process of its own."""
     path = Path(folder)
     given = partial(work, path, manner)
-    patience = Patience(beat_seconds=8, deaths=1)
-    return Supervisor(given, 2, patience, float(drain_seconds), EndedWorkers(path)).run()
+    policy = RestartPolicy(beat_seconds=8, deaths=1)
+    return Supervisor(given, 2, policy, float(drain_seconds), EndedWorkers(path)).run()
 
 
 if __name__ == "__main__":

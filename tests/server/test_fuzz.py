@@ -61,7 +61,7 @@ def unharmed(running: tuple[httpx.Client, Application]) -> Iterator[None]:
     assert good(client) == before
     until(lambda: engine.rows == 0 and engine.running == 0)
     until(lambda: process.num_fds() <= files + 8)
-    until(lambda: not any(each.held for each in (limits.reading, limits.steps, limits.replies)))
+    until(lambda: not any(each.used for each in (limits.reading, limits.steps, limits.replies)))
     assert application.lifecycle.active == 0
 
 

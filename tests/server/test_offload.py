@@ -300,8 +300,8 @@ class Failing:
         while self.made is None:
             await asyncio.sleep(0.001)
 
-    async def let_go(self) -> None:
-        """Wait until nothing holds what it held."""
+    async def is_collected(self) -> None:
+        """Wait until no reference to the weights is left."""
         async with asyncio.timeout(60):
             while self.made is None or self.made() is not None:
                 await asyncio.sleep(0.001)
@@ -317,7 +317,7 @@ def uncollected() -> Iterator[None]:
 
 @pytest.mark.usefixtures("uncollected")
 @pytest.mark.parametrize("where", ["pool", "own"])
-def test_what_fails_when_nobody_waits_any_more_is_let_go(where: str) -> None:
+def test_a_failure_that_nobody_waits_for_any_more_is_collected(where: str) -> None:
     async def talk() -> None:
         fails = Failing()
         running = run_in_thread("load", fails) if where == "own" else Offload(1).run(fails, 1)
@@ -328,13 +328,13 @@ def test_what_fails_when_nobody_waits_any_more_is_let_go(where: str) -> None:
         with pytest.raises(CancelledError):
             await waiting
         del waiting, running
-        await fails.let_go()
+        await fails.is_collected()
 
     run(talk)
 
 
 @pytest.mark.usefixtures("uncollected")
-def test_what_has_just_failed_when_its_client_leaves_is_let_go() -> None:
+def test_a_failure_at_the_moment_when_its_client_leaves_is_collected() -> None:
     class Leaving:
         """Leaves when the outcome is there, and before it is told."""
 
@@ -349,6 +349,6 @@ def test_what_has_just_failed_when_its_client_leaves_is_let_go() -> None:
         fails.go.set()
         with pytest.raises(CancelledError):
             await asyncio.ensure_future(Offload(1).run(fails, 1, None, Leaving()))
-        await fails.let_go()
+        await fails.is_collected()
 
     run(talk)

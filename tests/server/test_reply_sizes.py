@@ -176,7 +176,7 @@ def test_everything_that_was_counted_is_given_back(
     for step, more in enumerate(ways, 1):
         asked = {"step": step, "prompt": "a", "max_tokens": 5} | more
         assert small.post(f"/v1/streams/{stream}/steps", json=asked).status_code == 200
-    until(lambda: application.limits.replies.held == 0)
+    until(lambda: application.limits.replies.used == 0)
 
 
 def test_an_honest_request_for_log_probabilities_works(client: httpx.Client) -> None:
@@ -194,14 +194,14 @@ def test_a_stream_whose_client_takes_nothing_ends_with_an_error_and_gives_its_ro
         piece = Generated("abc", [1, 2, 3])
         for _ in range(8):
             outbox.put(0, piece)
-        assert budget.held == 48
+        assert budget.used == 48
         assert len(await outbox.take(1)) == 8
         outbox.put(0, piece)  # what was taken is being sent, and still counts
         with pytest.raises(Overloaded, match="read faster"):
             await outbox.take(1)
         assert done.cancelled()
         hold.release()
-        assert budget.held == 0
+        assert budget.used == 0
 
     asyncio.run(talk())
 
@@ -219,7 +219,7 @@ def test_a_client_that_keeps_up_is_not_touched_by_those_who_fill_the_budget() ->
         for _ in range(20):
             outbox.put(0, Generated("abc", [1, 2, 3]))
             assert await outbox.take(1)
-        assert budget.held == 100
+        assert budget.used == 100
         others.release()
 
     asyncio.run(talk())
@@ -263,7 +263,7 @@ def test_a_step_whose_client_leaves_while_it_is_streamed_holds_nothing_in_the_en
             assert b"200 OK" in connection.recv(4096)
         until(lambda: client.get(path).json()["step"] == 1)
         until(lambda: application.lifecycle.active == 0)
-        until(lambda: application.limits.replies.held == 0)
+        until(lambda: application.limits.replies.used == 0)
 
 
 def test_a_step_whose_client_leaves_while_it_is_read_holds_nothing_in_the_end(
@@ -287,4 +287,4 @@ def test_a_step_whose_client_leaves_while_it_is_read_holds_nothing_in_the_end(
         until(lambda: metric(client, left) == before + 1)
         go_on.set()
         until(lambda: client.get(path).json()["step"] == 1)
-        until(lambda: application.limits.replies.held == 0)
+        until(lambda: application.limits.replies.used == 0)

@@ -2,14 +2,14 @@
 
 import pytest
 
-from sruserve.server.supervision import Do, Patience, Silence, Supervision
+from sruserve.server.supervision import Do, RestartPolicy, Silence, Supervision
 
-PATIENCE = Patience()
+POLICY = RestartPolicy()
 
 
 def supervision(workers: int = 1, now: float = 0.0) -> Supervision:
     """All of its workers were started, and are ready."""
-    made = Supervision(workers, PATIENCE, now)
+    made = Supervision(workers, POLICY, now)
     for place in range(workers):
         assert made.look(place, now) is Do.START
         made.started(place, now)
@@ -81,7 +81,7 @@ def test_a_worker_that_beats_is_left_alone_however_rarely_it_has_its_turn() -> N
 
 
 def test_a_worker_that_loads_has_half_an_hour() -> None:
-    watched = Supervision(1, PATIENCE, 0)
+    watched = Supervision(1, POLICY, 0)
     watched.started(0, 0)
     found = looked_every_second(watched, 0, 1803)
     assert found.index(Do.KILL) == 1801

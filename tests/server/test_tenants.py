@@ -396,7 +396,7 @@ def test_kept_states_count_against_the_quota_until_they_are_released() -> None:
     with pytest.raises(StateQuotaExceeded):
         budget.hold(101)
     whole = budget.hold(100)
-    assert budget.held == 100
+    assert budget.used == 100
     whole.release()
     anybody = Tenants(state_bytes=50).authenticate(None).state_budget
     with anybody.hold(50), pytest.raises(StateQuotaExceeded):

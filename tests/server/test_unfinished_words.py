@@ -49,7 +49,7 @@ class Reads:
 
         def noted(codec: Words, *given: Any) -> Any:
             self.threads.append(threading.current_thread().name.split()[0])
-            self.counted.append(application.limits.reading.held)
+            self.counted.append(application.limits.reading.used)
             return encode(codec, *given)
 
         def submitted(engine: Engine, job: Job) -> None:
@@ -70,7 +70,7 @@ def test_the_words_of_states_are_read_on_a_thread_and_counted(
     assert reads.threads == ["offload"] * 3
     assert min(reads.counted) >= len(state) + 3 * WORD
     assert min(reads.costs) >= len(state) + 3 * WORD
-    assert application.limits.reading.held == 0
+    assert application.limits.reading.used == 0
 
 
 def test_short_words_are_read_at_once(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:

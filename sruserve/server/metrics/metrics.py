@@ -150,7 +150,7 @@ class StreamMetrics:
     """The server-held streams of one model."""
 
     def __init__(self, model_name: str) -> None:
-        self.held = series.HELD.labels(model_name).inc  # by 1, or by -1
+        self.add_held = series.HELD.labels(model_name).inc  # by 1, or by -1
         self.repeated = series.STREAM_STEPS.labels(model_name, "repeated").inc
         self._computed = series.STREAM_STEPS.labels(model_name, "computed").inc
         self._idle = series.IDLE_TIME.labels(model_name).observe

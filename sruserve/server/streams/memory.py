@@ -287,7 +287,7 @@ class MemoryStore:
         key = _key(entry.record)
         self._entries[key] = entry
         self._tombstones[key[0]].pop(key[1], None)
-        stream_metrics(entry.record.model).held(1)
+        stream_metrics(entry.record.model).add_held(1)
         self._idle(key, entry, entry.record.idle_seconds)
         return entry.record
 
@@ -299,7 +299,7 @@ class MemoryStore:
         entry = self._entries.pop(key)
         self._expiry.remove(key)
         entry.bytes.release()
-        stream_metrics(entry.record.model).held(-1)
+        stream_metrics(entry.record.model).add_held(-1)
         entry.release_room()
         for state in entry.states.values():
             if state is not None:

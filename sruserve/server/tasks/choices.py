@@ -37,7 +37,7 @@ class ChoiceBuilder:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         if prompt.start is not None:
             self._decoder.decode(prompt.start.utf8)
-            self._offset = len(prompt.start.held)
+            self._offset = len(prompt.start.held_back)
             if len(prompt.ids):  # a prompt cannot continue held-back text
                 self._offset += len(self._decoder.decode(b"", True))
 

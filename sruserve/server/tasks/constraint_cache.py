@@ -36,7 +36,7 @@ MOST_WAITING, MOST_WAITING_OF_ONE = 64, 32
 _MAX_BYTES = 256 << 10  # of a regex or schema, as JSON
 _QUICK_SECONDS = 0.25  # a longer compilation gives up its turn
 _MAX_LARGE = 2  # longer compilations at a time; one of each tenant
-PATIENCE_SECONDS = 10.0
+TIMEOUT_SECONDS = 10.0
 
 
 class ConstraintCache:
@@ -45,7 +45,7 @@ class ConstraintCache:
     most_bytes: of all their processes together, which `memory` counts.
     startable: the limit of processes and threads of this process; None: no limit.
     max_processes: cached and used ones: half of `startable` is left to threads.
-    patience_seconds: the longest wait for a compilation.
+    timeout_seconds: the longest wait for a compilation.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class ConstraintCache:
         bounds: Bounds | None = None,
         startable: int | None = None,
         max_processes: int = MAX_PROCESSES,
-        patience_seconds: float = PATIENCE_SECONDS,
+        timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         if startable is not None:
             max_processes = max(_MIN_PROCESSES, min(max_processes, startable // 2))
-        self.max_processes, self.patience_seconds = max_processes, patience_seconds
+        self.max_processes, self.timeout_seconds = max_processes, timeout_seconds
         self._installed = find_spec("llguidance") is not None  # the processes import it
         self.host = GrammarHost()
         self._bounds = bounds or Bounds()
@@ -111,7 +111,7 @@ class ConstraintCache:
     @property
     def waiting(self) -> int:
         """The number of waiting and running compilations."""
-        return self._waiting.held
+        return self._waiting.used
 
     def end(self, engine: Engine) -> None:
         """Drop the constraints of an engine that has ended."""
@@ -131,7 +131,7 @@ class ConstraintCache:
         if compiling is None:
             task = asyncio.create_task(self._compile(key, field, content, served))
             compiling = self.compiling[key] = _Compiling(task)
-        seconds = self.patience_seconds
+        seconds = self.timeout_seconds
         if deadline:
             seconds = min(seconds, deadline - monotonic())
         compiling.waiters += 1
@@ -229,7 +229,7 @@ class ConstraintCache:
         for key in keys:
             if not is_full():
                 return True
-            if key in self.cached and self.cached[key].let_go():
+            if key in self.cached and self.cached[key].drop_unused():
                 del self.cached[key]
         return not is_full()
 
@@ -260,7 +260,7 @@ class CachedConstraint:
     engine: int
     constraint: RemoteConstraint
 
-    def let_go(self) -> bool:
+    def drop_unused(self) -> bool:
         """Drop the constraint unless it is in use; returns whether it was dropped."""
         reference = ref(self.constraint)
         del self.constraint

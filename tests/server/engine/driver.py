@@ -36,7 +36,7 @@ def same_state(left: Snapshot | None, right: Snapshot | None) -> bool:
     return rows and all(
         getattr(left, name) == getattr(right, name)
         for name in (
-            *("steps", "pending", "seed", "choice", "window", "word", "utf8", "held"),
+            *("steps", "pending", "seed", "choice", "window", "word", "utf8", "held_back"),
             *("constraint", "spelled"),
         )
     )

@@ -131,7 +131,9 @@ def test_text_and_last_result_wait_for_a_checkpoint_that_is_on_its_way(
     copy_stream = HandCopyStream()
 
     async def run(driver: Driver) -> None:
-        whole = await asyncio.gather(asyncio.create_task(let_go()), driver.generate("ab", 60, 3))
+        whole = await asyncio.gather(
+            asyncio.create_task(allow_copies()), driver.generate("ab", 60, 3)
+        )
         copy_stream.allowed = len(copy_stream.copies)  # from here on nothing moves
         told = streamed(driver, "ab", 60, 3, state_interval=7)
         if rows > 2:
@@ -151,7 +153,7 @@ def test_text_and_last_result_wait_for_a_checkpoint_that_is_on_its_way(
         assert sum(part.state is not None for part in parts) >= 2
         await driver.until(lambda: driver.engine.rows == 0)
 
-    async def let_go() -> None:
+    async def allow_copies() -> None:
         copy_stream.allowed = -1
 
     limits = EngineConfig(

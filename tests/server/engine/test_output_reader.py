@@ -10,9 +10,9 @@ from torch import Tensor
 
 from sruserve.model.folder import Model
 from sruserve.server.engine.config import EngineConfig
-from sruserve.server.engine.found import SequenceOutputs
 from sruserve.server.engine.job import Encoded, JobKind, SequenceInput, StateOutput, Tagged
 from sruserve.server.engine.output_reader import OutputReader, OutputSlice
+from sruserve.server.engine.sequence_outputs import SequenceOutputs
 from tests.server.engine.driver import Driver, same_state
 from tests.support import random_model
 

@@ -118,7 +118,7 @@ def test_text_held_back_comes_before_what_follows_a_new_prompt(lm: Driver) -> No
         stop = (made.text[-1] + "zzz",)
         first = await lm.generate("To be", 20, stop=stop)
         assert first.state is not None
-        assert (first.text, first.state.held) == (made.text[:-1], made.text[-1])
+        assert (first.text, first.state.held_back) == (made.text[:-1], made.text[-1])
         second = await lm.generate("or not", 5, start=first.state, stop=("zzz",))
         assert second.text[0] == made.text[-1]
         assert len(second.text) == 6

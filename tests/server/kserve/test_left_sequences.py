@@ -194,7 +194,7 @@ def test_a_stored_response_counts_while_it_is_read(
     counted: list[int] = []
 
     def unpack(packed: bytes) -> InferResponse:
-        counted.append(limits.replies.held)
+        counted.append(limits.replies.used)
         return InferResponse("characters", "1", "", [], {})
 
     async def stored(*_: Any) -> bytes:
@@ -210,6 +210,6 @@ def test_a_stored_response_counts_while_it_is_read(
             patch.setattr(_Step, "continue_stream", stored)
             served, ask = catalogue["characters"], Sequences(streams, limits).infer
             await ask(caller, served, asked, sequence, body, 1, nothing)
-        assert (counted, limits.replies.held) == ([9000], 0)
+        assert (counted, limits.replies.used) == ([9000], 0)
 
     run(test)

@@ -61,7 +61,7 @@ def ask(client: httpx.Client, name: str = "words") -> socket.socket:
 
 
 def waiting(application: Application) -> int:
-    return application.lifecycle.repository._waiting.held
+    return application.lifecycle.repository._waiting.used
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])

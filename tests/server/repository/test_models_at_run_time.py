@@ -245,7 +245,7 @@ def test_a_frame_that_is_still_being_read_gets_the_engine_that_it_was_given(
             await ask(connection, model="question")
             for _ in range(8):
                 asked = asyncio.create_task(ask(connection, **frame))
-                while not (application.limits.reading.held or asked.done()):
+                while not (application.limits.reading.used or asked.done()):
                     await asyncio.sleep(0.001)
                 for what in ("unload", "load"):
                     assert (await asyncio.to_thread(change, client, "question", what)).is_success

@@ -57,7 +57,7 @@ snapshots = st.builds(
     window=st.lists(st.integers(0, 2**31 - 1), max_size=70).map(tuple),
     word=texts,
     utf8=st.binary(max_size=3),
-    held=texts,
+    held_back=texts,
 ).flatmap(
     lambda snapshot: st.one_of(
         st.just(snapshot),
@@ -87,7 +87,11 @@ def test_what_was_sealed_comes_back_bit_for_bit(snapshot: Snapshot) -> None:
     token = sealer().seal(snapshot, BINDING)
     opened = sealer().open(token, BINDING)
     assert same(opened, snapshot)
-    assert (opened.word, opened.utf8, opened.held) == (snapshot.word, snapshot.utf8, snapshot.held)
+    assert (opened.word, opened.utf8, opened.held_back) == (
+        snapshot.word,
+        snapshot.utf8,
+        snapshot.held_back,
+    )
     assert opened.window == snapshot.window
     assert (opened.constraint, opened.spelled) == (snapshot.constraint, snapshot.spelled)
     assert (opened.seed, opened.choice) == (snapshot.seed, snapshot.choice)

@@ -53,8 +53,8 @@ def test_what_is_counted_is_what_is_there_whatever_happens(
                 return
             assert isinstance(store, MemoryStore)
             beside, rows, resident = _recomputed(store)
-            assert (store._bytes.held, tenant.state_budget.held) == (beside, beside + rows)
-            assert sum(each.held for each in store._rows.values()) == resident
+            assert (store._bytes.used, tenant.state_budget.used) == (beside, beside + rows)
+            assert sum(each.used for each in store._rows.values()) == resident
 
         async def fail(view: Any) -> bytes:
             await write(view)
@@ -110,7 +110,7 @@ def test_what_is_counted_is_what_is_there_whatever_happens(
             assert client.get(f"sruserve:sum:{tenant.id.hex()}") == b"0"
             client.close()
         else:
-            assert tenant.state_budget.held == 0
+            assert tenant.state_budget.used == 0
         await until_rows(served, 0)
         assert store.state_output in StateOutput
 
@@ -127,15 +127,15 @@ def test_a_step_whose_state_is_refused_counts_as_little_as_before(run: Run) -> N
         stream, twin = [(await streams.create(served, None)).id for _ in range(2)]
         for name in (stream, twin):
             await streams.step(served, name, 1, b"a", write)
-        held, most = tenant.state_budget.held, tenant.state_budget.limit
+        held, most = tenant.state_budget.used, tenant.state_budget.limit
         await streams.step(served, twin, 2, b"a", write)
-        whole = tenant.state_budget.held - held
+        whole = tenant.state_budget.used - held
         before = _recomputed(store)
         for room in (whole - 1, 1):  # for all but its state's row, and not even for that
-            tenant.state_budget.limit = tenant.state_budget.held + room
+            tenant.state_budget.limit = tenant.state_budget.used + room
             with pytest.raises(StateQuotaExceeded):
                 await streams.step(served, stream, 2, b"a", write)
-            assert (store._bytes.held, tenant.state_budget.held) == (before[0], sum(before[:2]))
+            assert (store._bytes.used, tenant.state_budget.used) == (before[0], sum(before[:2]))
         tenant.state_budget.limit = most
         await streams.step(served, stream, 2, b"a", write)
         for name in (stream, twin):

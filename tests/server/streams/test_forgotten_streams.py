@@ -31,7 +31,7 @@ def test_streams_that_expire_together_are_forgotten_in_pieces() -> None:
             await store.read(tenant, "s999")
         while store.expire():
             pass
-        assert (len(store._entries), tenant.state_budget.held, store._bytes.held) == (0, 0, 0)
+        assert (len(store._entries), tenant.state_budget.used, store._bytes.used) == (0, 0, 0)
 
     asyncio.run(test())
 

@@ -25,7 +25,7 @@ STEPS = THREADS + 4
 
 def count(application: Application, steps: int) -> None:
     """Wait until so many steps count."""
-    until(lambda: application.limits.steps.held >= steps * (len(TEXT) + STEP_BYTES))
+    until(lambda: application.limits.steps.used >= steps * (len(TEXT) + STEP_BYTES))
 
 
 def leave_steps(client: httpx.Client, application: Application) -> None:
@@ -73,13 +73,13 @@ def test_steps_whose_clients_have_left_count_until_their_jobs_are_queued(
         budget = application.limits.steps
         leave(client, application)
         until(lambda: application.lifecycle.active == 0)
-        assert budget.held >= STEPS * (len(TEXT) + STEP_BYTES)
+        assert budget.used >= STEPS * (len(TEXT) + STEP_BYTES)
         stream = client.post("/v1/streams", json={}).json()["id"]
-        with budget.hold(budget.limit - budget.held - STEP_BYTES):
+        with budget.hold(budget.limit - budget.used - STEP_BYTES):
             refused = client.post(f"/v1/streams/{stream}/steps", json={"step": 1, "input": "a"})
             assert refused.status_code == 429
         held.go_on.set()
-        until(lambda: budget.held == 0)
+        until(lambda: budget.used == 0)
         again = client.post(f"/v1/streams/{stream}/steps", json={"step": 1, "input": "a"})
         assert again.status_code == 200
 
@@ -96,7 +96,7 @@ def test_steps_that_fail_when_their_clients_have_left_leave_no_garbage(
         leave(client, application)
         until(lambda: application.lifecycle.active == 0)
         held.go_on.set()
-        until(lambda: application.limits.steps.held == 0)
+        until(lambda: application.limits.steps.used == 0)
         until(lambda: not application.streams._tasks)
         assert not leftovers()
 
@@ -126,7 +126,7 @@ def test_the_steps_of_some_tenants_leave_room_for_those_of_others() -> None:
 
     for name in "abcd":
         copy_context().run(fill, name)
-    assert limits.steps.held <= limits.steps.limit
+    assert limits.steps.used <= limits.steps.limit
     another = copy_context()
     another.run(owner.set, "e")
     another.run(limits.count_step, FREE_BYTES)

@@ -77,7 +77,7 @@ def test_running_and_queued_steps_keep_a_stream_alive(leased: Replicas, steps: S
             ({"step": 1, "prompt": "To be"}, {"step": 2, "prompt": ""}), 1
         ):
             running.append(pool.submit(other.post, path, json=body))
-            until(lambda number=number: sum(each.held for each in waiting) == number)  # type: ignore[misc]
+            until(lambda number=number: sum(each.used for each in waiting) == number)  # type: ignore[misc]
         for _ in range(4):  # each is less than a lease, all are more than it may be idle
             leased.pass_time(15)
             until(lambda: renewed(leased, stream))

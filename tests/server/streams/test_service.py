@@ -147,7 +147,7 @@ def test_a_stream_that_ends_without_a_number_is_forgotten(run: Run) -> None:
         await streams.step(served, name, None, b"b", write, last=True)
         with pytest.raises(StreamUnknown):
             await streams.describe(served.tenant, name)
-        assert served.tenant.state_budget.held == 0
+        assert served.tenant.state_budget.used == 0
         await until_rows(served, 0)
 
     run(test)
@@ -199,9 +199,9 @@ def test_a_start_over_an_ended_stream_takes_its_place_in_the_quota(run: Run) -> 
         served, name = catalogue["characters"].for_tenant(tenant), "m:44"
         await streams.create(served, None, name)
         await streams.step(served, name, 1, b"a", write, last=True)
-        tenant.state_budget.limit = tenant.state_budget.held + 1024  # of its first state
+        tenant.state_budget.limit = tenant.state_budget.used + 1024  # of its first state
         await streams.create(served, None, name)
-        assert tenant.state_budget.held <= tenant.state_bytes
+        assert tenant.state_budget.used <= tenant.state_bytes
         await streams.delete(tenant, name)
 
     run(test)

@@ -31,7 +31,7 @@ def test_a_tenant_whose_part_of_the_rows_is_full_can_end_its_streams(
             await streams.step(served, names[0], 2, b"b", write)
         number = 2 if numbered else None
         await streams.step(served, names[0], number, b"b", write, last=True)
-        assert store._rows[served.engine].held == 2
+        assert store._rows[served.engine].used == 2
         await streams.step(served, names[1], 2, b"b", write)
         for name in names[1:] + names[:1] * numbered:
             await streams.delete(served.tenant, name)
@@ -64,7 +64,7 @@ def test_nobody_has_more_than_a_part_even_alone() -> None:
     with pytest.raises(TooManyAtOnce):
         one.grow(1)
     one.release()
-    assert shares.held == 5
+    assert shares.used == 5
 
 
 @pytest.mark.parametrize("run", ["memory"], indirect=True)
@@ -88,7 +88,7 @@ def test_a_stream_alone_goes_on_however_few_rows_its_tenant_may_have(
             await streams.step(served, stream, number, b"a", write)
         held = await streams.describe(served.tenant, stream)
         assert held.checkpoints == tuple(range(13 - part, 13))
-        assert rows.held == part
+        assert rows.used == part
         await until_rows(served, part)
         await streams.delete(served.tenant, stream)
 
@@ -124,13 +124,13 @@ def test_a_tenant_exceeds_its_part_of_the_rows_by_one_step_at_a_time(
         await step(one, during)
         with pytest.raises(ServeError, match="no reply"):
             await step(other, fail)
-        assert rows.held == 2
+        assert rows.used == 2
         await step(other)
         (fork,) = await streams.fork(served, other)
         with pytest.raises(TooManyAtOnce):  # the fork keeps the state that the step would replace
             await step(other)
         for stream in (one, other, fork.id):
             await streams.delete(served.tenant, stream)
-        assert rows.held == 0
+        assert rows.used == 0
 
     run(test)

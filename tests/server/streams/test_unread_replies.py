@@ -73,17 +73,17 @@ def test_replies_of_repeated_steps_that_are_not_read_are_bounded_for_each_tenant
     client, application, ids = stored
     asked = [unread(client, ids, ACME) for _ in range(2)]
     assert [status(each) for each in asked] == [200, 200]
-    assert application.limits.replies.held == 2 * (len(LONG) // 8)
+    assert application.limits.replies.used == 2 * (len(LONG) // 8)
     refused = unread(client, ids, ACME)
     assert status(refused) == 429
     other = unread(client, ids, OTHER)
     assert status(other) == 200
     for each in (*asked, refused, other):
         each.close()
-    until(lambda: application.limits.replies.held == 0)
+    until(lambda: application.limits.replies.used == 0)
     again = client.post(f"/v1/streams/{ids[ACME]}/steps", content=BODY, headers=bearer(ACME))
     assert again.content == LONG
-    until(lambda: application.limits.replies.held == 0)
+    until(lambda: application.limits.replies.used == 0)
 
 
 def test_states_that_are_not_read_count_too(
@@ -95,6 +95,6 @@ def test_states_that_are_not_read_count_too(
         assert one.status_code == 200
         with client.stream("GET", path, headers=bearer(ACME)) as two:
             assert two.status_code == 200
-            until(lambda: replies.held >= 2 * NUMBERS)
+            until(lambda: replies.used >= 2 * NUMBERS)
             assert client.get(path, headers=bearer(ACME)).status_code == 429
-    until(lambda: replies.held == 0)
+    until(lambda: replies.used == 0)

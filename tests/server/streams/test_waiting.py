@@ -93,10 +93,10 @@ def test_clients_that_leave_wait_for_no_stream(serve: Serve, steps: Steps) -> No
             send(client, method, f"/v1/streams/{stream}/{action}", body)
             for method, action, body in ASKED * 4
         ]
-        until(lambda: application.lifecycle.active == 1 + len(left) and waiting.held > 0)
+        until(lambda: application.lifecycle.active == 1 + len(left) and waiting.used > 0)
         for connection in left:
             connection.close()
-        until(lambda: waiting.held == 0 and application.lifecycle.active == 1)
+        until(lambda: waiting.used == 0 and application.lifecycle.active == 1)
         assert client.get(f"/v1/streams/{stream}").status_code == 200
         steps.go_on()
         step.close()
@@ -130,7 +130,7 @@ def test_a_line_has_only_so_many_places_for_whatever_is_asked(
             for task in waiting:
                 task.cancel()
             await asyncio.wait(waiting)
-            assert streams._leases._waiting.held == 0
+            assert streams._leases._waiting.used == 0
             last = asyncio.create_task(streams.token(served, stream))
             await asyncio.sleep(0)
         assert (await last)[0] == 1, "there is room again"
@@ -193,7 +193,7 @@ def test_tenants_that_wait_at_many_streams_refuse_nobody_elses_requests() -> Non
         for task in waiting:
             async with await task:
                 pass
-        assert lines._waiting.held == 0
+        assert lines._waiting.used == 0
 
     asyncio.run(test())
 
@@ -208,7 +208,7 @@ def test_what_other_replicas_have_is_waited_for_by_only_so_many() -> None:
             await lines.take(store, tenant, "t")
         waiting.cancel()
         await asyncio.wait([waiting])
-        assert lines._waiting.held == 0
+        assert lines._waiting.used == 0
 
     asyncio.run(test())
 
@@ -256,4 +256,4 @@ def test_a_step_that_begins_keeps_the_room_that_it_waited_with(
         assert client.post("/v2/models/question/infer", json=asked).status_code == 200
         assert len(counted) == 2, "each is counted once"
         assert min(counted) > FREE_BYTES
-        until(lambda: application.limits.reading.held == 0)
+        until(lambda: application.limits.reading.used == 0)

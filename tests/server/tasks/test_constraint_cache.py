@@ -298,7 +298,7 @@ def test_a_wait_that_is_long_ends_in_504(
     with stopped(grammars, client):
         asked = complete(client, regex="[a-z]{79}", timeout_ms=50)
         refusal(asked, 504, "deadline_exceeded", None)
-        monkeypatch.setattr(grammars, "patience_seconds", 0.05)
+        monkeypatch.setattr(grammars, "timeout_seconds", 0.05)
         refusal(complete(client, regex="[a-z]{79}"), 504, "deadline_exceeded", None)
     until(lambda: grammars.waiting == 0)
 

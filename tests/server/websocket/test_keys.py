@@ -69,4 +69,4 @@ def test_the_unfinished_word_of_a_socket_counts_in_its_tenants_quota(serve: Serv
 
         run(talk)
         tenant = application.lifecycle.tenants.authenticate(headers["authorization"])
-        until(lambda: tenant.state_budget.held == 0)
+        until(lambda: tenant.state_budget.used == 0)

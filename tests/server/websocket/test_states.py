@@ -58,7 +58,7 @@ def test_the_reply_with_a_state_counts_until_it_is_sent(
 
     assert run(talk)["state"]
     assert counted == [model.network.layout.width + len(word)]
-    until(lambda: application.limits.replies.held == 0)
+    until(lambda: application.limits.replies.used == 0)
 
 
 def test_features_are_read_step_by_step(client: httpx.Client) -> None:

@@ -278,7 +278,7 @@ def test_a_state_in_use_is_not_moved_away_and_one_that_moves_can_be_used_and_dro
 def test_no_stream_reads_what_another_left_in_a_row_or_in_host_memory(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    release, let_go = StatePool.release, HostRows.release
+    release, release_host = StatePool.release, HostRows.release
 
     def poison(pool: StatePool, row: int) -> None:
         pool.rows[row] = torch.nan
@@ -287,7 +287,7 @@ def test_no_stream_reads_what_another_left_in_a_row_or_in_host_memory(
     def poison_host(host: HostRows, rows: list[int]) -> None:
         for row in rows:
             host[row].fill_(torch.nan)
-        let_go(host, rows)
+        release_host(host, rows)
 
     monkeypatch.setattr(StatePool, "release", poison)
     monkeypatch.setattr(HostRows, "release", poison_host)

@@ -186,7 +186,7 @@ def test_a_turn_answers_few_of_the_frames_that_wait_behind_others(
 ) -> None:
     most, asked = 16, b'{"op":"state"}'
     state = b"\x81" + bytes([0x80 | len(asked)]) + bytes(4) + asked
-    counted.count(WebSocketRequest, "let_go")  # twice of each frame
+    counted.count(WebSocketRequest, "drop_data")  # twice of each frame
     with serve("question", receive_grace_seconds=60) as (client, _), ExitStack() as stack:
         opened = []
         begin = b'{"model":"question"}'

@@ -113,16 +113,16 @@ def test_replies_that_are_read_at_a_time_are_bounded_and_a_tenant_leaves_room(
             }
             every = [each for tasks in asked.values() for each in tasks]
             async with asyncio.timeout(60):
-                while sum(each.done() for each in every) < 6 or store._replies.held < 4 * LONG:
+                while sum(each.done() for each in every) < 6 or store._replies.used < 4 * LONG:
                     await asyncio.sleep(0.005)
-            assert store._replies.held <= 6 * LONG
+            assert store._replies.used <= 6 * LONG
             goes_on.set()
             for tasks in asked.values():
                 done = await asyncio.gather(*tasks, return_exceptions=True)
                 refused = [each for each in done if isinstance(each, Overloaded)]
                 assert len(refused) == 3, "two and their seals fit into half of the bound"
                 assert sum(isinstance(each, bytes) for each in done) == 2
-        assert store._replies.held == 0
+        assert store._replies.used == 0
         for tenant, its in ids.items():
             for each in its:
                 await streams.delete(tenant, each)
