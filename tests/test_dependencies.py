@@ -150,12 +150,12 @@ RELIED_ON = [
     (
         "prometheus_client.values",
         "MmapedDict",
-        "`keep_files_whole` puts its own there, whose files have no holes",
+        "`preallocate_files` puts its own there, whose files have no holes",
     ),
     (
         "prometheus_client.mmap_dict:MmapedDict",
         "_init_value _capacity _used _f _positions read_all_values_from_file",
-        "`_WholeFile` allocates a file before it is mapped; `EndedWorkers` reads files",
+        "`_PreallocatedFile` allocates a file before it is mapped; `EndedWorkers` reads files",
     ),
 ]
 

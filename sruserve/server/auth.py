@@ -74,7 +74,8 @@ class TokenBucket:
             self._level -= amount
         return wait
 
-    def give_back(self, amount: float) -> None:
+    def refund(self, amount: float) -> None:
+        """Return a part of an amount that was taken."""
         self._level += amount
 
     def debt_seconds(self) -> float:
@@ -108,7 +109,7 @@ class Spent:
 
     def __exit__(self, *_: object) -> None:
         if self._bucket is not None and self.used is not None:
-            self._bucket.give_back(self._limit - self.used)
+            self._bucket.refund(self._limit - self.used)
 
 
 _UNCOUNTED = Spent(None, 0)  # shared by all tenants without a rate: `used` is never read

@@ -27,16 +27,16 @@ class Hold:
         beyond: an allowed excess, for an amount that is about to be released.
         """
         if amount and not self._released:
-            self._budget._take(self, amount, beyond)
+            self._budget._acquire(self, amount, beyond)
             self.amount += amount
 
     def resize(self, amount: int, beyond: int = 0) -> None:
         """Hold this amount instead; if the budget refuses, raise its error and change nothing."""
         if amount > self.amount and not self._released:
-            self._budget._take(self, amount - self.amount, beyond)
+            self._budget._acquire(self, amount - self.amount, beyond)
             self.amount = amount
         elif amount < self.amount:
-            self._budget._give_back(self.owner, self.amount - amount)
+            self._budget._release(self.owner, self.amount - amount)
             self.amount = amount
 
     def move_to(self, owner: Hashable) -> None:
@@ -47,7 +47,7 @@ class Hold:
     def release(self, *_: object) -> None:
         """Release the whole amount; a second release does nothing."""
         if self.amount:
-            self._budget._give_back(self.owner, self.amount)
+            self._budget._release(self.owner, self.amount)
             self.amount = 0
         self._released = True
 
@@ -90,11 +90,11 @@ class Budget:
         """Hold an amount, or raise the budget's error. beyond: see `Hold.grow`."""
         hold = Hold(self, owner)
         if amount:
-            self._take(hold, amount, beyond)
+            self._acquire(hold, amount, beyond)
             hold.amount = amount
         return hold
 
-    def _take(self, hold: Hold, amount: int, beyond: int) -> None:
+    def _acquire(self, hold: Hold, amount: int, beyond: int) -> None:
         bounded = self._strict or self.used > hold.amount
         if bounded and self.used + amount > self.limit + beyond:
             raise self._refuse()
@@ -108,9 +108,9 @@ class Budget:
             self._check_share(owner, hold.amount)
             self._of_owner[owner] += hold.amount
         self.used += hold.amount
-        self._give_back(hold.owner, hold.amount)
+        self._release(hold.owner, hold.amount)
 
-    def _give_back(self, owner: Hashable, amount: int) -> None:
+    def _release(self, owner: Hashable, amount: int) -> None:
         self.used -= amount
         if owner is not None and amount:
             self._of_owner[owner] -= amount

@@ -8,7 +8,7 @@ from sruserve.model.text import token_text
 from sruserve.server.engine.job import Generated
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.completion_request import CompletionRequest
-from sruserve.server.tasks.inputs import MANY_STATES
+from sruserve.server.tasks.inputs import MAX_INLINE_STATES
 from sruserve.server.tasks.prompts import Prompt
 
 LONG_TOKENS = 1024  # with log-probabilities, each takes about a kilobyte of JSON
@@ -16,7 +16,9 @@ LONG_TOKENS = 1024  # with log-probabilities, each takes about a kilobyte of JSO
 
 def is_large(pieces: Sequence[Generated]) -> bool:
     """Whether sealing and encoding these would block the event loop."""
-    return len(pieces) > MANY_STATES or sum(len(piece.tokens) for piece in pieces) > LONG_TOKENS
+    return (
+        len(pieces) > MAX_INLINE_STATES or sum(len(piece.tokens) for piece in pieces) > LONG_TOKENS
+    )
 
 
 class ChoiceBuilder:
@@ -41,12 +43,12 @@ class ChoiceBuilder:
             if len(prompt.ids):  # a prompt cannot continue held-back text
                 self._offset += len(self._decoder.decode(b"", True))
 
-    def keep(self, piece: Generated) -> None:
-        """Keep a chunk for `whole`."""
+    def add(self, piece: Generated) -> None:
+        """Add a chunk, for `whole`."""
         self.pieces.append(piece)
 
     def whole(self) -> dict[str, Any]:
-        """The choice of all kept chunks."""
+        """The choice of all chunks."""
         last = self.pieces[-1]
         return self.part(
             Generated(

@@ -32,7 +32,7 @@ from sruserve.server.tasks.caller import Caller
 from sruserve.server.tasks.completion_request import CompletionRequest, Schema
 
 MAX_PROCESSES, _MIN_PROCESSES = 64, 2
-MOST_WAITING, MOST_WAITING_OF_ONE = 64, 32
+MAX_WAITING, MAX_WAITING_OF_ONE = 64, 32
 _MAX_BYTES = 256 << 10  # of a regex or schema, as JSON
 _QUICK_SECONDS = 0.25  # a longer compilation gives up its turn
 _MAX_LARGE = 2  # longer compilations at a time; one of each tenant
@@ -42,7 +42,7 @@ TIMEOUT_SECONDS = 10.0
 class ConstraintCache:
     """The constraints of recent requests, of all models.
 
-    most_bytes: of all their processes together, which `memory` counts.
+    max_bytes: of all their processes together, which `memory` counts.
     startable: the limit of processes and threads of this process; None: no limit.
     max_processes: cached and used ones: half of `startable` is left to threads.
     timeout_seconds: the longest wait for a compilation.
@@ -50,7 +50,7 @@ class ConstraintCache:
 
     def __init__(
         self,
-        most_bytes: int,
+        max_bytes: int,
         bounds: Bounds | None = None,
         startable: int | None = None,
         max_processes: int = MAX_PROCESSES,
@@ -62,10 +62,10 @@ class ConstraintCache:
         self._installed = find_spec("llguidance") is not None  # the processes import it
         self.host = GrammarHost()
         self._bounds = bounds or Bounds()
-        self.memory = GrammarMemory(most_bytes)
+        self.memory = GrammarMemory(max_bytes)
         self.cached: OrderedDict[bytes, CachedConstraint] = OrderedDict()
         self.compiling: dict[bytes, _Compiling] = {}
-        self._waiting = Budget(MOST_WAITING, _too_many, MOST_WAITING_OF_ONE)
+        self._waiting = Budget(MAX_WAITING, _too_many, MAX_WAITING_OF_ONE)
         self._turns = FairSemaphore(1)
         self._large = Budget(_MAX_LARGE, _too_large, 1)
 
@@ -156,7 +156,7 @@ class ConstraintCache:
         kind = "regex" if field == "regex" else "json_schema"
         compilation: asyncio.Task[RemoteConstraint] | None = None
         try:
-            alphabet = ByteVocabulary.of(served.model.codec)
+            vocabulary = ByteVocabulary.of(served.model.codec)
             async with self._turn(served.owner):
                 self._make_room(served.owner)
                 channel = await self.host.fork()
@@ -165,7 +165,7 @@ class ConstraintCache:
                 )
                 await process.start()
                 compilation = asyncio.create_task(
-                    RemoteConstraint.compiled(kind, content, alphabet, process)
+                    RemoteConstraint.compiled(kind, content, vocabulary, process)
                 )
                 await asyncio.wait({compilation}, timeout=_QUICK_SECONDS)
             if compilation.done():
@@ -245,12 +245,12 @@ class ConstraintCache:
             usage.bytes if owner is None else min(usage.bytes, self._part)
             for owner, usage in self.memory.by_owner().items()
         )
-        return len(self.memory) >= self.max_processes or used > self.memory.most_bytes // 2
+        return len(self.memory) >= self.max_processes or used > self.memory.max_bytes // 2
 
     @property
     def _part(self) -> int:
         """The byte limit of one owner: half is left to growing ones, half of the rest to others."""
-        return self.memory.most_bytes // 4
+        return self.memory.max_bytes // 4
 
 
 @dataclass(slots=True)

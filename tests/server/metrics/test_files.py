@@ -23,7 +23,7 @@ import os, resource, sys
 from pathlib import Path
 folder, amount, names = Path(os.environ["PROMETHEUS_MULTIPROC_DIR"]), *map(int, sys.argv[1:3])
 from sruserve.server.metrics import files as metric_files
-metric_files.keep_files_whole()
+metric_files.preallocate_files()
 from prometheus_client import Counter, Gauge, Histogram
 if len(sys.argv) > 3:
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]),) * 2)
@@ -188,7 +188,7 @@ def test_a_worker_without_room_for_any_file_counts_in_memory(folder: Path) -> No
 def test_a_file_that_was_full_gets_the_whole_sum_when_there_is_room(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full = metric_files._WholeFile(str(folder / "counter_1.db"))
+    full = metric_files._PreallocatedFile(str(folder / "counter_1.db"))
     with monkeypatch.context() as patch:
         patch.setattr(os, "posix_fallocate", lambda *_: os.open(folder / "none", os.O_RDONLY))
         assert full.read_value(KEY) == (0.0, 0.0)
@@ -201,7 +201,7 @@ def test_a_file_that_was_full_gets_the_whole_sum_when_there_is_room(
 
 @pytest.mark.parametrize("whole", [True, False], ids=["ours", "prometheus-client's"])
 def test_a_full_file_system_ends_no_worker(tmp_path: Path, whole: bool) -> None:
-    code = WORKER if whole else WORKER.replace("metric_files.keep_files_whole()", "")
+    code = WORKER if whole else WORKER.replace("metric_files.preallocate_files()", "")
     in_small_folder = ["unshare", "--mount", "--map-root-user", "sh", "-c"]
     mount = f"mount -t tmpfs -o size=400k tmpfs {tmp_path}"
     if subprocess.run([*in_small_folder, mount], capture_output=True, check=False).returncode:

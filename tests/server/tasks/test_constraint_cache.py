@@ -26,8 +26,8 @@ from sruserve.server.errors import NoProcess, Overloaded
 from sruserve.server.json_output import long_json
 from sruserve.server.tasks import constraint_cache as module
 from sruserve.server.tasks.constraint_cache import (
-    MOST_WAITING,
-    MOST_WAITING_OF_ONE,
+    MAX_WAITING,
+    MAX_WAITING_OF_ONE,
     ConstraintCache,
 )
 from tests.memory import grows_by_less, malloc_bytes
@@ -148,7 +148,7 @@ def test_the_cache_is_bounded_in_processes_and_bytes(
     for number in range(12):
         assert complete(client, regex=f"[a-z]{{{number + 1}}}").status_code == 200
     memory = grammars.memory
-    assert memory.held_bytes <= 32 << 20
+    assert memory.used_bytes <= 32 << 20
     assert 1 < len(memory) < 6
     helper = psutil.Process(grammars.host.pid)
     until(lambda: len(helper.children()) == len(memory))
@@ -247,16 +247,16 @@ def test_who_asks_for_the_same_as_somebody_who_leaves_still_gets_it(
 def test_one_tenants_crowd_gets_429_and_another_tenant_a_place(
     client: httpx.Client, grammars: ConstraintCache
 ) -> None:
-    with ThreadPoolExecutor(MOST_WAITING_OF_ONE + 1) as pool:
+    with ThreadPoolExecutor(MAX_WAITING_OF_ONE + 1) as pool:
         with stopped(grammars, client):
             crowd = [
                 pool.submit(complete, client, regex=f"b{{{n}}}c", max_tokens=0)
-                for n in range(MOST_WAITING_OF_ONE)
+                for n in range(MAX_WAITING_OF_ONE)
             ]
-            until(lambda: grammars.waiting == MOST_WAITING_OF_ONE)
+            until(lambda: grammars.waiting == MAX_WAITING_OF_ONE)
             refusal(complete(client, regex="one more"), 429, "overloaded", None)
             other = pool.submit(complete, client, "22222222", regex="b{3}c")
-            until(lambda: grammars.waiting == MOST_WAITING_OF_ONE + 1)
+            until(lambda: grammars.waiting == MAX_WAITING_OF_ONE + 1)
         assert other.result().status_code == 200
         assert {each.result().status_code for each in crowd} <= {200, 429}
 
@@ -274,10 +274,10 @@ def test_only_so_many_compilations_wait_and_of_one_tenant_fewer() -> None:
             await asyncio.sleep(0)
 
         async with constraints._turn("a"):
-            await crowd("a", MOST_WAITING_OF_ONE - 1)
+            await crowd("a", MAX_WAITING_OF_ONE - 1)
             with pytest.raises(Overloaded):
                 await visit("a")
-            await crowd(None, MOST_WAITING - MOST_WAITING_OF_ONE)
+            await crowd(None, MAX_WAITING - MAX_WAITING_OF_ONE)
             with pytest.raises(Overloaded):
                 await visit("b")
             tasks.pop(0).cancel()
@@ -362,17 +362,17 @@ def test_a_tenant_pushes_its_own_grammars_out_first_and_none_that_is_in_use(
     assert in_use.identity == identity("used")
 
 
-@pytest.mark.parametrize(("processes", "most_bytes"), [(4, 1 << 30), (64, 32 << 20)])
+@pytest.mark.parametrize(("processes", "max_bytes"), [(4, 1 << 30), (64, 32 << 20)])
 def test_a_tenant_whose_grammars_are_in_use_leaves_half_of_the_room_to_others(
     client: httpx.Client,
     grammars: ConstraintCache,
     monkeypatch: pytest.MonkeyPatch,
     processes: int,
-    most_bytes: int,
+    max_bytes: int,
 ) -> None:
     grammars.cached.clear()
     monkeypatch.setattr(grammars, "max_processes", processes)
-    monkeypatch.setattr(grammars.memory, "most_bytes", most_bytes)
+    monkeypatch.setattr(grammars.memory, "max_bytes", max_bytes)
     for regex in ("one", "two"):
         assert complete(client, regex=regex).status_code == 200
     in_use = [kept.constraint for kept in grammars.cached.values()]
@@ -391,10 +391,10 @@ def test_a_tenant_whose_grammars_grow_takes_no_room_from_others(
     grammars.cached.clear()
     assert complete(client, regex="one").status_code == 200
     in_use = next(iter(grammars.cached.values())).constraint
-    in_use.process.held_bytes = 20 << 20
+    in_use.process.used_bytes = 20 << 20
     assert complete(client, "22222222", regex="two").status_code == 200
     assert in_use.process.runs
-    in_use.process.held_bytes = 40 << 20
+    in_use.process.used_bytes = 40 << 20
     assert complete(client, "22222222", regex="three").status_code == 200
     assert not in_use.process.runs
 
@@ -405,7 +405,7 @@ def test_clients_without_keys_have_no_share_and_no_line_of_their_own(
     given: dict[str, Any] = {"models": folder.parent, "model_folders": ()}
     with (
         serve(**given) as (client, application),
-        ThreadPoolExecutor(MOST_WAITING_OF_ONE + 1) as pool,
+        ThreadPoolExecutor(MAX_WAITING_OF_ONE + 1) as pool,
     ):
         grammars = application.constraints
 
@@ -413,8 +413,8 @@ def test_clients_without_keys_have_no_share_and_no_line_of_their_own(
             return client.post("/v1/completions", json=body(regex=f"b{{{number}}}c"))
 
         with stopped(grammars, client):
-            crowd = [pool.submit(ask, n) for n in range(MOST_WAITING_OF_ONE + 1)]
-            until(lambda: grammars.waiting == MOST_WAITING_OF_ONE + 1)
+            crowd = [pool.submit(ask, n) for n in range(MAX_WAITING_OF_ONE + 1)]
+            until(lambda: grammars.waiting == MAX_WAITING_OF_ONE + 1)
         assert {each.result().status_code for each in crowd} == {200}
 
 

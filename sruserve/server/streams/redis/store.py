@@ -181,10 +181,10 @@ class RedisStore:
             opening = self._records.open_reply, record, sealed, taken.reply_digest
             return await offload(size > LONG_BYTES, *opening)
 
-    def make_room(self, served: ServedModel, record: StreamRecord, most_checkpoints: int) -> int:
+    def make_room(self, served: ServedModel, record: StreamRecord, max_checkpoints: int) -> int:
         del record  # Redis refuses a commit for which it has no room
         served.states.check_store_fit()
-        return most_checkpoints
+        return max_checkpoints
 
     async def state(self, served: ServedModel, record: StreamRecord) -> Snapshot | None:
         token = await self._token(record)
@@ -223,7 +223,7 @@ class RedisStore:
     async def delete(self, record: StreamRecord) -> None:
         lease = self._taken[_key(record)].lease
         status = await self._run(scripts.DELETE, _key(record), record.id, lease)
-        if status == Status.NOT_HELD:
+        if status == Status.LEASE_LOST:
             raise lease_lost()
         if status != Status.CHANGED:
             raise self._client.bad_reply()
@@ -275,7 +275,7 @@ class RedisStore:
             *_flatten(fields),
         ]
         status = await self._run(scripts.COMMIT, _key(record), *arguments)
-        if status == Status.NOT_HELD:
+        if status == Status.LEASE_LOST:
             return None
         changed = self._changed(record, status, max_bytes)
         self._taken.pop(_key(record), None)
@@ -312,7 +312,7 @@ class RedisStore:
         match reply:
             case [Status.UNKNOWN | Status.EXPIRED as why]:
                 raise missing_stream(expired=why == Status.EXPIRED)
-            case [Status.FOUND, bytes(head), int(left_ms), int(reply_bytes), bytes(state)]:
+            case [Status.STORED, bytes(head), int(left_ms), int(reply_bytes), bytes(state)]:
                 record, digests, reply_digest = self._records.open(tenant, stream_id, head)
                 record = replace(record, expires_at=time.time() + left_ms / 1000)
                 self._remember(record)
@@ -393,7 +393,7 @@ class RedisStore:
 
 async def _seal(served: ServedModel, state: Snapshot) -> str:
     long = served.model.network.layout.width > _LONG_ROW
-    return await offload(long, served.seal_held_state, state)
+    return await offload(long, served.seal_stored_state, state)
 
 
 async def _uninterrupted(work: Coroutine[Any, Any, T]) -> T:

@@ -32,9 +32,9 @@ MANY_AT_ONCE = many(range(60))
 class Grammars:
     """Makes confined constraints; `memory` counts them."""
 
-    def __init__(self, most_bytes: int = 1 << 30) -> None:
+    def __init__(self, max_bytes: int = 1 << 30) -> None:
         self.host = GrammarHost()
-        self.memory = GrammarMemory(most_bytes)
+        self.memory = GrammarMemory(max_bytes)
 
     async def start(self, bounds: Bounds) -> GrammarProcess:
         process = GrammarProcess(self.host, await self.host.fork(), self.memory, bounds)
