@@ -26,7 +26,7 @@ def work(folder: Path, manner: str, beat: Callable[[], None]) -> int:
 
     def on_signal(number: int, _: object) -> None:
         stop.append(number)
-        (folder / f"{name}-told").touch()
+        (folder / f"{name}-signalled").touch()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)

@@ -116,10 +116,10 @@ def test_wrong_types_and_unknown_fields(
 
 def test_a_wrong_input_is_told_what_the_documentation_says_of_it(client: httpx.Client) -> None:
     shapes = client.get("/openapi.json").json()["components"]["schemas"]["ScoreRequest"]
-    told = shapes["properties"]["input"]["description"].lower().removesuffix(".")
+    description = shapes["properties"]["input"]["description"].lower().removesuffix(".")
     for path, field in ((CLASSIFY, "input"), (CLASSIFY, "pair"), (COMPLETE, "prompt")):
         message = refusal(post(client, path, {field: 5}), 422, "invalid_request", field)
-        assert message == f"'{field}' must be {told}"
+        assert message == f"'{field}' must be {description}"
 
 
 def test_a_misspelt_field_gets_a_suggestion(client: httpx.Client) -> None:

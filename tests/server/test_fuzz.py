@@ -88,12 +88,12 @@ def tokens_sent(client: httpx.Client, value: str) -> list[tuple[int, Any]]:
         "/v1/completions": {"model": "characters", "prompt": "a", "state": value},
         "/v1/streams": {"model": "characters", "state": value},
     }
-    told: list[tuple[int, Any]] = []
+    outcomes: list[tuple[int, Any]] = []
     for path, body in bodies.items():
         reply = client.post(path, json=body)
-        told.append((reply.status_code, reply.json()["error"]["code"]))
-    told.append((422, over_socket(client, value)))
-    return told
+        outcomes.append((reply.status_code, reply.json()["error"]["code"]))
+    outcomes.append((422, over_socket(client, value)))
+    return outcomes
 
 
 def over_socket(client: httpx.Client, value: str) -> str:
@@ -291,9 +291,9 @@ frames = st.one_of(
 def test_any_bytes_behind_a_handshake_are_answered_or_closed(
     client: httpx.Client, sent: list[bytes]
 ) -> None:
-    told = send(client, UPGRADE + b"".join(sent), replied=True)
-    assert told.startswith(b"HTTP/1.1 101 ")
-    assert b"internal_error" not in told
+    reply = send(client, UPGRADE + b"".join(sent), replied=True)
+    assert reply.startswith(b"HTTP/1.1 101 ")
+    assert b"internal_error" not in reply
 
 
 @few
@@ -319,10 +319,10 @@ def test_any_bytes_behind_a_handshake_are_answered_or_closed(
 def test_any_path_header_and_framing_is_answered_without_a_fault(
     client: httpx.Client, method: str, path: str, header: bytes, body: bytes
 ) -> None:
-    told = send(
+    reply = send(
         client, f"{method} {path} HTTP/1.1\r\nhost: x\r\n".encode() + header + b"\r\n" + body
     )
-    assert not told.startswith(b"HTTP/1.1 5") or told.startswith(b"HTTP/1.1 501"), told[:300]
+    assert not reply.startswith(b"HTTP/1.1 5") or reply.startswith(b"HTTP/1.1 501"), reply[:300]
 
 
 @pytest.mark.parametrize(

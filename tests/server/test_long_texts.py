@@ -51,7 +51,7 @@ class Reads:
         patch.setattr(Words, "locate", located)
 
 
-def told(reply: httpx.Response) -> Any:
+def content(reply: httpx.Response) -> Any:
     """What a reply says, without what differs between two of them."""
     assert reply.status_code == 200, reply.text
     body = reply.json()
@@ -70,11 +70,11 @@ def check(
     client: httpx.Client, path: str, body: dict[str, Any], patch: pytest.MonkeyPatch
 ) -> list[int]:
     """That a request has the same reply in parts; the sizes of the parts."""
-    whole = told(client.post(path, json=body))
+    whole = content(client.post(path, json=body))
     with patch.context() as within:
         within.setattr(route, "_TURN", MOST)
         reads = Reads(within)
-        assert told(client.post(path, json=body)) == whole
+        assert content(client.post(path, json=body)) == whole
     return reads.sizes
 
 

@@ -336,7 +336,7 @@ def test_a_failure_that_nobody_waits_for_any_more_is_collected(where: str) -> No
 @pytest.mark.usefixtures("uncollected")
 def test_a_failure_at_the_moment_when_its_client_leaves_is_collected() -> None:
     class Leaving:
-        """Leaves when the outcome is there, and before it is told."""
+        """Leaves when the outcome is there, and before it is delivered."""
 
         async def wait(self, done: Future[Any]) -> None:
             task = asyncio.current_task()

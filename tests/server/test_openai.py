@@ -310,11 +310,11 @@ def test_a_body_that_is_no_json_is_a_bad_request(connected: openai.OpenAI) -> No
 
 def test_keys_and_their_limits_raise_the_clients_own_errors(serve: Serve) -> None:
     keys = f'[{{"tenant":"acme","key":"{ACME}","requests_per_second":2}},{{"key":"{OTHER}"}}]'
-    clock, told = HandClock(), list[httpx.Response]()
+    clock, replies = HandClock(), list[httpx.Response]()
 
     def come_again(reply: httpx.Response) -> None:
         """The time passes that a client is asked to wait."""
-        told.append(reply)
+        replies.append(reply)
         clock.now += float(reply.headers.get("retry-after", 0))
 
     with (
@@ -337,8 +337,8 @@ def test_keys_and_their_limits_raise_the_clients_own_errors(serve: Serve) -> Non
         answer = create(mine.with_options(max_retries=1, http_client=http))
         http.close()
         assert answer.choices[0].text == create(others).choices[0].text
-        assert [reply.status_code for reply in told] == [429, 200]
-        assert told[0].headers["retry-after"] == "1"
+        assert [reply.status_code for reply in replies] == [429, 200]
+        assert replies[0].headers["retry-after"] == "1"
 
 
 def test_the_client_comes_again_until_a_full_queue_has_room(serve: Serve) -> None:
@@ -381,13 +381,13 @@ def test_an_error_in_the_middle_of_a_stream_is_raised_behind_the_text(
 
 
 def test_a_clients_id_of_its_request_comes_back(connected: openai.OpenAI) -> None:
-    def told(given: str) -> str | None:
+    def request_id(given: str) -> str | None:
         headers = {"x-request-id": given}
         raw = connected.completions.with_raw_response.create(
             model="characters", prompt="a", extra_headers=headers
         )
         return raw.request_id
 
-    assert told("mine-42") == "mine-42"
+    assert request_id("mine-42") == "mine-42"
     for bad in ("a b", "x" * 129, "a\tb"):
-        assert re.fullmatch(r"[0-9a-f]{20}", told(bad) or "")
+        assert re.fullmatch(r"[0-9a-f]{20}", request_id(bad) or "")

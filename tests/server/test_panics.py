@@ -87,8 +87,8 @@ def test_a_panic_is_a_500_that_is_counted_and_logged(
 def test_a_panic_in_a_frame_is_told_and_the_socket_stays_open(client: httpx.Client) -> None:
     async def talk() -> None:
         async with connected(client) as connection:
-            told = await ask(connection, model="question", input=PANICS + " a ")
-            assert told["error"]["code"] == "internal_error"
+            reply = await ask(connection, model="question", input=PANICS + " a ")
+            assert reply["error"]["code"] == "internal_error"
             assert "label" in str(await ask(connection, model="question", input="who is it "))
 
     run(talk)

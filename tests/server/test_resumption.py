@@ -16,7 +16,7 @@ import websockets
 from tests.server.http.test_clients_that_leave import until
 from tests.server.ports import free_port
 from tests.server.test_running import COMPLETE, Process, complete, ended, serving
-from tests.server.websocket.talks import ask, connected, told
+from tests.server.websocket.talks import ask, connected, next_frame
 from tests.support import PRINTABLE, save_random_model
 
 KEYS = {"state_keys": "e" * 64, "state_pool_bytes": str(8 << 20)}
@@ -127,7 +127,7 @@ def test_what_a_stopping_server_cannot_finish_goes_on_elsewhere(
         ):
             await ask(idle, model="printable", input="To be")
             await busy.send(json.dumps({"model": "printable"} | body))
-            pieces = [await told(busy)]
+            pieces = [await next_frame(busy)]
             begun = asyncio.Event()
             running = asyncio.create_task(stream(http, begun))
             await begun.wait()
@@ -136,7 +136,7 @@ def test_what_a_stopping_server_cannot_finish_goes_on_elsewhere(
             for connection in (idle, fresh, busy):
                 with contextlib.suppress(websockets.ConnectionClosed):
                     while True:
-                        pieces.append(await told(connection))
+                        pieces.append(await next_frame(connection))
                 assert connection.close_code == 1012
                 last = pieces.pop()
                 assert last["error"]["code"] == "draining"
@@ -165,7 +165,7 @@ def test_a_draining_server_finishes_frames_and_lets_nobody_in(folder: Path) -> N
             begin = {"model": "printable", "prompt": "a", "max_tokens": 6_000}
             await busy.send(json.dumps(begin))
             await busy.send(json.dumps({"id": "waits", "max_tokens": 1}))
-            pieces = [await told(busy)]
+            pieces = [await next_frame(busy)]
             process.send_signal(signal.SIGTERM)
             await asyncio.to_thread(until, lambda: client.get("/readyz").status_code == 503)
             with pytest.raises(websockets.InvalidStatus) as refused:
@@ -175,7 +175,7 @@ def test_a_draining_server_finishes_frames_and_lets_nobody_in(folder: Path) -> N
             assert refused.value.response.headers["retry-after"]
             with contextlib.suppress(websockets.ConnectionClosed):
                 while True:
-                    pieces.append(await told(busy))
+                    pieces.append(await next_frame(busy))
             assert busy.close_code == 1012
             assert pieces[-1]["error"]["code"] == "draining"
             assert pieces[-1]["state"]
@@ -192,10 +192,10 @@ def test_a_rolling_restart_of_two_replicas_loses_nothing(
     folder: Path, replica: httpx.Client
 ) -> None:
     port = str(free_port())
-    text, state, told_to_wait = "", None, 0
+    text, state, refusals = "", None, 0
 
     def go_on(clients: list[httpx.Client]) -> None:
-        nonlocal text, state, told_to_wait
+        nonlocal text, state, refusals
         begin = {"prompt": "", "state": state} if state else {"prompt": "To be", "seed": 6}
         for client in clients:
             with contextlib.suppress(httpx.TransportError):
@@ -205,7 +205,7 @@ def test_a_rolling_restart_of_two_replicas_loses_nothing(
                     text, state = text + choice["text"], choice["state"]
                     return
                 assert reply.status_code == 503
-                told_to_wait += 1
+                refusals += 1
         raise AssertionError("no replica took it")
 
     with serving(folder, port=port, **KEYS) as (client, process):

@@ -107,10 +107,10 @@ def test_a_signal_while_models_are_loaded_stops_at_once(
     process = start(str(folders / "characters"))
     try:
         assert process.stdout is not None
-        told = ""
-        while "TRITON_INTERPRET is set" not in told:
-            told = process.stdout.readline()
-            assert told, "it ended by itself"
+        line = ""
+        while "TRITON_INTERPRET is set" not in line:
+            line = process.stdout.readline()
+            assert line, "it ended by itself"
         process.send_signal(number)
         rest = ended(process)
     finally:
@@ -298,7 +298,7 @@ def test_failures_to_start_are_one_line_and_an_exit_code(
     (broken / "config.json").write_text("{}")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        for arguments, settings, code, told in (
+        for arguments, settings, code, message in (
             ((str(folders / "question"),), {"port": port}, 1, f"port {port}"),
             ((str(tmp_path),), {}, 2, "config.json"),
             ((str(broken),), {}, 1, "broken"),
@@ -307,7 +307,7 @@ def test_failures_to_start_are_one_line_and_an_exit_code(
             process = start(*arguments, **({"workers": workers} | settings))
             output, _ = process.communicate(timeout=60)
             assert process.returncode == code, output
-            assert told in output
+            assert message in output
             assert "Traceback" not in output
 
 

@@ -64,7 +64,7 @@ def test_settings_come_from_the_environment_and_arguments_win(
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "told"),
+    ("variable", "value", "message"),
     [
         ("SRUSERVE_PORT", "http", "SRUSERVE_PORT=http"),
         ("SRUSERVE_PORT", "70000", "less than or equal to 65535"),
@@ -101,12 +101,12 @@ def test_settings_come_from_the_environment_and_arguments_win(
     ],
 )
 def test_a_wrong_setting_is_named_and_explained(
-    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, told: str
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, message: str
 ) -> None:
     monkeypatch.setenv(variable, value)
     with pytest.raises(SettingsError) as caught:
         load_settings()
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     if variable == "SRUSERVE_STATE_KEYS":
         assert value not in str(caught.value)
 
@@ -134,13 +134,13 @@ def test_missing_empty_and_ambiguous_folders_are_explained(folders: Path, tmp_pa
     twin = tmp_path / "twin" / "question"
     twin.mkdir(parents=True)
     (twin / "config.json").write_text("{}")
-    for settings, told in (
+    for settings, message in (
         (load_settings(models=tmp_path / "absent"), "not a folder"),
         (load_settings(models=tmp_path), "no model folder"),
         (load_settings(model_folders=(tmp_path,)), "no config.json"),
         (load_settings(model_folders=(folders / "question", twin)), "rename one"),
     ):
-        with pytest.raises(SettingsError, match=told):
+        with pytest.raises(SettingsError, match=message):
             find_models(settings)
 
 

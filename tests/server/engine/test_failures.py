@@ -52,10 +52,10 @@ def test_a_failure_in_settling_ends_its_jobs_and_leaves_no_row(
         before = await lm.generate("Hello", 40)
         settle, failures = ActiveSequence.write, iter([False, False, True])
 
-        def broken(stream: ActiveSequence, *told: Any) -> Any:
+        def broken(stream: ActiveSequence, *settlement: Any) -> Any:
             if next(failures, False):
                 raise RuntimeError("no memory")
-            return settle(stream, *told)
+            return settle(stream, *settlement)
 
         with monkeypatch.context() as patch:
             patch.setattr(ActiveSequence, "write", broken)

@@ -213,8 +213,8 @@ def test_states_that_cannot_be_taken_back_together_are_taken_back_in_parts(
             )
             for of in (items, items)
         )
-        for told in (job, other):
-            for (made,) in (await told.results()).values():
+        for submission in (job, other):
+            for (made,) in (await submission.results()).values():
                 assert isinstance(made, Generated)
                 assert same_state(made.state, alone.state)
         assert max(tried) > 2

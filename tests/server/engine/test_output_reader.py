@@ -1,4 +1,4 @@
-"""What jobs on every step are told does not depend on how the engine cut the work."""
+"""The results of each step do not depend on how the engine cut the work."""
 
 import asyncio
 from collections.abc import Sequence
@@ -111,8 +111,8 @@ def test_what_a_step_finds_for_one_stream_keeps_nothing_of_the_others(
 
 def test_outputs_of_many_streams_are_those_of_each_alone(encoder: Model) -> None:
     async def run(driver: Driver, items: list[SequenceInput]) -> list[Encoded]:
-        told = await driver.job(JobKind.ENCODE, items).results()
-        results = [told[index][0] for index in range(len(items))]
+        results_of_item = await driver.job(JobKind.ENCODE, items).results()
+        results = [results_of_item[index][0] for index in range(len(items))]
         assert all(isinstance(result, Encoded) for result in results)
         return results  # type: ignore[return-value]
 

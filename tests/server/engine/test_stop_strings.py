@@ -71,13 +71,13 @@ def test_texts_that_end_inside_a_burst_are_taken_back_together(
         one_by_one = lm.counts.calls["replayed"]
         settled.clear()
         items = [SequenceInput(lm.ids("To be"), seed=7, choice=i) for i in range(24)]
-        told = lm.job(
+        submission = lm.job(
             JobKind.GENERATE,
             items,
             sampling=Sampling(max_tokens=48, stop=stop),
             state_output=StateOutput.COPY,
         )
-        for i, (made,) in (await told.results()).items():
+        for i, (made,) in (await submission.results()).items():
             assert isinstance(made, Generated)
             assert made.text == alone[i].text
             assert same_state(made.state, alone[i].state)

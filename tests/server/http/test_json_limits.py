@@ -88,8 +88,8 @@ def test_very_many_parts_are_refused_at_once_in_a_frame(client: httpx.Client, it
     with open_socket(client) as socket:
         with at_once(client):
             socket.send(body)
-            told = json.loads(socket.recv())
-        assert told["error"]["code"] == "input_too_long"
+            reply = json.loads(socket.recv())
+        assert reply["error"]["code"] == "input_too_long"
         socket.send('{"model": "question", "input": "a"}')
         assert json.loads(socket.recv())["usage"] == {"steps": 0}  # a word that is held back
 

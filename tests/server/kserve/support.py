@@ -50,7 +50,7 @@ def v1(client: httpx.Client, path: str, **body: Any) -> list[dict[str, Any]]:
     return results
 
 
-def told(result: Any, name: str) -> list[Any]:
+def values_of(result: Any, name: str) -> list[Any]:
     """An output's elements, texts decoded."""
     values: Sequence[Any] = result.as_numpy(name).reshape(-1).tolist()
     return [value.decode() if isinstance(value, bytes) else value for value in values]

@@ -110,10 +110,10 @@ def test_sequences_share_a_stream_of_responses(
                     sequence_start=begin == 0,
                     sequence_end=begin + 12 >= len(TEXT),
                 )
-        told = [answers.get(timeout=60) for _ in range(0, len(TEXT), 12) for _ in sequences]
+        outcomes = [answers.get(timeout=60) for _ in range(0, len(TEXT), 12) for _ in sequences]
         own.stop_stream()
-    assert [error for _, error in told if error] == []
-    for result, _ in told[-len(sequences) :]:
+    assert [error for _, error in outcomes if error] == []
+    for result, _ in outcomes[-len(sequences) :]:
         np.testing.assert_array_equal(result.as_numpy("scores"), whole)
 
 

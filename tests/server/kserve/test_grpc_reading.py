@@ -18,7 +18,7 @@ async def settle() -> None:
 
 
 class Context:
-    """A call whose message never comes, and that ends when it is told to.
+    """A call whose message never comes, and that ends when the test says so.
 
     after: and when this is set.
     """

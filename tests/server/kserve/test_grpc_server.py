@@ -125,12 +125,12 @@ def test_a_client_that_waits_no_longer_withdraws_its_work(
     engine = grpc_server[1].lifecycle.catalogue["characters"].engine
     body: dict[str, Any] = {"parameters": {"max_tokens": 90_000}}
     inputs = [texts(triton, "text_input", "a")]
-    told: queue.Queue[Any] = queue.Queue()
+    outcomes: queue.Queue[Any] = queue.Queue()
     if how == "deadline":
         with pytest.raises(InferenceServerException, match="Deadline"):
             rpc.infer("characters", inputs, client_timeout=0.4, **body)
     else:
-        call = rpc.async_infer("characters", inputs, lambda r, e: told.put(e), **body)
+        call = rpc.async_infer("characters", inputs, lambda r, e: outcomes.put(e), **body)
         until(lambda: engine.running == 1)
         call.cancel()
     until(lambda: engine.running == 0)
@@ -227,12 +227,12 @@ def test_calls_are_counted(grpc_server: tuple[httpx.Client, Application], rpc: A
 def test_sigterm_finishes_calls_and_refuses_new_ones(folders: Path) -> None:
     with serving(folders / "characters", grpc_port="0", drain_seconds="600") as (_, process):
         port = grpc_port_of(process)
-        told: queue.Queue[Any] = queue.Queue()
+        outcomes: queue.Queue[Any] = queue.Queue()
         with triton.InferenceServerClient(f"127.0.0.1:{port}") as rpc:
             rpc.async_infer(
                 "characters",
                 [texts(triton, "text_input", "To be")],
-                lambda result, error: told.put((result, error)),
+                lambda result, error: outcomes.put((result, error)),
                 parameters={"max_tokens": 10_000},
             )
             until(lambda: running(rpc))
@@ -241,7 +241,7 @@ def test_sigterm_finishes_calls_and_refuses_new_ones(folders: Path) -> None:
             with pytest.raises(InferenceServerException, match="Server is stopping") as caught:
                 rpc.infer("characters", [texts(triton, "text_input", "who")])
             assert caught.value.status() == "StatusCode.UNAVAILABLE"
-            result, error = told.get(timeout=300)
+            result, error = outcomes.get(timeout=300)
             assert error is None
             assert len(result.as_numpy("text_output").reshape(-1)[0]) > 5000
         ended(process)

@@ -113,8 +113,8 @@ def test_every_truncation_of_a_binary_body_is_refused(client: httpx.Client) -> N
 @settings(max_examples=60)
 def test_junk_is_never_more_than_a_mistake(client: httpx.Client, junk: bytes, length: int) -> None:
     body, head = binary_body(b"How far", b"who")
-    for content, told in ((junk, length), (body[:head] + junk, head), (junk + body, head)):
-        reply = post(client, content, told)
+    for content, header_length in ((junk, length), (body[:head] + junk, head), (junk + body, head)):
+        reply = post(client, content, header_length)
         assert reply.status_code in (200, 400), reply.text
 
 

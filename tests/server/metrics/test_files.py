@@ -157,9 +157,9 @@ def test_a_file_that_somebody_removes_meanwhile_keeps_no_other_from_being_moved(
     for pid in pids:
         ended.add(pid)
     ended.move()
-    told = len(caplog.records)
+    record_count = len(caplog.records)
     ended.move()
-    assert len(caplog.records) == told
+    assert len(caplog.records) == record_count
     assert samples(folder)["things_total 0"] == 1
 
 

@@ -185,10 +185,10 @@ def test_a_load_that_fails_lets_its_weights_go(folders: Path, leaves: bool) -> N
             await asyncio.wait([loading])
         gate.set()
         if not leaves:
-            with pytest.raises(ModelLoadFailed) as told:
+            with pytest.raises(ModelLoadFailed) as caught:
                 await loading
-            forget_frames(told.value)  # as an endpoint does when it has told it
-            del told
+            forget_frames(caught.value)  # as an endpoint does after its reply
+            del caught
         del loading
         async with asyncio.timeout(60):
             while read[0]() is not None:

@@ -352,10 +352,10 @@ def test_a_version_that_cannot_be_loaded_leaves_what_was_served(
             pytest.raises(InferenceServerException) as refused,
         ):
             rpc.load_model("question")
-        for told in (reply.json()["error"], refused.value.message()):
-            assert "'question' was not loaded" in told
-            assert "(invalid_config); the server's log has the reason" in told
-            assert str(models) not in told
+        for message in (reply.json()["error"], refused.value.message()):
+            assert "'question' was not loaded" in message
+            assert "(invalid_config); the server's log has the reason" in message
+            assert str(models) not in message
         assert caplog.text.count(str(models / "question" / "3")) == 2
     assert {reply.status_code for reply in replies} == {200}
     assert version_of(client) == "2"

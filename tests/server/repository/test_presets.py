@@ -76,7 +76,7 @@ def test_a_completion_goes_on_from_a_preset_as_from_its_text(
 
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize(
-    ("route", "model", "told"),
+    ("route", "model", "field"),
     [
         ("classify", "question", "scores"),
         ("tag", "tagger", "tokens"),
@@ -84,11 +84,11 @@ def test_a_completion_goes_on_from_a_preset_as_from_its_text(
     ],
 )
 def test_other_tasks_go_on_from_a_preset_as_from_its_text(
-    client: httpx.Client, route: str, model: str, told: str, cut: int
+    client: httpx.Client, route: str, model: str, field: str, cut: int
 ) -> None:
     whole = ask(client, route, model, input=TEXT)
     rest = ask(client, route, model, preset=str(cut), input=TEXT[cut:])
-    expected, got = (reply["results"][0][told] for reply in (whole, rest))
+    expected, got = (reply["results"][0][field] for reply in (whole, rest))
     if route == "tag":
         expected, got = ([(t["label"], t["score"]) for t in tokens] for tokens in (expected, got))
     assert got
@@ -126,7 +126,7 @@ def test_presets_are_listed_and_an_unknown_one_is_told(client: httpx.Client) -> 
 
 
 @pytest.mark.parametrize(
-    ("options", "presets", "told"),
+    ("options", "presets", "expected_text"),
     [
         ({"bidirectional": True, **SPELLED}, {"a": "who"}, "preset 'a': m cannot continue"),
         (SPELLED, {"a": "who", "b": ""}, "preset 'b': 'text' has nothing"),
@@ -142,11 +142,11 @@ def test_presets_are_listed_and_an_unknown_one_is_told(client: httpx.Client) -> 
     ],
 )
 def test_a_preset_that_cannot_be_stops_the_start(
-    tmp_path: Path, options: dict[str, Any], presets: Any, told: str
+    tmp_path: Path, options: dict[str, Any], presets: Any, expected_text: str
 ) -> None:
     write(save_random_model(tmp_path / "m", "classify", labels=LABELS, **options), presets)
     starting = Lifecycle(load_settings(model_folders=(tmp_path / "m",)))
-    with pytest.raises(SettingsError, match=told) as caught:
+    with pytest.raises(SettingsError, match=expected_text) as caught:
         asyncio.run(starting.start())
     assert str(tmp_path / "m" / "presets.json") in str(caught.value)
     assert not [t for t in threading.enumerate() if t.name == "engine m"]

@@ -133,11 +133,11 @@ def test_a_retry_of_the_openai_client_repeats_nothing(replicas: Replicas) -> Non
     url = str(replicas.clients[0].base_url)
     http = DefaultHttpxClient(event_hooks={"response": [lose_first]})
     with OpenAI(base_url=f"{url}/v1", api_key="none", http_client=http) as client:
-        told: Any = client.post(
+        step: Any = client.post(
             f"/streams/{stream}/steps", body={"step": 1, "prompt": "To be"}, cast_to=object
         )
     assert lost
-    assert told["step"] == 1
+    assert step["step"] == 1
     assert steps_done(replicas, "computed") == computed + 1
     assert steps_done(replicas, "repeated") == repeated + 1
     assert text(replicas.step(stream, 2, prompt=""))

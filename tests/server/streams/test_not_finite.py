@@ -1,4 +1,4 @@
-"""Numbers that overflow in the model are told as such, and no state that holds them goes out."""
+"""Numbers that overflow in the model are refused as such, and no state that holds them goes out."""
 
 import asyncio
 import json

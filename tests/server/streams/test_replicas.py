@@ -63,13 +63,13 @@ def test_a_step_whose_server_is_killed_is_done_by_another_and_says_the_same(
         with suppress(httpx.TransportError), client.stream("POST", path, json=body) as reply:
             for part in reply.iter_text():
                 seen += part
-                if _told(seen):
+                if _text_of(seen):
                     process.kill()
         assert "[DONE]" not in seen
         again = other.ask("POST", path, json=body).text
         assert again.endswith("data: [DONE]\n\n")
-        assert len(_told(seen)) > 0
-        assert _told(again).startswith(_told(seen))
+        assert len(_text_of(seen)) > 0
+        assert _text_of(again).startswith(_text_of(seen))
         assert other.get(stream).json()["step"] == 1
 
 
@@ -93,11 +93,11 @@ def test_a_server_that_has_lost_its_lease_changes_nothing(
         assert replicas.step(stream, 1, prompt="To be", max_tokens=1).status_code == 200
 
 
-def _told(events: str) -> str:
+def _text_of(events: str) -> str:
     """The text in those events that are whole."""
     whole = [line for line in events.split("\n") if line.startswith("data: {")]
-    told = [json.loads(line[6:]) for line in whole if line.rstrip().endswith("}")]
-    return "".join(each["choices"][0]["text"] for each in told)
+    chunks = [json.loads(line[6:]) for line in whole if line.rstrip().endswith("}")]
+    return "".join(each["choices"][0]["text"] for each in chunks)
 
 
 def test_without_redis_streams_are_503_at_once_and_all_else_goes_on(

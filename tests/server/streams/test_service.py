@@ -354,12 +354,12 @@ def test_a_step_that_fails_without_its_client_lets_its_input_go(run: Run, leaves
         await settled(streams)
         if leaves:
             del step
-            await asyncio.sleep(0)  # its end is told to whoever waits
+            await asyncio.sleep(0)  # its waiters learn that it has ended
             assert given() is None
         else:
-            with pytest.raises(DeadlineExceeded) as told:
+            with pytest.raises(DeadlineExceeded) as caught:
                 await step
-            assert any(each.name == "fails" for each in told.traceback), "the log tells where"
+            assert any(each.name == "fails" for each in caught.traceback), "the log tells where"
         await streams.delete(served.tenant, held.id)
 
     gc.disable()

@@ -39,11 +39,11 @@ def test_a_stream_tells_what_it_is(replicas: Replicas) -> None:
     before = time.time()
     stream = replicas.create(idle_seconds=60)
     assert re.fullmatch(r"[\w-]{22}", stream), "128 bits that nobody can guess"
-    told = replicas.get(stream).json()
+    described = replicas.get(stream).json()
     now = time.time()
-    assert before - 1 <= told.pop("created") <= now
-    assert before + 59 <= told.pop("expires_at") <= now + 61
-    assert told == {
+    assert before - 1 <= described.pop("created") <= now
+    assert before + 59 <= described.pop("expires_at") <= now + 61
+    assert described == {
         "id": stream, "object": "stream", "model": "characters", "task": "generate", "step": 0,
         "next_step": 1, "checkpoints": [0], "idle_seconds": 60,
     }  # fmt: skip
@@ -105,8 +105,8 @@ def test_a_score_is_a_step_of_a_language_model(replicas: Replicas) -> None:
         replicas.step(stream, 1, input="To be,").json()["results"][0],
         replicas.step(stream, 2, input=" or not").json()["results"][0],
     ]
-    told = sum(part["log_likelihood"] for part in parts)
-    assert told == pytest.approx(whole["log_likelihood"], rel=1e-12)
+    log_likelihood = sum(part["log_likelihood"] for part in parts)
+    assert log_likelihood == pytest.approx(whole["log_likelihood"], rel=1e-12)
     assert sum(part["tokens"] for part in parts) == whole["tokens"]
 
 
@@ -222,7 +222,7 @@ def test_sixteen_forks_go_on_from_the_same_state_each_for_itself(replicas: Repli
 
 def test_a_stream_goes_back_to_its_last_eight_states(replicas: Replicas) -> None:
     stream = replicas.create()
-    told = [text(replicas.step(stream, n, prompt="a", **GREEDY)) for n in range(1, 11)]
+    texts = [text(replicas.step(stream, n, prompt="a", **GREEDY)) for n in range(1, 11)]
     assert replicas.get(stream).json()["checkpoints"] == list(range(3, 11))
     lost = replicas.post(stream, "rewind", step=2)
     assert (lost.status_code, code(lost)) == (422, "no_checkpoint")
@@ -230,7 +230,7 @@ def test_a_stream_goes_back_to_its_last_eight_states(replicas: Replicas) -> None
     back = replicas.post(stream, "rewind", step=5).json()
     assert (back["next_step"], back["checkpoints"]) == (6, [3, 4, 5])
     assert code(replicas.step(stream, 10, prompt="a", **GREEDY)) == "wrong_step"
-    assert text(replicas.step(stream, 6, prompt="a", **GREEDY)) == told[5]
+    assert text(replicas.step(stream, 6, prompt="a", **GREEDY)) == texts[5]
     other = text(replicas.step(stream, 7, prompt="Z", **GREEDY))
     replicas.post(stream, "rewind", step=6)
     assert text(replicas.step(stream, 7, prompt="Z", **GREEDY)) == other

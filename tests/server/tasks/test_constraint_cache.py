@@ -207,7 +207,7 @@ def test_the_process_of_a_grammar_that_is_refused_when_its_client_has_left_is_le
     monkeypatch.setattr(GrammarProcess, "start", noted)
 
     async def leave(constraints: ConstraintCache) -> None:
-        """Leave when the grammar was refused, and before that is told."""
+        """Leave when the grammar was refused, and before the reply."""
         waiting = asyncio.create_task(constraints._wait(b"", "regex", "(", served, 0.0))
         while not constraints.compiling:
             await asyncio.sleep(0)

@@ -100,9 +100,9 @@ def test_an_invalid_frame_while_a_reply_is_made_ends_the_socket_and_is_not_logge
         protocols.append(protocol)
         opened(protocol, event)
 
-    def make(told: dict[str, Any]) -> bytes:
+    def make(reply: dict[str, Any]) -> bytes:
         protocols[0].data_received(frame(b"x", 7))
-        return made(told)
+        return made(reply)
 
     monkeypatch.setattr(WebSocketProtocol, "handle_connect", see)
     monkeypatch.setattr(frames, "json_bytes", make)

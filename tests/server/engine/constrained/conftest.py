@@ -19,7 +19,7 @@ def shared() -> Iterator[Grammars]:
 
 @pytest.fixture
 def grammars(shared: Grammars) -> Grammars:
-    gc.collect()  # what other tests were told may hold frames, and these constraints
+    gc.collect()  # errors of other tests may hold frames, and these constraints
     return shared
 
 

@@ -168,12 +168,12 @@ def test_a_failed_job_gives_the_room_back_that_it_was_promised(
         with monkeypatch.context() as patch:
             patch.setattr("sruserve.model.network.Network.hidden", broken)
             for _ in range(9):
-                told = driver.job(
+                submission = driver.job(
                     JobKind.SCORE,
                     [SequenceInput(driver.ids(TEXT), start)] * 3,
                     state_output=StateOutput.CACHED,
                 )
-                await asyncio.wait([told.job.done])
+                await asyncio.wait([submission.job.done])
         drop(driver, start)
         await all_free(driver)
 
@@ -186,7 +186,7 @@ def test_a_state_that_is_dropped_while_it_is_used_is_used_to_the_end(model: Mode
         whole = await driver.score(TEXT + TEXT)
         for _ in range(5):
             state = await keep(driver, TEXT)
-            told = driver.job(
+            submission = driver.job(
                 JobKind.SCORE,
                 [SequenceInput(driver.ids(TEXT), state)],
                 state_output=StateOutput.COPY,
@@ -194,7 +194,7 @@ def test_a_state_that_is_dropped_while_it_is_used_is_used_to_the_end(model: Mode
             drop(driver, state, state)  # twice does no harm
             others = [driver.score(TEXT[i:], state_output=StateOutput.NONE) for i in range(5)]
             await asyncio.gather(*others)
-            assert same_state((await told.results())[0][0].state, whole.state)
+            assert same_state((await submission.results())[0][0].state, whole.state)
             await all_free(driver)
             with pytest.raises(StateExpired):
                 await driver.score(TEXT, state)
@@ -206,26 +206,26 @@ def test_a_state_that_is_dropped_while_it_is_used_is_used_to_the_end(model: Mode
 def test_a_state_of_which_nobody_heard_is_not_kept(model: Model) -> None:
     async def run(driver: Driver) -> None:
         for _ in range(20):
-            told = driver.job(
+            submission = driver.job(
                 JobKind.SCORE,
                 [SequenceInput(driver.ids(TEXT))] * 4,
                 state_output=StateOutput.CACHED,
             )
-            while driver.engine._admission_queue.queued:  # without letting the loop be told
+            while driver.engine._admission_queue.queued:  # without a turn of the event loop
                 time.sleep(0.0001)
-            told.job.done.cancel()
+            submission.job.done.cancel()
             await asyncio.sleep(0)
         await all_free(driver)
 
         def refuse(*_: Any) -> None:
             raise RuntimeError("a bug in the edge")
 
-        told = driver.job(
+        submission = driver.job(
             JobKind.SCORE, [SequenceInput(driver.ids(TEXT))], state_output=StateOutput.CACHED
         )
-        told.job.deliver = refuse
+        submission.job.deliver = refuse
         with pytest.raises(RuntimeError, match="a bug in the edge"):
-            await told.results()
+            await submission.results()
         await all_free(driver)
 
     with Driver(model) as driver:

@@ -71,7 +71,7 @@ def test_what_is_sent_again_because_its_answer_was_lost_is_done_once(
 def test_all_that_wait_for_one_stream_are_told_together_that_redis_stands_still(
     serve: Serve, start_redis: StartRedis, steps: Steps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next in line asks Redis, and all others are told what it was told."""
+    """The next in line asks Redis, and all others get the same error."""
     asked_for: list[str] = []
     run = redis_client.RedisClient.run
 
@@ -100,8 +100,8 @@ def test_all_that_wait_for_one_stream_are_told_together_that_redis_stands_still(
             assert server.post("/v1/completions", json=whole).status_code == 200
             replies = [each.result() for each in asked]
         assert asked_for.count(scripts.TAKE) == 1
-        told = {(reply.status_code, code(reply)) for reply in replies}
-        assert told == {(503, "store_unavailable")}
+        outcomes = {(reply.status_code, code(reply)) for reply in replies}
+        assert outcomes == {(503, "store_unavailable")}
         program.send_signal(signal.SIGCONT)
         assert replicas.step(stream, 1, **STEP).status_code == 200
 

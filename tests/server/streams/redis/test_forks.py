@@ -21,8 +21,8 @@ only_redis = pytest.mark.parametrize("run", ["redis"], indirect=True)
 
 
 def scripts_run(client: redis.Redis) -> int:
-    told: Any = client.info("commandstats")
-    return int(told.get("cmdstat_evalsha", {"calls": 0})["calls"])
+    statistics: Any = client.info("commandstats")
+    return int(statistics.get("cmdstat_evalsha", {"calls": 0})["calls"])
 
 
 @only_redis

@@ -86,5 +86,5 @@ def test_a_redis_that_is_full_takes_no_step_and_loses_none_and_lets_streams_go(
         assert replicas.step(stream, 2, **STEP).status_code == 200
         client.config_set("maxmemory", 1)
         assert replicas.post(stream, "rewind", step=1).json()["step"] == 1
-    told = [each for each in caplog.messages if "maxmemory" in each]
-    assert 1 <= len(told) <= 4, "each request writes a line"
+    warnings = [each for each in caplog.messages if "maxmemory" in each]
+    assert 1 <= len(warnings) <= 4, "each request writes a line"

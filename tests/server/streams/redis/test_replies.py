@@ -67,8 +67,8 @@ def test_only_a_repeat_reads_the_stored_reply(
             client.set(f"sruserve:lease:{'0' * 32}:{stream}", "another", px=60_000)
             client.config_resetstat()
             assert await streams._store.take(served.tenant, stream) is None
-            told: Any = client.info("commandstats")
-            assert "cmdstat_hget" not in told, "a busy stream is not read"
+            statistics: Any = client.info("commandstats")
+            assert "cmdstat_hget" not in statistics, "a busy stream is not read"
             client.delete(f"sruserve:lease:{'0' * 32}:{stream}")
         await streams.delete(served.tenant, stream)
 
