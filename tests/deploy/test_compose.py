@@ -65,8 +65,8 @@ def test_the_server_is_built_from_the_cpu_target_with_its_own_health_check() -> 
 
 
 def test_the_image_that_all_is_built_on_is_that_of_the_dockerfile_unless_it_is_pinned() -> None:
-    (given,) = re.findall(r"^ARG PYTHON_IMAGE=(.*)$", (ROOT / "Dockerfile").read_text(), re.M)
-    assert SERVER["build"]["args"]["PYTHON_IMAGE"] == f"${{PYTHON_IMAGE:-{given}}}"
+    (default,) = re.findall(r"^ARG PYTHON_IMAGE=(.*)$", (ROOT / "Dockerfile").read_text(), re.M)
+    assert SERVER["build"]["args"]["PYTHON_IMAGE"] == f"${{PYTHON_IMAGE:-{default}}}"
 
 
 @each_service
@@ -95,9 +95,9 @@ def test_the_server_writes_only_to_temporary_memory() -> None:
 
 def test_every_variable_of_the_server_is_one_of_its_settings() -> None:
     known = {variable_name(field) for field in Settings.model_fields}
-    given = {name for name in SERVER["environment"] if name.startswith(PREFIX)}
-    assert given <= known
-    assert {"SRUSERVE_MODELS", "SRUSERVE_STATE_KEYS"} <= given
+    settings = {name for name in SERVER["environment"] if name.startswith(PREFIX)}
+    assert settings <= known
+    assert {"SRUSERVE_MODELS", "SRUSERVE_STATE_KEYS"} <= settings
 
 
 def test_models_are_left_unset_unless_the_operator_names_them() -> None:

@@ -57,7 +57,7 @@ def last(instruction: str, target: str = "cpu") -> str:
 def variables(target: str) -> dict[str, str]:
     """What an image sets in the environment."""
     pairs = [a for name, a in image(target) if name == "ENV"]
-    return dict(pair.split("=", 1) for given in pairs for pair in given.split())
+    return dict(pair.split("=", 1) for pairs_of_line in pairs for pair in pairs_of_line.split())
 
 
 def test_the_image_for_the_cpu_has_no_compiler() -> None:

@@ -24,9 +24,9 @@ def locked(name: str) -> dict[str, list[str]]:
         if pinned := re.match(r"[a-z0-9-]+==[\w.]+(?= )", line):
             hashes = found[pinned[0]] = []
             continue
-        given = re.fullmatch(r"    --hash=sha256:([0-9a-f]{64})(?: \\)?", line)
-        assert given, f"{name}: {line}"
-        hashes.append(given[1])
+        match = re.fullmatch(r"    --hash=sha256:([0-9a-f]{64})(?: \\)?", line)
+        assert match, f"{name}: {line}"
+        hashes.append(match[1])
     return found
 
 

@@ -85,13 +85,17 @@ def serve(folders: Path) -> Serve:
         *names: str,
         clock: HandClock | None = None,
         timing: RedisTiming = REDIS_TIMING,
-        **given: Any,
+        **settings: Any,
     ) -> Iterator[tuple[httpx.Client, Application]]:
         chosen = tuple(folders / name for name in names)
-        given = {"state_pool_bytes": 1 << 20, "model_folders": chosen, "models": folders} | given
+        settings = {
+            "state_pool_bytes": 1 << 20,
+            "model_folders": chosen,
+            "models": folders,
+        } | settings
         clocks = SYSTEM_CLOCKS if clock is None else clock.clocks
         streams = partial(create_streams, timing=timing)
-        application = Application(load_settings(**given), clocks=clocks, open_streams=streams)
+        application = Application(load_settings(**settings), clocks=clocks, open_streams=streams)
         application.metrics.seconds = 0.0  # tests read what they have just done
         config = uvicorn.Config(
             application, port=0, loop="uvloop", log_config=None, timeout_graceful_shutdown=2,

@@ -23,12 +23,12 @@ class Steps:
         self._may_go.set()
         step = ModelRunner.step
 
-        def held(runner: ModelRunner, *given: Any) -> Any:
+        def held(runner: ModelRunner, *args: Any) -> Any:
             if self._held is None or runner in self._held:
                 self.waiting += 1
                 assert self._may_go.wait(120)
                 self.waiting -= 1
-            return step(runner, *given)
+            return step(runner, *args)
 
         monkeypatch.setattr(ModelRunner, "step", held)
 

@@ -43,9 +43,9 @@ def work(folder: Path, manner: str, beat: Callable[[], None]) -> int:
 def main(folder: str, manner: str, drain_seconds: str) -> int:
     """The supervisor, in a process of its own."""
     path = Path(folder)
-    given = partial(work, path, manner)
+    work_of_worker = partial(work, path, manner)
     policy = RestartPolicy(beat_seconds=8, deaths=1)
-    return Supervisor(given, 2, policy, float(drain_seconds), EndedWorkers(path)).run()
+    return Supervisor(work_of_worker, 2, policy, float(drain_seconds), EndedWorkers(path)).run()
 
 
 if __name__ == "__main__":

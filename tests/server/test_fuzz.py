@@ -39,9 +39,9 @@ few = settings(max_examples=40, deadline=None, suppress_health_check=list(Health
 @pytest.fixture(scope="module")
 def running(serve: Serve) -> Iterator[tuple[httpx.Client, Application]]:
     names = ("question", "characters", "other")
-    given: dict[str, Any] = {"grpc_port": 0, "max_body_bytes": 1 << 20, "keep_alive_seconds": 1}
-    given |= {"receive_grace_seconds": 1}
-    with serve(*names, **given) as started:
+    settings: dict[str, Any] = {"grpc_port": 0, "max_body_bytes": 1 << 20, "keep_alive_seconds": 1}
+    settings |= {"receive_grace_seconds": 1}
+    with serve(*names, **settings) as started:
         yield started
 
 

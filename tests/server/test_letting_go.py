@@ -39,11 +39,11 @@ class Decoding:
         self.waits, self.go_on = threading.Event(), threading.Event()
         step = ModelRunner.step
 
-        def held(stepper: ModelRunner, batch: Any, *given: Any) -> Any:
+        def held(stepper: ModelRunner, batch: Any, *args: Any) -> Any:
             if not batch.inputs:
                 self.waits.set()
                 self.go_on.wait(60)
-            return step(stepper, batch, *given)
+            return step(stepper, batch, *args)
 
         monkeypatch.setattr(ModelRunner, "step", held)
 
@@ -83,10 +83,10 @@ LONG_FIELDS: list[dict[str, Any]] = [
 ]
 
 
-def complete(running: Running, route: str, given: Any, spaces: int = 0) -> socket.socket:
+def complete(running: Running, route: str, fields: Any, spaces: int = 0) -> socket.socket:
     """Ask for a completion over one of `ROUTES`. spaces: of white space behind the request."""
     client, _ = running
-    body: dict[str, Any] = {"model": "characters", "prompt": "a", "max_tokens": 1000} | given
+    body: dict[str, Any] = {"model": "characters", "prompt": "a", "max_tokens": 1000} | fields
     if route == "events":
         route, body["stream"] = "/v1/completions", True
     elif route == "/v1/streams":
@@ -108,12 +108,12 @@ def test_a_body_is_let_go_when_it_is_read(running: Running, decoding: Decoding, 
         decoding.check()
 
 
-@pytest.mark.parametrize("given", LONG_FIELDS, ids=["text", "ids", "word", "allowed"])
+@pytest.mark.parametrize("fields", LONG_FIELDS, ids=["text", "ids", "word", "allowed"])
 @pytest.mark.parametrize("route", ROUTES)
 def test_a_long_field_is_let_go_when_its_job_is_queued(
-    running: Running, decoding: Decoding, route: str, given: dict[str, Any]
+    running: Running, decoding: Decoding, route: str, fields: dict[str, Any]
 ) -> None:
-    with complete(running, route, given):
+    with complete(running, route, fields):
         decoding.check()
 
 

@@ -39,13 +39,13 @@ class Reads:
         self.sizes: list[int] = []
         encode, locate = Words.encode, Words.locate
 
-        def encoded(codec: Words, text: str, *given: Any) -> Any:
+        def encoded(codec: Words, text: str, *args: Any) -> Any:
             self.sizes.append(len(text))
-            return encode(codec, text, *given)
+            return encode(codec, text, *args)
 
-        def located(codec: Words, text: str, *given: Any) -> Any:
+        def located(codec: Words, text: str, *args: Any) -> Any:
             self.sizes.append(len(text))
-            return locate(codec, text, *given)
+            return locate(codec, text, *args)
 
         patch.setattr(Words, "encode", encoded)
         patch.setattr(Words, "locate", located)

@@ -21,10 +21,10 @@ from tests.server.test_tenants import ACME, OTHER
 PROMPT = "To be, or not"
 
 
-def connect(client: httpx.Client, key: str = "unused", **given: Any) -> openai.OpenAI:
+def connect(client: httpx.Client, key: str = "unused", **options: Any) -> openai.OpenAI:
     """OpenAI's client of the same server."""
-    given = {"max_retries": 0} | given
-    return openai.OpenAI(base_url=f"{client.base_url}/v1", api_key=key, **given)
+    options = {"max_retries": 0} | options
+    return openai.OpenAI(base_url=f"{client.base_url}/v1", api_key=key, **options)
 
 
 @pytest.fixture(scope="module")
@@ -33,18 +33,18 @@ def connected(client: httpx.Client) -> Iterator[openai.OpenAI]:
         yield found
 
 
-def asked(**given: Any) -> dict[str, Any]:
-    return {"model": "characters", "prompt": PROMPT, "max_tokens": 20, "seed": 1} | given
+def asked(**options: Any) -> dict[str, Any]:
+    return {"model": "characters", "prompt": PROMPT, "max_tokens": 20, "seed": 1} | options
 
 
-def create(client: openai.OpenAI, **given: Any) -> Completion:
-    answer: Completion = client.completions.create(**asked(**given))
+def create(client: openai.OpenAI, **options: Any) -> Completion:
+    answer: Completion = client.completions.create(**asked(**options))
     return answer
 
 
-def chunks(client: openai.OpenAI, **given: Any) -> list[Completion]:
+def chunks(client: openai.OpenAI, **options: Any) -> list[Completion]:
     """All chunks of a stream."""
-    return list(client.completions.create(stream=True, **asked(**given)))
+    return list(client.completions.create(stream=True, **asked(**options)))
 
 
 def text_of(parts: list[Completion], index: int = 0) -> str:
@@ -106,9 +106,9 @@ def test_the_async_client_reads_many_streams_at_once(
 
 
 def test_the_offsets_of_logprobs_go_on_over_chunks(connected: openai.OpenAI) -> None:
-    given = {"max_tokens": 200, "logprobs": 2, "model": "words", "prompt": "How far"}
-    parts = chunks(connected, **given)
-    whole = create(connected, **given).choices[0]
+    options = {"max_tokens": 200, "logprobs": 2, "model": "words", "prompt": "How far"}
+    parts = chunks(connected, **options)
+    whole = create(connected, **options).choices[0]
     assert len(parts) > 1
     tokens, offsets = [], []
     for part in parts:
@@ -196,8 +196,8 @@ def test_max_tokens_0_with_an_echo_scores_a_prompt(
         found: float = client.post("/v1/score", json=body).json()["results"][0]["log_likelihood"]
         return found
 
-    given: dict[str, Any] = {"max_tokens": 0, "echo": True, "logprobs": 1}
-    alone = create(connected, prompt=[PROMPT, "How far"], **given).choices
+    options: dict[str, Any] = {"max_tokens": 0, "echo": True, "logprobs": 1}
+    alone = create(connected, prompt=[PROMPT, "How far"], **options).choices
     for choice, text in zip(alone, (PROMPT, "How far"), strict=True):
         assert choice.text == text
         assert choice.logprobs is not None
@@ -205,7 +205,7 @@ def test_max_tokens_0_with_an_echo_scores_a_prompt(
         assert sum(choice.logprobs.token_logprobs[1:]) == pytest.approx(score(text))
     state = create(connected, extra_body={"return_state": True}).choices[0].state  # type: ignore[attr-defined]
     body = {"extra_body": {"state": state}}
-    behind = create(connected, prompt=PROMPT, **given, **body).choices[0].logprobs
+    behind = create(connected, prompt=PROMPT, **options, **body).choices[0].logprobs
     assert behind is not None
     assert behind.token_logprobs is not None  # the first one has something before it, too
     assert len(behind.token_logprobs) == len(PROMPT)
@@ -227,9 +227,9 @@ def test_token_ids_come_when_asked_for(connected: openai.OpenAI) -> None:
     assert again.choices[0].text == answer.text
 
 
-def ids_of(client: openai.OpenAI, **given: Any) -> list[int]:
-    body = {"return_token_ids": True} | given.pop("extra_body", {})
-    answer = create(client, extra_body=body, **{"max_tokens": 60} | given)
+def ids_of(client: openai.OpenAI, **options: Any) -> list[int]:
+    body = {"return_token_ids": True} | options.pop("extra_body", {})
+    answer = create(client, extra_body=body, **{"max_tokens": 60} | options)
     found: list[int] = answer.choices[0].token_ids  # type: ignore[attr-defined]
     return found
 
@@ -269,7 +269,7 @@ def test_the_models_are_listed_and_described(connected: openai.OpenAI) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "code", "param"),
+    ("options", "error", "code", "param"),
     [
         ({"model": "absent"}, openai.NotFoundError, "model_not_found", "model"),
         ({"temperature": -1}, openai.UnprocessableEntityError, "invalid_request", "temperature"),
@@ -291,14 +291,14 @@ def test_the_models_are_listed_and_described(connected: openai.OpenAI) -> None:
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 def test_mistakes_raise_the_clients_own_errors(
     connected: openai.OpenAI,
-    given: dict[str, Any],
+    options: dict[str, Any],
     error: type[openai.APIStatusError],
     code: str,
     param: str | None,
     stream: bool,
 ) -> None:
     with pytest.raises(error) as caught:
-        (chunks if stream else create)(connected, **given)
+        (chunks if stream else create)(connected, **options)
     assert (caught.value.code, caught.value.param) == (code, param)
 
 
@@ -381,8 +381,8 @@ def test_an_error_in_the_middle_of_a_stream_is_raised_behind_the_text(
 
 
 def test_a_clients_id_of_its_request_comes_back(connected: openai.OpenAI) -> None:
-    def request_id(given: str) -> str | None:
-        headers = {"x-request-id": given}
+    def request_id(options: str) -> str | None:
+        headers = {"x-request-id": options}
         raw = connected.completions.with_raw_response.create(
             model="characters", prompt="a", extra_headers=headers
         )

@@ -113,11 +113,11 @@ def test_a_panic_over_kserve_is_an_internal_error(
     reply = client.post("/v2/models/question/infer", json={"inputs": [tensor]})
     assert reply.status_code == 500, reply.text
     with triton.InferenceServerClient(grpc_address(application)) as rpc:
-        given = triton.InferInput(known["name"], tensor["shape"], "BYTES")
+        tensor_input = triton.InferInput(known["name"], tensor["shape"], "BYTES")
         content = np.array([PANICS.encode()], dtype=object)
-        given.set_data_from_numpy(content.reshape([1] * len(known["shape"])))
+        tensor_input.set_data_from_numpy(content.reshape([1] * len(known["shape"])))
         with pytest.raises(InferenceServerException) as refused:
-            rpc.infer("question", [given])
+            rpc.infer("question", [tensor_input])
         assert refused.value.status() == "StatusCode.INTERNAL"
         assert rpc.is_server_live()
 

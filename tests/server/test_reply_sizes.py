@@ -122,9 +122,9 @@ def test_a_long_echo_is_written_on_a_thread(
     threads: list[str] = []
 
     def note(made: Any) -> Callable[..., Any]:
-        def noted(*given: Any) -> Any:
+        def noted(*args: Any) -> Any:
             threads.append(threading.current_thread().name.split()[0])
-            return made(*given)
+            return made(*args)
 
         return noted
 
@@ -149,9 +149,9 @@ def test_a_few_long_states_are_sealed_on_a_thread(
     threads: list[str] = []
     part = ChoiceBuilder.part
 
-    def noted(*given: Any) -> Any:
+    def noted(*args: Any) -> Any:
         threads.append(threading.current_thread().name.split()[0])
-        return part(*given)
+        return part(*args)
 
     monkeypatch.setattr(ChoiceBuilder, "part", noted)
     body = {"model": "characters", "prompt": "a", "max_tokens": 1, "n": 4}
@@ -271,10 +271,10 @@ def test_a_step_whose_client_leaves_while_it_is_read_holds_nothing_in_the_end(
 ) -> None:
     go_on, begun, encode = threading.Event(), threading.Event(), Bytes.encode
 
-    def slowly(self: Bytes, *given: Any) -> Any:
+    def slowly(self: Bytes, *args: Any) -> Any:
         begun.set()
         go_on.wait(60)
-        return encode(self, *given)
+        return encode(self, *args)
 
     left = 'sru_client_disconnects_total{model="characters"}'
     with serve("characters") as (client, application):

@@ -112,8 +112,8 @@ def test_a_wrong_setting_is_named_and_explained(
 
 
 def test_the_operators_keys_win_and_unset_ones_are_random() -> None:
-    given = SecretStr("ab" * 32)
-    assert state_keys(load_settings(state_keys=given)) == given
+    value = SecretStr("ab" * 32)
+    assert state_keys(load_settings(state_keys=value)) == value
     one, two = (key_ring(load_settings()).new_seal().key_id for _ in "ab")
     assert one != two
 
@@ -147,9 +147,9 @@ def test_missing_empty_and_ambiguous_folders_are_explained(folders: Path, tmp_pa
 @pytest.mark.parametrize("path", ["\0", "a" * 5000, "\ud800"], ids=["null", "long", "surrogate"])
 @pytest.mark.parametrize("name", ["models", "model_folders"])
 def test_a_path_that_no_file_can_have_is_told_with_its_setting(name: str, path: str) -> None:
-    given: Any = Path(path) if name == "models" else (Path(path),)
+    value: Any = Path(path) if name == "models" else (Path(path),)
     with pytest.raises(SettingsError) as caught:
-        find_models(load_settings(**{name: given}))
+        find_models(load_settings(**{name: value}))
     assert str(caught.value).startswith(variable_name(name))
     assert len(str(caught.value)) < 300
 

@@ -94,9 +94,9 @@ def test_a_word_that_a_state_holds_counts_as_read(
     threads: list[str] = []
     encode = Words.encode
 
-    def seen(words: Words, *given: Any) -> Any:
+    def seen(words: Words, *args: Any) -> Any:
         threads.append(threading.current_thread().name)
-        return encode(words, *given)
+        return encode(words, *args)
 
     monkeypatch.setattr(Words, "encode", seen)
     first = {"model": "question", "input": "a" * 60_000, "more": True, "return_state": True}

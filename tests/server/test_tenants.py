@@ -181,8 +181,8 @@ def test_steps_count_before_they_are_computed_and_what_is_not_used_is_given_back
 
 def test_who_leaves_while_a_prompt_is_scored_pays_for_it(serve: Serve) -> None:
     keys = json.dumps([{"key": ACME, "steps_per_second": 100}])
-    given: dict[str, Any] = {"api_keys": keys, "clock": HandClock()}
-    with serve("characters", max_batch_tokens=1, **given) as (client, application):
+    settings: dict[str, Any] = {"api_keys": keys, "clock": HandClock()}
+    with serve("characters", max_batch_tokens=1, **settings) as (client, application):
         engine = application.lifecycle.catalogue["characters"].engine
         body = {"prompt": "a" * 80_000, "echo": True, "logprobs": 1, "max_tokens": 0}
         with connect(client, COMPLETE, body, **bearer(ACME)):

@@ -47,10 +47,10 @@ class Reads:
         self.costs: list[int] = []
         encode, submit = Words.encode, Engine.submit
 
-        def noted(codec: Words, *given: Any) -> Any:
+        def noted(codec: Words, *args: Any) -> Any:
             self.threads.append(threading.current_thread().name.split()[0])
             self.counted.append(application.limits.reading.used)
-            return encode(codec, *given)
+            return encode(codec, *args)
 
         def submitted(engine: Engine, job: Job) -> None:
             self.costs.append(job.input_bytes)

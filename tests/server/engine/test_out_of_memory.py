@@ -124,9 +124,11 @@ def test_no_memory_beside_the_steps_refuses_that_job_and_the_next_one_works(
                 patch.setattr(StateCache, "insert", broken)
             else:
                 patch.setattr(HandCopyStream, "run", broken)
-            given = None if place == "take" else start
+            start_state = None if place == "take" else start
             failing = driver.job(
-                JobKind.SCORE, [SequenceInput(driver.ids(TEXT), given)], state_output=state_output
+                JobKind.SCORE,
+                [SequenceInput(driver.ids(TEXT), start_state)],
+                state_output=state_output,
             )
             with pytest.raises(OutOfDeviceMemory):
                 await failing.results()

@@ -50,17 +50,17 @@ def test_texts_that_end_inside_a_burst_are_taken_back_together(
     settle, hidden = Settler.settle, Network.hidden
     settling = False
 
-    def noted(*given: Any) -> None:
+    def noted(*args: Any) -> None:
         nonlocal settling
         settling = True
         settled.append([])
-        settle(*given)
+        settle(*args)
         settling = False
 
-    def counted(network: Network, inputs: torch.Tensor, *given: Any) -> torch.Tensor:
+    def counted(network: Network, inputs: torch.Tensor, *args: Any) -> torch.Tensor:
         if settling:
             settled[-1].append(len(inputs))
-        return hidden(network, inputs, *given)
+        return hidden(network, inputs, *args)
 
     monkeypatch.setattr(Settler, "settle", noted)
     monkeypatch.setattr(Network, "hidden", counted)

@@ -99,8 +99,8 @@ CLOSING = {
 def test_a_closed_connection_whose_client_reads_nothing_gives_way(
     serve: Serve, last: bytes
 ) -> None:
-    given = {"max_connections": 2, "api_keys": "acme:" + "k" * 32}
-    with serve("characters", **given) as (client, application), ExitStack() as stack:
+    settings = {"max_connections": 2, "api_keys": "acme:" + "k" * 32}
+    with serve("characters", **settings) as (client, application), ExitStack() as stack:
         connection = stack.enter_context(socket.socket())
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect((client.base_url.host, client.base_url.port))

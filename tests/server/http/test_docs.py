@@ -104,9 +104,9 @@ def test_no_path_of_a_file_gets_to_the_disk(
     asked: list[str] = []
     look, read = os.lstat, Path.read_bytes
 
-    def see(path: Any, **given: Any) -> os.stat_result:
+    def see(path: Any, **options: Any) -> os.stat_result:
         asked.append(str(path))
-        return look(path, **given)
+        return look(path, **options)
 
     def see_read(path: Path) -> bytes:
         asked.append(str(path))

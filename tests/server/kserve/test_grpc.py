@@ -136,18 +136,20 @@ def test_elements_may_be_typed_instead_of_raw(rpc: Any, channel: grpc.Channel) -
     np.testing.assert_array_equal(reply.as_numpy("scores"), expected)
 
 
-def infer(channel: grpc.Channel, request: Any, **given: Any) -> Any:
+def infer(channel: grpc.Channel, request: Any, **options: Any) -> Any:
     """Send a message, or the bytes of one, as it is."""
     data = request if isinstance(request, bytes) else request.SerializeToString()
     call = channel.unary_unary(INFER, None, proto.ModelInferResponse.FromString)
-    return call(data, timeout=60, **given)
+    return call(data, timeout=60, **options)
 
 
 def tensor(name: str, datatype: str, shape: list[int], **contents: Any) -> Any:
-    given = proto.ModelInferRequest.InferInputTensor(name=name, datatype=datatype, shape=shape)
+    infer_input = proto.ModelInferRequest.InferInputTensor(
+        name=name, datatype=datatype, shape=shape
+    )
     for field, values in contents.items():
-        getattr(given.contents, field).extend(values)
-    return given
+        getattr(infer_input.contents, field).extend(values)
+    return infer_input
 
 
 @pytest.mark.parametrize(

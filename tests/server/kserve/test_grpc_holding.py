@@ -180,8 +180,8 @@ def stream(running: tuple[httpx.Client, Application], key: str = "") -> list[Any
 
 def question() -> bytes:
     request = proto.ModelInferRequest(model_name="question")
-    given = request.inputs.add(name="text", datatype="BYTES", shape=[1, 1])
-    given.contents.bytes_contents.append(b"who")
+    tensor = request.inputs.add(name="text", datatype="BYTES", shape=[1, 1])
+    tensor.contents.bytes_contents.append(b"who")
     return bytes(request.SerializeToString())
 
 

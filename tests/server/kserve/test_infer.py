@@ -45,8 +45,8 @@ def test_a_batch_of_texts_gets_the_labels_and_scores_of_v1(
         for name in ("scores", "label", "score")
     ]
     with connected(client) as connection:
-        given = [texts(*TEXTS, binary=binary_in)]
-        result = connection.infer("question", given, outputs=outputs, request_id="seven")
+        inputs = [texts(*TEXTS, binary=binary_in)]
+        result = connection.infer("question", inputs, outputs=outputs, request_id="seven")
     check_labels(result, v1(client, "classify", model="question", input=TEXTS))
     response = result.get_response()
     assert response["id"] == "seven"
@@ -61,10 +61,10 @@ def test_a_batch_of_texts_gets_the_labels_and_scores_of_v1(
 )
 @settings(max_examples=30)
 def test_any_texts_get_what_v1_tells_of_them(client: httpx.Client, many: list[list[str]]) -> None:
-    given = [" ".join(words) for words in many]
+    inputs = [" ".join(words) for words in many]
     with connected(client) as connection:
-        result = connection.infer("question", [texts(*given)])
-    check_labels(result, v1(client, "classify", model="question", input=given))
+        result = connection.infer("question", [texts(*inputs)])
+    check_labels(result, v1(client, "classify", model="question", input=inputs))
 
 
 @pytest.mark.parametrize("packing", ["gzip", "deflate"])
@@ -142,10 +142,8 @@ def test_pairs_are_two_tensors(tasks: httpx.Client) -> None:
 @pytest.mark.parametrize("model", ["tagger", "motion"])
 def test_tags_and_spans_are_tensors(tasks: httpx.Client, model: str) -> None:
     rows = np.array([[np.sin(i * j + 1) for j in range(8)] for i in range(30)], np.float32)
-    given: dict[str, Any] = (
-        {"features": rows.tolist()} if model == "motion" else {"input": TEXTS[2]}
-    )
-    (expected,) = v1(tasks, "tag", model=model, **given)
+    body: dict[str, Any] = {"features": rows.tolist()} if model == "motion" else {"input": TEXTS[2]}
+    (expected,) = v1(tasks, "tag", model=model, **body)
     inputs = [tensor("features", rows) if model == "motion" else texts(TEXTS[2], batch=False)]
     with connected(tasks) as connection:
         result = connection.infer(model, inputs)

@@ -51,8 +51,8 @@ def test_a_start_that_its_client_leaves_before_its_step_leaves_no_sequence(
         served, there = catalogue["characters"], asyncio.Event()
         add = streams._store.add
 
-        async def adds_and_stalls(*given: Any) -> None:
-            await add(*given)
+        async def adds_and_stalls(*args: Any) -> None:
+            await add(*args)
             there.set()
             await asyncio.Event().wait()
 
@@ -114,17 +114,17 @@ def test_a_sequence_whose_start_the_store_left_half_done_starts_again(
         served, there = catalogue["characters"], False
         add, take = streams._store.add, streams._store.take
 
-        async def adds(*given: Any) -> Any:
+        async def adds(*args: Any) -> Any:
             nonlocal there
-            added, there = await add(*given), True
+            added, there = await add(*args), True
             if fails == "add":
                 raise StoreUnavailable
             return added
 
-        async def takes(*given: Any, **more: Any) -> Any:
+        async def takes(*args: Any, **more: Any) -> Any:
             if there:
                 raise StoreUnavailable
-            return await take(*given, **more)
+            return await take(*args, **more)
 
         with monkeypatch.context() as patch:
             patch.setattr(streams._store, "add", adds)

@@ -19,9 +19,9 @@ INFER = "/v2/models/question/infer"
 LENGTH = "inference-header-content-length"
 
 
-def header(**given: Any) -> dict[str, Any]:
+def header(**options: Any) -> dict[str, Any]:
     """A JSON header of one text."""
-    tensor = {"name": "text", "shape": [1, 1], "datatype": "BYTES"} | given
+    tensor = {"name": "text", "shape": [1, 1], "datatype": "BYTES"} | options
     return {"inputs": [tensor]}
 
 

@@ -172,16 +172,16 @@ def test_a_long_step_is_packed_and_hashed_away_from_the_event_loop(
     def watch(module: Any, name: str) -> None:
         work = getattr(module, name)
 
-        def watched(*given: Any) -> Any:
+        def watched(*args: Any) -> Any:
             threads.append(threading.current_thread().name)
-            return work(*given)
+            return work(*args)
 
         monkeypatch.setattr(module, name, watched)
 
     watch(sequences, "pack_request")
     watch(service, "_digest")
     features = [tensor("features", np.ones((3000, 8)))]
-    parameters = {"sequence_id": next(_ids), "sequence_start": True, "sequence_end": True}
+    sequence = {"sequence_id": next(_ids), "sequence_start": True, "sequence_end": True}
     connection.infer("sensor", features, **parameters)
     assert len(threads) == 2
     assert all(name.startswith("offload") for name in threads)
@@ -270,11 +270,11 @@ def test_a_sequence_ends_however_large_its_state_is(serve: Serve) -> None:
         served = application.lifecycle.catalogue["characters"]
         assert 8 * served.state_numbers(StateOutput.COPY) > 320, "no reply has room for it"
         for flags in ("start",), (), ("end",), ("start", "end"):
-            given = {f"sequence_{flag}": True for flag in flags}
+            sequence = {f"sequence_{flag}": True for flag in flags}
             text = {"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "data": ["to"]}
-            parameters = {"sequence_id": 5, "max_tokens": 1, **given}
-            asked = {"inputs": [text], "parameters": parameters}
-            reply = client.post("/v2/models/characters/infer", json=asked)
+            parameters = {"sequence_id": 5, "max_tokens": 1, **sequence}
+            body = {"inputs": [text], "parameters": parameters}
+            reply = client.post("/v2/models/characters/infer", json=body)
             assert reply.status_code == 200, reply.text
 
 
@@ -284,18 +284,18 @@ def test_long_parameters_are_read_and_packed_away_from_the_event_loop(
     threads: list[str] = []
 
     def noted(work: Callable[..., Any]) -> Callable[..., Any]:
-        def note(*given: Any) -> Any:
+        def note(*args: Any) -> Any:
             threads.append(threading.current_thread().name)
-            return work(*given)
+            return work(*args)
 
         return note
 
     monkeypatch.setattr(inference, "_read_request", noted(inference._read_request))
     monkeypatch.setattr(sequences, "pack_request", noted(pack_request))
     text = {"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "data": ["a"]}
-    given = {"sequence_id": next(_ids), "sequence_start": True, "sequence_end": True}
+    sequence = {"sequence_id": next(_ids), "sequence_start": True, "sequence_end": True}
     for regex in ("a", "a" * 100_000):
-        parameters = {**given, "max_tokens": 1, "regex": regex}
+        parameters = {**sequence, "max_tokens": 1, "regex": regex}
         client.post(
             "/v2/models/characters/infer", json={"inputs": [text], "parameters": parameters}
         )

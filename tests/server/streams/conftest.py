@@ -105,8 +105,8 @@ class Replicas:
         self.kind = kind
         self._next = cycle(self.clients)
 
-    def ask(self, method: str, path: str, **given: Any) -> httpx.Response:
-        return next(self._next).request(method, path, **given)
+    def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
+        return next(self._next).request(method, path, **options)
 
     def create(self, model: str = "characters", **body: Any) -> str:
         reply = self.ask("POST", "/v1/streams", json={"model": model, **body})
@@ -149,13 +149,13 @@ def replicas(
 ) -> Iterator[Replicas]:
     """One server that holds streams in its memory, or two that share a Redis."""
     clock = HandClock()
-    given: dict[str, Any] = {"model_folders": stream_folders, "state_keys": KEYS, "clock": clock}
+    settings: dict[str, Any] = {"model_folders": stream_folders, "state_keys": KEYS, "clock": clock}
     count = 1
     if request.param == "redis":
         port, count = request.getfixturevalue("redis_port"), 2
-        given["store"] = f"redis://127.0.0.1:{port}/0"
+        settings["store"] = f"redis://127.0.0.1:{port}/0"
     with ExitStack() as stack:
-        running = [stack.enter_context(serve(**given)) for _ in range(count)]
+        running = [stack.enter_context(serve(**settings)) for _ in range(count)]
         yield Replicas(running, request.param, clock)
 
 
@@ -172,6 +172,6 @@ def own_redis(start_redis: StartRedis, serve: Serve) -> Iterator[OwnRedis]:
     """Two servers on a Redis that the test may do anything to."""
     port = free_port()
     with start_redis(port) as program:
-        given: dict[str, Any] = {"state_keys": KEYS, "store": f"redis://127.0.0.1:{port}"}
-        with serve("characters", **given) as one, serve("characters", **given) as two:
+        settings: dict[str, Any] = {"state_keys": KEYS, "store": f"redis://127.0.0.1:{port}"}
+        with serve("characters", **settings) as one, serve("characters", **settings) as two:
             yield Replicas([one, two], "redis"), program, port

@@ -26,13 +26,13 @@ TIMING = RedisTiming(lease_ms=20_000, renew_seconds=0.05)  # shorter than stream
 def leased(request: pytest.FixtureRequest, serve: Serve) -> Iterator[Replicas]:
     """One or two servers whose leases are renewed often."""
     clock = HandClock()
-    given: dict[str, Any] = {"state_keys": KEYS, "clock": clock, "timing": TIMING}
+    settings: dict[str, Any] = {"state_keys": KEYS, "clock": clock, "timing": TIMING}
     if request.param == "memory":
-        with serve("characters", **given) as running:
+        with serve("characters", **settings) as running:
             yield Replicas([running], "memory", clock)
         return
-    given["store"] = f"redis://127.0.0.1:{request.getfixturevalue('redis_port')}/1"
-    with serve("characters", **given) as one, serve("characters", **given) as other:
+    settings["store"] = f"redis://127.0.0.1:{request.getfixturevalue('redis_port')}/1"
+    with serve("characters", **settings) as one, serve("characters", **settings) as other:
         yield Replicas([one, other], "redis")
 
 
@@ -153,19 +153,19 @@ def guarded(request: pytest.FixtureRequest, serve: Serve) -> Iterator[Replicas]:
     most = {"memory": 9500, "redis": 7000}[request.param]
     keys = [{"tenant": "acme", "key": ACME, "state_bytes": most}, {"tenant": "other", "key": OTHER}]
     clock = HandClock()
-    given: dict[str, Any] = {"api_keys": json.dumps(keys), "state_keys": KEYS, "clock": clock}
+    settings: dict[str, Any] = {"api_keys": json.dumps(keys), "state_keys": KEYS, "clock": clock}
     if request.param == "memory":
-        with serve("characters", **given) as running:
+        with serve("characters", **settings) as running:
             yield Replicas([running], "memory", clock)
         return
-    given["store"] = f"redis://127.0.0.1:{request.getfixturevalue('redis_port')}/2"
-    with serve("characters", **given) as one, serve("characters", **given) as two:
+    settings["store"] = f"redis://127.0.0.1:{request.getfixturevalue('redis_port')}/2"
+    with serve("characters", **settings) as one, serve("characters", **settings) as two:
         yield Replicas([one, two], "redis")
 
 
 def as_tenant(replicas: Replicas, key: str, method: str, path: str, **body: Any) -> httpx.Response:
-    given = {"json": body} if method == "POST" else {}
-    return replicas.ask(method, f"/v1/streams{path}", headers=bearer(key), **given)
+    settings = {"json": body} if method == "POST" else {}
+    return replicas.ask(method, f"/v1/streams{path}", headers=bearer(key), **settings)
 
 
 def test_another_tenants_stream_is_an_unknown_one(guarded: Replicas) -> None:

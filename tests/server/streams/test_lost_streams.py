@@ -109,8 +109,8 @@ def _left_in(store: object, held: StreamRecord, request: pytest.FixtureRequest) 
 
 
 def test_streams_of_a_model_that_is_gone_can_be_deleted(serve: Serve) -> None:
-    given: dict[str, Any] = {"model_control": True, "tenant_stream_bytes": 4500}
-    with serve("characters", "question", **given) as (client, _):
+    settings: dict[str, Any] = {"model_control": True, "tenant_stream_bytes": 4500}
+    with serve("characters", "question", **settings) as (client, _):
         ids = []
         while (made := client.post("/v1/streams", json={"model": "characters"})).is_success:
             ids.append(made.json()["id"])
@@ -125,10 +125,10 @@ def test_streams_of_a_model_that_is_gone_can_be_deleted(serve: Serve) -> None:
 
 
 def test_a_stream_under_a_key_that_is_gone_can_be_deleted(serve: Serve, redis_port: int) -> None:
-    given: dict[str, Any] = {"store": f"redis://127.0.0.1:{redis_port}/9"}
+    settings: dict[str, Any] = {"store": f"redis://127.0.0.1:{redis_port}/9"}
     with (
-        serve("characters", state_keys=KEYS, **given) as (client, _),
-        serve("characters", state_keys="b" * 64, **given) as (other, _),
+        serve("characters", state_keys=KEYS, **settings) as (client, _),
+        serve("characters", state_keys="b" * 64, **settings) as (other, _),
     ):
         stream = client.post("/v1/streams", json={}).json()["id"]
         assert code(other.get(f"/v1/streams/{stream}")) == "state_unknown_key"

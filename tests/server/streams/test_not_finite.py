@@ -29,15 +29,15 @@ def running(
     task_folders: Path,
 ) -> Any:
     chosen = (folders / "sensor", folders / "characters", task_folders / "motion")
-    given: dict[str, Any] = {"model_folders": (*chosen, task_folders / "encoder")}
+    settings: dict[str, Any] = {"model_folders": (*chosen, task_folders / "encoder")}
     if request.param == "memory":
-        with serve(**given) as server:
+        with serve(**settings) as server:
             yield server
         return
     port = free_port()
     with (
         start_redis(port),
-        serve(**given, state_keys=KEYS, store=f"redis://127.0.0.1:{port}") as server,
+        serve(**settings, state_keys=KEYS, store=f"redis://127.0.0.1:{port}") as server,
     ):
         yield server
 

@@ -27,14 +27,14 @@ from tests.server.test_tenants import bearer
 
 
 def test_a_restart_of_every_server_loses_nothing(serve: Serve, redis_port: int) -> None:
-    given: dict[str, Any] = {"state_keys": KEYS, "store": f"redis://127.0.0.1:{redis_port}/3"}
+    settings: dict[str, Any] = {"state_keys": KEYS, "store": f"redis://127.0.0.1:{redis_port}/3"}
     asked = {"model": "characters", "prompt": "To be", "max_tokens": 30, "seed": 5}
-    with serve("characters", **given) as running:
+    with serve("characters", **settings) as running:
         whole = text(running[0].post("/v1/completions", json=asked))
         before = Replicas([running], "redis")
         stream = before.create()
         first = before.step(stream, 1, prompt="To be", max_tokens=10, seed=5)
-    with serve("characters", **given) as running:
+    with serve("characters", **settings) as running:
         after = Replicas([running], "redis")
         assert after.step(stream, 1, prompt="To be", max_tokens=10, seed=5).content == first.content
         assert text(first) + text(after.step(stream, 2, prompt="", max_tokens=20)) == whole
@@ -48,11 +48,11 @@ def test_a_step_whose_server_is_killed_is_done_by_another_and_says_the_same(
     """The one that is killed commits nothing: what it sends for that never gets to Redis."""
     proxy = BeforeRedis(redis_port, withheld=sha1(scripts.COMMIT.encode()).hexdigest().encode())
     body = {"step": 1, "prompt": "To be", "max_tokens": 40, "stream": True}
-    given: dict[str, Any] = {"state_keys": KEYS}
+    settings: dict[str, Any] = {"state_keys": KEYS}
     with (
         closing(proxy),
-        serve("characters", store=f"redis://127.0.0.1:{redis_port}/4", **given) as running,
-        serving(folders / "characters", store=f"redis://127.0.0.1:{proxy.port}/4", **given) as (
+        serve("characters", store=f"redis://127.0.0.1:{redis_port}/4", **settings) as running,
+        serving(folders / "characters", store=f"redis://127.0.0.1:{proxy.port}/4", **settings) as (
             client,
             process,
         ),

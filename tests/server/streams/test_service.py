@@ -84,10 +84,10 @@ async def write(view: StreamView) -> bytes:
     """Three letters behind what the stream has, or behind a first token."""
     results: list[Result] = []
     loop = asyncio.get_running_loop()
-    given = np.array([] if view.start else [40], dtype=np.int64)
+    inputs = np.array([] if view.start else [40], dtype=np.int64)
     job = Job(
         kind=JobKind.GENERATE,
-        items=[SequenceInput(given, view.start)],
+        items=[SequenceInput(inputs, view.start)],
         loop=loop,
         deliver=lambda _, result: results.append(result),
         done=loop.create_future(),
@@ -214,8 +214,8 @@ def test_a_fork_whose_caller_leaves_at_the_very_end_is_undone(
         served, store = catalogue["characters"], streams._store
         fork, made, ends = store.fork, list[StreamRecord](), asyncio.Event()
 
-        async def noted(*given: Any) -> list[StreamRecord]:
-            made.extend(await fork(*given))
+        async def noted(*args: Any) -> list[StreamRecord]:
+            made.extend(await fork(*args))
             return made
 
         async def endless(*_: Any, **__: Any) -> None:
@@ -249,9 +249,9 @@ def test_long_states_are_sealed_and_opened_beside_the_event_loop(
     here: list[bool] = []
 
     def note(do: Callable[..., Any]) -> Callable[..., Any]:
-        def noted(*given: Any, **more: Any) -> Any:
+        def noted(*args: Any, **more: Any) -> Any:
             here.append(threading.current_thread().name.startswith("offload"))
-            return do(*given, **more)
+            return do(*args, **more)
 
         return noted
 
@@ -334,9 +334,9 @@ def test_a_step_that_fails_without_its_client_lets_its_input_go(run: Run, leaves
     begun: list[tuple[asyncio.Future[bytes], weakref.ref[Input]]] = []
 
     async def fails(_: StreamView) -> bytes:
-        given = Input()
+        inputs = Input()
         done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        begun.append((done, weakref.ref(given)))
+        begun.append((done, weakref.ref(inputs)))
         return await done  # the future holds the error, and the error this frame
 
     async def test(streams: Streams, catalogue: Catalogue) -> None:
@@ -348,14 +348,14 @@ def test_a_step_that_fails_without_its_client_lets_its_input_go(run: Run, leaves
         if leaves:
             step.cancel()
             await asyncio.wait([step])
-        done, given = begun.pop()
+        done, inputs = begun.pop()
         done.set_exception(DeadlineExceeded())
         del done
         await settled(streams)
         if leaves:
             del step
             await asyncio.sleep(0)  # its waiters learn that it has ended
-            assert given() is None
+            assert inputs() is None
         else:
             with pytest.raises(DeadlineExceeded) as caught:
                 await step

@@ -261,15 +261,15 @@ def test_a_stream_begins_with_a_token_and_ends_in_one(replicas: Replicas) -> Non
 @pytest.mark.parametrize("model", ["question", "sensor", "tagger", "small", "characters"])
 def test_a_stream_of_every_task_hands_its_state_over(replicas: Replicas, model: str) -> None:
     features = {"sensor": 8, "small": 2}.get(model)
-    given: dict[str, Any] = {"input": "How far"} if features is None else {}
+    body: dict[str, Any] = {"input": "How far"} if features is None else {}
     if features is not None:
-        given = {"features": [[0.5] * features] * 3}
+        body = {"features": [[0.5] * features] * 3}
     stream = replicas.create(model)
     assert replicas.get(stream, "/state").json()["state"] is None
-    assert replicas.step(stream, 1, **given).status_code == 200
+    assert replicas.step(stream, 1, **body).status_code == 200
     state = replicas.get(stream, "/state").json()["state"]
     other = replicas.create(model, state=state)
-    mine, its = replicas.step(stream, 2, **given).json(), replicas.step(other, 1, **given).json()
+    mine, its = replicas.step(stream, 2, **body).json(), replicas.step(other, 1, **body).json()
     assert mine["results"] == its["results"]
 
 

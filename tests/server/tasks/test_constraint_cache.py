@@ -51,8 +51,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def running(serve: Serve, folder: Path) -> Iterator[Running]:
-    given: dict[str, Any] = {"models": folder.parent, "model_folders": ()}
-    with serve(**given, api_keys=",".join(KEYS), max_grammar_bytes=32 << 20) as running:
+    settings: dict[str, Any] = {"models": folder.parent, "model_folders": ()}
+    with serve(**settings, api_keys=",".join(KEYS), max_grammar_bytes=32 << 20) as running:
         running[0].headers["authorization"] = "Bearer 11111111"
         yield running
 
@@ -67,13 +67,13 @@ def grammars(running: Running) -> ConstraintCache:
     return running[1].constraints
 
 
-def body(**given: Any) -> dict[str, Any]:
-    return {"model": "bytes", "prompt": "a", "max_tokens": 5, "seed": 1} | given
+def body(**options: Any) -> dict[str, Any]:
+    return {"model": "bytes", "prompt": "a", "max_tokens": 5, "seed": 1} | options
 
 
-def complete(client: httpx.Client, key: str = "11111111", **given: Any) -> httpx.Response:
+def complete(client: httpx.Client, key: str = "11111111", **options: Any) -> httpx.Response:
     headers = {"authorization": f"Bearer {key}"}
-    return client.post("/v1/completions", json=body(**given), headers=headers)
+    return client.post("/v1/completions", json=body(**options), headers=headers)
 
 
 @contextmanager
@@ -100,8 +100,8 @@ def test_what_is_too_long_is_refused_without_the_event_loop(
     monkeypatch.setattr(module, "json_bytes", noted)
     monkeypatch.setattr(module, "long_json", noted)
     long: dict[str, Any] = {"regex": "a" * 262_145, "json_schema": {"enum": ["a" * 262_144]}}
-    for field, given in long.items():
-        asked = body(**{field: given})
+    for field, settings in long.items():
+        asked = body(**{field: settings})
         reply = client.post("/v1/completions", json=asked)
         assert "262144 bytes" in refusal(reply, 422, "invalid_request", field)
     assert threads == ["offload"]
@@ -116,12 +116,12 @@ HOSTILE: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("given", HOSTILE, ids=lambda given: str(given)[:40])
+@pytest.mark.parametrize("settings", HOSTILE, ids=lambda settings: str(settings)[:40])
 def test_a_grammar_that_takes_too_much_is_refused_and_the_server_does_not_grow(
-    client: httpx.Client, given: dict[str, Any]
+    client: httpx.Client, settings: dict[str, Any]
 ) -> None:
     def refuse() -> None:
-        refusal(complete(client, **given), 422, "invalid_request", next(iter(given)))
+        refusal(complete(client, **settings), 422, "invalid_request", next(iter(settings)))
 
     assert grows_by_less(8 << 20, malloc_bytes, refuse)
     assert complete(client, regex="[0-9]{5}").json()["choices"][0]["text"].isdigit()
@@ -402,9 +402,9 @@ def test_a_tenant_whose_grammars_grow_takes_no_room_from_others(
 def test_clients_without_keys_have_no_share_and_no_line_of_their_own(
     serve: Serve, folder: Path
 ) -> None:
-    given: dict[str, Any] = {"models": folder.parent, "model_folders": ()}
+    settings: dict[str, Any] = {"models": folder.parent, "model_folders": ()}
     with (
-        serve(**given) as (client, application),
+        serve(**settings) as (client, application),
         ThreadPoolExecutor(MAX_WAITING_OF_ONE + 1) as pool,
     ):
         grammars = application.constraints

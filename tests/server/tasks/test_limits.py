@@ -42,10 +42,10 @@ class HeldReading:
         self.go_on, self.begun = threading.Event(), list[int]()
         encode = Bytes.encode
 
-        def held(codec: Bytes, *given: Any) -> Any:
-            self.begun.append(len(given[0]))
+        def held(codec: Bytes, *args: Any) -> Any:
+            self.begun.append(len(args[0]))
             self.go_on.wait(60)
-            return encode(codec, *given)
+            return encode(codec, *args)
 
         monkeypatch.setattr(Bytes, "encode", held)
 
@@ -290,9 +290,9 @@ def test_the_queue_is_asked_twice_before_a_request_is_read_and_with_its_job(
     for name in ("check", "submit"):
         ask = getattr(AdmissionQueue, name)
 
-        def noted(*given: Any, name: str = name, ask: Any = ask) -> Any:
+        def noted(*args: Any, name: str = name, ask: Any = ask) -> Any:
             asked.append(name)
-            return ask(*given)
+            return ask(*args)
 
         monkeypatch.setattr(AdmissionQueue, name, noted)
     with serve("characters") as (client, _):
@@ -309,8 +309,8 @@ def unread(
 
     param: for how many seconds the server waits for it.
     """
-    given: dict[str, Any] = {"max_queue_bytes": 8 << 20, "keep_alive_seconds": request.param}
-    with serve(model_folders=(task_folders / "reader",), **given) as (client, application):
+    settings: dict[str, Any] = {"max_queue_bytes": 8 << 20, "keep_alive_seconds": request.param}
+    with serve(model_folders=(task_folders / "reader",), **settings) as (client, application):
         connection = connect(client, ENCODE, {"input": [1] * 40_000})
         connection.recv(1, socket.MSG_PEEK)  # it is computed, and more than sockets hold
         with connection:

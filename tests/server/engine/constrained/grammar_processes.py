@@ -44,15 +44,15 @@ class Grammars:
     async def make(
         self,
         kind: str,
-        given: object,
+        content: object,
         bounds: Bounds | None = None,
         vocabulary: ByteVocabulary = ALL,
     ) -> RemoteConstraint:
         process = await self.start(bounds or Bounds())
-        return await RemoteConstraint.compiled(kind, given, vocabulary, process)
+        return await RemoteConstraint.compiled(kind, content, vocabulary, process)
 
-    def regex(self, pattern: str, **given: Any) -> RemoteConstraint:
-        return run(self.make("regex", pattern, **given))
+    def regex(self, pattern: str, **options: Any) -> RemoteConstraint:
+        return run(self.make("regex", pattern, **options))
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

@@ -53,8 +53,8 @@ def test_what_is_brought_and_taken_again_is_the_same(
     pool: StatePool, transfers: TransferQueue, copy_stream: HandCopyStream
 ) -> None:
     rows = pool.acquire(2)
-    brought = transfers.upload(given := states(2), rows)
-    for state in given:
+    brought = transfers.upload(uploaded := states(2), rows)
+    for state in uploaded:
         state.fill_(torch.nan)  # it was staged: its owner may do with it what it likes
     taken = transfers.download(rows)
     assert not brought.done()

@@ -21,16 +21,16 @@ from tests.server.websocket.sockets import open_socket
 @pytest.fixture(scope="module")
 def hasty(serve: Serve) -> Iterator[Running]:
     """A server that waits for no client."""
-    given: dict[str, Any] = {"receive_grace_seconds": GRACE, "keep_alive_seconds": 60}
-    with serve("characters", receive_bytes_per_second=1 << 16, **given) as running:
+    settings: dict[str, Any] = {"receive_grace_seconds": GRACE, "keep_alive_seconds": 60}
+    with serve("characters", receive_bytes_per_second=1 << 16, **settings) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def lenient(serve: Serve) -> Iterator[Running]:
     """A server that waits for clients of a busy machine, and no longer."""
-    given: dict[str, Any] = {"receive_grace_seconds": LENIENT_GRACE, "keep_alive_seconds": 60}
-    with serve("characters", receive_bytes_per_second=1 << 16, **given) as running:
+    settings: dict[str, Any] = {"receive_grace_seconds": LENIENT_GRACE, "keep_alive_seconds": 60}
+    with serve("characters", receive_bytes_per_second=1 << 16, **settings) as running:
         yield running
 
 

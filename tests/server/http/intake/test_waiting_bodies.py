@@ -96,10 +96,10 @@ def test_packed_bodies_count_with_what_they_unpack_to(
     go_on, before, grown = threading.Event(), list[int](), list[tuple[int, int]]()
     parse, unpack = wire.read_request, compression.Unpacking.unpack
 
-    def count_and_wait(*given: Any) -> Any:
+    def count_and_wait(*args: Any) -> Any:
         before.append(reading.used)
         assert go_on.wait(SECONDS)
-        return parse(*given)
+        return parse(*args)
 
     def count_and_unpack(unpacking: compression.Unpacking) -> None:
         held = reading.used

@@ -24,13 +24,13 @@ class Counted:
         """Count the calls of a method."""
         method = getattr(kind, name)
 
-        def counting(*given: Any) -> None:
+        def counting(*args: Any) -> None:
             if self.loop is None:
                 self.loop = asyncio.get_running_loop()
                 self.loop.call_soon(self._beat)
             self._now += 1
             self.all += 1
-            method(*given)
+            method(*args)
 
         self._patch.setattr(kind, name, counting)
 

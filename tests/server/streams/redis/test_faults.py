@@ -75,15 +75,15 @@ def test_all_that_wait_for_one_stream_are_told_together_that_redis_stands_still(
     asked_for: list[str] = []
     run = redis_client.RedisClient.run
 
-    def noted(link: Any, script: str, *given: Any, **kind: Any) -> Any:
+    def noted(link: Any, script: str, *args: Any, **kind: Any) -> Any:
         asked_for.append(script)
-        return run(link, script, *given, **kind)
+        return run(link, script, *args, **kind)
 
     monkeypatch.setattr(redis_client.RedisClient, "run", noted)
     port = free_port()
-    given: dict[str, Any] = {"state_keys": KEYS, "store": f"redis://127.0.0.1:{port}"}
-    given["timing"] = RedisTiming(command_seconds=3)
-    with start_redis(port) as program, serve("characters", **given) as running:
+    settings: dict[str, Any] = {"state_keys": KEYS, "store": f"redis://127.0.0.1:{port}"}
+    settings["timing"] = RedisTiming(command_seconds=3)
+    with start_redis(port) as program, serve("characters", **settings) as running:
         replicas = Replicas([running], "redis")
         stream, server = replicas.create(), running[0]
         path, body = f"/v1/streams/{stream}/steps", {"step": 1, **STEP}

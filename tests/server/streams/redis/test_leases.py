@@ -32,13 +32,13 @@ return 1
 def leased(serve: Serve, start_redis: StartRedis) -> Iterator[Leased]:
     """Two servers whose leases are short; their Redis, and a client of it."""
     port = free_port()
-    given: dict[str, Any] = {"state_keys": KEYS, "store": f"redis://127.0.0.1:{port}"}
-    given["timing"] = RedisTiming(lease_ms=300, renew_seconds=0.1)
+    settings: dict[str, Any] = {"state_keys": KEYS, "store": f"redis://127.0.0.1:{port}"}
+    settings["timing"] = RedisTiming(lease_ms=300, renew_seconds=0.1)
     with (
         start_redis(port) as program,
         redis.Redis(port=port) as client,
-        serve("characters", **given) as one,
-        serve("characters", **given) as other,
+        serve("characters", **settings) as one,
+        serve("characters", **settings) as other,
     ):
         yield Replicas([one, other], "redis"), program, client
 

@@ -34,8 +34,8 @@ def test_without_keys_there_is_a_bound_in_redis_too_and_it_covers_what_redis_tak
     port, most = free_port(), 2 << 20
     with start_redis(port), redis.Redis(port=port) as client:
         store = f"redis://127.0.0.1:{port}"
-        given: dict[str, Any] = {"state_keys": KEYS, "store": store, "tenant_stream_bytes": most}
-        with serve("characters", **given) as (http, _):
+        settings: dict[str, Any] = {"state_keys": KEYS, "store": store, "tenant_stream_bytes": most}
+        with serve("characters", **settings) as (http, _):
             anybody = Client(http, "")
             anybody.steps(anybody.create(), 1, 1)
             before = client.info("memory")["used_memory"]
