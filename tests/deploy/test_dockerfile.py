@@ -186,8 +186,8 @@ def test_torchs_cpu_build_is_the_tested_version_from_the_chosen_index(
         text=True,
         check=True,
     )
-    asked, line = done.stdout.splitlines()
-    assert asked.endswith(
+    output, line = done.stdout.splitlines()
+    assert output.endswith(
         "install --index-url https://index.example/cpu --no-deps --requirement torch.txt"
     )
     assert re.fullmatch(r"torch==[\d.]+" + (f" --hash={digest}" if digest else ""), line)

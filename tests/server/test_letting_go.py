@@ -148,12 +148,12 @@ def test_the_tensors_of_an_inference_are_let_go(
 
 
 def test_the_message_of_a_call_is_let_go(running: Running, decoding: Decoding) -> None:
-    asked = proto.ModelInferRequest(model_name="words")
-    asked.inputs.add(name="text_input", datatype="BYTES", shape=[1, 1])
-    asked.inputs[0].contents.bytes_contents.append(b"x" * SIZE)
-    asked.parameters["max_tokens"].int64_param = 1000
-    data = message(asked.SerializeToString())
-    del asked
+    request = proto.ModelInferRequest(model_name="words")
+    request.inputs.add(name="text_input", datatype="BYTES", shape=[1, 1])
+    request.inputs[0].contents.bytes_contents.append(b"x" * SIZE)
+    request.parameters["max_tokens"].int64_param = 1000
+    data = message(request.SerializeToString())
+    del request
     assert running[1].grpc is not None
     with RawClient(running[1].grpc.port) as client:
         call = client.call(INFER)

@@ -33,18 +33,18 @@ def connected(client: httpx.Client) -> Iterator[openai.OpenAI]:
         yield found
 
 
-def asked(**options: Any) -> dict[str, Any]:
+def with_defaults(**options: Any) -> dict[str, Any]:
     return {"model": "characters", "prompt": PROMPT, "max_tokens": 20, "seed": 1} | options
 
 
 def create(client: openai.OpenAI, **options: Any) -> Completion:
-    answer: Completion = client.completions.create(**asked(**options))
+    answer: Completion = client.completions.create(**with_defaults(**options))
     return answer
 
 
 def chunks(client: openai.OpenAI, **options: Any) -> list[Completion]:
     """All chunks of a stream."""
-    return list(client.completions.create(stream=True, **asked(**options)))
+    return list(client.completions.create(stream=True, **with_defaults(**options)))
 
 
 def text_of(parts: list[Completion], index: int = 0) -> str:

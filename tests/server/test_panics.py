@@ -57,19 +57,19 @@ def counted(client: httpx.Client, route: str, model: str = "question") -> float:
     return metric(client, line)
 
 
-def asked(path: str, **body: Any) -> Any:
+def post_panic(path: str, **body: Any) -> Any:
     return pytest.param(path, body, id=f"{path} {str(body)[:30]}")
 
 
 @pytest.mark.parametrize(
     ("path", "body"),
     [
-        asked("/v1/classify", model="question", input=PANICS),
-        asked("/v1/classify", model="question", input=["who", PANICS]),
-        asked("/v1/classify", model="question", input=PANICS + " a" * 50_000),
-        asked("/v1/completions", model="words", prompt=PANICS),
-        asked("/v1/completions", model="words", prompt=PANICS, stream=True),
-        asked("/v1/score", model="words", input=PANICS),
+        post_panic("/v1/classify", model="question", input=PANICS),
+        post_panic("/v1/classify", model="question", input=["who", PANICS]),
+        post_panic("/v1/classify", model="question", input=PANICS + " a" * 50_000),
+        post_panic("/v1/completions", model="words", prompt=PANICS),
+        post_panic("/v1/completions", model="words", prompt=PANICS, stream=True),
+        post_panic("/v1/score", model="words", input=PANICS),
     ],
 )
 def test_a_panic_is_a_500_that_is_counted_and_logged(

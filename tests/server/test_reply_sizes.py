@@ -174,8 +174,8 @@ def test_everything_that_was_counted_is_given_back(
     stream = small.post("/v1/streams", json={"model": "characters"}).json()["id"]
     ways: list[dict[str, Any]] = [{}, {"stream": True}, {"stream": True, "stop": "a"}]
     for step, more in enumerate(ways, 1):
-        asked = {"step": step, "prompt": "a", "max_tokens": 5} | more
-        assert small.post(f"/v1/streams/{stream}/steps", json=asked).status_code == 200
+        body: dict[str, object] = {"step": step, "prompt": "a", "max_tokens": 5} | more
+        assert small.post(f"/v1/streams/{stream}/steps", json=body).status_code == 200
     until(lambda: application.limits.replies.used == 0)
 
 
@@ -232,8 +232,8 @@ def test_a_tenant_leaves_room_for_the_replies_of_others(serve: Serve) -> None:
         with replies.hold(MOST // 2, "greedy"):
             for key, status in (("greedy-key", 429), ("modest-key", 200)):
                 client.headers["authorization"] = f"Bearer {key}"
-                asked = {"prompt": "a", "max_tokens": 300}
-                assert post(client, COMPLETE, asked).status_code == status
+                body = {"prompt": "a", "max_tokens": 300}
+                assert post(client, COMPLETE, body).status_code == status
                 few = post(client, COMPLETE, {"prompt": "a"})
                 assert few.status_code == 200, "a short reply does not count"
 

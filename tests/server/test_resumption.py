@@ -109,8 +109,8 @@ def test_what_a_stopping_server_cannot_finish_goes_on_elsewhere(
 
     async def stream(client: httpx.AsyncClient, begun: asyncio.Event) -> tuple[str, dict[str, Any]]:
         text, last = "", {}
-        asked = body | {"stream": True, "return_state": True}
-        async with client.stream("POST", COMPLETE, json=asked) as reply:
+        streamed = body | {"stream": True, "return_state": True}
+        async with client.stream("POST", COMPLETE, json=streamed) as reply:
             async for line in reply.aiter_lines():
                 if line.startswith("data: {"):
                     (last,) = json.loads(line.removeprefix("data: "))["choices"]

@@ -58,7 +58,7 @@ def client(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> Iterator[h
         yield client
 
 
-ASKED = {
+LONG_REQUESTS = {
     "classify": ("/v1/classify", {"model": "slow", "input": "stuck"}),
     "predict": ("/predict?model=slow", {"inputs": "stuck"}),
     "truncate": ("/predict?model=whole", {"inputs": "stuck", "truncate": True}),
@@ -68,15 +68,15 @@ ASKED = {
 }
 
 
-@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("name", LONG_REQUESTS)
 def test_a_tokenizer_that_takes_long_holds_up_nobody_else(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    path, body = ASKED[name]
+    path, body = LONG_REQUESTS[name]
     gate = Gate(monkeypatch)
     with ThreadPoolExecutor(2 * THREADS) as asking:
         try:
-            asked = [asking.submit(client.post, path, json=body) for _ in range(2 * THREADS)]
+            pending = [asking.submit(client.post, path, json=body) for _ in range(2 * THREADS)]
             until(lambda: len(gate.waiting) > 0)
             for text in ("who", "who " * 10_000):  # on the event loop, and on the common threads
                 reply = client.post("/v1/classify", json={"model": "question", "input": text})
@@ -84,7 +84,7 @@ def test_a_tokenizer_that_takes_long_holds_up_nobody_else(
             assert len(gate.waiting) == 1
         finally:
             gate.open.set()
-        for each in asked:
+        for each in pending:
             assert each.result().status_code == 200, each.result().text
 
 

@@ -161,11 +161,11 @@ def test_steps_count_before_they_are_computed_and_what_is_not_used_is_given_back
     with serve("characters", "question", api_keys=keys, clock=clock) as (client, _):
         body = {"model": "characters", "prompt": "a", "max_tokens": 400}
         with ThreadPoolExecutor(8) as pool:
-            asked = [
+            pending = [
                 pool.submit(client.post, COMPLETE, json=body, headers=bearer(ACME))
                 for _ in range(8)
             ]
-            replies = [each.result() for each in asked]
+            replies = [each.result() for each in pending]
         codes = [reply.status_code for reply in replies]
         assert codes.count(200) == 1, "several pass the same check"
         refused = [reply for reply in replies if reply.status_code == 429]
@@ -203,14 +203,14 @@ def test_a_completion_that_is_refused_while_it_waits_counts_nothing(
 
     monkeypatch.setattr(Engine, "submit", refuse)
     with serve("characters", api_keys=MANY_STEPS) as (client, _):
-        asked = {"prompt": "ab", "max_tokens": 50, "stream": stream}
-        assert client.post(COMPLETE, json=asked, headers=bearer(ACME)).status_code == 504
+        body = {"prompt": "ab", "max_tokens": 50, "stream": stream}
+        assert client.post(COMPLETE, json=body, headers=bearer(ACME)).status_code == 504
     assert [each.used for each in spends] == [0]
 
 
 @pytest.mark.parametrize("begun", [False, True])
 @pytest.mark.parametrize(
-    ("path", "asked", "counted"),
+    ("path", "body", "counted"),
     [
         (COMPLETE, {"prompt": "ab", "max_tokens": 50}, None),
         (COMPLETE, {"prompt": "ab", "max_tokens": 50, "stream": True}, 2),
@@ -222,7 +222,7 @@ def test_work_that_is_refused_counts_if_a_step_has_included_it(
     serve: Serve,
     monkeypatch: pytest.MonkeyPatch,
     path: str,
-    asked: dict[str, object],
+    body: dict[str, object],
     counted: int | None,
     begun: bool,
 ) -> None:
@@ -234,7 +234,7 @@ def test_work_that_is_refused_counts_if_a_step_has_included_it(
 
     monkeypatch.setattr(Engine, "submit", refuse)
     with serve("characters", api_keys=MANY_STEPS) as (client, _):
-        reply = client.post(path, json=asked, headers=bearer(ACME))
+        reply = client.post(path, json=body, headers=bearer(ACME))
     assert reply.status_code == OutOfDeviceMemory.status
     assert [each.used for each in spends] == [counted if begun else 0]
 
@@ -252,8 +252,8 @@ def test_a_completion_that_fails_counts_what_it_may_have_used(
 
     monkeypatch.setattr(Engine, "submit", fail)
     with serve("characters", api_keys=MANY_STEPS) as (client, _):
-        asked = {"prompt": "ab", "max_tokens": 50, "stream": stream}
-        client.post(COMPLETE, json=asked, headers=bearer(ACME))
+        body = {"prompt": "ab", "max_tokens": 50, "stream": stream}
+        client.post(COMPLETE, json=body, headers=bearer(ACME))
     assert [each.used for each in spends] == [2 + 3 if stream else None]
 
 
@@ -271,9 +271,9 @@ def test_a_completion_whose_prompt_was_scored_has_begun_and_counts_that(
             submit(engine, job)
 
     monkeypatch.setattr(Engine, "submit", see)
-    asked = {"prompt": "a" * 40, "echo": True, "logprobs": 0, "max_tokens": 1}
+    body = {"prompt": "a" * 40, "echo": True, "logprobs": 0, "max_tokens": 1}
     with serve("characters", api_keys=MANY_STEPS) as (client, _):
-        reply = client.post(COMPLETE, json={**asked, "timeout_ms": 600_000}, headers=bearer(ACME))
+        reply = client.post(COMPLETE, json={**body, "timeout_ms": 600_000}, headers=bearer(ACME))
     assert reply.status_code == Overloaded.status
     assert [each.used for each in spends] == [40]
     assert deadlines[JobKind.SCORE] > 0
@@ -305,9 +305,9 @@ def test_a_prompt_counts_if_it_may_have_been_scored(
         job.loop.call_soon(job.done.set_exception, error)
 
     monkeypatch.setattr(Engine, "submit", refuse)
-    asked = {"prompt": "a" * 40, "echo": True, "logprobs": 0, "max_tokens": 1}
+    body = {"prompt": "a" * 40, "echo": True, "logprobs": 0, "max_tokens": 1}
     with serve("characters", api_keys=MANY_STEPS) as (client, _):
-        reply = client.post(COMPLETE, json=asked, headers=bearer(ACME))
+        reply = client.post(COMPLETE, json=body, headers=bearer(ACME))
     assert reply.status_code == error.status
     assert [each.used for each in spends] == [counted]
 
@@ -467,7 +467,7 @@ def test_a_missing_key_file_is_named() -> None:
 def test_a_request_may_ask_for_less_urgency_and_for_more_only_where_its_key_allows_that() -> None:
     plain = Tenant("plain", KeyEntry(key="abcdefgh"))
     urgent = Tenant("urgent", KeyEntry(key="abcdefgi", priority=-10))
-    asked = (-1000, -10, 0, 1000)
-    assert [plain.priority(number) for number in asked] == [0, 0, 0, 1000]
-    assert [Tenant().priority(number) for number in asked] == [0, 0, 0, 1000]
-    assert [urgent.priority(number) for number in asked] == [-10, -10, 0, 1000]
+    priorities = (-1000, -10, 0, 1000)
+    assert [plain.priority(number) for number in priorities] == [0, 0, 0, 1000]
+    assert [Tenant().priority(number) for number in priorities] == [0, 0, 0, 1000]
+    assert [urgent.priority(number) for number in priorities] == [-10, -10, 0, 1000]

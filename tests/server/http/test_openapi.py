@@ -113,8 +113,8 @@ def test_documented_examples_work(
         name = reference["schema"]["$ref"].rsplit("/", 1)[1]
         for example in document["components"]["schemas"][name]["examples"]:
             model = "pairs" if "pair" in example else models.get(path, "characters")
-            asked = tasks if model in ("pairs", "tagger", "small") else client
-            reply = asked.post(path, json={"model": model} | example)
+            http = tasks if model in ("pairs", "tagger", "small") else client
+            reply = http.post(path, json={"model": model} | example)
             assert reply.status_code == 200, reply.text
 
 

@@ -72,12 +72,12 @@ def test_a_link_from_another_site_opens_the_documentation(client: httpx.Client) 
 def test_an_allowed_page_sends_requests_and_reads_replies(
     open_one: httpx.Client, origin: str
 ) -> None:
-    asked = {
+    headers = {
         "origin": origin,
         "access-control-request-method": "POST",
         "access-control-request-headers": "authorization,content-type",
     }
-    reply = open_one.options(CLASSIFY, headers=asked)
+    reply = open_one.options(CLASSIFY, headers=headers)
     assert reply.status_code == 204
     assert reply.headers["access-control-allow-origin"] == origin
     assert "POST" in reply.headers["access-control-allow-methods"]
@@ -89,7 +89,7 @@ def test_an_allowed_page_sends_requests_and_reads_replies(
         assert reply.headers["vary"] == "origin"
     evil = {"origin": "https://evil.example"}
     refusal(open_one.post(CLASSIFY, content=BODY, headers=evil), 403, "origin_not_allowed")
-    refusal(open_one.options(CLASSIFY, headers=asked | evil), 403, "origin_not_allowed")
+    refusal(open_one.options(CLASSIFY, headers=headers | evil), 403, "origin_not_allowed")
 
 
 @pytest.mark.parametrize(("origin", "enters"), [(APP, True), ("https://evil.example", False)])

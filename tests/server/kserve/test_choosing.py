@@ -48,7 +48,7 @@ class Leaves:
         raise ConnectionResetError
 
 
-def asked(count: int) -> list[RequestedOutput]:
+def requested(count: int) -> list[RequestedOutput]:
     return [RequestedOutput("outputs", {"classification": count})]
 
 
@@ -56,7 +56,7 @@ def made(
     values: Any, count: int, labels: tuple[str, ...] = (), caller: Any = None
 ) -> tuple[tuple[int, ...], list[bytes]]:
     output = number_tensor("outputs", "FP32", values.shape, values)
-    choice = choose_outputs(caller or Stays(), [output], asked(count), labels)
+    choice = choose_outputs(caller or Stays(), [output], requested(count), labels)
     (chosen,) = asyncio.run(choice)
     return chosen.shape, list(chosen.values)
 
@@ -156,7 +156,7 @@ def test_a_reply_counts_the_same_before_its_texts_are_made_and_after() -> None:
     output = number_tensor("outputs", "FP32", (4, 3), np.ones(12))
     plain = Tensor("labels", "BYTES", (2,), [b"a", b"b"])
     for count, numbers in ((2, 48), (9, 72)):
-        wanted = [*asked(count), RequestedOutput("labels")]
+        wanted = [*requested(count), RequestedOutput("labels")]
         chosen = asyncio.run(choose_outputs(Stays(), [output, plain], wanted, ()))
         before = reply_numbers([output, plain], wanted)
         assert before == reply_numbers(chosen, wanted) == numbers + 2

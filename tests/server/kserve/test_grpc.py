@@ -263,8 +263,8 @@ def test_the_asynchronous_client(grpc_server: tuple[httpx.Client, Application], 
     async def run() -> None:
         async with triton_aio.InferenceServerClient(grpc_address(grpc_server[1])) as own:
             assert await own.is_server_ready()
-            asked = (own.infer("question", inputs_of(triton_aio, "question")) for _ in range(20))
-            for result in await asyncio.gather(*asked):
+            calls = (own.infer("question", inputs_of(triton_aio, "question")) for _ in range(20))
+            for result in await asyncio.gather(*calls):
                 np.testing.assert_array_equal(result.as_numpy("scores"), expected)
 
             async def requests() -> Any:

@@ -82,8 +82,8 @@ def test_bodies_are_packed_both_ways(client: httpx.Client, packing: str) -> None
 
 def test_requests_that_are_sent_together_are_answered_each(client: httpx.Client) -> None:
     with triton.InferenceServerClient(address(client), concurrency=8) as connection:
-        asked = [connection.async_infer("question", [texts(text)]) for text in TEXTS * 5]
-        results = [each.get_result() for each in asked]
+        calls = [connection.async_infer("question", [texts(text)]) for text in TEXTS * 5]
+        results = [each.get_result() for each in calls]
     expected = v1(client, "classify", model="question", input=TEXTS) * 5
     for result, one in zip(results, expected, strict=True):
         check_labels(result, [one])

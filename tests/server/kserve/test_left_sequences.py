@@ -203,13 +203,13 @@ def test_a_stored_response_counts_while_it_is_read(
     async def test(streams: Streams, catalogue: Catalogue) -> None:
         caller: Any = HttpCall({"headers": []}, nothing, nothing)
         sequence = Sequence("7", start=False, end=False, step=1)
-        asked = InferRequest("characters", "", "a", [], [], {})
+        infer_request = InferRequest("characters", "", "a", [], [], {})
         body = CompletionRequest(model="characters", prompt="a")
         with monkeypatch.context() as patch:
             patch.setattr(sequences, "unpack_response", unpack)
             patch.setattr(_Step, "continue_stream", stored)
             served, ask = catalogue["characters"], Sequences(streams, limits).infer
-            await ask(caller, served, asked, sequence, body, 1, nothing)
+            await ask(caller, served, infer_request, sequence, body, 1, nothing)
         assert (counted, limits.replies.used) == ([9000], 0)
 
     run(test)

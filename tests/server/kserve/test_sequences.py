@@ -181,7 +181,7 @@ def test_a_long_step_is_packed_and_hashed_away_from_the_event_loop(
     watch(sequences, "pack_request")
     watch(service, "_digest")
     features = [tensor("features", np.ones((3000, 8)))]
-    sequence = {"sequence_id": next(_ids), "sequence_start": True, "sequence_end": True}
+    parameters = {"sequence_id": next(_ids), "sequence_start": True, "sequence_end": True}
     connection.infer("sensor", features, **parameters)
     assert len(threads) == 2
     assert all(name.startswith("offload") for name in threads)

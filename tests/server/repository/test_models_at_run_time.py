@@ -213,11 +213,11 @@ def test_a_socket_goes_on_with_the_same_model_and_with_no_other(
     async def talk() -> None:
         async with connected(client) as connection:
             steps.hold(old)
-            asked = asyncio.create_task(completed(connection, **body))
+            pending = asyncio.create_task(completed(connection, **body))
             await asyncio.to_thread(until, lambda: steps.waiting > 0)
             assert await change_now("unload") == 200
             steps.go_on()
-            assert (await asked)[0] == whole
+            assert (await pending)[0] == whole
             reply = await ask(connection, max_tokens=1)
             assert reply["error"]["code"] == "model_not_found"
             state = (await ask(connection, op="state"))["state"]
@@ -244,12 +244,12 @@ def test_a_frame_that_is_still_being_read_gets_the_engine_that_it_was_given(
         async with connected(client) as connection:
             await ask(connection, model="question")
             for _ in range(8):
-                asked = asyncio.create_task(ask(connection, **frame))
-                while not (application.limits.reading.used or asked.done()):
+                pending = asyncio.create_task(ask(connection, **frame))
+                while not (application.limits.reading.used or pending.done()):
                     await asyncio.sleep(0.001)
                 for what in ("unload", "load"):
                     assert (await asyncio.to_thread(change, client, "question", what)).is_success
-                codes.append((await asked).get("error", {}).get("code"))
+                codes.append((await pending).get("error", {}).get("code"))
 
     run(talk)
     assert set(codes) <= {None, "model_not_found"}

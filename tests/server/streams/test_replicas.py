@@ -28,9 +28,9 @@ from tests.server.test_tenants import bearer
 
 def test_a_restart_of_every_server_loses_nothing(serve: Serve, redis_port: int) -> None:
     settings: dict[str, Any] = {"state_keys": KEYS, "store": f"redis://127.0.0.1:{redis_port}/3"}
-    asked = {"model": "characters", "prompt": "To be", "max_tokens": 30, "seed": 5}
+    body = {"model": "characters", "prompt": "To be", "max_tokens": 30, "seed": 5}
     with serve("characters", **settings) as running:
-        whole = text(running[0].post("/v1/completions", json=asked))
+        whole = text(running[0].post("/v1/completions", json=body))
         before = Replicas([running], "redis")
         stream = before.create()
         first = before.step(stream, 1, prompt="To be", max_tokens=10, seed=5)
@@ -82,12 +82,12 @@ def test_a_server_that_has_lost_its_lease_changes_nothing(
         stream = replicas.create()
         with ThreadPoolExecutor(1) as pool, redis.Redis(port=redis_port, db=7) as client:
             steps.hold()
-            asked = pool.submit(replicas.step, stream, 1, prompt="To be")
+            pending = pool.submit(replicas.step, stream, 1, prompt="To be")
             until(lambda: steps.waiting == 1)
             client.set(key_of(stream, "lease"), "another server", px=3000)
             client.hset(key_of(stream), "by", "another server")
             steps.go_on()
-            lost = asked.result()
+            lost = pending.result()
         assert (lost.status_code, code(lost)) == (503, "store_unavailable")
         assert replicas.get(stream).json()["step"] == 0
         assert replicas.step(stream, 1, prompt="To be", max_tokens=1).status_code == 200

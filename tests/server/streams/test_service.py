@@ -312,12 +312,12 @@ def test_a_caller_that_leaves_at_any_moment_keeps_no_stream(run: Run) -> None:
         held = await streams.create(served, None)
         await streams.step(served, held.id, 1, b"a", write)
         for moment in range(60):
-            asked: asyncio.Task[object] = asyncio.create_task(
+            task: asyncio.Task[object] = asyncio.create_task(
                 streams.token(served, held.id) if moment % 2 else streams.rewind(served, held.id, 1)
             )
             await asyncio.sleep(moment * 5e-5)
-            asked.cancel()
-            await asyncio.gather(asked, return_exceptions=True)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
             async with asyncio.timeout(60):
                 await streams.token(served, held.id)
         await streams.delete(served.tenant, held.id)

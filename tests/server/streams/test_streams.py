@@ -85,13 +85,13 @@ def test_features_and_tags_in_steps_are_those_of_the_whole(replicas: Replicas) -
 
 
 def test_a_completion_in_steps_is_the_completion_in_one(replicas: Replicas) -> None:
-    asked: dict[str, Any] = {"seed": 5, "temperature": 1}
-    body = {"model": "characters", "prompt": "To be", "max_tokens": 30, **asked}
+    sampling: dict[str, Any] = {"seed": 5, "temperature": 1}
+    body = {"model": "characters", "prompt": "To be", "max_tokens": 30, **sampling}
     whole = text(replicas.ask("POST", "/v1/completions", json=body))
     stream = replicas.create()
     parts = [
-        text(replicas.step(stream, 1, prompt="To", max_tokens=0, **asked)),
-        text(replicas.step(stream, 2, prompt=" be", max_tokens=7, **asked)),
+        text(replicas.step(stream, 1, prompt="To", max_tokens=0, **sampling)),
+        text(replicas.step(stream, 2, prompt=" be", max_tokens=7, **sampling)),
         text(replicas.step(stream, 3, prompt="", max_tokens=23)),
     ]
     assert "".join(parts) == whole
@@ -176,8 +176,8 @@ def test_fifty_clients_that_race_for_a_step_get_one_outcome(replicas: Replicas) 
 def test_of_many_different_requests_for_a_step_one_happens(replicas: Replicas) -> None:
     stream = replicas.create()
     with ThreadPoolExecutor(20) as pool:
-        asked = [pool.submit(replicas.step, stream, 1, prompt=f"No {i}") for i in range(20)]
-        codes = [each.result().status_code for each in asked]
+        pending = [pool.submit(replicas.step, stream, 1, prompt=f"No {i}") for i in range(20)]
+        codes = [each.result().status_code for each in pending]
     assert sorted(codes) == [200] + [422] * 19
     assert replicas.get(stream).json()["step"] == 1
 

@@ -71,14 +71,14 @@ def test_replies_of_repeated_steps_that_are_not_read_are_bounded_for_each_tenant
     stored: tuple[httpx.Client, Application, dict[str, str]],
 ) -> None:
     client, application, ids = stored
-    asked = [unread(client, ids, ACME) for _ in range(2)]
-    assert [status(each) for each in asked] == [200, 200]
+    connections = [unread(client, ids, ACME) for _ in range(2)]
+    assert [status(each) for each in connections] == [200, 200]
     assert application.limits.replies.used == 2 * (len(LONG) // 8)
     refused = unread(client, ids, ACME)
     assert status(refused) == 429
     other = unread(client, ids, OTHER)
     assert status(other) == 200
-    for each in (*asked, refused, other):
+    for each in (*connections, refused, other):
         each.close()
     until(lambda: application.limits.replies.used == 0)
     again = client.post(f"/v1/streams/{ids[ACME]}/steps", content=BODY, headers=bearer(ACME))

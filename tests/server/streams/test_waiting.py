@@ -26,7 +26,7 @@ from tests.server.http.test_clients_that_leave import until
 from tests.server.streams.conftest import KEYS
 from tests.server.streams.test_service import Run, run, write  # noqa: F401
 
-ASKED: tuple[tuple[str, str, dict[str, Any]], ...] = (
+STEPS_BY_ROUTE: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("GET", "state", {}),
     ("POST", "fork", {"n": 2}),
     ("POST", "rewind", {"step": 0}),
@@ -91,7 +91,7 @@ def test_clients_that_leave_wait_for_no_stream(serve: Serve, steps: Steps) -> No
         until(lambda: steps.waiting == 1)
         left = [
             send(client, method, f"/v1/streams/{stream}/{action}", body)
-            for method, action, body in ASKED * 4
+            for method, action, body in STEPS_BY_ROUTE * 4
         ]
         until(lambda: application.lifecycle.active == 1 + len(left) and waiting.used > 0)
         for connection in left:
@@ -110,7 +110,7 @@ def test_a_line_has_only_so_many_places_for_whatever_is_asked(
         served = catalogue["characters"]
         stream, other = [(await streams.create(served, None)).id for _ in range(2)]
 
-        def asked() -> list[Coroutine[Any, Any, Any]]:
+        def requests_of_each_kind() -> list[Coroutine[Any, Any, Any]]:
             return [
                 streams.token(served, stream),
                 streams.fork(served, stream),
@@ -123,7 +123,7 @@ def test_a_line_has_only_so_many_places_for_whatever_is_asked(
         async with busy(streams, served, stream):
             waiting = [asyncio.create_task(streams.token(served, stream)) for _ in range(2)]
             await asyncio.sleep(0)
-            for each in asked():
+            for each in requests_of_each_kind():
                 with pytest.raises(Overloaded, match="wait for this stream"):
                     await each
             await streams.step(served, other, 1, b"a", write)
@@ -252,8 +252,8 @@ def test_a_step_that_begins_keeps_the_room_that_it_waited_with(
         body = {"step": 1, "input": text}
         assert client.post(f"/v1/streams/{stream}/steps", json=body).status_code == 200
         tensor = {"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": [text]}
-        asked = {"inputs": [tensor], "parameters": {"sequence_id": 7, "sequence_start": True}}
-        assert client.post("/v2/models/question/infer", json=asked).status_code == 200
+        body = {"inputs": [tensor], "parameters": {"sequence_id": 7, "sequence_start": True}}
+        assert client.post("/v2/models/question/infer", json=body).status_code == 200
         assert len(counted) == 2, "each is counted once"
         assert min(counted) > FREE_BYTES
         until(lambda: application.limits.reading.used == 0)

@@ -181,9 +181,9 @@ def test_without_llguidance_constraints_alone_are_refused(
 ) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)  # as where it is not installed
     with serve("characters") as (client, _):
-        for asked in ASKS:
-            reply = client.post("/v1/completions", json={"prompt": "a", **asked})
-            message = refusal(reply, 501, "grammars_need_llguidance", next(iter(asked)))
+        for constraint in ASKS:
+            reply = client.post("/v1/completions", json={"prompt": "a", **constraint})
+            message = refusal(reply, 501, "grammars_need_llguidance", next(iter(constraint)))
             assert "sruserve[grammars]" in message
             assert reply.headers["x-should-retry"] == "false"
         assert client.post("/v1/completions", json={"prompt": "a"}).status_code == 200

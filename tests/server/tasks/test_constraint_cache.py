@@ -100,9 +100,9 @@ def test_what_is_too_long_is_refused_without_the_event_loop(
     monkeypatch.setattr(module, "json_bytes", noted)
     monkeypatch.setattr(module, "long_json", noted)
     long: dict[str, Any] = {"regex": "a" * 262_145, "json_schema": {"enum": ["a" * 262_144]}}
-    for field, settings in long.items():
-        asked = body(**{field: settings})
-        reply = client.post("/v1/completions", json=asked)
+    for field, value in long.items():
+        request = body(**{field: value})
+        reply = client.post("/v1/completions", json=request)
         assert "262144 bytes" in refusal(reply, 422, "invalid_request", field)
     assert threads == ["offload"]
 
@@ -116,12 +116,12 @@ HOSTILE: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("settings", HOSTILE, ids=lambda settings: str(settings)[:40])
+@pytest.mark.parametrize("constraint", HOSTILE, ids=lambda settings: str(settings)[:40])
 def test_a_grammar_that_takes_too_much_is_refused_and_the_server_does_not_grow(
-    client: httpx.Client, settings: dict[str, Any]
+    client: httpx.Client, constraint: dict[str, Any]
 ) -> None:
     def refuse() -> None:
-        refusal(complete(client, **settings), 422, "invalid_request", next(iter(settings)))
+        refusal(complete(client, **constraint), 422, "invalid_request", next(iter(settings)))
 
     assert grows_by_less(8 << 20, malloc_bytes, refuse)
     assert complete(client, regex="[0-9]{5}").json()["choices"][0]["text"].isdigit()
@@ -135,8 +135,8 @@ def test_eighty_bytes_do_not_take_the_process(client: httpx.Client) -> None:
 def test_over_kserve_the_same_bounds_hold(client: httpx.Client) -> None:
     tensor = {"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "data": ["a"]}
     parameters = {"regex": "((a{1000}){1000}){1000}", "max_tokens": 5}
-    asked = {"inputs": [tensor], "parameters": parameters}
-    reply = client.post("/v2/models/bytes/infer", json=asked)
+    body = {"inputs": [tensor], "parameters": parameters}
+    reply = client.post("/v2/models/bytes/infer", json=body)
     assert reply.status_code in (400, 422), reply.text
     assert "simplify" in reply.text
     assert client.get("/readyz").status_code == 200
@@ -296,8 +296,8 @@ def test_a_wait_that_is_long_ends_in_504(
     client: httpx.Client, grammars: ConstraintCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with stopped(grammars, client):
-        asked = complete(client, regex="[a-z]{79}", timeout_ms=50)
-        refusal(asked, 504, "deadline_exceeded", None)
+        reply = complete(client, regex="[a-z]{79}", timeout_ms=50)
+        refusal(reply, 504, "deadline_exceeded", None)
         monkeypatch.setattr(grammars, "timeout_seconds", 0.05)
         refusal(complete(client, regex="[a-z]{79}"), 504, "deadline_exceeded", None)
     until(lambda: grammars.waiting == 0)
@@ -309,8 +309,8 @@ def test_grammars_in_use_that_leave_no_room_are_a_429(
     grammars.cached.clear()
     assert complete(client, regex="first").status_code == 200
     monkeypatch.setattr(grammars, "max_processes", 2)
-    for asked in ("second", "third"):
-        assert complete(client, regex=asked).status_code == 200  # the one before lets go
+    for pattern in ("second", "third"):
+        assert complete(client, regex=pattern).status_code == 200  # the one before lets go
     in_use = next(iter(grammars.cached.values())).constraint
     refusal(complete(client, regex="fourth"), 429, "overloaded", None)
     assert [kept.constraint for kept in grammars.cached.values()] == [in_use]

@@ -286,19 +286,19 @@ def test_a_full_queue_is_429_with_retry_after_and_nobody_else_is_touched(
 def test_the_queue_is_asked_twice_before_a_request_is_read_and_with_its_job(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
 ) -> None:
-    asked: list[str] = []
+    calls: list[str] = []
     for name in ("check", "submit"):
         ask = getattr(AdmissionQueue, name)
 
         def noted(*args: Any, name: str = name, ask: Any = ask) -> Any:
-            asked.append(name)
+            calls.append(name)
             return ask(*args)
 
         monkeypatch.setattr(AdmissionQueue, name, noted)
     with serve("characters") as (client, _):
         reply = client.post(path, json=body)
         assert reply.status_code == 200, reply.text
-    assert asked == ["check", "submit"]
+    assert calls == ["check", "submit"]
 
 
 @pytest.fixture(params=[60])

@@ -184,8 +184,8 @@ def test_a_turn_parses_few_frames(serve: Serve, counted: Counted) -> None:
 def test_a_turn_answers_few_of_the_frames_that_wait_behind_others(
     serve: Serve, counted: Counted
 ) -> None:
-    most, asked = 16, b'{"op":"state"}'
-    state = b"\x81" + bytes([0x80 | len(asked)]) + bytes(4) + asked
+    most, frame = 16, b'{"op":"state"}'
+    state = b"\x81" + bytes([0x80 | len(frame)]) + bytes(4) + frame
     counted.count(WebSocketRequest, "drop_data")  # twice of each frame
     with serve("question", receive_grace_seconds=60) as (client, _), ExitStack() as stack:
         opened = []

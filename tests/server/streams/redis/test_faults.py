@@ -72,11 +72,11 @@ def test_all_that_wait_for_one_stream_are_told_together_that_redis_stands_still(
     serve: Serve, start_redis: StartRedis, steps: Steps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next in line asks Redis, and all others get the same error."""
-    asked_for: list[str] = []
+    commands: list[str] = []
     run = redis_client.RedisClient.run
 
     def noted(link: Any, script: str, *args: Any, **kind: Any) -> Any:
-        asked_for.append(script)
+        commands.append(script)
         return run(link, script, *args, **kind)
 
     monkeypatch.setattr(redis_client.RedisClient, "run", noted)
@@ -89,17 +89,17 @@ def test_all_that_wait_for_one_stream_are_told_together_that_redis_stands_still(
         path, body = f"/v1/streams/{stream}/steps", {"step": 1, **STEP}
         steps.hold()
         with ThreadPoolExecutor(20) as pool:
-            asked = [pool.submit(server.post, path, json=body)]
+            pending = [pool.submit(server.post, path, json=body)]
             until(lambda: steps.waiting == 1)
-            asked += [pool.submit(server.post, path, json=body) for _ in range(12)]
+            pending += [pool.submit(server.post, path, json=body) for _ in range(12)]
             until(lambda: active(replicas) == 13)
-            asked_for.clear()
+            commands.clear()
             program.send_signal(signal.SIGSTOP)
             steps.go_on()
             whole = {"model": "characters", "prompt": "a", "max_tokens": 1}
             assert server.post("/v1/completions", json=whole).status_code == 200
-            replies = [each.result() for each in asked]
-        assert asked_for.count(scripts.TAKE) == 1
+            replies = [each.result() for each in pending]
+        assert commands.count(scripts.TAKE) == 1
         outcomes = {(reply.status_code, code(reply)) for reply in replies}
         assert outcomes == {(503, "store_unavailable")}
         program.send_signal(signal.SIGCONT)

@@ -50,17 +50,17 @@ def test_steps_outlive_a_redis_that_stops_for_longer_than_their_lease(
     alone, shared = replicas.create(), replicas.create()
     steps.hold()
     with ThreadPoolExecutor(3) as pool:
-        asked = [pool.submit(replicas.step, alone, 1, **STEP)]
+        pending = [pool.submit(replicas.step, alone, 1, **STEP)]
         until(lambda: taken(client, alone))
-        asked.append(pool.submit(replicas.step, shared, 1, **STEP))
+        pending.append(pool.submit(replicas.step, shared, 1, **STEP))
         until(lambda: taken(client, shared))
-        asked.append(pool.submit(replicas.step, shared, 1, **STEP))
+        pending.append(pool.submit(replicas.step, shared, 1, **STEP))
         until(lambda: active(replicas) == 3)
         program.send_signal(signal.SIGSTOP)
         time.sleep(0.5)  # the time of Redis is that of the machine
         program.send_signal(signal.SIGCONT)
         steps.go_on()
-        replies = [each.result() for each in asked]
+        replies = [each.result() for each in pending]
     assert [reply.status_code for reply in replies] == [200] * 3
     assert replies[1].content == replies[2].content
     for stream in (alone, shared):

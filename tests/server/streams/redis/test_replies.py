@@ -38,12 +38,12 @@ def test_only_a_repeat_reads_the_stored_reply(
     redis_port: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked: list[tuple[str, bool]] = []  # each script, and whether its answer is long
+    commands: list[tuple[str, bool]] = []  # each script, and whether its answer is long
     ask = RedisClient.run
 
     async def note(link: RedisClient, script: str, owner: bytes, call: Call, **kind: bool) -> Any:
         answer = await ask(link, script, owner, call, **kind)
-        asked.append((NAMES[script], length(answer) > LONG))
+        commands.append((NAMES[script], length(answer) > LONG))
         return answer
 
     async def test(streams: Streams, catalogue: Catalogue) -> None:
@@ -53,17 +53,17 @@ def test_only_a_repeat_reads_the_stored_reply(
         with monkeypatch.context() as patch, redis.Redis(port=redis_port, db=DB) as client:
             patch.setattr(RedisClient, "run", note)
             assert await streams.step(served, stream, 1, b"a", talk) == first
-            assert asked == [("TAKE", False), ("READ_FIELD", True), ("RELEASE", False)]
-            asked.clear()
+            assert commands == [("TAKE", False), ("READ_FIELD", True), ("RELEASE", False)]
+            commands.clear()
             await streams.step(served, stream, 2, b"a", talk)
-            assert asked == [("TAKE", False), ("COMMIT", False)]
-            asked.clear()
+            assert commands == [("TAKE", False), ("COMMIT", False)]
+            commands.clear()
             await streams.token(served, stream)
-            assert asked == [("TAKE", False), ("RELEASE", False)]
-            asked.clear()
+            assert commands == [("TAKE", False), ("RELEASE", False)]
+            commands.clear()
             await streams.fork(served, stream)
             await streams.rewind(served, stream, 1)
-            assert not any(long for _, long in asked)
+            assert not any(long for _, long in commands)
             client.set(f"sruserve:lease:{'0' * 32}:{stream}", "another", px=60_000)
             client.config_resetstat()
             assert await streams._store.take(served.tenant, stream) is None
@@ -100,7 +100,7 @@ def test_replies_that_are_read_at_a_time_are_bounded_and_a_tenant_leaves_room(
                 await streams.step(served, each, 1, b"a", talk)
         with monkeypatch.context() as patch:
             patch.setattr(RedisClient, "run", slowly)
-            asked = {
+            commands = {
                 tenant: [
                     asyncio.create_task(
                         streams.step(
@@ -111,13 +111,13 @@ def test_replies_that_are_read_at_a_time_are_bounded_and_a_tenant_leaves_room(
                 ]
                 for tenant, its in ids.items()
             }
-            every = [each for tasks in asked.values() for each in tasks]
+            every = [each for tasks in commands.values() for each in tasks]
             async with asyncio.timeout(60):
                 while sum(each.done() for each in every) < 6 or store._replies.used < 4 * LONG:
                     await asyncio.sleep(0.005)
             assert store._replies.used <= 6 * LONG
             goes_on.set()
-            for tasks in asked.values():
+            for tasks in commands.values():
                 done = await asyncio.gather(*tasks, return_exceptions=True)
                 refused = [each for each in done if isinstance(each, Overloaded)]
                 assert len(refused) == 3, "two and their seals fit into half of the bound"

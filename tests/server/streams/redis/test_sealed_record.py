@@ -86,8 +86,8 @@ def test_an_earlier_head_is_an_earlier_stream_and_has_no_later_reply(
 
 def test_a_beginning_that_is_lost_is_not_taken_for_an_empty_one(own_redis: OwnRedis) -> None:
     replicas, _, port = own_redis
-    asked = {"model": "characters", "prompt": "To be", "return_state": True}
-    begun = replicas.ask("POST", "/v1/completions", json=asked).json()
+    requests = {"model": "characters", "prompt": "To be", "return_state": True}
+    begun = replicas.ask("POST", "/v1/completions", json=requests).json()
     stream = replicas.create(state=begun["choices"][0]["state"])
     with redis.Redis(port=port) as client:
         client.hdel(key_of(stream), "state0")
@@ -143,8 +143,8 @@ def test_each_request_that_finds_a_changed_stream_writes_no_line(
     head: Any = client.hget(key_of(another), "head")
     client.hset(key_of(stream), mapping=CHANGES["the head of another stream"]({}, {}, other))
     client.hset(key_of(another), "head", head[:1] + bytes(4) + head[5:])  # another key's
-    asked = [(http, each) for http in replicas.clients for each in 5 * [stream, another]]
-    found = [code(http.get(f"/v1/streams/{each}")) for http, each in asked]
+    requests = [(http, each) for http in replicas.clients for each in 5 * [stream, another]]
+    found = [code(http.get(f"/v1/streams/{each}")) for http, each in requests]
     assert set(found) == {"state_tampered", "state_unknown_key"}
     written = [each for each in caplog.messages if "a stream in Redis" in each]
     assert len(written) == 2 * len(replicas.clients)
