@@ -129,8 +129,8 @@ def test_the_readme_starts_with_the_two_commands() -> None:
 def test_the_readme_shows_the_reply_to_its_first_command(ports: tuple[int, int]) -> None:
     (text,) = re.findall(r"```json\n(.*?)```", README, re.DOTALL)
     shown, reply = json.loads(text), json.loads(run(COMMANDS[0], ports, *BASH))
-    for kept in shown, reply:
-        del kept["id"]
+    for remaining in shown, reply:
+        del remaining["id"]
     for result in shown["results"]:
         for field in "score", "scores":
             result[field] = pytest.approx(result[field], abs=1e-6)

@@ -82,8 +82,8 @@ def test_the_server_has_room_for_what_its_settings_allow_two_models_to_hold() ->
     """Its state pools, the states of idle streams, the queues, and what streams hold beside."""
     default = {name: Settings.model_fields[name].default for name in Settings.model_fields}
     of_a_model = ("state_pool_bytes", "state_host_bytes", "max_queue_bytes")
-    held = 2 * sum(default[name] for name in of_a_model) + default["stream_bytes"]
-    assert held + (1 << 30) <= 4 << 30
+    model_bytes = 2 * sum(default[name] for name in of_a_model) + default["stream_bytes"]
+    assert model_bytes + (1 << 30) <= 4 << 30
     assert SERVER["mem_limit"] == SERVER["memswap_limit"] == "${MEMORY_LIMIT:-4g}"
 
 

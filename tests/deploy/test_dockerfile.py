@@ -30,13 +30,13 @@ def instructions() -> list[tuple[str, str]]:
 
 def stages() -> dict[str, list[tuple[str, str]]]:
     """The instructions of every stage, by its name, each beginning with its FROM."""
-    found: dict[str, list[tuple[str, str]]] = {}
+    instructions_of_stage: dict[str, list[tuple[str, str]]] = {}
     for instruction, arguments in instructions():
         if instruction == "FROM":
-            found[arguments.split(" AS ")[1]] = (stage := [])
-        if found:
+            instructions_of_stage[arguments.split(" AS ")[1]] = (stage := [])
+        if instructions_of_stage:
             stage.append((instruction, arguments))
-    return found
+    return instructions_of_stage
 
 
 each_image = pytest.mark.parametrize("target", ["cpu", "gpu"])

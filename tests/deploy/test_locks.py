@@ -17,17 +17,17 @@ LOCKS = ("requirements.lock", "requirements-torch.lock")
 
 def locked(name: str) -> dict[str, list[str]]:
     """By `package==version`, the hashes of its files."""
-    found: dict[str, list[str]] = {}
+    hashes_of_package: dict[str, list[str]] = {}
     for line in (ROOT / name).read_text().splitlines():
         if line.startswith("#"):
             continue
         if pinned := re.match(r"[a-z0-9-]+==[\w.]+(?= )", line):
-            hashes = found[pinned[0]] = []
+            hashes = hashes_of_package[pinned[0]] = []
             continue
         match = re.fullmatch(r"    --hash=sha256:([0-9a-f]{64})(?: \\)?", line)
         assert match, f"{name}: {line}"
         hashes.append(match[1])
-    return found
+    return hashes_of_package
 
 
 def versions(pins: list[str]) -> dict[str, str]:

@@ -132,7 +132,7 @@ def server(serve: Serve) -> Iterator[tuple[httpx.Client, Application]]:
 def leftovers() -> Iterator[Leftovers]:
     """What of the server was made since the test began and is garbage."""
 
-    def found() -> list[Any]:
+    def uncollected() -> list[Any]:
         time.sleep(0.05)  # the reply is there before its request has ended
         gc.set_debug(gc.DEBUG_SAVEALL)
         gc.collect()
@@ -141,7 +141,7 @@ def leftovers() -> Iterator[Leftovers]:
     gc.disable()
     gc.freeze()  # what was there before is no garbage of this test
     try:
-        yield found
+        yield uncollected
     finally:
         gc.set_debug(0)
         gc.garbage.clear()
@@ -159,9 +159,9 @@ def _of_the_server(garbage: Any) -> bool:
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Steps]:
     """Steps that a test holds in the middle, however fast the machine is."""
-    found = Steps(monkeypatch)
-    yield found
-    found.go_on()
+    gate = Steps(monkeypatch)
+    yield gate
+    gate.go_on()
 
 
 @pytest.fixture(scope="session")

@@ -251,8 +251,8 @@ def test_a_bidirectional_model_asked_to_continue(client: httpx.Client, field: st
 
 def state_of(client: httpx.Client, model: str = "characters") -> str:
     body = {"model": model, "prompt": "To be", "max_tokens": 1, "return_state": True}
-    found: str = client.post(COMPLETE, json=body).json()["choices"][0]["state"]
-    return found
+    state: str = client.post(COMPLETE, json=body).json()["choices"][0]["state"]
+    return state
 
 
 @pytest.mark.parametrize("path", [COMPLETE, SCORE])

@@ -39,8 +39,8 @@ def test_an_owner_leaves_room_for_others() -> None:
 
 def test_owners_that_yield_leave_room_however_many_they_are() -> None:
     budget = Budget(64, Overloaded, share=32, yields=True)
-    for owner, most in (("a", 32), ("b", 16), ("c", 8)):
-        for _ in range(most):
+    for owner, largest in (("a", 32), ("b", 16), ("c", 8)):
+        for _ in range(largest):
             budget.hold(1, owner)
         with pytest.raises(Overloaded):
             budget.hold(1, owner)

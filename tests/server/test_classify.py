@@ -161,8 +161,8 @@ def test_answers_do_not_depend_on_who_else_is_served(client: httpx.Client) -> No
             ]
 
     with ThreadPoolExecutor(16) as pool:
-        for found in pool.map(some, range(16)):
-            for i, result in found:
+        for results in pool.map(some, range(16)):
+            for i, result in results:
                 assert result == alone[i]
 
 

@@ -73,8 +73,8 @@ def good(client: httpx.Client) -> Any:
 
 def token(client: httpx.Client, model: str = "characters", text: str = "To be") -> str:
     body = {"model": model, "input": text, "return_state": True}
-    found: str = client.post("/v1/score", json=body).json()["results"][0]["state"]
-    return found
+    state: str = client.post("/v1/score", json=body).json()["results"][0]["state"]
+    return state
 
 
 def steps(client: httpx.Client) -> float:
@@ -103,8 +103,8 @@ def over_socket(client: httpx.Client, value: str) -> str:
         url = f"ws://{client.base_url.netloc.decode()}/v1/stream"
         async with websockets.connect(url, open_timeout=60) as connection:
             await connection.send(json.dumps({"model": "characters", "state": value, "input": "a"}))
-            found: str = json.loads(await connection.recv())["error"]["code"]
-            return found
+            error_code: str = json.loads(await connection.recv())["error"]["code"]
+            return error_code
 
     return asyncio.run(talk())
 
@@ -358,10 +358,10 @@ def test_requests_that_are_sent_without_reading_wait_outside(client: httpx.Clien
     address = (client.base_url.host, client.base_url.port or 0)
     with socket.create_connection(address) as connection:
         connection.setblocking(False)
-        many = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n" * 1000
+        requests = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n" * 1000
         try:
             while sent < 64 << 20:
-                sent += connection.send(many)
+                sent += connection.send(requests)
         except BlockingIOError:
             pass
     assert sent < 64 << 20

@@ -39,13 +39,13 @@ class Decoding:
         self.waits, self.go_on = threading.Event(), threading.Event()
         step = ModelRunner.step
 
-        def held(stepper: ModelRunner, batch: Any, *args: Any) -> Any:
+        def gated_step(stepper: ModelRunner, batch: Any, *args: Any) -> Any:
             if not batch.inputs:
                 self.waits.set()
                 self.go_on.wait(60)
             return step(stepper, batch, *args)
 
-        monkeypatch.setattr(ModelRunner, "step", held)
+        monkeypatch.setattr(ModelRunner, "step", gated_step)
 
     def check(self) -> None:
         """Wait for a completion that decodes and holds nothing long."""
@@ -56,14 +56,14 @@ class Decoding:
 
 @pytest.fixture
 def decoding(running: Running, monkeypatch: pytest.MonkeyPatch) -> Iterator[Decoding]:
-    found = Decoding(monkeypatch)
+    gate = Decoding(monkeypatch)
     gc.collect()
     tracemalloc.start()
     try:
-        yield found
+        yield gate
     finally:
         tracemalloc.stop()
-        found.go_on.set()
+        gate.go_on.set()
         engines = [served.engine for served in running[1].lifecycle.catalogue.values()]
         until(lambda: not any(engine.busy for engine in engines))
 

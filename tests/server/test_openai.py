@@ -29,8 +29,8 @@ def connect(client: httpx.Client, key: str = "unused", **options: Any) -> openai
 
 @pytest.fixture(scope="module")
 def connected(client: httpx.Client) -> Iterator[openai.OpenAI]:
-    with connect(client) as found:
-        yield found
+    with connect(client) as connected_client:
+        yield connected_client
 
 
 def with_defaults(**options: Any) -> dict[str, Any]:
@@ -97,8 +97,10 @@ def test_the_async_client_reads_many_streams_at_once(
         return text_of(parts), parts[-1].usage
 
     async def all_streams() -> list[tuple[str, Any]]:
-        async with openai.AsyncOpenAI(base_url=f"{client.base_url}/v1", api_key="unused") as found:
-            return await asyncio.gather(*(read(found, seed) for seed in range(8)))
+        async with openai.AsyncOpenAI(
+            base_url=f"{client.base_url}/v1", api_key="unused"
+        ) as async_client:
+            return await asyncio.gather(*(read(async_client, seed) for seed in range(8)))
 
     alone = [create(connected, max_tokens=60, seed=seed) for seed in range(8)]
     expected = [(answer.choices[0].text, answer.usage) for answer in alone]
@@ -112,10 +114,10 @@ def test_the_offsets_of_logprobs_go_on_over_chunks(connected: openai.OpenAI) -> 
     assert len(parts) > 1
     tokens, offsets = [], []
     for part in parts:
-        found = part.choices[0].logprobs
-        assert found is not None
-        tokens += found.tokens or []
-        offsets += found.text_offset or []
+        logprobs = part.choices[0].logprobs
+        assert logprobs is not None
+        tokens += logprobs.tokens or []
+        offsets += logprobs.text_offset or []
     text = text_of(parts)
     for token, offset, end in zip(tokens, offsets, [*offsets[1:], len(text)], strict=True):
         assert text[offset:end] == token
@@ -165,27 +167,29 @@ def test_the_logprobs_of_an_echo_begin_with_those_of_the_prompt(
     plain = create(connected, prompt=prompt, logprobs=2).choices[0].logprobs
     whole = create(connected, prompt=prompt, logprobs=2, echo=True, n=2).choices
     parts = chunks(connected, prompt=prompt, logprobs=2, echo=True, n=2)
-    text, found = whole[0].text, whole[0].logprobs
+    text, logprobs = whole[0].text, whole[0].logprobs
     assert plain is not None
-    assert found is not None
-    assert found.tokens is not None
-    assert found.token_logprobs is not None
-    assert found.text_offset is not None
-    count = len(found.tokens) - 20
-    first: list[Any] = [found.token_logprobs[0], (found.top_logprobs or [{}])[0]]
+    assert logprobs is not None
+    assert logprobs.tokens is not None
+    assert logprobs.token_logprobs is not None
+    assert logprobs.text_offset is not None
+    count = len(logprobs.tokens) - 20
+    first: list[Any] = [logprobs.token_logprobs[0], (logprobs.top_logprobs or [{}])[0]]
     assert first == [None, None]
-    assert None not in found.token_logprobs[1:]
-    assert found.tokens[count:] == plain.tokens
-    assert found.token_logprobs[count:] == plain.token_logprobs
-    assert len(found.text_offset) == len(found.top_logprobs or []) == count + 20
-    assert found.text_offset == sorted(found.text_offset)
+    assert None not in logprobs.token_logprobs[1:]
+    assert logprobs.tokens[count:] == plain.tokens
+    assert logprobs.token_logprobs[count:] == plain.token_logprobs
+    assert len(logprobs.text_offset) == len(logprobs.top_logprobs or []) == count + 20
+    assert logprobs.text_offset == sorted(logprobs.text_offset)
     for (before, token), offset in zip(
-        pairwise(["", *found.tokens]), found.text_offset, strict=True
+        pairwise(["", *logprobs.tokens]), logprobs.text_offset, strict=True
     ):
         if "bytes:" not in before + token:  # those are parts of a character
             assert text[offset:].startswith(token)
     joined = [part.choices[0].logprobs for part in parts if part.choices[0].index == 0]
-    assert [t for each in joined if each for t in each.token_logprobs or []] == found.token_logprobs
+    assert [
+        t for each in joined if each for t in each.token_logprobs or []
+    ] == logprobs.token_logprobs
 
 
 def test_max_tokens_0_with_an_echo_scores_a_prompt(
@@ -193,8 +197,10 @@ def test_max_tokens_0_with_an_echo_scores_a_prompt(
 ) -> None:
     def score(text: str, **state: Any) -> float:
         body = {"model": "characters", "input": text} | state
-        found: float = client.post("/v1/score", json=body).json()["results"][0]["log_likelihood"]
-        return found
+        log_likelihood: float = client.post("/v1/score", json=body).json()["results"][0][
+            "log_likelihood"
+        ]
+        return log_likelihood
 
     options: dict[str, Any] = {"max_tokens": 0, "echo": True, "logprobs": 1}
     alone = create(connected, prompt=[PROMPT, "How far"], **options).choices
@@ -230,8 +236,8 @@ def test_token_ids_come_when_asked_for(connected: openai.OpenAI) -> None:
 def ids_of(client: openai.OpenAI, **options: Any) -> list[int]:
     body = {"return_token_ids": True} | options.pop("extra_body", {})
     answer = create(client, extra_body=body, **{"max_tokens": 60} | options)
-    found: list[int] = answer.choices[0].token_ids  # type: ignore[attr-defined]
-    return found
+    token_ids: list[int] = answer.choices[0].token_ids  # type: ignore[attr-defined]
+    return token_ids
 
 
 @pytest.mark.parametrize("temperature", [0, 1])

@@ -23,14 +23,14 @@ from tests.server.http.test_clients_that_leave import connect, metric, until
 from tests.server.test_bad_input import COMPLETE, post, refusal
 from tests.server.websocket.sockets import SECONDS, open_socket
 
-MOST = 1000  # numbers of one reply
+MAX_NUMBERS = 1000  # numbers of one reply
 WORDS = {"model": "words", "echo": True, "n": 10}
 
 
 @pytest.fixture(scope="module")
 def running(serve: Serve) -> Iterator[tuple[httpx.Client, Application]]:
     """A server whose replies are short."""
-    with serve("characters", "ids", "words", max_body_bytes=8 * MOST) as running:
+    with serve("characters", "ids", "words", max_body_bytes=8 * MAX_NUMBERS) as running:
         yield running
 
 
@@ -92,17 +92,17 @@ def test_a_completion_through_tensors_is_counted_too(small: httpx.Client) -> Non
         body = {"inputs": [text], "parameters": {"max_tokens": tokens}}
         return small.post("/v2/models/characters/infer", json=body)
 
-    reply = infer(MOST + 1)
+    reply = infer(MAX_NUMBERS + 1)
     assert reply.status_code == 400
     assert "max_tokens" in reply.json()["error"]
-    assert infer(MOST // 2).status_code == 200
+    assert infer(MAX_NUMBERS // 2).status_code == 200
 
 
 def test_a_stream_may_say_more_than_a_whole_reply_as_long_as_its_client_reads(
     serve: Serve,
 ) -> None:
     body = {"model": "characters", "prompt": "a", "max_tokens": 800, "logprobs": 5}
-    with serve("characters", max_body_bytes=8 * 10 * MOST) as (client, _):
+    with serve("characters", max_body_bytes=8 * 10 * MAX_NUMBERS) as (client, _):
         refusal(client.post(COMPLETE, json=body), 422, "input_too_long")
         text = client.post(COMPLETE, json=body | {"stream": True}).text
         assert text.endswith("data: [DONE]\n\n")
@@ -155,8 +155,8 @@ def test_a_few_long_states_are_sealed_on_a_thread(
 
     monkeypatch.setattr(ChoiceBuilder, "part", noted)
     body = {"model": "characters", "prompt": "a", "max_tokens": 1, "n": 4}
-    for most, want in ((1 << 13, set()), (1 << 5, {"offload"})):
-        monkeypatch.setattr(completion_reply, "LONG_CHARACTERS", most)
+    for max_characters, want in ((1 << 13, set()), (1 << 5, {"offload"})):
+        monkeypatch.setattr(completion_reply, "LONG_CHARACTERS", max_characters)
         threads.clear()
         assert post(client, COMPLETE, body | {"return_state": True}).status_code == 200
         assert set(threads) & {"offload"} == want
@@ -169,12 +169,12 @@ def test_everything_that_was_counted_is_given_back(
     running: tuple[httpx.Client, Application], small: httpx.Client
 ) -> None:
     _, application = running
-    for body in ({}, {"stream": True}, {"logprobs": 2}, {"prompt": 5}):
-        post(small, COMPLETE, {"prompt": "a", "max_tokens": 5} | body)
+    for fields in ({}, {"stream": True}, {"logprobs": 2}, {"prompt": 5}):
+        post(small, COMPLETE, {"prompt": "a", "max_tokens": 5} | fields)
     stream = small.post("/v1/streams", json={"model": "characters"}).json()["id"]
     ways: list[dict[str, Any]] = [{}, {"stream": True}, {"stream": True, "stop": "a"}]
     for step, more in enumerate(ways, 1):
-        body: dict[str, object] = {"step": step, "prompt": "a", "max_tokens": 5} | more
+        body = {"step": step, "prompt": "a", "max_tokens": 5} | more
         assert small.post(f"/v1/streams/{stream}/steps", json=body).status_code == 200
     until(lambda: application.limits.replies.used == 0)
 
@@ -227,9 +227,12 @@ def test_a_client_that_keeps_up_is_not_touched_by_those_who_fill_the_budget() ->
 
 def test_a_tenant_leaves_room_for_the_replies_of_others(serve: Serve) -> None:
     keys = "greedy:greedy-key,modest:modest-key"
-    with serve("characters", api_keys=keys, max_queue_bytes=8 * MOST) as (client, application):
+    with serve("characters", api_keys=keys, max_queue_bytes=8 * MAX_NUMBERS) as (
+        client,
+        application,
+    ):
         replies = application.limits.replies
-        with replies.hold(MOST // 2, "greedy"):
+        with replies.hold(MAX_NUMBERS // 2, "greedy"):
             for key, status in (("greedy-key", 429), ("modest-key", 200)):
                 client.headers["authorization"] = f"Bearer {key}"
                 body = {"prompt": "a", "max_tokens": 300}
@@ -242,11 +245,11 @@ def test_tensors_that_are_being_sent_count_as_their_tenants(serve: Serve) -> Non
     keys = "greedy:greedy-key,modest:modest-key"
     texts = 60
     text = {"name": "text", "datatype": "BYTES", "shape": [texts, 1], "data": ["who"] * texts}
-    limits: dict[str, Any] = {"api_keys": keys, "max_queue_bytes": 8 * MOST}
+    limits: dict[str, Any] = {"api_keys": keys, "max_queue_bytes": 8 * MAX_NUMBERS}
     with serve("question", **limits) as (client, application):
         scores = texts * len(application.lifecycle.catalogue["question"].labels)
         room = scores + 1  # for the scores, and not for the labels and their scores beside them
-        with application.limits.replies.hold(MOST // 2 - room, "greedy"):
+        with application.limits.replies.hold(MAX_NUMBERS // 2 - room, "greedy"):
             for key, status in (("greedy-key", 503), ("modest-key", 200)):
                 client.headers["authorization"] = f"Bearer {key}"
                 reply = client.post("/v2/models/question/infer", json={"inputs": [text]})

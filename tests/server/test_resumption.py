@@ -132,7 +132,7 @@ def test_what_a_stopping_server_cannot_finish_goes_on_elsewhere(
             running = asyncio.create_task(stream(http, begun))
             await begun.wait()
             process.send_signal(signal.SIGTERM)
-            found = [await running]
+            replies = [await running]
             for connection in (idle, fresh, busy):
                 with contextlib.suppress(websockets.ConnectionClosed):
                     while True:
@@ -144,15 +144,15 @@ def test_what_a_stopping_server_cannot_finish_goes_on_elsewhere(
                     (end,) = pieces[-1]["choices"]
                     assert (end["finish_reason"], end["stop_reason"]) == ("length", "draining")
                     text = "".join(piece["choices"][0]["text"] for piece in pieces)
-                    found.append((text, {"state": last["state"]} | end | last))
+                    replies.append((text, {"state": last["state"]} | end | last))
                 else:
                     assert (last["state"] is None) == (connection is fresh)
-            return found
+            return replies
 
     with serving(folder, drain_seconds="0", **KEYS) as (client, process):
-        found = asyncio.run(asyncio.wait_for(talk(client, process), 120))
+        replies = asyncio.run(asyncio.wait_for(talk(client, process), 120))
         ended(process)
-    for text, last in found:
+    for text, last in replies:
         assert (last["finish_reason"], last["stop_reason"]) == ("length", "draining")
         rest = complete(replica, prompt="", state=last["state"], max_tokens=20)["text"]
         whole = complete(replica, **body | {"max_tokens": len(text) + 20})["text"]

@@ -85,8 +85,8 @@ def ended(process: Process) -> str:
 def complete(client: httpx.Client, **body: Any) -> dict[str, Any]:
     reply = client.post(COMPLETE, json=body)
     assert reply.status_code == 200, reply.text
-    found: dict[str, Any] = reply.json()["choices"][0]
-    return found
+    first_choice: dict[str, Any] = reply.json()["choices"][0]
+    return first_choice
 
 
 @pytest.mark.parametrize(
@@ -254,12 +254,12 @@ def test_a_worker_that_dies_is_replaced_and_what_it_counted_stays(
         counted = 'sru_requests_total{model="characters",outcome="ok",route="/v1/completions"} 20.0'
         until(lambda: counted in client.get("/metrics").text)
         (folder,) = tmp_path.iterdir()
-        most = len(list(folder.glob("*.db"))) + 2
+        max_files = len(list(folder.glob("*.db"))) + 2
         victim = workers_of(process)[0]
         victim.kill()
         until(lambda: len({w.pid for w in workers_of(process)} - {victim.pid}) == 2, 60)
         until(lambda: counted in client.get("/metrics").text)
-        assert len(list(folder.glob("*.db"))) <= most
+        assert len(list(folder.glob("*.db"))) <= max_files
         assert complete(client, prompt="a", max_tokens=2)["finish_reason"] == "length"
         process.send_signal(signal.SIGINT)
         ended(process)

@@ -34,7 +34,7 @@ from tests.server.hand_clock import HandClock
 from tests.server.http.test_clients_that_leave import connect, until
 
 ACME, OTHER = "acme-key-123", "other-key-123"
-MANY_STEPS = json.dumps([{"tenant": "acme", "key": ACME, "steps_per_second": 1_000_000}])
+UNLIMITED_STEPS = json.dumps([{"tenant": "acme", "key": ACME, "steps_per_second": 1_000_000}])
 COMPLETE = "/v1/completions"
 
 
@@ -47,8 +47,8 @@ def spends_of_acme(monkeypatch: pytest.MonkeyPatch) -> list[Spent]:
     spends: list[Spent] = []
     spend = Tenant.spend
 
-    def noted(tenant: Tenant, most: int) -> Spent:
-        spent = spend(tenant, most)
+    def noted(tenant: Tenant, limit: int) -> Spent:
+        spent = spend(tenant, limit)
         if tenant.name == "acme":
             spends.append(spent)
         return spent
@@ -202,7 +202,7 @@ def test_a_completion_that_is_refused_while_it_waits_counts_nothing(
         job.loop.call_soon(job.done.set_exception, DeadlineExceeded())
 
     monkeypatch.setattr(Engine, "submit", refuse)
-    with serve("characters", api_keys=MANY_STEPS) as (client, _):
+    with serve("characters", api_keys=UNLIMITED_STEPS) as (client, _):
         body = {"prompt": "ab", "max_tokens": 50, "stream": stream}
         assert client.post(COMPLETE, json=body, headers=bearer(ACME)).status_code == 504
     assert [each.used for each in spends] == [0]
@@ -233,7 +233,7 @@ def test_work_that_is_refused_counts_if_a_step_has_included_it(
         job.loop.call_soon(job.done.set_exception, OutOfDeviceMemory())
 
     monkeypatch.setattr(Engine, "submit", refuse)
-    with serve("characters", api_keys=MANY_STEPS) as (client, _):
+    with serve("characters", api_keys=UNLIMITED_STEPS) as (client, _):
         reply = client.post(path, json=body, headers=bearer(ACME))
     assert reply.status_code == OutOfDeviceMemory.status
     assert [each.used for each in spends] == [counted if begun else 0]
@@ -251,7 +251,7 @@ def test_a_completion_that_fails_counts_what_it_may_have_used(
         job.loop.call_soon(job.done.set_exception, EngineFailure("so"))
 
     monkeypatch.setattr(Engine, "submit", fail)
-    with serve("characters", api_keys=MANY_STEPS) as (client, _):
+    with serve("characters", api_keys=UNLIMITED_STEPS) as (client, _):
         body = {"prompt": "ab", "max_tokens": 50, "stream": stream}
         client.post(COMPLETE, json=body, headers=bearer(ACME))
     assert [each.used for each in spends] == [2 + 3 if stream else None]
@@ -272,7 +272,7 @@ def test_a_completion_whose_prompt_was_scored_has_begun_and_counts_that(
 
     monkeypatch.setattr(Engine, "submit", see)
     body = {"prompt": "a" * 40, "echo": True, "logprobs": 0, "max_tokens": 1}
-    with serve("characters", api_keys=MANY_STEPS) as (client, _):
+    with serve("characters", api_keys=UNLIMITED_STEPS) as (client, _):
         reply = client.post(COMPLETE, json={**body, "timeout_ms": 600_000}, headers=bearer(ACME))
     assert reply.status_code == Overloaded.status
     assert [each.used for each in spends] == [40]
@@ -306,7 +306,7 @@ def test_a_prompt_counts_if_it_may_have_been_scored(
 
     monkeypatch.setattr(Engine, "submit", refuse)
     body = {"prompt": "a" * 40, "echo": True, "logprobs": 0, "max_tokens": 1}
-    with serve("characters", api_keys=MANY_STEPS) as (client, _):
+    with serve("characters", api_keys=UNLIMITED_STEPS) as (client, _):
         reply = client.post(COMPLETE, json=body, headers=bearer(ACME))
     assert reply.status_code == error.status
     assert [each.used for each in spends] == [counted]

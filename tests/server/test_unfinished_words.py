@@ -20,14 +20,14 @@ from tests.server.websocket.sockets import SECONDS, open_socket
 
 CLASSIFY = "/v1/classify"
 WORD = 30_000  # characters of an unfinished word
-MOST = 100_000  # bytes of a body
+MAX_BODY_BYTES = 100_000  # bytes of a body
 
 Running = tuple[httpx.Client, Application]
 
 
 @pytest.fixture(scope="module")
 def running(serve: Serve) -> Iterator[Running]:
-    with serve("question", max_body_bytes=MOST) as running:
+    with serve("question", max_body_bytes=MAX_BODY_BYTES) as running:
         yield running
 
 

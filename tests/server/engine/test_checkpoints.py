@@ -187,23 +187,23 @@ def test_what_runs_at_the_end_of_a_drain_is_handed_back_with_its_state(
     tmp_path: Path, staged: bool
 ) -> None:
     model = random_model(tmp_path / "lm")
-    many = 10**6
+    max_tokens = 10**6
 
     async def run() -> tuple[str, int, Snapshot]:
         with Driver(model, copy_stream=HandCopyStream(allowed=-1) if staged else None) as driver:
-            kept = streamed(driver, "ab", many, 3)
+            draining = streamed(driver, "ab", max_tokens, 3)
             quiet = driver.job(
                 JobKind.GENERATE,
                 [SequenceInput(driver.ids("ab"), seed=3, choice=choice) for choice in range(3)],
-                sampling=Sampling(max_tokens=many),
+                sampling=Sampling(max_tokens=max_tokens),
                 state_output=StateOutput.COPY,
             )
             lost = driver.job(
                 JobKind.GENERATE,
                 [SequenceInput(driver.ids("ab"))],
-                sampling=Sampling(max_tokens=many),
+                sampling=Sampling(max_tokens=max_tokens),
             )
-            await driver.until(lambda: bool(kept.by_item))
+            await driver.until(lambda: bool(draining.by_item))
             await asyncio.to_thread(driver.engine.stop, 0.1)
             with pytest.raises(Draining):
                 await lost.results()
@@ -211,7 +211,7 @@ def test_what_runs_at_the_end_of_a_drain_is_handed_back_with_its_state(
                 assert isinstance(last, Generated)
                 assert (last.finish_reason, last.stop_reason) == ("length", "draining")
                 assert last.state is not None
-            parts = pieces((await kept.results())[0])
+            parts = pieces((await draining.results())[0])
             assert (parts[-1].finish_reason, parts[-1].stop_reason) == ("length", "draining")
             assert parts[-1].state is not None
             assert driver.engine.rows == 0

@@ -72,8 +72,8 @@ def searched(
         held_back += character
         if used <= ignored:
             certain, held_back = certain + held_back, ""
-        elif found := [(held_back.find(s), s) for s in stop if s in held_back]:
-            at, first = min(found)
+        elif matches := [(held_back.find(s), s) for s in stop if s in held_back]:
+            at, first = min(matches)
             return certain + held_back[:at], "", used, first
     cut = len(held_back) - max(overlap(held_back, s) for s in stop)
     return certain + held_back[:cut], held_back[cut:], len(text), None

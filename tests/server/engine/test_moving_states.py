@@ -167,11 +167,11 @@ def test_a_client_that_leaves_while_its_state_moves_leaks_nothing(
         await lm.until(lambda: len(copy_stream.copies) > copy_stream.allowed)
         gone.job.done.cancel()
         await goes_on(lm, running)
-        held = lm.engine.rows
+        rows_before = lm.engine.rows
         for _ in range(5):  # what is written to these rows must not reach others later
             again = await lm.score(TEXT, state_output=StateOutput.NONE)
             assert again.tokens
-        assert lm.engine.rows >= held - 1
+        assert lm.engine.rows >= rows_before - 1
         copy_stream.allowed = -1
         running.job.done.cancel()
         await lm.until(lambda: lm.engine.rows == 0)

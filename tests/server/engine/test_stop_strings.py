@@ -42,9 +42,9 @@ def test_a_stop_string_inside_a_burst_leaves_the_state_right_behind_it(
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("most", [4096, 32])
+@pytest.mark.parametrize("max_rows", [4096, 32])
 def test_texts_that_end_inside_a_burst_are_taken_back_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_rows: int
 ) -> None:
     settled: list[list[int]] = []  # the rows of each forward pass while a step is settled
     settle, hidden = Settler.settle, Network.hidden
@@ -84,11 +84,11 @@ def test_texts_that_end_inside_a_burst_are_taken_back_together(
         passes = [rows for rows in settled if rows]
         assert 0 < 2 * sum(map(len, passes)) <= lm.counts.calls["replayed"] - one_by_one
         for rows in passes:
-            assert max(rows) <= most
-            assert all(first + then > most for first, then in pairwise(rows))
+            assert max(rows) <= max_rows
+            assert all(first + then > max_rows for first, then in pairwise(rows))
         assert lm.engine.rows == 0
 
-    with Driver(random_model(tmp_path / "lm"), EngineConfig(max_batch_tokens=most)) as lm:
+    with Driver(random_model(tmp_path / "lm"), EngineConfig(max_batch_tokens=max_rows)) as lm:
         asyncio.run(run(lm))
 
 

@@ -81,8 +81,8 @@ def test_every_path_that_is_served_is_in_the_document(every: httpx.Client) -> No
 
 @pytest.fixture(scope="module")
 def document(client: httpx.Client) -> dict[str, Any]:
-    found: dict[str, Any] = client.get("/openapi.json").json()
-    return found
+    parsed: dict[str, Any] = client.get("/openapi.json").json()
+    return parsed
 
 
 HOT = ["/v1/classify", "/v1/tag", "/v1/encode", "/v1/completions", "/v1/score"]

@@ -20,7 +20,7 @@ from sruserve.server.kserve.messages import RequestedOutput, Tensor
 from tests.server.conftest import Serve
 from tests.server.kserve.conftest import grpc_address
 
-MOST = 3000  # numbers of one reply
+MAX_NUMBERS = 3000  # numbers of one reply
 STEPS = 40  # whose outputs are 24 each
 
 
@@ -28,7 +28,7 @@ STEPS = 40  # whose outputs are 24 each
 def encoder(serve: Serve, task_folders: Any) -> Iterator[tuple[httpx.Client, str]]:
     """A server of an encoder whose replies are short, and its address for gRPC."""
     folder = task_folders / "encoder"
-    with serve(model_folders=(folder,), max_body_bytes=8 * MOST, grpc_port=0) as running:
+    with serve(model_folders=(folder,), max_body_bytes=8 * MAX_NUMBERS, grpc_port=0) as running:
         client, application = running
         yield client, grpc_address(application)
 

@@ -124,9 +124,9 @@ def test_a_grpc_server_that_has_ended_ends_the_process(
 
 
 def test_the_largest_settings_are_within_what_the_core_takes(serve: Serve) -> None:
-    most = {"grpc_streams": 2**31 - 1, "keep_alive_seconds": 2_147_483}
+    settings = {"grpc_streams": 2**31 - 1, "keep_alive_seconds": 2_147_483}
     with (
-        serve("question", grpc_port=0, **most) as (_, application),
+        serve("question", grpc_port=0, **settings) as (_, application),
         triton.InferenceServerClient(grpc_address(application)) as client,
     ):
         assert client.is_server_live()

@@ -70,19 +70,19 @@ def flood(
     Returns the bytes that the server held at a time at most, as if it kept all that came of a call.
     """
     left = {client.call(method, key): unfinished(LONG) for _ in range(calls)}
-    held_bytes: list[int] = []
+    received_bytes: list[int] = []
 
     def ended() -> bool:
         for call, data in left.items():
             if call not in client.ended:
                 left[call] = data[client.send(call, data[:UNREAD]) :]
-        held = [LONG - len(data) for call, data in left.items() if call not in client.ended]
-        held_bytes.append(sum(held))
-        return len(held) <= still_open
+        received = [LONG - len(data) for call, data in left.items() if call not in client.ended]
+        received_bytes.append(sum(received))
+        return len(received) <= still_open
 
     client.until(ended)
     assert calls - len(client.ended) == still_open
-    return max(held_bytes)
+    return max(received_bytes)
 
 
 @pytest.mark.parametrize("method", [INFER, STREAM, "/inference.GRPCInferenceService/ModelConfig"])
@@ -101,8 +101,8 @@ def test_probes_hold_few_messages_and_none_for_long(raw: RawClient, method: str)
 def test_unfinished_messages_of_a_tenant_hold_no_more_than_a_part_of_the_queue(
     raw: RawClient,
 ) -> None:
-    held_bytes = flood(raw, INFER, 30, ACME, still_open=READS // 2)  # they may take seconds yet
-    assert held_bytes <= (READS + READS // 2) * LONG + 30 * UNREAD
+    received_bytes = flood(raw, INFER, 30, ACME, still_open=READS // 2)  # they may take seconds yet
+    assert received_bytes <= (READS + READS // 2) * LONG + 30 * UNREAD
 
 
 def test_a_probe_that_says_nothing_is_answered_before_its_message(raw: RawClient) -> None:
@@ -254,8 +254,8 @@ class Message(bytes):
 def test_an_idle_stream_keeps_nothing_of_its_last_message(
     keyless: tuple[httpx.Client, Application],
 ) -> None:
-    async def answer(data: bytes, context: Any, keep: Any) -> None:
-        del data, context, keep
+    async def answer(data: bytes, context: Any, respond: Any) -> None:
+        del data, context, respond
 
     async def serve(stream: Idle) -> None:
         lifecycle = keyless[1].lifecycle

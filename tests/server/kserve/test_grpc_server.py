@@ -152,7 +152,7 @@ def test_calls_that_clients_hold_open_have_a_bound_that_probes_do_not_know(
         grpc.channel_ready_future(channel).result(60)
         hold = channel.stream_stream(path)
         silent = [queue.Queue[bytes]() for _ in range(2)]  # requests that do not come
-        held = [hold(iter(requests.get, b"")) for requests in silent]
+        open_calls = [hold(iter(requests.get, b"")) for requests in silent]
         refused = until_refused(hold)
         assert client.is_server_live()
         assert client.is_model_ready("question")
@@ -165,12 +165,12 @@ def test_calls_that_clients_hold_open_have_a_bound_that_probes_do_not_know(
         labels = f'outcome="refused",route="{INFER if method != "RepositoryIndex" else f"/{NAME}"}"'
         assert f'sru_requests_total{{model="unknown",{labels}}}' in http.get("/metrics").text
         assert refusal(client) is None  # another connection
-        held.pop().cancel()
+        open_calls.pop().cancel()
         until(lambda: ending(hold).code() is not refused[0])
         for requests in silent:
             requests.put(b"")  # their end, also for the cancelled call's thread
         end = "OK" if method == "ModelStreamInfer" else "INVALID_ARGUMENT"
-        assert held.pop().code().name == end
+        assert open_calls.pop().code().name == end
 
 
 def until_refused(hold: Any) -> tuple[Any, str]:

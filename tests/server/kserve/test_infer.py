@@ -60,8 +60,10 @@ def test_a_batch_of_texts_gets_the_labels_and_scores_of_v1(
     )
 )
 @settings(max_examples=30)
-def test_any_texts_get_what_v1_tells_of_them(client: httpx.Client, many: list[list[str]]) -> None:
-    inputs = [" ".join(words) for words in many]
+def test_any_texts_get_what_v1_tells_of_them(
+    client: httpx.Client, word_lists: list[list[str]]
+) -> None:
+    inputs = [" ".join(words) for words in word_lists]
     with connected(client) as connection:
         result = connection.infer("question", [texts(*inputs)])
     check_labels(result, v1(client, "classify", model="question", input=inputs))
@@ -69,15 +71,15 @@ def test_any_texts_get_what_v1_tells_of_them(client: httpx.Client, many: list[li
 
 @pytest.mark.parametrize("packing", ["gzip", "deflate"])
 def test_bodies_are_packed_both_ways(client: httpx.Client, packing: str) -> None:
-    many = TEXTS * 30
+    repeated = TEXTS * 30
     with connected(client) as connection:
         result = connection.infer(
             "question",
-            [texts(*many)],
+            [texts(*repeated)],
             request_compression_algorithm=packing,
             response_compression_algorithm=packing,
         )
-    check_labels(result, v1(client, "classify", model="question", input=many))
+    check_labels(result, v1(client, "classify", model="question", input=repeated))
 
 
 def test_requests_that_are_sent_together_are_answered_each(client: httpx.Client) -> None:

@@ -50,15 +50,15 @@ def error(reply: httpx.Response, status: int = 400) -> str:
 
 def scores(reply: httpx.Response) -> list[float]:
     assert reply.status_code == 200, reply.text
-    (found,) = [each["data"] for each in reply.json()["outputs"] if each["name"] == "scores"]
-    return list(found)
+    (values,) = [each["data"] for each in reply.json()["outputs"] if each["name"] == "scores"]
+    return list(values)
 
 
 def test_numbers_in_json_are_float32_to_the_last_bit(client: httpx.Client) -> None:
     reply = post(client, json.dumps(header(data=["How far is it"])).encode())
     assert reply.headers["content-type"] == "application/json"
-    found = np.array(scores(reply), np.float32)
-    assert found.astype(np.float64).tolist() == scores(reply)
+    parsed = np.array(scores(reply), np.float32)
+    assert parsed.astype(np.float64).tolist() == scores(reply)
     body = {"model": "question", "input": "How far is it"}
     (result,) = client.post("/v1/classify", json=body).json()["results"]
     assert list(result["scores"].values()) == scores(reply)

@@ -247,11 +247,11 @@ def test_the_last_to_leave_a_folder_removes_it(folder: Path) -> None:
 
 
 def test_a_folder_is_never_removed_through_a_link(temporary: Path, tmp_path: Path) -> None:
-    kept = tmp_path / "kept"
-    kept.mkdir()
-    (temporary / "sruserve-metrics-link").symlink_to(kept)
+    target = tmp_path / "kept"
+    target.mkdir()
+    (temporary / "sruserve-metrics-link").symlink_to(target)
     MetricFolder.make().leave()
-    assert kept.exists()
+    assert target.exists()
 
 
 def test_a_folder_that_another_program_made_is_kept(temporary: Path) -> None:
@@ -264,10 +264,10 @@ def test_a_folder_that_is_locked_is_somebodys(temporary: Path) -> None:
     left = temporary / "sruserve-metrics-locked"
     left.mkdir()
     (left / "lock").touch()
-    held = os.open(left, os.O_RDONLY)
-    fcntl.flock(held, fcntl.LOCK_SH)
+    lock = os.open(left, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_SH)
     MetricFolder.make().leave()
     assert left.exists()
-    os.close(held)
+    os.close(lock)
     MetricFolder.make().leave()
     assert not left.exists()

@@ -141,8 +141,8 @@ def test_a_request_that_the_server_cancels_is_no_client_that_left(read: Read) ->
         sent.append(message)
 
     async def cancelled() -> None:
-        task = Stopped(Catalogue(()), InputLimits(1, 1, 1, 1, 1, 1, 1, 0.0))
-        endpoint = TaskEndpoint("/v1/classify", task, Tenants())
+        stopped = Stopped(Catalogue(()), InputLimits(1, 1, 1, 1, 1, 1, 1, 0.0))
+        endpoint = TaskEndpoint("/v1/classify", stopped, Tenants())
         call = HttpCall({"headers": []}, asyncio.Event().wait, send)  # type: ignore[arg-type]
         task = asyncio.create_task(endpoint(call))
         await asyncio.sleep(0)

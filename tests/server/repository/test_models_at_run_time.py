@@ -426,11 +426,11 @@ def test_few_engines_of_a_name_may_finish_what_they_began(
     client, application = running
     over = threading.Event()
 
-    async def held(_: InFlight) -> None:
+    async def wait_in_flight(_: InFlight) -> None:
         while not over.is_set():
             await asyncio.sleep(0.01)
 
-    monkeypatch.setattr(InFlight, "wait_idle", held)
+    monkeypatch.setattr(InFlight, "wait_idle", wait_in_flight)
     try:
         for _ in range(_MAX_RETIRING - 1):
             assert change(client, "question", "unload").status_code == 200

@@ -239,7 +239,7 @@ def test_a_long_state_is_sealed_and_opened_by_the_calls_of_a_short_one_with_few_
     def cost(width: int) -> tuple[int, int]:
         """Python's calls, and the most bytes that are allocated at once."""
         binding = Binding.of("ab" * 32, "float32", width)
-        snapshot, keeper = Snapshot(np.ones(width, np.float32)), sealer()
+        snapshot, token_sealer = Snapshot(np.ones(width, np.float32)), sealer()
         calls = 0
 
         def see(_: FrameType, event: str, argument: Any) -> None:
@@ -247,7 +247,7 @@ def test_a_long_state_is_sealed_and_opened_by_the_calls_of_a_short_one_with_few_
             calls += event in ("call", "c_call")
 
         def both() -> None:
-            keeper.open(keeper.seal(snapshot, binding), binding)
+            token_sealer.open(token_sealer.seal(snapshot, binding), binding)
 
         both()
         before = sys.getprofile()

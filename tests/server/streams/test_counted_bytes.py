@@ -22,15 +22,15 @@ from tests.server.streams.test_service import Run, run, until_rows, write  # noq
 
 def _recomputed(store: MemoryStore) -> tuple[int, int, int]:
     """Bytes beside rows, bytes of rows, rows that the engine keeps: of what is there."""
-    beside, kept = 0, {}
+    beside, shared = 0, {}
     for entry in store._entries.values():
         beside += 1024 + len(entry.record.id) + len(entry.record.reply)
         for state in entry.states.values():
             beside += 1024 + (0 if state is None else state.host_bytes)
             if state is not None:
-                kept[id(state)] = state
-    resident = [each for each in kept.values() if not isinstance(each._state.row, np.ndarray)]  # type: ignore[union-attr]
-    return beside, sum(each.nbytes for each in kept.values()), len(resident)
+                shared[id(state)] = state
+    resident = [each for each in shared.values() if not isinstance(each._state.row, np.ndarray)]  # type: ignore[union-attr]
+    return beside, sum(each.nbytes for each in shared.values()), len(resident)
 
 
 def test_what_is_counted_is_what_is_there_whatever_happens(
@@ -83,8 +83,8 @@ def test_what_is_counted_is_what_is_there_whatever_happens(
                         for each in await streams.fork(served, stream, chance.randrange(1, 6))
                     )
                 case "rewind":
-                    held = await streams.describe(tenant, stream)
-                    await streams.rewind(served, stream, chance.choice(held.checkpoints))
+                    record = await streams.describe(tenant, stream)
+                    await streams.rewind(served, stream, chance.choice(record.checkpoints))
                 case "end":
                     await streams.step(served, stream, None, chance.randbytes(4), write, last=True)
                 case "delete":
@@ -127,16 +127,16 @@ def test_a_step_whose_state_is_refused_counts_as_little_as_before(run: Run) -> N
         stream, twin = [(await streams.create(served, None)).id for _ in range(2)]
         for name in (stream, twin):
             await streams.step(served, name, 1, b"a", write)
-        held, most = tenant.state_budget.used, tenant.state_budget.limit
+        used_before, limit = tenant.state_budget.used, tenant.state_budget.limit
         await streams.step(served, twin, 2, b"a", write)
-        whole = tenant.state_budget.used - held
+        whole = tenant.state_budget.used - used_before
         before = _recomputed(store)
         for room in (whole - 1, 1):  # for all but its state's row, and not even for that
             tenant.state_budget.limit = tenant.state_budget.used + room
             with pytest.raises(StateQuotaExceeded):
                 await streams.step(served, stream, 2, b"a", write)
             assert (store._bytes.used, tenant.state_budget.used) == (before[0], sum(before[:2]))
-        tenant.state_budget.limit = most
+        tenant.state_budget.limit = limit
         await streams.step(served, stream, 2, b"a", write)
         for name in (stream, twin):
             await streams.delete(tenant, name)

@@ -42,9 +42,9 @@ def test_the_states_of_an_engine_that_has_ended_are_let_go_in_pieces(
     turn, ended = 0, list[int]()
     end = SharedState.end
 
-    def see(kept: SharedState, engine: Any) -> None:
+    def see(shared: SharedState, engine: Any) -> None:
         ended.append(turn)
-        end(kept, engine)
+        end(shared, engine)
 
     monkeypatch.setattr(SharedState, "end", see)
 

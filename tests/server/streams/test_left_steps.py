@@ -17,7 +17,7 @@ from sruserve.server.tasks.limits import FREE_BYTES, STEP_BYTES, InputLimits
 from tests.server.conftest import Leftovers, Serve
 from tests.server.http.test_clients_that_leave import connect, until
 from tests.server.kserve.conftest import grpc_address
-from tests.server.tasks.test_limits import HeldReading
+from tests.server.tasks.test_limits import GatedReading
 
 TEXT = "a" * 5000  # less than a connection may have for nothing
 STEPS = THREADS + 4
@@ -68,8 +68,8 @@ def test_steps_whose_clients_have_left_count_until_their_jobs_are_queued(
 ) -> None:
     monkeypatch.setattr(served, "LONG_CHARACTERS", 100)
     with serve("characters", grpc_port=0) as (client, application), ExitStack() as stack:
-        held = HeldReading(monkeypatch)
-        stack.callback(held.go_on.set)
+        gate = GatedReading(monkeypatch)
+        stack.callback(gate.go_on.set)
         budget = application.limits.steps
         leave(client, application)
         until(lambda: application.lifecycle.active == 0)
@@ -78,7 +78,7 @@ def test_steps_whose_clients_have_left_count_until_their_jobs_are_queued(
         with budget.hold(budget.limit - budget.used - STEP_BYTES):
             refused = client.post(f"/v1/streams/{stream}/steps", json={"step": 1, "input": "a"})
             assert refused.status_code == 429
-        held.go_on.set()
+        gate.go_on.set()
         until(lambda: budget.used == 0)
         again = client.post(f"/v1/streams/{stream}/steps", json={"step": 1, "input": "a"})
         assert again.status_code == 200
@@ -91,11 +91,11 @@ def test_steps_that_fail_when_their_clients_have_left_leave_no_garbage(
     monkeypatch.setattr(served, "LONG_CHARACTERS", 100)
     monkeypatch.setitem(globals(), "TEXT", TEXT[:-1] + "\t")  # which the vocabulary has not
     with serve("characters", grpc_port=0) as (client, application), ExitStack() as stack:
-        held = HeldReading(monkeypatch)
-        stack.callback(held.go_on.set)
+        gate = GatedReading(monkeypatch)
+        stack.callback(gate.go_on.set)
         leave(client, application)
         until(lambda: application.lifecycle.active == 0)
-        held.go_on.set()
+        gate.go_on.set()
         until(lambda: application.limits.steps.used == 0)
         until(lambda: not application.streams._tasks)
         assert not leftovers()

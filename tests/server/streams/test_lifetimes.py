@@ -150,8 +150,11 @@ def guarded(request: pytest.FixtureRequest, serve: Serve) -> Iterator[Replicas]:
     A stream with two steps and one with one take about 8,840 bytes of memory or 6,570 of Redis, and
     one more step takes about 1,400 or 800.
     """
-    most = {"memory": 9500, "redis": 7000}[request.param]
-    keys = [{"tenant": "acme", "key": ACME, "state_bytes": most}, {"tenant": "other", "key": OTHER}]
+    max_bytes = {"memory": 9500, "redis": 7000}[request.param]
+    keys = [
+        {"tenant": "acme", "key": ACME, "state_bytes": max_bytes},
+        {"tenant": "other", "key": OTHER},
+    ]
     clock = HandClock()
     settings: dict[str, Any] = {"api_keys": json.dumps(keys), "state_keys": KEYS, "clock": clock}
     if request.param == "memory":

@@ -78,34 +78,34 @@ def test_only_what_succeeds_puts_the_expiry_of_a_stream_off(
 
     async def test(streams: Streams, catalogue: Catalogue) -> None:
         served, store = catalogue["characters"], streams._store
-        held = await streams.create(served, None)
-        await streams.step(served, held.id, 1, b"a", write)
-        left = _left_in(store, held, request)
+        record = await streams.create(served, None)
+        await streams.step(served, record.id, 1, b"a", write)
+        left = _left_in(store, record, request)
         for refused in (
-            streams.step(served, held.id, 2, b"a", fail),
-            streams.step(served, held.id, 1, b"b", write),
-            streams.rewind(served, held.id, 7),
+            streams.step(served, record.id, 2, b"a", fail),
+            streams.step(served, record.id, 1, b"b", write),
+            streams.rewind(served, record.id, 7),
         ):
             with pytest.raises(InvalidRequest):
                 await refused
-        assert (await streams.token(served, held.id))[0] == 1
+        assert (await streams.token(served, record.id))[0] == 1
         assert 50 < left() <= 60
-        await streams.step(served, held.id, 1, b"a", write)
+        await streams.step(served, record.id, 1, b"a", write)
         assert left() > 1000
-        await streams.delete(served.tenant, held.id)
+        await streams.delete(served.tenant, record.id)
 
     run(test)
 
 
-def _left_in(store: object, held: StreamRecord, request: pytest.FixtureRequest) -> Any:
+def _left_in(store: object, record: StreamRecord, request: pytest.FixtureRequest) -> Any:
     """Let a stream live for one more minute; returns what tells how many seconds it has."""
     if isinstance(store, MemoryStore):
-        key = (held.tenant.id, held.id)
+        key = (record.tenant.id, record.id)
         store._expiry.put(key, store._clock() + 60)
         return lambda: store._expiry.remaining_seconds(key, store._clock())
     client = redis.Redis(port=request.getfixturevalue("redis_port"), db=DB)
-    client.pexpire(key_of(held.id), 60_000)
-    return lambda: client.pttl(key_of(held.id)) / 1000
+    client.pexpire(key_of(record.id), 60_000)
+    return lambda: client.pttl(key_of(record.id)) / 1000
 
 
 def test_streams_of_a_model_that_is_gone_can_be_deleted(serve: Serve) -> None:

@@ -106,10 +106,10 @@ async def settled(streams: Streams) -> None:
         await asyncio.wait(set(streams._tasks))
 
 
-async def until_rows(served: ServedModel, most: int) -> None:
+async def until_rows(served: ServedModel, max_rows: int) -> None:
     """Wait until so few states are in the engine, which frees them on its own thread."""
     async with asyncio.timeout(60):
-        while served.engine.rows > most:
+        while served.engine.rows > max_rows:
             await asyncio.sleep(0.01)
 
 
@@ -156,12 +156,12 @@ def test_a_stream_that_ends_without_a_number_is_forgotten(run: Run) -> None:
 def test_a_stream_keeps_as_few_checkpoints_as_its_steps_say(run: Run) -> None:
     async def test(streams: Streams, catalogue: Catalogue) -> None:
         served = catalogue["characters"]
-        held = await streams.create(served, None)
+        record = await streams.create(served, None)
         for number in (1, 2, 3):
-            await streams.step(served, held.id, number, b"a", write, checkpoints=1)
-        assert (await streams.describe(served.tenant, held.id)).checkpoints == (3,)
+            await streams.step(served, record.id, number, b"a", write, checkpoints=1)
+        assert (await streams.describe(served.tenant, record.id)).checkpoints == (3,)
         await until_rows(served, 1)
-        await streams.delete(served.tenant, held.id)
+        await streams.delete(served.tenant, record.id)
 
     run(test)
 
@@ -176,17 +176,17 @@ def test_a_step_that_fails_after_its_state_is_there_leaves_nothing(run: Run) -> 
 
     async def test(streams: Streams, catalogue: Catalogue) -> None:
         served = catalogue["characters"]
-        held = await streams.create(served, None)
+        record = await streams.create(served, None)
         with pytest.raises(RuntimeError):
-            await streams.step(served, held.id, 1, b"a", fail)
+            await streams.step(served, record.id, 1, b"a", fail)
         with pytest.raises(InvalidRequest, match="nothing to compute"):
-            await streams.step(served, held.id, 1, b"a", nothing)
+            await streams.step(served, record.id, 1, b"a", nothing)
         with pytest.raises(StreamUnknown):
-            await streams.step(catalogue["other"], held.id, 1, b"a", write)
-        await streams.step(served, held.id, 1, b"a", write)
-        assert (await streams.describe(served.tenant, held.id)).step == 1
+            await streams.step(catalogue["other"], record.id, 1, b"a", write)
+        await streams.step(served, record.id, 1, b"a", write)
+        assert (await streams.describe(served.tenant, record.id)).step == 1
         await until_rows(served, 1)
-        await streams.delete(served.tenant, held.id)
+        await streams.delete(served.tenant, record.id)
         await until_rows(served, 0)
 
     run(test)
@@ -222,12 +222,12 @@ def test_a_fork_whose_caller_leaves_at_the_very_end_is_undone(
             ends.set()
             await asyncio.Event().wait()
 
-        held = await streams.create(served, None)
-        await streams.step(served, held.id, 1, b"a", write)
+        record = await streams.create(served, None)
+        await streams.step(served, record.id, 1, b"a", write)
         with monkeypatch.context() as patch:
             patch.setattr(store, "fork", noted)
             patch.setattr(store, "release", endless)
-            forking = asyncio.create_task(streams.fork(served, held.id, 3))
+            forking = asyncio.create_task(streams.fork(served, record.id, 3))
             await ends.wait()
         forking.cancel()
         await asyncio.wait([forking])
@@ -236,8 +236,8 @@ def test_a_fork_whose_caller_leaves_at_the_very_end_is_undone(
         for copy in made:
             with pytest.raises(StreamUnknown):
                 await streams.describe(served.tenant, copy.id)
-        await store.release(held, used=False)
-        await streams.delete(served.tenant, held.id)
+        await store.release(record, used=False)
+        await streams.delete(served.tenant, record.id)
         await until_rows(served, 0)
 
     run(test)
@@ -264,14 +264,14 @@ def test_long_states_are_sealed_and_opened_beside_the_event_loop(
             patch.setattr(inputs, "LONG_BYTES", 0)
             for name in ("seal", "open"):
                 patch.setattr(SealedStates, name, note(getattr(SealedStates, name)))
-            held = await streams.create(served, Snapshot(row, 1, pending=40, window=(40,)))
-            _, token = await streams.token(served, held.id)
+            record = await streams.create(served, Snapshot(row, 1, pending=40, window=(40,)))
+            _, token = await streams.token(served, record.id)
             place = Sequence("45", start=True, end=True, step=None)
             step = _Step(streams, served, b"a", place, write)
             await step.start(CompletionRequest(model="characters", prompt="a", state=token))
         assert here
         assert all(here)
-        await streams.delete(served.tenant, held.id)
+        await streams.delete(served.tenant, record.id)
 
     run(test)
 
@@ -285,10 +285,10 @@ def test_a_step_goes_on_when_its_caller_is_cancelled_and_one_that_waits_does_not
             await goes_on.wait()
             return await write(view)
 
-        held = await streams.create(served, None)
-        running = asyncio.create_task(streams.step(served, held.id, 1, b"a", slow))
+        record = await streams.create(served, None)
+        running = asyncio.create_task(streams.step(served, record.id, 1, b"a", slow))
         await begun.wait()
-        waiting = asyncio.create_task(streams.step(served, held.id, 2, b"b", write))
+        waiting = asyncio.create_task(streams.step(served, record.id, 2, b"b", write))
         await asyncio.sleep(0.05)
         running.cancel()
         waiting.cancel()
@@ -298,10 +298,10 @@ def test_a_step_goes_on_when_its_caller_is_cancelled_and_one_that_waits_does_not
         assert not unused.done(), "the model may be unloaded while it computes the step"
         goes_on.set()
         await asyncio.wait_for(unused, 60)
-        stored = await streams.step(served, held.id, 1, b"a", write)
-        assert (await streams.describe(served.tenant, held.id)).step == 1
-        assert stored == await streams.step(served, held.id, 1, b"a", write)
-        await streams.delete(served.tenant, held.id)
+        stored = await streams.step(served, record.id, 1, b"a", write)
+        assert (await streams.describe(served.tenant, record.id)).step == 1
+        assert stored == await streams.step(served, record.id, 1, b"a", write)
+        await streams.delete(served.tenant, record.id)
 
     run(test)
 
@@ -309,18 +309,20 @@ def test_a_step_goes_on_when_its_caller_is_cancelled_and_one_that_waits_does_not
 def test_a_caller_that_leaves_at_any_moment_keeps_no_stream(run: Run) -> None:
     async def test(streams: Streams, catalogue: Catalogue) -> None:
         served = catalogue["characters"]
-        held = await streams.create(served, None)
-        await streams.step(served, held.id, 1, b"a", write)
+        record = await streams.create(served, None)
+        await streams.step(served, record.id, 1, b"a", write)
         for moment in range(60):
             task: asyncio.Task[object] = asyncio.create_task(
-                streams.token(served, held.id) if moment % 2 else streams.rewind(served, held.id, 1)
+                streams.token(served, record.id)
+                if moment % 2
+                else streams.rewind(served, record.id, 1)
             )
             await asyncio.sleep(moment * 5e-5)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             async with asyncio.timeout(60):
-                await streams.token(served, held.id)
-        await streams.delete(served.tenant, held.id)
+                await streams.token(served, record.id)
+        await streams.delete(served.tenant, record.id)
 
     run(test)
 
@@ -341,8 +343,8 @@ def test_a_step_that_fails_without_its_client_lets_its_input_go(run: Run, leaves
 
     async def test(streams: Streams, catalogue: Catalogue) -> None:
         served = catalogue["characters"]
-        held = await streams.create(served, None)
-        step = asyncio.create_task(streams.step(served, held.id, 1, b"a", fails))
+        record = await streams.create(served, None)
+        step = asyncio.create_task(streams.step(served, record.id, 1, b"a", fails))
         while not begun:
             await asyncio.sleep(0.001)
         if leaves:
@@ -360,7 +362,7 @@ def test_a_step_that_fails_without_its_client_lets_its_input_go(run: Run, leaves
             with pytest.raises(DeadlineExceeded) as caught:
                 await step
             assert any(each.name == "fails" for each in caught.traceback), "the log tells where"
-        await streams.delete(served.tenant, held.id)
+        await streams.delete(served.tenant, record.id)
 
     gc.disable()
     try:
@@ -385,16 +387,16 @@ def test_a_state_is_not_copied_for_a_token_that_is_refused(
 
     async def test(streams: Streams, catalogue: Catalogue) -> None:
         served = catalogue["characters"]
-        held = await streams.create(served, None)
-        assert await streams.token(served, held.id, count) == (0, None)
-        await streams.step(served, held.id, 1, b"a", write)
+        record = await streams.create(served, None)
+        assert await streams.token(served, record.id, count) == (0, None)
+        await streams.step(served, record.id, 1, b"a", write)
         monkeypatch.setattr(service, "export_state", copy)
         monkeypatch.setattr(served.states, "_fit", refusal is Overloaded)
         with pytest.raises(refusal):
-            await streams.token(served, held.id, count)
+            await streams.token(served, record.id, count)
         assert not copied
         monkeypatch.undo()
-        await streams.delete(served.tenant, held.id)
+        await streams.delete(served.tenant, record.id)
 
     run(test)
 
@@ -405,13 +407,13 @@ def test_a_step_whose_end_fits_no_record_is_not_computed(
 ) -> None:
     async def test(streams: Streams, catalogue: Catalogue) -> None:
         served = catalogue["characters"]
-        held = await streams.create(served, None)
+        record = await streams.create(served, None)
         with monkeypatch.context() as patch:
             patch.setattr(served.states, "_fit", False)
             with pytest.raises(StateTooLarge):
-                await streams.step(served, held.id, 1, b"a", never)
-        await streams.step(served, held.id, 1, b"a", write)
-        await streams.delete(served.tenant, held.id)
+                await streams.step(served, record.id, 1, b"a", never)
+        await streams.step(served, record.id, 1, b"a", write)
+        await streams.delete(served.tenant, record.id)
 
     run(test)
 

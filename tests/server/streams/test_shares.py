@@ -46,7 +46,7 @@ def test_parts_are_as_large_as_they_can_be_and_never_more_than_there_is() -> Non
         limit = chance.randrange(12, 1000)
         wanted = [chance.randrange(1, 400) for _ in range(chance.randrange(1, 12))]
         part = fair_part(limit, wanted)
-        taken = sum(min(most, part) for most in wanted)
+        taken = sum(min(amount, part) for amount in wanted)
         assert taken <= limit
         assert taken == sum(wanted) or taken + len(wanted) > limit
     assert fair_part(100, []) == 100
@@ -86,8 +86,8 @@ def test_a_stream_alone_goes_on_however_few_rows_its_tenant_may_have(
         monkeypatch.setattr(rows, "share", part)
         for number in range(2, 13):
             await streams.step(served, stream, number, b"a", write)
-        held = await streams.describe(served.tenant, stream)
-        assert held.checkpoints == tuple(range(13 - part, 13))
+        record = await streams.describe(served.tenant, stream)
+        assert record.checkpoints == tuple(range(13 - part, 13))
         assert rows.used == part
         await until_rows(served, part)
         await streams.delete(served.tenant, stream)

@@ -113,10 +113,10 @@ def test_a_score_is_a_step_of_a_language_model(replicas: Replicas) -> None:
 def test_of_the_jobs_of_a_step_only_one_keeps_its_end(
     replicas: Replicas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept: list[bool] = []
+    carries_state: list[bool] = []
 
     def submit(engine: Engine, job: Job) -> None:
-        kept.append(job.state_output is not StateOutput.NONE)
+        carries_state.append(job.state_output is not StateOutput.NONE)
         submitted(engine, job)
 
     submitted = Engine.submit
@@ -125,7 +125,7 @@ def test_of_the_jobs_of_a_step_only_one_keeps_its_end(
         patch.setattr(Engine, "submit", submit)
         body = {"prompt": "To be", "max_tokens": 3, "echo": True, "logprobs": 1}
         assert replicas.step(stream, 1, **body).status_code == 200
-    assert kept == [False, True]  # the prompt is scored, then continued
+    assert carries_state == [False, True]  # the prompt is scored, then continued
     assert replicas.delete(stream).status_code == 200
 
 
@@ -328,14 +328,14 @@ def test_what_cannot_be_a_stream_is_refused(replicas: Replicas) -> None:
 
 def test_no_state_is_left_when_all_streams_are_gone(replicas: Replicas) -> None:
     rows = replicas.rows
-    held = [replicas.create("characters") for _ in range(3)]
-    for stream in held:
+    created = [replicas.create("characters") for _ in range(3)]
+    for stream in created:
         for number in range(1, 11):
             replicas.step(stream, number, prompt="a", max_tokens=1)
-    forks = replicas.post(held[0], "fork", n=5).json()["data"]
-    replicas.post(held[1], "rewind", step=7)
+    forks = replicas.post(created[0], "fork", n=5).json()["data"]
+    replicas.post(created[1], "rewind", step=7)
     if replicas.kind == "memory":
         until(lambda: replicas.rows == rows + 8 + 5 + 8)  # the engine drops states in its own time
-    for stream in [*held, *(fork["id"] for fork in forks)]:
+    for stream in [*created, *(fork["id"] for fork in forks)]:
         assert replicas.delete(stream).status_code == 200
     until(lambda: replicas.rows == rows)

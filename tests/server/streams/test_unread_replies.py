@@ -19,8 +19,8 @@ from tests.server.streams.conftest import ACME, KEYS, OTHER
 from tests.server.streams.tenants import TWO
 from tests.server.test_tenants import bearer
 
-MOST = 48 << 20
-LONG = b"a" * (MOST // 5)  # two of them fit into half of the bound
+MAX_QUEUE_BYTES = 48 << 20
+LONG = b"a" * (MAX_QUEUE_BYTES // 5)  # two of them fit into half of the bound
 STEP: dict[str, Any] = {"step": 1, "prompt": "a", "max_tokens": 1}
 NUMBERS = len(LONG) // 8
 BODY = json.dumps(STEP)  # as `connect` sends it
@@ -32,8 +32,8 @@ def stored(
 ) -> Iterator[tuple[httpx.Client, Application, dict[str, str]]]:
     """A server whose streams have long replies and states; a stream of each tenant, by its key."""
 
-    async def reply(held: StreamRecord) -> bytes:
-        del held
+    async def reply(record: StreamRecord) -> bytes:
+        del record
         return LONG
 
     async def token(
@@ -43,7 +43,7 @@ def stored(
         count(Snapshot(row=np.zeros(0, np.float32), word="a" * (4 * NUMBERS)))
         return 1, LONG.decode()
 
-    bounds = {"max_queue_bytes": MOST, "max_body_bytes": MOST // 2}
+    bounds = {"max_queue_bytes": MAX_QUEUE_BYTES, "max_body_bytes": MAX_QUEUE_BYTES // 2}
     with serve("characters", api_keys=TWO, state_keys=KEYS, **bounds) as (client, application):
         ids = {}
         for key in (ACME, OTHER):

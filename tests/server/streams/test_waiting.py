@@ -49,7 +49,7 @@ class Endless:
             id=stream_id, tenant=tenant, model="m", seed=1, idle_seconds=60, created=0
         )
 
-    async def release(self, held: StreamRecord, *, used: bool) -> None:
+    async def release(self, record: StreamRecord, *, used: bool) -> None:
         pass
 
 
@@ -166,9 +166,9 @@ def test_tenants_that_wait_at_many_streams_refuse_nobody_elses_requests() -> Non
     async def test() -> None:
         store: Any = Endless()
         lines = LeaseManager(1, tenants=3, min_share=4)
-        held, waiting = [], []
+        busy, waiting = [], []
         for tenant in (Tenant("a"), Tenant("b")):
-            held += [await lines.take(store, tenant, str(name)) for name in range(5)]
+            busy += [await lines.take(store, tenant, str(name)) for name in range(5)]
             waiting += [
                 asyncio.create_task(lines.take(store, tenant, str(name))) for name in range(4)
             ]
@@ -187,7 +187,7 @@ def test_tenants_that_wait_at_many_streams_refuse_nobody_elses_requests() -> Non
             assert not after.done()
         async with await after:
             pass
-        for turn in held:
+        for turn in busy:
             async with turn:
                 pass
         for task in waiting:

@@ -121,7 +121,7 @@ def test_a_grammar_that_takes_too_much_is_refused_and_the_server_does_not_grow(
     client: httpx.Client, constraint: dict[str, Any]
 ) -> None:
     def refuse() -> None:
-        refusal(complete(client, **constraint), 422, "invalid_request", next(iter(settings)))
+        refusal(complete(client, **constraint), 422, "invalid_request", next(iter(constraint)))
 
     assert grows_by_less(8 << 20, malloc_bytes, refuse)
     assert complete(client, regex="[0-9]{5}").json()["choices"][0]["text"].isdigit()
@@ -313,7 +313,7 @@ def test_grammars_in_use_that_leave_no_room_are_a_429(
         assert complete(client, regex=pattern).status_code == 200  # the one before lets go
     in_use = next(iter(grammars.cached.values())).constraint
     refusal(complete(client, regex="fourth"), 429, "overloaded", None)
-    assert [kept.constraint for kept in grammars.cached.values()] == [in_use]
+    assert [cached.constraint for cached in grammars.cached.values()] == [in_use]
 
 
 @pytest.mark.parametrize("what", ["process", "thread"])
@@ -348,7 +348,7 @@ def test_a_tenant_pushes_its_own_grammars_out_first_and_none_that_is_in_use(
     def identity(text: str) -> bytes:
         return Constraint.regex(text, ByteVocabulary.of_values(bytes(range(256)))).identity
 
-    def kept() -> list[bytes]:
+    def cached_keys() -> list[bytes]:
         return [each.constraint.identity for each in grammars.cached.values()]
 
     grammars.cached.clear()
@@ -358,7 +358,7 @@ def test_a_tenant_pushes_its_own_grammars_out_first_and_none_that_is_in_use(
     complete(client, regex="own")
     monkeypatch.setattr(grammars, "max_processes", 4)
     assert complete(client, regex="new").status_code == 200
-    assert kept() == [identity("theirs"), identity("used"), identity("new")]
+    assert cached_keys() == [identity("theirs"), identity("used"), identity("new")]
     assert in_use.identity == identity("used")
 
 
@@ -375,7 +375,7 @@ def test_a_tenant_whose_grammars_are_in_use_leaves_half_of_the_room_to_others(
     monkeypatch.setattr(grammars.memory, "max_bytes", max_bytes)
     for regex in ("one", "two"):
         assert complete(client, regex=regex).status_code == 200
-    in_use = [kept.constraint for kept in grammars.cached.values()]
+    in_use = [cached.constraint for cached in grammars.cached.values()]
     reply = complete(client, regex="three")
     refusal(reply, 429, "overloaded", None)
     assert "this API key" in reply.text

@@ -54,5 +54,5 @@ async def completed(connection: ClientConnection, **frame: Any) -> tuple[str, di
 def over_http(client: httpx.Client, path: str, **body: Any) -> dict[str, Any]:
     reply = client.post(path, json=body)
     assert reply.status_code == 200, reply.text
-    found: dict[str, Any] = reply.json()
-    return found
+    parsed: dict[str, Any] = reply.json()
+    return parsed

@@ -102,12 +102,12 @@ def test_a_state_told_at_the_end_continues_over_http_and_in_another_socket(
     async def talk() -> tuple[str, str, str]:
         async with connected(client) as connection:
             first, _ = await completed(connection, **GENERATE, max_tokens=15)
-            state = (await ask(connection, op="state"))["state"]
+            state_before = (await ask(connection, op="state"))["state"]
             state = (await ask(connection, op="close"))["state"]
             with pytest.raises(websockets.ConnectionClosedOK):
                 await connection.recv()
             assert connection.close_code == 1000
-            assert state
+            assert state_before
             assert state
         async with connected(client) as connection:
             rest, last = await completed(

@@ -20,13 +20,13 @@ T = TypeVar("T")
 ALL = ByteVocabulary.of_values(bytes(range(256)))
 
 
-def many(lengths: Iterable[int]) -> dict[str, Any]:
+def schema_of_lengths(lengths: Iterable[int]) -> dict[str, Any]:
     """Strings of many patterns: to look at all of them takes the product of what each allows."""
     patterns = [f"^(s|x.*({'abcdefg'[n % 5 : n % 5 + 3]}).{{{n}}}z)$" for n in lengths]
     return {"allOf": [{"type": "string", "pattern": pattern} for pattern in patterns]}
 
 
-MANY_AT_ONCE = many(range(60))
+MANY_AT_ONCE = schema_of_lengths(range(60))
 
 
 class Grammars:

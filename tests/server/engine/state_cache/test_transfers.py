@@ -176,8 +176,8 @@ def test_states_that_go_to_the_host_come_back_the_same(
     before = pool.rows.clone()
     places = host.acquire(9)
     host.release([places[1], places[6]])
-    kept = [*places[:1], *places[2:6], *places[7:]]
-    assert transfers.offload(rows[:7], host, kept).error is None
+    remaining = [*places[:1], *places[2:6], *places[7:]]
+    assert transfers.offload(rows[:7], host, remaining).error is None
     pool.rows.zero_()
-    assert transfers.load(host, kept, rows[:7]).error is None
+    assert transfers.load(host, remaining, rows[:7]).error is None
     assert torch.equal(pool.rows[rows[:7]], before[rows[:7]])

@@ -102,9 +102,9 @@ def test_packed_bodies_count_with_what_they_unpack_to(
         return parse(*args)
 
     def count_and_unpack(unpacking: compression.Unpacking) -> None:
-        held = reading.used
+        used = reading.used
         unpack(unpacking)
-        grown.append((held, unpacking.size))
+        grown.append((used, unpacking.size))
 
     monkeypatch.setattr(compression.Unpacking, "unpack", count_and_unpack)
     monkeypatch.setattr(infer, "read_request", count_and_wait)
@@ -113,7 +113,7 @@ def test_packed_bodies_count_with_what_they_unpack_to(
             until(lambda: before == [LONGEST])
             go_on.set()
             assert alone.recv(12).endswith(b"200")
-        assert all(size <= max(held, FREE_BYTES) for held, size in grown)
+        assert all(size <= max(used, FREE_BYTES) for used, size in grown)
         stack.enter_context(reading.hold(BUDGET - LONGEST // 2))
         with connect(client, large) as refused:
             assert refused.recv(12).endswith(b"503")

@@ -21,12 +21,12 @@ def test_expired_streams_leave_names_in_redis_and_nothing_else(own_redis: OwnRed
     with redis.Redis(port=port) as client:
         until(lambda: not client.keys("*:stream:*"))
         until(lambda: code(replicas.get(streams[0])) == "stream_expired")
-        kept = replicas.create()
+        alive = replicas.create()
         for stream in streams:
             assert code(replicas.get(stream)) == "stream_expired"
         tables = {f"sruserve:{name}:{'0' * 32}" for name in ("sizes", "ends", "sum", "expired")}
-        assert {key.decode() for key in client.scan_iter()} == tables | {key_of(kept)}
-        replicas.delete(kept)
+        assert {key.decode() for key in client.scan_iter()} == tables | {key_of(alive)}
+        replicas.delete(alive)
         assert client.get(f"sruserve:sum:{'0' * 32}") == b"0"
 
 
@@ -52,8 +52,8 @@ def test_the_names_of_expired_streams_take_a_small_part_of_what_a_tenant_may_hav
     run: Run,  # noqa: F811
     redis_port: int,
 ) -> None:
-    most = 1 << 20
-    tenant = Tenant("expires", KeyEntry(key=ACME, state_bytes=most))
+    limit = 1 << 20
+    tenant = Tenant("expires", KeyEntry(key=ACME, state_bytes=limit))
 
     async def test(streams: Streams, catalogue: Catalogue) -> None:
         served = catalogue["characters"].for_tenant(tenant)
@@ -63,12 +63,12 @@ def test_the_names_of_expired_streams_take_a_small_part_of_what_a_tenant_may_hav
             for name in names:
                 await streams.create(served, None, name)
                 client.zadd(f"sruserve:ends:{tenant.id.hex()}", {name: time.time() * 1000 - 1})
-            held = await streams.create(served, None)
+            record = await streams.create(served, None)
             assert client.zrange(expired, 0, -1) == [name.encode() for name in names[-16:]]
-            assert client.memory_usage(expired) < most / 64
+            assert client.memory_usage(expired) < limit / 64
             client.zadd(f"sruserve:ends:{tenant.id.hex()}", dict.fromkeys(names[:200], 1))
             for _ in range(3):
-                await streams.rewind(served, held.id, 0)
+                await streams.rewind(served, record.id, 0)
             assert client.zcard(expired) == 16, "what may always be done adds no names"
             client.flushdb()
 

@@ -106,16 +106,16 @@ def test_all_that_wait_for_one_stream_are_told_together_that_redis_stands_still(
         assert replicas.step(stream, 1, **STEP).status_code == 200
 
 
-@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("appended", [False, True])
 def test_a_redis_that_is_killed_in_the_middle_of_a_step_is_written_to_once(
     serve: Serve,
     start_redis: StartRedis,
     steps: Steps,
     tmp_path: Path,
-    kept: bool,
+    appended: bool,
 ) -> None:
     port = free_port()
-    keeps = tmp_path if kept else None
+    keeps = tmp_path if appended else None
     store = f"redis://127.0.0.1:{port}"
     timing = RedisTiming(lease_ms=300)
     with serve("characters", state_keys=KEYS, store=store, timing=timing) as running:
@@ -132,7 +132,7 @@ def test_a_redis_that_is_killed_in_the_middle_of_a_step_is_written_to_once(
                 steps.go_on()
                 reply = step.result()
                 again = replicas.step(stream, 2, **STEP | {"prompt": ""})
-                if not kept:
+                if not appended:
                     assert reply.status_code in (404, 503)
                     assert (again.status_code, code(again)) == (404, "stream_unknown")
                     return
@@ -202,5 +202,5 @@ def test_when_redis_evicts_one_key_nothing_else_goes_wrong(own_redis: OwnRedis, 
         for number in (2, 3):
             assert replicas.step(other, number, prompt="a").status_code == 200
         assert replicas.delete(other).status_code == 200
-        held = int(client.get(f"sruserve:sum:{'0' * 32}") or 0)
-        assert (held > 0) == (what == "stream")  # until its time is over
+        used_bytes = int(client.get(f"sruserve:sum:{'0' * 32}") or 0)
+        assert (used_bytes > 0) == (what == "stream")  # until its time is over

@@ -31,16 +31,20 @@ def test_a_tenant_that_fills_its_part_of_redis_leaves_others_theirs(
 def test_without_keys_there_is_a_bound_in_redis_too_and_it_covers_what_redis_takes(
     serve: Serve, start_redis: StartRedis
 ) -> None:
-    port, most = free_port(), 2 << 20
+    port, max_bytes = free_port(), 2 << 20
     with start_redis(port), redis.Redis(port=port) as client:
         store = f"redis://127.0.0.1:{port}"
-        settings: dict[str, Any] = {"state_keys": KEYS, "store": store, "tenant_stream_bytes": most}
+        settings: dict[str, Any] = {
+            "state_keys": KEYS,
+            "store": store,
+            "tenant_stream_bytes": max_bytes,
+        }
         with serve("characters", **settings) as (http, _):
             anybody = Client(http, "")
             anybody.steps(anybody.create(), 1, 1)
             before = client.info("memory")["used_memory"]
             assert anybody.greed()[0] == "state_quota_exceeded"
-            assert client.info("memory")["used_memory"] - before < most
+            assert client.info("memory")["used_memory"] - before < max_bytes
 
 
 def test_a_record_of_an_earlier_version_is_counted_anew_with_its_next_step(

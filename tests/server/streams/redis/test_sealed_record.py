@@ -144,8 +144,8 @@ def test_each_request_that_finds_a_changed_stream_writes_no_line(
     client.hset(key_of(stream), mapping=CHANGES["the head of another stream"]({}, {}, other))
     client.hset(key_of(another), "head", head[:1] + bytes(4) + head[5:])  # another key's
     requests = [(http, each) for http in replicas.clients for each in 5 * [stream, another]]
-    found = [code(http.get(f"/v1/streams/{each}")) for http, each in requests]
-    assert set(found) == {"state_tampered", "state_unknown_key"}
+    codes = [code(http.get(f"/v1/streams/{each}")) for http, each in requests]
+    assert set(codes) == {"state_tampered", "state_unknown_key"}
     written = [each for each in caplog.messages if "a stream in Redis" in each]
     assert len(written) == 2 * len(replicas.clients)
     client.close()

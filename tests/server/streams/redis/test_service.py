@@ -85,8 +85,8 @@ def test_the_documented_permissions_are_enough(
         assert replicas.get(stream, "/state").status_code == 200
         assert replicas.delete(stream).status_code == 200
         assert code(replicas.get(stream)) == "stream_unknown"
-        kept: Any = application.streams._store
-        until(lambda: kept._part == 3 << 20)
+        redis_store: Any = application.streams._store
+        until(lambda: redis_store._part == 3 << 20)
     assert "Redis" not in caplog.text
 
 
