@@ -55,7 +55,7 @@ def test_a_batch_of_texts_gets_the_labels_and_scores_of_v1(
 
 
 @given(
-    many=st.lists(
+    word_lists=st.lists(
         st.lists(st.sampled_from(WORDS[1:]), min_size=1, max_size=12), min_size=1, max_size=5
     )
 )

@@ -32,7 +32,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counted]:
 
 
 @pytest.mark.parametrize(
-    ("data", "event", "most"),
+    ("data", "event", "max_in_turn"),
     [
         (GET * 2000, "on_headers_complete", 128),
         (GET[:-2] + b"a:\r\n" * 15_000 + b"\r\n", "on_header", 6000),
