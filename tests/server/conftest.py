@@ -78,6 +78,7 @@ def serve(folders: Path) -> Serve:
     """`with serve("question", port=…) as (client, application)`: a real server in a thread.
 
     clock: stands still until the test moves it; None: the machine's.
+    grpc_connections: the limit of open gRPC connections; None: as the descriptors allow.
     """
 
     @contextmanager
@@ -85,6 +86,7 @@ def serve(folders: Path) -> Serve:
         *names: str,
         clock: HandClock | None = None,
         timing: RedisTiming = REDIS_TIMING,
+        grpc_connections: int | None = None,
         **settings: Any,
     ) -> Iterator[tuple[httpx.Client, Application]]:
         chosen = tuple(folders / name for name in names)
@@ -97,6 +99,8 @@ def serve(folders: Path) -> Serve:
         streams = partial(create_streams, timing=timing)
         application = Application(load_settings(**settings), clocks=clocks, open_streams=streams)
         application.metrics.seconds = 0.0  # tests read what they have just done
+        if grpc_connections is not None:
+            application.grpc_connections = grpc_connections
         config = uvicorn.Config(
             application, port=0, loop="uvloop", log_config=None, timeout_graceful_shutdown=2,
             access_log=application.settings.access_log, **connections(application.settings),

@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,14 +15,14 @@ from sruserve.server.app import Application
 from sruserve.server.budget import Budget
 from sruserve.server.engine.job import Generated
 from sruserve.server.errors import Overloaded
-from sruserve.server.tasks import completion as completion_reply
 from sruserve.server.tasks.choices import ChoiceBuilder
 from sruserve.server.tasks.chunks import ChunkBuffer, Room
 from sruserve.server.websocket import session as frames
-from tests.server.conftest import Serve
+from tests.server.conftest import CHARACTERS, Serve
 from tests.server.http.test_clients_that_leave import connect, metric, until
 from tests.server.test_bad_input import COMPLETE, post, refusal
 from tests.server.websocket.sockets import SECONDS, open_socket
+from tests.support import save_random_model
 
 MAX_NUMBERS = 1000  # numbers of one reply
 WORDS = {"model": "words", "echo": True, "n": 10}
@@ -144,7 +145,7 @@ def test_a_long_echo_is_written_on_a_thread(
 
 
 def test_a_few_long_states_are_sealed_on_a_thread(
-    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[str] = []
     part = ChoiceBuilder.part
@@ -154,15 +155,16 @@ def test_a_few_long_states_are_sealed_on_a_thread(
         return part(*args)
 
     monkeypatch.setattr(ChoiceBuilder, "part", noted)
-    body = {"model": "characters", "prompt": "a", "max_tokens": 1, "n": 4}
-    for max_characters, want in ((1 << 13, set()), (1 << 5, {"offload"})):
-        monkeypatch.setattr(completion_reply, "LONG_CHARACTERS", max_characters)
+    save_random_model(tmp_path / "wide", vocabulary=CHARACTERS, hidden_size=1024)
+    with serve(model_folders=(tmp_path / "wide",)) as (client, _):
+        for n, want in ((2, set()), (16, {"offload"})):
+            threads.clear()
+            body = {"model": "wide", "prompt": "a", "max_tokens": 1, "n": n}
+            assert post(client, COMPLETE, body | {"return_state": True}).status_code == 200
+            assert set(threads) & {"offload"} == want
         threads.clear()
-        assert post(client, COMPLETE, body | {"return_state": True}).status_code == 200
-        assert set(threads) & {"offload"} == want
-    threads.clear()
-    assert post(client, COMPLETE, body).status_code == 200
-    assert "offload" not in threads
+        assert post(client, COMPLETE, body).status_code == 200
+        assert "offload" not in threads
 
 
 def test_everything_that_was_counted_is_given_back(

@@ -15,8 +15,6 @@ from tritonclient.grpc import service_pb2 as proto
 from tritonclient.utils import InferenceServerException
 
 from sruserve.server.app import Application
-from sruserve.server.http import connections
-from sruserve.server.kserve.grpc import probes as grpc_probes
 from sruserve.server.kserve.grpc import server as grpc_server
 from sruserve.server.kserve.grpc.call import GrpcEndpoint
 from sruserve.server.kserve.grpc.calls import ConcurrentCallLimit
@@ -125,10 +123,11 @@ def test_a_connection_that_is_full_of_probes_keeps_nobody_elses_waiting(
 
 
 def test_a_probe_waits_for_none_of_the_silent_ones_of_any_number_of_connections(
-    monkeypatch: pytest.MonkeyPatch, serve: Serve
+    serve: Serve,
 ) -> None:
-    monkeypatch.setattr(grpc_probes, "_READ_SECONDS", 3600)
     with serve("question", **LIMITS | {"keep_alive_seconds": 75}) as running, ExitStack() as stack:
+        assert running[1].grpc is not None
+        running[1].grpc.probes.reads.seconds = 3600
         clients = [stack.enter_context(RawClient(port(running))) for _ in range(30)]
         for client in clients * 10:
             client.call(CHECK)
@@ -435,9 +434,8 @@ def test_connections_without_a_call_are_closed(raw: RawClient) -> None:
     raw.until(lambda: raw.closed)
 
 
-def test_connections_have_a_bound(monkeypatch: pytest.MonkeyPatch, serve: Serve) -> None:
-    monkeypatch.setattr(connections, "_GRPC", 2)
-    with serve("question", grpc_port=0) as running, RawClient(port(running)):
+def test_connections_have_a_bound(serve: Serve) -> None:
+    with serve("question", grpc_port=0, grpc_connections=2) as running, RawClient(port(running)):
         with RawClient(port(running)), pytest.raises(ConnectionError):
             RawClient(port(running))
         until(lambda: connects(port(running)))

@@ -12,7 +12,7 @@ import pytest
 
 from sruserve.model.folder import load_model
 from sruserve.server.lifecycle import Lifecycle
-from sruserve.server.repository import presets
+from sruserve.server.repository.presets import compute_presets
 from sruserve.server.settings import SettingsError, load_settings
 from tests.server.conftest import CHARACTERS, LABELS, TAGS, TEXT, WORDS, Serve, words_vocabulary
 from tests.support import save_random_model
@@ -152,20 +152,23 @@ def test_a_preset_that_cannot_be_stops_the_start(
     assert not [t for t in threading.enumerate() if t.name == "engine m"]
 
 
-def test_presets_whose_states_are_large_together_stop_the_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_presets_whose_states_are_large_together_are_refused(tmp_path: Path) -> None:
     folder = save_random_model(tmp_path / "m", "classify", labels=LABELS, **SPELLED)
     nbytes = load_model(folder).network.layout.nbytes
-    monkeypatch.setattr(presets, "_MAX_STATE_BYTES", 2 * nbytes)
-    for count in (2, 3):
-        write(folder, {str(i): "who" for i in range(count)})
-        starting = Lifecycle(load_settings(model_folders=(folder,)))
-        if count == 2:
-            asyncio.run(started_and_stopped(starting))
-            continue
-        with pytest.raises(SettingsError, match=f"3 presets need {3 * nbytes:,} bytes"):
-            asyncio.run(starting.start())
+    write(folder, {str(i): "who" for i in range(3)})
+
+    async def run() -> None:
+        lifecycle = Lifecycle(load_settings(model_folders=(folder,)))
+        await lifecycle.start()
+        try:
+            served = lifecycle.catalogue["m"]
+            assert len(await asyncio.to_thread(compute_presets, served, 3 * nbytes)) == 3
+            with pytest.raises(SettingsError, match=f"3 presets need {3 * nbytes:,} bytes"):
+                await asyncio.to_thread(compute_presets, served, 3 * nbytes - 1)
+        finally:
+            await lifecycle.stop()
+
+    asyncio.run(run())
 
 
 async def started_and_stopped(lifecycle: Lifecycle) -> None:

@@ -1,5 +1,6 @@
 """Steps go on without their clients, and count as long as they wait for a thread."""
 
+import math
 from contextlib import ExitStack, suppress
 from contextvars import copy_context
 from typing import Any
@@ -12,7 +13,6 @@ import tritonclient.grpc as triton
 from sruserve.server.app import Application
 from sruserve.server.errors import Overloaded
 from sruserve.server.offload import THREADS, owner
-from sruserve.server.repository import served_model as served
 from sruserve.server.tasks.limits import FREE_BYTES, STEP_BYTES, InputLimits
 from tests.server.conftest import Leftovers, Serve
 from tests.server.http.test_clients_that_leave import connect, until
@@ -26,6 +26,13 @@ STEPS = THREADS + 4
 def count(application: Application, steps: int) -> None:
     """Wait until so many steps count."""
     until(lambda: application.limits.steps.used >= steps * (len(TEXT) + STEP_BYTES))
+
+
+def read_on_threads(application: Application) -> None:
+    """Read all texts on threads, as for a tokenizer whose time has no known bound."""
+    codec = application.lifecycle.catalogue["characters"].model.codec
+    assert codec is not None
+    codec.work = math.inf
 
 
 def leave_steps(client: httpx.Client, application: Application) -> None:
@@ -66,8 +73,8 @@ def leave_calls(_: httpx.Client, application: Application) -> None:
 def test_steps_whose_clients_have_left_count_until_their_jobs_are_queued(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, leave: Any
 ) -> None:
-    monkeypatch.setattr(served, "LONG_CHARACTERS", 100)
     with serve("characters", grpc_port=0) as (client, application), ExitStack() as stack:
+        read_on_threads(application)
         gate = GatedReading(monkeypatch)
         stack.callback(gate.go_on.set)
         budget = application.limits.steps
@@ -88,9 +95,9 @@ def test_steps_whose_clients_have_left_count_until_their_jobs_are_queued(
 def test_steps_that_fail_when_their_clients_have_left_leave_no_garbage(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, leave: Any, leftovers: Leftovers
 ) -> None:
-    monkeypatch.setattr(served, "LONG_CHARACTERS", 100)
     monkeypatch.setitem(globals(), "TEXT", TEXT[:-1] + "\t")  # which the vocabulary has not
     with serve("characters", grpc_port=0) as (client, application), ExitStack() as stack:
+        read_on_threads(application)
         gate = GatedReading(monkeypatch)
         stack.callback(gate.go_on.set)
         leave(client, application)

@@ -36,7 +36,6 @@ from sruserve.server.state.envelope import SealedStates
 from sruserve.server.streams import service
 from sruserve.server.streams.opening import create_streams
 from sruserve.server.streams.redis import store as redis_store
-from sruserve.server.streams.redis.timing import REDIS_TIMING, RedisTiming
 from sruserve.server.streams.service import Streams
 from sruserve.server.streams.step_view import StreamView
 from sruserve.server.streams.store import StreamRecord
@@ -52,19 +51,19 @@ Run = Callable[..., None]
 def run(request: pytest.FixtureRequest, folders: Path) -> Run:
     """`run(test)`: call it with streams and models, on an event loop of its own.
 
-    timing: of streams in Redis.
+    options: of `create_streams`.
     """
     store = None
     if request.param == "redis":
         store = f"redis://127.0.0.1:{request.getfixturevalue('redis_port')}/6"
 
-    async def serve(test: Test, timing: RedisTiming) -> None:
+    async def serve(test: Test, **options: Any) -> None:
         chosen = (folders / "characters", folders / "other")
         settings = load_settings(
             model_folders=chosen, state_pool_bytes=1 << 20, store=store, state_keys=KEYS
         )
         lifecycle = Lifecycle(settings)
-        streams = create_streams(settings, lifecycle.tenants, timing=timing)
+        streams = create_streams(settings, lifecycle.tenants, **options)
         await lifecycle.start()
         await streams.start()
         try:
@@ -73,9 +72,9 @@ def run(request: pytest.FixtureRequest, folders: Path) -> Run:
             await lifecycle.stop()
             await streams.stop()
 
-    def in_thread(test: Test, timing: RedisTiming = REDIS_TIMING) -> None:
+    def in_thread(test: Test, **options: Any) -> None:
         with ThreadPoolExecutor(1) as pool:
-            pool.submit(asyncio.run, serve(test, timing)).result()
+            pool.submit(asyncio.run, serve(test, **options)).result()
 
     return in_thread
 

@@ -10,7 +10,6 @@ from sruserve.server.auth import KeyEntry, Tenant
 from sruserve.server.errors import Overloaded
 from sruserve.server.repository.catalogue import Catalogue
 from sruserve.server.streams.redis import scripts
-from sruserve.server.streams.redis import store as redis_store
 from sruserve.server.streams.redis.client import Call, RedisClient
 from sruserve.server.streams.redis.store import RedisStore
 from sruserve.server.streams.service import Streams
@@ -80,7 +79,6 @@ def test_replies_that_are_read_at_a_time_are_bounded_and_a_tenant_leaves_room(
     run: Run,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(redis_store, "_REPLY_BYTES", 6 * LONG)
     ask, goes_on = RedisClient.run, asyncio.Event()
 
     async def slowly(link: RedisClient, script: str, owner: bytes, call: Call, **kind: bool) -> Any:
@@ -127,4 +125,4 @@ def test_replies_that_are_read_at_a_time_are_bounded_and_a_tenant_leaves_room(
             for each in its:
                 await streams.delete(tenant, each)
 
-    run(test)
+    run(test, max_reply_bytes=6 * LONG)
