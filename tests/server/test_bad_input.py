@@ -1,6 +1,5 @@
 """Whatever a client sends, it gets a clear error with a stable code, and the server goes on."""
 
-import json
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -8,27 +7,11 @@ from typing import Any
 import httpx
 import pytest
 
-from sruserve.server.http.responses import ErrorReply
 from tests.server.conftest import Serve
 from tests.server.hand_clock import HandClock
+from tests.server.posting import CLASSIFY, COMPLETE, SCORE, post, refusal
 
-CLASSIFY, COMPLETE, SCORE = "/v1/classify", "/v1/completions", "/v1/score"
 NOT_A_NUMBER = float("nan")
-
-
-def refusal(reply: httpx.Response, status: int, code: str, param: str | None = None) -> str:
-    """Check an error's status, shape, code and field, and return its message."""
-    assert reply.headers["content-type"] == "application/json"
-    error = ErrorReply.model_validate_json(reply.content, strict=True).error
-    assert (reply.status_code, error.code, error.param) == (status, code, param), error.message
-    assert len(error.message) > 10
-    return error.message
-
-
-def post(client: httpx.Client, path: str, body: Any) -> httpx.Response:
-    model = "question" if path == CLASSIFY else "characters"
-    content = body if isinstance(body, bytes) else json.dumps({"model": model} | body)
-    return client.post(path, content=content)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.server.test_running import serving
+from tests.server.processes import serving
 
 DATA = Path(__file__).parent.parent / "data"
 QUESTIONS = [line.split(" ", 1) for line in (DATA / "trec.test").read_text().splitlines()]

@@ -8,7 +8,7 @@ import pytest
 
 from sruserve.server.http.responses import EncodeReply
 from tests.server.conftest import Serve
-from tests.server.test_bad_input import refusal
+from tests.server.posting import refusal
 
 ROWS = [[0.3 * ((i * 7 + j) % 5) - 0.5 for j in range(8)] for i in range(200)]
 

@@ -9,7 +9,7 @@ import pytest
 
 from sruserve.model.cells import FAMILIES
 from tests.server.conftest import CHARACTERS, LABELS, LETTERS, Serve
-from tests.server.test_bad_input import refusal
+from tests.server.posting import refusal
 from tests.support import save_random_model
 
 TEXT = "To be, or nöt to be — that is the question"

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from sruserve.server.app import Application
 from tests.memory import least_growth, malloc_bytes, python_blocks
 from tests.server.conftest import Serve
-from tests.server.http.test_clients_that_leave import metric, until
+from tests.server.observing import metric, until
 
 INFER = "/v2/models/characters/infer"
 GRPC_INFER = "/inference.GRPCInferenceService/ModelInfer"

@@ -16,9 +16,9 @@ from sruserve.server.app import Application
 from sruserve.server.engine.model_runner import ModelRunner
 from tests.server.conftest import Serve
 from tests.server.http.raw_requests import UPGRADE, connect, frame
-from tests.server.http.test_clients_that_leave import until
+from tests.server.kserve.grpc_inputs import INFER
 from tests.server.kserve.raw_http2 import RawClient, message
-from tests.server.kserve.test_grpc import INFER
+from tests.server.observing import until
 
 Running = tuple[httpx.Client, Application]
 

@@ -15,7 +15,7 @@ from tritonclient.grpc import service_pb2 as proto
 
 from bench.serve.long_requests import LONG, REFUSED, body, save_models, words
 from tests.server.conftest import Serve
-from tests.server.http.test_clients_that_leave import until
+from tests.server.observing import until
 from tests.server.websocket.sockets import SECONDS, open_socket
 
 Server = tuple[str, int, str]

@@ -9,7 +9,7 @@ import pytest
 from sruserve.model.text import Words
 from sruserve.server.tasks import task as route
 from tests.server.conftest import Serve
-from tests.server.test_bad_input import COMPLETE, post, refusal
+from tests.server.posting import COMPLETE, post, refusal
 
 TEXT = "How  far is it from\tDenver to Aspen? who a b c " * 200  # a long one
 BEGUN = TEXT + "Den"

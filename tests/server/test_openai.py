@@ -15,8 +15,8 @@ from openai.types import Completion
 
 from tests.server.conftest import CHARACTERS, Serve
 from tests.server.hand_clock import HandClock
-from tests.server.http.test_clients_that_leave import metric, until
-from tests.server.test_tenants import ACME, OTHER
+from tests.server.keys import ACME, OTHER
+from tests.server.observing import metric, until
 
 PROMPT = "To be, or not"
 

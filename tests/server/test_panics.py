@@ -18,9 +18,9 @@ from sruserve.server.errors import EngineFailure, faults
 from sruserve.server.offload import run_in_thread
 from tests.server.conftest import LABELS, WORDS, Serve
 from tests.server.engine.driver import Driver
-from tests.server.http.test_clients_that_leave import metric, until
 from tests.server.kserve.conftest import grpc_address
-from tests.server.test_bad_input import refusal
+from tests.server.observing import metric, until
+from tests.server.posting import refusal
 from tests.server.websocket.talks import ask, connected, run
 from tests.support import random_model, save_random_model
 

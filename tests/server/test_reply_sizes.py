@@ -19,8 +19,9 @@ from sruserve.server.tasks.choices import ChoiceBuilder
 from sruserve.server.tasks.chunks import ChunkBuffer, Room
 from sruserve.server.websocket import session as frames
 from tests.server.conftest import CHARACTERS, Serve
-from tests.server.http.test_clients_that_leave import connect, metric, until
-from tests.server.test_bad_input import COMPLETE, post, refusal
+from tests.server.http.json_requests import connect
+from tests.server.observing import metric, until
+from tests.server.posting import COMPLETE, post, refusal
 from tests.server.websocket.sockets import SECONDS, open_socket
 from tests.support import save_random_model
 

@@ -13,9 +13,9 @@ import httpx
 import pytest
 import websockets
 
-from tests.server.http.test_clients_that_leave import until
+from tests.server.observing import until
 from tests.server.ports import free_port
-from tests.server.test_running import COMPLETE, Process, complete, ended, serving
+from tests.server.processes import COMPLETE, Process, complete, ended, serving
 from tests.server.websocket.talks import ask, connected, next_frame
 from tests.support import PRINTABLE, save_random_model
 

@@ -15,7 +15,7 @@ from tokenizers.pre_tokenizers import Sequence, Split, WhitespaceSplit
 from sruserve.model.text import Words
 from sruserve.server.offload import THREADS, Offload
 from tests.server.conftest import LABELS, WORDS, Serve, words_vocabulary
-from tests.server.http.test_clients_that_leave import until
+from tests.server.observing import until
 from tests.support import save_random_model
 
 TASKS = {"slow": "classify", "whole": "classify", "writer": "generate", "tagger": "tag"}

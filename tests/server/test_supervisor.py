@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.server.http.test_clients_that_leave import until
+from tests.server.observing import until
 
 
 @contextmanager

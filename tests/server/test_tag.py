@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from sruserve.server.http.responses import TagReply
-from tests.server.test_bad_input import refusal
+from tests.server.posting import refusal
 
 TEXT = "How far is it  from Denver to Aspen? who nowhere"
 

@@ -31,15 +31,12 @@ from sruserve.server.errors import (
 from sruserve.server.settings import SettingsError, load_settings
 from tests.server.conftest import CHARACTERS, Serve
 from tests.server.hand_clock import HandClock
-from tests.server.http.test_clients_that_leave import connect, until
+from tests.server.http.json_requests import connect
+from tests.server.keys import ACME, OTHER, bearer
+from tests.server.observing import until
 
-ACME, OTHER = "acme-key-123", "other-key-123"
 UNLIMITED_STEPS = json.dumps([{"tenant": "acme", "key": ACME, "steps_per_second": 1_000_000}])
 COMPLETE = "/v1/completions"
-
-
-def bearer(key: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {key}"}
 
 
 def spends_of_acme(monkeypatch: pytest.MonkeyPatch) -> list[Spent]:

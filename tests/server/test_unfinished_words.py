@@ -15,7 +15,7 @@ from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.job import Job
 from sruserve.server.tasks.limits import InputLimits
 from tests.server.conftest import Serve
-from tests.server.test_bad_input import COMPLETE, post, refusal
+from tests.server.posting import COMPLETE, post, refusal
 from tests.server.websocket.sockets import SECONDS, open_socket
 
 CLASSIFY = "/v1/classify"

@@ -18,9 +18,10 @@ from sruserve.server.http.connections import Connections
 from sruserve.server.http.uvicorn_http import HttpProtocol
 from sruserve.server.websocket.uvicorn_websocket import WebSocketProtocol
 from tests.server.conftest import Serve
+from tests.server.http.json_requests import connect
 from tests.server.http.raw_replies import all_replies, send
-from tests.server.http.test_clients_that_leave import connect, metric, until
-from tests.server.test_bad_input import SCORE, post
+from tests.server.observing import metric, until
+from tests.server.posting import SCORE, post
 from tests.server.websocket.sockets import open_socket
 
 MAX_CONNECTIONS = 20  # of one address half

@@ -11,7 +11,7 @@ import pytest
 from sruserve.server.app import Application
 from sruserve.server.http.uvicorn_http import HttpProtocol
 from tests.server.http.raw_requests import connect
-from tests.server.http.test_clients_that_leave import until
+from tests.server.observing import until
 
 
 def test_models_are_listed_with_what_a_client_needs(client: httpx.Client) -> None:

@@ -10,9 +10,9 @@ from websockets.exceptions import InvalidStatus
 from sruserve.server.errors import OriginNotAllowed
 from sruserve.server.http.origins import Origins
 from tests.server.conftest import Serve
+from tests.server.http.json_requests import connect
 from tests.server.http.raw_replies import next_reply, send
-from tests.server.http.test_clients_that_leave import connect
-from tests.server.test_bad_input import CLASSIFY, refusal
+from tests.server.posting import CLASSIFY, refusal
 from tests.server.websocket.sockets import SECONDS, open_socket
 
 APP = "https://app.example.com"

@@ -20,34 +20,10 @@ from tritonclient.utils import InferenceServerException
 from sruserve.server.app import Application
 from tests.server.conftest import TEXT
 from tests.server.kserve.conftest import grpc_address
+from tests.server.kserve.grpc_inputs import FEATURES, INFER, infer, inputs_of, texts
 from tests.server.kserve.support import connected
 
-FEATURES = np.linspace(-1, 1, 40, dtype=np.float32).reshape(5, 8)
-INFER = "/inference.GRPCInferenceService/ModelInfer"
 _ids = count(1)
-
-
-def texts(kind: Any, name: str, *values: str) -> Any:
-    """A batch of texts, for the client of `kind`, which is a module."""
-    one = kind.InferInput(name, [len(values), 1], "BYTES")
-    one.set_data_from_numpy(np.array([[value.encode()] for value in values], object))
-    return one
-
-
-def numbers(kind: Any, name: str, datatype: str, values: Any) -> Any:
-    one = kind.InferInput(name, list(values.shape), datatype)
-    one.set_data_from_numpy(values)
-    return one
-
-
-def inputs_of(kind: Any, model: str) -> list[Any]:
-    if model == "sensor":
-        return [numbers(kind, "features", "FP32", FEATURES)]
-    if model == "ids":
-        return [numbers(kind, "input_ids", "INT64", np.arange(6, dtype=np.int64))]
-    if model == "characters":
-        return [texts(kind, "text_input", TEXT)]
-    return [texts(kind, "text", TEXT, "who what")]
 
 
 @pytest.mark.parametrize("model", ["question", "whole", "sensor", "characters", "ids"])
@@ -134,13 +110,6 @@ def test_elements_may_be_typed_instead_of_raw(rpc: Any, channel: grpc.Channel) -
     one.contents.fp32_contents.extend(FEATURES.reshape(-1).tolist())
     reply = triton.InferResult(infer(channel, request))
     np.testing.assert_array_equal(reply.as_numpy("scores"), expected)
-
-
-def infer(channel: grpc.Channel, request: Any, **options: Any) -> Any:
-    """Send a message, or the bytes of one, as it is."""
-    data = request if isinstance(request, bytes) else request.SerializeToString()
-    call = channel.unary_unary(INFER, None, proto.ModelInferResponse.FromString)
-    return call(data, timeout=60, **options)
 
 
 def tensor(name: str, datatype: str, shape: list[int], **contents: Any) -> Any:

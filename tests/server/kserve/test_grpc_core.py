@@ -19,8 +19,8 @@ from sruserve.server.pulse import Pulse
 from tests.server import conftest
 from tests.server.conftest import Serve
 from tests.server.kserve.conftest import grpc_address
+from tests.server.kserve.grpc_inputs import inputs_of
 from tests.server.kserve.raw_http2 import RawClient, message
-from tests.server.kserve.test_grpc import inputs_of
 
 MESSAGE = "Method not found!"
 

@@ -20,10 +20,10 @@ from sruserve.server.kserve.grpc.call import GrpcEndpoint
 from sruserve.server.kserve.grpc.calls import ConcurrentCallLimit
 from sruserve.server.kserve.grpc.service import SERVICE as NAME
 from tests.server.conftest import Serve
-from tests.server.http.test_clients_that_leave import until
 from tests.server.kserve.conftest import grpc_address
+from tests.server.kserve.grpc_inputs import INFER, inputs_of
 from tests.server.kserve.raw_http2 import MAX_CONCURRENT_STREAMS, RawClient, message, unfinished
-from tests.server.kserve.test_grpc import INFER, inputs_of
+from tests.server.observing import until
 
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 CHECK, WATCH = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"

@@ -11,7 +11,7 @@ from tritonclient.grpc import service_pb2 as proto
 from sruserve.server.errors import InputTooLong
 from sruserve.server.kserve.grpc.codec import read_request
 from sruserve.server.kserve.grpc.parts import MAX_FIELDS, check_fields
-from tests.server.kserve.test_grpc import infer
+from tests.server.kserve.grpc_inputs import infer
 
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 

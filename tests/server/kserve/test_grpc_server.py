@@ -17,11 +17,11 @@ from tritonclient.utils import InferenceServerException
 from sruserve.server.app import Application
 from sruserve.server.kserve.grpc.service import SERVICE as NAME
 from tests.server.conftest import Serve
-from tests.server.http.test_clients_that_leave import until
 from tests.server.kserve.conftest import grpc_address
+from tests.server.kserve.grpc_inputs import INFER, inputs_of, texts
 from tests.server.kserve.support import connected
-from tests.server.kserve.test_grpc import INFER, inputs_of, texts
-from tests.server.test_running import ended, grpc_port_of, serving, start
+from tests.server.observing import until
+from tests.server.processes import ended, grpc_port_of, serving, start
 
 FULL, TOO_MANY = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED
 

@@ -15,8 +15,9 @@ from tritonclient.utils import InferenceServerException
 from sruserve import __version__
 from sruserve.server.app import Application
 from tests.server.conftest import LABELS, Serve
-from tests.server.http.test_clients_that_leave import connect, until
+from tests.server.http.json_requests import connect
 from tests.server.kserve.support import connected, refused, tensor, texts
+from tests.server.observing import until
 
 
 @pytest.fixture

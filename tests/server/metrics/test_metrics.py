@@ -18,7 +18,7 @@ from sruserve.server.tasks.limits import InputLimits
 from sruserve.server.tasks.requests import ClassifyRequest
 from sruserve.server.tasks.task import Task
 from tests.server.conftest import Serve
-from tests.server.http.test_clients_that_leave import until
+from tests.server.observing import until
 
 Read = Callable[..., float]
 PROMISED = (

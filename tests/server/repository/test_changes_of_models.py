@@ -26,8 +26,8 @@ from sruserve.server.repository.repository import _MAX_WAITING, Repository
 from sruserve.server.settings import load_settings
 from sruserve.server.unheard import forget_frames
 from tests.server.conftest import Serve
-from tests.server.http.test_clients_that_leave import until
 from tests.server.kserve.conftest import grpc_address
+from tests.server.observing import until
 
 
 class SlowLoads:

@@ -23,9 +23,9 @@ from sruserve.server.repository.repository import _MAX_RETIRING
 from sruserve.server.repository.served_model import InFlight
 from tests.server.conftest import LABELS, Serve, words_vocabulary
 from tests.server.held_steps import Steps
-from tests.server.http.test_clients_that_leave import until
 from tests.server.kserve.conftest import grpc_address
-from tests.server.test_running import start
+from tests.server.observing import until
+from tests.server.processes import start
 from tests.server.websocket.talks import ask, completed, connected, run
 from tests.support import save_random_model
 

@@ -15,7 +15,7 @@ import redis
 from sruserve.server.app import Application
 from tests.server.conftest import Serve
 from tests.server.hand_clock import HandClock
-from tests.server.http.test_clients_that_leave import until
+from tests.server.observing import until
 from tests.server.ports import free_port
 
 KEYS = "a" * 64

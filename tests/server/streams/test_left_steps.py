@@ -15,9 +15,10 @@ from sruserve.server.errors import Overloaded
 from sruserve.server.offload import THREADS, owner
 from sruserve.server.tasks.limits import FREE_BYTES, STEP_BYTES, InputLimits
 from tests.server.conftest import Leftovers, Serve
-from tests.server.http.test_clients_that_leave import connect, until
+from tests.server.http.json_requests import connect
 from tests.server.kserve.conftest import grpc_address
-from tests.server.tasks.test_limits import GatedReading
+from tests.server.observing import until
+from tests.server.tasks.gated_reading import GatedReading
 
 TEXT = "a" * 5000  # less than a connection may have for nothing
 STEPS = THREADS + 4

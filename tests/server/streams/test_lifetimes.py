@@ -14,10 +14,11 @@ from sruserve.server.streams.redis.timing import RedisTiming
 from tests.server.conftest import Serve
 from tests.server.hand_clock import HandClock
 from tests.server.held_steps import Steps
-from tests.server.http.test_clients_that_leave import connect, until
+from tests.server.http.json_requests import connect
+from tests.server.keys import bearer
+from tests.server.observing import until
 from tests.server.streams.conftest import ACME, KEYS, OTHER, Replicas, key_of
-from tests.server.streams.test_streams import code, steps_done, text
-from tests.server.test_tenants import bearer
+from tests.server.streams.replies import code, steps_done, text
 
 TIMING = RedisTiming(lease_ms=20_000, renew_seconds=0.05)  # shorter than streams may be idle
 

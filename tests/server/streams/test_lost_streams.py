@@ -17,8 +17,8 @@ from sruserve.server.tasks.completion_request import CompletionRequest
 from tests.server.conftest import Serve
 from tests.server.streams.conftest import KEYS, key_of
 from tests.server.streams.redis.test_forks import DB
+from tests.server.streams.replies import code
 from tests.server.streams.test_service import Run, run, write  # noqa: F401
-from tests.server.streams.test_streams import code
 
 ID = "kserve:characters:7"
 

@@ -10,7 +10,7 @@ import pytest
 
 from sruserve.server.app import Application
 from tests.server.conftest import Serve
-from tests.server.http.test_clients_that_leave import until
+from tests.server.observing import until
 from tests.server.ports import free_port
 from tests.server.streams.conftest import KEYS, StartRedis
 from tests.server.websocket.talks import ask, connected

@@ -18,12 +18,12 @@ from sruserve.server.streams.redis import scripts
 from sruserve.server.streams.redis.client import Call, RedisClient
 from tests.server.conftest import Serve
 from tests.server.held_steps import Steps
-from tests.server.http.test_clients_that_leave import until
+from tests.server.keys import bearer
+from tests.server.observing import until
+from tests.server.processes import serving
 from tests.server.streams.conftest import ACME, KEYS, Replicas, StartRedis, key_of
 from tests.server.streams.redis.proxies import BeforeRedis
-from tests.server.streams.test_streams import code, text
-from tests.server.test_running import serving
-from tests.server.test_tenants import bearer
+from tests.server.streams.replies import code, text
 
 
 def test_a_restart_of_every_server_loses_nothing(serve: Serve, redis_port: int) -> None:

@@ -7,32 +7,16 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
 
-import httpx
 import pytest
 
 from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.job import Job, StateOutput
 from tests.server.conftest import TEXT
-from tests.server.http.test_clients_that_leave import until
+from tests.server.observing import until
 from tests.server.streams.conftest import Replicas
+from tests.server.streams.replies import code, steps_done, text
 
 GREEDY = {"temperature": 0, "max_tokens": 12}
-
-
-def code(reply: httpx.Response) -> str:
-    return str(reply.json()["error"]["code"])
-
-
-def text(reply: httpx.Response) -> str:
-    assert reply.status_code == 200, reply.text
-    return str(reply.json()["choices"][0]["text"])
-
-
-def steps_done(replicas: Replicas, outcome: str, model: str = "characters") -> float:
-    """How many steps were computed, or repeated, by all servers of this process."""
-    page = replicas.ask("GET", "/metrics").text
-    sample = f'sru_stream_steps_total{{model="{model}",outcome="{outcome}"}} '
-    return sum(float(line.split()[-1]) for line in page.splitlines() if line.startswith(sample))
 
 
 def test_a_stream_tells_what_it_is(replicas: Replicas) -> None:

@@ -14,10 +14,11 @@ from sruserve.server.engine.job import Snapshot
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.streams.store import StreamRecord
 from tests.server.conftest import Serve
-from tests.server.http.test_clients_that_leave import connect, until
+from tests.server.http.json_requests import connect
+from tests.server.keys import bearer
+from tests.server.observing import until
 from tests.server.streams.conftest import ACME, KEYS, OTHER
 from tests.server.streams.tenants import TWO
-from tests.server.test_tenants import bearer
 
 MAX_QUEUE_BYTES = 48 << 20
 LONG = b"a" * (MAX_QUEUE_BYTES // 5)  # two of them fit into half of the bound

@@ -22,7 +22,7 @@ from sruserve.server.streams.store import StreamRecord
 from sruserve.server.tasks.limits import FREE_BYTES, InputLimits
 from tests.server.conftest import Serve
 from tests.server.held_steps import Steps
-from tests.server.http.test_clients_that_leave import until
+from tests.server.observing import until
 from tests.server.streams.conftest import KEYS
 from tests.server.streams.test_service import Run, run, write  # noqa: F401
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tests.server.conftest import Serve, words_vocabulary
-from tests.server.test_bad_input import refusal
+from tests.server.posting import refusal
 from tests.server.test_openai import chunks, connect, create, text_of
 from tests.support import save_random_model
 

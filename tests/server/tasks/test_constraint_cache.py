@@ -33,9 +33,10 @@ from sruserve.server.tasks.constraint_cache import (
 from tests.memory import grows_by_less, malloc_bytes
 from tests.server.conftest import Serve
 from tests.server.engine.constrained.grammar_processes import MANY_AT_ONCE, is_gone
-from tests.server.http.test_clients_that_leave import connect, until
-from tests.server.test_bad_input import refusal
-from tests.server.test_running import ended, serving
+from tests.server.http.json_requests import connect
+from tests.server.observing import until
+from tests.server.posting import refusal
+from tests.server.processes import ended, serving
 from tests.support import save_random_model
 
 KEYS = ["one:11111111", "two:22222222"]

@@ -13,7 +13,6 @@ from typing import Any
 import httpx
 import pytest
 
-from sruserve.model.text import Bytes
 from sruserve.server.engine.admission_queue import AdmissionQueue
 from sruserve.server.engine.job import Job
 from sruserve.server.errors import OutOfDeviceMemory, Overloaded
@@ -21,8 +20,10 @@ from sruserve.server.offload import POOL, THREADS, offload
 from sruserve.server.tasks.limits import FREE_BYTES, InputLimits
 from tests.server.conftest import Serve
 from tests.server.held_steps import Steps
-from tests.server.http.test_clients_that_leave import connect, until
-from tests.server.test_bad_input import CLASSIFY, COMPLETE, SCORE, post, refusal
+from tests.server.http.json_requests import connect
+from tests.server.observing import until
+from tests.server.posting import CLASSIFY, COMPLETE, SCORE, post, refusal
+from tests.server.tasks.gated_reading import GatedReading
 
 ENCODE = "/v1/encode"
 
@@ -33,21 +34,6 @@ def small(serve: Serve) -> Iterator[httpx.Client]:
     limits = {"max_body_bytes": 5000, "max_input_bytes": 1000, "max_inputs": 4}
     with serve(max_new_tokens=50, max_batch_tokens=64, **limits) as (client, _):
         yield client
-
-
-class GatedReading:
-    """Reading a text takes until `go_on` is set. begun: the length of each that was begun."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.go_on, self.begun = threading.Event(), list[int]()
-        encode = Bytes.encode
-
-        def gated_encode(codec: Bytes, *args: Any) -> Any:
-            self.begun.append(len(args[0]))
-            self.go_on.wait(60)
-            return encode(codec, *args)
-
-        monkeypatch.setattr(Bytes, "encode", gated_encode)
 
 
 @pytest.mark.parametrize(

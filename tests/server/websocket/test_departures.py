@@ -11,7 +11,7 @@ import pytest
 from sruserve.server.app import Application
 from tests.memory import malloc_bytes
 from tests.server.conftest import Serve
-from tests.server.http.test_clients_that_leave import metric, until
+from tests.server.observing import metric, until
 from tests.server.websocket.raw_sockets import Raw, frame
 from tests.server.websocket.talks import GENERATE, connected, next_frame, run
 

@@ -6,7 +6,7 @@ import pytest
 import websockets
 
 from tests.server.conftest import Serve
-from tests.server.http.test_clients_that_leave import until
+from tests.server.observing import until
 from tests.server.websocket.talks import ask, connected, run
 
 

@@ -12,7 +12,7 @@ from sruserve.server.app import Application
 from sruserve.server.json_output import json_bytes
 from sruserve.server.websocket import session as frames
 from sruserve.server.websocket.uvicorn_websocket import WebSocketProtocol
-from tests.server.http.test_clients_that_leave import metric, until
+from tests.server.observing import metric, until
 from tests.server.websocket.raw_sockets import ASK, Raw, frame
 
 

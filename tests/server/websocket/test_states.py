@@ -13,7 +13,7 @@ from sruserve.server.app import Application
 from sruserve.server.budget import Hold
 from sruserve.server.tasks.limits import InputLimits
 from tests.server.conftest import TEXT
-from tests.server.http.test_clients_that_leave import until
+from tests.server.observing import until
 from tests.server.websocket.talks import GENERATE, ask, completed, connected, over_http, run
 
 

@@ -21,7 +21,7 @@ from tests.server.engine.constrained.grammar_processes import (
     run,
 )
 from tests.server.engine.driver import Driver
-from tests.server.http.test_clients_that_leave import until
+from tests.server.observing import until
 
 HOSTILE: list[tuple[str, Any]] = [
     ("json_schema", MANY_AT_ONCE),

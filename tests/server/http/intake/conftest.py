@@ -6,7 +6,7 @@ import pytest
 
 from tests.server.conftest import Serve
 from tests.server.http.intake.bounds import BUDGET, LONGEST, Running
-from tests.server.http.test_clients_that_leave import until
+from tests.server.observing import until
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ from tests.server.conftest import Serve
 from tests.server.http.intake.bounds import BUDGET, LONGEST, Running, ended
 from tests.server.http.raw_replies import all_replies, next_reply, send
 from tests.server.http.raw_requests import CHUNKED, UPGRADE, code, connect, frame, head
-from tests.server.http.test_clients_that_leave import until
-from tests.server.test_bad_input import SCORE, post, refusal
+from tests.server.observing import until
+from tests.server.posting import SCORE, post, refusal
 
 
 def unfinished_body(client: httpx.Client) -> socket.socket:

@@ -13,8 +13,8 @@ from tests.server.held_steps import Steps
 from tests.server.http.intake.bounds import GRACE, LENIENT_GRACE, Running, ended
 from tests.server.http.raw_replies import all_replies, send
 from tests.server.http.raw_requests import CHUNKED, SECONDS, UPGRADE, code, connect, frame, head
-from tests.server.http.test_clients_that_leave import until
-from tests.server.test_bad_input import SCORE, post
+from tests.server.observing import until
+from tests.server.posting import SCORE, post
 from tests.server.websocket.sockets import open_socket
 
 

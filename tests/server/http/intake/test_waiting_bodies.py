@@ -23,7 +23,7 @@ from tests.server.conftest import Serve
 from tests.server.held_steps import Steps
 from tests.server.http.intake.bounds import BUDGET, LONGEST, Running
 from tests.server.http.raw_requests import SECONDS, UPGRADE, connect, frame, head
-from tests.server.http.test_clients_that_leave import metric, until
+from tests.server.observing import metric, until
 from tests.server.websocket.sockets import open_socket
 
 

@@ -17,7 +17,7 @@ from tests.server.conftest import Serve
 from tests.server.http.parse_turns.counted_events import Counted
 from tests.server.http.raw_replies import next_reply
 from tests.server.http.raw_requests import CHUNKED, GET, UPGRADE, connect, head
-from tests.server.http.test_clients_that_leave import until
+from tests.server.observing import until
 
 FRAGMENTS = b"\x01\x80" + bytes(4), b"\x00\x80" + bytes(4)  # the first, and one more
 CONNECTIONS = 24

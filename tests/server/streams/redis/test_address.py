@@ -9,7 +9,7 @@ from sruserve.server.settings import SettingsError, load_settings
 from tests.server.conftest import Serve
 from tests.server.ports import free_port
 from tests.server.streams.conftest import KEYS, StartRedis
-from tests.server.streams.test_streams import code
+from tests.server.streams.replies import code
 
 
 def test_a_wrong_password_is_logged_as_such_and_never_shown(

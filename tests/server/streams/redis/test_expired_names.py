@@ -8,11 +8,11 @@ import redis
 from sruserve.server.auth import KeyEntry, Tenant
 from sruserve.server.repository.catalogue import Catalogue
 from sruserve.server.streams.service import Streams
-from tests.server.http.test_clients_that_leave import until
+from tests.server.observing import until
 from tests.server.streams.conftest import ACME, OwnRedis, key_of
 from tests.server.streams.redis.test_forks import DB, only_redis
+from tests.server.streams.replies import code
 from tests.server.streams.test_service import Run, run  # noqa: F401
-from tests.server.streams.test_streams import code
 
 
 def test_expired_streams_leave_names_in_redis_and_nothing_else(own_redis: OwnRedis) -> None:

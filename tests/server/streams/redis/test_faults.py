@@ -19,12 +19,12 @@ from sruserve.server.streams.redis import scripts
 from sruserve.server.streams.redis.timing import RedisTiming
 from tests.server.conftest import Serve
 from tests.server.held_steps import Steps
-from tests.server.http.test_clients_that_leave import until
+from tests.server.observing import until
 from tests.server.ports import free_port
 from tests.server.streams.conftest import KEYS, OwnRedis, Replicas, StartRedis
 from tests.server.streams.redis.proxies import LosesAnswers
 from tests.server.streams.redis.running_steps import STEP, active, taken
-from tests.server.streams.test_streams import code, text
+from tests.server.streams.replies import code, text
 
 
 def test_what_is_sent_again_because_its_answer_was_lost_is_done_once(

@@ -12,11 +12,11 @@ import redis
 from sruserve.server.streams.redis.timing import RedisTiming
 from tests.server.conftest import Serve
 from tests.server.held_steps import Steps
-from tests.server.http.test_clients_that_leave import until
+from tests.server.observing import until
 from tests.server.ports import free_port
 from tests.server.streams.conftest import KEYS, Replicas, StartRedis, key_of
 from tests.server.streams.redis.running_steps import STEP, active, taken
-from tests.server.streams.test_streams import code, text
+from tests.server.streams.replies import code, text
 
 Leased = tuple[Replicas, Any, redis.Redis]
 

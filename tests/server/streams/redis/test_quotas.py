@@ -8,8 +8,8 @@ import redis
 from tests.server.conftest import Serve
 from tests.server.ports import free_port
 from tests.server.streams.conftest import ACME, KEYS, OTHER, OwnRedis, StartRedis, key_of
+from tests.server.streams.replies import code
 from tests.server.streams.tenants import STEP, TWO, Client, goes_on
-from tests.server.streams.test_streams import code
 
 
 def test_a_tenant_that_fills_its_part_of_redis_leaves_others_theirs(

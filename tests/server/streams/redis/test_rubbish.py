@@ -15,7 +15,7 @@ from tests.server.conftest import Serve
 from tests.server.ports import free_port
 from tests.server.streams.conftest import KEYS, Replicas, StartRedis
 from tests.server.streams.redis.proxies import AnswersRubbish
-from tests.server.streams.test_streams import code
+from tests.server.streams.replies import code
 
 RUBBISH = (
     b"+OK", b":abc", b"$abc", b"$-5", b"*abc", b"*-1", b"*0", b"*1\r\n:3", b"%1\r\n:1\r\n:2",

@@ -7,7 +7,7 @@ import pytest
 import redis
 
 from tests.server.streams.conftest import OwnRedis, Replicas, key_of
-from tests.server.streams.test_streams import code
+from tests.server.streams.replies import code
 
 Fields = dict[Any, Any]
 Change = Callable[[Fields, Fields, Fields], Fields]

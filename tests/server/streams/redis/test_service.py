@@ -15,11 +15,11 @@ from sruserve.server.state.token import Envelope
 from sruserve.server.streams.redis.store import RedisStore
 from sruserve.server.streams.redis.timing import RedisTiming
 from tests.server.conftest import Serve
-from tests.server.http.test_clients_that_leave import until
+from tests.server.observing import until
 from tests.server.ports import free_port
 from tests.server.streams.conftest import KEYS, Replicas, StartRedis, key_of
 from tests.server.streams.redis.proxies import BeforeRedis
-from tests.server.streams.test_streams import code
+from tests.server.streams.replies import code
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "deployment.md"
 
