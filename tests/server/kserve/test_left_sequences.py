@@ -18,8 +18,8 @@ from sruserve.server.streams.service import Streams
 from sruserve.server.streams.step_view import StreamView
 from sruserve.server.tasks.completion_request import CompletionRequest
 from sruserve.server.tasks.limits import InputLimits
-from tests.server.streams.conftest import redis_port, start_redis  # noqa: F401
-from tests.server.streams.test_service import Run, run, settled, write  # noqa: F401
+from tests.server.streams.conftest import redis_port, run, start_redis  # noqa: F401
+from tests.server.streams.work import Run, settled, write
 
 Work = Callable[[StreamView], Awaitable[bytes]]
 ID = "kserve:characters:7"

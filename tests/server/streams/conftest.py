@@ -1,8 +1,10 @@
 """A real Redis, and servers that hold streams: one in its memory, two in that Redis."""
 
+import asyncio
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import cycle
 from pathlib import Path
@@ -13,10 +15,16 @@ import pytest
 import redis
 
 from sruserve.server.app import Application
+from sruserve.server.lifecycle import Lifecycle
+from sruserve.server.repository.catalogue import Catalogue
+from sruserve.server.settings import load_settings
+from sruserve.server.streams.opening import create_streams
+from sruserve.server.streams.service import Streams
 from tests.server.conftest import Serve
 from tests.server.hand_clock import HandClock
 from tests.server.observing import until
 from tests.server.ports import free_port
+from tests.server.streams.work import Run
 
 KEYS = "a" * 64
 ACME, OTHER = "acme-key-123", "other-key-123"
@@ -175,3 +183,38 @@ def own_redis(start_redis: StartRedis, serve: Serve) -> Iterator[OwnRedis]:
         settings: dict[str, Any] = {"state_keys": KEYS, "store": f"redis://127.0.0.1:{port}"}
         with serve("characters", **settings) as one, serve("characters", **settings) as two:
             yield Replicas([one, two], "redis"), program, port
+
+
+Test = Callable[[Streams, Catalogue], Awaitable[None]]
+
+
+@pytest.fixture(params=["memory", "redis"])
+def run(request: pytest.FixtureRequest, folders: Path) -> Run:
+    """`run(test)`: call it with streams and models, on an event loop of its own.
+
+    options: of `create_streams`.
+    """
+    store = None
+    if request.param == "redis":
+        store = f"redis://127.0.0.1:{request.getfixturevalue('redis_port')}/6"
+
+    async def serve(test: Test, **options: Any) -> None:
+        chosen = (folders / "characters", folders / "other")
+        settings = load_settings(
+            model_folders=chosen, state_pool_bytes=1 << 20, store=store, state_keys=KEYS
+        )
+        lifecycle = Lifecycle(settings)
+        streams = create_streams(settings, lifecycle.tenants, **options)
+        await lifecycle.start()
+        await streams.start()
+        try:
+            await test(streams, lifecycle.catalogue)
+        finally:
+            await lifecycle.stop()
+            await streams.stop()
+
+    def in_thread(test: Test, **options: Any) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(asyncio.run, serve(test, **options)).result()
+
+    return in_thread

@@ -17,7 +17,7 @@ from sruserve.server.streams.redis.store import RedisStore
 from sruserve.server.streams.service import Streams
 from tests.server.streams.conftest import ACME
 from tests.server.streams.tenants import counted_in_redis
-from tests.server.streams.test_service import Run, run, until_rows, write  # noqa: F401
+from tests.server.streams.work import Run, until_rows, write
 
 
 def _recomputed(store: MemoryStore) -> tuple[int, int, int]:
@@ -34,7 +34,7 @@ def _recomputed(store: MemoryStore) -> tuple[int, int, int]:
 
 
 def test_what_is_counted_is_what_is_there_whatever_happens(
-    run: Run,  # noqa: F811
+    run: Run,
     request: pytest.FixtureRequest,
 ) -> None:
     tenant = Tenant("counted", KeyEntry(key=ACME, state_bytes=60_000))
@@ -118,7 +118,7 @@ def test_what_is_counted_is_what_is_there_whatever_happens(
 
 
 @pytest.mark.parametrize("run", ["memory"], indirect=True)
-def test_a_step_whose_state_is_refused_counts_as_little_as_before(run: Run) -> None:  # noqa: F811
+def test_a_step_whose_state_is_refused_counts_as_little_as_before(run: Run) -> None:
     tenant = Tenant("refused")
 
     async def test(streams: Streams, catalogue: Catalogue) -> None:

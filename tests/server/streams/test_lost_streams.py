@@ -18,7 +18,7 @@ from tests.server.conftest import Serve
 from tests.server.streams.conftest import KEYS, key_of
 from tests.server.streams.redis.test_forks import DB
 from tests.server.streams.replies import code
-from tests.server.streams.test_service import Run, run, write  # noqa: F401
+from tests.server.streams.work import Run, write
 
 ID = "kserve:characters:7"
 
@@ -42,7 +42,7 @@ async def _go_on(streams: Streams, served: ServedModel) -> bytes:
 @pytest.mark.parametrize("lost", ["state", "record"])
 @pytest.mark.parametrize("number", [None, 1])
 def test_a_sequence_whose_state_is_lost_starts_again(
-    run: Run,  # noqa: F811
+    run: Run,
     request: pytest.FixtureRequest,
     lost: str,
     number: int | None,
@@ -70,7 +70,7 @@ def test_a_sequence_whose_state_is_lost_starts_again(
 
 
 def test_only_what_succeeds_puts_the_expiry_of_a_stream_off(
-    run: Run,  # noqa: F811
+    run: Run,
     request: pytest.FixtureRequest,
 ) -> None:
     async def fail(_: object) -> bytes:

@@ -4,16 +4,14 @@ import asyncio
 import gc
 import threading
 import weakref
-from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from sruserve.server.auth import KeyEntry, Tenant
-from sruserve.server.engine.job import Job, JobKind, Result, Sampling, SequenceInput, Snapshot
+from sruserve.server.engine.job import Snapshot
 from sruserve.server.errors import (
     DeadlineExceeded,
     InvalidRequest,
@@ -27,89 +25,18 @@ from sruserve.server.errors import (
 )
 from sruserve.server.kserve.parameters import Sequence
 from sruserve.server.kserve.sequences import _Step
-from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.offload import LONG_BYTES, POOL, THREADS
 from sruserve.server.repository.catalogue import Catalogue
 from sruserve.server.repository.served_model import ServedModel
-from sruserve.server.settings import load_settings
 from sruserve.server.state.envelope import SealedStates
 from sruserve.server.streams import service
-from sruserve.server.streams.opening import create_streams
 from sruserve.server.streams.redis import store as redis_store
 from sruserve.server.streams.service import Streams
 from sruserve.server.streams.step_view import StreamView
 from sruserve.server.streams.store import StreamRecord
 from sruserve.server.tasks import inputs
 from sruserve.server.tasks.completion_request import CompletionRequest
-from tests.server.streams.conftest import KEYS
-
-Test = Callable[[Streams, Catalogue], Awaitable[None]]
-Run = Callable[..., None]
-
-
-@pytest.fixture(params=["memory", "redis"])
-def run(request: pytest.FixtureRequest, folders: Path) -> Run:
-    """`run(test)`: call it with streams and models, on an event loop of its own.
-
-    options: of `create_streams`.
-    """
-    store = None
-    if request.param == "redis":
-        store = f"redis://127.0.0.1:{request.getfixturevalue('redis_port')}/6"
-
-    async def serve(test: Test, **options: Any) -> None:
-        chosen = (folders / "characters", folders / "other")
-        settings = load_settings(
-            model_folders=chosen, state_pool_bytes=1 << 20, store=store, state_keys=KEYS
-        )
-        lifecycle = Lifecycle(settings)
-        streams = create_streams(settings, lifecycle.tenants, **options)
-        await lifecycle.start()
-        await streams.start()
-        try:
-            await test(streams, lifecycle.catalogue)
-        finally:
-            await lifecycle.stop()
-            await streams.stop()
-
-    def in_thread(test: Test, **options: Any) -> None:
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(asyncio.run, serve(test, **options)).result()
-
-    return in_thread
-
-
-async def write(view: StreamView) -> bytes:
-    """Three letters behind what the stream has, or behind a first token."""
-    results: list[Result] = []
-    loop = asyncio.get_running_loop()
-    inputs = np.array([] if view.start else [40], dtype=np.int64)
-    job = Job(
-        kind=JobKind.GENERATE,
-        items=[SequenceInput(inputs, view.start)],
-        loop=loop,
-        deliver=lambda _, result: results.append(result),
-        done=loop.create_future(),
-        state_output=view.state_output(CompletionRequest(model="characters", prompt="a")),
-        sampling=Sampling(max_tokens=3, temperature=0),
-    )
-    view.submit(job)
-    await job.done
-    assert results[-1].state is None, "the state is the stream's"
-    return repr(results).encode()
-
-
-async def settled(streams: Streams) -> None:
-    """Wait for what goes on without a client."""
-    while streams._tasks:
-        await asyncio.wait(set(streams._tasks))
-
-
-async def until_rows(served: ServedModel, max_rows: int) -> None:
-    """Wait until so few states are in the engine, which frees them on its own thread."""
-    async with asyncio.timeout(60):
-        while served.engine.rows > max_rows:
-            await asyncio.sleep(0.01)
+from tests.server.streams.work import Run, settled, until_rows, write
 
 
 def test_a_stream_may_have_a_given_id_which_is_free_again_when_it_has_ended(run: Run) -> None:

@@ -10,13 +10,13 @@ from sruserve.server.streams.memory import MemoryStore
 from sruserve.server.streams.service import Streams, Work
 from sruserve.server.streams.shares import fair_part, fair_shares
 from sruserve.server.streams.step_view import StreamView
-from tests.server.streams.test_service import Run, run, until_rows, write  # noqa: F401
+from tests.server.streams.work import Run, until_rows, write
 
 
 @pytest.mark.parametrize("run", ["memory"], indirect=True)
 @pytest.mark.parametrize("numbered", [False, True])
 def test_a_tenant_whose_part_of_the_rows_is_full_can_end_its_streams(
-    run: Run,  # noqa: F811
+    run: Run,
     monkeypatch: pytest.MonkeyPatch,
     numbered: bool,
 ) -> None:
@@ -70,7 +70,7 @@ def test_nobody_has_more_than_a_part_even_alone() -> None:
 @pytest.mark.parametrize("run", ["memory"], indirect=True)
 @pytest.mark.parametrize("part", [1, 3])
 def test_a_stream_alone_goes_on_however_few_rows_its_tenant_may_have(
-    run: Run,  # noqa: F811
+    run: Run,
     monkeypatch: pytest.MonkeyPatch,
     part: int,
 ) -> None:
@@ -97,7 +97,7 @@ def test_a_stream_alone_goes_on_however_few_rows_its_tenant_may_have(
 
 @pytest.mark.parametrize("run", ["memory"], indirect=True)
 def test_a_tenant_exceeds_its_part_of_the_rows_by_one_step_at_a_time(
-    run: Run,  # noqa: F811
+    run: Run,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def fail(view: StreamView) -> bytes:

@@ -24,7 +24,7 @@ from tests.server.conftest import Serve
 from tests.server.held_steps import Steps
 from tests.server.observing import until
 from tests.server.streams.conftest import KEYS
-from tests.server.streams.test_service import Run, run, write  # noqa: F401
+from tests.server.streams.work import Run, write
 
 STEPS_BY_ROUTE: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("GET", "state", {}),
@@ -103,7 +103,7 @@ def test_clients_that_leave_wait_for_no_stream(serve: Serve, steps: Steps) -> No
 
 
 def test_a_line_has_only_so_many_places_for_whatever_is_asked(
-    run: Run,  # noqa: F811
+    run: Run,
 ) -> None:
     async def test(streams: Streams, catalogue: Catalogue) -> None:
         streams._leases = LeaseManager(1 << 20, max_waiting=2)
@@ -141,7 +141,7 @@ def test_a_line_has_only_so_many_places_for_whatever_is_asked(
 
 
 def test_forks_that_wait_for_their_stream_keep_no_other_fork_waiting(
-    run: Run,  # noqa: F811
+    run: Run,
 ) -> None:
     async def test(streams: Streams, catalogue: Catalogue) -> None:
         served = catalogue["characters"]

@@ -12,7 +12,7 @@ from tests.server.observing import until
 from tests.server.streams.conftest import ACME, OwnRedis, key_of
 from tests.server.streams.redis.test_forks import DB, only_redis
 from tests.server.streams.replies import code
-from tests.server.streams.test_service import Run, run  # noqa: F401
+from tests.server.streams.work import Run
 
 
 def test_expired_streams_leave_names_in_redis_and_nothing_else(own_redis: OwnRedis) -> None:
@@ -49,7 +49,7 @@ def test_no_more_names_of_expired_streams_stay_than_are_allowed(
 
 @only_redis
 def test_the_names_of_expired_streams_take_a_small_part_of_what_a_tenant_may_have(
-    run: Run,  # noqa: F811
+    run: Run,
     redis_port: int,
 ) -> None:
     limit = 1 << 20

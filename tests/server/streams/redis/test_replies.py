@@ -16,7 +16,7 @@ from sruserve.server.streams.service import Streams
 from sruserve.server.streams.step_view import StreamView
 from tests.server.streams.conftest import ACME, OTHER
 from tests.server.streams.redis.test_forks import DB, only_redis
-from tests.server.streams.test_service import Run, run, write  # noqa: F401
+from tests.server.streams.work import Run, write
 
 LONG = 1 << 20
 NAMES = {getattr(scripts, name): name for name in ("TAKE", "READ_FIELD", "COMMIT", "RELEASE")}
@@ -33,7 +33,7 @@ def length(answer: Any) -> int:
 
 @only_redis
 def test_only_a_repeat_reads_the_stored_reply(
-    run: Run,  # noqa: F811
+    run: Run,
     redis_port: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -76,7 +76,7 @@ def test_only_a_repeat_reads_the_stored_reply(
 
 @only_redis
 def test_replies_that_are_read_at_a_time_are_bounded_and_a_tenant_leaves_room(
-    run: Run,  # noqa: F811
+    run: Run,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ask, goes_on = RedisClient.run, asyncio.Event()
