@@ -15,8 +15,8 @@ from sruserve.server.engine.constrained.constraint import Constraint
 from sruserve.server.errors import (
     InvalidRequest,
 )
+from tests.server.engine.constrained.constraints import SCHEMAS
 from tests.server.engine.constrained.grammar_processes import ALL, Grammars, begun, run
-from tests.server.engine.constrained.test_constraint import SCHEMAS
 
 
 @settings(max_examples=15)
