@@ -7,9 +7,7 @@ import signal
 import socket
 import threading
 import weakref
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +15,12 @@ import httpx
 import psutil
 import pytest
 
-from sruserve.server.app import Application
 from sruserve.server.engine.constrained import process_host
-from sruserve.server.engine.constrained.byte_vocabulary import ByteVocabulary
-from sruserve.server.engine.constrained.constraint import Constraint
 from sruserve.server.engine.constrained.process_client import Bounds, GrammarProcess
-from sruserve.server.errors import NoProcess, Overloaded
+from sruserve.server.errors import NoProcess
 from sruserve.server.json_output import long_json
 from sruserve.server.tasks import constraint_cache as module
 from sruserve.server.tasks.constraint_cache import (
-    MAX_WAITING,
-    MAX_WAITING_OF_ONE,
     ConstraintCache,
 )
 from tests.memory import grows_by_less, malloc_bytes
@@ -37,56 +30,9 @@ from tests.server.http.json_requests import connect
 from tests.server.observing import until
 from tests.server.posting import refusal
 from tests.server.processes import ended, serving
+from tests.server.tasks.constraint_cache.conftest import Running
+from tests.server.tasks.constraint_cache.requests import body, complete, stopped
 from tests.support import save_random_model
-
-KEYS = ["one:11111111", "two:22222222"]
-Running = tuple[httpx.Client, Application]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    parent = tmp_path_factory.mktemp("writers")
-    save_random_model(parent / "bytes", vocabulary=list(range(256)))
-    return parent / "bytes"
-
-
-@pytest.fixture(scope="module")
-def running(serve: Serve, folder: Path) -> Iterator[Running]:
-    settings: dict[str, Any] = {"models": folder.parent, "model_folders": ()}
-    with serve(**settings, api_keys=",".join(KEYS), max_grammar_bytes=32 << 20) as running:
-        running[0].headers["authorization"] = "Bearer 11111111"
-        yield running
-
-
-@pytest.fixture
-def client(running: Running) -> httpx.Client:
-    return running[0]
-
-
-@pytest.fixture
-def grammars(running: Running) -> ConstraintCache:
-    return running[1].constraints
-
-
-def body(**options: Any) -> dict[str, Any]:
-    return {"model": "bytes", "prompt": "a", "max_tokens": 5, "seed": 1} | options
-
-
-def complete(client: httpx.Client, key: str = "11111111", **options: Any) -> httpx.Response:
-    headers = {"authorization": f"Bearer {key}"}
-    return client.post("/v1/completions", json=body(**options), headers=headers)
-
-
-@contextmanager
-def stopped(grammars: ConstraintCache, client: httpx.Client) -> Iterator[None]:
-    """While this lasts, no process is started for a grammar."""
-    assert client.post("/v1/completions", json=body(regex="a")).status_code == 200
-    assert grammars.host.pid is not None
-    os.kill(grammars.host.pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(grammars.host.pid, signal.SIGCONT)
 
 
 def test_what_is_too_long_is_refused_without_the_event_loop(
@@ -245,54 +191,6 @@ def test_who_asks_for_the_same_as_somebody_who_leaves_still_gets_it(
         assert stays.result().status_code == 200
 
 
-def test_one_tenants_crowd_gets_429_and_another_tenant_a_place(
-    client: httpx.Client, grammars: ConstraintCache
-) -> None:
-    with ThreadPoolExecutor(MAX_WAITING_OF_ONE + 1) as pool:
-        with stopped(grammars, client):
-            crowd = [
-                pool.submit(complete, client, regex=f"b{{{n}}}c", max_tokens=0)
-                for n in range(MAX_WAITING_OF_ONE)
-            ]
-            until(lambda: grammars.waiting == MAX_WAITING_OF_ONE)
-            refusal(complete(client, regex="one more"), 429, "overloaded", None)
-            other = pool.submit(complete, client, "22222222", regex="b{3}c")
-            until(lambda: grammars.waiting == MAX_WAITING_OF_ONE + 1)
-        assert other.result().status_code == 200
-        assert {each.result().status_code for each in crowd} <= {200, 429}
-
-
-def test_only_so_many_compilations_wait_and_of_one_tenant_fewer() -> None:
-    async def run() -> None:
-        constraints, tasks = ConstraintCache(32 << 20), list[asyncio.Task[None]]()
-
-        async def visit(owner: str | None) -> None:
-            async with constraints._turn(owner):
-                await asyncio.sleep(0)
-
-        async def crowd(owner: str | None, count: int) -> None:
-            tasks.extend(asyncio.create_task(visit(owner)) for _ in range(count))
-            await asyncio.sleep(0)
-
-        async with constraints._turn("a"):
-            await crowd("a", MAX_WAITING_OF_ONE - 1)
-            with pytest.raises(Overloaded):
-                await visit("a")
-            await crowd(None, MAX_WAITING - MAX_WAITING_OF_ONE)
-            with pytest.raises(Overloaded):
-                await visit("b")
-            tasks.pop(0).cancel()
-            await asyncio.sleep(0)
-            await crowd("b", 1)
-            with pytest.raises(Overloaded):
-                await visit("c")
-        await asyncio.wait_for(asyncio.gather(*tasks), 60)
-        assert constraints.waiting == 0
-        constraints.close()
-
-    asyncio.run(asyncio.wait_for(run(), 60))
-
-
 def test_a_wait_that_is_long_ends_in_504(
     client: httpx.Client, grammars: ConstraintCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,82 +239,6 @@ def test_where_no_process_can_be_started_it_is_said_and_kept_ones_make_way(
     assert "process limits" in message
     assert not grammars.cached
     assert complete(client, regex="new").status_code == 200
-
-
-def test_a_tenant_pushes_its_own_grammars_out_first_and_none_that_is_in_use(
-    client: httpx.Client, grammars: ConstraintCache, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def identity(text: str) -> bytes:
-        return Constraint.regex(text, ByteVocabulary.of_values(bytes(range(256)))).identity
-
-    def cached_keys() -> list[bytes]:
-        return [each.constraint.identity for each in grammars.cached.values()]
-
-    grammars.cached.clear()
-    complete(client, "22222222", regex="theirs")
-    complete(client, regex="used")
-    in_use = list(grammars.cached.values())[-1].constraint
-    complete(client, regex="own")
-    monkeypatch.setattr(grammars, "max_processes", 4)
-    assert complete(client, regex="new").status_code == 200
-    assert cached_keys() == [identity("theirs"), identity("used"), identity("new")]
-    assert in_use.identity == identity("used")
-
-
-@pytest.mark.parametrize(("processes", "max_bytes"), [(4, 1 << 30), (64, 32 << 20)])
-def test_a_tenant_whose_grammars_are_in_use_leaves_half_of_the_room_to_others(
-    client: httpx.Client,
-    grammars: ConstraintCache,
-    monkeypatch: pytest.MonkeyPatch,
-    processes: int,
-    max_bytes: int,
-) -> None:
-    grammars.cached.clear()
-    monkeypatch.setattr(grammars, "max_processes", processes)
-    monkeypatch.setattr(grammars.memory, "max_bytes", max_bytes)
-    for regex in ("one", "two"):
-        assert complete(client, regex=regex).status_code == 200
-    in_use = [cached.constraint for cached in grammars.cached.values()]
-    reply = complete(client, regex="three")
-    refusal(reply, 429, "overloaded", None)
-    assert "this API key" in reply.text
-    for regex in ("three", "four", "five"):
-        assert complete(client, "22222222", regex=regex).status_code == 200
-    in_use.pop()
-    assert complete(client, regex="three").status_code == 200
-
-
-def test_a_tenant_whose_grammars_grow_takes_no_room_from_others(
-    client: httpx.Client, grammars: ConstraintCache
-) -> None:
-    grammars.cached.clear()
-    assert complete(client, regex="one").status_code == 200
-    in_use = next(iter(grammars.cached.values())).constraint
-    in_use.process.used_bytes = 20 << 20
-    assert complete(client, "22222222", regex="two").status_code == 200
-    assert in_use.process.runs
-    in_use.process.used_bytes = 40 << 20
-    assert complete(client, "22222222", regex="three").status_code == 200
-    assert not in_use.process.runs
-
-
-def test_clients_without_keys_have_no_share_and_no_line_of_their_own(
-    serve: Serve, folder: Path
-) -> None:
-    settings: dict[str, Any] = {"models": folder.parent, "model_folders": ()}
-    with (
-        serve(**settings) as (client, application),
-        ThreadPoolExecutor(MAX_WAITING_OF_ONE + 1) as pool,
-    ):
-        grammars = application.constraints
-
-        def ask(number: int) -> httpx.Response:
-            return client.post("/v1/completions", json=body(regex=f"b{{{number}}}c"))
-
-        with stopped(grammars, client):
-            crowd = [pool.submit(ask, n) for n in range(MAX_WAITING_OF_ONE + 1)]
-            until(lambda: grammars.waiting == MAX_WAITING_OF_ONE + 1)
-        assert {each.result().status_code for each in crowd} == {200}
 
 
 def test_grammars_of_a_model_that_is_unloaded_end_with_it(serve: Serve, tmp_path: Path) -> None:
