@@ -1,6 +1,5 @@
 """The compiled kernel: it agrees with the definition, and its bits depend on nothing else."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
@@ -16,6 +15,7 @@ import sruserve.kernels.cpu.library as cpu
 from sruserve.kernels.cell import Cell, Kind
 from sruserve.kernels.ragged import single
 from sruserve.kernels.reference.scan import reference_scan
+from tests.kernels.instruction_sets import EACH_SET, use
 from tests.kernels.scans import (
     INF,
     NAN,
@@ -28,44 +28,9 @@ from tests.kernels.scans import (
     spoil,
 )
 
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
+
 DTYPES = [torch.float32, torch.bfloat16]
-
-
-def use(name: str) -> bool:
-    assert cpu._library is not None
-    return bool(cpu._library.sru_use_instruction_set(name.encode()) == 0)
-
-
-BEST = cpu.instruction_set()
-HERE = [name for name in ("baseline", "avx2", "avx512") if use(name)]  # this machine has
-use(BEST)
-
-
-@pytest.fixture(scope="module", params=HERE)
-def instruction_set(request: pytest.FixtureRequest) -> Iterator[None]:
-    before = cpu.instruction_set()
-    assert use(request.param)
-    yield
-    assert use(before)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def poisoned_outputs() -> Iterator[None]:
-    """Memory starts as NaN, so an output that nobody writes cannot pass."""
-    empty = torch.empty
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch, "empty", lambda *size, **options: empty(*size, **options).fill_(NAN))
-        yield
-
-
-@pytest.fixture
-def threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
-EACH_SET = pytest.mark.usefixtures("instruction_set")
 EACH_VARIANT = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
 EACH_DTYPE = pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "bfloat16"])
 LENGTHS = [3, 7, 1, 0, 40, 2]

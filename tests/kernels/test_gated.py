@@ -1,6 +1,5 @@
 """The gated layers: the kernel agrees with the definition, and its bits depend on nothing else."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -11,54 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-import sruserve.kernels.cpu.library as cpu
 from sruserve.kernels import GatedCell, GatedKind, PackedRecurrentWeight, RaggedBatch, single
 from sruserve.kernels.cpu.gated import cpu_gated_scan
 from sruserve.kernels.gated import gated_scan
 from sruserve.kernels.reference.gated import reference_gated_scan
+from tests.kernels.instruction_sets import EACH_SET
 
 NAN = float("nan")
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
+
 DTYPES = [torch.float32, torch.bfloat16]
 LENGTHS = [3, 7, 1, 0, 12, 2]
 PROJECTED = 5
 EDGE = 2  # columns of a state row before h, and after c
-
-
-def use(name: str) -> bool:
-    assert cpu._library is not None
-    return bool(cpu._library.sru_use_instruction_set(name.encode()) == 0)
-
-
-BEST = cpu.instruction_set()
-HERE = [name for name in ("baseline", "avx2", "avx512") if use(name)]  # this machine has
-use(BEST)
-
-
-@pytest.fixture(scope="module", params=HERE)
-def instruction_set(request: pytest.FixtureRequest) -> Iterator[None]:
-    before = cpu.instruction_set()
-    assert use(request.param)
-    yield
-    assert use(before)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def poisoned_memory() -> Iterator[None]:
-    """Memory starts as NaN, so a number that nobody writes cannot pass."""
-    empty = torch.empty
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch, "empty", lambda *size, **options: empty(*size, **options).fill_(NAN))
-        yield
-
-
-@pytest.fixture
-def threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
-EACH_SET = pytest.mark.usefixtures("instruction_set")
 EACH_DTYPE = pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "bfloat16"])
 VARIANTS = [(kind, False) for kind in GatedKind] + [(GatedKind.LSTM, True)]
 EACH_VARIANT = pytest.mark.parametrize(
