@@ -75,7 +75,7 @@ def test_a_stream_that_is_counted_out_during_its_step_is_counted_again(
         client.flushdb()
         client.close()
 
-    run(test, RedisTiming(renew_seconds=60))
+    run(test, timing=RedisTiming(renew_seconds=60))
 
 
 @only_redis
