@@ -11,11 +11,11 @@ ALWAYS = ("tests/test_docs.py", "tests/test_layers.py")
 
 def affected_tests(changed: Iterable[str]) -> list[str]:
     """The test file or folder that mirrors each changed file, or all that mirror its folder."""
-    found = set(ALWAYS)
+    paths = set(ALWAYS)
     for path in map(Path, changed):
         top, *folders = path.parts[:-1] or ("",)
         if path.name.startswith("test_") and (ROOT / path).exists():
-            found.add(str(path))
+            paths.add(str(path))
         elif top == "sruserve" and path.suffix == ".py":
             folder = Path("tests", *folders)
             same = folder / f"test_{path.stem}.py"
@@ -25,8 +25,8 @@ def affected_tests(changed: Iterable[str]) -> list[str]:
                 folder = folder.parent
             every = (ROOT / folder).glob("test_*.py") if folder != Path("tests") else ()
             near = [each.relative_to(ROOT) for each in every]
-            found |= {str(same)} if (ROOT / same).exists() else set(map(str, near))
-    return sorted(found)
+            paths |= {str(same)} if (ROOT / same).exists() else set(map(str, near))
+    return sorted(paths)
 
 
 def changed_since(commit: str) -> list[str]:

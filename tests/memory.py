@@ -21,8 +21,8 @@ def malloc_bytes() -> int:
         stream = ctypes.c_void_p(_libc.fopen(file.name.encode(), b"w"))
         assert _libc.malloc_info(0, stream) == 0
         _libc.fclose(stream)
-        told = ElementTree.parse(file.name).getroot()
-    sizes = {each.get("type"): int(each.get("size", 0)) for each in told if each.tag != "heap"}
+        root = ElementTree.parse(file.name).getroot()
+    sizes = {each.get("type"): int(each.get("size", 0)) for each in root if each.tag != "heap"}
     return sizes["current"] - sizes["fast"] - sizes["rest"] + sizes["mmap"]
 
 

@@ -150,12 +150,12 @@ RELIED_ON = [
     (
         "prometheus_client.values",
         "MmapedDict",
-        "`keep_files_whole` puts its own there, whose files have no holes",
+        "`preallocate_files` puts its own there, whose files have no holes",
     ),
     (
         "prometheus_client.mmap_dict:MmapedDict",
         "_init_value _capacity _used _f _positions read_all_values_from_file",
-        "`_WholeFile` allocates a file before it is mapped; `EndedWorkers` reads files",
+        "`_PreallocatedFile` allocates a file before it is mapped; `EndedWorkers` reads files",
     ),
 ]
 
@@ -171,22 +171,22 @@ RELIED_ON = [
 def test_a_library_has_what_is_relied_on(owner: str, name: str, why: str) -> None:
     (library,) = LIBRARIES[re.split("[.:]", owner)[0]]
     try:
-        found = members(resolve_name(owner))
+        existing = members(resolve_name(owner))
     except (ImportError, AttributeError):
-        found = set()
-    assert name in found, f"{library} {version(library)} has no {owner}.{name}: {why}"
+        existing = set()
+    assert name in existing, f"{library} {version(library)} has no {owner}.{name}: {why}"
 
 
 def members(owner: object) -> set[str]:
     """The names in a module, or of a class and of what its methods set."""
-    found = set(dir(owner))
+    names = set(dir(owner))
     for each in getattr(owner, "__mro__", ()):
-        found.update(getattr(each, "__annotations__", ()))
+        names.update(getattr(each, "__annotations__", ()))
         for method in vars(each).values():
             if isinstance(method, FunctionType):
                 code = dis.get_instructions(method)
-                found.update(step.argval for step in code if step.opname == "STORE_ATTR")
-    return found
+                names.update(step.argval for step in code if step.opname == "STORE_ATTR")
+    return names
 
 
 def test_httptools_says_where_another_protocol_begins() -> None:

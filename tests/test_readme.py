@@ -165,8 +165,8 @@ def test_the_example_of_an_own_model_makes_the_folder_that_is_served(tmp_path: P
 def test_the_readme_shows_the_reply_to_its_first_command(ports: tuple[int, int]) -> None:
     (text,) = re.findall(r"```json\n(.*?)```", README, re.DOTALL)
     shown, reply = json.loads(text), json.loads(run(COMMANDS[0], ports, *BASH))
-    for kept in shown, reply:
-        del kept["id"]
+    for remaining in shown, reply:
+        del remaining["id"]
     for result in shown["results"]:
         for field in "score", "scores":
             result[field] = pytest.approx(result[field], abs=1e-6)

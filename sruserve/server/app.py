@@ -85,7 +85,7 @@ class Application:
             settings.receive_bytes_per_second,
             settings.max_body_bytes,
         )
-        max_connections, self._grpc_connections = divide_files(
+        max_connections, self.grpc_connections = divide_files(
             settings.max_connections, wants_grpc(settings)
         )
         self.connections = Connections(max_connections, connections_open)
@@ -193,13 +193,13 @@ class Application:
         return inference
 
     async def _open_grpc(self, inference: Inference) -> None:
-        if self._grpc_connections:
+        if self.grpc_connections:
             # otherwise gRPC's core logs a line for each call with invalid headers
             os.environ.setdefault("GRPC_VERBOSITY", "NONE")
             # gRPC is an optional dependency
             from sruserve.server.kserve.grpc.server import GrpcServer
 
-            max_connections = self._grpc_connections
+            max_connections = self.grpc_connections
             self.grpc = GrpcServer(self.settings, self.lifecycle, inference, max_connections)
             await self.grpc.start()
 

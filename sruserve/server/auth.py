@@ -40,7 +40,8 @@ class TokenBucket:
             self._level -= amount
         return wait
 
-    def give_back(self, amount: float) -> None:
+    def refund(self, amount: float) -> None:
+        """Return a part of an amount that was taken."""
         self._level += amount
 
     def debt_seconds(self) -> float:
@@ -74,7 +75,7 @@ class Spent:
 
     def __exit__(self, *_: object) -> None:
         if self._bucket is not None and self.used is not None:
-            self._bucket.give_back(self._limit - self.used)
+            self._bucket.refund(self._limit - self.used)
 
 
 _UNCOUNTED = Spent(None, 0)  # shared by all tenants without a rate: `used` is never read
@@ -124,7 +125,7 @@ class Tenant:
         return Spent(self._steps, limit) if self._steps is not None else _UNCOUNTED
 
     def _over_quota(self) -> StateQuotaExceeded:
-        return over_quota(self.state_budget.held, self.state_budget.limit)
+        return over_quota(self.state_budget.used, self.state_budget.limit)
 
 
 class Tenants:

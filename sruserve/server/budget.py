@@ -27,16 +27,16 @@ class Hold:
         beyond: an allowed excess, for an amount that is about to be released.
         """
         if amount and not self._released:
-            self._budget._take(self, amount, beyond)
+            self._budget._acquire(self, amount, beyond)
             self.amount += amount
 
     def resize(self, amount: int, beyond: int = 0) -> None:
         """Hold this amount instead; if the budget refuses, raise its error and change nothing."""
         if amount > self.amount and not self._released:
-            self._budget._take(self, amount - self.amount, beyond)
+            self._budget._acquire(self, amount - self.amount, beyond)
             self.amount = amount
         elif amount < self.amount:
-            self._budget._give_back(self.owner, self.amount - amount)
+            self._budget._release(self.owner, self.amount - amount)
             self.amount = amount
 
     def move_to(self, owner: Hashable) -> None:
@@ -47,7 +47,7 @@ class Hold:
     def release(self, *_: object) -> None:
         """Release the whole amount; a second release does nothing."""
         if self.amount:
-            self._budget._give_back(self.owner, self.amount)
+            self._budget._release(self.owner, self.amount)
             self.amount = 0
         self._released = True
 
@@ -82,7 +82,7 @@ class Budget:
     ) -> None:
         self.limit, self.share = limit, sys.maxsize if share is None else share
         self._yields, self._strict = yields, strict
-        self.held = 0
+        self.used = 0
         self._refuse = refuse
         self._of_owner: defaultdict[Hashable, int] = defaultdict(int)
 
@@ -90,28 +90,28 @@ class Budget:
         """Hold an amount, or raise the budget's error. beyond: see `Hold.grow`."""
         hold = Hold(self, owner)
         if amount:
-            self._take(hold, amount, beyond)
+            self._acquire(hold, amount, beyond)
             hold.amount = amount
         return hold
 
-    def _take(self, hold: Hold, amount: int, beyond: int) -> None:
-        bounded = self._strict or self.held > hold.amount
-        if bounded and self.held + amount > self.limit + beyond:
+    def _acquire(self, hold: Hold, amount: int, beyond: int) -> None:
+        bounded = self._strict or self.used > hold.amount
+        if bounded and self.used + amount > self.limit + beyond:
             raise self._refuse()
         if hold.owner is not None:
             self._check_share(hold.owner, amount, hold.amount, beyond)
             self._of_owner[hold.owner] += amount
-        self.held += amount
+        self.used += amount
 
     def _move(self, hold: Hold, owner: Hashable) -> None:
         if owner is not None and hold.amount:
             self._check_share(owner, hold.amount)
             self._of_owner[owner] += hold.amount
-        self.held += hold.amount
-        self._give_back(hold.owner, hold.amount)
+        self.used += hold.amount
+        self._release(hold.owner, hold.amount)
 
-    def _give_back(self, owner: Hashable, amount: int) -> None:
-        self.held -= amount
+    def _release(self, owner: Hashable, amount: int) -> None:
+        self.used -= amount
         if owner is not None and amount:
             self._of_owner[owner] -= amount
             if not self._of_owner[owner]:
@@ -120,6 +120,6 @@ class Budget:
     def _check_share(self, owner: Hashable, amount: int, of_hold: int = 0, beyond: int = 0) -> None:
         """Raise if an owner may not hold `amount` more. of_hold: the amount of the growing hold."""
         own = self._of_owner.get(owner, 0)
-        share = min(self.share, self.limit - self.held - amount) if self._yields else self.share
+        share = min(self.share, self.limit - self.used - amount) if self._yields else self.share
         if (self._strict or own > of_hold) and own + amount > share + beyond:
             raise self._refuse()

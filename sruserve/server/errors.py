@@ -96,7 +96,7 @@ class ServeError(Exception):
         return headers
 
     @property
-    def told(self) -> dict[str, str | int | None]:
+    def fields(self) -> dict[str, str | int | None]:
         """The fields of the error, the same in every protocol."""
         return {
             "message": self.message,
@@ -108,7 +108,7 @@ class ServeError(Exception):
 
     def body(self) -> bytes:
         """The error as JSON."""
-        return to_json({"error": self.told})
+        return to_json({"error": self.fields})
 
 
 class InvalidRequest(ServeError):

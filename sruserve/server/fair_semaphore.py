@@ -17,14 +17,14 @@ class FairSemaphore:
 
     def __init__(self, places: int, share: int | None = None) -> None:
         self._free, self._share = places, sys.maxsize if share is None else share
-        self._held: defaultdict[Hashable, int] = defaultdict(int)  # places of each owner
+        self._used: defaultdict[Hashable, int] = defaultdict(int)  # places of each owner
         self._waiting: OrderedDict[Hashable, OrderedDict[Future[None], None]] = OrderedDict()
 
     async def acquire(self, owner: Hashable) -> None:
         """Wait for a place. A waiter that is cancelled takes none."""
-        if self._free and (owner is None or self._held.get(owner, 0) < self._share):
+        if self._free and (owner is None or self._used.get(owner, 0) < self._share):
             self._free -= 1
-            self._held[owner] += 1
+            self._used[owner] += 1
             return
         place: Future[None] = get_running_loop().create_future()
         turn = place if owner is None else owner
@@ -43,11 +43,11 @@ class FairSemaphore:
     def release(self, owner: Hashable) -> None:
         """Release a place of an owner, and grant the free places to the next waiters."""
         self._free += 1
-        self._held[owner] -= 1
-        if not self._held[owner]:
-            del self._held[owner]
+        self._used[owner] -= 1
+        if not self._used[owner]:
+            del self._used[owner]
         while self._free and self._waiting:
-            eligible = (other for other in self._waiting if self._held.get(other, 0) < self._share)
+            eligible = (other for other in self._waiting if self._used.get(other, 0) < self._share)
             if (next_owner := next(eligible, None)) is None:
                 return
             places = self._waiting.pop(next_owner)
@@ -56,7 +56,7 @@ class FairSemaphore:
                 self._waiting[next_owner] = places  # after the other owners
             if not place.done():
                 self._free -= 1
-                self._held[None if next_owner is place else next_owner] += 1
+                self._used[None if next_owner is place else next_owner] += 1
                 place.set_result(None)
 
     @asynccontextmanager

@@ -15,7 +15,7 @@ from sruserve.server.supervision import LOOK_SECONDS, Silence
 
 log = logging.getLogger("sruserve.server")
 
-_STEP_PATIENCE = 10  # a step of a large model on a slow CPU takes long
+_STEP_FACTOR = 10  # a step of a large model on a slow CPU takes long
 
 
 class Watched(Protocol):
@@ -40,7 +40,7 @@ class Watched(Protocol):
 class Pulse:
     """Beats once a second from the event loop, and ends the process if what it watches stays dead.
 
-    patience_seconds: for a component that has ended; ten times as long for a busy engine that
+    timeout_seconds: for a component that has ended; ten times as long for a busy engine that
         finishes no step.
     beat: reports outside the event loop that it runs.
     end: makes the process drain and end.
@@ -49,12 +49,12 @@ class Pulse:
 
     def __init__(
         self,
-        patience_seconds: float,
+        timeout_seconds: float,
         beat: Callable[[], None],
         end: Callable[[], None] = lambda: signal.raise_signal(signal.SIGTERM),
     ) -> None:
         self.failed = False
-        self._patience_seconds = patience_seconds
+        self._timeout_seconds = timeout_seconds
         self._beat, self._end = beat, end
         self._task: asyncio.Task[None] | None = None
         self._silences: WeakKeyDictionary[Watched, tuple[Silence, int]] = WeakKeyDictionary()
@@ -76,8 +76,8 @@ class Pulse:
             if component.alive and (not component.busy or component.turns != turns):
                 silence.heard()
             self._silences[component] = silence, component.turns
-            patience = self._patience_seconds * (_STEP_PATIENCE if component.alive else 1)
-            if silence.look(now) > patience and not self.failed:
+            timeout = self._timeout_seconds * (_STEP_FACTOR if component.alive else 1)
+            if silence.look(now) > timeout and not self.failed:
                 self.failed = True
                 fault = "finishes no step" if component.alive else "has ended"
                 log.critical(
@@ -90,8 +90,8 @@ class Watchdog:
     """Ends a process whose event loop gives no sign of life. Several workers have a supervisor
     instead."""
 
-    def __init__(self, patience_seconds: float) -> None:
-        self._patience_seconds = patience_seconds
+    def __init__(self, timeout_seconds: float) -> None:
+        self._timeout_seconds = timeout_seconds
         self._silence: Silence
         self._watches = self._logged = False
 
@@ -114,7 +114,7 @@ class Watchdog:
             self._watches = True
 
     def _run(self) -> None:
-        while self._silence.look(time.monotonic()) <= self._patience_seconds:
+        while self._silence.look(time.monotonic()) <= self._timeout_seconds:
             time.sleep(LOOK_SECONDS)
         log.critical("the event loop gives no sign of life: ending")
         os._exit(FAILED)

@@ -27,7 +27,7 @@ from sruserve.server.ending import (
 from sruserve.server.http.uvicorn_http import HttpProtocol
 from sruserve.server.kserve.grpc.port import hold_port, wants_grpc
 from sruserve.server.logs import log_config
-from sruserve.server.metrics.files import VARIABLE, EndedWorkers, MetricFolder, keep_files_whole
+from sruserve.server.metrics.files import VARIABLE, EndedWorkers, MetricFolder, preallocate_files
 from sruserve.server.pulse import Pulse, Watchdog
 from sruserve.server.repository.discovery import find_models
 from sruserve.server.settings import (
@@ -37,7 +37,7 @@ from sruserve.server.settings import (
     state_keys,
     variable_name,
 )
-from sruserve.server.supervision import Patience
+from sruserve.server.supervision import RestartPolicy
 from sruserve.server.supervisor import Supervisor
 from sruserve.server.websocket.uvicorn_websocket import WebSocketProtocol
 
@@ -77,11 +77,11 @@ def serve(settings: Settings) -> int:
         )
     host, port = listener.getsockname()[:2]
     settings = settings.model_copy(update={"host": host})  # gRPC resolves names differently
-    grpc_holder = None
+    grpc_reservation = None
     try:
         if settings.grpc_port is not None and wants_grpc(settings):
-            grpc_holder = hold_port(settings.host, settings.grpc_port)
-            grpc_port = grpc_holder.getsockname()[1]
+            grpc_reservation = hold_port(settings.host, settings.grpc_port)
+            grpc_port = grpc_reservation.getsockname()[1]
             settings = settings.model_copy(update={"grpc_port": grpc_port})
     except SettingsError as error:
         return _fail(str(error), EXIT_USAGE)
@@ -91,14 +91,14 @@ def serve(settings: Settings) -> int:
             f"{error.strerror}; set SRUSERVE_GRPC_PORT to another port, or to off",
             FAILED,
         )
-    if settings.grpc_port is not None and grpc_holder is None:
+    if settings.grpc_port is not None and grpc_reservation is None:
         log.info("gRPC is not served: to serve it, pip install 'sruserve[grpc]'")
     if settings.state_keys is None:
         log.info("SRUSERVE_STATE_KEYS is not set: state tokens are valid until this server stops")
         # made before the workers start, which must have the same keys
         settings = settings.model_copy(update={"state_keys": state_keys(settings)})
     log.info("starting on http://%s:%d", f"[{host}]" if ":" in host else host, port)
-    with listener, grpc_holder or nullcontext():
+    with listener, grpc_reservation or nullcontext():
         if settings.workers > 1:
             return _run_workers(settings, listener)
         return _run_one(settings, listener, Watchdog(settings.worker_timeout_seconds).beat)
@@ -173,7 +173,7 @@ def _run_workers(settings: Settings, listener: socket.socket) -> int:
     supervisor = Supervisor(
         partial(_work, settings, listener),
         settings.workers,
-        Patience(beat_seconds=settings.worker_timeout_seconds),
+        RestartPolicy(beat_seconds=settings.worker_timeout_seconds),
         settings.drain_seconds + KILL_SECONDS,
         EndedWorkers(folder.path),
     )
@@ -188,7 +188,7 @@ def _work(settings: Settings, listener: socket.socket, beat: Callable[[], None])
     dictConfig(log_config(settings.log_level))
     if reason := _why_no_device(settings):
         return _fail(reason, FAILED)
-    keep_files_whole()
+    preallocate_files()
     folder = None
     try:
         folder = MetricFolder(Path(os.environ[VARIABLE]))

@@ -16,7 +16,7 @@ class Do(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RestartPolicy:
     """The time limits of supervision.
 
     beat_seconds: between two signs of life of a worker that has loaded its models.
@@ -71,8 +71,8 @@ class _Place:
 class Supervision:
     """Decides for all places of workers. Times are in seconds of any clock."""
 
-    def __init__(self, workers: int, patience: Patience, now: float) -> None:
-        self._patience = patience
+    def __init__(self, workers: int, policy: RestartPolicy, now: float) -> None:
+        self._policy = policy
         self._places = [_Place(now, Silence(now)) for _ in range(workers)]
         self._deaths: deque[float] = deque()
         self._proven = False
@@ -94,11 +94,11 @@ class Supervision:
         state = self._places[place]
         state.running = state.beating = False
         wait = 0.0
-        if now - state.born >= self._patience.long_life_seconds:
+        if now - state.born >= self._policy.long_life_seconds:
             state.next_wait = 1.0
         else:
             wait = state.next_wait
-            state.next_wait = min(2 * wait, self._patience.max_wait_seconds)
+            state.next_wait = min(2 * wait, self._policy.max_wait_seconds)
             self._deaths.append(now)
         state.due = now + wait
         return wait
@@ -108,14 +108,14 @@ class Supervision:
         state = self._places[place]
         if not state.running:
             return Do.START if now >= state.due else Do.NOTHING
-        patience = self._patience.beat_seconds if state.beating else self._patience.load_seconds
-        return Do.KILL if state.silence.look(now) > patience else Do.NOTHING
+        limit = self._policy.beat_seconds if state.beating else self._policy.load_seconds
+        return Do.KILL if state.silence.look(now) > limit else Do.NOTHING
 
     def hopeless(self, now: float) -> str | None:
         """The reason to give up; None: continue."""
-        while self._deaths and self._deaths[0] < now - self._patience.within_seconds:
+        while self._deaths and self._deaths[0] < now - self._policy.within_seconds:
             self._deaths.popleft()
-        limit = self._patience.deaths * len(self._places)
+        limit = self._policy.deaths * len(self._places)
         if len(self._deaths) < limit:
             return None
         return (

@@ -12,7 +12,7 @@ from typing import Any
 
 from sruserve.server.ending import FAILED, STOPPED, heeded
 from sruserve.server.metrics.files import EndedWorkers
-from sruserve.server.supervision import LOOK_SECONDS, Do, Patience, Supervision
+from sruserve.server.supervision import LOOK_SECONDS, Do, RestartPolicy, Supervision
 
 log = logging.getLogger("sruserve.server")
 
@@ -81,13 +81,13 @@ class Supervisor:
         self,
         work: Work,
         workers: int,
-        patience: Patience,
+        policy: RestartPolicy,
         drain_seconds: float,
         ended: EndedWorkers,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._work, self._clock, self._ended = work, clock, ended
-        self._policy = Supervision(workers, patience, clock())
+        self._supervision = Supervision(workers, policy, clock())
         self._workers: list[Worker | None] = [None] * workers
         self._drain_seconds = drain_seconds
         self._signals: list[int] = []
@@ -108,21 +108,21 @@ class Supervisor:
         """Check each worker once; returns a reason to stop, or None."""
         for place, worker in enumerate(self._workers):
             if worker is not None and worker.has_beaten():
-                self._policy.beat(place)
+                self._supervision.beat(place)
             if worker is not None and worker.exit_code is not None:
                 code = self._bury(place, worker)
-                if code == FAILED and not self._policy.proven:
+                if code == FAILED and not self._supervision.proven:
                     return "a worker could not start"  # its log says why; a retry would fail, too
-                wait = self._policy.ended(place, self._clock())
+                wait = self._supervision.ended(place, self._clock())
                 delay = f"in {wait:.0f} s" if wait else "now"
                 log.error(
                     "worker %s ended with exit code %s: replacing it %s", worker.pid, code, delay
                 )
         now = self._clock()
-        if (reason := self._policy.hopeless(now)) is not None:
+        if (reason := self._supervision.hopeless(now)) is not None:
             return reason
         for place, worker in enumerate(self._workers):
-            match self._policy.look(place, now):
+            match self._supervision.look(place, now):
                 case Do.START:
                     self._start(place)
                 case Do.KILL if worker is not None:
@@ -132,11 +132,11 @@ class Supervisor:
         return None
 
     def _start(self, place: int) -> None:
-        self._policy.started(place, self._clock())
+        self._supervision.started(place, self._clock())
         try:
             self._workers[place] = Worker(self._work)
         except OSError as error:  # too few processes or descriptors
-            wait = self._policy.ended(place, self._clock())
+            wait = self._supervision.ended(place, self._clock())
             log.error("cannot start a worker: %s; retrying in %.0f s", error, wait)
 
     def _bury(self, place: int, worker: Worker) -> int | None:

@@ -65,8 +65,8 @@ def test_the_server_is_built_from_the_cpu_target_with_its_own_health_check() -> 
 
 
 def test_the_image_that_all_is_built_on_is_that_of_the_dockerfile_unless_it_is_pinned() -> None:
-    (given,) = re.findall(r"^ARG PYTHON_IMAGE=(.*)$", (ROOT / "Dockerfile").read_text(), re.M)
-    assert SERVER["build"]["args"]["PYTHON_IMAGE"] == f"${{PYTHON_IMAGE:-{given}}}"
+    (default,) = re.findall(r"^ARG PYTHON_IMAGE=(.*)$", (ROOT / "Dockerfile").read_text(), re.M)
+    assert SERVER["build"]["args"]["PYTHON_IMAGE"] == f"${{PYTHON_IMAGE:-{default}}}"
 
 
 @each_service
@@ -82,8 +82,8 @@ def test_the_server_has_room_for_what_its_settings_allow_two_models_to_hold() ->
     """Its state pools, the states of idle streams, the queues, and what streams hold beside."""
     default = {name: Settings.model_fields[name].default for name in Settings.model_fields}
     of_a_model = ("state_pool_bytes", "state_host_bytes", "max_queue_bytes")
-    held = 2 * sum(default[name] for name in of_a_model) + default["stream_bytes"]
-    assert held + (1 << 30) <= 4 << 30
+    model_bytes = 2 * sum(default[name] for name in of_a_model) + default["stream_bytes"]
+    assert model_bytes + (1 << 30) <= 4 << 30
     assert SERVER["mem_limit"] == SERVER["memswap_limit"] == "${MEMORY_LIMIT:-4g}"
 
 
@@ -95,9 +95,9 @@ def test_the_server_writes_only_to_temporary_memory() -> None:
 
 def test_every_variable_of_the_server_is_one_of_its_settings() -> None:
     known = {variable_name(field) for field in Settings.model_fields}
-    given = {name for name in SERVER["environment"] if name.startswith(PREFIX)}
-    assert given <= known
-    assert {"SRUSERVE_MODELS", "SRUSERVE_STATE_KEYS"} <= given
+    settings = {name for name in SERVER["environment"] if name.startswith(PREFIX)}
+    assert settings <= known
+    assert {"SRUSERVE_MODELS", "SRUSERVE_STATE_KEYS"} <= settings
 
 
 def test_models_are_left_unset_unless_the_operator_names_them() -> None:

@@ -55,11 +55,11 @@ def exported() -> dict[str, set[str]]:
     StateMetrics("dashboard-test").rejected("state_expired")
     StreamMetrics("dashboard-test")
     describe_build("0", "reference")
-    found: dict[str, set[str]] = {}
+    labels_of_metrics: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(render()[0].decode()):
         for sample in family.samples:
-            found.setdefault(sample.name, set()).update(sample.labels)
-    return found
+            labels_of_metrics.setdefault(sample.name, set()).update(sample.labels)
+    return labels_of_metrics
 
 
 def test_every_query_names_only_metrics_that_the_server_exports(
@@ -150,7 +150,7 @@ def test_prometheus_accepts_its_configuration(promtool: str) -> None:
 
 @pytest.fixture
 def promtool() -> str:
-    found = shutil.which("promtool")
-    if found is None:
+    path = shutil.which("promtool")
+    if path is None:
         pytest.skip("needs the system package prometheus (apt-get install prometheus)")
-    return found
+    return path

@@ -30,13 +30,13 @@ def instructions() -> list[tuple[str, str]]:
 
 def stages() -> dict[str, list[tuple[str, str]]]:
     """The instructions of every stage, by its name, each beginning with its FROM."""
-    found: dict[str, list[tuple[str, str]]] = {}
+    instructions_of_stage: dict[str, list[tuple[str, str]]] = {}
     for instruction, arguments in instructions():
         if instruction == "FROM":
-            found[arguments.split(" AS ")[1]] = (stage := [])
-        if found:
+            instructions_of_stage[arguments.split(" AS ")[1]] = (stage := [])
+        if instructions_of_stage:
             stage.append((instruction, arguments))
-    return found
+    return instructions_of_stage
 
 
 each_image = pytest.mark.parametrize("target", ["cpu", "gpu"])
@@ -57,7 +57,7 @@ def last(instruction: str, target: str = "cpu") -> str:
 def variables(target: str) -> dict[str, str]:
     """What an image sets in the environment."""
     pairs = [a for name, a in image(target) if name == "ENV"]
-    return dict(pair.split("=", 1) for given in pairs for pair in given.split())
+    return dict(pair.split("=", 1) for pairs_of_line in pairs for pair in pairs_of_line.split())
 
 
 def test_the_image_for_the_cpu_has_no_compiler() -> None:
@@ -186,8 +186,8 @@ def test_torchs_cpu_build_is_the_tested_version_from_the_chosen_index(
         text=True,
         check=True,
     )
-    asked, line = done.stdout.splitlines()
-    assert asked.endswith(
+    output, line = done.stdout.splitlines()
+    assert output.endswith(
         "install --index-url https://index.example/cpu --no-deps --requirement torch.txt"
     )
     assert re.fullmatch(r"torch==[\d.]+" + (f" --hash={digest}" if digest else ""), line)

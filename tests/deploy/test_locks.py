@@ -17,17 +17,17 @@ LOCKS = ("requirements.lock", "requirements-torch.lock")
 
 def locked(name: str) -> dict[str, list[str]]:
     """By `package==version`, the hashes of its files."""
-    found: dict[str, list[str]] = {}
+    hashes_of_package: dict[str, list[str]] = {}
     for line in (ROOT / name).read_text().splitlines():
         if line.startswith("#"):
             continue
         if pinned := re.match(r"[a-z0-9-]+==[\w.]+(?= )", line):
-            hashes = found[pinned[0]] = []
+            hashes = hashes_of_package[pinned[0]] = []
             continue
-        given = re.fullmatch(r"    --hash=sha256:([0-9a-f]{64})(?: \\)?", line)
-        assert given, f"{name}: {line}"
-        hashes.append(given[1])
-    return found
+        match = re.fullmatch(r"    --hash=sha256:([0-9a-f]{64})(?: \\)?", line)
+        assert match, f"{name}: {line}"
+        hashes.append(match[1])
+    return hashes_of_package
 
 
 def versions(pins: list[str]) -> dict[str, str]:
@@ -62,10 +62,10 @@ def test_nothing_that_the_server_needs_is_missing() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     in_images = [r for name in ("grammars", "grpc", "redis") for r in extras[name]]
-    asked = [Requirement(r) for r in (*project["dependencies"], *in_images)]
+    wanted = [Requirement(r) for r in (*project["dependencies"], *in_images)]
     seen: set[str] = set()
-    while asked:
-        requirement = asked.pop()
+    while wanted:
+        requirement = wanted.pop()
         package = canonicalize_name(requirement.name)
         for_extras = {"", *requirement.extras}
         assert package in listed, f"{package}: run `make lock`"
@@ -77,7 +77,7 @@ def test_nothing_that_the_server_needs_is_missing() -> None:
             further = [Requirement(r) for r in requires(package) or ()]
         except PackageNotFoundError:  # not on this platform
             continue
-        asked += [
+        wanted += [
             r
             for r in further
             if r.marker is None or any(r.marker.evaluate({"extra": e}) for e in for_extras)

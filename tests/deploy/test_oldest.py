@@ -15,9 +15,9 @@ def test_every_dependency_has_the_oldest_version_that_is_allowed() -> None:
     extras = project["optional-dependencies"]
     chosen = {r.name: r.specifier for line in requirements() if (r := Requirement(line)).specifier}
     for line in (*project["dependencies"], *extras["grammars"], *extras["grpc"], *extras["redis"]):
-        asked = Requirement(line)
-        lowest = next(s.version for s in asked.specifier if s.operator == ">=")
-        assert chosen[asked.name] == Requirement(f"x=={lowest}").specifier, line
+        requirement = Requirement(line)
+        lowest = next(s.version for s in requirement.specifier if s.operator == ">=")
+        assert chosen[requirement.name] == Requirement(f"x=={lowest}").specifier, line
 
 
 def test_what_only_tests_need_has_the_version_that_is_tested() -> None:

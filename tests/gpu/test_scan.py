@@ -146,8 +146,8 @@ def test_more_sequences_than_a_short_grid_axis_holds(device: torch.device) -> No
         rows,
         rows,
     )
-    many = replace(one, u=one.u.repeat(count, 1), residual=one.residual.repeat(count, 1))
-    h, states = replace(many, batch=batch).run(triton_scan)
+    repeated = replace(one, u=one.u.repeat(count, 1), residual=one.residual.repeat(count, 1))
+    h, states = replace(repeated, batch=batch).run(triton_scan)
     expected, end = one.run(triton_scan)
     assert torch.equal(h, expected.repeat(count, 1))
     assert torch.equal(states, end[:1].repeat(count, 1))

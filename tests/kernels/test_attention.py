@@ -238,9 +238,9 @@ def test_a_sequence_without_a_target_leaves_no_trace() -> None:
     work = case([5, 9], window=4, seen=[3, 6])
     dropped = replace(work.batch, target=torch.tensor([-1, int(work.batch.target[1])]))
     _, states = replace(work, batch=dropped).run()
-    _, kept = work.run()
+    _, states_of_both = work.run()
     assert torch.equal(states[work.batch.target[0]], work.batch.states[work.batch.target[0]])
-    assert torch.equal(states[work.batch.target[1]], kept[work.batch.target[1]])
+    assert torch.equal(states[work.batch.target[1]], states_of_both[work.batch.target[1]])
 
 
 def test_nan_and_infinity_reach_only_the_queries_that_see_them() -> None:

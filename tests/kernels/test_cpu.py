@@ -1,6 +1,5 @@
 """The compiled kernel: it agrees with the definition, and its bits depend on nothing else."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
@@ -29,25 +28,9 @@ from tests.kernels.scans import (
     spoil,
 )
 
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
+
 DTYPES = [torch.float32, torch.bfloat16]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def poisoned_outputs() -> Iterator[None]:
-    """Memory starts as NaN, so an output that nobody writes cannot pass."""
-    empty = torch.empty
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch, "empty", lambda *size, **options: empty(*size, **options).fill_(NAN))
-        yield
-
-
-@pytest.fixture
-def threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
 EACH_VARIANT = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
 EACH_DTYPE = pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "bfloat16"])
 LENGTHS = [3, 7, 1, 0, 40, 2]

@@ -1,6 +1,5 @@
 """The gated layers: the kernel agrees with the definition, and its bits depend on nothing else."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -18,28 +17,12 @@ from sruserve.kernels.reference.gated import reference_gated_scan
 from tests.kernels.instruction_sets import EACH_SET
 
 NAN = float("nan")
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
+
 DTYPES = [torch.float32, torch.bfloat16]
 LENGTHS = [3, 7, 1, 0, 12, 2]
 PROJECTED = 5
 EDGE = 2  # columns of a state row before h, and after c
-
-
-@pytest.fixture(autouse=True, scope="module")
-def poisoned_memory() -> Iterator[None]:
-    """Memory starts as NaN, so a number that nobody writes cannot pass."""
-    empty = torch.empty
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch, "empty", lambda *size, **options: empty(*size, **options).fill_(NAN))
-        yield
-
-
-@pytest.fixture
-def threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
 EACH_DTYPE = pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "bfloat16"])
 VARIANTS = [(kind, False) for kind in GatedKind] + [(GatedKind.LSTM, True)]
 EACH_VARIANT = pytest.mark.parametrize(

@@ -159,8 +159,8 @@ def test_a_bucket_used_again_remembers_nothing_of_the_streams_before() -> None:
     assert torch.equal(bursts.run(streams, 9), expected)
     assert torch.equal(states[streams.target], expected_states)
     written = set(streams.target.tolist()) | {ROWS - 1}
-    kept = [row for row in range(ROWS) if row not in written]
-    assert torch.equal(states[kept], fresh_states()[kept])
+    untouched = [row for row in range(ROWS) if row not in written]
+    assert torch.equal(states[untouched], fresh_states()[untouched])
 
 
 def test_a_burst_is_made_of_the_fewest_recorded_graphs() -> None:

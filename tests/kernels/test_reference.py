@@ -39,8 +39,8 @@ def sru(cell: Cell, u: list[float], x: float | None, c: float, gates: list[float
 
 
 def lrn(cell: Cell, u: list[float], x: float | None, h: float, gates: list[float]) -> Step:
-    kept = sigmoid(u[1] - h) * h
-    c = activated(sigmoid(u[0] + h) * u[2] + kept, cell.activation)
+    forgotten_h = sigmoid(u[1] - h) * h
+    c = activated(sigmoid(u[0] + h) * u[2] + forgotten_h, cell.activation)
     h = sigmoid(u[3] - c) * c if cell.blocks == 4 else c
     return h, h
 

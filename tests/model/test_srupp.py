@@ -14,7 +14,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 import sruserve.kernels.srupp as srupp_layer
 from sruserve.cli import app
@@ -23,11 +23,11 @@ from sruserve.kernels.ragged import RaggedBatch, single
 from sruserve.kernels.reference.attention import reference_attention
 from sruserve.model.cells.srupp import SRUppConfig
 from sruserve.model.config import ModelConfig, architecture
-from sruserve.model.errors import CheckpointError, OptionError
 from sruserve.model.folder import load_model
 from sruserve.model.importers.format import Imported
 from sruserve.model.importers.srupp import read
 from sruserve.model.network import Network, network_shapes
+from tests.model.importers.srupp_state_dicts import PLAIN, command, stack, state_dict
 from tests.oracles.releases import folder_of, needs
 
 SCRIPT = Path(__file__).parent.parent / "oracles" / "srupp_oracle.py"
@@ -216,30 +216,6 @@ def test_any_model_gives_the_outputs_and_states_of_its_release(
 GOLDEN = sorted((Path(__file__).parent.parent / "golden").glob("srupp-*"))
 
 
-def stack(**options: Any) -> SRUppConfig:
-    plain = {"input_size": 6, "hidden_size": 8, "proj_size": 4, "num_layers": 3, "window": 5}
-    return SRUppConfig.model_validate({**plain, **options})
-
-
-def state_dict(rnn: SRUppConfig, prefix: str = "") -> dict[str, Tensor]:
-    """Random tensors, as the library saves them."""
-    generator = torch.Generator().manual_seed(3)
-    return {
-        prefix + name: torch.ones(1)
-        if name.endswith("scale_x")
-        else torch.randn(shape, generator=generator) / shape[-1] ** 0.5
-        for name, shape in rnn.shapes().items()
-    }
-
-
-def command(tmp_path: Path, tensors: dict[str, Tensor], task: str, **options: Any) -> Result:
-    torch.save(tensors, tmp_path / "weights.pt")
-    (tmp_path / "options.json").write_text(json.dumps(options))
-    files = [str(tmp_path / "weights.pt"), str(tmp_path / "model")]
-    arguments = ["--task", task, "--options", str(tmp_path / "options.json")]
-    return CliRunner().invoke(app, ["import", *files, "--format", "srupp", *arguments])
-
-
 def test_the_golden_cases_are_here() -> None:
     assert len(GOLDEN) == 2
 
@@ -315,160 +291,3 @@ def test_a_model_without_a_window_is_saved_and_loaded(tmp_path: Path) -> None:
     assert "whole input" in str(model.network.not_streamable_because)
     assert isinstance(model.config.rnn, SRUppConfig)
     assert model.config.rnn.window is None
-
-
-PLAIN = {"num_heads": 2, "window": 5, "bidirectional": False}
-
-
-@pytest.mark.parametrize("missing", ["num_heads", "window", "bidirectional"])
-def test_what_a_state_dict_does_not_tell_is_asked_for_by_name(missing: str) -> None:
-    options = {name: value for name, value in PLAIN.items() if name != missing}
-    with pytest.raises(OptionError, match=rf"^{missing} is not stored in a state dict"):
-        read(state_dict(stack()), options, "encode")
-
-
-def test_without_options_all_that_is_missing_is_named() -> None:
-    with pytest.raises(OptionError, match="num_heads, window and bidirectional"):
-        read(state_dict(stack()), None, "encode")
-
-
-def test_the_place_of_a_norm_is_asked_for_where_sizes_do_not_tell_it() -> None:
-    square = state_dict(stack(input_size=8, layer_norm=True))
-    with pytest.raises(OptionError, match=r"^normalize_after is not stored"):
-        read(square, PLAIN, "encode")
-    for after in (True, False):
-        imported = read(square, {**PLAIN, "normalize_after": after}, "encode").rnn
-        assert isinstance(imported, SRUppConfig)
-        assert imported.normalize_after is after
-        normed = read(
-            state_dict(stack(layer_norm=True, normalize_after=after)), PLAIN, "encode"
-        ).rnn
-        assert isinstance(normed, SRUppConfig)
-        assert normed.normalize_after is after
-
-
-@pytest.mark.parametrize("value", [None, {}, [8], "8", 8.5], ids=str)
-def test_a_hidden_size_that_is_no_number_is_refused(value: object) -> None:
-    options = {"num_heads": 2, "window": 5, "hidden_size": value}
-    with pytest.raises(OptionError, match=r"hidden_size is .*; it must be an integer"):
-        read(state_dict(stack()), options, "encode")
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"hidden_size": 9},
-        {"proj_size": 5},
-        {"num_layers": 2},
-        {"attention_every_n_layers": 2},
-        {"attn_layer_norm": False},
-        {"layer_norm": True, "normalization_type": 2},
-        {"proj_input_to_hidden_first": 3},
-        {"num_heads": 3},
-        {"window": 0},
-        {"window": 5, "bidirectional": True},
-        {"scale_emb": True},
-        {"use_tanh": True},
-    ],
-    ids=str,
-)
-def test_an_option_that_contradicts_the_weights_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises((CheckpointError, OptionError)):
-        read(state_dict(stack()), {**PLAIN, **wrong}, "encode")
-
-
-def experiment(rnn: SRUppConfig, shared: bool) -> dict[str, Tensor]:
-    """The state dict of a language model on 23 words with cutoffs 5 and 12."""
-    generator = torch.Generator().manual_seed(7)
-
-    def random(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator)
-
-    tensors = state_dict(rnn, "rnn.")
-    for i, (rows, width) in enumerate([(5 + 2, 8), (7, 4), (11, 2)]):
-        tensors[f"output_layer.out_layers.{i}.weight"] = random(rows, width)
-        tensors[f"output_layer.out_layers.{i}.bias"] = random(rows)
-        projection = tensors[f"output_layer.out_projs.{i}"] = random(8, width)
-        own = projection if shared else random(8, width)
-        tensors[f"embedding_layer.emb_projs.{i}"] = own
-    return tensors
-
-
-@pytest.mark.parametrize("shared", [True, False], ids=["wikitext-103", "lm1b"])
-def test_an_adaptive_language_model_of_the_experiments_is_read(shared: bool) -> None:
-    rnn = stack(input_size=8)
-    tensors = experiment(rnn, shared)
-    options = {"num_heads": 1, "window": 5, "layer_norm": True}
-    imported = read(tensors, options, "generate")
-    assert imported.rnn == rnn
-    assert imported.vocab_size == 23
-    for config in (imported.embedding, imported.head):
-        assert (config.cutoffs, config.size, config.divide) == ((5, 12), 8, 2)
-    assert imported.head.tied
-    assert imported.embedding.scale == 1
-    for i in range(3):
-        assert imported.tensors[f"embedding.{i}.proj"] is tensors[f"embedding_layer.emb_projs.{i}"]
-    model = ModelConfig(
-        architectures=(architecture(rnn, "generate"),),
-        model_type="srupp",
-        task="generate",
-        vocab_size=23,
-        rnn=rnn,
-        embedding=imported.embedding,
-        head=imported.head,
-    )
-    shapes = {name: tuple(tensor.shape) for name, tensor in imported.tensors.items()}
-    assert shapes == network_shapes(model)
-
-
-@pytest.mark.parametrize("widths", [(2, 4, 8), (1 << 21, 1 << 20, 1 << 19)], ids=str)
-def test_clusters_of_no_use_are_refused(widths: tuple[int, ...]) -> None:
-    tensors = experiment(stack(input_size=8), shared=False)
-    for i, width in enumerate(widths):
-        name = f"output_layer.out_layers.{i}.weight"
-        tensors[name] = torch.zeros(1, 1).expand(len(tensors[name]), width)
-    with pytest.raises(CheckpointError, match=r"output_layer\.out_layers"):
-        read(tensors, {"num_heads": 1, "window": 5, "layer_norm": True}, "generate")
-
-
-def test_a_name_that_only_begins_like_a_projection_s_is_no_projection() -> None:
-    tensors = experiment(stack(input_size=8), shared=True)
-    tensors["output_layer.out_projs.0\n"] = torch.ones(8, 8)
-    imported = read(tensors, {"num_heads": 1, "window": 5, "layer_norm": True}, "generate")
-    assert "output_layer.out_projs.0\n" in imported.tensors  # to be refused by that name
-
-
-@pytest.mark.parametrize(
-    ("norms", "options", "scaled"),
-    [
-        ({}, {"layer_norm": True}, False),  # dev1 to dev3, with --layer_norm
-        ({}, {"layer_norm": False}, True),  # dev5, dev6
-        ({"attn_layer_norm": False}, {}, True),  # dev1, dev2
-        ({"layer_norm": True}, {"normalize_after": False}, False),  # dev5, dev6, with it
-        ({}, {"scale_emb": True}, True),
-    ],
-)
-def test_a_language_model_trained_without_layer_norm_scales_its_embedding(
-    norms: dict[str, bool], options: dict[str, bool], scaled: bool
-) -> None:
-    tensors = experiment(stack(input_size=8, **norms), shared=True)
-    imported = read(tensors, {"num_heads": 1, "window": 5, **options}, "generate")
-    assert imported.embedding.scale == (8**0.5 if scaled else 1)
-
-
-def test_whether_an_embedding_is_scaled_is_asked_for() -> None:
-    tensors = experiment(stack(input_size=8), shared=True)
-    with pytest.raises(OptionError, match=r"^layer_norm is not stored"):
-        read(tensors, {"num_heads": 1, "window": 5}, "generate")
-
-
-def test_an_enwik8_model_is_read_whole(tmp_path: Path) -> None:
-    tensors = state_dict(stack(input_size=8), "rnn.")
-    tensors["embedding_layer.weight"] = torch.randn(9, 8)
-    tensors["output_layer.weight"] = torch.randn(9, 8)
-    tensors["output_layer.bias"] = torch.randn(9)
-    result = command(tmp_path, tensors, "generate", num_heads=1, window=5)
-    assert result.exit_code == 0, result.output
-    model = load_model(tmp_path / "model")
-    assert model.config.vocab_size == 9
-    assert model.network.supports_streaming

@@ -131,9 +131,9 @@ def test_no_memory_is_taken_for_bytes_that_are_not_in_the_file(
     taken: list[int] = []
     empty = torch.empty
 
-    def counted(size: int, **given: Any) -> Tensor:
+    def counted(size: int, **options: Any) -> Tensor:
         taken.append(size)
-        return empty(size, **given)
+        return empty(size, **options)
 
     monkeypatch.setattr(torch, "empty", counted)
     header = b'{"a":{"dtype":"U8","shape":[999999999999],"data_offsets":[0,999999999999]}}'

@@ -78,6 +78,7 @@ def serve(folders: Path) -> Serve:
     """`with serve("question", port=…) as (client, application)`: a real server in a thread.
 
     clock: stands still until the test moves it; None: the machine's.
+    grpc_connections: the limit of open gRPC connections; None: as the descriptors allow.
     """
 
     @contextmanager
@@ -85,14 +86,21 @@ def serve(folders: Path) -> Serve:
         *names: str,
         clock: HandClock | None = None,
         timing: RedisTiming = REDIS_TIMING,
-        **given: Any,
+        grpc_connections: int | None = None,
+        **settings: Any,
     ) -> Iterator[tuple[httpx.Client, Application]]:
         chosen = tuple(folders / name for name in names)
-        given = {"state_pool_bytes": 1 << 20, "model_folders": chosen, "models": folders} | given
+        settings = {
+            "state_pool_bytes": 1 << 20,
+            "model_folders": chosen,
+            "models": folders,
+        } | settings
         clocks = SYSTEM_CLOCKS if clock is None else clock.clocks
         streams = partial(create_streams, timing=timing)
-        application = Application(load_settings(**given), clocks=clocks, open_streams=streams)
+        application = Application(load_settings(**settings), clocks=clocks, open_streams=streams)
         application.metrics.seconds = 0.0  # tests read what they have just done
+        if grpc_connections is not None:
+            application.grpc_connections = grpc_connections
         config = uvicorn.Config(
             application, port=0, loop="uvloop", log_config=None, timeout_graceful_shutdown=2,
             access_log=application.settings.access_log, **connections(application.settings),
@@ -128,7 +136,7 @@ def server(serve: Serve) -> Iterator[tuple[httpx.Client, Application]]:
 def leftovers() -> Iterator[Leftovers]:
     """What of the server was made since the test began and is garbage."""
 
-    def found() -> list[Any]:
+    def uncollected() -> list[Any]:
         time.sleep(0.05)  # the reply is there before its request has ended
         gc.set_debug(gc.DEBUG_SAVEALL)
         gc.collect()
@@ -137,7 +145,7 @@ def leftovers() -> Iterator[Leftovers]:
     gc.disable()
     gc.freeze()  # what was there before is no garbage of this test
     try:
-        yield found
+        yield uncollected
     finally:
         gc.set_debug(0)
         gc.garbage.clear()
@@ -155,9 +163,9 @@ def _of_the_server(garbage: Any) -> bool:
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Steps]:
     """Steps that a test holds in the middle, however fast the machine is."""
-    found = Steps(monkeypatch)
-    yield found
-    found.go_on()
+    gate = Steps(monkeypatch)
+    yield gate
+    gate.go_on()
 
 
 @pytest.fixture(scope="session")

@@ -18,26 +18,26 @@ class Steps:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.waiting = 0
-        self._held: list[ModelRunner] | None = None
+        self._gated_runners: list[ModelRunner] | None = None
         self._may_go = threading.Event()
         self._may_go.set()
         step = ModelRunner.step
 
-        def held(runner: ModelRunner, *given: Any) -> Any:
-            if self._held is None or runner in self._held:
+        def gated_step(runner: ModelRunner, *args: Any) -> Any:
+            if self._gated_runners is None or runner in self._gated_runners:
                 self.waiting += 1
                 assert self._may_go.wait(120)
                 self.waiting -= 1
-            return step(runner, *given)
+            return step(runner, *args)
 
-        monkeypatch.setattr(ModelRunner, "step", held)
+        monkeypatch.setattr(ModelRunner, "step", gated_step)
 
     def hold(self, of: Application | Engine | None = None) -> None:
         """Hold the steps of one engine, or of those that a server has now; None: of all."""
         engines = [of] if isinstance(of, Engine) else None
         if isinstance(of, Application):
             engines = [served.engine for served in of.lifecycle.catalogue.values()]
-        self._held = None if engines is None else [engine._runner for engine in engines]
+        self._gated_runners = None if engines is None else [engine._runner for engine in engines]
         self._may_go.clear()
 
     def go_on(self) -> None:

@@ -11,8 +11,8 @@ def free_port() -> int:
     A socket that is bound and does not listen keeps it; a server's socket, which may reuse
     addresses as this one, can be bound beside it.
     """
-    holder = socket.socket()
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    holder.bind(("127.0.0.1", 0))
-    _reserved.append(holder)
-    return int(holder.getsockname()[1])
+    reservation = socket.socket()
+    reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reservation.bind(("127.0.0.1", 0))
+    _reserved.append(reservation)
+    return int(reservation.getsockname()[1])

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from sruserve.server.metrics.files import EndedWorkers
-from sruserve.server.supervision import Patience
+from sruserve.server.supervision import RestartPolicy
 from sruserve.server.supervisor import Supervisor
 
 
@@ -26,7 +26,7 @@ def work(folder: Path, manner: str, beat: Callable[[], None]) -> int:
 
     def on_signal(number: int, _: object) -> None:
         stop.append(number)
-        (folder / f"{name}-told").touch()
+        (folder / f"{name}-signalled").touch()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
@@ -43,9 +43,9 @@ def work(folder: Path, manner: str, beat: Callable[[], None]) -> int:
 def main(folder: str, manner: str, drain_seconds: str) -> int:
     """The supervisor, in a process of its own."""
     path = Path(folder)
-    given = partial(work, path, manner)
-    patience = Patience(beat_seconds=8, deaths=1)
-    return Supervisor(given, 2, patience, float(drain_seconds), EndedWorkers(path)).run()
+    work_of_worker = partial(work, path, manner)
+    policy = RestartPolicy(beat_seconds=8, deaths=1)
+    return Supervisor(work_of_worker, 2, policy, float(drain_seconds), EndedWorkers(path)).run()
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ from sruserve.server.app import Application
 from sruserve.server.lifecycle import Lifecycle
 from tests.server import line_protocol
 from tests.server.conftest import TEXT, Serve
-from tests.server.http.test_clients_that_leave import until
 from tests.server.line_protocol import LineEndpoint, serve_lines
+from tests.server.observing import until
 
 
 class Lines:

@@ -65,10 +65,10 @@ def counted(serve: Serve) -> Iterator[tuple[httpx.Client, Allocations]]:
         yield client, allocations
 
 
-def check(allocations: Allocations, work: Work, most: int) -> None:
+def check(allocations: Allocations, work: Work, limit: int) -> None:
     """Work of so many requests makes no more objects for each, and leaves nothing of them."""
     work(_WARM)
-    assert min(allocations.of(lambda: work(_COUNTED)) for _ in range(3)) / _COUNTED <= most
+    assert min(allocations.of(lambda: work(_COUNTED)) for _ in range(3)) / _COUNTED <= limit
     left = least_growth(python_blocks, lambda: work(2 * _COUNTED))
     assert left < 2 * 4 * _COUNTED, "a request that stays has dozens"
 

@@ -1,6 +1,5 @@
 """Whatever a client sends, it gets a clear error with a stable code, and the server goes on."""
 
-import json
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -8,27 +7,11 @@ from typing import Any
 import httpx
 import pytest
 
-from sruserve.server.http.responses import ErrorReply
 from tests.server.conftest import Serve
 from tests.server.hand_clock import HandClock
+from tests.server.posting import CLASSIFY, COMPLETE, SCORE, post, refusal
 
-CLASSIFY, COMPLETE, SCORE = "/v1/classify", "/v1/completions", "/v1/score"
 NOT_A_NUMBER = float("nan")
-
-
-def refusal(reply: httpx.Response, status: int, code: str, param: str | None = None) -> str:
-    """Check an error's status, shape, code and field, and return its message."""
-    assert reply.headers["content-type"] == "application/json"
-    error = ErrorReply.model_validate_json(reply.content, strict=True).error
-    assert (reply.status_code, error.code, error.param) == (status, code, param), error.message
-    assert len(error.message) > 10
-    return error.message
-
-
-def post(client: httpx.Client, path: str, body: Any) -> httpx.Response:
-    model = "question" if path == CLASSIFY else "characters"
-    content = body if isinstance(body, bytes) else json.dumps({"model": model} | body)
-    return client.post(path, content=content)
 
 
 @pytest.mark.parametrize(
@@ -116,10 +99,10 @@ def test_wrong_types_and_unknown_fields(
 
 def test_a_wrong_input_is_told_what_the_documentation_says_of_it(client: httpx.Client) -> None:
     shapes = client.get("/openapi.json").json()["components"]["schemas"]["ScoreRequest"]
-    told = shapes["properties"]["input"]["description"].lower().removesuffix(".")
+    description = shapes["properties"]["input"]["description"].lower().removesuffix(".")
     for path, field in ((CLASSIFY, "input"), (CLASSIFY, "pair"), (COMPLETE, "prompt")):
         message = refusal(post(client, path, {field: 5}), 422, "invalid_request", field)
-        assert message == f"'{field}' must be {told}"
+        assert message == f"'{field}' must be {description}"
 
 
 @pytest.mark.parametrize("path", [CLASSIFY, COMPLETE, SCORE])
@@ -298,8 +281,8 @@ def test_a_bidirectional_model_asked_to_continue(client: httpx.Client, field: st
 
 def state_of(client: httpx.Client, model: str = "characters") -> str:
     body = {"model": model, "prompt": "To be", "max_tokens": 1, "return_state": True}
-    found: str = client.post(COMPLETE, json=body).json()["choices"][0]["state"]
-    return found
+    state: str = client.post(COMPLETE, json=body).json()["choices"][0]["state"]
+    return state
 
 
 @pytest.mark.parametrize("path", [COMPLETE, SCORE])

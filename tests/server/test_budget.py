@@ -15,8 +15,8 @@ def test_what_is_released_can_be_held_again() -> None:
     with budget.hold(8), pytest.raises(Overloaded):
         budget.hold(3)
     with budget.hold(3):
-        assert budget.held == 3
-    assert budget.held == 0
+        assert budget.used == 3
+    assert budget.used == 0
 
 
 def test_a_holder_that_is_alone_may_hold_any_amount() -> None:
@@ -39,8 +39,8 @@ def test_an_owner_leaves_room_for_others() -> None:
 
 def test_owners_that_yield_leave_room_however_many_they_are() -> None:
     budget = Budget(64, Overloaded, share=32, yields=True)
-    for owner, most in (("a", 32), ("b", 16), ("c", 8)):
-        for _ in range(most):
+    for owner, largest in (("a", 32), ("b", 16), ("c", 8)):
+        for _ in range(largest):
             budget.hold(1, owner)
         with pytest.raises(Overloaded):
             budget.hold(1, owner)
@@ -52,7 +52,7 @@ def test_a_refused_growth_changes_nothing() -> None:
     other, hold = budget.hold(4), budget.hold(5)
     with pytest.raises(Overloaded):
         hold.grow(2)
-    assert (hold.amount, budget.held) == (5, 9)
+    assert (hold.amount, budget.used) == (5, 9)
     other.release()
     hold.grow(2)
 
@@ -69,7 +69,7 @@ def test_a_hold_moves_to_another_owner_or_stays_as_it_was() -> None:
     budget.hold(6, "before")
     with pytest.raises(Overloaded):
         budget.hold(3, "after")
-    assert budget.held == 10
+    assert budget.used == 10
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 8), st.booleans()), max_size=40))
@@ -82,8 +82,8 @@ def test_the_sum_is_always_that_of_the_holders(steps: list[tuple[int, int, bool]
             continue
         with suppress(Overloaded):
             holds.append(budget.hold(amount, owner or None))
-        assert budget.held == sum(hold.amount for hold in holds)
-        assert budget.held <= 20
+        assert budget.used == sum(hold.amount for hold in holds)
+        assert budget.used <= 20
 
 
 def test_what_is_released_stays_empty() -> None:
@@ -92,7 +92,7 @@ def test_what_is_released_stays_empty() -> None:
     hold.release()
     hold.grow(3)
     hold.resize(5)
-    assert (hold.amount, budget.held) == (0, 0)
+    assert (hold.amount, budget.used) == (0, 0)
 
 
 def test_nobody_exceeds_a_strict_budget_or_its_share_even_alone() -> None:
@@ -104,7 +104,7 @@ def test_nobody_exceeds_a_strict_budget_or_its_share_even_alone() -> None:
     hold = budget.hold(6, "greedy")
     with pytest.raises(Overloaded):
         hold.grow(1)
-    assert (hold.amount, budget.held) == (6, 6)
+    assert (hold.amount, budget.used) == (6, 6)
 
 
 def test_who_is_about_to_release_may_hold_as_much_beyond_the_bounds() -> None:
@@ -117,4 +117,4 @@ def test_who_is_about_to_release_may_hold_as_much_beyond_the_bounds() -> None:
     with pytest.raises(Overloaded):
         after.resize(7, beyond=0)
     other.release()
-    assert budget.held == 6
+    assert budget.used == 6

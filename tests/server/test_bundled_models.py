@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.server.test_running import serving
+from tests.server.processes import serving
 
 DATA = Path(__file__).parent.parent / "data"
 QUESTIONS = [line.split(" ", 1) for line in (DATA / "trec.test").read_text().splitlines()]
@@ -39,11 +39,11 @@ def labels(client: httpx.Client, questions: list[str]) -> list[str]:
 def test_the_classifier_gets_as_many_questions_right_as_in_the_library(
     client: httpx.Client,
 ) -> None:
-    found = labels(client, [text for _, text in QUESTIONS])
-    right = sum(label == LABELS[int(y)] for label, (y, _) in zip(found, QUESTIONS, strict=True))
-    assert len(found) == 500
+    predicted = labels(client, [text for _, text in QUESTIONS])
+    right = sum(label == LABELS[int(y)] for label, (y, _) in zip(predicted, QUESTIONS, strict=True))
+    assert len(predicted) == 500
     assert right == reference("question-type")["correct"]
-    assert right / len(found) >= 0.87
+    assert right / len(predicted) >= 0.87
 
 
 def test_the_language_model_predicts_the_last_tenth_as_well_as_in_the_library(

@@ -59,10 +59,10 @@ def counted(serve: Serve) -> Iterator[tuple[httpx.Client, Calls]]:
         yield client, calls
 
 
-def check(calls: Calls, work: Work, most: int) -> None:
+def check(calls: Calls, work: Work, limit: int) -> None:
     """So many warm requests call no more functions each."""
     work(_WARM)
-    assert calls.of(lambda: work(_COUNTED)) / _COUNTED <= most
+    assert calls.of(lambda: work(_COUNTED)) / _COUNTED <= limit
 
 
 def test_a_classification(counted: tuple[httpx.Client, Calls]) -> None:

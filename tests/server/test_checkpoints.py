@@ -84,26 +84,26 @@ def test_every_choice_has_states_of_its_own(client: httpx.Client) -> None:
 def test_ids_count_where_there_are_no_characters(client: httpx.Client) -> None:
     body: dict[str, Any] = {"model": "ids", "prompt": [1, 2], "max_tokens": 40}
     whole = choice(client, **body)["token_ids"]
-    found: list[int] = []
+    token_ids: list[int] = []
     seen = 0
     for event in events(client, stream_options={"state_interval": 10}, **body):
         part = event["choices"][0]
-        found += part["token_ids"]
+        token_ids += part["token_ids"]
         if part.get("state") and part["finish_reason"] is None:
             seen += 1
             more = {"prompt": [[]], "seed": None, "state": part["state"]}
             rest = choice(client, **body | more)["token_ids"]
-            assert (found + rest)[:40] == whole
-    assert found == whole
+            assert (token_ids + rest)[:40] == whole
+    assert token_ids == whole
     assert seen >= 2
 
 
-@pytest.mark.parametrize("most", [1, 3])
-def test_of_a_client_that_reads_nothing_the_last_states_wait_only(most: int) -> None:
+@pytest.mark.parametrize("max_waiting", [1, 3])
+def test_of_a_client_that_reads_nothing_the_last_states_wait_only(max_waiting: int) -> None:
     async def taken() -> list[tuple[int, Generated]]:
         done = asyncio.get_running_loop().create_future()
         room = Room(Budget(100, Overloaded).hold(), free=100, numbers_per_token=1, limit=100)
-        outbox = ChunkBuffer(done, most, room)
+        outbox = ChunkBuffer(done, max_waiting, room)
         for number in range(10):
             for index in range(2):
                 text = f"{number}"
@@ -115,4 +115,4 @@ def test_of_a_client_that_reads_nothing_the_last_states_wait_only(most: int) -> 
         mine = [piece for i, piece in pieces if i == index]
         assert [piece.text for piece in mine] == list("0123456789")
         with_state = [piece.text for piece in mine if piece.state is not None]
-        assert with_state == ["1", "3", "5", "7", "9"][-most:]
+        assert with_state == ["1", "3", "5", "7", "9"][-max_waiting:]

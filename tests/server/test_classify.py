@@ -125,9 +125,9 @@ def test_many_features_are_read_off_the_event_loop(
 ) -> None:
     threads: list[str] = []
 
-    def watched(*given: Any) -> Any:
+    def watched(*args: Any) -> Any:
         threads.append(threading.current_thread().name)
-        return encode_features(*given)
+        return encode_features(*args)
 
     monkeypatch.setattr("sruserve.server.tasks.sequences.encode_features", watched)
     classify(client, model="sensor", features=[[0.5] * 8] * 3)
@@ -161,8 +161,8 @@ def test_answers_do_not_depend_on_who_else_is_served(client: httpx.Client) -> No
             ]
 
     with ThreadPoolExecutor(16) as pool:
-        for found in pool.map(some, range(16)):
-            for i, result in found:
+        for results in pool.map(some, range(16)):
+            for i, result in results:
                 assert result == alone[i]
 
 

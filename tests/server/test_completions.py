@@ -26,8 +26,8 @@ def complete(client: httpx.Client, **body: Any) -> dict[str, Any]:
 
 
 def choice(client: httpx.Client, **body: Any) -> dict[str, Any]:
-    found: dict[str, Any] = complete(client, **body)["choices"][0]
-    return found
+    first_choice: dict[str, Any] = complete(client, **body)["choices"][0]
+    return first_choice
 
 
 def events(client: httpx.Client, **body: Any) -> list[dict[str, Any]]:
@@ -137,26 +137,26 @@ def test_many_prompts_give_what_each_gives_alone(client: httpx.Client) -> None:
 def test_a_stop_string_ends_the_text_before_it(client: httpx.Client) -> None:
     whole = choice(client, prompt=PROMPT, max_tokens=80)["text"]
     stop = whole[30:33]
-    found = choice(client, prompt=PROMPT, max_tokens=80, stop=[stop, "never to be found"])
-    assert found["text"] == whole[: whole.index(stop)]
-    assert (found["finish_reason"], found["stop_reason"]) == ("stop", stop)
+    completion = choice(client, prompt=PROMPT, max_tokens=80, stop=[stop, "never to be found"])
+    assert completion["text"] == whole[: whole.index(stop)]
+    assert (completion["finish_reason"], completion["stop_reason"]) == ("stop", stop)
     parts = events(client, prompt=PROMPT, max_tokens=80, stop=stop)
-    assert "".join(part["choices"][0]["text"] for part in parts) == found["text"]
+    assert "".join(part["choices"][0]["text"] for part in parts) == completion["text"]
 
 
 def test_logprobs_have_openais_shape_and_the_same_offsets_in_a_stream(
     client: httpx.Client,
 ) -> None:
-    found = choice(client, prompt=PROMPT, max_tokens=12, logprobs=3)["logprobs"]
-    assert {len(found[name]) for name in found} == {12}
-    assert all(1 <= len(top) <= 4 for top in found["top_logprobs"])
-    joined: dict[str, list[Any]] = {name: [] for name in found}
+    whole_logprobs = choice(client, prompt=PROMPT, max_tokens=12, logprobs=3)["logprobs"]
+    assert {len(whole_logprobs[name]) for name in whole_logprobs} == {12}
+    assert all(1 <= len(top) <= 4 for top in whole_logprobs["top_logprobs"])
+    joined: dict[str, list[Any]] = {name: [] for name in whole_logprobs}
     for chunk in events(client, prompt=PROMPT, max_tokens=12, logprobs=3):
         for name, values in (chunk["choices"][0]["logprobs"] or {}).items():
             joined[name] += values
-    assert joined == found
+    assert joined == whole_logprobs
     none = choice(client, prompt=PROMPT, max_tokens=12, logprobs=0)["logprobs"]
-    assert none["token_logprobs"] == found["token_logprobs"]
+    assert none["token_logprobs"] == whole_logprobs["token_logprobs"]
 
 
 def bytes_of(token: str) -> bytes:
@@ -174,15 +174,15 @@ def test_text_offsets_count_the_text_before_a_token_and_no_bytes_of_characters(
     first = choice(client, prompt=PROMPT, seed=seed, **body)
     state = first["state"]
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    for found in (first, choice(client, prompt="", state=state, seed=None, **body)):
-        tokens = found["logprobs"]["tokens"]
+    for completion in (first, choice(client, prompt="", state=state, seed=None, **body)):
+        tokens = completion["logprobs"]["tokens"]
         assert any(token.startswith("bytes:") for token in tokens)
         text, offsets = "", []
         for token in tokens:
             offsets.append(len(text))
             text += decoder.decode(bytes_of(token))
-        assert text == found["text"]
-        assert found["logprobs"]["text_offset"] == offsets
+        assert text == completion["text"]
+        assert completion["logprobs"]["text_offset"] == offsets
 
 
 def test_text_offsets_begin_behind_the_text_that_was_held_back(client: httpx.Client) -> None:
@@ -196,12 +196,12 @@ def test_text_offsets_begin_behind_the_text_that_was_held_back(client: httpx.Cli
 
 
 def test_text_offsets_of_words_and_ids(client: httpx.Client) -> None:
-    found = choice(client, model="words", prompt="How far", max_tokens=8, logprobs=0)
-    offsets = found["logprobs"]["text_offset"]
-    for offset, token in zip(offsets, found["logprobs"]["tokens"], strict=True):
-        assert found["text"][offset:].startswith(token)
-    found = choice(client, model="ids", prompt=[1], max_tokens=8, logprobs=0)
-    assert found["logprobs"]["text_offset"] == [0] * 8
+    completion = choice(client, model="words", prompt="How far", max_tokens=8, logprobs=0)
+    offsets = completion["logprobs"]["text_offset"]
+    for offset, token in zip(offsets, completion["logprobs"]["tokens"], strict=True):
+        assert completion["text"][offset:].startswith(token)
+    completion = choice(client, model="ids", prompt=[1], max_tokens=8, logprobs=0)
+    assert completion["logprobs"]["text_offset"] == [0] * 8
 
 
 def test_a_prompt_whose_words_are_cut_is_read_by_score(client: httpx.Client) -> None:
@@ -237,12 +237,12 @@ def test_many_states_are_sealed_off_the_event_loop(
 
 
 def test_a_model_without_vocabulary_takes_and_returns_ids(client: httpx.Client) -> None:
-    found = choice(client, model="ids", prompt=[1, 2, 3], max_tokens=10)
-    assert len(found["token_ids"]) == 10
-    assert all(0 <= token < 50 for token in found["token_ids"])
+    completion = choice(client, model="ids", prompt=[1, 2, 3], max_tokens=10)
+    assert len(completion["token_ids"]) == 10
+    assert all(0 <= token < 50 for token in completion["token_ids"])
     parts = events(client, model="ids", prompt=[1, 2, 3], max_tokens=10)
     streamed = [token for part in parts for token in part["choices"][0]["token_ids"]]
-    assert streamed == found["token_ids"]
+    assert streamed == completion["token_ids"]
 
 
 def test_max_tokens_0_reads_the_prompt_only(client: httpx.Client) -> None:

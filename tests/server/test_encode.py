@@ -8,7 +8,7 @@ import pytest
 
 from sruserve.server.http.responses import EncodeReply
 from tests.server.conftest import Serve
-from tests.server.test_bad_input import refusal
+from tests.server.posting import refusal
 
 ROWS = [[0.3 * ((i * 7 + j) % 5) - 0.5 for j in range(8)] for i in range(200)]
 
@@ -65,8 +65,8 @@ def test_a_reply_is_bounded_and_says_what_to_change(serve: Serve, task_folders: 
     with serve(model_folders=paths, max_body_bytes=8 * 24 * 10) as (client, _):
         ids = [1] * 10
         assert len(encode(client, model="reader", input=ids)[0]["outputs"]) == 10
-        for many in ([*ids, 1], [ids, [1]]):
-            reply = client.post("/v1/encode", json={"model": "reader", "input": many})
+        for too_long in ([*ids, 1], [ids, [1]]):
+            reply = client.post("/v1/encode", json={"model": "reader", "input": too_long})
             message = refusal(reply, 422, "input_too_long")
             assert f"{11 * 24} numbers" in message
             assert "SRUSERVE_MAX_BODY_BYTES" in message
@@ -115,11 +115,11 @@ def test_a_number_that_is_not_finite_is_refused(tasks: httpx.Client) -> None:
 
 
 def test_the_list_of_models_says_the_task_of_each(tasks: httpx.Client) -> None:
-    found = {each["id"]: each for each in tasks.get("/v1/models").json()["data"]}
-    assert [found[name]["task"] for name in ("tagger", "encoder", "pairs")] == [
+    models = {each["id"]: each for each in tasks.get("/v1/models").json()["data"]}
+    assert [models[name]["task"] for name in ("tagger", "encoder", "pairs")] == [
         "tag", "encode", "pair",
     ]  # fmt: skip
     for name in ("tagger", "encoder"):
-        assert found[name]["streams"]
+        assert models[name]["streams"]
     for name in ("backwards", "both-ways", "pairs"):
-        assert not found[name]["streams"]
+        assert not models[name]["streams"]

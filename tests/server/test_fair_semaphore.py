@@ -90,7 +90,7 @@ def test_an_owner_has_its_share_of_the_places_and_those_who_wait_take_turns() ->
         assert order == "aabb" + "acb" + "acb"
         await asyncio.wait(waiting, timeout=60)
         assert semaphore._free == 4
-        assert not semaphore._held
+        assert not semaphore._used
 
     asyncio.run(run())
 
@@ -114,7 +114,7 @@ def test_waiters_without_an_owner_take_turns_with_owners_and_have_no_share() -> 
         assert order == [None, None, "a", None, None, "a"]
         await asyncio.gather(*tasks)
         assert semaphore._free == 2
-        assert not semaphore._held
+        assert not semaphore._used
 
     asyncio.run(run())
 
@@ -135,7 +135,7 @@ def test_a_place_of_a_waiter_that_leaves_just_then_is_the_next_ones(owner: str |
         for last in ("b", owner):
             semaphore.release(last)
         assert semaphore._free == 2
-        assert not semaphore._held
+        assert not semaphore._used
 
     asyncio.run(run())
 

@@ -9,7 +9,7 @@ import pytest
 
 from sruserve.model.cells import FAMILIES
 from tests.server.conftest import CHARACTERS, LABELS, LETTERS, Serve
-from tests.server.test_bad_input import refusal
+from tests.server.posting import refusal
 from tests.support import save_random_model
 
 TEXT = "To be, or nöt to be — that is the question"
@@ -48,9 +48,9 @@ def tag(client: httpx.Client, family: str, pieces: int) -> list[Any]:
     size = -(-len(TEXT) // pieces)
     for begin in range(0, len(TEXT), size):
         part = TEXT[begin : begin + size]
-        told = ask(client, "/v1/tag", model=f"{family}-tag", input=part, state=state, more=True)
-        labels += [(token["label"], token["score"]) for token in told["tokens"]]
-        state = told["state"]
+        reply = ask(client, "/v1/tag", model=f"{family}-tag", input=part, state=state, more=True)
+        labels += [(token["label"], token["score"]) for token in reply["tokens"]]
+        state = reply["state"]
     return labels
 
 
@@ -61,8 +61,10 @@ def generate(client: httpx.Client, family: str, pieces: int) -> str:
         body = {"prompt": "" if state else TEXT, "max_tokens": 24 // pieces, "seed": 7}
         if state:
             body |= {"state": state}
-        told = ask(client, "/v1/completions", model=f"{family}-generate", return_state=True, **body)
-        text, state = text + told["text"], told["state"]
+        reply = ask(
+            client, "/v1/completions", model=f"{family}-generate", return_state=True, **body
+        )
+        text, state = text + reply["text"], reply["state"]
     return text
 
 
@@ -97,9 +99,9 @@ def test_a_state_of_one_family_is_refused_by_another(families: httpx.Client) -> 
         family: ask(families, "/v1/tag", model=f"{family}-tag", input="To", return_state=True)
         for family in FAMILIES
     }
-    for one, told in states.items():
+    for one, result in states.items():
         for other in FAMILIES:
-            body = {"model": f"{other}-tag", "input": " be", "state": told["state"]}
+            body = {"model": f"{other}-tag", "input": " be", "state": result["state"]}
             reply = families.post("/v1/tag", json=body)
             if one == other:
                 assert reply.status_code == 200, reply.text

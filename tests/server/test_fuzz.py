@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from sruserve.server.app import Application
 from tests.memory import least_growth, malloc_bytes, python_blocks
 from tests.server.conftest import Serve
-from tests.server.http.test_clients_that_leave import metric, until
+from tests.server.observing import metric, until
 
 INFER = "/v2/models/characters/infer"
 GRPC_INFER = "/inference.GRPCInferenceService/ModelInfer"
@@ -39,9 +39,9 @@ few = settings(max_examples=40, deadline=None, suppress_health_check=list(Health
 @pytest.fixture(scope="module")
 def running(serve: Serve) -> Iterator[tuple[httpx.Client, Application]]:
     names = ("question", "characters", "other")
-    given: dict[str, Any] = {"grpc_port": 0, "max_body_bytes": 1 << 20, "keep_alive_seconds": 1}
-    given |= {"receive_grace_seconds": 1}
-    with serve(*names, **given) as started:
+    settings: dict[str, Any] = {"grpc_port": 0, "max_body_bytes": 1 << 20, "keep_alive_seconds": 1}
+    settings |= {"receive_grace_seconds": 1}
+    with serve(*names, **settings) as started:
         yield started
 
 
@@ -61,7 +61,7 @@ def unharmed(running: tuple[httpx.Client, Application]) -> Iterator[None]:
     assert good(client) == before
     until(lambda: engine.rows == 0 and engine.running == 0)
     until(lambda: process.num_fds() <= files + 8)
-    until(lambda: not any(each.held for each in (limits.reading, limits.steps, limits.replies)))
+    until(lambda: not any(each.used for each in (limits.reading, limits.steps, limits.replies)))
     assert application.lifecycle.active == 0
 
 
@@ -73,8 +73,8 @@ def good(client: httpx.Client) -> Any:
 
 def token(client: httpx.Client, model: str = "characters", text: str = "To be") -> str:
     body = {"model": model, "input": text, "return_state": True}
-    found: str = client.post("/v1/score", json=body).json()["results"][0]["state"]
-    return found
+    state: str = client.post("/v1/score", json=body).json()["results"][0]["state"]
+    return state
 
 
 def steps(client: httpx.Client) -> float:
@@ -88,12 +88,12 @@ def tokens_sent(client: httpx.Client, value: str) -> list[tuple[int, Any]]:
         "/v1/completions": {"model": "characters", "prompt": "a", "state": value},
         "/v1/streams": {"model": "characters", "state": value},
     }
-    told: list[tuple[int, Any]] = []
+    outcomes: list[tuple[int, Any]] = []
     for path, body in bodies.items():
         reply = client.post(path, json=body)
-        told.append((reply.status_code, reply.json()["error"]["code"]))
-    told.append((422, over_socket(client, value)))
-    return told
+        outcomes.append((reply.status_code, reply.json()["error"]["code"]))
+    outcomes.append((422, over_socket(client, value)))
+    return outcomes
 
 
 def over_socket(client: httpx.Client, value: str) -> str:
@@ -103,8 +103,8 @@ def over_socket(client: httpx.Client, value: str) -> str:
         url = f"ws://{client.base_url.netloc.decode()}/v1/stream"
         async with websockets.connect(url, open_timeout=60) as connection:
             await connection.send(json.dumps({"model": "characters", "state": value, "input": "a"}))
-            found: str = json.loads(await connection.recv())["error"]["code"]
-            return found
+            error_code: str = json.loads(await connection.recv())["error"]["code"]
+            return error_code
 
     return asyncio.run(talk())
 
@@ -291,9 +291,9 @@ frames = st.one_of(
 def test_any_bytes_behind_a_handshake_are_answered_or_closed(
     client: httpx.Client, sent: list[bytes]
 ) -> None:
-    told = send(client, UPGRADE + b"".join(sent), replied=True)
-    assert told.startswith(b"HTTP/1.1 101 ")
-    assert b"internal_error" not in told
+    reply = send(client, UPGRADE + b"".join(sent), replied=True)
+    assert reply.startswith(b"HTTP/1.1 101 ")
+    assert b"internal_error" not in reply
 
 
 @few
@@ -319,10 +319,10 @@ def test_any_bytes_behind_a_handshake_are_answered_or_closed(
 def test_any_path_header_and_framing_is_answered_without_a_fault(
     client: httpx.Client, method: str, path: str, header: bytes, body: bytes
 ) -> None:
-    told = send(
+    reply = send(
         client, f"{method} {path} HTTP/1.1\r\nhost: x\r\n".encode() + header + b"\r\n" + body
     )
-    assert not told.startswith(b"HTTP/1.1 5") or told.startswith(b"HTTP/1.1 501"), told[:300]
+    assert not reply.startswith(b"HTTP/1.1 5") or reply.startswith(b"HTTP/1.1 501"), reply[:300]
 
 
 @pytest.mark.parametrize(
@@ -358,10 +358,10 @@ def test_requests_that_are_sent_without_reading_wait_outside(client: httpx.Clien
     address = (client.base_url.host, client.base_url.port or 0)
     with socket.create_connection(address) as connection:
         connection.setblocking(False)
-        many = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n" * 1000
+        requests = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n" * 1000
         try:
             while sent < 64 << 20:
-                sent += connection.send(many)
+                sent += connection.send(requests)
         except BlockingIOError:
             pass
     assert sent < 64 << 20

@@ -31,9 +31,9 @@ LONG: list[Any] = [
 
 
 @given(ANY, st.sampled_from([1, 3, 4096]))
-def test_pieces_are_the_same_json(value: Any, most: int) -> None:
+def test_pieces_are_the_same_json(value: Any, max_bytes: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_MAX_VALUES", most)
+        patch.setattr(module, "_MAX_VALUES", max_bytes)
         assert long_json(value) == json_bytes(value)
 
 

@@ -30,7 +30,7 @@ SNAPSHOT = Snapshot(
     window=(3, 40),
     word="ab",
     utf8=b"\xc3",
-    held="x",
+    held_back="x",
 )
 RECORD = StreamRecord(
     "s1", TENANT, "m", 5, 60, 1_700_000_000, step=2, content=b"\x01" * 32, checkpoints=(1, 2)

@@ -16,9 +16,9 @@ from sruserve.server.app import Application
 from sruserve.server.engine.model_runner import ModelRunner
 from tests.server.conftest import Serve
 from tests.server.http.raw_requests import UPGRADE, connect, frame
-from tests.server.http.test_clients_that_leave import until
+from tests.server.kserve.grpc_inputs import INFER
 from tests.server.kserve.raw_http2 import RawClient, message
-from tests.server.kserve.test_grpc import INFER
+from tests.server.observing import until
 
 Running = tuple[httpx.Client, Application]
 
@@ -39,13 +39,13 @@ class Decoding:
         self.waits, self.go_on = threading.Event(), threading.Event()
         step = ModelRunner.step
 
-        def held(stepper: ModelRunner, batch: Any, *given: Any) -> Any:
+        def gated_step(stepper: ModelRunner, batch: Any, *args: Any) -> Any:
             if not batch.inputs:
                 self.waits.set()
                 self.go_on.wait(60)
-            return step(stepper, batch, *given)
+            return step(stepper, batch, *args)
 
-        monkeypatch.setattr(ModelRunner, "step", held)
+        monkeypatch.setattr(ModelRunner, "step", gated_step)
 
     def check(self) -> None:
         """Wait for a completion that decodes and holds nothing long."""
@@ -56,14 +56,14 @@ class Decoding:
 
 @pytest.fixture
 def decoding(running: Running, monkeypatch: pytest.MonkeyPatch) -> Iterator[Decoding]:
-    found = Decoding(monkeypatch)
+    gate = Decoding(monkeypatch)
     gc.collect()
     tracemalloc.start()
     try:
-        yield found
+        yield gate
     finally:
         tracemalloc.stop()
-        found.go_on.set()
+        gate.go_on.set()
         engines = [served.engine for served in running[1].lifecycle.catalogue.values()]
         until(lambda: not any(engine.busy for engine in engines))
 
@@ -83,10 +83,10 @@ LONG_FIELDS: list[dict[str, Any]] = [
 ]
 
 
-def complete(running: Running, route: str, given: Any, spaces: int = 0) -> socket.socket:
+def complete(running: Running, route: str, fields: Any, spaces: int = 0) -> socket.socket:
     """Ask for a completion over one of `ROUTES`. spaces: of white space behind the request."""
     client, _ = running
-    body: dict[str, Any] = {"model": "characters", "prompt": "a", "max_tokens": 1000} | given
+    body: dict[str, Any] = {"model": "characters", "prompt": "a", "max_tokens": 1000} | fields
     if route == "events":
         route, body["stream"] = "/v1/completions", True
     elif route == "/v1/streams":
@@ -108,12 +108,12 @@ def test_a_body_is_let_go_when_it_is_read(running: Running, decoding: Decoding, 
         decoding.check()
 
 
-@pytest.mark.parametrize("given", LONG_FIELDS, ids=["text", "ids", "word", "allowed"])
+@pytest.mark.parametrize("fields", LONG_FIELDS, ids=["text", "ids", "word", "allowed"])
 @pytest.mark.parametrize("route", ROUTES)
 def test_a_long_field_is_let_go_when_its_job_is_queued(
-    running: Running, decoding: Decoding, route: str, given: dict[str, Any]
+    running: Running, decoding: Decoding, route: str, fields: dict[str, Any]
 ) -> None:
-    with complete(running, route, given):
+    with complete(running, route, fields):
         decoding.check()
 
 
@@ -148,12 +148,12 @@ def test_the_tensors_of_an_inference_are_let_go(
 
 
 def test_the_message_of_a_call_is_let_go(running: Running, decoding: Decoding) -> None:
-    asked = proto.ModelInferRequest(model_name="words")
-    asked.inputs.add(name="text_input", datatype="BYTES", shape=[1, 1])
-    asked.inputs[0].contents.bytes_contents.append(b"x" * SIZE)
-    asked.parameters["max_tokens"].int64_param = 1000
-    data = message(asked.SerializeToString())
-    del asked
+    request = proto.ModelInferRequest(model_name="words")
+    request.inputs.add(name="text_input", datatype="BYTES", shape=[1, 1])
+    request.inputs[0].contents.bytes_contents.append(b"x" * SIZE)
+    request.parameters["max_tokens"].int64_param = 1000
+    data = message(request.SerializeToString())
+    del request
     assert running[1].grpc is not None
     with RawClient(running[1].grpc.port) as client:
         call = client.call(INFER)

@@ -15,7 +15,7 @@ from tritonclient.grpc import service_pb2 as proto
 
 from bench.serve.long_requests import LONG, REFUSED, body, save_models, words
 from tests.server.conftest import Serve
-from tests.server.http.test_clients_that_leave import until
+from tests.server.observing import until
 from tests.server.websocket.sockets import SECONDS, open_socket
 
 Server = tuple[str, int, str]
@@ -77,10 +77,10 @@ def test_long_binary_tensors_are_answered(server: Server, model: str) -> None:
     message.inputs.add(name=name, datatype=kind, shape=shape)
     if model == "ids":
         message.parameters["max_tokens"].int64_param = 1
-    given = message.SerializeToString()
+    serialized = message.SerializeToString()
     with grpc.insecure_channel(server[2], [("grpc.max_receive_message_length", -1)]) as channel:
         call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
-        assert call(given, timeout=60)
+        assert call(serialized, timeout=60)
 
 
 def test_a_long_step_of_a_stream_is_answered(server: Server) -> None:

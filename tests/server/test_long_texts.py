@@ -9,11 +9,11 @@ import pytest
 from sruserve.model.text import Words
 from sruserve.server.tasks import task as route
 from tests.server.conftest import Serve
-from tests.server.test_bad_input import COMPLETE, post, refusal
+from tests.server.posting import COMPLETE, post, refusal
 
 TEXT = "How  far is it from\tDenver to Aspen? who a b c " * 200  # a long one
 BEGUN = TEXT + "Den"
-MOST = 64  # characters of a part
+MAX_PART = 64  # characters of a part
 
 Request = tuple[str, dict[str, Any]]
 
@@ -39,19 +39,19 @@ class Reads:
         self.sizes: list[int] = []
         encode, locate = Words.encode, Words.locate
 
-        def encoded(codec: Words, text: str, *given: Any) -> Any:
+        def encoded(codec: Words, text: str, *args: Any) -> Any:
             self.sizes.append(len(text))
-            return encode(codec, text, *given)
+            return encode(codec, text, *args)
 
-        def located(codec: Words, text: str, *given: Any) -> Any:
+        def located(codec: Words, text: str, *args: Any) -> Any:
             self.sizes.append(len(text))
-            return locate(codec, text, *given)
+            return locate(codec, text, *args)
 
         patch.setattr(Words, "encode", encoded)
         patch.setattr(Words, "locate", located)
 
 
-def told(reply: httpx.Response) -> Any:
+def content(reply: httpx.Response) -> Any:
     """What a reply says, without what differs between two of them."""
     assert reply.status_code == 200, reply.text
     body = reply.json()
@@ -70,11 +70,11 @@ def check(
     client: httpx.Client, path: str, body: dict[str, Any], patch: pytest.MonkeyPatch
 ) -> list[int]:
     """That a request has the same reply in parts; the sizes of the parts."""
-    whole = told(client.post(path, json=body))
+    whole = content(client.post(path, json=body))
     with patch.context() as within:
-        within.setattr(route, "_TURN", MOST)
+        within.setattr(route, "_TURN", MAX_PART)
         reads = Reads(within)
-        assert told(client.post(path, json=body)) == whole
+        assert content(client.post(path, json=body)) == whole
     return reads.sizes
 
 
@@ -89,7 +89,7 @@ def test_parts_of_texts_and_their_states_are_as_the_whole(
     texts = ["ver " + BEGUN, "who", "ver", BEGUN]
     body = {"model": model, "input": texts, "state": state, "more": more}
     sizes = check(client, path, body, monkeypatch)
-    assert max(sizes) <= MOST
+    assert max(sizes) <= MAX_PART
     assert sum(sizes) == sum(map(len, texts))
 
 
@@ -97,7 +97,7 @@ def test_parts_of_pairs_are_as_the_whole(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body = {"model": "pairs", "input": [TEXT, "who"], "pair": ["a b", TEXT]}
-    assert max(check(client, "/v1/classify", body, monkeypatch)) <= MOST
+    assert max(check(client, "/v1/classify", body, monkeypatch)) <= MAX_PART
     message = post(client, "/v1/classify", body | {"pair": ["a", ""]})
     refusal(message, 422, "empty_input", "pair")
 
@@ -106,9 +106,9 @@ def test_parts_of_prompts_are_as_the_whole(
     writer: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body = {"model": "words", "prompt": ["who " + TEXT, "who"], "seed": 1, "max_tokens": 3}
-    assert max(check(writer, COMPLETE, body, monkeypatch)) <= MOST
+    assert max(check(writer, COMPLETE, body, monkeypatch)) <= MAX_PART
     body |= {"echo": True, "logprobs": 1}
-    assert max(check(writer, COMPLETE, body, monkeypatch)) <= MOST
+    assert max(check(writer, COMPLETE, body, monkeypatch)) <= MAX_PART
 
 
 def test_parts_of_what_is_truncated_are_as_the_whole(
@@ -116,7 +116,7 @@ def test_parts_of_what_is_truncated_are_as_the_whole(
 ) -> None:
     for side in ("Left", "Right"):
         body = {"inputs": [[TEXT], ["who"]], "truncate": True, "truncation_direction": side}
-        assert max(check(writer, "/predict?model=whole", body, monkeypatch)) <= MOST
+        assert max(check(writer, "/predict?model=whole", body, monkeypatch)) <= MAX_PART
 
 
 def test_a_long_word_is_one_part(writer: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from sruserve.server.errors import NoProcess
 from sruserve.server.offload import Offload, _Work, run_in_thread
 
 
-class Held:
+class GatedOffload:
     """One thread that is kept busy until `go`, and what was begun since, in that order."""
 
     def __init__(self) -> None:
@@ -79,29 +79,29 @@ def test_no_more_threads_are_started_than_there_may_be() -> None:
 
 def test_short_work_goes_before_long_work_that_came_sooner() -> None:
     async def talk() -> None:
-        held = Held()
-        await held.hold()
-        waiting = [held.put(f"long {i}", 1_000_000) for i in range(40)] + [
-            held.put("short", 20_000)
+        gate = GatedOffload()
+        await gate.hold()
+        waiting = [gate.put(f"long {i}", 1_000_000) for i in range(40)] + [
+            gate.put("short", 20_000)
         ]
         await asyncio.sleep(0)
-        held.go()
+        gate.go()
         await asyncio.gather(*waiting)
-        assert held.begun[0] == "short"
+        assert gate.begun[0] == "short"
 
     run(talk)
 
 
 def test_long_work_is_not_overtaken_for_ever() -> None:
     async def talk() -> None:
-        held = Held()
-        await held.hold()
-        long = held.put("long", 100)
+        gate = GatedOffload()
+        await gate.hold()
+        long = gate.put("long", 100)
         await asyncio.sleep(0)
-        held.go()
+        gate.go()
         shorts = 0
         while not long.done():
-            await held.put("short", 10)
+            await gate.put("short", 10)
             shorts += 1
             assert shorts < 20
 
@@ -115,14 +115,14 @@ def test_an_owner_s_work_delays_another_s_by_no_more_than_the_other_s_own(
     """Whatever one owner has waiting, another's goes when as much of the first is done."""
 
     async def talk() -> None:
-        held = Held()
-        await held.hold()
-        waiting = [held.put(("greedy", each), each, "greedy") for each in costs]
-        waiting.append(held.put(("modest", cost), cost, "modest"))
+        gate = GatedOffload()
+        await gate.hold()
+        waiting = [gate.put(("greedy", each), each, "greedy") for each in costs]
+        waiting.append(gate.put(("modest", cost), cost, "modest"))
         await asyncio.sleep(0)
-        held.go()
+        gate.go()
         await asyncio.gather(*waiting)
-        before = held.begun[: held.begun.index(("modest", cost))]
+        before = gate.begun[: gate.begun.index(("modest", cost))]
         assert sum(each for _, each in before) <= cost
 
     run(talk)
@@ -130,31 +130,31 @@ def test_an_owner_s_work_delays_another_s_by_no_more_than_the_other_s_own(
 
 def test_work_that_waits_is_dropped_when_nobody_waits_for_it() -> None:
     async def talk() -> None:
-        held = Held()
-        holding = await held.hold()
-        waiting = [held.put(i, 1000) for i in range(40)]
+        gate = GatedOffload()
+        holding = await gate.hold()
+        waiting = [gate.put(i, 1000) for i in range(40)]
         await asyncio.sleep(0)
-        assert held.pool.waiting == 40
+        assert gate.pool.waiting == 40
         for each in waiting[1:]:
             each.cancel()
         await asyncio.wait(waiting[1:])
-        assert held.pool.waiting == 1
-        held.go()
+        assert gate.pool.waiting == 1
+        gate.go()
         assert await waiting[0] == 0
         await holding
-        assert held.begun == [0]
+        assert gate.begun == [0]
 
     run(talk)
 
 
 def test_work_that_is_done_already_is_waited_for_even_by_those_who_left() -> None:
     async def talk() -> None:
-        held = Held()
-        holding = await held.hold()
+        gate = GatedOffload()
+        holding = await gate.hold()
         holding.cancel()
         await asyncio.sleep(0.05)
         assert not holding.done()
-        held.go()
+        gate.go()
         with pytest.raises(CancelledError):
             await holding
 
@@ -163,13 +163,13 @@ def test_work_that_is_done_already_is_waited_for_even_by_those_who_left() -> Non
 
 def test_who_is_cancelled_again_still_waits_for_the_thread() -> None:
     async def talk() -> None:
-        held = Held()
-        holding = await held.hold()
+        gate = GatedOffload()
+        holding = await gate.hold()
         for _ in range(3):
             holding.cancel()
             await asyncio.sleep(0.01)
             assert not holding.done()
-        held.go()
+        gate.go()
         with pytest.raises(CancelledError):
             await holding
 
@@ -209,15 +209,15 @@ class Leaving:
 
 def test_a_client_that_leaves_takes_its_work_out_of_the_queue() -> None:
     async def talk() -> None:
-        held = Held()
-        await held.hold()
-        left: Awaitable[Any] = held.pool.run(lambda: held.begun.append("left"), 1, None, Leaving())
+        gate = GatedOffload()
+        await gate.hold()
+        left: Awaitable[Any] = gate.pool.run(lambda: gate.begun.append("left"), 1, None, Leaving())
         with pytest.raises(Gone):
             await left
-        assert held.pool.waiting == 0
-        held.go()
-        await held.put("next", 1)
-        assert held.begun == ["next"]
+        assert gate.pool.waiting == 0
+        gate.go()
+        await gate.put("next", 1)
+        assert gate.begun == ["next"]
 
     run(talk)
 
@@ -225,7 +225,7 @@ def test_a_client_that_leaves_takes_its_work_out_of_the_queue() -> None:
 def test_clients_that_leave_together_cost_a_few_comparisons_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    compared, many = 0, 1000
+    compared, clients = 0, 1000
     for name in ("__eq__", "__lt__"):
         compare = getattr(_Work, name)
 
@@ -238,43 +238,43 @@ def test_clients_that_leave_together_cost_a_few_comparisons_each(
 
     async def talk() -> None:
         nonlocal compared
-        held = Held()
-        await held.hold()
-        leaving = [held.put(i, 1000) for i in range(many)]
-        staying = [held.put(-i, 1000 + i) for i in range(10)]
+        gate = GatedOffload()
+        await gate.hold()
+        leaving = [gate.put(i, 1000) for i in range(clients)]
+        staying = [gate.put(-i, 1000 + i) for i in range(10)]
         await asyncio.sleep(0)
-        assert held.pool.waiting == many + 10
+        assert gate.pool.waiting == clients + 10
         compared = 0
-        for each in leaving[: many // 3]:
+        for each in leaving[: clients // 3]:
             each.cancel()
-        await asyncio.wait(leaving[: many // 3])
-        assert held.pool.waiting == many - many // 3 + 10
+        await asyncio.wait(leaving[: clients // 3])
+        assert gate.pool.waiting == clients - clients // 3 + 10
         for each in leaving:
             each.cancel()
         await asyncio.wait(leaving)
-        assert held.pool.waiting == 10
-        assert compared < 10 * many
-        assert len(held.pool._waiting) <= 20
-        held.go()
-        assert await asyncio.gather(*staying) == held.begun == [-i for i in range(10)]
-        assert held.pool.waiting == 0
+        assert gate.pool.waiting == 10
+        assert compared < 10 * clients
+        assert len(gate.pool._waiting) <= 20
+        gate.go()
+        assert await asyncio.gather(*staying) == gate.begun == [-i for i in range(10)]
+        assert gate.pool.waiting == 0
 
     run(talk)
 
 
 def test_a_thread_skips_work_that_was_dropped() -> None:
     async def talk() -> None:
-        held = Held()
-        holding = await held.hold()
-        waiting = [held.put(i, 1000, "owner") for i in range(3)]
+        gate = GatedOffload()
+        holding = await gate.hold()
+        waiting = [gate.put(i, 1000, "owner") for i in range(3)]
         await asyncio.sleep(0)
         waiting[0].cancel()
         await asyncio.wait(waiting[:1])
-        held.go()
+        gate.go()
         await holding
         assert await asyncio.gather(*waiting[1:]) == [1, 2]
-        assert held.begun == [1, 2]
-        assert await held.put("next", 1, "owner") == "next"
+        assert gate.begun == [1, 2]
+        assert await gate.put("next", 1, "owner") == "next"
 
     run(talk)
 
@@ -300,8 +300,8 @@ class Failing:
         while self.made is None:
             await asyncio.sleep(0.001)
 
-    async def let_go(self) -> None:
-        """Wait until nothing holds what it held."""
+    async def is_collected(self) -> None:
+        """Wait until no reference to the weights is left."""
         async with asyncio.timeout(60):
             while self.made is None or self.made() is not None:
                 await asyncio.sleep(0.001)
@@ -317,7 +317,7 @@ def uncollected() -> Iterator[None]:
 
 @pytest.mark.usefixtures("uncollected")
 @pytest.mark.parametrize("where", ["pool", "own"])
-def test_what_fails_when_nobody_waits_any_more_is_let_go(where: str) -> None:
+def test_a_failure_that_nobody_waits_for_any_more_is_collected(where: str) -> None:
     async def talk() -> None:
         fails = Failing()
         running = run_in_thread("load", fails) if where == "own" else Offload(1).run(fails, 1)
@@ -328,15 +328,15 @@ def test_what_fails_when_nobody_waits_any_more_is_let_go(where: str) -> None:
         with pytest.raises(CancelledError):
             await waiting
         del waiting, running
-        await fails.let_go()
+        await fails.is_collected()
 
     run(talk)
 
 
 @pytest.mark.usefixtures("uncollected")
-def test_what_has_just_failed_when_its_client_leaves_is_let_go() -> None:
+def test_a_failure_at_the_moment_when_its_client_leaves_is_collected() -> None:
     class Leaving:
-        """Leaves when the outcome is there, and before it is told."""
+        """Leaves when the outcome is there, and before it is delivered."""
 
         async def wait(self, done: Future[Any]) -> None:
             task = asyncio.current_task()
@@ -349,6 +349,6 @@ def test_what_has_just_failed_when_its_client_leaves_is_let_go() -> None:
         fails.go.set()
         with pytest.raises(CancelledError):
             await asyncio.ensure_future(Offload(1).run(fails, 1, None, Leaving()))
-        await fails.let_go()
+        await fails.is_collected()
 
     run(talk)

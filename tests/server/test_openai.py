@@ -15,36 +15,36 @@ from openai.types import Completion
 
 from tests.server.conftest import CHARACTERS, Serve
 from tests.server.hand_clock import HandClock
-from tests.server.http.test_clients_that_leave import metric, until
-from tests.server.test_tenants import ACME, OTHER
+from tests.server.keys import ACME, OTHER
+from tests.server.observing import metric, until
 
 PROMPT = "To be, or not"
 
 
-def connect(client: httpx.Client, key: str = "unused", **given: Any) -> openai.OpenAI:
+def connect(client: httpx.Client, key: str = "unused", **options: Any) -> openai.OpenAI:
     """OpenAI's client of the same server."""
-    given = {"max_retries": 0} | given
-    return openai.OpenAI(base_url=f"{client.base_url}/v1", api_key=key, **given)
+    options = {"max_retries": 0} | options
+    return openai.OpenAI(base_url=f"{client.base_url}/v1", api_key=key, **options)
 
 
 @pytest.fixture(scope="module")
 def connected(client: httpx.Client) -> Iterator[openai.OpenAI]:
-    with connect(client) as found:
-        yield found
+    with connect(client) as connected_client:
+        yield connected_client
 
 
-def asked(**given: Any) -> dict[str, Any]:
-    return {"model": "characters", "prompt": PROMPT, "max_tokens": 20, "seed": 1} | given
+def with_defaults(**options: Any) -> dict[str, Any]:
+    return {"model": "characters", "prompt": PROMPT, "max_tokens": 20, "seed": 1} | options
 
 
-def create(client: openai.OpenAI, **given: Any) -> Completion:
-    answer: Completion = client.completions.create(**asked(**given))
+def create(client: openai.OpenAI, **options: Any) -> Completion:
+    answer: Completion = client.completions.create(**with_defaults(**options))
     return answer
 
 
-def chunks(client: openai.OpenAI, **given: Any) -> list[Completion]:
+def chunks(client: openai.OpenAI, **options: Any) -> list[Completion]:
     """All chunks of a stream."""
-    return list(client.completions.create(stream=True, **asked(**given)))
+    return list(client.completions.create(stream=True, **with_defaults(**options)))
 
 
 def text_of(parts: list[Completion], index: int = 0) -> str:
@@ -97,8 +97,10 @@ def test_the_async_client_reads_many_streams_at_once(
         return text_of(parts), parts[-1].usage
 
     async def all_streams() -> list[tuple[str, Any]]:
-        async with openai.AsyncOpenAI(base_url=f"{client.base_url}/v1", api_key="unused") as found:
-            return await asyncio.gather(*(read(found, seed) for seed in range(8)))
+        async with openai.AsyncOpenAI(
+            base_url=f"{client.base_url}/v1", api_key="unused"
+        ) as async_client:
+            return await asyncio.gather(*(read(async_client, seed) for seed in range(8)))
 
     alone = [create(connected, max_tokens=60, seed=seed) for seed in range(8)]
     expected = [(answer.choices[0].text, answer.usage) for answer in alone]
@@ -106,16 +108,16 @@ def test_the_async_client_reads_many_streams_at_once(
 
 
 def test_the_offsets_of_logprobs_go_on_over_chunks(connected: openai.OpenAI) -> None:
-    given = {"max_tokens": 200, "logprobs": 2, "model": "words", "prompt": "How far"}
-    parts = chunks(connected, **given)
-    whole = create(connected, **given).choices[0]
+    options = {"max_tokens": 200, "logprobs": 2, "model": "words", "prompt": "How far"}
+    parts = chunks(connected, **options)
+    whole = create(connected, **options).choices[0]
     assert len(parts) > 1
     tokens, offsets = [], []
     for part in parts:
-        found = part.choices[0].logprobs
-        assert found is not None
-        tokens += found.tokens or []
-        offsets += found.text_offset or []
+        logprobs = part.choices[0].logprobs
+        assert logprobs is not None
+        tokens += logprobs.tokens or []
+        offsets += logprobs.text_offset or []
     text = text_of(parts)
     for token, offset, end in zip(tokens, offsets, [*offsets[1:], len(text)], strict=True):
         assert text[offset:end] == token
@@ -165,27 +167,29 @@ def test_the_logprobs_of_an_echo_begin_with_those_of_the_prompt(
     plain = create(connected, prompt=prompt, logprobs=2).choices[0].logprobs
     whole = create(connected, prompt=prompt, logprobs=2, echo=True, n=2).choices
     parts = chunks(connected, prompt=prompt, logprobs=2, echo=True, n=2)
-    text, found = whole[0].text, whole[0].logprobs
+    text, logprobs = whole[0].text, whole[0].logprobs
     assert plain is not None
-    assert found is not None
-    assert found.tokens is not None
-    assert found.token_logprobs is not None
-    assert found.text_offset is not None
-    count = len(found.tokens) - 20
-    first: list[Any] = [found.token_logprobs[0], (found.top_logprobs or [{}])[0]]
+    assert logprobs is not None
+    assert logprobs.tokens is not None
+    assert logprobs.token_logprobs is not None
+    assert logprobs.text_offset is not None
+    count = len(logprobs.tokens) - 20
+    first: list[Any] = [logprobs.token_logprobs[0], (logprobs.top_logprobs or [{}])[0]]
     assert first == [None, None]
-    assert None not in found.token_logprobs[1:]
-    assert found.tokens[count:] == plain.tokens
-    assert found.token_logprobs[count:] == plain.token_logprobs
-    assert len(found.text_offset) == len(found.top_logprobs or []) == count + 20
-    assert found.text_offset == sorted(found.text_offset)
+    assert None not in logprobs.token_logprobs[1:]
+    assert logprobs.tokens[count:] == plain.tokens
+    assert logprobs.token_logprobs[count:] == plain.token_logprobs
+    assert len(logprobs.text_offset) == len(logprobs.top_logprobs or []) == count + 20
+    assert logprobs.text_offset == sorted(logprobs.text_offset)
     for (before, token), offset in zip(
-        pairwise(["", *found.tokens]), found.text_offset, strict=True
+        pairwise(["", *logprobs.tokens]), logprobs.text_offset, strict=True
     ):
         if "bytes:" not in before + token:  # those are parts of a character
             assert text[offset:].startswith(token)
     joined = [part.choices[0].logprobs for part in parts if part.choices[0].index == 0]
-    assert [t for each in joined if each for t in each.token_logprobs or []] == found.token_logprobs
+    assert [
+        t for each in joined if each for t in each.token_logprobs or []
+    ] == logprobs.token_logprobs
 
 
 def test_max_tokens_0_with_an_echo_scores_a_prompt(
@@ -193,11 +197,13 @@ def test_max_tokens_0_with_an_echo_scores_a_prompt(
 ) -> None:
     def score(text: str, **state: Any) -> float:
         body = {"model": "characters", "input": text} | state
-        found: float = client.post("/v1/score", json=body).json()["results"][0]["log_likelihood"]
-        return found
+        log_likelihood: float = client.post("/v1/score", json=body).json()["results"][0][
+            "log_likelihood"
+        ]
+        return log_likelihood
 
-    given: dict[str, Any] = {"max_tokens": 0, "echo": True, "logprobs": 1}
-    alone = create(connected, prompt=[PROMPT, "How far"], **given).choices
+    options: dict[str, Any] = {"max_tokens": 0, "echo": True, "logprobs": 1}
+    alone = create(connected, prompt=[PROMPT, "How far"], **options).choices
     for choice, text in zip(alone, (PROMPT, "How far"), strict=True):
         assert choice.text == text
         assert choice.logprobs is not None
@@ -205,7 +211,7 @@ def test_max_tokens_0_with_an_echo_scores_a_prompt(
         assert sum(choice.logprobs.token_logprobs[1:]) == pytest.approx(score(text))
     state = create(connected, extra_body={"return_state": True}).choices[0].state  # type: ignore[attr-defined]
     body = {"extra_body": {"state": state}}
-    behind = create(connected, prompt=PROMPT, **given, **body).choices[0].logprobs
+    behind = create(connected, prompt=PROMPT, **options, **body).choices[0].logprobs
     assert behind is not None
     assert behind.token_logprobs is not None  # the first one has something before it, too
     assert len(behind.token_logprobs) == len(PROMPT)
@@ -227,11 +233,11 @@ def test_token_ids_come_when_asked_for(connected: openai.OpenAI) -> None:
     assert again.choices[0].text == answer.text
 
 
-def ids_of(client: openai.OpenAI, **given: Any) -> list[int]:
-    body = {"return_token_ids": True} | given.pop("extra_body", {})
-    answer = create(client, extra_body=body, **{"max_tokens": 60} | given)
-    found: list[int] = answer.choices[0].token_ids  # type: ignore[attr-defined]
-    return found
+def ids_of(client: openai.OpenAI, **options: Any) -> list[int]:
+    body = {"return_token_ids": True} | options.pop("extra_body", {})
+    answer = create(client, extra_body=body, **{"max_tokens": 60} | options)
+    token_ids: list[int] = answer.choices[0].token_ids  # type: ignore[attr-defined]
+    return token_ids
 
 
 @pytest.mark.parametrize("temperature", [0, 1])
@@ -269,7 +275,7 @@ def test_the_models_are_listed_and_described(connected: openai.OpenAI) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "code", "param"),
+    ("options", "error", "code", "param"),
     [
         ({"model": "absent"}, openai.NotFoundError, "model_not_found", "model"),
         ({"temperature": -1}, openai.UnprocessableEntityError, "invalid_request", "temperature"),
@@ -291,14 +297,14 @@ def test_the_models_are_listed_and_described(connected: openai.OpenAI) -> None:
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 def test_mistakes_raise_the_clients_own_errors(
     connected: openai.OpenAI,
-    given: dict[str, Any],
+    options: dict[str, Any],
     error: type[openai.APIStatusError],
     code: str,
     param: str | None,
     stream: bool,
 ) -> None:
     with pytest.raises(error) as caught:
-        (chunks if stream else create)(connected, **given)
+        (chunks if stream else create)(connected, **options)
     assert (caught.value.code, caught.value.param) == (code, param)
 
 
@@ -310,11 +316,11 @@ def test_a_body_that_is_no_json_is_a_bad_request(connected: openai.OpenAI) -> No
 
 def test_keys_and_their_limits_raise_the_clients_own_errors(serve: Serve) -> None:
     keys = f'[{{"tenant":"acme","key":"{ACME}","requests_per_second":2}},{{"key":"{OTHER}"}}]'
-    clock, told = HandClock(), list[httpx.Response]()
+    clock, replies = HandClock(), list[httpx.Response]()
 
     def come_again(reply: httpx.Response) -> None:
         """The time passes that a client is asked to wait."""
-        told.append(reply)
+        replies.append(reply)
         clock.now += float(reply.headers.get("retry-after", 0))
 
     with (
@@ -337,8 +343,8 @@ def test_keys_and_their_limits_raise_the_clients_own_errors(serve: Serve) -> Non
         answer = create(mine.with_options(max_retries=1, http_client=http))
         http.close()
         assert answer.choices[0].text == create(others).choices[0].text
-        assert [reply.status_code for reply in told] == [429, 200]
-        assert told[0].headers["retry-after"] == "1"
+        assert [reply.status_code for reply in replies] == [429, 200]
+        assert replies[0].headers["retry-after"] == "1"
 
 
 def test_the_client_comes_again_until_a_full_queue_has_room(serve: Serve) -> None:
@@ -381,13 +387,13 @@ def test_an_error_in_the_middle_of_a_stream_is_raised_behind_the_text(
 
 
 def test_a_clients_id_of_its_request_comes_back(connected: openai.OpenAI) -> None:
-    def told(given: str) -> str | None:
-        headers = {"x-request-id": given}
+    def request_id(options: str) -> str | None:
+        headers = {"x-request-id": options}
         raw = connected.completions.with_raw_response.create(
             model="characters", prompt="a", extra_headers=headers
         )
         return raw.request_id
 
-    assert told("mine-42") == "mine-42"
+    assert request_id("mine-42") == "mine-42"
     for bad in ("a b", "x" * 129, "a\tb"):
-        assert re.fullmatch(r"[0-9a-f]{20}", told(bad) or "")
+        assert re.fullmatch(r"[0-9a-f]{20}", request_id(bad) or "")

@@ -8,7 +8,7 @@ import pytest
 
 from sruserve.server.http.responses import ClassifyReply
 from tests.server.conftest import Serve
-from tests.server.test_bad_input import refusal
+from tests.server.posting import refusal
 
 ONE, OTHER = "How far is it from Denver to Aspen?", "who is it"
 BODY = {"model": "pairs", "input": ONE, "pair": OTHER}

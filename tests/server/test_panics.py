@@ -18,9 +18,9 @@ from sruserve.server.errors import EngineFailure, faults
 from sruserve.server.offload import run_in_thread
 from tests.server.conftest import LABELS, WORDS, Serve
 from tests.server.engine.driver import Driver
-from tests.server.http.test_clients_that_leave import metric, until
 from tests.server.kserve.conftest import grpc_address
-from tests.server.test_bad_input import refusal
+from tests.server.observing import metric, until
+from tests.server.posting import refusal
 from tests.server.websocket.talks import ask, connected, run
 from tests.support import random_model, save_random_model
 
@@ -57,19 +57,19 @@ def counted(client: httpx.Client, route: str, model: str = "question") -> float:
     return metric(client, line)
 
 
-def asked(path: str, **body: Any) -> Any:
+def post_panic(path: str, **body: Any) -> Any:
     return pytest.param(path, body, id=f"{path} {str(body)[:30]}")
 
 
 @pytest.mark.parametrize(
     ("path", "body"),
     [
-        asked("/v1/classify", model="question", input=PANICS),
-        asked("/v1/classify", model="question", input=["who", PANICS]),
-        asked("/v1/classify", model="question", input=PANICS + " a" * 50_000),
-        asked("/v1/completions", model="words", prompt=PANICS),
-        asked("/v1/completions", model="words", prompt=PANICS, stream=True),
-        asked("/v1/score", model="words", input=PANICS),
+        post_panic("/v1/classify", model="question", input=PANICS),
+        post_panic("/v1/classify", model="question", input=["who", PANICS]),
+        post_panic("/v1/classify", model="question", input=PANICS + " a" * 50_000),
+        post_panic("/v1/completions", model="words", prompt=PANICS),
+        post_panic("/v1/completions", model="words", prompt=PANICS, stream=True),
+        post_panic("/v1/score", model="words", input=PANICS),
     ],
 )
 def test_a_panic_is_a_500_that_is_counted_and_logged(
@@ -87,8 +87,8 @@ def test_a_panic_is_a_500_that_is_counted_and_logged(
 def test_a_panic_in_a_frame_is_told_and_the_socket_stays_open(client: httpx.Client) -> None:
     async def talk() -> None:
         async with connected(client) as connection:
-            told = await ask(connection, model="question", input=PANICS + " a ")
-            assert told["error"]["code"] == "internal_error"
+            reply = await ask(connection, model="question", input=PANICS + " a ")
+            assert reply["error"]["code"] == "internal_error"
             assert "label" in str(await ask(connection, model="question", input="who is it "))
 
     run(talk)
@@ -113,11 +113,11 @@ def test_a_panic_over_kserve_is_an_internal_error(
     reply = client.post("/v2/models/question/infer", json={"inputs": [tensor]})
     assert reply.status_code == 500, reply.text
     with triton.InferenceServerClient(grpc_address(application)) as rpc:
-        given = triton.InferInput(known["name"], tensor["shape"], "BYTES")
+        tensor_input = triton.InferInput(known["name"], tensor["shape"], "BYTES")
         content = np.array([PANICS.encode()], dtype=object)
-        given.set_data_from_numpy(content.reshape([1] * len(known["shape"])))
+        tensor_input.set_data_from_numpy(content.reshape([1] * len(known["shape"])))
         with pytest.raises(InferenceServerException) as refused:
-            rpc.infer("question", [given])
+            rpc.infer("question", [tensor_input])
         assert refused.value.status() == "StatusCode.INTERNAL"
         assert rpc.is_server_live()
 

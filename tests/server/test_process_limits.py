@@ -54,7 +54,9 @@ def test_the_limit_of_the_user_holds(system: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    ("startable", "most"), [(None, 64), (512, 64), (512 // 7, 36), (3, 2), (1, 2)]
+    ("startable", "max_threads"), [(None, 64), (512, 64), (512 // 7, 36), (3, 2), (1, 2)]
 )
-def test_half_of_what_may_be_started_is_left_to_threads(startable: int | None, most: int) -> None:
-    assert ConstraintCache(1 << 20, startable=startable).max_processes == most
+def test_half_of_what_may_be_started_is_left_to_threads(
+    startable: int | None, max_threads: int
+) -> None:
+    assert ConstraintCache(1 << 20, startable=startable).max_processes == max_threads

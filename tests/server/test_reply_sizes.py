@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,23 +15,24 @@ from sruserve.server.app import Application
 from sruserve.server.budget import Budget
 from sruserve.server.engine.job import Generated
 from sruserve.server.errors import Overloaded
-from sruserve.server.tasks import completion as completion_reply
 from sruserve.server.tasks.choices import ChoiceBuilder
 from sruserve.server.tasks.chunks import ChunkBuffer, Room
 from sruserve.server.websocket import session as frames
-from tests.server.conftest import Serve
-from tests.server.http.test_clients_that_leave import connect, metric, until
-from tests.server.test_bad_input import COMPLETE, post, refusal
+from tests.server.conftest import CHARACTERS, Serve
+from tests.server.http.json_requests import connect
+from tests.server.observing import metric, until
+from tests.server.posting import COMPLETE, post, refusal
 from tests.server.websocket.sockets import SECONDS, open_socket
+from tests.support import save_random_model
 
-MOST = 1000  # numbers of one reply
+MAX_NUMBERS = 1000  # numbers of one reply
 WORDS = {"model": "words", "echo": True, "n": 10}
 
 
 @pytest.fixture(scope="module")
 def running(serve: Serve) -> Iterator[tuple[httpx.Client, Application]]:
     """A server whose replies are short."""
-    with serve("characters", "ids", "words", max_body_bytes=8 * MOST) as running:
+    with serve("characters", "ids", "words", max_body_bytes=8 * MAX_NUMBERS) as running:
         yield running
 
 
@@ -92,17 +94,17 @@ def test_a_completion_through_tensors_is_counted_too(small: httpx.Client) -> Non
         body = {"inputs": [text], "parameters": {"max_tokens": tokens}}
         return small.post("/v2/models/characters/infer", json=body)
 
-    reply = infer(MOST + 1)
+    reply = infer(MAX_NUMBERS + 1)
     assert reply.status_code == 400
     assert "max_tokens" in reply.json()["error"]
-    assert infer(MOST // 2).status_code == 200
+    assert infer(MAX_NUMBERS // 2).status_code == 200
 
 
 def test_a_stream_may_say_more_than_a_whole_reply_as_long_as_its_client_reads(
     serve: Serve,
 ) -> None:
     body = {"model": "characters", "prompt": "a", "max_tokens": 800, "logprobs": 5}
-    with serve("characters", max_body_bytes=8 * 10 * MOST) as (client, _):
+    with serve("characters", max_body_bytes=8 * 10 * MAX_NUMBERS) as (client, _):
         refusal(client.post(COMPLETE, json=body), 422, "input_too_long")
         text = client.post(COMPLETE, json=body | {"stream": True}).text
         assert text.endswith("data: [DONE]\n\n")
@@ -122,9 +124,9 @@ def test_a_long_echo_is_written_on_a_thread(
     threads: list[str] = []
 
     def note(made: Any) -> Callable[..., Any]:
-        def noted(*given: Any) -> Any:
+        def noted(*args: Any) -> Any:
             threads.append(threading.current_thread().name.split()[0])
-            return made(*given)
+            return made(*args)
 
         return noted
 
@@ -144,39 +146,40 @@ def test_a_long_echo_is_written_on_a_thread(
 
 
 def test_a_few_long_states_are_sealed_on_a_thread(
-    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[str] = []
     part = ChoiceBuilder.part
 
-    def noted(*given: Any) -> Any:
+    def noted(*args: Any) -> Any:
         threads.append(threading.current_thread().name.split()[0])
-        return part(*given)
+        return part(*args)
 
     monkeypatch.setattr(ChoiceBuilder, "part", noted)
-    body = {"model": "characters", "prompt": "a", "max_tokens": 1, "n": 4}
-    for most, want in ((1 << 13, set()), (1 << 5, {"offload"})):
-        monkeypatch.setattr(completion_reply, "LONG_CHARACTERS", most)
+    save_random_model(tmp_path / "wide", vocabulary=CHARACTERS, hidden_size=1024)
+    with serve(model_folders=(tmp_path / "wide",)) as (client, _):
+        for n, want in ((2, set()), (16, {"offload"})):
+            threads.clear()
+            body = {"model": "wide", "prompt": "a", "max_tokens": 1, "n": n}
+            assert post(client, COMPLETE, body | {"return_state": True}).status_code == 200
+            assert set(threads) & {"offload"} == want
         threads.clear()
-        assert post(client, COMPLETE, body | {"return_state": True}).status_code == 200
-        assert set(threads) & {"offload"} == want
-    threads.clear()
-    assert post(client, COMPLETE, body).status_code == 200
-    assert "offload" not in threads
+        assert post(client, COMPLETE, body).status_code == 200
+        assert "offload" not in threads
 
 
 def test_everything_that_was_counted_is_given_back(
     running: tuple[httpx.Client, Application], small: httpx.Client
 ) -> None:
     _, application = running
-    for body in ({}, {"stream": True}, {"logprobs": 2}, {"prompt": 5}):
-        post(small, COMPLETE, {"prompt": "a", "max_tokens": 5} | body)
+    for fields in ({}, {"stream": True}, {"logprobs": 2}, {"prompt": 5}):
+        post(small, COMPLETE, {"prompt": "a", "max_tokens": 5} | fields)
     stream = small.post("/v1/streams", json={"model": "characters"}).json()["id"]
     ways: list[dict[str, Any]] = [{}, {"stream": True}, {"stream": True, "stop": "a"}]
     for step, more in enumerate(ways, 1):
-        asked = {"step": step, "prompt": "a", "max_tokens": 5} | more
-        assert small.post(f"/v1/streams/{stream}/steps", json=asked).status_code == 200
-    until(lambda: application.limits.replies.held == 0)
+        body = {"step": step, "prompt": "a", "max_tokens": 5} | more
+        assert small.post(f"/v1/streams/{stream}/steps", json=body).status_code == 200
+    until(lambda: application.limits.replies.used == 0)
 
 
 def test_an_honest_request_for_log_probabilities_works(client: httpx.Client) -> None:
@@ -194,14 +197,14 @@ def test_a_stream_whose_client_takes_nothing_ends_with_an_error_and_gives_its_ro
         piece = Generated("abc", [1, 2, 3])
         for _ in range(8):
             outbox.put(0, piece)
-        assert budget.held == 48
+        assert budget.used == 48
         assert len(await outbox.take(1)) == 8
         outbox.put(0, piece)  # what was taken is being sent, and still counts
         with pytest.raises(Overloaded, match="read faster"):
             await outbox.take(1)
         assert done.cancelled()
         hold.release()
-        assert budget.held == 0
+        assert budget.used == 0
 
     asyncio.run(talk())
 
@@ -219,7 +222,7 @@ def test_a_client_that_keeps_up_is_not_touched_by_those_who_fill_the_budget() ->
         for _ in range(20):
             outbox.put(0, Generated("abc", [1, 2, 3]))
             assert await outbox.take(1)
-        assert budget.held == 100
+        assert budget.used == 100
         others.release()
 
     asyncio.run(talk())
@@ -227,13 +230,16 @@ def test_a_client_that_keeps_up_is_not_touched_by_those_who_fill_the_budget() ->
 
 def test_a_tenant_leaves_room_for_the_replies_of_others(serve: Serve) -> None:
     keys = "greedy:greedy-key,modest:modest-key"
-    with serve("characters", api_keys=keys, max_queue_bytes=8 * MOST) as (client, application):
+    with serve("characters", api_keys=keys, max_queue_bytes=8 * MAX_NUMBERS) as (
+        client,
+        application,
+    ):
         replies = application.limits.replies
-        with replies.hold(MOST // 2, "greedy"):
+        with replies.hold(MAX_NUMBERS // 2, "greedy"):
             for key, status in (("greedy-key", 429), ("modest-key", 200)):
                 client.headers["authorization"] = f"Bearer {key}"
-                asked = {"prompt": "a", "max_tokens": 300}
-                assert post(client, COMPLETE, asked).status_code == status
+                body = {"prompt": "a", "max_tokens": 300}
+                assert post(client, COMPLETE, body).status_code == status
                 few = post(client, COMPLETE, {"prompt": "a"})
                 assert few.status_code == 200, "a short reply does not count"
 
@@ -242,11 +248,11 @@ def test_tensors_that_are_being_sent_count_as_their_tenants(serve: Serve) -> Non
     keys = "greedy:greedy-key,modest:modest-key"
     texts = 60
     text = {"name": "text", "datatype": "BYTES", "shape": [texts, 1], "data": ["who"] * texts}
-    limits: dict[str, Any] = {"api_keys": keys, "max_queue_bytes": 8 * MOST}
+    limits: dict[str, Any] = {"api_keys": keys, "max_queue_bytes": 8 * MAX_NUMBERS}
     with serve("question", **limits) as (client, application):
         scores = texts * len(application.lifecycle.catalogue["question"].labels)
         room = scores + 1  # for the scores, and not for the labels and their scores beside them
-        with application.limits.replies.hold(MOST // 2 - room, "greedy"):
+        with application.limits.replies.hold(MAX_NUMBERS // 2 - room, "greedy"):
             for key, status in (("greedy-key", 503), ("modest-key", 200)):
                 client.headers["authorization"] = f"Bearer {key}"
                 reply = client.post("/v2/models/question/infer", json={"inputs": [text]})
@@ -263,7 +269,7 @@ def test_a_step_whose_client_leaves_while_it_is_streamed_holds_nothing_in_the_en
             assert b"200 OK" in connection.recv(4096)
         until(lambda: client.get(path).json()["step"] == 1)
         until(lambda: application.lifecycle.active == 0)
-        until(lambda: application.limits.replies.held == 0)
+        until(lambda: application.limits.replies.used == 0)
 
 
 def test_a_step_whose_client_leaves_while_it_is_read_holds_nothing_in_the_end(
@@ -271,10 +277,10 @@ def test_a_step_whose_client_leaves_while_it_is_read_holds_nothing_in_the_end(
 ) -> None:
     go_on, begun, encode = threading.Event(), threading.Event(), Bytes.encode
 
-    def slowly(self: Bytes, *given: Any) -> Any:
+    def slowly(self: Bytes, *args: Any) -> Any:
         begun.set()
         go_on.wait(60)
-        return encode(self, *given)
+        return encode(self, *args)
 
     left = 'sru_client_disconnects_total{model="characters"}'
     with serve("characters") as (client, application):
@@ -287,4 +293,4 @@ def test_a_step_whose_client_leaves_while_it_is_read_holds_nothing_in_the_end(
         until(lambda: metric(client, left) == before + 1)
         go_on.set()
         until(lambda: client.get(path).json()["step"] == 1)
-        until(lambda: application.limits.replies.held == 0)
+        until(lambda: application.limits.replies.used == 0)

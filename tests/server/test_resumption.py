@@ -13,10 +13,10 @@ import httpx
 import pytest
 import websockets
 
-from tests.server.http.test_clients_that_leave import until
+from tests.server.observing import until
 from tests.server.ports import free_port
-from tests.server.test_running import COMPLETE, Process, complete, ended, serving
-from tests.server.websocket.talks import ask, connected, told
+from tests.server.processes import COMPLETE, Process, complete, ended, serving
+from tests.server.websocket.talks import ask, connected, next_frame
 from tests.support import PRINTABLE, save_random_model
 
 KEYS = {"state_keys": "e" * 64, "state_pool_bytes": str(8 << 20)}
@@ -109,8 +109,8 @@ def test_what_a_stopping_server_cannot_finish_goes_on_elsewhere(
 
     async def stream(client: httpx.AsyncClient, begun: asyncio.Event) -> tuple[str, dict[str, Any]]:
         text, last = "", {}
-        asked = body | {"stream": True, "return_state": True}
-        async with client.stream("POST", COMPLETE, json=asked) as reply:
+        streamed = body | {"stream": True, "return_state": True}
+        async with client.stream("POST", COMPLETE, json=streamed) as reply:
             async for line in reply.aiter_lines():
                 if line.startswith("data: {"):
                     (last,) = json.loads(line.removeprefix("data: "))["choices"]
@@ -127,16 +127,16 @@ def test_what_a_stopping_server_cannot_finish_goes_on_elsewhere(
         ):
             await ask(idle, model="printable", input="To be")
             await busy.send(json.dumps({"model": "printable"} | body))
-            pieces = [await told(busy)]
+            pieces = [await next_frame(busy)]
             begun = asyncio.Event()
             running = asyncio.create_task(stream(http, begun))
             await begun.wait()
             process.send_signal(signal.SIGTERM)
-            found = [await running]
+            replies = [await running]
             for connection in (idle, fresh, busy):
                 with contextlib.suppress(websockets.ConnectionClosed):
                     while True:
-                        pieces.append(await told(connection))
+                        pieces.append(await next_frame(connection))
                 assert connection.close_code == 1012
                 last = pieces.pop()
                 assert last["error"]["code"] == "draining"
@@ -144,15 +144,15 @@ def test_what_a_stopping_server_cannot_finish_goes_on_elsewhere(
                     (end,) = pieces[-1]["choices"]
                     assert (end["finish_reason"], end["stop_reason"]) == ("length", "draining")
                     text = "".join(piece["choices"][0]["text"] for piece in pieces)
-                    found.append((text, {"state": last["state"]} | end | last))
+                    replies.append((text, {"state": last["state"]} | end | last))
                 else:
                     assert (last["state"] is None) == (connection is fresh)
-            return found
+            return replies
 
     with serving(folder, drain_seconds="0", **KEYS) as (client, process):
-        found = asyncio.run(asyncio.wait_for(talk(client, process), 120))
+        replies = asyncio.run(asyncio.wait_for(talk(client, process), 120))
         ended(process)
-    for text, last in found:
+    for text, last in replies:
         assert (last["finish_reason"], last["stop_reason"]) == ("length", "draining")
         rest = complete(replica, prompt="", state=last["state"], max_tokens=20)["text"]
         whole = complete(replica, **body | {"max_tokens": len(text) + 20})["text"]
@@ -165,7 +165,7 @@ def test_a_draining_server_finishes_frames_and_lets_nobody_in(folder: Path) -> N
             begin = {"model": "printable", "prompt": "a", "max_tokens": 6_000}
             await busy.send(json.dumps(begin))
             await busy.send(json.dumps({"id": "waits", "max_tokens": 1}))
-            pieces = [await told(busy)]
+            pieces = [await next_frame(busy)]
             process.send_signal(signal.SIGTERM)
             await asyncio.to_thread(until, lambda: client.get("/readyz").status_code == 503)
             with pytest.raises(websockets.InvalidStatus) as refused:
@@ -175,7 +175,7 @@ def test_a_draining_server_finishes_frames_and_lets_nobody_in(folder: Path) -> N
             assert refused.value.response.headers["retry-after"]
             with contextlib.suppress(websockets.ConnectionClosed):
                 while True:
-                    pieces.append(await told(busy))
+                    pieces.append(await next_frame(busy))
             assert busy.close_code == 1012
             assert pieces[-1]["error"]["code"] == "draining"
             assert pieces[-1]["state"]
@@ -192,10 +192,10 @@ def test_a_rolling_restart_of_two_replicas_loses_nothing(
     folder: Path, replica: httpx.Client
 ) -> None:
     port = str(free_port())
-    text, state, told_to_wait = "", None, 0
+    text, state, refusals = "", None, 0
 
     def go_on(clients: list[httpx.Client]) -> None:
-        nonlocal text, state, told_to_wait
+        nonlocal text, state, refusals
         begin = {"prompt": "", "state": state} if state else {"prompt": "To be", "seed": 6}
         for client in clients:
             with contextlib.suppress(httpx.TransportError):
@@ -205,7 +205,7 @@ def test_a_rolling_restart_of_two_replicas_loses_nothing(
                     text, state = text + choice["text"], choice["state"]
                     return
                 assert reply.status_code == 503
-                told_to_wait += 1
+                refusals += 1
         raise AssertionError("no replica took it")
 
     with serving(folder, port=port, **KEYS) as (client, process):

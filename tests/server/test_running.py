@@ -2,92 +2,34 @@
 
 import json
 import os
-import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import httpx
 import psutil
 import pytest
 
-from tests.server.http.test_clients_that_leave import connect, until
+from tests.server.http.json_requests import connect
 from tests.server.kserve.raw_http2 import RawClient
+from tests.server.observing import until
 from tests.server.ports import free_port
+from tests.server.processes import (
+    COMPLETE,
+    Process,
+    complete,
+    ended,
+    grpc_port_of,
+    is_ready,
+    serving,
+    start,
+)
 
 KEY = "c" * 64
-COMPLETE = "/v1/completions"
-
-Process = subprocess.Popen[str]
-
-
-def start(*arguments: str, limit: str = "", **settings: str) -> Process:
-    """limit: of the process, as `ulimit` takes it."""
-    command = [sys.executable, "-m", "sruserve", "serve", *arguments]
-    if limit:
-        command = ["sh", "-c", f'ulimit {limit} && exec "$@"', "sh", *command]
-    variables = {f"SRUSERVE_{name.upper()}": value for name, value in settings.items()}
-    return subprocess.Popen(
-        command,
-        env=os.environ | {"SRUSERVE_PORT": "0", "SRUSERVE_STATE_POOL_BYTES": "1000000"} | variables,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-@contextmanager
-def serving(
-    *folders: Path, limit: str = "", **settings: str
-) -> Iterator[tuple[httpx.Client, Process]]:
-    """A server process, ready; it is killed at the end if it has not stopped."""
-    process = start(*map(str, folders), limit=limit, **settings)
-    try:
-        assert process.stdout is not None
-        while not (address := re.search("http://[^ \n]+", line := process.stdout.readline())):
-            assert line, "the server ended before it listened"
-        with httpx.Client(base_url=address[0], timeout=60) as client:
-            until(lambda: is_ready(client), 60)
-            yield client, process
-    finally:
-        process.kill()  # workers notice, and end too
-        process.communicate(timeout=60)
-
-
-def grpc_port_of(process: Process) -> int:
-    """The port that a process that is `serving` has said."""
-    assert process.stdout is not None
-    while not (said := re.search(r"gRPC is on \S+ port (\d+)", line := process.stdout.readline())):
-        assert line, "the server ended before it said its port"
-    return int(said[1])
-
-
-def is_ready(client: httpx.Client) -> bool:
-    try:
-        return client.get("/readyz").status_code == 200
-    except httpx.TransportError:
-        return False
-
-
-def ended(process: Process) -> str:
-    """What the process wrote until it ended, in good order."""
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 0, output
-    assert "Traceback" not in output
-    return output
-
-
-def complete(client: httpx.Client, **body: Any) -> dict[str, Any]:
-    reply = client.post(COMPLETE, json=body)
-    assert reply.status_code == 200, reply.text
-    found: dict[str, Any] = reply.json()["choices"][0]
-    return found
 
 
 @pytest.mark.parametrize(
@@ -131,10 +73,10 @@ def test_a_signal_while_models_are_loaded_stops_at_once(
     process = start(str(folders / "characters"))
     try:
         assert process.stdout is not None
-        told = ""
-        while "TRITON_INTERPRET is set" not in told:
-            told = process.stdout.readline()
-            assert told, "it ended by itself"
+        line = ""
+        while "TRITON_INTERPRET is set" not in line:
+            line = process.stdout.readline()
+            assert line, "it ended by itself"
         process.send_signal(number)
         rest = ended(process)
     finally:
@@ -278,12 +220,12 @@ def test_a_worker_that_dies_is_replaced_and_what_it_counted_stays(
         counted = 'sru_requests_total{model="characters",outcome="ok",route="/v1/completions"} 20.0'
         until(lambda: counted in client.get("/metrics").text)
         (folder,) = tmp_path.iterdir()
-        most = len(list(folder.glob("*.db"))) + 2
+        max_files = len(list(folder.glob("*.db"))) + 2
         victim = workers_of(process)[0]
         victim.kill()
         until(lambda: len({w.pid for w in workers_of(process)} - {victim.pid}) == 2, 60)
         until(lambda: counted in client.get("/metrics").text)
-        assert len(list(folder.glob("*.db"))) <= most
+        assert len(list(folder.glob("*.db"))) <= max_files
         assert complete(client, prompt="a", max_tokens=2)["finish_reason"] == "length"
         process.send_signal(signal.SIGINT)
         ended(process)
@@ -322,7 +264,7 @@ def test_failures_to_start_are_one_line_and_an_exit_code(
     (broken / "config.json").write_text("{}")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        for arguments, settings, code, told in (
+        for arguments, settings, code, message in (
             ((str(folders / "question"),), {"port": port}, 1, f"port {port}"),
             ((str(tmp_path),), {}, 2, "not a model folder, but holds model folders: broken"),
             ((str(broken),), {}, 1, "broken"),
@@ -331,7 +273,7 @@ def test_failures_to_start_are_one_line_and_an_exit_code(
             process = start(*arguments, **({"workers": workers} | settings))
             output, _ = process.communicate(timeout=60)
             assert process.returncode == code, output
-            assert told in output
+            assert message in output
             assert "Traceback" not in output
 
 

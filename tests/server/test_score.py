@@ -20,23 +20,23 @@ def score(client: httpx.Client, **body: Any) -> dict[str, Any]:
 
 
 def test_all_but_the_first_token_are_scored(client: httpx.Client) -> None:
-    found = score(client, input="To be")
-    assert (found["characters"], found["tokens"]) == (4, 4)
-    assert found["log_likelihood"] < 0
-    assert found["bits_per_character"] == -found["log_likelihood"] / log(2) / 4
+    result = score(client, input="To be")
+    assert (result["characters"], result["tokens"]) == (4, 4)
+    assert result["log_likelihood"] < 0
+    assert result["bits_per_character"] == -result["log_likelihood"] / log(2) / 4
 
 
 def test_characters_are_counted_not_bytes(client: httpx.Client) -> None:
-    found = score(client, input=TEXT)
-    assert found["characters"] == len(TEXT) - 1
-    assert found["tokens"] == len(TEXT.encode()) - 1
-    assert found["bits_per_character"] > found["bits_per_token"]
+    result = score(client, input=TEXT)
+    assert result["characters"] == len(TEXT) - 1
+    assert result["tokens"] == len(TEXT.encode()) - 1
+    assert result["bits_per_character"] > result["bits_per_token"]
 
 
 def test_one_character_has_no_bits(client: httpx.Client) -> None:
-    found = score(client, input="T")
-    assert (found["characters"], found["bits_per_character"]) == (0, None)
-    assert found["log_likelihood"] == 0
+    result = score(client, input="T")
+    assert (result["characters"], result["bits_per_character"]) == (0, None)
+    assert result["log_likelihood"] == 0
 
 
 @pytest.mark.parametrize("cut", range(1, len(TEXT)))

@@ -23,16 +23,16 @@ print(random_bytes().hex(), flush=True)
 
 
 def test_seeds_are_numbers_of_63_bits_that_fill_their_range() -> None:
-    many = [new_seed() for _ in range(10_000)]
-    assert min(many) >= 0
-    assert 2**62 < max(many) < 2**63
-    assert all(any(seed >> bit & 1 for seed in many) for bit in range(63))
+    seeds = [new_seed() for _ in range(10_000)]
+    assert min(seeds) >= 0
+    assert 2**62 < max(seeds) < 2**63
+    assert all(any(seed >> bit & 1 for seed in seeds) for bit in range(63))
 
 
 def test_no_seed_is_given_out_twice_whatever_the_number_of_threads() -> None:
     with ThreadPoolExecutor(8) as pool:
-        many = [seed for part in pool.map(lambda _: _some(), range(64)) for seed in part]
-    assert len(set(many)) == len(many)
+        seeds = [seed for part in pool.map(lambda _: _some(), range(64)) for seed in part]
+    assert len(set(seeds)) == len(seeds)
 
 
 def test_seeds_that_are_ready_are_few_whatever_the_number_of_threads() -> None:
@@ -59,9 +59,9 @@ def test_bytes_are_16_that_no_thread_gets_twice() -> None:
         return [random_bytes() for _ in range(500)]
 
     with ThreadPoolExecutor(8) as pool:
-        many = [each for part in pool.map(some, range(64)) for each in part]
-    assert {len(each) for each in many} == {16}
-    assert len(set(many)) == len(many)
+        chunks = [each for part in pool.map(some, range(64)) for each in part]
+    assert {len(each) for each in chunks} == {16}
+    assert len(set(chunks)) == len(chunks)
 
 
 def test_a_forked_process_has_numbers_of_its_own() -> None:

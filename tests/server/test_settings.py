@@ -64,7 +64,7 @@ def test_settings_come_from_the_environment_and_arguments_win(
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "told"),
+    ("variable", "value", "message"),
     [
         ("SRUSERVE_PORT", "http", "SRUSERVE_PORT=http: should be a whole number from 0 to 65535"),
         ("SRUSERVE_PORT", "70000", "SRUSERVE_PORT=70000: should be a whole number from 0 to 65535"),
@@ -109,19 +109,19 @@ def test_settings_come_from_the_environment_and_arguments_win(
     ],
 )
 def test_a_wrong_setting_is_named_and_explained(
-    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, told: str
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, message: str
 ) -> None:
     monkeypatch.setenv(variable, value)
     with pytest.raises(SettingsError) as caught:
         load_settings()
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     if variable == "SRUSERVE_STATE_KEYS":
         assert value not in str(caught.value)
 
 
 def test_the_operators_keys_win_and_unset_ones_are_random() -> None:
-    given = SecretStr("ab" * 32)
-    assert state_keys(load_settings(state_keys=given)) == given
+    value = SecretStr("ab" * 32)
+    assert state_keys(load_settings(state_keys=value)) == value
     one, two = (key_ring(load_settings()).new_seal().key_id for _ in "ab")
     assert one != two
 
@@ -142,7 +142,7 @@ def test_missing_empty_and_ambiguous_folders_are_explained(folders: Path, tmp_pa
     twin = tmp_path / "twin" / "question"
     twin.mkdir(parents=True)
     (twin / "config.json").write_text("{}")
-    for settings, told in (
+    for settings, message in (
         (load_settings(models=tmp_path / "absent"), "not a folder"),
         (load_settings(models=tmp_path), "no model folder"),
         (load_settings(model_folders=(tmp_path,)), "no config.json"),
@@ -155,16 +155,16 @@ def test_missing_empty_and_ambiguous_folders_are_explained(folders: Path, tmp_pa
         (load_settings(models=twin), "is itself a model folder: .* sruserve serve .*/question"),
         (load_settings(model_folders=(folders / "question", twin)), "rename one"),
     ):
-        with pytest.raises(SettingsError, match=told):
+        with pytest.raises(SettingsError, match=message):
             find_models(settings)
 
 
 @pytest.mark.parametrize("path", ["\0", "a" * 5000, "\ud800"], ids=["null", "long", "surrogate"])
 @pytest.mark.parametrize("name", ["models", "model_folders"])
 def test_a_path_that_no_file_can_have_is_told_with_its_setting(name: str, path: str) -> None:
-    given: Any = Path(path) if name == "models" else (Path(path),)
+    value: Any = Path(path) if name == "models" else (Path(path),)
     with pytest.raises(SettingsError) as caught:
-        find_models(load_settings(**{name: given}))
+        find_models(load_settings(**{name: value}))
     assert str(caught.value).startswith(variable_name(name))
     assert len(str(caught.value)) < 300
 

@@ -15,7 +15,7 @@ from tokenizers.pre_tokenizers import Sequence, Split, WhitespaceSplit
 from sruserve.model.text import Words
 from sruserve.server.offload import THREADS, Offload
 from tests.server.conftest import LABELS, WORDS, Serve, words_vocabulary
-from tests.server.http.test_clients_that_leave import until
+from tests.server.observing import until
 from tests.support import save_random_model
 
 TASKS = {"slow": "classify", "whole": "classify", "writer": "generate", "tagger": "tag"}
@@ -58,7 +58,7 @@ def client(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> Iterator[h
         yield client
 
 
-ASKED = {
+LONG_REQUESTS = {
     "classify": ("/v1/classify", {"model": "slow", "input": "stuck"}),
     "predict": ("/predict?model=slow", {"inputs": "stuck"}),
     "truncate": ("/predict?model=whole", {"inputs": "stuck", "truncate": True}),
@@ -68,15 +68,15 @@ ASKED = {
 }
 
 
-@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("name", LONG_REQUESTS)
 def test_a_tokenizer_that_takes_long_holds_up_nobody_else(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    path, body = ASKED[name]
+    path, body = LONG_REQUESTS[name]
     gate = Gate(monkeypatch)
     with ThreadPoolExecutor(2 * THREADS) as asking:
         try:
-            asked = [asking.submit(client.post, path, json=body) for _ in range(2 * THREADS)]
+            pending = [asking.submit(client.post, path, json=body) for _ in range(2 * THREADS)]
             until(lambda: len(gate.waiting) > 0)
             for text in ("who", "who " * 10_000):  # on the event loop, and on the common threads
                 reply = client.post("/v1/classify", json={"model": "question", "input": text})
@@ -84,7 +84,7 @@ def test_a_tokenizer_that_takes_long_holds_up_nobody_else(
             assert len(gate.waiting) == 1
         finally:
             gate.open.set()
-        for each in asked:
+        for each in pending:
             assert each.result().status_code == 200, each.result().text
 
 
@@ -94,9 +94,9 @@ def test_a_word_that_a_state_holds_counts_as_read(
     threads: list[str] = []
     encode = Words.encode
 
-    def seen(words: Words, *given: Any) -> Any:
+    def seen(words: Words, *args: Any) -> Any:
         threads.append(threading.current_thread().name)
-        return encode(words, *given)
+        return encode(words, *args)
 
     monkeypatch.setattr(Words, "encode", seen)
     first = {"model": "question", "input": "a" * 60_000, "more": True, "return_state": True}

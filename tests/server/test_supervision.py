@@ -2,14 +2,14 @@
 
 import pytest
 
-from sruserve.server.supervision import Do, Patience, Silence, Supervision
+from sruserve.server.supervision import Do, RestartPolicy, Silence, Supervision
 
-PATIENCE = Patience()
+POLICY = RestartPolicy()
 
 
 def supervision(workers: int = 1, now: float = 0.0) -> Supervision:
     """All of its workers were started, and are ready."""
-    made = Supervision(workers, PATIENCE, now)
+    made = Supervision(workers, POLICY, now)
     for place in range(workers):
         assert made.look(place, now) is Do.START
         made.started(place, now)
@@ -69,8 +69,8 @@ def test_one_bad_place_does_not_end_what_the_others_serve() -> None:
 
 def test_a_silent_worker_is_killed_after_the_limit_and_not_before() -> None:
     watched = supervision()
-    found = looked_every_second(watched, 1, 63)
-    assert found == [Do.NOTHING] * 60 + [Do.KILL] * 2
+    actions = looked_every_second(watched, 1, 63)
+    assert actions == [Do.NOTHING] * 60 + [Do.KILL] * 2
 
 
 def test_a_worker_that_beats_is_left_alone_however_rarely_it_has_its_turn() -> None:
@@ -81,10 +81,10 @@ def test_a_worker_that_beats_is_left_alone_however_rarely_it_has_its_turn() -> N
 
 
 def test_a_worker_that_loads_has_half_an_hour() -> None:
-    watched = Supervision(1, PATIENCE, 0)
+    watched = Supervision(1, POLICY, 0)
     watched.started(0, 0)
-    found = looked_every_second(watched, 0, 1803)
-    assert found.index(Do.KILL) == 1801
+    actions = looked_every_second(watched, 0, 1803)
+    assert actions.index(Do.KILL) == 1801
     assert not watched.proven
 
 

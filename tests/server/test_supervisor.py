@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.server.http.test_clients_that_leave import until
+from tests.server.observing import until
 
 
 @contextmanager
@@ -38,7 +38,7 @@ def workers(folder: Path) -> set[int]:
     return {int(file.name) for file in folder.iterdir() if file.name.isdigit()}
 
 
-def told(process: subprocess.Popen[str]) -> str:
+def output_of(process: subprocess.Popen[str]) -> str:
     _, output = process.communicate(timeout=60)
     return output
 
@@ -48,7 +48,7 @@ def test_a_signal_ends_all_workers_gently(tmp_path: Path, number: int) -> None:
     with supervising(tmp_path) as process:
         until(lambda: len(workers(tmp_path)) == 2, 60)
         process.send_signal(number)
-        told(process)
+        output_of(process)
         assert process.returncode == 0
         assert not any(psutil.pid_exists(pid) for pid in workers(tmp_path))
 
@@ -65,7 +65,7 @@ def test_a_worker_that_is_stopped_or_killed_is_replaced_and_the_other_is_not(
         assert not psutil.pid_exists(victim)
         assert psutil.pid_exists(other)
         process.send_signal(signal.SIGTERM)
-        output = told(process)
+        output = output_of(process)
         assert process.returncode == 0
         assert output.count("no sign of life") == (number == signal.SIGSTOP)
 
@@ -74,7 +74,7 @@ def test_what_does_not_drain_is_killed(tmp_path: Path) -> None:
     with supervising(tmp_path, "never", drain_seconds=1) as process:
         until(lambda: len(workers(tmp_path)) == 2, 60)
         process.send_signal(signal.SIGTERM)
-        assert "2 workers do not stop: killing them" in told(process)
+        assert "2 workers do not stop: killing them" in output_of(process)
         assert process.returncode == 1
         assert not any(psutil.pid_exists(pid) for pid in workers(tmp_path))
 
@@ -83,10 +83,10 @@ def test_a_second_ctrl_c_reaches_the_workers(tmp_path: Path) -> None:
     with supervising(tmp_path, "stays") as process:
         until(lambda: len(workers(tmp_path)) == 2, 60)
         process.send_signal(signal.SIGINT)
-        until(lambda: len(list(tmp_path.glob("*-told"))) == 2, 60)
+        until(lambda: len(list(tmp_path.glob("*-signalled"))) == 2, 60)
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        told(process)
+        output_of(process)
         assert process.returncode == 0
 
 
@@ -101,6 +101,6 @@ def test_the_supervisor_ends_with_a_reason_when_its_workers_cannot_live(
     tmp_path: Path, manner: str, reason: str, lives: int
 ) -> None:
     with supervising(tmp_path, manner) as process:
-        assert reason in told(process)
+        assert reason in output_of(process)
         assert process.returncode == 1
         assert len(workers(tmp_path)) <= lives

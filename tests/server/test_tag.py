@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from sruserve.server.http.responses import TagReply
-from tests.server.test_bad_input import refusal
+from tests.server.posting import refusal
 
 TEXT = "How far is it  from Denver to Aspen? who nowhere"
 
@@ -131,8 +131,8 @@ def test_ids_and_features_have_indices_instead_of_texts(tasks: httpx.Client) -> 
     for token, same in zip(ids["tokens"], text["tokens"], strict=True):
         assert (token["label"], token["score"]) == (same["label"], same["score"])
         assert "text" not in token
-    (held,) = tag(tasks, input="How fa", more=True)
-    (after,) = tag(tasks, input=[3, 4], state=held["state"])  # 'fa' is a word of its own then
+    (unfinished,) = tag(tasks, input="How fa", more=True)
+    (after,) = tag(tasks, input=[3, 4], state=unfinished["state"])  # 'fa' is a word of its own then
     assert [token["index"] for token in after["tokens"]] == [-1, 0, 1]
 
     rows = [[0.3 * ((i * 7 + j) % 5) - 0.5 for j in range(8)] for i in range(100)]

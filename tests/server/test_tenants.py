@@ -1,12 +1,9 @@
 """API keys, and what each tenant may use."""
 
 import json
-import math
 import os
-import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,27 +17,20 @@ from sruserve.server.errors import (
     DeadlineExceeded,
     EngineFailure,
     InvalidRequest,
-    NotFinite,
     OutOfDeviceMemory,
     Overloaded,
-    RateLimited,
     ServeError,
-    StateQuotaExceeded,
-    Unauthorized,
 )
-from sruserve.server.key_entries import KeyEntry, read_keys
+from sruserve.server.key_entries import read_keys
 from sruserve.server.settings import SettingsError, load_settings
 from tests.server.conftest import CHARACTERS, Serve
 from tests.server.hand_clock import HandClock
-from tests.server.http.test_clients_that_leave import connect, until
+from tests.server.http.json_requests import connect
+from tests.server.keys import ACME, OTHER, bearer
+from tests.server.observing import until
 
-ACME, OTHER = "acme-key-123", "other-key-123"
-MANY_STEPS = json.dumps([{"tenant": "acme", "key": ACME, "steps_per_second": 1_000_000}])
+UNLIMITED_STEPS = json.dumps([{"tenant": "acme", "key": ACME, "steps_per_second": 1_000_000}])
 COMPLETE = "/v1/completions"
-
-
-def bearer(key: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {key}"}
 
 
 def spends_of_acme(monkeypatch: pytest.MonkeyPatch) -> list[Spent]:
@@ -48,8 +38,8 @@ def spends_of_acme(monkeypatch: pytest.MonkeyPatch) -> list[Spent]:
     spends: list[Spent] = []
     spend = Tenant.spend
 
-    def noted(tenant: Tenant, most: int) -> Spent:
-        spent = spend(tenant, most)
+    def noted(tenant: Tenant, limit: int) -> Spent:
+        spent = spend(tenant, limit)
         if tenant.name == "acme":
             spends.append(spent)
         return spent
@@ -162,11 +152,11 @@ def test_steps_count_before_they_are_computed_and_what_is_not_used_is_given_back
     with serve("characters", "question", api_keys=keys, clock=clock) as (client, _):
         body = {"model": "characters", "prompt": "a", "max_tokens": 400}
         with ThreadPoolExecutor(8) as pool:
-            asked = [
+            pending = [
                 pool.submit(client.post, COMPLETE, json=body, headers=bearer(ACME))
                 for _ in range(8)
             ]
-            replies = [each.result() for each in asked]
+            replies = [each.result() for each in pending]
         codes = [reply.status_code for reply in replies]
         assert codes.count(200) == 1, "several pass the same check"
         refused = [reply for reply in replies if reply.status_code == 429]
@@ -182,8 +172,8 @@ def test_steps_count_before_they_are_computed_and_what_is_not_used_is_given_back
 
 def test_who_leaves_while_a_prompt_is_scored_pays_for_it(serve: Serve) -> None:
     keys = json.dumps([{"key": ACME, "steps_per_second": 100}])
-    given: dict[str, Any] = {"api_keys": keys, "clock": HandClock()}
-    with serve("characters", max_batch_tokens=1, **given) as (client, application):
+    settings: dict[str, Any] = {"api_keys": keys, "clock": HandClock()}
+    with serve("characters", max_batch_tokens=1, **settings) as (client, application):
         engine = application.lifecycle.catalogue["characters"].engine
         body = {"prompt": "a" * 80_000, "echo": True, "logprobs": 1, "max_tokens": 0}
         with connect(client, COMPLETE, body, **bearer(ACME)):
@@ -203,15 +193,15 @@ def test_a_completion_that_is_refused_while_it_waits_counts_nothing(
         job.loop.call_soon(job.done.set_exception, DeadlineExceeded())
 
     monkeypatch.setattr(Engine, "submit", refuse)
-    with serve("characters", api_keys=MANY_STEPS) as (client, _):
-        asked = {"prompt": "ab", "max_tokens": 50, "stream": stream}
-        assert client.post(COMPLETE, json=asked, headers=bearer(ACME)).status_code == 504
+    with serve("characters", api_keys=UNLIMITED_STEPS) as (client, _):
+        body = {"prompt": "ab", "max_tokens": 50, "stream": stream}
+        assert client.post(COMPLETE, json=body, headers=bearer(ACME)).status_code == 504
     assert [each.used for each in spends] == [0]
 
 
 @pytest.mark.parametrize("begun", [False, True])
 @pytest.mark.parametrize(
-    ("path", "asked", "counted"),
+    ("path", "body", "counted"),
     [
         (COMPLETE, {"prompt": "ab", "max_tokens": 50}, None),
         (COMPLETE, {"prompt": "ab", "max_tokens": 50, "stream": True}, 2),
@@ -223,7 +213,7 @@ def test_work_that_is_refused_counts_if_a_step_has_included_it(
     serve: Serve,
     monkeypatch: pytest.MonkeyPatch,
     path: str,
-    asked: dict[str, object],
+    body: dict[str, object],
     counted: int | None,
     begun: bool,
 ) -> None:
@@ -234,8 +224,8 @@ def test_work_that_is_refused_counts_if_a_step_has_included_it(
         job.loop.call_soon(job.done.set_exception, OutOfDeviceMemory())
 
     monkeypatch.setattr(Engine, "submit", refuse)
-    with serve("characters", api_keys=MANY_STEPS) as (client, _):
-        reply = client.post(path, json=asked, headers=bearer(ACME))
+    with serve("characters", api_keys=UNLIMITED_STEPS) as (client, _):
+        reply = client.post(path, json=body, headers=bearer(ACME))
     assert reply.status_code == OutOfDeviceMemory.status
     assert [each.used for each in spends] == [counted if begun else 0]
 
@@ -252,9 +242,9 @@ def test_a_completion_that_fails_counts_what_it_may_have_used(
         job.loop.call_soon(job.done.set_exception, EngineFailure("so"))
 
     monkeypatch.setattr(Engine, "submit", fail)
-    with serve("characters", api_keys=MANY_STEPS) as (client, _):
-        asked = {"prompt": "ab", "max_tokens": 50, "stream": stream}
-        client.post(COMPLETE, json=asked, headers=bearer(ACME))
+    with serve("characters", api_keys=UNLIMITED_STEPS) as (client, _):
+        body = {"prompt": "ab", "max_tokens": 50, "stream": stream}
+        client.post(COMPLETE, json=body, headers=bearer(ACME))
     assert [each.used for each in spends] == [2 + 3 if stream else None]
 
 
@@ -272,9 +262,9 @@ def test_a_completion_whose_prompt_was_scored_has_begun_and_counts_that(
             submit(engine, job)
 
     monkeypatch.setattr(Engine, "submit", see)
-    asked = {"prompt": "a" * 40, "echo": True, "logprobs": 0, "max_tokens": 1}
-    with serve("characters", api_keys=MANY_STEPS) as (client, _):
-        reply = client.post(COMPLETE, json={**asked, "timeout_ms": 600_000}, headers=bearer(ACME))
+    body = {"prompt": "a" * 40, "echo": True, "logprobs": 0, "max_tokens": 1}
+    with serve("characters", api_keys=UNLIMITED_STEPS) as (client, _):
+        reply = client.post(COMPLETE, json={**body, "timeout_ms": 600_000}, headers=bearer(ACME))
     assert reply.status_code == Overloaded.status
     assert [each.used for each in spends] == [40]
     assert deadlines[JobKind.SCORE] > 0
@@ -306,102 +296,11 @@ def test_a_prompt_counts_if_it_may_have_been_scored(
         job.loop.call_soon(job.done.set_exception, error)
 
     monkeypatch.setattr(Engine, "submit", refuse)
-    asked = {"prompt": "a" * 40, "echo": True, "logprobs": 0, "max_tokens": 1}
-    with serve("characters", api_keys=MANY_STEPS) as (client, _):
-        reply = client.post(COMPLETE, json=asked, headers=bearer(ACME))
+    body = {"prompt": "a" * 40, "echo": True, "logprobs": 0, "max_tokens": 1}
+    with serve("characters", api_keys=UNLIMITED_STEPS) as (client, _):
+        reply = client.post(COMPLETE, json=body, headers=bearer(ACME))
     assert reply.status_code == error.status
     assert [each.used for each in spends] == [counted]
-
-
-LIMITED = KeyEntry(key=ACME, steps_per_second=10)
-
-
-def take(tenant: Tenant, steps: int) -> int | None:
-    """Use so many steps; or the seconds to wait."""
-    try:
-        tenant.admit()
-        with tenant.spend(steps) as spent:
-            spent.used = steps
-    except RateLimited as refused:
-        return refused.retry_after_seconds
-    return None
-
-
-def test_more_than_a_second_is_let_through_when_nothing_else_was_and_is_paid_with_time() -> None:
-    now = 0.0
-    tenant = Tenant("a", LIMITED, lambda: now)
-    assert take(tenant, 40) is None
-    assert take(tenant, 1) == 4  # 30 owed, and then the bucket fills
-    now = 2.5
-    assert take(tenant, 1) == 2
-    now = 3.2
-    assert take(tenant, 5) == 1
-    assert take(tenant, 2) is None
-    assert take(tenant, 40) == 1  # until the bucket is full
-    now = 4.3
-    assert take(tenant, 40) is None
-
-
-def test_who_waits_as_long_as_told_is_let_through() -> None:
-    chance, now = random.Random(3), 0.0
-    tenant = Tenant("a", LIMITED, lambda: now)
-    used = largest = 0
-    for _ in range(2000):
-        steps = chance.choice([0, 1, 3, 9, 10, 11, 40, 500])
-        if (wait := take(tenant, steps)) is not None:
-            assert wait <= 1 + math.ceil(largest / 10), "more than the largest request owes"
-            now += wait
-            assert take(tenant, steps) is None
-        used, largest = used + steps, max(largest, steps)
-        assert used <= 10 + 10 * now + 500, "more than the rate, a burst and one request"
-        now += chance.random() * 0.3
-
-
-def test_requests_that_run_together_do_not_pass_the_same_check() -> None:
-    tenant = Tenant("a", LIMITED, lambda: 0.0)
-    with tenant.spend(6):
-        with pytest.raises(RateLimited), tenant.spend(6):
-            pass
-        with tenant.spend(4) as spent:
-            spent.used = 4
-    with tenant.spend(6) as spent:
-        spent.used = None
-    assert take(tenant, 1) == 1, "what nobody knows of counts"
-    with pytest.raises(RateLimited), tenant.spend(1):
-        pass
-
-
-def test_who_is_refused_at_once_has_used_nothing() -> None:
-    tenant = Tenant("a", LIMITED, lambda: 0.0)
-    with suppress(Overloaded), tenant.spend(500):
-        raise Overloaded
-    with suppress(NotFinite), tenant.spend(10) as spent:
-        spent.used = None
-        raise NotFinite("it was computed")
-    assert take(tenant, 1) == 1
-
-
-def test_as_many_requests_as_a_second_has_are_let_through_at_once() -> None:
-    now = 0.0
-    entry = KeyEntry(key=ACME, requests_per_second=3)
-    tenant = Tenant("a", entry, lambda: now)
-    for moment in (0.0, 1.0, 100.0):
-        now = moment
-        assert [take(tenant, 5) for _ in range(4)] == [None, None, None, 1]
-
-
-def test_kept_states_count_against_the_quota_until_they_are_released() -> None:
-    budget = Tenant("a", KeyEntry(key=ACME, state_bytes=100)).state_budget
-    with budget.hold(60), pytest.raises(StateQuotaExceeded, match=r"use 60 of 100 bytes"):
-        budget.hold(60)
-    with pytest.raises(StateQuotaExceeded):
-        budget.hold(101)
-    whole = budget.hold(100)
-    assert budget.held == 100
-    whole.release()
-    anybody = Tenants(state_bytes=50).authenticate(None).state_budget
-    with anybody.hold(50), pytest.raises(StateQuotaExceeded):
-        anybody.hold(1)
 
 
 def test_a_model_is_served_to_everybody_as_it_was_loaded_where_there_are_no_keys(
@@ -415,15 +314,6 @@ def test_a_model_is_served_to_everybody_as_it_was_loaded_where_there_are_no_keys
 def test_work_without_a_key_has_no_owner() -> None:
     assert Tenants().authenticate(None).owner is None
     assert Tenants(read_keys(f"acme:{OTHER}", None)).authenticate(f"bearer {OTHER}").owner == "acme"
-
-
-def test_keys_of_one_tenant_share_its_states_and_limits(tmp_path: Path) -> None:
-    file = tmp_path / "keys.json"
-    file.write_text(json.dumps([{"tenant": "acme", "key": ACME, "state_bytes": 10}]))
-    tenants = Tenants(read_keys(f"acme:{OTHER}", file))
-    assert tenants.authenticate(f"bearer {ACME}") is tenants.authenticate(f"Bearer {OTHER}")
-    with pytest.raises(Unauthorized):
-        tenants.authenticate(None)
 
 
 def test_limits_that_do_not_count_are_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -491,12 +381,3 @@ def test_wrong_keys_are_explained_by_entry_and_field(
 def test_a_missing_key_file_is_named() -> None:
     with pytest.raises(SettingsError, match="no-such-file"):
         load_settings(api_keys_file="/no-such-file")
-
-
-def test_a_request_may_ask_for_less_urgency_and_for_more_only_where_its_key_allows_that() -> None:
-    plain = Tenant("plain", KeyEntry(key="abcdefgh"))
-    urgent = Tenant("urgent", KeyEntry(key="abcdefgi", priority=-10))
-    asked = (-1000, -10, 0, 1000)
-    assert [plain.priority(number) for number in asked] == [0, 0, 0, 1000]
-    assert [Tenant().priority(number) for number in asked] == [0, 0, 0, 1000]
-    assert [urgent.priority(number) for number in asked] == [-10, -10, 0, 1000]

@@ -15,19 +15,19 @@ from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.job import Job
 from sruserve.server.tasks.limits import InputLimits
 from tests.server.conftest import Serve
-from tests.server.test_bad_input import COMPLETE, post, refusal
+from tests.server.posting import COMPLETE, post, refusal
 from tests.server.websocket.sockets import SECONDS, open_socket
 
 CLASSIFY = "/v1/classify"
 WORD = 30_000  # characters of an unfinished word
-MOST = 100_000  # bytes of a body
+MAX_BODY_BYTES = 100_000  # bytes of a body
 
 Running = tuple[httpx.Client, Application]
 
 
 @pytest.fixture(scope="module")
 def running(serve: Serve) -> Iterator[Running]:
-    with serve("question", max_body_bytes=MOST) as running:
+    with serve("question", max_body_bytes=MAX_BODY_BYTES) as running:
         yield running
 
 
@@ -47,10 +47,10 @@ class Reads:
         self.costs: list[int] = []
         encode, submit = Words.encode, Engine.submit
 
-        def noted(codec: Words, *given: Any) -> Any:
+        def noted(codec: Words, *args: Any) -> Any:
             self.threads.append(threading.current_thread().name.split()[0])
-            self.counted.append(application.limits.reading.held)
-            return encode(codec, *given)
+            self.counted.append(application.limits.reading.used)
+            return encode(codec, *args)
 
         def submitted(engine: Engine, job: Job) -> None:
             self.costs.append(job.input_bytes)
@@ -70,7 +70,7 @@ def test_the_words_of_states_are_read_on_a_thread_and_counted(
     assert reads.threads == ["offload"] * 3
     assert min(reads.counted) >= len(state) + 3 * WORD
     assert min(reads.costs) >= len(state) + 3 * WORD
-    assert application.limits.reading.held == 0
+    assert application.limits.reading.used == 0
 
 
 def test_short_words_are_read_at_once(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,8 +71,8 @@ def reference_attention(
             mixed = _mix(q[rows].float(), query_position, visible, position, heads, window)
             out[rows] = (mixed * attention.alpha + residual[rows].float()).to(q.dtype)
         if window is not None and target >= 0:
-            kept = position[-window:]
-            ring[kept % window] = visible[-window:]
+            remembered = position[-window:]
+            ring[remembered % window] = visible[-window:]
             count = seen + end - begin
             row[size] = count if count < 2 * window else window + count % window
             batch.states[target, attention.column : attention.column + size + 1] = row

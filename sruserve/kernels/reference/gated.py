@@ -41,10 +41,10 @@ def reference_gated_scan(u: Tensor, cell: GatedCell, batch: RaggedBatch, out: Te
         gates = u[rows].float().view(active, cell.kind.blocks, -1).transpose(0, 1)
         h[:active], c[:active] = step(first, second, gates, h[:active], c[:active])
         out[rows] = h[:active].to(out.dtype)
-    kept = target >= 0
-    states[target[kept], cell.column : cell.column + cell.outputs] = h[kept]
+    stored = target >= 0
+    states[target[stored], cell.column : cell.column + cell.outputs] = h[stored]
     if cell.kind is GatedKind.LSTM:
-        states[target[kept], cell.cell_column : cell.cell_column + cell.width] = c[kept]
+        states[target[stored], cell.cell_column : cell.cell_column + cell.width] = c[stored]
 
 
 def _linear(recurrent: PackedRecurrentWeight | None) -> Linear:

@@ -79,11 +79,13 @@ def maths_of(era: Era, options: Options, stored: Sequence[float | None]) -> Math
         scales = tuple(1.0 for _ in stored)
     elif era is Era.Y2018:  # scale_x was a Python float, so it was never saved
         scale = math.sqrt(1 + 2 * math.exp(_bias(options))) if rescale else 1.0
-        scales = tuple(scale if kept is None else 1.0 for kept in stored)
+        scales = tuple(scale if stored_scale is None else 1.0 for stored_scale in stored)
     elif era is Era.FIRST:
-        scales = tuple(1.0 if kept is None else kept for kept in stored)
+        scales = tuple(1.0 if stored_scale is None else stored_scale for stored_scale in stored)
     else:
-        scales = tuple(kept if rescale and kept is not None else 1.0 for kept in stored)
+        scales = tuple(
+            stored_scale if rescale and stored_scale is not None else 1.0 for stored_scale in stored
+        )
     activations = [name for name in ("tanh", "relu", "selu") if flag(options, f"use_{name}", False)]
     if early and flag(options, "use_tanh", True):
         activations.insert(0, "tanh")

@@ -146,9 +146,9 @@ def _one(
     Returns None if no name fits.
     """
     for preferred in (first, second):
-        kept = [name for name in fitting if name in preferred]
-        if len(fitting) > 1 and kept:
-            fitting = kept
+        preferred_fits = [name for name in fitting if name in preferred]
+        if len(fitting) > 1 and preferred_fits:
+            fitting = preferred_fits
     if len(fitting) > 1 and not all(
         torch.equal(tensors[fitting[0]], tensors[name]) for name in fitting
     ):

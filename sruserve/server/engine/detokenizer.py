@@ -4,27 +4,27 @@ import codecs
 from collections.abc import Sequence
 from functools import lru_cache
 
-_MOST_KNOWN = 256  # stop strings whose borders are kept: the choices of a job share them
+_MAX_STOP_STRINGS = 256  # stop strings whose borders are kept: the choices of a job share them
 
 
 class Detokenizer:
     """Assembles the text of one completion.
 
     pieces: the bytes of every token id.
-    utf8, held: the bytes and the text that an earlier request of the stream left unfinished.
+    utf8, held_back: the bytes and the text that an earlier request of the stream left unfinished.
     """
 
     def __init__(
-        self, pieces: Sequence[bytes], stop: Sequence[str], utf8: bytes = b"", held: str = ""
+        self, pieces: Sequence[bytes], stop: Sequence[str], utf8: bytes = b"", held_back: str = ""
     ) -> None:
         self._pieces = pieces
         self._stop = [(text, _borders(text)) for text in stop]
         self._begun = [0] * len(stop)  # characters of each stop string at the end of the text
-        self._met: list[tuple[int, str]] = []  # stop strings, and where they begin in `_held`
+        self._met: list[tuple[int, str]] = []  # stop strings, and where they begin in `_held_back`
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._decoder.decode(utf8)
-        self._held = held
-        self._followed = not held  # the stop strings through `held`: with the first token
+        self._held_back = held_back
+        self._followed = not held_back  # the stop strings through `held_back`: with the first token
 
     @property
     def utf8(self) -> bytes:
@@ -32,9 +32,9 @@ class Detokenizer:
         return self._decoder.getstate()[0]
 
     @property
-    def held(self) -> str:
+    def held_back(self) -> str:
         """Generated text held back because it may be the beginning of a stop string."""
-        return self._held
+        return self._held_back
 
     def write(self, tokens: Sequence[int], ignore_stop: int = 0) -> tuple[str, int, str | None]:
         """Add tokens; the first `ignore_stop` of them cannot complete a stop string.
@@ -44,50 +44,50 @@ class Detokenizer:
         """
         pieces = self._pieces
         if not self._stop:
-            text = self._held + self._decoder.decode(b"".join([pieces[t] for t in tokens]))
-            self._held = ""
+            text = self._held_back + self._decoder.decode(b"".join([pieces[t] for t in tokens]))
+            self._held_back = ""
             return text, len(tokens), None
         if not tokens:
             return "", 0, None
         if not self._followed:
-            self._followed, held, self._held = True, self._held, ""
-            self._add(held)
+            self._followed, text, self._held_back = True, self._held_back, ""
+            self._add(text)
         certain = ""
         for used, token in enumerate(tokens, 1):
             self._add(self._decoder.decode(pieces[token]))
             if used <= ignore_stop:
-                certain += self._let_go()
+                certain += self._release_held_back()
             elif self._met:
                 at, stop = min(self._met)
-                certain += self._let_go()[:at]
+                certain += self._release_held_back()[:at]
                 return certain, used, stop
-        cut = len(self._held) - max(self._begun)
-        certain, self._held = certain + self._held[:cut], self._held[cut:]
+        cut = len(self._held_back) - max(self._begun)
+        certain, self._held_back = certain + self._held_back[:cut], self._held_back[cut:]
         return certain, len(tokens), None
 
     def flush(self) -> str:
         """Return the rest of a text that is not continued."""
-        return self._let_go() + self._decoder.decode(b"", True)
+        return self._release_held_back() + self._decoder.decode(b"", True)
 
     def _add(self, text: str) -> None:
         """Add text, and follow each stop string through it."""
-        before = len(self._held)
-        self._held += text
+        before = len(self._held_back)
+        self._held_back += text
         for which, (stop, borders) in enumerate(self._stop):
             begun, end = _follow(stop, borders, self._begun[which], text)
             self._begun[which] = begun
             if end is not None:
                 self._met.append((before + end - len(stop), stop))
 
-    def _let_go(self) -> str:
-        """What is held; no stop string goes on behind it."""
-        text, self._held, self._followed = self._held, "", True
+    def _release_held_back(self) -> str:
+        """Return the held-back text; no stop string goes on behind it."""
+        text, self._held_back, self._followed = self._held_back, "", True
         self._begun = [0] * len(self._stop)
         self._met = []
         return text
 
 
-@lru_cache(_MOST_KNOWN)
+@lru_cache(_MAX_STOP_STRINGS)
 def _borders(stop: str) -> Sequence[int]:
     """For each prefix of `stop`, the length of its longest border (proper prefix and suffix)."""
     borders = [0, 0]

@@ -13,9 +13,9 @@ from sruserve.model import softmaxes
 from sruserve.model.folder import Model
 from sruserve.model.softmaxes import over_words
 from sruserve.model.text import token_text
-from sruserve.server.engine.found import Floats, SequenceOutputs
 from sruserve.server.engine.job import JobKind, Logprobs
 from sruserve.server.engine.sequence import ActiveSequence
+from sruserve.server.engine.sequence_outputs import Floats, SequenceOutputs
 from sruserve.server.engine.state_cache.pool import indices
 
 

@@ -54,7 +54,7 @@ class FinishQueue:
                     raise not_finite()
                 if job.state_output is StateOutput.CACHED:
                     for pending in pending_finishes:
-                        pending.row = self._states.keep_in_cache(pending.sequence)
+                        pending.row = self._states.insert_in_cache(pending.sequence)
                 elif job.state_output is StateOutput.COPY:
                     self._copy_states(pending_finishes)
             except faults() as error:

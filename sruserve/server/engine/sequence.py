@@ -11,7 +11,6 @@ from sruserve.kernels.slots import WINDOW
 from sruserve.model.text import Codec
 from sruserve.server.engine.constrained.protocols import MAX_MATCH_BYTES, TextPosition
 from sruserve.server.engine.detokenizer import Detokenizer
-from sruserve.server.engine.found import SequenceOutputs
 from sruserve.server.engine.job import (
     COMPLETE,
     LENGTH,
@@ -30,6 +29,7 @@ from sruserve.server.engine.job import (
     Tagged,
 )
 from sruserve.server.engine.sampling.philox import uniforms
+from sruserve.server.engine.sequence_outputs import SequenceOutputs
 from sruserve.server.engine.state_cache.cache import CachedState
 from sruserve.server.engine.state_cache.transfers import Transfer
 from sruserve.server.errors import NotFinite
@@ -138,7 +138,9 @@ class ActiveSequence:
         self._since_checkpoint = 0  # characters, or tokens without a codec
         self._detokenizer = None
         if job.kind is JobKind.GENERATE and codec is not None:
-            self._detokenizer = Detokenizer(codec.pieces, job.sampling.stop, start.utf8, start.held)
+            self._detokenizer = Detokenizer(
+                codec.pieces, job.sampling.stop, start.utf8, start.held_back
+            )
         self._text: list[str] = []
         if self._detokenizer and len(item.inputs):  # a new prompt completes the text held back
             self._text.append(self._detokenizer.flush())
@@ -344,7 +346,7 @@ class ActiveSequence:
             window=tuple(self.window),
             word=item.word,
             utf8=detokenizer.utf8 if detokenizer else start.utf8 if start else b"",
-            held=detokenizer.held if detokenizer else start.held if start else "",
+            held_back=detokenizer.held_back if detokenizer else start.held_back if start else "",
             constraint=b"" if constraint is None else constraint.identity,
             spelled=b"" if self.constraint_state is None else self.constraint_state.consumed,
         )

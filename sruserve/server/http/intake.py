@@ -41,8 +41,8 @@ class Intake:
         )
 
 
-class Inflow:
-    """The received bytes of one connection that nobody has read yet.
+class BufferAccount:
+    """Counts the received bytes of one connection that nobody has read yet.
 
     client: their owner until a tenant with an API key claims them; connections of one address
         share it.
@@ -88,12 +88,12 @@ class Inflow:
         self._hold.resize(current)
 
 
-class Arriving(asyncio.Protocol):
+class ReceiveLimits(asyncio.Protocol):
     """A connection that stops receiving a message that is too large or too slow."""
 
     loop: asyncio.AbstractEventLoop
     _intake: Intake
-    _inflow: Inflow
+    _buffer_account: BufferAccount
     _began: float | None = None  # the arrival of the incomplete message
     _received = 0  # its bytes, approximately
     _timer: asyncio.TimerHandle | None = None
@@ -101,7 +101,7 @@ class Arriving(asyncio.Protocol):
     @property
     def owner(self) -> Hashable:
         """The owner of the received bytes: a tenant, or the clients of an address."""
-        return self._inflow.owner
+        return self._buffer_account.owner
 
     def stop_receiving(self, problem: ServeError) -> None:
         """Stop receiving, and report the problem."""
@@ -110,7 +110,7 @@ class Arriving(asyncio.Protocol):
     def count(self, size: int, unfinished: bool) -> None:
         """Count the bytes that the connection holds, and the time of an incomplete message."""
         try:
-            self._inflow.count(size)
+            self._buffer_account.count(size)
         except ServeError as problem:
             self.stop_receiving(problem)
             return
@@ -125,7 +125,7 @@ class Arriving(asyncio.Protocol):
         """Stop counting, because nothing more is received."""
         if self._timer is not None:
             self._timer.cancel()
-        self._inflow.lower(0)
+        self._buffer_account.lower(0)
 
     def _is_discarding(self) -> bool:
         """Whether received bytes are dropped."""

@@ -18,7 +18,7 @@ from sruserve.server.errors import HeadTooLarge, Overloaded, ServeError
 from sruserve.server.http.coalescing import CoalescingTransport
 from sruserve.server.http.connections import Connections, PeerConnections
 from sruserve.server.http.disconnects import Flow
-from sruserve.server.http.intake import Arriving, Inflow, Intake
+from sruserve.server.http.intake import BufferAccount, Intake, ReceiveLimits
 from sruserve.server.http.parse_turns import REQUEST_COST
 from sruserve.server.http.write_timeout import WriteTimeout
 
@@ -38,7 +38,7 @@ _BODY_BYTES_PER_COST = 64
 _COST_PER_UPGRADE_BYTE = 8
 
 
-class HttpProtocol(Arriving, WriteTimeout, HttpToolsProtocol):
+class HttpProtocol(ReceiveLimits, WriteTimeout, HttpToolsProtocol):
     """HTTP/1.1 by httptools, with coalesced writes. The only upgrade is to a WebSocket.
 
     Received bytes count in the worker's `Intake` until the application has read them. A request
@@ -82,7 +82,7 @@ class HttpProtocol(Arriving, WriteTimeout, HttpToolsProtocol):
         super().connection_made(cast(asyncio.Transport, joined))
         self.flow = Flow(self.transport, self._intake.disconnects)
         peer = self._connections.add(self.client[0] if self.client else "")
-        self._inflow = Inflow(self._intake, peer)
+        self._buffer_account = BufferAccount(self._intake, peer)
         if peer is not None:
             self._peer = peer
             peer.idle[self] = None
@@ -140,11 +140,11 @@ class HttpProtocol(Arriving, WriteTimeout, HttpToolsProtocol):
     def claim(self, owner: Hashable) -> None:
         """Count the bytes for an owner, a tenant or a client's address; raises `Overloaded`."""
         if not self._detached:
-            self._inflow.claim(owner)
+            self._buffer_account.claim(owner)
 
     def expect(self, length: int) -> None:
         """Raise `Overloaded` if a body of this length would not fit now."""
-        self._inflow.expect(length)
+        self._buffer_account.expect(length)
 
     def reading(self, size: int) -> None:
         """Count `size` bytes of an incomplete body that the application has received.
@@ -155,12 +155,12 @@ class HttpProtocol(Arriving, WriteTimeout, HttpToolsProtocol):
         if self.problem is not None:
             raise self.problem
         if not self._detached:
-            self._inflow.count(self._buffered_bytes())
+            self._buffer_account.count(self._buffered_bytes())
 
     def has_read(self) -> None:
         """Record that the application has the whole body, or stops receiving it."""
         self._app_body_bytes = 0
-        self._inflow.lower(self._buffered_bytes())
+        self._buffer_account.lower(self._buffered_bytes())
 
     def is_receiving(self, scope: Any) -> bool:
         """Whether the body of this request is incomplete."""
@@ -199,7 +199,7 @@ class HttpProtocol(Arriving, WriteTimeout, HttpToolsProtocol):
             self.transport.abort()
         else:
             self._answer(problem)
-        while not self._inflow.lower(self._buffered_bytes()) and self.pipeline:
+        while not self._buffer_account.lower(self._buffered_bytes()) and self.pipeline:
             # the newest queued requests get no reply either: the connection ends before them
             self.pipeline.popleft()
             last = self.pipeline[0][0] if self.pipeline else self._running
@@ -229,7 +229,7 @@ class HttpProtocol(Arriving, WriteTimeout, HttpToolsProtocol):
         self._unparsed.clear()
         self.flow.release()
         self.cycle.body = bytearray()
-        self._inflow.lower(0)
+        self._buffer_account.lower(0)
         self._peer.idle[self] = None
         self.flow.resume_reading()
         self.transport.write_eof()
@@ -444,7 +444,7 @@ class HttpProtocol(Arriving, WriteTimeout, HttpToolsProtocol):
         self._began, self._received = None, 0
         if self.cycle is not None and self.cycle.response_complete:
             self._forget_request()
-            self._inflow.lower(self._buffered_bytes())
+            self._buffer_account.lower(self._buffered_bytes())
             self._wait_for_client()
         else:
             super().on_message_complete()
@@ -465,7 +465,7 @@ class HttpProtocol(Arriving, WriteTimeout, HttpToolsProtocol):
             return
         if self.pipeline or self._unparsed:
             self._turns.wait(self)
-        if self._inflow.counts:
+        if self._buffer_account.counts:
             self._count()
 
     def _forget_request(self) -> None:

@@ -100,7 +100,7 @@ class Inference:
         if sequence is None:
             if body.return_state and batch > 1:
                 raise InvalidRequest("'sru_return_state' needs a batch of one", param="parameters")
-            request.let_go()
+            request.drop_read_fields()
             return await work(caller, served)
         check_step(served.name, body, sequence, batch)
         return await self._sequences.infer(caller, served, request, sequence, body, cost, work)

@@ -57,7 +57,7 @@ class InferRequest:
     outputs: Sequence[RequestedOutput] = ()
     parameters: dict[str, Any] = field(default_factory=dict)
 
-    def let_go(self) -> None:
+    def drop_read_fields(self) -> None:
         """Drop the inputs and parameters, which have been read, except those of the reply.
 
         A flag that is not a flag stays as None, so that it is neither true nor absent.

@@ -57,7 +57,7 @@ class Sequences:
         content = await offload(cost > LONG_BYTES, pack_request, request, cost=cost, caller=caller)
         digest = await digest_of(content, caller)
         del content
-        request.let_go()
+        request.drop_read_fields()
 
         step_caller = StepCaller(caller)
 

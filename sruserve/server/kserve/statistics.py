@@ -51,8 +51,8 @@ class Statistics:
         """One of Triton's `model_stats`."""
         queue, steps = step_statistics(name).read()
         computed = DurationStat(
-            sum(tally.count for tally in steps.values()),
-            sum(tally.seconds for tally in steps.values()),
+            sum(duration.count for duration in steps.values()),
+            sum(duration.seconds for duration in steps.values()),
         )
         none = _duration(DurationStat())
         return {
@@ -76,14 +76,14 @@ class Statistics:
                 {
                     "batch_size": size,
                     "compute_input": none,
-                    "compute_infer": _duration(tally),
+                    "compute_infer": _duration(duration),
                     "compute_output": none,
                 }
-                for size, tally in sorted(steps.items())
+                for size, duration in sorted(steps.items())
             ],
             "memory_usage": [],
         }
 
 
-def _duration(tally: DurationStat) -> dict[str, int]:
-    return {"count": tally.count, "ns": int(tally.seconds * 1e9)}
+def _duration(duration: DurationStat) -> dict[str, int]:
+    return {"count": duration.count, "ns": int(duration.seconds * 1e9)}

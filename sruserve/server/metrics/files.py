@@ -171,16 +171,16 @@ def _packed(sums: dict[str, float]) -> bytes:
     return struct.pack("ii", 8 + len(body), 0) + body
 
 
-def keep_files_whole() -> None:
+def preallocate_files() -> None:
     """Allocate this process's files before they are mapped, and as they grow.
 
     prometheus-client maps sparse files. Writing to a hole on a full file system raises SIGBUS,
     which ends the process. Call this before any metric is made.
     """
-    values.MmapedDict = _WholeFile  # type: ignore[assignment, attr-defined]
+    values.MmapedDict = _PreallocatedFile  # type: ignore[assignment, attr-defined]
 
 
-class _WholeFile(MmapedDict):
+class _PreallocatedFile(MmapedDict):
     """A file without holes. While the disk is full, new series are counted in memory only."""
 
     def __init__(self, filename: str) -> None:

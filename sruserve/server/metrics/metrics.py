@@ -74,9 +74,9 @@ class EngineMetrics:
                 _Part(series.STREAMS.labels(*labels)),
                 _Part(series.STATE_BYTES.labels(*labels)),
             )
-        count, held_bytes = self._tiers[tier]
+        count, byte_count = self._tiers[tier]
         count.set(streams)
-        held_bytes.set(state_bytes)
+        byte_count.set(state_bytes)
 
     def ended(self) -> None:
         """Set all to zero, because the engine has ended."""
@@ -150,7 +150,7 @@ class StreamMetrics:
     """The server-held streams of one model."""
 
     def __init__(self, model_name: str) -> None:
-        self.held = series.HELD.labels(model_name).inc  # by 1, or by -1
+        self.add_streams = series.HELD.labels(model_name).inc  # by 1, or by -1
         self.repeated = series.STREAM_STEPS.labels(model_name, "repeated").inc
         self._computed = series.STREAM_STEPS.labels(model_name, "computed").inc
         self._idle = series.IDLE_TIME.labels(model_name).observe

@@ -61,16 +61,16 @@ def encode_input(
     start: Snapshot | None,
     field: str,
     more: bool = False,
-    known: Tokens | None = None,
+    tokens: Tokens | None = None,
 ) -> tuple[Ids, str]:
     """The ids of one input, and the unfinished word at its end.
 
-    known: its tokens if it is encoded already.
+    tokens: its tokens if it is encoded already.
     """
     model, unfinished = served.model, start.word if start is not None else ""
     try:
-        if known is not None:
-            ids, word = known.ids, known.word
+        if tokens is not None:
+            ids, word = tokens.ids, tokens.word
         elif isinstance(content, str):
             ids, word = _codec(served, field).encode(content, unfinished, more)
         else:
@@ -89,11 +89,11 @@ def locate_input(
     start: Snapshot | None,
     field: str,
     more: bool,
-    known: Tokens | None = None,
+    tokens: Tokens | None = None,
 ) -> tuple[Ids, Ids, str]:
     """`encode_input` of a text, with the place of each id in it, (ids, 2)."""
-    if known is not None and known.places is not None:
-        ids, places, word = known.ids, known.places, known.word
+    if tokens is not None and tokens.places is not None:
+        ids, places, word = tokens.ids, tokens.places, tokens.word
     else:
         unfinished = start.word if start is not None else ""
         try:

@@ -47,19 +47,23 @@ _FILE = TypeAdapter(
 )
 
 
-def compute_presets(served: ServedModel) -> Mapping[str, Snapshot]:
+def compute_presets(
+    served: ServedModel, max_state_bytes: int = _MAX_STATE_BYTES
+) -> Mapping[str, Snapshot]:
     """Compute the states of the presets in a model's folder, if it has any; blocks.
 
     A state is the same as if a request had begun with the prefix. Raises `SettingsError`, which
     names the file and the preset, if a state cannot be computed.
+
+    max_state_bytes: the limit of all states together.
     """
     file = served.model.path / PRESETS_FILE
     prefixes = _read_prefixes(file)
     size = len(prefixes) * served.model.network.layout.nbytes
-    if size > _MAX_STATE_BYTES:
+    if size > max_state_bytes:
         raise SettingsError(
             f"{file}: the states of {len(prefixes)} presets need {size:,} bytes, over the limit "
-            f"of {_MAX_STATE_BYTES:,} bytes: leave some out"
+            f"of {max_state_bytes:,} bytes: leave some out"
         )
     items = []
     for name, prefix in prefixes.items():

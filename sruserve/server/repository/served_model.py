@@ -193,7 +193,7 @@ class ServedModel:
         """The token of a snapshot, if there is one."""
         return None if snapshot is None else self.states.seal(snapshot)
 
-    def seal_held_state(self, snapshot: Snapshot) -> str:
+    def seal_stored_state(self, snapshot: Snapshot) -> str:
         """The token of a state for the server's own store, which never expires."""
         return self.states.seal_for_store(snapshot)
 

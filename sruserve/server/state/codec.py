@@ -22,7 +22,7 @@ def numbers_size(width: int, classes: int, window: int) -> int:
 
 def packed_bytes(snapshot: Snapshot) -> int:
     """The packed size of a snapshot, without packing it."""
-    texts = len(snapshot.word.encode()) + len(snapshot.held.encode())
+    texts = len(snapshot.word.encode()) + len(snapshot.held_back.encode())
     texts += len(snapshot.utf8) + len(snapshot.constraint) + len(snapshot.spelled)
     row, probabilities = np.asarray(snapshot.row, "<f4").size, snapshot.probabilities.size
     return numbers_size(row, probabilities, len(snapshot.window)) + texts
@@ -35,7 +35,7 @@ def pack_snapshot(snapshot: Snapshot) -> bytes:
     strings = (
         snapshot.word.encode(),
         snapshot.utf8,
-        snapshot.held.encode(),
+        snapshot.held_back.encode(),
         snapshot.constraint,
         snapshot.spelled,
     )
@@ -97,7 +97,7 @@ def unpack_snapshot(data: bytes, width: int) -> Snapshot:
         window=tuple(window.tolist()),
         word=texts[0],
         utf8=utf8,
-        held=texts[1],
+        held_back=texts[1],
         constraint=constraint,
         spelled=spelled,
         probabilities=scores.astype(np.float32),

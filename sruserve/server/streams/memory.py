@@ -193,7 +193,7 @@ class MemoryStore:
         all_states = {**entry.states, record.step: end}
         states = {step: all_states[step] for step in record.checkpoints}
         dropped = [state for step, state in entry.states.items() if step not in states and state]
-        freed = sum(state.nbytes for state in dropped if state.users == 1)
+        freed = sum(state.nbytes for state in dropped if state.refcount == 1)
         bytes_before = entry.bytes.amount
         entry.bytes.resize(_cost(record, states.values()), freed_rows=freed)
         if end is not None:
@@ -287,7 +287,7 @@ class MemoryStore:
         key = _key(entry.record)
         self._entries[key] = entry
         self._tombstones[key[0]].pop(key[1], None)
-        stream_metrics(entry.record.model).held(1)
+        stream_metrics(entry.record.model).add_streams(1)
         self._idle(key, entry, entry.record.idle_seconds)
         return entry.record
 
@@ -299,7 +299,7 @@ class MemoryStore:
         entry = self._entries.pop(key)
         self._expiry.remove(key)
         entry.bytes.release()
-        stream_metrics(entry.record.model).held(-1)
+        stream_metrics(entry.record.model).add_streams(-1)
         entry.release_room()
         for state in entry.states.values():
             if state is not None:

@@ -9,7 +9,7 @@ from sruserve.server.state.token import Envelope
 from sruserve.server.streams.memory import MemoryStore
 from sruserve.server.streams.redis.timing import REDIS_TIMING, RedisTiming
 from sruserve.server.streams.service import Streams
-from sruserve.server.streams.store import StreamStore
+from sruserve.server.streams.store import MAX_REPLY_BYTES, StreamStore
 
 
 def create_streams(
@@ -17,13 +17,14 @@ def create_streams(
     tenants: Tenants,
     clock: Callable[[], float] = time.monotonic,
     timing: RedisTiming = REDIS_TIMING,
+    max_reply_bytes: int = MAX_REPLY_BYTES,
 ) -> Streams:
     """Streams as the settings say; no connection is opened before they start.
 
-    clock, timing: of a store in memory and of one in Redis.
+    clock: of a store in memory. timing, max_reply_bytes: of a store in Redis.
     """
     return Streams(
-        _open_store(settings, tenants.quotas, clock, timing),
+        _open_store(settings, tenants.quotas, clock, timing, max_reply_bytes),
         checkpoints=settings.stream_checkpoints,
         idle_seconds=settings.stream_idle_seconds,
         reply_bytes=settings.max_body_bytes,
@@ -33,7 +34,11 @@ def create_streams(
 
 
 def _open_store(
-    settings: Settings, quotas: Sequence[int], clock: Callable[[], float], timing: RedisTiming
+    settings: Settings,
+    quotas: Sequence[int],
+    clock: Callable[[], float],
+    timing: RedisTiming,
+    max_reply_bytes: int,
 ) -> StreamStore | None:
     if settings.store is not None:
         from sruserve.server.streams.redis.store import RedisStore  # needs the extra `redis`
@@ -41,6 +46,12 @@ def _open_store(
         max_bytes = max(settings.max_body_bytes, settings.max_state_token_bytes)
         address = settings.store.get_secret_value()
         return RedisStore(
-            address, Envelope(key_ring(settings)), max_bytes, quotas, settings.stream_bytes, timing
+            address,
+            Envelope(key_ring(settings)),
+            max_bytes,
+            quotas,
+            settings.stream_bytes,
+            timing,
+            max_reply_bytes,
         )
     return MemoryStore(settings.stream_bytes, quotas, clock) if settings.workers == 1 else None

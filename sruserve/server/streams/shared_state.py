@@ -9,9 +9,9 @@ from sruserve.server.repository.served_model import ServedModel
 
 
 class SharedState:
-    """Owns a state of an engine. The last of its users frees it by `release`.
+    """Owns a state of an engine. The last of its owners frees it by `release`.
 
-    Its users are its creator, and then the streams and checkpoints of a store.
+    Its owners are its creator, and then the streams and checkpoints of a store.
 
     nbytes: of its row, on the device or in host memory.
     host_bytes: of its other data, without Python objects.
@@ -22,7 +22,7 @@ class SharedState:
         self._engine: Engine | None = served.engine
         self.nbytes = served.model.network.layout.nbytes
         self.host_bytes = state.host_bytes
-        self.users = 1
+        self.refcount = 1
         self._row_bytes: Hold | None = None
         self._room: Hold | None = None
 
@@ -38,7 +38,7 @@ class SharedState:
     @property
     def frees_room(self) -> bool:
         """Whether releasing its only user makes room for another state in the engine."""
-        return self.users == 1 and self._room is not None
+        return self.refcount == 1 and self._room is not None
 
     def count(self, row_bytes: Hold, room: Hold | None = None) -> None:
         """Own the holds of its row's bytes and of its place in the engine until it is freed."""
@@ -46,12 +46,12 @@ class SharedState:
 
     def retain(self) -> None:
         """Add a user, which has to call `release`."""
-        self.users += 1
+        self.refcount += 1
 
     def release(self) -> None:
         """Remove a user; the last one frees the state."""
-        self.users -= 1
-        if self.users:
+        self.refcount -= 1
+        if self.refcount:
             return
         row = self._state.row if self._state is not None else None
         if self._engine is not None and isinstance(row, CachedState):

@@ -10,6 +10,7 @@ from sruserve.server.errors import StoreUnavailable, StreamExpired, StreamUnknow
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.streams.shared_state import SharedState
 
+MAX_REPLY_BYTES = 64 << 20  # of stored replies that are read at a time
 MIN_IDLE_SECONDS = 1.0  # after a request that failed, so that its client can retry
 
 

@@ -8,7 +8,7 @@ from sruserve.model.text import token_text
 from sruserve.server.engine.job import Generated
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.completion_request import CompletionRequest
-from sruserve.server.tasks.inputs import MANY_STATES
+from sruserve.server.tasks.inputs import MAX_INLINE_STATES
 from sruserve.server.tasks.prompts import Prompt
 
 LONG_TOKENS = 1024  # with log-probabilities, each takes about a kilobyte of JSON
@@ -17,7 +17,9 @@ _FREED = 1024  # objects at a time: freeing many in one go would block all other
 
 def is_large(pieces: Sequence[Generated]) -> bool:
     """Whether sealing and encoding these would block the event loop."""
-    return len(pieces) > MANY_STATES or sum(len(piece.tokens) for piece in pieces) > LONG_TOKENS
+    return (
+        len(pieces) > MAX_INLINE_STATES or sum(len(piece.tokens) for piece in pieces) > LONG_TOKENS
+    )
 
 
 def free(values: list[Any]) -> None:
@@ -52,16 +54,16 @@ class ChoiceBuilder:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         if prompt.start is not None:
             self._decoder.decode(prompt.start.utf8)
-            self._offset = len(prompt.start.held)
+            self._offset = len(prompt.start.held_back)
             if len(prompt.ids):  # a prompt cannot continue held-back text
                 self._offset += len(self._decoder.decode(b"", True))
 
-    def keep(self, piece: Generated) -> None:
-        """Keep a chunk for `whole`."""
+    def add(self, piece: Generated) -> None:
+        """Add a chunk, for `whole`."""
         self.pieces.append(piece)
 
     def whole(self) -> dict[str, Any]:
-        """The choice of all kept chunks, which are freed."""
+        """The choice of all chunks, which are freed."""
         pieces, self.pieces = self.pieces, []
         last = pieces[-1]
         logprobs = [of_token for piece in pieces for of_token in piece.logprobs]

@@ -84,7 +84,7 @@ class ClassifyTask(SequenceTask[ClassifyRequest]):
         def read_slice(first: int, end: int, tokens: Tokens | None) -> list[Ids]:
             contents = inputs[first:end]
             return [
-                encode_input(served, content, None, field, known=tokens)[0] for content in contents
+                encode_input(served, content, None, field, tokens=tokens)[0] for content in contents
             ]
 
         starts = [None] * len(inputs)

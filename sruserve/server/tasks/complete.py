@@ -98,7 +98,7 @@ class CompleteTask(Task[CompletionRequest]):
             served.submit(job)
             caller.submitted()
             scored, spending.used = spending.used, None
-            request.let_go()  # from now on, only the job refers to unread inputs
+            request.drop_read_fields()  # from now on, only the job refers to unread inputs
             del inputs, prompts, items
             try:
                 yield completion

@@ -60,7 +60,7 @@ class Completion:
         """Add a chunk; the engine calls it on the event loop."""
         self.generated += len(chunk.tokens)
         if self._buffer is None:
-            self._choices[index].keep(chunk)
+            self._choices[index].add(chunk)
             return
         if not self._has_text and (chunk.tokens if self._with_ids else chunk.text):
             first_character(self.model, perf_counter() - self._caller.begin)

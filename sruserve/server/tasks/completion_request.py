@@ -160,7 +160,7 @@ class CompletionRequest(Request):
     service_tier: _Ignored = Field(None, description="Ignored.")
     safety_identifier: _Ignored = Field(None, description="Ignored.")
 
-    def let_go(self) -> None:
+    def drop_read_fields(self) -> None:
         """Drop long fields that have been read: the reply does not need them."""
         self.prompt, self.state, self.allowed_token_ids = "", None, None
         self.regex = self.json_schema = self.response_format = None

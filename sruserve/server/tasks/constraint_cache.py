@@ -32,40 +32,40 @@ from sruserve.server.tasks.caller import Caller
 from sruserve.server.tasks.completion_request import CompletionRequest, Schema
 
 MAX_PROCESSES, _MIN_PROCESSES = 64, 2
-MOST_WAITING, MOST_WAITING_OF_ONE = 64, 32
+MAX_WAITING, MAX_WAITING_OF_ONE = 64, 32
 _MAX_BYTES = 256 << 10  # of a regex or schema, as JSON
 _QUICK_SECONDS = 0.25  # a longer compilation gives up its turn
 _MAX_LARGE = 2  # longer compilations at a time; one of each tenant
-PATIENCE_SECONDS = 10.0
+TIMEOUT_SECONDS = 10.0
 
 
 class ConstraintCache:
     """The constraints of recent requests, of all models.
 
-    most_bytes: of all their processes together, which `memory` counts.
+    max_bytes: of all their processes together, which `memory` counts.
     startable: the limit of processes and threads of this process; None: no limit.
     max_processes: cached and used ones: half of `startable` is left to threads.
-    patience_seconds: the longest wait for a compilation.
+    timeout_seconds: the longest wait for a compilation.
     """
 
     def __init__(
         self,
-        most_bytes: int,
+        max_bytes: int,
         bounds: Bounds | None = None,
         startable: int | None = None,
         max_processes: int = MAX_PROCESSES,
-        patience_seconds: float = PATIENCE_SECONDS,
+        timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         if startable is not None:
             max_processes = max(_MIN_PROCESSES, min(max_processes, startable // 2))
-        self.max_processes, self.patience_seconds = max_processes, patience_seconds
+        self.max_processes, self.timeout_seconds = max_processes, timeout_seconds
         self._installed = find_spec("llguidance") is not None  # the processes import it
         self.host = GrammarHost()
         self._bounds = bounds or Bounds()
-        self.memory = GrammarMemory(most_bytes)
+        self.memory = GrammarMemory(max_bytes)
         self.cached: OrderedDict[bytes, CachedConstraint] = OrderedDict()
         self.compiling: dict[bytes, _Compiling] = {}
-        self._waiting = Budget(MOST_WAITING, _too_many, MOST_WAITING_OF_ONE)
+        self._waiting = Budget(MAX_WAITING, _too_many, MAX_WAITING_OF_ONE)
         self._turns = FairSemaphore(1)
         self._large = Budget(_MAX_LARGE, _too_large, 1)
 
@@ -111,7 +111,7 @@ class ConstraintCache:
     @property
     def waiting(self) -> int:
         """The number of waiting and running compilations."""
-        return self._waiting.held
+        return self._waiting.used
 
     def end(self, engine: Engine) -> None:
         """Drop the constraints of an engine that has ended."""
@@ -131,7 +131,7 @@ class ConstraintCache:
         if compiling is None:
             task = asyncio.create_task(self._compile(key, field, content, served))
             compiling = self.compiling[key] = _Compiling(task)
-        seconds = self.patience_seconds
+        seconds = self.timeout_seconds
         if deadline:
             seconds = min(seconds, deadline - monotonic())
         compiling.waiters += 1
@@ -156,7 +156,7 @@ class ConstraintCache:
         kind = "regex" if field == "regex" else "json_schema"
         compilation: asyncio.Task[RemoteConstraint] | None = None
         try:
-            alphabet = ByteVocabulary.of(served.model.codec)
+            vocabulary = ByteVocabulary.of(served.model.codec)
             async with self._turn(served.owner):
                 self._make_room(served.owner)
                 channel = await self.host.fork()
@@ -165,7 +165,7 @@ class ConstraintCache:
                 )
                 await process.start()
                 compilation = asyncio.create_task(
-                    RemoteConstraint.compiled(kind, content, alphabet, process)
+                    RemoteConstraint.compiled(kind, content, vocabulary, process)
                 )
                 await asyncio.wait({compilation}, timeout=_QUICK_SECONDS)
             if compilation.done():
@@ -229,7 +229,7 @@ class ConstraintCache:
         for key in keys:
             if not is_full():
                 return True
-            if key in self.cached and self.cached[key].let_go():
+            if key in self.cached and self.cached[key].drop_unused():
                 del self.cached[key]
         return not is_full()
 
@@ -245,12 +245,12 @@ class ConstraintCache:
             usage.bytes if owner is None else min(usage.bytes, self._part)
             for owner, usage in self.memory.by_owner().items()
         )
-        return len(self.memory) >= self.max_processes or used > self.memory.most_bytes // 2
+        return len(self.memory) >= self.max_processes or used > self.memory.max_bytes // 2
 
     @property
     def _part(self) -> int:
         """The byte limit of one owner: half is left to growing ones, half of the rest to others."""
-        return self.memory.most_bytes // 4
+        return self.memory.max_bytes // 4
 
 
 @dataclass(slots=True)
@@ -260,7 +260,7 @@ class CachedConstraint:
     engine: int
     constraint: RemoteConstraint
 
-    def let_go(self) -> bool:
+    def drop_unused(self) -> bool:
         """Drop the constraint unless it is in use; returns whether it was dropped."""
         reference = ref(self.constraint)
         del self.constraint

@@ -15,7 +15,7 @@ from sruserve.server.tasks.limits import InputLimits
 from sruserve.server.tasks.requests import Input, State
 
 INPUT_CHARACTERS = 64  # a short input takes about as long as this number of characters
-MANY_STATES = 16  # sealing or opening more would block the event loop
+MAX_INLINE_STATES = 16  # sealing or opening more would block the event loop
 SEEDS = 1 << 64
 
 
@@ -47,7 +47,7 @@ def opens_long(state: State | None) -> bool:
     """Whether opening the states would block the event loop."""
     if state is None or isinstance(state, str):
         return len(state or "") > LONG_BYTES
-    return len(state) > MANY_STATES or sum(len(token or "") for token in state) > LONG_BYTES
+    return len(state) > MAX_INLINE_STATES or sum(len(token or "") for token in state) > LONG_BYTES
 
 
 def sampler_key(start: Snapshot | None, seed: int | None = None) -> tuple[int, int]:

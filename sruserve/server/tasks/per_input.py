@@ -13,7 +13,7 @@ from sruserve.server.tasks.caller import Caller
 from sruserve.server.tasks.inputs import (
     INPUT_CHARACTERS,
     LONG_CHARACTERS,
-    MANY_STATES,
+    MAX_INLINE_STATES,
     split_inputs,
 )
 from sruserve.server.tasks.limits import text_numbers
@@ -76,7 +76,7 @@ class PerInputTask(Task[Body]):
             deadline=self.deadline(request),
             priority=served.tenant.priority(request.priority),
         )
-        has_many_states = state_output is StateOutput.COPY and len(items) > MANY_STATES
+        has_many_states = state_output is StateOutput.COPY and len(items) > MAX_INLINE_STATES
         size = numbers + INPUT_CHARACTERS * len(items)
         large = has_many_states or size > LONG_CHARACTERS
         unsent = caller.unsent(self.reserve_reply(numbers))

@@ -37,11 +37,11 @@ def read_prompt(
     served: ServedModel,
     content: str | list[int],
     start: Snapshot | None,
-    known: Tokens | None,
+    tokens: Tokens | None,
 ) -> Prompt:
-    """Encode a prompt of a request with its state. known: its tokens if they exist already."""
-    ids, word = encode_input(served, content, start, "prompt", known=known)
-    offsets = _offsets(content, start, served, known) if request.echoes_logprobs else ()
+    """Encode a prompt of a request with its state. tokens: its tokens if they exist already."""
+    ids, word = encode_input(served, content, start, "prompt", tokens=tokens)
+    offsets = _offsets(content, start, served, tokens) if request.echoes_logprobs else ()
     return Prompt(ids, word, start, _text(content, served) if request.echo else "", offsets)
 
 
@@ -93,11 +93,11 @@ def new_numbers(prompts: Sequence[Prompt], request: CompletionRequest) -> int:
 
 
 def _offsets(
-    content: str | list[int], start: Snapshot | None, served: ServedModel, known: Tokens | None
+    content: str | list[int], start: Snapshot | None, served: ServedModel, tokens: Tokens | None
 ) -> list[int]:
     """The places of a prompt's tokens in its text; a token that began earlier is at 0."""
     if isinstance(content, str):
-        places = locate_input(served, content, start, "prompt", False, known)[1]
+        places = locate_input(served, content, start, "prompt", False, tokens)[1]
         begins: list[int] = places[:, 0].clip(0).tolist()
         return begins
     codec, at, offsets = served.model.codec, 0, []

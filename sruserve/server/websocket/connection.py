@@ -117,7 +117,7 @@ class WebSocketConnection:
                 self._frame = self._new_frame(data)
                 del data  # the frame drops it once it is read
                 await self._sessions(self._frame)
-                self._frame.let_go()
+                self._frame.drop_data()
                 self._stream = self._frame.stream
                 if self._frame.last:
                     await self._close(_DONE)
@@ -171,7 +171,7 @@ class WebSocketConnection:
                 state = await offload(self._stream.states.nbytes > LONG_BYTES, self._stream.token)
         except StateTooLarge:
             state = None
-        await self._new_frame(b"").send({"error": problem.told, "state": state})
+        await self._new_frame(b"").send({"error": problem.fields, "state": state})
         await self._close(_RESTARTING)
 
     def _new_frame(self, data: bytes) -> WebSocketRequest:

@@ -137,7 +137,7 @@ class WebSocketRequest(Caller):
             self._id = {"id": frame_id}
         return content
 
-    def let_go(self) -> None:
+    def drop_data(self) -> None:
         """Drop the frame's bytes, which have been read or will not be."""
         data, self._data = self._data, b""
         if data and self._connection is not None:
@@ -153,7 +153,7 @@ class WebSocketRequest(Caller):
 
     async def refuse(self, error: ServeError) -> None:
         """Send an error."""
-        fields: dict[str, Any] = {"error": error.told}
+        fields: dict[str, Any] = {"error": error.fields}
         if error.retry_after_seconds is not None:
             fields["retry_after"] = error.retry_after_seconds
         await self.send(fields)
@@ -174,7 +174,7 @@ class SessionEndpoint(Endpoint[WebSocketRequest]):
         try:
             fields = await offload(long, call.fields, cost=cost, caller=call)
         finally:
-            call.let_go()
+            call.drop_data()
         call.count_body(self._tasks.complete.limits, cost)
         beginning = {name: fields.pop(name) for name in _BEGINNING if name in fields}
         if call.stream is not None:

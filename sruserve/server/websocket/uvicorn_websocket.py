@@ -16,7 +16,7 @@ from websockets.protocol import State
 
 from sruserve.server.errors import Overloaded, ServeError
 from sruserve.server.http.connections import Connections, PeerConnections
-from sruserve.server.http.intake import Arriving, Inflow, Intake
+from sruserve.server.http.intake import BufferAccount, Intake, ReceiveLimits
 from sruserve.server.http.parse_turns import REQUEST_COST
 from sruserve.server.http.write_timeout import WriteTimeout
 
@@ -31,7 +31,7 @@ _PIECE_COST, _FRAME_COST = 256, 64
 _BYTES_PER_COST = 16
 
 
-class WebSocketProtocol(Arriving, WriteTimeout, WebSocketsSansIOProtocol):
+class WebSocketProtocol(ReceiveLimits, WriteTimeout, WebSocketsSansIOProtocol):
     """Reads frames as fast as the application takes them. Messages reach it as bytes.
 
     Received bytes count in the worker's `Intake` until the application has read their message.
@@ -61,7 +61,7 @@ class WebSocketProtocol(Arriving, WriteTimeout, WebSocketsSansIOProtocol):
         super().connection_made(transport)
         http = cast(asyncio.Transport, transport).get_protocol()
         self._peer: PeerConnections = http.hand_over()  # type: ignore[attr-defined]
-        self._inflow = Inflow(self._intake, self._peer)
+        self._buffer_account = BufferAccount(self._intake, self._peer)
         transport.set_protocol(self)  # so that it is notified when the connection is lost
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -108,7 +108,7 @@ class WebSocketProtocol(Arriving, WriteTimeout, WebSocketsSansIOProtocol):
     def claim(self, owner: Hashable) -> None:
         """Count the bytes for an owner, a tenant or a client's address; raises `Overloaded`."""
         if not self._detached:
-            self._inflow.claim(owner)
+            self._buffer_account.claim(owner)
 
     def is_receiving(self, scope: Any) -> bool:
         """A handshake has no body."""
@@ -129,7 +129,7 @@ class WebSocketProtocol(Arriving, WriteTimeout, WebSocketsSansIOProtocol):
         partial = self._partial()
         size = len(self._unparsed) + partial + self._unread_bytes
         if self._is_discarding():
-            self._inflow.lower(size)
+            self._buffer_account.lower(size)
         else:
             self.count(size, partial > 0)
 
@@ -144,7 +144,7 @@ class WebSocketProtocol(Arriving, WriteTimeout, WebSocketsSansIOProtocol):
         self._unparsed.clear()
         self.frames.clear()
         self.conn.reader.discard()
-        self._inflow.lower(self._unread_bytes)  # others may need the room in the same turn
+        self._buffer_account.lower(self._unread_bytes)  # others may need the room in the same turn
         code = _TRY_LATER if isinstance(problem, Overloaded) else _POLICY
         self.conn.fail(code, problem.code)
         self.transport.write(b"".join(self.conn.data_to_send()))

@@ -36,7 +36,7 @@ def same_state(left: Snapshot | None, right: Snapshot | None) -> bool:
     return rows and all(
         getattr(left, name) == getattr(right, name)
         for name in (
-            *("steps", "pending", "seed", "choice", "window", "word", "utf8", "held"),
+            *("steps", "pending", "seed", "choice", "window", "word", "utf8", "held_back"),
             *("constraint", "spelled"),
         )
     )
@@ -121,8 +121,8 @@ class Driver:
     def zero_row(self) -> Any:
         return self.model.network.layout.allocate(1)[0].numpy()
 
-    def job(self, kind: JobKind, items: Sequence[SequenceInput], **fields: Any) -> "Told":
-        return Told(self.engine, kind, items, **fields)
+    def job(self, kind: JobKind, items: Sequence[SequenceInput], **fields: Any) -> "Submission":
+        return Submission(self.engine, kind, items, **fields)
 
     async def generate(
         self,
@@ -134,21 +134,21 @@ class Driver:
         state_output: StateOutput = StateOutput.COPY,
         **sampling: Any,
     ) -> Generated:
-        """One completion, told at once at the end, with its state."""
+        """One completion, delivered as a whole, with its state."""
         item = SequenceInput(self.ids(prompt), start, seed=seed, choice=choice)
         wanted = Sampling(max_tokens=tokens, **sampling)
-        told = self.job(JobKind.GENERATE, [item], sampling=wanted, state_output=state_output)
-        (result,) = (await told.results())[0]
+        submission = self.job(JobKind.GENERATE, [item], sampling=wanted, state_output=state_output)
+        (result,) = (await submission.results())[0]
         assert isinstance(result, Generated)
         return result
 
     async def score(
         self, text: str, start: Snapshot | None = None, state_output: StateOutput = StateOutput.COPY
     ) -> Scored:
-        told = self.job(
+        submission = self.job(
             JobKind.SCORE, [SequenceInput(self.ids(text), start)], state_output=state_output
         )
-        (result,) = (await told.results())[0]
+        (result,) = (await submission.results())[0]
         assert isinstance(result, Scored)
         return result
 
@@ -161,8 +161,8 @@ class Driver:
         return result
 
 
-class Told:
-    """A submitted job and what was told of it."""
+class Submission:
+    """A submitted job, and its results so far."""
 
     def __init__(
         self, engine: Engine, kind: JobKind, items: Sequence[SequenceInput], **fields: Any

@@ -32,9 +32,9 @@ def job(
     return Job(JobKind.SCORE, items, loop, lambda *_: None, done, input_bytes=cost, tenant=tenant)
 
 
-@pytest.mark.parametrize(("pace", "told"), [(0.01, 1), (0.5, 5), (2.0, 19), (30.0, 60)])
+@pytest.mark.parametrize(("pace", "retry_after"), [(0.01, 1), (0.5, 5), (2.0, 19), (30.0, 60)])
 def test_a_full_queue_asks_to_come_back_when_half_of_it_is_through(
-    loop: asyncio.AbstractEventLoop, pace: float, told: int
+    loop: asyncio.AbstractEventLoop, pace: float, retry_after: int
 ) -> None:
     now = 0.0
     admission_queue = AdmissionQueue(EngineConfig(max_queue_requests=20), lambda: now)
@@ -48,8 +48,8 @@ def test_a_full_queue_asks_to_come_back_when_half_of_it_is_through(
         admission_queue.submit(job(loop))
     with pytest.raises(Overloaded) as refused:
         admission_queue.submit(job(loop))
-    assert refused.value.retry_after_seconds == told
-    assert refused.value.headers["retry-after"] == str(told)
+    assert refused.value.retry_after_seconds == retry_after
+    assert refused.value.headers["retry-after"] == str(retry_after)
 
 
 @pytest.mark.parametrize("large", [{"inputs": 300}, {"length": 100_000}, {"cost": 5000}])

@@ -19,7 +19,7 @@ from sruserve.server.engine.job import (
     StateOutput,
 )
 from sruserve.server.errors import Draining
-from tests.server.engine.driver import Driver, Told, same_state
+from tests.server.engine.driver import Driver, Submission, same_state
 from tests.server.engine.hand_copy_stream import HandCopyStream
 from tests.support import random_model
 
@@ -38,7 +38,7 @@ def lm(
         assert driver.engine.rows == 0, "a row leaked"
 
 
-def streamed(driver: Driver, prompt: str, tokens: int, seed: int, **sampling: Any) -> Told:
+def streamed(driver: Driver, prompt: str, tokens: int, seed: int, **sampling: Any) -> Submission:
     wanted = Sampling(max_tokens=tokens, **sampling)
     item = SequenceInput(driver.ids(prompt), seed=seed)
     return driver.job(
@@ -67,8 +67,8 @@ def test_every_checkpoint_goes_on_as_if_nothing_had_happened(
         stop = (free.text[begin : begin + length] or "a", "zzz", "\u0169\u0169")
         options: dict[str, Any] = {"stop": stop, "frequency_penalty": penalty}
         whole = await lm.generate("ab", 80, seed, **options)
-        told = streamed(lm, "ab", 80, seed, state_interval=interval, **options)
-        parts = pieces((await told.results())[0])
+        submission = streamed(lm, "ab", 80, seed, state_interval=interval, **options)
+        parts = pieces((await submission.results())[0])
         assert "".join(part.text for part in parts) == whole.text
         assert same_state(parts[-1].state, whole.state)
         text, used, since = "", 0, 0
@@ -93,15 +93,17 @@ def test_an_interval_of_one_tells_a_state_with_every_character(lm: Driver) -> No
     async def run(driver: Driver) -> list[Generated]:
         return pieces((await streamed(driver, "ab", 50, 3, state_interval=1).results())[0])
 
-    never, always = 1e9, 0.0  # milliseconds after which text is told although no state is due
+    never, always = 1e9, 0.0  # milliseconds until text is delivered although no state is due
     with Driver(lm.model, EngineConfig(flush_ms=never, flush_max_ms=never)) as driver:
         parts = asyncio.run(run(driver))
     assert all(part.state is not None for part in parts)
     assert all(len(part.text) == 1 for part in parts[:-1])
     with Driver(lm.model, EngineConfig(flush_ms=always, flush_max_ms=always)) as driver:
-        told = asyncio.run(run(driver))
-    assert all((part.state is not None) == bool(part.text) for part in told[:-1])
-    assert [part.text for part in told if part.text] == [part.text for part in parts if part.text]
+        delivered = asyncio.run(run(driver))
+    assert all((part.state is not None) == bool(part.text) for part in delivered[:-1])
+    assert [part.text for part in delivered if part.text] == [
+        part.text for part in parts if part.text
+    ]
 
 
 @pytest.mark.parametrize("state_output", [StateOutput.NONE, StateOutput.CACHED])
@@ -109,10 +111,10 @@ def test_only_who_keeps_snapshots_gets_checkpoints(lm: Driver, state_output: Sta
     async def run() -> None:
         wanted = Sampling(max_tokens=50, state_interval=1)
         item = SequenceInput(lm.ids("ab"))
-        told = lm.job(
+        submission = lm.job(
             JobKind.GENERATE, [item], sampling=wanted, state_output=state_output, stream=True
         )
-        parts = pieces((await told.results())[0])
+        parts = pieces((await submission.results())[0])
         assert all(part.state is None for part in parts[:-1])
         if state_output is StateOutput.CACHED:
             state = parts[-1].state
@@ -131,16 +133,18 @@ def test_text_and_last_result_wait_for_a_checkpoint_that_is_on_its_way(
     copy_stream = HandCopyStream()
 
     async def run(driver: Driver) -> None:
-        whole = await asyncio.gather(asyncio.create_task(let_go()), driver.generate("ab", 60, 3))
+        whole = await asyncio.gather(
+            asyncio.create_task(allow_copies()), driver.generate("ab", 60, 3)
+        )
         copy_stream.allowed = len(copy_stream.copies)  # from here on nothing moves
-        told = streamed(driver, "ab", 60, 3, state_interval=7)
+        submission = streamed(driver, "ab", 60, 3, state_interval=7)
         if rows > 2:
             await driver.until(lambda: driver.engine.running == 1 and len(copy_stream.copies) > 1)
             await asyncio.sleep(0.1)
-            assert all(part.state is None for part in pieces(told.by_item[0]))
-            assert len("".join(part.text for part in pieces(told.by_item[0]))) <= 7
+            assert all(part.state is None for part in pieces(submission.by_item[0]))
+            assert len("".join(part.text for part in pieces(submission.by_item[0]))) <= 7
         copy_stream.allowed = -1
-        parts = pieces((await told.results())[0])
+        parts = pieces((await submission.results())[0])
         assert "".join(part.text for part in parts) == whole[1].text
         text, used = "", 0
         for part in parts:
@@ -151,7 +155,7 @@ def test_text_and_last_result_wait_for_a_checkpoint_that_is_on_its_way(
         assert sum(part.state is not None for part in parts) >= 2
         await driver.until(lambda: driver.engine.rows == 0)
 
-    async def let_go() -> None:
+    async def allow_copies() -> None:
         copy_stream.allowed = -1
 
     limits = EngineConfig(
@@ -183,23 +187,23 @@ def test_what_runs_at_the_end_of_a_drain_is_handed_back_with_its_state(
     tmp_path: Path, staged: bool
 ) -> None:
     model = random_model(tmp_path / "lm")
-    many = 10**6
+    max_tokens = 10**6
 
     async def run() -> tuple[str, int, Snapshot]:
         with Driver(model, copy_stream=HandCopyStream(allowed=-1) if staged else None) as driver:
-            kept = streamed(driver, "ab", many, 3)
+            draining = streamed(driver, "ab", max_tokens, 3)
             quiet = driver.job(
                 JobKind.GENERATE,
                 [SequenceInput(driver.ids("ab"), seed=3, choice=choice) for choice in range(3)],
-                sampling=Sampling(max_tokens=many),
+                sampling=Sampling(max_tokens=max_tokens),
                 state_output=StateOutput.COPY,
             )
             lost = driver.job(
                 JobKind.GENERATE,
                 [SequenceInput(driver.ids("ab"))],
-                sampling=Sampling(max_tokens=many),
+                sampling=Sampling(max_tokens=max_tokens),
             )
-            await driver.until(lambda: bool(kept.by_item))
+            await driver.until(lambda: bool(draining.by_item))
             await asyncio.to_thread(driver.engine.stop, 0.1)
             with pytest.raises(Draining):
                 await lost.results()
@@ -207,7 +211,7 @@ def test_what_runs_at_the_end_of_a_drain_is_handed_back_with_its_state(
                 assert isinstance(last, Generated)
                 assert (last.finish_reason, last.stop_reason) == ("length", "draining")
                 assert last.state is not None
-            parts = pieces((await kept.results())[0])
+            parts = pieces((await draining.results())[0])
             assert (parts[-1].finish_reason, parts[-1].stop_reason) == ("length", "draining")
             assert parts[-1].state is not None
             assert driver.engine.rows == 0

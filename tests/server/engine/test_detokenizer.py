@@ -38,18 +38,18 @@ def test_a_text_ends_before_the_first_stop_string_however_it_arrives(
 ) -> None:
     ends = [(text.find(s) + len(s), -len(s)) for s in stop if s in text]
     end = min(ends)[0] if ends else None
-    written, held, stopped, used = "", "", None, 0
+    written, held_back, stopped, used = "", "", None, 0
     for part in parts(text, cuts):
-        writer = Detokenizer(PIECES, stop, held=held)
+        writer = Detokenizer(PIECES, stop, held_back=held_back)
         certain, count, stopped = writer.write(part)
-        written, held, used = written + certain, writer.held, used + count
+        written, held_back, used = written + certain, writer.held_back, used + count
         if stopped is not None:
             break
     if end is None:
         assert stopped is None
-        assert written + held == text
-        assert all(s.startswith(held) for s in stop if held) or any(
-            s.startswith(held) for s in stop
+        assert written + held_back == text
+        assert all(s.startswith(held_back) for s in stop if held_back) or any(
+            s.startswith(held_back) for s in stop
         )
     else:
         assert stopped is not None
@@ -64,35 +64,35 @@ def overlap(text: str, stop: str) -> int:
 
 
 def searched(
-    text: str, held: str, stop: list[str], ignored: int
+    text: str, held_back: str, stop: list[str], ignored: int
 ) -> tuple[str, str, int, str | None]:
-    """What is certain of `held` and a text of bytes, and held: each searched as a whole."""
+    """The certain text of `held_back` and new text, and what is held back; searched as a whole."""
     certain = ""
     for used, character in enumerate(text, 1):
-        held += character
+        held_back += character
         if used <= ignored:
-            certain, held = certain + held, ""
-        elif found := [(held.find(s), s) for s in stop if s in held]:
-            at, first = min(found)
-            return certain + held[:at], "", used, first
-    cut = len(held) - max(overlap(held, s) for s in stop)
-    return certain + held[:cut], held[cut:], len(text), None
+            certain, held_back = certain + held_back, ""
+        elif matches := [(held_back.find(s), s) for s in stop if s in held_back]:
+            at, first = min(matches)
+            return certain + held_back[:at], "", used, first
+    cut = len(held_back) - max(overlap(held_back, s) for s in stop)
+    return certain + held_back[:cut], held_back[cut:], len(text), None
 
 
 @given(
-    held=st.text("ab", max_size=6),
+    held_back=st.text("ab", max_size=6),
     written=st.lists(st.text("abc", min_size=1, max_size=30), min_size=1, max_size=5),
     stop=st.lists(st.text("ab", min_size=1, max_size=9), min_size=1, max_size=4),
     ignored=st.integers(0, 8),
 )
-def test_stop_strings_are_found_as_if_all_that_is_held_was_searched(
-    held: str, written: list[str], stop: list[str], ignored: int
+def test_stop_strings_are_found_as_if_all_held_back_text_was_searched(
+    held_back: str, written: list[str], stop: list[str], ignored: int
 ) -> None:
-    writer = Detokenizer(PIECES, stop, held=held)
+    writer = Detokenizer(PIECES, stop, held_back=held_back)
     for text in written:
-        certain, held, used, stopped = searched(text, held, stop, ignored)
+        certain, held_back, used, stopped = searched(text, held_back, stop, ignored)
         assert writer.write(text.encode(), ignored) == (certain, used, stopped)
-        assert writer.held == held
+        assert writer.held_back == held_back
         if stopped is not None:
             return
 
@@ -108,14 +108,14 @@ class Counted(str):
         return super().__getitem__(key)
 
 
-def test_a_text_that_is_held_for_long_is_not_searched_again_at_each_token() -> None:
+def test_a_text_that_is_held_back_for_long_is_not_searched_again_at_each_token() -> None:
     writer = Detokenizer(PIECES, ["a" * 255 + "b", Counted("b" * 256)])
     writer.write(b"a" * 300)
     Counted.looks = 0
     for _ in range(100):
         writer.write(b"a")
     assert Counted.looks < 10 * 100
-    assert len(writer.held) == 255
+    assert len(writer.held_back) == 255
 
 
 def test_text_that_may_begin_a_stop_string_is_held_back_until_it_is_certain() -> None:
@@ -138,12 +138,12 @@ def test_bytes_that_are_no_text_are_replaced() -> None:
     assert writer.flush() == "\ufffd"
 
 
-def test_what_an_earlier_request_held_is_searched_with_the_first_token_alone() -> None:
+def test_text_that_an_earlier_request_held_back_is_searched_with_the_first_token_alone() -> None:
     stop = Counted("a" * 255 + "b")
     Detokenizer(PIECES, [stop])  # now its borders are known
     Counted.looks = 0
-    writer = Detokenizer(PIECES, [stop], held="a" * 255)
+    writer = Detokenizer(PIECES, [stop], held_back="a" * 255)
     assert Counted.looks == 0
-    assert writer.held == "a" * 255
+    assert writer.held_back == "a" * 255
     assert writer.write(b"b") == ("", 1, stop)
     assert Counted.looks > 0

@@ -52,10 +52,10 @@ def test_a_failure_in_settling_ends_its_jobs_and_leaves_no_row(
         before = await lm.generate("Hello", 40)
         settle, failures = ActiveSequence.write, iter([False, False, True])
 
-        def broken(stream: ActiveSequence, *told: Any) -> Any:
+        def broken(stream: ActiveSequence, *settlement: Any) -> Any:
             if next(failures, False):
                 raise RuntimeError("no memory")
-            return settle(stream, *told)
+            return settle(stream, *settlement)
 
         with monkeypatch.context() as patch:
             patch.setattr(ActiveSequence, "write", broken)
@@ -129,8 +129,8 @@ def test_a_device_that_is_dead_ends_its_engine_so_that_probes_fail(
         monkeypatch.setattr("sruserve.server.engine.engine.is_lost", lambda device: True)
         jobs = [driver.job(JobKind.SCORE, [SequenceInput(driver.ids("It was"))]) for _ in range(3)]
         submitted.set()
-        found = await asyncio.gather(*(job.results() for job in jobs), return_exceptions=True)
-        assert all(isinstance(each, EngineFailure) for each in found), found
+        outcomes = await asyncio.gather(*(job.results() for job in jobs), return_exceptions=True)
+        assert all(isinstance(each, EngineFailure) for each in outcomes), outcomes
         await driver.until(lambda: not driver.engine.alive)
         with pytest.raises(Draining):
             driver.job(JobKind.SCORE, [SequenceInput(driver.ids("It was"))])

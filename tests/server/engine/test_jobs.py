@@ -1,4 +1,4 @@
-"""Jobs of an engine: what they hold, how they wait, and what they are told."""
+"""Jobs of an engine: what they hold, how they wait, and their results."""
 
 import asyncio
 import weakref
@@ -32,7 +32,7 @@ def test_a_completion_that_decodes_holds_neither_its_prompt_nor_its_first_state(
         assert start is not None
         ids, row = lm.ids(", or not"), row_of(start).copy()
         began = weakref.ref(ids), weakref.ref(row)
-        told = lm.job(
+        submission = lm.job(
             JobKind.GENERATE,
             [SequenceInput(ids, replace(start, row=row))],
             sampling=Sampling(max_tokens=10**6),
@@ -40,8 +40,8 @@ def test_a_completion_that_decodes_holds_neither_its_prompt_nor_its_first_state(
         )
         del ids, row
         await lm.until(lambda: all(array() is None for array in began))
-        assert not told.job.done.done()
-        told.job.done.cancel()
+        assert not submission.job.done.done()
+        submission.job.done.cancel()
 
     asyncio.run(run())
 
@@ -49,14 +49,14 @@ def test_a_completion_that_decodes_holds_neither_its_prompt_nor_its_first_state(
 def test_text_is_told_as_it_comes_and_once(lm: Driver) -> None:
     async def run() -> None:
         item = SequenceInput(lm.ids("Hello"), seed=3)
-        told = lm.job(
+        submission = lm.job(
             JobKind.GENERATE,
             [item],
             sampling=Sampling(max_tokens=1000),
             stream=True,
             state_output=StateOutput.COPY,
         )
-        parts = (await told.results())[0]
+        parts = (await submission.results())[0]
         whole = await lm.generate("Hello", 1000, seed=3)
         assert len(parts) > 3
         assert "".join(part.text for part in parts if isinstance(part, Generated)) == whole.text
@@ -93,16 +93,18 @@ def test_a_token_that_is_no_text_alone_is_told_as_its_bytes(tmp_path: Path) -> N
 def test_a_withdrawn_job_stops_and_frees_its_rows(lm: Driver) -> None:
     async def run() -> None:
         item = SequenceInput(lm.ids("Hello"))
-        told = lm.job(JobKind.GENERATE, [item], sampling=Sampling(max_tokens=10**6), stream=True)
-        await lm.until(lambda: bool(told.by_item))
+        submission = lm.job(
+            JobKind.GENERATE, [item], sampling=Sampling(max_tokens=10**6), stream=True
+        )
+        await lm.until(lambda: bool(submission.by_item))
         row = lm.model.network.layout.nbytes
         await lm.until(lambda: lm.counts.tiers == {"pool": (1, row)})
-        told.job.done.cancel()
+        submission.job.done.cancel()
         await lm.until(lambda: not lm.engine.rows and not lm.engine.running)
-        heard = len(told.by_item[0])
+        heard = len(submission.by_item[0])
         await lm.until(lambda: lm.counts.tiers == {"pool": (0, 0)})
         await lm.generate("Hello", 20)
-        assert len(told.by_item[0]) == heard
+        assert len(submission.by_item[0]) == heard
 
     asyncio.run(run())
 
@@ -125,18 +127,18 @@ def test_long_inputs_do_not_stall_decodes(tmp_path: Path) -> None:
     model = random_model(tmp_path / "lm")
 
     async def run(driver: Driver) -> None:
-        told = driver.job(
+        submission = driver.job(
             JobKind.GENERATE,
             [SequenceInput(driver.ids("Hi"))],
             sampling=Sampling(max_tokens=10**6),
             stream=True,
         )
-        await driver.until(lambda: bool(told.by_item))
+        await driver.until(lambda: bool(submission.by_item))
         driver.counts.tokens.clear()
         await driver.score(TEXT)
         assert max(driver.counts.tokens) <= 512 // 8 + 16
-        assert not told.job.done.done()
-        told.job.done.cancel()
+        assert not submission.job.done.done()
+        submission.job.done.cancel()
 
     with Driver(model, EngineConfig(max_batch_tokens=512)) as driver:
         asyncio.run(run(driver))
@@ -153,8 +155,8 @@ def test_a_full_queue_refuses_at_once_and_goes_on(tmp_path: Path) -> None:
         with pytest.raises(Overloaded):
             driver.job(JobKind.SCORE, items, input_bytes=sizes[-1])
         with driver:
-            for told in jobs:
-                assert len(await told.results()) == 10
+            for submission in jobs:
+                assert len(await submission.results()) == 10
             assert driver.engine.waiting == 0
             await driver.score("Hello")
 

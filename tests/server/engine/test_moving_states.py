@@ -21,7 +21,7 @@ from sruserve.server.engine.job import (
 )
 from sruserve.server.engine.state_cache.copy_stream import CopyEvent
 from sruserve.server.errors import EngineFailure
-from tests.server.engine.driver import Driver, Told, same_state
+from tests.server.engine.driver import Driver, Submission, same_state
 from tests.server.engine.hand_copy_stream import HandCopyStream
 from tests.support import random_model
 
@@ -50,24 +50,24 @@ def lm(model: Model, copy_stream: HandCopyStream) -> Iterator[Driver]:
     assert len(transfers._staging) == 0, "staging memory leaked"
 
 
-async def decoding(driver: Driver) -> Told:
+async def decoding(driver: Driver) -> Submission:
     """A completion that goes on and on."""
     sampling = Sampling(max_tokens=10**6)
-    told = driver.job(
+    submission = driver.job(
         JobKind.GENERATE, [SequenceInput(driver.ids("Hi"))], sampling=sampling, stream=True
     )
-    await driver.until(lambda: len(told.by_item[0]) > 0)
-    return told
+    await driver.until(lambda: len(submission.by_item[0]) > 0)
+    return submission
 
 
-async def goes_on(driver: Driver, told: Told) -> None:
-    before = len(told.by_item[0])
-    await driver.until(lambda: len(told.by_item[0]) > before + 2)
+async def goes_on(driver: Driver, submission: Submission) -> None:
+    before = len(submission.by_item[0])
+    await driver.until(lambda: len(submission.by_item[0]) > before + 2)
 
 
 def submit(
     driver: Driver, start: Snapshot | None, state_output: StateOutput = StateOutput.NONE
-) -> Told:
+) -> Submission:
     return driver.job(
         JobKind.SCORE, [SequenceInput(driver.ids(TEXT), start)], state_output=state_output
     )
@@ -137,16 +137,16 @@ def test_a_streams_last_result_comes_after_its_earlier_text(
         copy_stream.allowed = len(copy_stream.copies)
         sampling = Sampling(max_tokens=600)
         item = SequenceInput(lm.ids("To be"), seed=7)
-        told = lm.job(
+        submission = lm.job(
             JobKind.GENERATE, [item], sampling=sampling, stream=True, state_output=StateOutput.COPY
         )
         await lm.until(lambda: len(copy_stream.copies) > copy_stream.allowed)
         running = await decoding(lm)
-        parts = told.by_item[0]
+        parts = submission.by_item[0]
         assert parts
         assert all(isinstance(p, Generated) and p.finish_reason is None for p in parts)
         copy_stream.allowed = -1
-        await told.results()
+        await submission.results()
         assert "".join(p.text for p in parts if isinstance(p, Generated)) == whole.text
         assert same_state(parts[-1].state, whole.state)
         running.job.done.cancel()
@@ -167,11 +167,11 @@ def test_a_client_that_leaves_while_its_state_moves_leaks_nothing(
         await lm.until(lambda: len(copy_stream.copies) > copy_stream.allowed)
         gone.job.done.cancel()
         await goes_on(lm, running)
-        held = lm.engine.rows
+        rows_before = lm.engine.rows
         for _ in range(5):  # what is written to these rows must not reach others later
             again = await lm.score(TEXT, state_output=StateOutput.NONE)
             assert again.tokens
-        assert lm.engine.rows >= held - 1
+        assert lm.engine.rows >= rows_before - 1
         copy_stream.allowed = -1
         running.job.done.cancel()
         await lm.until(lambda: lm.engine.rows == 0)

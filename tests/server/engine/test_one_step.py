@@ -15,7 +15,7 @@ from sruserve.model.heads import HeadConfig
 from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.job import Classified, JobKind, SequenceInput, StateOutput
 from sruserve.server.errors import DeadlineExceeded, EngineFailure, NotFinite
-from tests.server.engine.driver import Driver, Told
+from tests.server.engine.driver import Driver, Submission
 from tests.server.engine.thousands import CLASSIFIER
 from tests.support import random_model
 
@@ -50,7 +50,7 @@ class Watched(Driver):
         super().__enter__()
         return self
 
-    def read(self, *lengths: int, **fields: Any) -> Told:
+    def read(self, *lengths: int, **fields: Any) -> Submission:
         """A job that classifies inputs of these lengths."""
         items = [SequenceInput(np.arange(length) % 50) for length in lengths]
         return self.job(JobKind.CLASSIFY, items, **fields)
@@ -62,9 +62,9 @@ def driver(model: Model) -> Iterator[Watched]:
         yield driver
 
 
-async def classes(told: Told) -> list[Any]:
+async def classes(submission: Submission) -> list[Any]:
     """The probabilities of a job's items, in their order."""
-    results = await told.results()
+    results = await submission.results()
     assert all(len(of_item) == 1 for of_item in results.values())
     return [results[index][0].probabilities for index in sorted(results)]  # type: ignore[union-attr]
 
@@ -134,8 +134,8 @@ def test_jobs_that_wait_together_take_one_step(driver: Watched) -> None:
     async def run() -> None:
         jobs = [driver.read(5) for _ in range(20)]
         driver.go.set()
-        for told in jobs:
-            (result,) = (await told.results())[0]
+        for submission in jobs:
+            (result,) = (await submission.results())[0]
             assert isinstance(result, Classified)
             assert result.steps == 5
             assert result.probabilities is not None
@@ -180,8 +180,8 @@ def test_a_large_step_of_several_tenants_is_shared_by_the_scheduler(driver: Watc
     async def run() -> None:
         jobs = [driver.read(100, tenant=f"tenant {number}") for number in range(2)]
         driver.go.set()
-        for told in jobs:
-            await told.results()
+        for submission in jobs:
+            await submission.results()
 
     asyncio.run(run())
     assert driver.scheduled > 0
@@ -191,8 +191,8 @@ def test_more_than_a_step_may_have_is_left_to_the_scheduler(model: Model) -> Non
     async def run(driver: Watched) -> None:
         jobs = [driver.read(60), driver.read(60)]
         driver.go.set()
-        for told in jobs:
-            await told.results()
+        for submission in jobs:
+            await submission.results()
 
     with Watched(model, EngineConfig(max_batch_tokens=100)) as driver:
         asyncio.run(run(driver))

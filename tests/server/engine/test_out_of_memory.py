@@ -63,9 +63,9 @@ def test_a_step_without_memory_is_taken_in_halves_and_changes_no_result(
         )
         for scored, expected in zip(scores, alone, strict=True):
             assert same_state(scored.state, expected.state)
-        for found, written in zip(texts_made, made, strict=True):
-            assert found.text == written.text
-            assert same_state(found.state, written.state)
+        for actual, written in zip(texts_made, made, strict=True):
+            assert actual.text == written.text
+            assert same_state(actual.state, written.state)
         assert (driver.engine.rows, driver.engine.waiting, driver.engine.running) == (0, 0, 0)
 
     with Driver(model) as driver:
@@ -124,9 +124,11 @@ def test_no_memory_beside_the_steps_refuses_that_job_and_the_next_one_works(
                 patch.setattr(StateCache, "insert", broken)
             else:
                 patch.setattr(HandCopyStream, "run", broken)
-            given = None if place == "take" else start
+            start_state = None if place == "take" else start
             failing = driver.job(
-                JobKind.SCORE, [SequenceInput(driver.ids(TEXT), given)], state_output=state_output
+                JobKind.SCORE,
+                [SequenceInput(driver.ids(TEXT), start_state)],
+                state_output=state_output,
             )
             with pytest.raises(OutOfDeviceMemory):
                 await failing.results()
@@ -175,9 +177,9 @@ def test_a_state_that_cannot_be_taken_back_to_a_stop_ends_its_request_alone(
         stop = whole.text[9]
         rest = [driver.generate("Hi", 30, state_output=StateOutput.NONE) for _ in range(4)]
         stopped = driver.generate("Hi", 30, stop=(stop,))
-        found = await asyncio.gather(stopped, *rest, return_exceptions=True)
-        assert isinstance(found[0], OutOfDeviceMemory)
-        for each in found[1:]:
+        outcomes = await asyncio.gather(stopped, *rest, return_exceptions=True)
+        assert isinstance(outcomes[0], OutOfDeviceMemory)
+        for each in outcomes[1:]:
             assert isinstance(each, Generated), each
             assert each.text == whole.text
         assert driver.engine.rows == 0
@@ -213,8 +215,8 @@ def test_states_that_cannot_be_taken_back_together_are_taken_back_in_parts(
             )
             for of in (items, items)
         )
-        for told in (job, other):
-            for (made,) in (await told.results()).values():
+        for submission in (job, other):
+            for (made,) in (await submission.results()).values():
                 assert isinstance(made, Generated)
                 assert same_state(made.state, alone.state)
         assert max(tried) > 2

@@ -1,4 +1,4 @@
-"""What jobs on every step are told does not depend on how the engine cut the work."""
+"""The results of each step do not depend on how the engine cut the work."""
 
 import asyncio
 from collections.abc import Sequence
@@ -10,9 +10,9 @@ from torch import Tensor
 
 from sruserve.model.folder import Model
 from sruserve.server.engine.config import EngineConfig
-from sruserve.server.engine.found import SequenceOutputs
 from sruserve.server.engine.job import Encoded, JobKind, SequenceInput, StateOutput, Tagged
 from sruserve.server.engine.output_reader import OutputReader, OutputSlice
+from sruserve.server.engine.sequence_outputs import SequenceOutputs
 from tests.server.engine.driver import Driver, same_state
 from tests.support import random_model
 
@@ -33,18 +33,18 @@ def tag(model: Model, state_output: StateOutput, *sizes: int, step: int = 4096) 
     """Tag the ids in chunks of these sizes, each from the state of the last."""
 
     async def run(driver: Driver) -> list[Tagged]:
-        found: list[Tagged] = []
+        results: list[Tagged] = []
         begin = 0
         for size in sizes:
-            start = found[-1].state if found else None
+            start = results[-1].state if results else None
             item = SequenceInput(IDS[begin : begin + size], start)
             (result,) = (
                 await driver.job(JobKind.TAG, [item], state_output=state_output).results()
             )[0]
             assert isinstance(result, Tagged)
-            found.append(result)
+            results.append(result)
             begin += size
-        return found
+        return results
 
     with Driver(model, EngineConfig(max_batch_tokens=step)) as driver:
         return asyncio.run(run(driver))
@@ -90,11 +90,11 @@ def test_what_a_step_finds_for_one_stream_keeps_nothing_of_the_others(
     tagger: Model, encoder: Model, tmp_path: Path, kind: JobKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = OutputReader.read
-    found: list[SequenceOutputs] = []
+    collected: list[SequenceOutputs] = []
 
     def spy(readout: OutputReader, reads: Sequence[OutputSlice], hidden: Tensor) -> None:
         read(readout, reads, hidden)
-        found.extend(advance.outputs for advance, _ in reads)
+        collected.extend(advance.outputs for advance, _ in reads)
 
     async def run(driver: Driver) -> None:
         await driver.job(kind, [SequenceInput(IDS[:size]) for size in (7, 50, 200)]).results()
@@ -104,15 +104,15 @@ def test_what_a_step_finds_for_one_stream_keeps_nothing_of_the_others(
     model = models.get(kind) or random_model(tmp_path / "m", "classify", vocab_size=20)
     with Driver(model, EngineConfig(max_batch_tokens=64)) as driver:
         asyncio.run(run(driver))
-    arrays = [array for one in found for array in (one.probabilities, *one.values, *one.labels)]
+    arrays = [array for one in collected for array in (one.probabilities, *one.values, *one.labels)]
     assert len(arrays) >= 3
     assert all(array is None or array.base is None for array in arrays)
 
 
 def test_outputs_of_many_streams_are_those_of_each_alone(encoder: Model) -> None:
     async def run(driver: Driver, items: list[SequenceInput]) -> list[Encoded]:
-        told = await driver.job(JobKind.ENCODE, items).results()
-        results = [told[index][0] for index in range(len(items))]
+        results_of_item = await driver.job(JobKind.ENCODE, items).results()
+        results = [results_of_item[index][0] for index in range(len(items))]
         assert all(isinstance(result, Encoded) for result in results)
         return results  # type: ignore[return-value]
 

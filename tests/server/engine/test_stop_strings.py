@@ -42,25 +42,25 @@ def test_a_stop_string_inside_a_burst_leaves_the_state_right_behind_it(
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("most", [4096, 32])
+@pytest.mark.parametrize("max_rows", [4096, 32])
 def test_texts_that_end_inside_a_burst_are_taken_back_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_rows: int
 ) -> None:
     settled: list[list[int]] = []  # the rows of each forward pass while a step is settled
     settle, hidden = Settler.settle, Network.hidden
     settling = False
 
-    def noted(*given: Any) -> None:
+    def noted(*args: Any) -> None:
         nonlocal settling
         settling = True
         settled.append([])
-        settle(*given)
+        settle(*args)
         settling = False
 
-    def counted(network: Network, inputs: torch.Tensor, *given: Any) -> torch.Tensor:
+    def counted(network: Network, inputs: torch.Tensor, *args: Any) -> torch.Tensor:
         if settling:
             settled[-1].append(len(inputs))
-        return hidden(network, inputs, *given)
+        return hidden(network, inputs, *args)
 
     monkeypatch.setattr(Settler, "settle", noted)
     monkeypatch.setattr(Network, "hidden", counted)
@@ -71,24 +71,24 @@ def test_texts_that_end_inside_a_burst_are_taken_back_together(
         one_by_one = lm.counts.calls["replayed"]
         settled.clear()
         items = [SequenceInput(lm.ids("To be"), seed=7, choice=i) for i in range(24)]
-        told = lm.job(
+        submission = lm.job(
             JobKind.GENERATE,
             items,
             sampling=Sampling(max_tokens=48, stop=stop),
             state_output=StateOutput.COPY,
         )
-        for i, (made,) in (await told.results()).items():
+        for i, (made,) in (await submission.results()).items():
             assert isinstance(made, Generated)
             assert made.text == alone[i].text
             assert same_state(made.state, alone[i].state)
         passes = [rows for rows in settled if rows]
         assert 0 < 2 * sum(map(len, passes)) <= lm.counts.calls["replayed"] - one_by_one
         for rows in passes:
-            assert max(rows) <= most
-            assert all(first + then > most for first, then in pairwise(rows))
+            assert max(rows) <= max_rows
+            assert all(first + then > max_rows for first, then in pairwise(rows))
         assert lm.engine.rows == 0
 
-    with Driver(random_model(tmp_path / "lm"), EngineConfig(max_batch_tokens=most)) as lm:
+    with Driver(random_model(tmp_path / "lm"), EngineConfig(max_batch_tokens=max_rows)) as lm:
         asyncio.run(run(lm))
 
 
@@ -118,7 +118,7 @@ def test_text_held_back_comes_before_what_follows_a_new_prompt(lm: Driver) -> No
         stop = (made.text[-1] + "zzz",)
         first = await lm.generate("To be", 20, stop=stop)
         assert first.state is not None
-        assert (first.text, first.state.held) == (made.text[:-1], made.text[-1])
+        assert (first.text, first.state.held_back) == (made.text[:-1], made.text[-1])
         second = await lm.generate("or not", 5, start=first.state, stop=("zzz",))
         assert second.text[0] == made.text[-1]
         assert len(second.text) == 6

@@ -1,4 +1,4 @@
-"""An engine that stops: jobs are finished or told, and none comes in."""
+"""An engine that stops: jobs are finished or refused, and none comes in."""
 
 import asyncio
 import contextlib
@@ -47,9 +47,9 @@ def test_a_stop_in_the_middle_of_a_long_input_ends_its_job(tmp_path: Path) -> No
             jobs = [driver.job(JobKind.SCORE, items) for _ in range(3)]
             await driver.until(lambda: driver.engine.running > 0)
             await asyncio.to_thread(driver.engine.stop, 0.0)
-            for told in jobs:
+            for submission in jobs:
                 with pytest.raises(Draining):
-                    await told.results()
+                    await submission.results()
             assert (driver.engine.rows, driver.engine.waiting) == (0, 0)
             assert driver.engine.alive
 
@@ -67,8 +67,8 @@ def test_jobs_that_are_submitted_while_the_engine_stops_all_get_an_outcome(
                 with contextlib.suppress(Draining):
                     outcomes.append(driver.job(JobKind.SCORE, [SequenceInput(driver.ids("Hello"))]))
                 await asyncio.sleep(0)
-            for told in outcomes:
+            for submission in outcomes:
                 with contextlib.suppress(Draining):
-                    await told.results()
+                    await submission.results()
 
     asyncio.run(run())

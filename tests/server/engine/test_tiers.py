@@ -21,7 +21,7 @@ class Tiers:
         self.host = HostRows(10, 3, self.lane.allocate)
         self.residents = StateCache(self.pool, self.moves, self.host, 2)
 
-    def keep(self, count: int) -> list[CachedState]:
+    def insert(self, count: int) -> list[CachedState]:
         self.residents.reserve(count)
         rows = self.pool.acquire(count)
         self.pool.rows[rows] = torch.arange(float(count)).unsqueeze(1).expand(-1, 3)
@@ -42,42 +42,42 @@ def on_host(cache_entries: list[CachedState]) -> list[int]:
 
 
 def test_the_least_recently_used_go_first(tiers: Tiers) -> None:
-    kept = tiers.keep(6)
+    entries = tiers.insert(6)
     for used in (1, 0):
-        tiers.residents.pin(kept[used])
-        tiers.residents.unpin(kept[used])
+        tiers.residents.pin(entries[used])
+        tiers.residents.unpin(entries[used])
     tiers.residents.offload(4)
     tiers.arrive()
-    assert on_host(kept) == [2, 3, 4, 5]
+    assert on_host(entries) == [2, 3, 4, 5]
     assert (tiers.residents.on_device, tiers.residents.on_host) == (2, 4)
 
 
 def test_a_state_that_is_about_to_be_read_stays(tiers: Tiers) -> None:
-    kept = tiers.keep(6)
-    for cached in kept[:5]:
+    entries = tiers.insert(6)
+    for cached in entries[:5]:
         tiers.residents.pin(cached)
     tiers.residents.offload(1)
     tiers.arrive()
-    assert on_host(kept) == [5]
+    assert on_host(entries) == [5]
 
 
 def test_a_state_that_is_read_while_it_leaves_stays_and_one_that_is_dropped_is_free(
     tiers: Tiers,
 ) -> None:
-    kept = tiers.keep(4)
+    entries = tiers.insert(4)
     tiers.residents.offload(4)
-    tiers.residents.pin(kept[1])
-    tiers.residents.free(kept[2])
+    tiers.residents.pin(entries[1])
+    tiers.residents.free(entries[2])
     assert (len(tiers.pool), tiers.residents.on_device) == (4, 4)
     tiers.arrive()
-    assert on_host(kept) == [0, 2, 3]
-    assert tiers.pool.rows[kept[1].row].tolist() == [1.0] * 3
+    assert on_host(entries) == [0, 2, 3]
+    assert tiers.pool.rows[entries[1].row].tolist() == [1.0] * 3
     assert (len(tiers.pool), len(tiers.host)) == (1, 2)
     assert (tiers.residents.on_device, tiers.residents.on_host) == (1, 2)
 
 
 def test_what_is_on_its_way_is_not_sent_twice(tiers: Tiers) -> None:
-    tiers.keep(8)
+    tiers.insert(8)
     tiers.residents.offload(3)
     tiers.residents.offload(3)
     tiers.arrive()
@@ -86,25 +86,25 @@ def test_what_is_on_its_way_is_not_sent_twice(tiers: Tiers) -> None:
 
 @pytest.mark.parametrize("when", ["refuse", "spoil"])
 def test_a_state_that_could_not_leave_is_still_there(tiers: Tiers, when: str) -> None:
-    kept = tiers.keep(4)
+    entries = tiers.insert(4)
     setattr(tiers.lane, when, RuntimeError("a broken bus"))
     tiers.residents.offload(4)
     tiers.arrive()
-    assert on_host(kept) == []
+    assert on_host(entries) == []
     assert (tiers.residents.on_device, len(tiers.host)) == (4, 0)
     tiers.residents.offload(4)
     tiers.arrive()
-    assert on_host(kept) == [0, 1, 2, 3]
+    assert on_host(entries) == [0, 1, 2, 3]
 
 
 def test_a_state_comes_back_as_it_left_and_stays_while_it_is_copied(tiers: Tiers) -> None:
-    kept = tiers.keep(5)
+    entries = tiers.insert(5)
     tiers.residents.offload(5)
     tiers.arrive()
     tiers.lane.allowed = len(tiers.lane.copies)
     rows = tiers.pool.acquire(2)
-    transfer = tiers.residents.load(kept[3:], rows)
-    for cached in kept:
+    transfer = tiers.residents.load(entries[3:], rows)
+    for cached in entries:
         tiers.residents.free(cached)
     assert (transfer.done(), len(tiers.host)) == (False, 2)
     tiers.arrive()

@@ -35,5 +35,5 @@ def frame(data: bytes, size: int) -> bytes:
 
 def code(reply: bytes) -> str:
     """The code of the error in a reply."""
-    found: str = json.loads(reply.partition(b"\r\n\r\n")[2])["error"]["code"]
-    return found
+    error_code: str = json.loads(reply.partition(b"\r\n\r\n")[2])["error"]["code"]
+    return error_code

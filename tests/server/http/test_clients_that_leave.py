@@ -5,7 +5,6 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -14,31 +13,8 @@ import pytest
 
 from sruserve.server.app import Application
 from tests.server.conftest import Serve
-
-
-def metric(client: httpx.Client, line: str) -> float:
-    """The value of one sample; 0 if it is not there yet."""
-    for row in client.get("/metrics").text.splitlines():
-        if row.startswith(line + " "):
-            return float(row.rsplit(" ", 1)[1])
-    return 0.0
-
-
-def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never became true"
-        time.sleep(0.01)
-
-
-def connect(client: httpx.Client, path: str, body: dict[str, Any], **headers: str) -> socket.socket:
-    """A raw connection on which a request has been sent."""
-    content = json.dumps(body).encode()
-    more = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    head = f"POST {path} HTTP/1.1\r\nhost: x\r\n{more}content-length: {len(content)}\r\n\r\n"
-    connection = socket.create_connection((client.base_url.host, client.base_url.port or 0))
-    connection.sendall(head.encode() + content)
-    return connection
+from tests.server.http.json_requests import connect
+from tests.server.observing import metric, until
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])

@@ -18,17 +18,18 @@ from sruserve.server.http.connections import Connections
 from sruserve.server.http.uvicorn_http import HttpProtocol
 from sruserve.server.websocket.uvicorn_websocket import WebSocketProtocol
 from tests.server.conftest import Serve
+from tests.server.http.json_requests import connect
 from tests.server.http.raw_replies import all_replies, send
-from tests.server.http.test_clients_that_leave import connect, metric, until
-from tests.server.test_bad_input import SCORE, post
+from tests.server.observing import metric, until
+from tests.server.posting import SCORE, post
 from tests.server.websocket.sockets import open_socket
 
-MOST = 20  # of one address half
+MAX_CONNECTIONS = 20  # of one address half
 
 
 @pytest.fixture(scope="module")
 def running(serve: Serve) -> Iterator[tuple[httpx.Client, Application]]:
-    with serve("characters", max_connections=MOST) as running:
+    with serve("characters", max_connections=MAX_CONNECTIONS) as running:
         yield running
 
 
@@ -46,40 +47,40 @@ def test_idle_connections_give_way_the_longest_idle_one_first(
     client, application = running
     client.close()
     with ExitStack() as stack:
-        for _ in range(5 * MOST):
+        for _ in range(5 * MAX_CONNECTIONS):
             connection = stack.enter_context(silent(client, sent))
         newest = connection
-        until(lambda: application.connections.open <= MOST // 2)
+        until(lambda: application.connections.open <= MAX_CONNECTIONS // 2)
         send(newest, b"\r\n\r\n" if not sent else b"")
         with httpx.Client(base_url=client.base_url, timeout=60) as other:
             for _ in range(3):
                 assert other.get("/livez").status_code == 200
             assert post(other, SCORE, {"input": "a"}).status_code == 200
             assert metric(other, "sru_connections") > 0
-            assert application.connections.open <= MOST // 2
+            assert application.connections.open <= MAX_CONNECTIONS // 2
 
 
 def test_a_connection_that_waits_for_its_reply_does_not_give_way(serve: Serve) -> None:
-    with serve("characters", max_connections=MOST) as (client, application):
+    with serve("characters", max_connections=MAX_CONNECTIONS) as (client, application):
         engine = application.lifecycle.catalogue["characters"].engine
         long = {"model": "characters", "prompt": "a", "max_tokens": 100_000, "stream": True}
         with ExitStack() as stack:
-            for _ in range(MOST // 2 - 1):
+            for _ in range(MAX_CONNECTIONS // 2 - 1):
                 stack.enter_context(connect(client, "/v1/completions", long))
-            until(lambda: engine.running == MOST // 2 - 1)
+            until(lambda: engine.running == MAX_CONNECTIONS // 2 - 1)
             with silent(client) as last:
-                until(lambda: application.connections.open == MOST // 2)
+                until(lambda: application.connections.open == MAX_CONNECTIONS // 2)
                 for _ in range(3):
                     with httpx.Client(base_url=client.base_url, timeout=60) as other:
                         assert other.get("/readyz").status_code == 200
                 assert last.recv(1) == b""
             with connect(client, "/v1/completions", long):
-                until(lambda: engine.running == MOST // 2)
+                until(lambda: engine.running == MAX_CONNECTIONS // 2)
                 with silent(client) as refused:
                     reply = all_replies(refused)
                 assert reply.startswith(b"HTTP/1.1 429 ")
                 assert json.loads(reply.partition(b"\r\n\r\n")[2])["error"]["code"] == "overloaded"
-            assert engine.running >= MOST // 2 - 1
+            assert engine.running >= MAX_CONNECTIONS // 2 - 1
         until(lambda: application.connections.open == 0)
 
 
@@ -99,8 +100,8 @@ CLOSING = {
 def test_a_closed_connection_whose_client_reads_nothing_gives_way(
     serve: Serve, last: bytes
 ) -> None:
-    given = {"max_connections": 2, "api_keys": "acme:" + "k" * 32}
-    with serve("characters", **given) as (client, application), ExitStack() as stack:
+    settings = {"max_connections": 2, "api_keys": "acme:" + "k" * 32}
+    with serve("characters", **settings) as (client, application), ExitStack() as stack:
         connection = stack.enter_context(socket.socket())
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect((client.base_url.host, client.base_url.port))
@@ -152,22 +153,22 @@ def open_with_key(client: httpx.Client, key: str) -> ClientConnection:
 
 
 @pytest.mark.parametrize(
-    ("keys", "most"),
+    ("keys", "max_sockets"),
     [("a:first-key", 4), ("a:first-key,a:second-key", 4), ("a:first-key,b:second-key", 2)],
 )
 def test_a_tenant_leaves_half_of_the_sockets_to_others_if_there_are_any(
-    serve: Serve, keys: str, most: int
+    serve: Serve, keys: str, max_sockets: int
 ) -> None:
     with serve("characters", max_connections=8, api_keys=keys) as (client, application):
         application.connections._share = 8  # as if they came from several addresses
         for _ in range(2):
             with ExitStack() as stack:
-                for _ in range(most):
+                for _ in range(max_sockets):
                     stack.enter_context(open_with_key(client, "first-key"))
                 with pytest.raises(InvalidStatus) as refused:
                     open_with_key(client, "first-key")
                 assert refused.value.response.status_code == 429
-                for _ in range(4 - most):
+                for _ in range(4 - max_sockets):
                     stack.enter_context(open_with_key(client, "second-key"))
             until(lambda: application.connections.open <= 1)
 
@@ -221,12 +222,12 @@ def test_http_and_grpc_leave_a_quarter_of_the_descriptors_for_everything_else() 
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (128, {hard}));"
         "from sruserve.server.http.connections import divide_files;"
-        "print(*divide_files({most}, {grpc}), resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
+        "print(*divide_files({limit}, {grpc}), resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
     )
 
-    def limits(hard: int, most: int, grpc: bool = True) -> str:
+    def limits(hard: int, limit: int, grpc: bool = True) -> str:
         return subprocess.run(
-            [sys.executable, "-c", code.format(hard=hard, most=most, grpc=grpc)],
+            [sys.executable, "-c", code.format(hard=hard, limit=limit, grpc=grpc)],
             capture_output=True, check=True, text=True, env=os.environ,
         ).stdout.strip()  # fmt: skip
 

@@ -101,22 +101,22 @@ def test_the_files_of_the_page_are_whole_and_sent_again_only_if_they_differ(
 def test_no_path_of_a_file_gets_to_the_disk(
     client: httpx.Client, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
+    looked_up: list[str] = []
     look, read = os.lstat, Path.read_bytes
 
-    def see(path: Any, **given: Any) -> os.stat_result:
-        asked.append(str(path))
-        return look(path, **given)
+    def see(path: Any, **options: Any) -> os.stat_result:
+        looked_up.append(str(path))
+        return look(path, **options)
 
     def see_read(path: Path) -> bytes:
-        asked.append(str(path))
+        looked_up.append(str(path))
         return read(path)
 
     monkeypatch.setattr(os, "lstat", see)
     monkeypatch.setattr(Path, "read_bytes", see_read)
     reply = client.get(f"/docs/assets/{name}")
     assert (reply.status_code, reply.json()["error"]["code"]) == (404, "route_not_found")
-    assert not any(FOLDER.name in path for path in asked)
+    assert not any(FOLDER.name in path for path in looked_up)
 
 
 def test_the_document_is_made_once(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,8 +88,8 @@ def test_very_many_parts_are_refused_at_once_in_a_frame(client: httpx.Client, it
     with open_socket(client) as socket:
         with at_once(client):
             socket.send(body)
-            told = json.loads(socket.recv())
-        assert told["error"]["code"] == "input_too_long"
+            reply = json.loads(socket.recv())
+        assert reply["error"]["code"] == "input_too_long"
         socket.send('{"model": "question", "input": "a"}')
         assert json.loads(socket.recv())["usage"] == {"steps": 0}  # a word that is held back
 
@@ -150,9 +150,9 @@ def test_what_stands_in_texts_does_not_count(value: Any) -> None:
     copies = MAX_JSON_CONTAINERS // parts if parts else 1000
     for count in (copies - 1, copies + 1):
         body = json.dumps([value] * count).encode()
-        found = {"lists": parts * count + 1, "values": (1 + commas_of(value)) * count}
+        expected = {"lists": parts * count + 1, "values": (1 + commas_of(value)) * count}
         bounds = {"lists": MAX_JSON_CONTAINERS, "values": MAX_JSON_VALUES}
-        if beyond := [what for what in found if found[what] > bounds[what]]:
+        if beyond := [what for what in expected if expected[what] > bounds[what]]:
             with pytest.raises(InputTooLong, match="|".join(beyond)):
                 check_json_size(body)
         else:
@@ -162,8 +162,8 @@ def test_what_stands_in_texts_does_not_count(value: Any) -> None:
 @given(ANY, st.integers(1, 9))
 def test_a_body_may_be_looked_at_in_any_pieces(value: Any, size: int) -> None:
     body = json.dumps(value).encode()
-    *_, found = _counted(_without_strings(body, size), count_digits=False)
-    assert found == (parts_of(value), 1 + commas_of(value), 0)
+    *_, counts = _counted(_without_strings(body, size), count_digits=False)
+    assert counts == (parts_of(value), 1 + commas_of(value), 0)
 
 
 @pytest.mark.parametrize(
@@ -184,8 +184,8 @@ def test_integers_of_thousands_of_digits_are_bounded_together(
 
 @pytest.mark.parametrize("space", [b" ", b"\n", b"\r\n", b"\t"])
 def test_white_space_is_bounded_but_in_texts(space: bytes) -> None:
-    many = space * (4 << 20)
+    white_space = space * (4 << 20)
     with pytest.raises(InputTooLong, match="white space"):
-        check_json_size(b'{"input":"a"' + many + b"}")
-    check_json_size(b'{"input":"' + many + b'"}')
-    check_json_size(b'{"input":"a"' + many[: 2 << 20] + b"}")
+        check_json_size(b'{"input":"a"' + white_space + b"}")
+    check_json_size(b'{"input":"' + white_space + b'"}')
+    check_json_size(b'{"input":"a"' + white_space[: 2 << 20] + b"}")

@@ -11,7 +11,7 @@ import pytest
 from sruserve.server.app import Application
 from sruserve.server.http.uvicorn_http import HttpProtocol
 from tests.server.http.raw_requests import connect
-from tests.server.http.test_clients_that_leave import until
+from tests.server.observing import until
 
 
 def test_models_are_listed_with_what_a_client_needs(client: httpx.Client) -> None:
@@ -93,7 +93,7 @@ def test_the_index_shows_the_way(client: httpx.Client) -> None:
 def test_a_client_that_reads_nothing_holds_little_of_a_long_page(
     client: httpx.Client, application: Application, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    held: list[int] = []
+    sizes: list[int] = []
     made, pause = HttpProtocol.connection_made, HttpProtocol.pause_writing
 
     def narrow(protocol: HttpProtocol, transport: Any) -> None:
@@ -101,7 +101,7 @@ def test_a_client_that_reads_nothing_holds_little_of_a_long_page(
         made(protocol, transport)
 
     def see(protocol: HttpProtocol) -> None:
-        held.append(protocol.transport.get_write_buffer_size())
+        sizes.append(protocol.transport.get_write_buffer_size())
         pause(protocol)
 
     async def read() -> tuple[bytes, str]:
@@ -111,5 +111,5 @@ def test_a_client_that_reads_nothing_holds_little_of_a_long_page(
     monkeypatch.setattr(HttpProtocol, "pause_writing", see)
     monkeypatch.setattr(application.metrics, "read", read)
     with connect(client, f"GET {path} HTTP/1.1\r\nhost: x\r\n\r\n".encode()):
-        until(lambda: bool(held))
-    assert held[0] < 256 << 10
+        until(lambda: bool(sizes))
+    assert sizes[0] < 256 << 10

@@ -108,8 +108,8 @@ def test_every_path_that_is_served_is_in_the_document(every: httpx.Client) -> No
 
 @pytest.fixture(scope="module")
 def document(client: httpx.Client) -> dict[str, Any]:
-    found: dict[str, Any] = client.get("/openapi.json").json()
-    return found
+    parsed: dict[str, Any] = client.get("/openapi.json").json()
+    return parsed
 
 
 HOT = ["/v1/classify", "/v1/tag", "/v1/encode", "/v1/completions", "/v1/score"]
@@ -140,8 +140,8 @@ def test_documented_examples_work(
         name = reference["schema"]["$ref"].rsplit("/", 1)[1]
         for example in document["components"]["schemas"][name]["examples"]:
             model = "pairs" if "pair" in example else models.get(path, "characters")
-            asked = tasks if model in ("pairs", "tagger", "small") else client
-            reply = asked.post(path, json={"model": model} | example)
+            http = tasks if model in ("pairs", "tagger", "small") else client
+            reply = http.post(path, json={"model": model} | example)
             assert reply.status_code == 200, reply.text
 
 

@@ -10,9 +10,9 @@ from websockets.exceptions import InvalidStatus
 from sruserve.server.errors import OriginNotAllowed
 from sruserve.server.http.origins import Origins
 from tests.server.conftest import Serve
+from tests.server.http.json_requests import connect
 from tests.server.http.raw_replies import next_reply, send
-from tests.server.http.test_clients_that_leave import connect
-from tests.server.test_bad_input import CLASSIFY, refusal
+from tests.server.posting import CLASSIFY, refusal
 from tests.server.websocket.sockets import SECONDS, open_socket
 
 APP = "https://app.example.com"
@@ -72,12 +72,12 @@ def test_a_link_from_another_site_opens_the_documentation(client: httpx.Client) 
 def test_an_allowed_page_sends_requests_and_reads_replies(
     open_one: httpx.Client, origin: str
 ) -> None:
-    asked = {
+    headers = {
         "origin": origin,
         "access-control-request-method": "POST",
         "access-control-request-headers": "authorization,content-type",
     }
-    reply = open_one.options(CLASSIFY, headers=asked)
+    reply = open_one.options(CLASSIFY, headers=headers)
     assert reply.status_code == 204
     assert reply.headers["access-control-allow-origin"] == origin
     assert "POST" in reply.headers["access-control-allow-methods"]
@@ -89,7 +89,7 @@ def test_an_allowed_page_sends_requests_and_reads_replies(
         assert reply.headers["vary"] == "origin"
     evil = {"origin": "https://evil.example"}
     refusal(open_one.post(CLASSIFY, content=BODY, headers=evil), 403, "origin_not_allowed")
-    refusal(open_one.options(CLASSIFY, headers=asked | evil), 403, "origin_not_allowed")
+    refusal(open_one.options(CLASSIFY, headers=headers | evil), 403, "origin_not_allowed")
 
 
 @pytest.mark.parametrize(("origin", "enters"), [(APP, True), ("https://evil.example", False)])

@@ -38,9 +38,9 @@ def received(parts: int, limit: int) -> tuple[bytes, int]:
 
 
 def test_many_small_parts_take_little_more_than_their_bytes() -> None:
-    body, most = received(PARTS, 1 << 20)
+    body, peak_bytes = received(PARTS, 1 << 20)
     assert body == b"".join(b"%02d" % (left % 100) for left in range(PARTS - 1, -1, -1))
-    assert most < 4 * len(body)
+    assert peak_bytes < 4 * len(body)
 
 
 def test_the_parts_are_read_no_longer_than_to_the_limit() -> None:

@@ -42,10 +42,10 @@ def error(reply: httpx.Response, status: int, kind: str) -> str:
 
 def test_a_text_gets_its_labels_the_likeliest_first(client: httpx.Client) -> None:
     (expected,) = ranked(client, model="question", input=TEXTS[0])
-    found = predict(client, inputs=TEXTS[0])
-    assert found == expected
-    assert {each["label"] for each in found} == set(LABELS)
-    assert found[0]["score"] == max(each["score"] for each in found)
+    labels = predict(client, inputs=TEXTS[0])
+    assert labels == expected
+    assert {each["label"] for each in labels} == set(LABELS)
+    assert labels[0]["score"] == max(each["score"] for each in labels)
 
 
 def test_a_batch_gets_a_list_for_each(client: httpx.Client) -> None:
@@ -90,14 +90,14 @@ def test_what_is_too_long_is_cut_only_if_asked(serve: Serve, side: str) -> None:
     with serve("question", "whole", max_input_bytes=24, max_batch_tokens=4) as (client, _):
         long = {"inputs": text, "truncation_direction": side}
         error(client.post(PATH, json=long), 422, "validation")
-        kept = text[:24] if side == "Right" else text[-24:]
-        (expected,) = ranked(client, model="question", input=kept)
+        truncated = text[:24] if side == "Right" else text[-24:]
+        (expected,) = ranked(client, model="question", input=truncated)
         assert predict(client, **long, truncate=True) == expected
         ids = {"inputs": "a b c a b c", "truncation_direction": side}
         whole = "/predict?model=whole"
         error(client.post(whole, json=ids), 422, "validation")
-        kept = "a b c a" if side == "Right" else "c a b c"
-        (expected,) = ranked(client, model="whole", input=kept)
+        truncated = "a b c a" if side == "Right" else "c a b c"
+        (expected,) = ranked(client, model="whole", input=truncated)
         assert predict(client, whole, **ids, truncate=True) == expected
 
 

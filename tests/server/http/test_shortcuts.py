@@ -86,8 +86,8 @@ def test_replies_are_logged_where_that_is_asked_for(
 ) -> None:
     written: list[bool] = []
 
-    def see(*given: Any) -> bool:
-        written.append(write_reply(*given))
+    def see(*args: Any) -> bool:
+        written.append(write_reply(*args))
         return written[-1]
 
     monkeypatch.setattr(call, "write_reply", see)

@@ -58,9 +58,9 @@ class RawClient:
         """Send as much of `data` as the server takes now; tells how much."""
         sent = 0
         while sent < len(data):
-            most = min(self._windows[0], self._windows[call], _FRAME_BYTES)
-            piece = data[sent : sent + most]
-            if most <= 0 or self.closed or call in self.ended:
+            room = min(self._windows[0], self._windows[call], _FRAME_BYTES)
+            piece = data[sent : sent + room]
+            if room <= 0 or self.closed or call in self.ended:
                 break
             last = end and sent + len(piece) == len(data)
             self._socket.sendall(_frame(_DATA, _END if last else 0, call, piece))

@@ -31,9 +31,9 @@ def tensor(name: str, values: Any, datatype: str = "FP32", binary: bool = True) 
     array = np.asarray(
         values, None if datatype == "BYTES" else {"FP32": "f4", "INT64": "i8"}[datatype]
     )
-    given = triton.InferInput(name, list(array.shape), datatype)
-    given.set_data_from_numpy(array, binary_data=binary)
-    return given
+    infer_input = triton.InferInput(name, list(array.shape), datatype)
+    infer_input.set_data_from_numpy(array, binary_data=binary)
+    return infer_input
 
 
 def refused(error: InferenceServerException, status: int) -> str:
@@ -50,7 +50,7 @@ def v1(client: httpx.Client, path: str, **body: Any) -> list[dict[str, Any]]:
     return results
 
 
-def told(result: Any, name: str) -> list[Any]:
+def values_of(result: Any, name: str) -> list[Any]:
     """An output's elements, texts decoded."""
     values: Sequence[Any] = result.as_numpy(name).reshape(-1).tolist()
     return [value.decode() if isinstance(value, bytes) else value for value in values]

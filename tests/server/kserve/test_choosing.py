@@ -20,7 +20,7 @@ from sruserve.server.kserve.messages import RequestedOutput, Tensor
 from tests.server.conftest import Serve
 from tests.server.kserve.conftest import grpc_address
 
-MOST = 3000  # numbers of one reply
+MAX_NUMBERS = 3000  # numbers of one reply
 STEPS = 40  # whose outputs are 24 each
 
 
@@ -28,7 +28,7 @@ STEPS = 40  # whose outputs are 24 each
 def encoder(serve: Serve, task_folders: Any) -> Iterator[tuple[httpx.Client, str]]:
     """A server of an encoder whose replies are short, and its address for gRPC."""
     folder = task_folders / "encoder"
-    with serve(model_folders=(folder,), max_body_bytes=8 * MOST, grpc_port=0) as running:
+    with serve(model_folders=(folder,), max_body_bytes=8 * MAX_NUMBERS, grpc_port=0) as running:
         client, application = running
         yield client, grpc_address(application)
 
@@ -48,15 +48,15 @@ class Leaves:
         raise ConnectionResetError
 
 
-def asked(count: int) -> list[RequestedOutput]:
+def requested(count: int) -> list[RequestedOutput]:
     return [RequestedOutput("outputs", {"classification": count})]
 
 
 def made(
     values: Any, count: int, labels: tuple[str, ...] = (), caller: Any = None
 ) -> tuple[tuple[int, ...], list[bytes]]:
-    given = number_tensor("outputs", "FP32", values.shape, values)
-    choice = choose_outputs(caller or Stays(), [given], asked(count), labels)
+    output = number_tensor("outputs", "FP32", values.shape, values)
+    choice = choose_outputs(caller or Stays(), [output], requested(count), labels)
     (chosen,) = asyncio.run(choice)
     return chosen.shape, list(chosen.values)
 
@@ -73,9 +73,9 @@ def watch_texts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
     make = choosing._texts
 
-    def watched(values: Any, *given: Any) -> list[bytes]:
+    def watched(values: Any, *args: Any) -> list[bytes]:
         sizes.append(len(values))
-        return make(values, *given)
+        return make(values, *args)
 
     monkeypatch.setattr(choosing, "_texts", watched)
     return sizes
@@ -109,9 +109,9 @@ def test_many_texts_are_made_away_from_the_event_loop(
     threads: set[str] = set()
     sort = np.argsort
 
-    def watched(*given: Any, **more: Any) -> Any:
+    def watched(*args: Any, **more: Any) -> Any:
         threads.add(threading.current_thread().name)
-        return sort(*given, **more)
+        return sort(*args, **more)
 
     monkeypatch.setattr(np, "argsort", watched)
     client, address = encoder
@@ -153,12 +153,12 @@ def test_texts_are_counted_before_they_are_made(
 
 
 def test_a_reply_counts_the_same_before_its_texts_are_made_and_after() -> None:
-    given = number_tensor("outputs", "FP32", (4, 3), np.ones(12))
+    output = number_tensor("outputs", "FP32", (4, 3), np.ones(12))
     plain = Tensor("labels", "BYTES", (2,), [b"a", b"b"])
     for count, numbers in ((2, 48), (9, 72)):
-        wanted = [*asked(count), RequestedOutput("labels")]
-        chosen = asyncio.run(choose_outputs(Stays(), [given, plain], wanted, ()))
-        before = reply_numbers([given, plain], wanted)
+        wanted = [*requested(count), RequestedOutput("labels")]
+        chosen = asyncio.run(choose_outputs(Stays(), [output, plain], wanted, ()))
+        before = reply_numbers([output, plain], wanted)
         assert before == reply_numbers(chosen, wanted) == numbers + 2
 
 

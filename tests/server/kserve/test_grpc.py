@@ -20,34 +20,10 @@ from tritonclient.utils import InferenceServerException
 from sruserve.server.app import Application
 from tests.server.conftest import TEXT
 from tests.server.kserve.conftest import grpc_address
+from tests.server.kserve.grpc_inputs import FEATURES, INFER, infer, inputs_of, texts
 from tests.server.kserve.support import connected
 
-FEATURES = np.linspace(-1, 1, 40, dtype=np.float32).reshape(5, 8)
-INFER = "/inference.GRPCInferenceService/ModelInfer"
 _ids = count(1)
-
-
-def texts(kind: Any, name: str, *values: str) -> Any:
-    """A batch of texts, for the client of `kind`, which is a module."""
-    one = kind.InferInput(name, [len(values), 1], "BYTES")
-    one.set_data_from_numpy(np.array([[value.encode()] for value in values], object))
-    return one
-
-
-def numbers(kind: Any, name: str, datatype: str, values: Any) -> Any:
-    one = kind.InferInput(name, list(values.shape), datatype)
-    one.set_data_from_numpy(values)
-    return one
-
-
-def inputs_of(kind: Any, model: str) -> list[Any]:
-    if model == "sensor":
-        return [numbers(kind, "features", "FP32", FEATURES)]
-    if model == "ids":
-        return [numbers(kind, "input_ids", "INT64", np.arange(6, dtype=np.int64))]
-    if model == "characters":
-        return [texts(kind, "text_input", TEXT)]
-    return [texts(kind, "text", TEXT, "who what")]
 
 
 @pytest.mark.parametrize("model", ["question", "whole", "sensor", "characters", "ids"])
@@ -110,10 +86,10 @@ def test_sequences_share_a_stream_of_responses(
                     sequence_start=begin == 0,
                     sequence_end=begin + 12 >= len(TEXT),
                 )
-        told = [answers.get(timeout=60) for _ in range(0, len(TEXT), 12) for _ in sequences]
+        outcomes = [answers.get(timeout=60) for _ in range(0, len(TEXT), 12) for _ in sequences]
         own.stop_stream()
-    assert [error for _, error in told if error] == []
-    for result, _ in told[-len(sequences) :]:
+    assert [error for _, error in outcomes if error] == []
+    for result, _ in outcomes[-len(sequences) :]:
         np.testing.assert_array_equal(result.as_numpy("scores"), whole)
 
 
@@ -136,18 +112,13 @@ def test_elements_may_be_typed_instead_of_raw(rpc: Any, channel: grpc.Channel) -
     np.testing.assert_array_equal(reply.as_numpy("scores"), expected)
 
 
-def infer(channel: grpc.Channel, request: Any, **given: Any) -> Any:
-    """Send a message, or the bytes of one, as it is."""
-    data = request if isinstance(request, bytes) else request.SerializeToString()
-    call = channel.unary_unary(INFER, None, proto.ModelInferResponse.FromString)
-    return call(data, timeout=60, **given)
-
-
 def tensor(name: str, datatype: str, shape: list[int], **contents: Any) -> Any:
-    given = proto.ModelInferRequest.InferInputTensor(name=name, datatype=datatype, shape=shape)
+    infer_input = proto.ModelInferRequest.InferInputTensor(
+        name=name, datatype=datatype, shape=shape
+    )
     for field, values in contents.items():
-        getattr(given.contents, field).extend(values)
-    return given
+        getattr(infer_input.contents, field).extend(values)
+    return infer_input
 
 
 @pytest.mark.parametrize(
@@ -261,8 +232,8 @@ def test_the_asynchronous_client(grpc_server: tuple[httpx.Client, Application], 
     async def run() -> None:
         async with triton_aio.InferenceServerClient(grpc_address(grpc_server[1])) as own:
             assert await own.is_server_ready()
-            asked = (own.infer("question", inputs_of(triton_aio, "question")) for _ in range(20))
-            for result in await asyncio.gather(*asked):
+            calls = (own.infer("question", inputs_of(triton_aio, "question")) for _ in range(20))
+            for result in await asyncio.gather(*calls):
                 np.testing.assert_array_equal(result.as_numpy("scores"), expected)
 
             async def requests() -> Any:

@@ -19,10 +19,10 @@ from sruserve.server.pulse import Pulse
 from tests.server import conftest
 from tests.server.conftest import Serve
 from tests.server.kserve.conftest import grpc_address
+from tests.server.kserve.grpc_inputs import inputs_of
 from tests.server.kserve.raw_http2 import RawClient, message
-from tests.server.kserve.test_grpc import inputs_of
 
-TOLD = "Method not found!"
+MESSAGE = "Method not found!"
 
 
 @pytest.mark.parametrize("path", ["/\xff", "\xff", "/\xc3", "/inference.GRPCInferenceService/\x80"])
@@ -36,7 +36,7 @@ def test_a_path_that_is_not_utf8_ends_its_call_alone(
         for _ in range(3):
             call = client.call(path)
             client.until(lambda call=call: call in client.ended)  # type: ignore[misc]
-            assert TOLD.encode() in client.ended[call]
+            assert MESSAGE.encode() in client.ended[call]
     assert watch.is_active()
     watch.cancel()
     with triton.InferenceServerClient(grpc_address(grpc_server[1])) as another:
@@ -89,7 +89,7 @@ def test_a_method_that_does_not_exist_is_not_implemented(
     with pytest.raises(grpc.RpcError) as caught:
         channel.unary_unary(path)(b"", timeout=60)
     assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
-    assert caught.value.details() == TOLD
+    assert caught.value.details() == MESSAGE
 
 
 def test_a_grpc_server_that_has_ended_ends_the_process(
@@ -120,13 +120,13 @@ def test_a_grpc_server_that_has_ended_ends_the_process(
         assert pulse.failed
         assert not application.grpc.alive
         assert http.get("/livez").status_code == 200
-    assert application.grpc.alive  # it was told to end
+    assert application.grpc.alive  # it was stopped on purpose
 
 
 def test_the_largest_settings_are_within_what_the_core_takes(serve: Serve) -> None:
-    most = {"grpc_streams": 2**31 - 1, "keep_alive_seconds": 2_147_483}
+    settings = {"grpc_streams": 2**31 - 1, "keep_alive_seconds": 2_147_483}
     with (
-        serve("question", grpc_port=0, **most) as (_, application),
+        serve("question", grpc_port=0, **settings) as (_, application),
         triton.InferenceServerClient(grpc_address(application)) as client,
     ):
         assert client.is_server_live()

@@ -1,47 +1,43 @@
 """What one client holds over gRPC, with a key or without, takes nothing from another."""
 
-import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Any, Self
+from typing import Any
 
 import grpc
 import httpx
 import pytest
-import tritonclient.grpc as triton
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from tritonclient.grpc import service_pb2 as proto
-from tritonclient.utils import InferenceServerException
 
 from sruserve.server.app import Application
-from sruserve.server.http import connections
-from sruserve.server.kserve.grpc import probes as grpc_probes
 from sruserve.server.kserve.grpc import server as grpc_server
-from sruserve.server.kserve.grpc.call import GrpcEndpoint
-from sruserve.server.kserve.grpc.calls import ConcurrentCallLimit
 from sruserve.server.kserve.grpc.service import SERVICE as NAME
 from tests.server.conftest import Serve
-from tests.server.http.test_clients_that_leave import until
 from tests.server.kserve.conftest import grpc_address
+from tests.server.kserve.grpc_inputs import INFER
+from tests.server.kserve.grpc_limits import (
+    ACME,
+    CHECK,
+    LABS,
+    LATE,
+    LIMITS,
+    LIVE,
+    LONG,
+    READS,
+    READY,
+    STREAM,
+    UNREAD,
+    WATCH,
+    flood,
+    infer,
+    inferences,
+    port,
+    question,
+    stream,
+)
 from tests.server.kserve.raw_http2 import MAX_CONCURRENT_STREAMS, RawClient, message, unfinished
-from tests.server.kserve.test_grpc import INFER, inputs_of
-
-STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
-CHECK, WATCH = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
-LIVE, READY = (f"/inference.GRPCInferenceService/Server{name}" for name in ("Live", "Ready"))
-ACME, LABS = "acme-key-123", "labs-key-123"
-LONG = 1 << 20  # the longest message
-READS = 4  # of as long messages at a time: so many go into the queue
-LATE = "the request was too slow: it may take {} seconds; send it faster"
-UNREAD = 64 << 10  # bytes of a message that may wait unread
-LIMITS: dict[str, Any] = {
-    "grpc_port": 0,
-    "max_body_bytes": LONG,
-    "max_queue_bytes": READS * LONG,
-    "keep_alive_seconds": 1,
-    "grpc_streams": 8,
-}
+from tests.server.observing import until
 
 
 @pytest.fixture(scope="module")
@@ -55,34 +51,6 @@ def raw(keyed: tuple[httpx.Client, Application]) -> Iterator[RawClient]:
     """A client that sends what it likes."""
     with RawClient(port(keyed)) as client:
         yield client
-
-
-def port(running: tuple[httpx.Client, Application]) -> int:
-    assert running[1].grpc is not None
-    return running[1].grpc.port
-
-
-def flood(
-    client: RawClient, method: str, calls: int, key: str | None = None, still_open: int = 0
-) -> int:
-    """Begin calls whose messages lack a byte, until all but `still_open` end.
-
-    Returns the bytes that the server held at a time at most, as if it kept all that came of a call.
-    """
-    left = {client.call(method, key): unfinished(LONG) for _ in range(calls)}
-    held_bytes: list[int] = []
-
-    def ended() -> bool:
-        for call, data in left.items():
-            if call not in client.ended:
-                left[call] = data[client.send(call, data[:UNREAD]) :]
-        held = [LONG - len(data) for call, data in left.items() if call not in client.ended]
-        held_bytes.append(sum(held))
-        return len(held) <= still_open
-
-    client.until(ended)
-    assert calls - len(client.ended) == still_open
-    return max(held_bytes)
 
 
 @pytest.mark.parametrize("method", [INFER, STREAM, "/inference.GRPCInferenceService/ModelConfig"])
@@ -101,8 +69,8 @@ def test_probes_hold_few_messages_and_none_for_long(raw: RawClient, method: str)
 def test_unfinished_messages_of_a_tenant_hold_no_more_than_a_part_of_the_queue(
     raw: RawClient,
 ) -> None:
-    held_bytes = flood(raw, INFER, 30, ACME, still_open=READS // 2)  # they may take seconds yet
-    assert held_bytes <= (READS + READS // 2) * LONG + 30 * UNREAD
+    received_bytes = flood(raw, INFER, 30, ACME, still_open=READS // 2)  # they may take seconds yet
+    assert received_bytes <= (READS + READS // 2) * LONG + 30 * UNREAD
 
 
 def test_a_probe_that_says_nothing_is_answered_before_its_message(raw: RawClient) -> None:
@@ -125,10 +93,11 @@ def test_a_connection_that_is_full_of_probes_keeps_nobody_elses_waiting(
 
 
 def test_a_probe_waits_for_none_of_the_silent_ones_of_any_number_of_connections(
-    monkeypatch: pytest.MonkeyPatch, serve: Serve
+    serve: Serve,
 ) -> None:
-    monkeypatch.setattr(grpc_probes, "_READ_SECONDS", 3600)
     with serve("question", **LIMITS | {"keep_alive_seconds": 75}) as running, ExitStack() as stack:
+        assert running[1].grpc is not None
+        running[1].grpc.probes.reads.seconds = 3600
         clients = [stack.enter_context(RawClient(port(running))) for _ in range(30)]
         for client in clients * 10:
             client.call(CHECK)
@@ -148,17 +117,6 @@ def test_calls_that_lack_the_key_take_no_place_of_those_that_have_it(
     assert infer(keyed, LABS) is None
 
 
-def infer(running: tuple[httpx.Client, Application], key: str = "") -> str | None:
-    """Why an inference is refused; None: it is not."""
-    headers = {"authorization": f"Bearer {key}"}
-    with triton.InferenceServerClient(grpc_address(running[1])) as client:
-        try:
-            client.infer("question", inputs_of(triton, "question"), headers=headers)
-        except InferenceServerException as problem:
-            return str(problem)
-    return None
-
-
 def test_a_tenant_at_its_bound_of_streams_hurts_itself_alone(
     keyed: tuple[httpx.Client, Application], raw: RawClient
 ) -> None:
@@ -168,21 +126,6 @@ def test_a_tenant_at_its_bound_of_streams_hurts_itself_alone(
     assert b"SRUSERVE_GRPC_STREAMS" in raw.ended[calls[-1]]
     assert infer(keyed, ACME) is None  # a stream takes no place of another call
     assert len(stream(keyed, LABS)) == 2
-
-
-def stream(running: tuple[httpx.Client, Application], key: str = "") -> list[Any]:
-    """The responses of a stream with two requests."""
-    with grpc.insecure_channel(grpc_address(running[1])) as channel:
-        call = channel.stream_stream(STREAM, None, proto.ModelStreamInferResponse.FromString)
-        metadata = (("authorization", f"Bearer {key}"),)
-        return list(call(iter(2 * (question(),)), metadata=metadata, timeout=60))
-
-
-def question() -> bytes:
-    request = proto.ModelInferRequest(model_name="question")
-    given = request.inputs.add(name="text", datatype="BYTES", shape=[1, 1])
-    given.contents.bytes_contents.append(b"who")
-    return bytes(request.SerializeToString())
 
 
 def test_a_tenant_whose_silent_calls_fill_its_places_hurts_itself_alone(
@@ -213,57 +156,6 @@ def test_a_stream_that_is_idle_for_too_long_ends_with_a_reason(
         ended.set()
     assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     assert caught.value.details() == LATE.format(1)
-
-
-class Idle:
-    """A stream of one message; what it kept when the next one was asked for."""
-
-    def __init__(self) -> None:
-        self.freed = self.reads = 0
-
-    async def read(self) -> Any:
-        self.reads += 1
-        if self.reads == 1:
-            return Message(self)
-        return grpc.aio.EOF
-
-    async def write(self, _: object) -> None:
-        assert not self.freed
-
-    def invocation_metadata(self) -> tuple[()]:
-        return ()
-
-    def peer(self) -> str:
-        return "somebody"
-
-
-class Message(bytes):
-    """One that tells when it is gone, and how many reads there were then."""
-
-    stream: Idle
-
-    def __new__(cls, stream: Idle) -> Self:
-        data = super().__new__(cls)
-        data.stream = stream
-        return data
-
-    def __del__(self) -> None:
-        self.stream.freed = self.stream.reads
-
-
-def test_an_idle_stream_keeps_nothing_of_its_last_message(
-    keyless: tuple[httpx.Client, Application],
-) -> None:
-    async def answer(data: bytes, context: Any, keep: Any) -> None:
-        del data, context, keep
-
-    async def serve(stream: Idle) -> None:
-        lifecycle = keyless[1].lifecycle
-        calls = ConcurrentCallLimit(keyless[1].settings, lifecycle)
-        await calls.stream(GrpcEndpoint(STREAM, lifecycle.tenants), answer)(None, stream)
-
-    asyncio.run(serve(stream := Idle()))
-    assert (stream.reads, stream.freed) == (2, 1)
 
 
 @pytest.mark.parametrize("method", [INFER, STREAM])
@@ -300,66 +192,6 @@ def test_a_call_has_its_place_until_its_reply_is_taken(serve: Serve) -> None:
         client.open_window(again)
         client.until(lambda: again in client.ended)
         assert client.ended[again].endswith(b"grpc-message\0")  # nothing is wrong
-
-
-def inferences(http: httpx.Client) -> int:
-    """How many have been answered."""
-    (model,) = http.get("/v2/models/question/stats").json()["model_stats"]
-    return int(model["inference_count"])
-
-
-@pytest.fixture(scope="module")
-def keyless(serve: Serve) -> Iterator[tuple[httpx.Client, Application]]:
-    """A server for everybody, with four places for the calls of each connection."""
-    with serve("question", **LIMITS | {"max_queue_bytes": 4 * 64 << 10}) as running:
-        yield running
-
-
-def test_without_keys_a_connection_whose_calls_fill_its_places_hurts_itself_alone(
-    keyless: tuple[httpx.Client, Application],
-) -> None:
-    sent = message(question())
-    with RawClient(port(keyless), window=0) as client:
-        for call in [client.call(INFER) for _ in range(4)]:
-            client.send(call, sent, end=True)  # its reply waits for the client
-        refused = client.call(INFER)
-        client.until(lambda: bool(client.ended))
-        assert list(client.ended) == [refused]
-        assert b"Exceeds maximum queue size" in client.ended[refused]
-        assert infer(keyless) is None
-
-
-def test_without_keys_a_connection_at_its_bound_of_streams_hurts_itself_alone(
-    keyless: tuple[httpx.Client, Application],
-) -> None:
-    with RawClient(port(keyless)) as client:
-        calls = [client.call(STREAM) for _ in range(5)]
-        client.until(lambda: bool(client.ended))
-        assert list(client.ended) == [calls[-1]]
-        assert b"SRUSERVE_GRPC_STREAMS" in client.ended[calls[-1]]
-        assert len(stream(keyless)) == 2
-
-
-def test_without_keys_a_connection_at_its_bound_of_slow_messages_hurts_itself_alone(
-    keyless: tuple[httpx.Client, Application],
-) -> None:
-    with RawClient(port(keyless)) as client, RawClient(port(keyless)) as other:
-        fill_with_slow_messages(client)
-        for call in fill_with_slow_messages(other):
-            other.send(call, message(question())[-1:], end=True)
-            other.until(lambda call=call: call in other.ended)  # type: ignore[misc]
-            assert other.ended[call].endswith(b"grpc-message\0")  # nothing is wrong
-
-
-def fill_with_slow_messages(client: RawClient) -> set[int]:
-    """Begin a message more than a connection may send slowly: the calls whose places it has."""
-    calls = {client.call(INFER) for _ in range(READS // 2 + 1)}
-    for call in calls:
-        client.send(call, message(question())[:-1])
-    client.until(lambda: bool(client.ended))
-    (refused,) = client.ended
-    assert b"too many messages arrive slowly" in client.ended[refused]
-    return calls - {refused}
 
 
 def test_watchers_are_few_over_one_connection_and_others_have_room(
@@ -435,9 +267,8 @@ def test_connections_without_a_call_are_closed(raw: RawClient) -> None:
     raw.until(lambda: raw.closed)
 
 
-def test_connections_have_a_bound(monkeypatch: pytest.MonkeyPatch, serve: Serve) -> None:
-    monkeypatch.setattr(connections, "_GRPC", 2)
-    with serve("question", grpc_port=0) as running, RawClient(port(running)):
+def test_connections_have_a_bound(serve: Serve) -> None:
+    with serve("question", grpc_port=0, grpc_connections=2) as running, RawClient(port(running)):
         with RawClient(port(running)), pytest.raises(ConnectionError):
             RawClient(port(running))
         until(lambda: connects(port(running)))

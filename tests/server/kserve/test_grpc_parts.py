@@ -11,7 +11,7 @@ from tritonclient.grpc import service_pb2 as proto
 from sruserve.server.errors import InputTooLong
 from sruserve.server.kserve.grpc.codec import read_request
 from sruserve.server.kserve.grpc.parts import MAX_FIELDS, check_fields
-from tests.server.kserve.test_grpc import infer
+from tests.server.kserve.grpc_inputs import infer
 
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 
@@ -81,10 +81,10 @@ def test_what_lies_in_a_message_is_what_is_counted(
 ) -> None:
     request = proto.ModelInferRequest()
     for i in range(tensors):
-        given = request.inputs.add(name=str(i))
-        given.contents.bytes_contents.extend([b"a"] * texts)
+        tensor = request.inputs.add(name=str(i))
+        tensor.contents.bytes_contents.extend([b"a"] * texts)
         for j in range(parameters):
-            given.parameters[str(j)].int64_param = j + 1
+            tensor.parameters[str(j)].int64_param = j + 1
     data = request.SerializeToString()
     # a tensor, its name, its contents and their texts; a parameter, its name, its value, a number
     fields = tensors * (3 + texts + 4 * parameters)
@@ -100,8 +100,8 @@ def test_what_is_no_message_is_left_to_the_parser(data: bytes) -> None:
 
 def test_long_tensors_are_few_parts() -> None:
     request = proto.ModelInferRequest(raw_input_contents=[bytes(1 << 20)] * 8)
-    given = request.inputs.add(name="a", shape=[1] * 16)
-    given.contents.int64_contents.extend([-1] * (1 << 15))
+    tensor = request.inputs.add(name="a", shape=[1] * 16)
+    tensor.contents.int64_contents.extend([-1] * (1 << 15))
     check_fields(proto.ModelInferRequest, request.SerializeToString())
 
 

@@ -18,7 +18,7 @@ async def settle() -> None:
 
 
 class Context:
-    """A call whose message never comes, and that ends when it is told to.
+    """A call whose message never comes, and that ends when the test says so.
 
     after: and when this is set.
     """
@@ -63,12 +63,12 @@ def silent(reads: YieldingReads, contexts: list[Context], owner: str) -> asyncio
 
 def test_a_read_whose_message_is_there_waits_for_no_silent_one() -> None:
     async def run() -> None:
-        given, contexts = reads(), [Context() for _ in range(300)]
-        begun = silent(given, contexts, "crowd")
+        readers, contexts = reads(), [Context() for _ in range(300)]
+        begun = silent(readers, contexts, "crowd")
         await settle()
         while sum(context.ended for context in contexts) < 300 - 4:
             await settle()
-        assert await given.read(Prompt(), "crowd") == b"message"
+        assert await readers.read(Prompt(), "crowd") == b"message"
         assert not any(context.ended for context in contexts[-3:])
         begun.cancel()
 
@@ -77,10 +77,10 @@ def test_a_read_whose_message_is_there_waits_for_no_silent_one() -> None:
 
 def test_silent_reads_are_bounded_while_their_calls_do_not_end() -> None:
     async def run() -> None:
-        given, end = reads(), asyncio.Event()
+        readers, end = reads(), asyncio.Event()
         contexts = [Context(end) for _ in range(300)]
-        begun = silent(given, contexts, "crowd")
-        waiting = asyncio.create_task(given.read(Prompt(), "another"))
+        begun = silent(readers, contexts, "crowd")
+        waiting = asyncio.create_task(readers.read(Prompt(), "another"))
         await settle()
         assert not waiting.done()
         end.set()
@@ -93,10 +93,10 @@ def test_silent_reads_are_bounded_while_their_calls_do_not_end() -> None:
 
 def test_the_owner_with_most_silent_reads_makes_way() -> None:
     async def run() -> None:
-        given, slow = reads(), Context()
-        begun = [silent(given, [slow], "another")]
+        readers, slow = reads(), Context()
+        begun = [silent(readers, [slow], "another")]
         for _ in range(100):
-            begun.append(silent(given, [Context()], "crowd"))
+            begun.append(silent(readers, [Context()], "crowd"))
             await settle()
         assert not slow.ended
         for each in begun:

@@ -17,11 +17,11 @@ from tritonclient.utils import InferenceServerException
 from sruserve.server.app import Application
 from sruserve.server.kserve.grpc.service import SERVICE as NAME
 from tests.server.conftest import Serve
-from tests.server.http.test_clients_that_leave import until
 from tests.server.kserve.conftest import grpc_address
+from tests.server.kserve.grpc_inputs import INFER, inputs_of, texts
 from tests.server.kserve.support import connected
-from tests.server.kserve.test_grpc import INFER, inputs_of, texts
-from tests.server.test_running import ended, grpc_port_of, serving, start
+from tests.server.observing import until
+from tests.server.processes import ended, grpc_port_of, serving, start
 
 FULL, TOO_MANY = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED
 
@@ -125,12 +125,12 @@ def test_a_client_that_waits_no_longer_withdraws_its_work(
     engine = grpc_server[1].lifecycle.catalogue["characters"].engine
     body: dict[str, Any] = {"parameters": {"max_tokens": 90_000}}
     inputs = [texts(triton, "text_input", "a")]
-    told: queue.Queue[Any] = queue.Queue()
+    outcomes: queue.Queue[Any] = queue.Queue()
     if how == "deadline":
         with pytest.raises(InferenceServerException, match="Deadline"):
             rpc.infer("characters", inputs, client_timeout=0.4, **body)
     else:
-        call = rpc.async_infer("characters", inputs, lambda r, e: told.put(e), **body)
+        call = rpc.async_infer("characters", inputs, lambda r, e: outcomes.put(e), **body)
         until(lambda: engine.running == 1)
         call.cancel()
     until(lambda: engine.running == 0)
@@ -152,7 +152,7 @@ def test_calls_that_clients_hold_open_have_a_bound_that_probes_do_not_know(
         grpc.channel_ready_future(channel).result(60)
         hold = channel.stream_stream(path)
         silent = [queue.Queue[bytes]() for _ in range(2)]  # requests that do not come
-        held = [hold(iter(requests.get, b"")) for requests in silent]
+        open_calls = [hold(iter(requests.get, b"")) for requests in silent]
         refused = until_refused(hold)
         assert client.is_server_live()
         assert client.is_model_ready("question")
@@ -165,12 +165,12 @@ def test_calls_that_clients_hold_open_have_a_bound_that_probes_do_not_know(
         labels = f'outcome="refused",route="{INFER if method != "RepositoryIndex" else f"/{NAME}"}"'
         assert f'sru_requests_total{{model="unknown",{labels}}}' in http.get("/metrics").text
         assert refusal(client) is None  # another connection
-        held.pop().cancel()
+        open_calls.pop().cancel()
         until(lambda: ending(hold).code() is not refused[0])
         for requests in silent:
             requests.put(b"")  # their end, also for the cancelled call's thread
         end = "OK" if method == "ModelStreamInfer" else "INVALID_ARGUMENT"
-        assert held.pop().code().name == end
+        assert open_calls.pop().code().name == end
 
 
 def until_refused(hold: Any) -> tuple[Any, str]:
@@ -227,12 +227,12 @@ def test_calls_are_counted(grpc_server: tuple[httpx.Client, Application], rpc: A
 def test_sigterm_finishes_calls_and_refuses_new_ones(folders: Path) -> None:
     with serving(folders / "characters", grpc_port="0", drain_seconds="600") as (_, process):
         port = grpc_port_of(process)
-        told: queue.Queue[Any] = queue.Queue()
+        outcomes: queue.Queue[Any] = queue.Queue()
         with triton.InferenceServerClient(f"127.0.0.1:{port}") as rpc:
             rpc.async_infer(
                 "characters",
                 [texts(triton, "text_input", "To be")],
-                lambda result, error: told.put((result, error)),
+                lambda result, error: outcomes.put((result, error)),
                 parameters={"max_tokens": 10_000},
             )
             until(lambda: running(rpc))
@@ -241,7 +241,7 @@ def test_sigterm_finishes_calls_and_refuses_new_ones(folders: Path) -> None:
             with pytest.raises(InferenceServerException, match="Server is stopping") as caught:
                 rpc.infer("characters", [texts(triton, "text_input", "who")])
             assert caught.value.status() == "StatusCode.UNAVAILABLE"
-            result, error = told.get(timeout=300)
+            result, error = outcomes.get(timeout=300)
             assert error is None
             assert len(result.as_numpy("text_output").reshape(-1)[0]) > 5000
         ended(process)

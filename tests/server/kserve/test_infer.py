@@ -13,15 +13,23 @@ from hypothesis import strategies as st
 from tritonclient.utils import InferenceServerException
 
 from tests.server.conftest import LABELS, WORDS
-from tests.server.kserve.support import address, connected, refused, tensor, texts, told, v1
+from tests.server.kserve.support import (
+    address,
+    connected,
+    refused,
+    tensor,
+    texts,
+    v1,
+    values_of,
+)
 
 TEXTS = ["How far is it", "who", "a b c what where when " * 9]
 
 
 def check_labels(result: Any, expected: list[dict[str, Any]]) -> None:
     """Every number is that of `/v1`, bit for bit."""
-    assert told(result, "label") == [each["label"] for each in expected]
-    assert told(result, "score") == [each["score"] for each in expected]
+    assert values_of(result, "label") == [each["label"] for each in expected]
+    assert values_of(result, "score") == [each["score"] for each in expected]
     scores = result.as_numpy("scores")
     assert scores.shape == (len(expected), len(LABELS))
     assert scores.tolist() == [list(each["scores"].values()) for each in expected]
@@ -37,8 +45,8 @@ def test_a_batch_of_texts_gets_the_labels_and_scores_of_v1(
         for name in ("scores", "label", "score")
     ]
     with connected(client) as connection:
-        given = [texts(*TEXTS, binary=binary_in)]
-        result = connection.infer("question", given, outputs=outputs, request_id="seven")
+        inputs = [texts(*TEXTS, binary=binary_in)]
+        result = connection.infer("question", inputs, outputs=outputs, request_id="seven")
     check_labels(result, v1(client, "classify", model="question", input=TEXTS))
     response = result.get_response()
     assert response["id"] == "seven"
@@ -47,35 +55,37 @@ def test_a_batch_of_texts_gets_the_labels_and_scores_of_v1(
 
 
 @given(
-    many=st.lists(
+    word_lists=st.lists(
         st.lists(st.sampled_from(WORDS[1:]), min_size=1, max_size=12), min_size=1, max_size=5
     )
 )
 @settings(max_examples=30)
-def test_any_texts_get_what_v1_tells_of_them(client: httpx.Client, many: list[list[str]]) -> None:
-    given = [" ".join(words) for words in many]
+def test_any_texts_get_what_v1_tells_of_them(
+    client: httpx.Client, word_lists: list[list[str]]
+) -> None:
+    inputs = [" ".join(words) for words in word_lists]
     with connected(client) as connection:
-        result = connection.infer("question", [texts(*given)])
-    check_labels(result, v1(client, "classify", model="question", input=given))
+        result = connection.infer("question", [texts(*inputs)])
+    check_labels(result, v1(client, "classify", model="question", input=inputs))
 
 
 @pytest.mark.parametrize("packing", ["gzip", "deflate"])
 def test_bodies_are_packed_both_ways(client: httpx.Client, packing: str) -> None:
-    many = TEXTS * 30
+    repeated = TEXTS * 30
     with connected(client) as connection:
         result = connection.infer(
             "question",
-            [texts(*many)],
+            [texts(*repeated)],
             request_compression_algorithm=packing,
             response_compression_algorithm=packing,
         )
-    check_labels(result, v1(client, "classify", model="question", input=many))
+    check_labels(result, v1(client, "classify", model="question", input=repeated))
 
 
 def test_requests_that_are_sent_together_are_answered_each(client: httpx.Client) -> None:
     with triton.InferenceServerClient(address(client), concurrency=8) as connection:
-        asked = [connection.async_infer("question", [texts(text)]) for text in TEXTS * 5]
-        results = [each.get_result() for each in asked]
+        calls = [connection.async_infer("question", [texts(text)]) for text in TEXTS * 5]
+        results = [each.get_result() for each in calls]
     expected = v1(client, "classify", model="question", input=TEXTS) * 5
     for result, one in zip(results, expected, strict=True):
         check_labels(result, [one])
@@ -114,7 +124,7 @@ def test_features_are_a_tensor_of_steps(client: httpx.Client) -> None:
         for binary in (True, False):
             result = connection.infer("sensor", [tensor("features", rows, binary=binary)])
             assert result.as_numpy("scores").tolist() == list(expected["scores"].values())
-            assert told(result, "label") == [expected["label"]]
+            assert values_of(result, "label") == [expected["label"]]
 
 
 def test_pairs_are_two_tensors(tasks: httpx.Client) -> None:
@@ -122,8 +132,8 @@ def test_pairs_are_two_tensors(tasks: httpx.Client) -> None:
     expected = v1(tasks, "classify", model="pairs", input=ones, pair=others)
     with connected(tasks) as connection:
         result = connection.infer("pairs", [texts(*others, name="pair"), texts(*ones)])
-        assert told(result, "label") == [each["label"] for each in expected]
-        assert told(result, "score") == [each["score"] for each in expected]
+        assert values_of(result, "label") == [each["label"] for each in expected]
+        assert values_of(result, "score") == [each["score"] for each in expected]
         with pytest.raises(InferenceServerException) as error:
             connection.infer("pairs", [texts(*ones)])
         assert "expected 2 inputs but got 1 inputs for model 'pairs'" in refused(error.value, 400)
@@ -134,24 +144,22 @@ def test_pairs_are_two_tensors(tasks: httpx.Client) -> None:
 @pytest.mark.parametrize("model", ["tagger", "motion"])
 def test_tags_and_spans_are_tensors(tasks: httpx.Client, model: str) -> None:
     rows = np.array([[np.sin(i * j + 1) for j in range(8)] for i in range(30)], np.float32)
-    given: dict[str, Any] = (
-        {"features": rows.tolist()} if model == "motion" else {"input": TEXTS[2]}
-    )
-    (expected,) = v1(tasks, "tag", model=model, **given)
+    body: dict[str, Any] = {"features": rows.tolist()} if model == "motion" else {"input": TEXTS[2]}
+    (expected,) = v1(tasks, "tag", model=model, **body)
     inputs = [tensor("features", rows) if model == "motion" else texts(TEXTS[2], batch=False)]
     with connected(tasks) as connection:
         result = connection.infer(model, inputs)
     assert expected["spans"]
-    assert told(result, "labels") == [each["label"] for each in expected["tokens"]]
-    assert told(result, "scores") == [each["score"] for each in expected["tokens"]]
+    assert values_of(result, "labels") == [each["label"] for each in expected["tokens"]]
+    assert values_of(result, "scores") == [each["score"] for each in expected["tokens"]]
     if model == "tagger":
-        assert told(result, "starts") == [each["start"] for each in expected["tokens"]]
-        assert told(result, "ends") == [each["end"] for each in expected["tokens"]]
+        assert values_of(result, "starts") == [each["start"] for each in expected["tokens"]]
+        assert values_of(result, "ends") == [each["end"] for each in expected["tokens"]]
     else:
         assert result.as_numpy("starts") is None
     for name, key in (("labels", "label"), ("starts", "start"), ("ends", "end"),
                       ("scores", "score"), ("continued", "continued")):  # fmt: skip
-        assert told(result, f"span_{name}") == [each[key] for each in expected["spans"]]
+        assert values_of(result, f"span_{name}") == [each[key] for each in expected["spans"]]
 
 
 def test_encoders_give_their_outputs(tasks: httpx.Client) -> None:
@@ -180,15 +188,15 @@ def test_generators_complete_prompts(client: httpx.Client) -> None:
         result = connection.infer(
             "characters", [texts(*prompts, name="text_input")], parameters=options
         )
-        assert told(result, "text_output") == [each["text"] for each in expected]
-        assert told(result, "finish_reason") == [each["finish_reason"] for each in expected]
+        assert values_of(result, "text_output") == [each["text"] for each in expected]
+        assert values_of(result, "finish_reason") == [each["finish_reason"] for each in expected]
         ids = connection.infer(
             "ids",
             [tensor("input_ids", [1, 2, 3], "INT64")],
             parameters={"max_tokens": 5, "seed": 1},
         )
     (same,) = v1(client, "completions", model="ids", prompt=[1, 2, 3], max_tokens=5, seed=1)
-    assert told(ids, "output_ids") == same["token_ids"]
+    assert values_of(ids, "output_ids") == same["token_ids"]
 
 
 def test_a_state_token_continues_a_text(client: httpx.Client) -> None:
@@ -205,8 +213,8 @@ def test_a_state_token_continues_a_text(client: httpx.Client) -> None:
             [texts("", name="text_input")],
             parameters={"max_tokens": 12, "sru_state": state},
         )
-        parts = told(first, "text_output") + told(second, "text_output")
-        assert "".join(parts) == told(whole, "text_output")[0]
+        parts = values_of(first, "text_output") + values_of(second, "text_output")
+        assert "".join(parts) == values_of(whole, "text_output")[0]
         with pytest.raises(InferenceServerException) as error:
             connection.infer("other", [begin], parameters={"sru_state": state})
         assert "another model" in refused(error.value, 400)
@@ -252,4 +260,4 @@ def test_errors_are_triton_s(client: httpx.Client) -> None:
                 connection.infer(model, inputs, **options)
             assert message in refused(error.value, status)
         result = connection.infer("question", [texts("who")], priority=1, timeout=5_000_000)
-        assert told(result, "label")
+        assert values_of(result, "label")

@@ -18,8 +18,8 @@ from sruserve.server.streams.service import Streams
 from sruserve.server.streams.step_view import StreamView
 from sruserve.server.tasks.completion_request import CompletionRequest
 from sruserve.server.tasks.limits import InputLimits
-from tests.server.streams.conftest import redis_port, start_redis  # noqa: F401
-from tests.server.streams.test_service import Run, run, settled, write  # noqa: F401
+from tests.server.streams.conftest import redis_port, run, start_redis  # noqa: F401
+from tests.server.streams.work import Run, settled, write
 
 Work = Callable[[StreamView], Awaitable[bytes]]
 ID = "kserve:characters:7"
@@ -51,8 +51,8 @@ def test_a_start_that_its_client_leaves_before_its_step_leaves_no_sequence(
         served, there = catalogue["characters"], asyncio.Event()
         add = streams._store.add
 
-        async def adds_and_stalls(*given: Any) -> None:
-            await add(*given)
+        async def adds_and_stalls(*args: Any) -> None:
+            await add(*args)
             there.set()
             await asyncio.Event().wait()
 
@@ -114,17 +114,17 @@ def test_a_sequence_whose_start_the_store_left_half_done_starts_again(
         served, there = catalogue["characters"], False
         add, take = streams._store.add, streams._store.take
 
-        async def adds(*given: Any) -> Any:
+        async def adds(*args: Any) -> Any:
             nonlocal there
-            added, there = await add(*given), True
+            added, there = await add(*args), True
             if fails == "add":
                 raise StoreUnavailable
             return added
 
-        async def takes(*given: Any, **more: Any) -> Any:
+        async def takes(*args: Any, **more: Any) -> Any:
             if there:
                 raise StoreUnavailable
-            return await take(*given, **more)
+            return await take(*args, **more)
 
         with monkeypatch.context() as patch:
             patch.setattr(streams._store, "add", adds)
@@ -194,7 +194,7 @@ def test_a_stored_response_counts_while_it_is_read(
     counted: list[int] = []
 
     def unpack(packed: bytes) -> InferResponse:
-        counted.append(limits.replies.held)
+        counted.append(limits.replies.used)
         return InferResponse("characters", "1", "", [], {})
 
     async def stored(*_: Any) -> bytes:
@@ -203,13 +203,13 @@ def test_a_stored_response_counts_while_it_is_read(
     async def test(streams: Streams, catalogue: Catalogue) -> None:
         caller: Any = HttpCall({"headers": []}, nothing, nothing)
         sequence = Sequence("7", start=False, end=False, step=1)
-        asked = InferRequest("characters", "", "a", [], [], {})
+        infer_request = InferRequest("characters", "", "a", [], [], {})
         body = CompletionRequest(model="characters", prompt="a")
         with monkeypatch.context() as patch:
             patch.setattr(sequences, "unpack_response", unpack)
             patch.setattr(_Step, "continue_stream", stored)
             served, ask = catalogue["characters"], Sequences(streams, limits).infer
-            await ask(caller, served, asked, sequence, body, 1, nothing)
-        assert (counted, limits.replies.held) == ([9000], 0)
+            await ask(caller, served, infer_request, sequence, body, 1, nothing)
+        assert (counted, limits.replies.used) == ([9000], 0)
 
     run(test)

@@ -15,8 +15,9 @@ from tritonclient.utils import InferenceServerException
 from sruserve import __version__
 from sruserve.server.app import Application
 from tests.server.conftest import LABELS, Serve
-from tests.server.http.test_clients_that_leave import connect, until
+from tests.server.http.json_requests import connect
 from tests.server.kserve.support import connected, refused, tensor, texts
+from tests.server.observing import until
 
 
 @pytest.fixture
@@ -26,10 +27,10 @@ def connection(client: httpx.Client) -> Iterator[triton.InferenceServerClient]:
 
 
 def test_the_server_tells_what_it_can(connection: triton.InferenceServerClient) -> None:
-    told = connection.get_server_metadata()
-    assert (told["name"], told["version"]) == ("sruserve", __version__)
+    metadata = connection.get_server_metadata()
+    assert (metadata["name"], metadata["version"]) == ("sruserve", __version__)
     assert {"sequence", "sequence(string_id)", "binary_tensor_data", "statistics"} <= set(
-        told["extensions"]
+        metadata["extensions"]
     )
 
 
@@ -92,12 +93,15 @@ def test_a_request_that_cannot_wait_is_refused_in_triton_s_words(
 def test_shapes_have_a_batch_dimension_where_the_configuration_has_batches(
     connection: triton.InferenceServerClient, application: Application, model: str
 ) -> None:
-    told, config = connection.get_model_metadata(model), connection.get_model_config(model)
-    assert told["name"] == config["name"] == model
-    assert told["versions"] == ["1"]
+    metadata, config = connection.get_model_metadata(model), connection.get_model_config(model)
+    assert metadata["name"] == config["name"] == model
+    assert metadata["versions"] == ["1"]
     batch = [-1] if config["max_batch_size"] else []
     assert bool(batch) == (model not in ("sensor", "ids"))
-    for mine, theirs in ((told["inputs"], config["input"]), (told["outputs"], config["output"])):
+    for mine, theirs in (
+        (metadata["inputs"], config["input"]),
+        (metadata["outputs"], config["output"]),
+    ):
         assert [each["name"] for each in mine] == [each["name"] for each in theirs]
         assert [each["shape"] for each in mine] == [[*batch, *each["dims"]] for each in theirs]
     streams = application.lifecycle.catalogue[model].model.network.supports_streaming
@@ -105,9 +109,9 @@ def test_shapes_have_a_batch_dimension_where_the_configuration_has_batches(
 
 
 def test_metadata_names_the_tensors(connection: triton.InferenceServerClient) -> None:
-    told = connection.get_model_metadata("question", "1")
-    assert told["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": [-1, 1]}]
-    assert told["outputs"][2] == {
+    metadata = connection.get_model_metadata("question", "1")
+    assert metadata["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": [-1, 1]}]
+    assert metadata["outputs"][2] == {
         "name": "scores", "datatype": "FP32", "shape": [-1, len(LABELS)],
     }  # fmt: skip
     (features,) = connection.get_model_metadata("sensor")["inputs"]

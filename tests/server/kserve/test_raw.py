@@ -19,9 +19,9 @@ INFER = "/v2/models/question/infer"
 LENGTH = "inference-header-content-length"
 
 
-def header(**given: Any) -> dict[str, Any]:
+def header(**options: Any) -> dict[str, Any]:
     """A JSON header of one text."""
-    tensor = {"name": "text", "shape": [1, 1], "datatype": "BYTES"} | given
+    tensor = {"name": "text", "shape": [1, 1], "datatype": "BYTES"} | options
     return {"inputs": [tensor]}
 
 
@@ -50,15 +50,15 @@ def error(reply: httpx.Response, status: int = 400) -> str:
 
 def scores(reply: httpx.Response) -> list[float]:
     assert reply.status_code == 200, reply.text
-    (found,) = [each["data"] for each in reply.json()["outputs"] if each["name"] == "scores"]
-    return list(found)
+    (values,) = [each["data"] for each in reply.json()["outputs"] if each["name"] == "scores"]
+    return list(values)
 
 
 def test_numbers_in_json_are_float32_to_the_last_bit(client: httpx.Client) -> None:
     reply = post(client, json.dumps(header(data=["How far is it"])).encode())
     assert reply.headers["content-type"] == "application/json"
-    found = np.array(scores(reply), np.float32)
-    assert found.astype(np.float64).tolist() == scores(reply)
+    parsed = np.array(scores(reply), np.float32)
+    assert parsed.astype(np.float64).tolist() == scores(reply)
     body = {"model": "question", "input": "How far is it"}
     (result,) = client.post("/v1/classify", json=body).json()["results"]
     assert list(result["scores"].values()) == scores(reply)
@@ -113,8 +113,8 @@ def test_every_truncation_of_a_binary_body_is_refused(client: httpx.Client) -> N
 @settings(max_examples=60)
 def test_junk_is_never_more_than_a_mistake(client: httpx.Client, junk: bytes, length: int) -> None:
     body, head = binary_body(b"How far", b"who")
-    for content, told in ((junk, length), (body[:head] + junk, head), (junk + body, head)):
-        reply = post(client, content, told)
+    for content, header_length in ((junk, length), (body[:head] + junk, head), (junk + body, head)):
+        reply = post(client, content, header_length)
         assert reply.status_code in (200, 400), reply.text
 
 

@@ -21,7 +21,7 @@ from sruserve.server.kserve.http.codec import pack_request
 from sruserve.server.kserve.messages import InferRequest, RequestedOutput
 from sruserve.server.streams import service
 from tests.server.conftest import TEXT, Serve
-from tests.server.kserve.support import connected, refused, tensor, texts, told, v1
+from tests.server.kserve.support import connected, refused, tensor, texts, v1, values_of
 
 _ids = count(1000)
 PARAMETERS = {"sequence_id": 7, "sequence_start": True, "sru_step": 1, "binary_data_output": True}
@@ -62,8 +62,8 @@ def test_the_pieces_of_a_text_give_what_the_whole_gives(
     for begin in cuts:
         flags = "s" * (begin == cuts[0]) + "e" * (begin == cuts[-1])
         result = step(connection, sequence, TEXT[begin : begin + size], flags)
-    assert told(result, "score") == [expected["score"]]
-    assert told(result, "label") == [expected["label"]]
+    assert values_of(result, "score") == [expected["score"]]
+    assert values_of(result, "label") == [expected["label"]]
 
 
 def test_features_in_pieces_end_as_the_whole(
@@ -77,21 +77,21 @@ def test_features_in_pieces_end_as_the_whole(
             sequence_start=begin == 0, sequence_end=begin == 20,
         )  # fmt: skip
     whole = connection.infer("sensor", [tensor("features", rows)])
-    assert told(result, "scores") == told(whole, "scores")
+    assert values_of(result, "scores") == values_of(whole, "scores")
 
 
 def test_a_generator_goes_on_with_its_text(connection: triton.InferenceServerClient) -> None:
     options: dict[str, Any] = {"model": "characters", "max_tokens": 10}
     sequence = next(_ids)
-    parts = told(step(connection, sequence, "How far", "s", seed=3, **options), "text_output")
-    parts += told(step(connection, sequence, "", "", **options), "text_output")
-    parts += told(step(connection, sequence, "", "e", **options), "text_output")
+    parts = values_of(step(connection, sequence, "How far", "s", seed=3, **options), "text_output")
+    parts += values_of(step(connection, sequence, "", "", **options), "text_output")
+    parts += values_of(step(connection, sequence, "", "e", **options), "text_output")
     whole = connection.infer(
         "characters",
         [texts("How far", name="text_input")],
         parameters={"max_tokens": 30, "seed": 3},
     )
-    assert "".join(parts) == told(whole, "text_output")[0]
+    assert "".join(parts) == values_of(whole, "text_output")[0]
 
 
 def test_a_request_that_starts_and_ends_is_a_sequence(
@@ -99,7 +99,7 @@ def test_a_request_that_starts_and_ends_is_a_sequence(
 ) -> None:
     sequence = next(_ids)
     for _ in range(3):
-        assert told(step(connection, sequence, "who is it", "se"), "label")
+        assert values_of(step(connection, sequence, "who is it", "se"), "label")
 
 
 def test_a_step_that_is_sent_again_gives_the_stored_reply(
@@ -107,9 +107,13 @@ def test_a_step_that_is_sent_again_gives_the_stored_reply(
 ) -> None:
     sequence = next(_ids)
     first = step(connection, sequence, "How far ", "s", 1)
-    assert told(step(connection, sequence, "How far ", "s", 1), "scores") == told(first, "scores")
+    assert values_of(step(connection, sequence, "How far ", "s", 1), "scores") == values_of(
+        first, "scores"
+    )
     second = step(connection, sequence, "is it ", "", 2)
-    assert told(step(connection, sequence, "is it ", "", 2), "scores") == told(second, "scores")
+    assert values_of(step(connection, sequence, "is it ", "", 2), "scores") == values_of(
+        second, "scores"
+    )
     with pytest.raises(InferenceServerException) as error:
         step(connection, sequence, "was it ", "", 2)
     assert "computed with other content" in refused(error.value, 422)
@@ -117,11 +121,13 @@ def test_a_step_that_is_sent_again_gives_the_stored_reply(
         step(connection, sequence, "from", "", 5)
     assert "next step is 3" in refused(error.value, 409)
     last = step(connection, sequence, "from Denver", "e", 3)
-    assert told(step(connection, sequence, "from Denver", "e", 3), "scores") == told(last, "scores")
+    assert values_of(step(connection, sequence, "from Denver", "e", 3), "scores") == values_of(
+        last, "scores"
+    )
     whole = v1(client, "classify", model="question", input="How far is it from Denver")
-    assert told(last, "score") == [whole[0]["score"]]
+    assert values_of(last, "score") == [whole[0]["score"]]
     again = step(connection, sequence, "How far ", "se", 1)  # the id is free again
-    assert told(again, "scores") == told(first, "scores")
+    assert values_of(again, "scores") == values_of(first, "scores")
 
 
 @given(
@@ -154,7 +160,7 @@ def test_a_step_is_the_same_over_grpc_and_http(
     )
     with connected(grpc_server[0]) as connection:
         again = step(connection, sequence, "How far ", "s", 1)
-        assert told(again, "scores") == told(first, "scores")
+        assert values_of(again, "scores") == values_of(first, "scores")
         step(connection, sequence, "is it", "e", 2)
 
 
@@ -166,9 +172,9 @@ def test_a_long_step_is_packed_and_hashed_away_from_the_event_loop(
     def watch(module: Any, name: str) -> None:
         work = getattr(module, name)
 
-        def watched(*given: Any) -> Any:
+        def watched(*args: Any) -> Any:
             threads.append(threading.current_thread().name)
-            return work(*given)
+            return work(*args)
 
         monkeypatch.setattr(module, name, watched)
 
@@ -189,8 +195,8 @@ def test_a_live_sequence_is_not_started_again(connection: triton.InferenceServer
     assert f"sequence {sequence} of model 'question' has already started" in refused(
         error.value, 400
     )
-    (whole,) = told(step(connection, sequence, "is it", "e"), "score")
-    assert [whole] == told(connection.infer("question", [texts("How far is it")]), "score")
+    (whole,) = values_of(step(connection, sequence, "is it", "e"), "score")
+    assert [whole] == values_of(connection.infer("question", [texts("How far is it")]), "score")
 
 
 def test_an_unknown_sequence_must_start(connection: triton.InferenceServerClient) -> None:
@@ -211,7 +217,7 @@ def test_a_start_that_fails_leaves_nothing_behind(
     with pytest.raises(InferenceServerException) as error:
         step(connection, sequence, "", "s")
     refused(error.value, 400)
-    assert told(step(connection, sequence, "who is it", "se"), "label")
+    assert values_of(step(connection, sequence, "who is it", "se"), "label")
 
 
 def test_a_sequence_has_no_batches(connection: triton.InferenceServerClient) -> None:
@@ -230,7 +236,7 @@ def test_a_sequence_begins_from_a_state_token(
     sequence = next(_ids)
     result = step(connection, sequence, "it from", "se", sru_state=begun["state"])
     (whole,) = v1(client, "classify", model="question", input="How far is it from")
-    assert told(result, "score") == [whole["score"]]
+    assert values_of(result, "score") == [whole["score"]]
 
 
 @pytest.mark.parametrize(
@@ -264,11 +270,11 @@ def test_a_sequence_ends_however_large_its_state_is(serve: Serve) -> None:
         served = application.lifecycle.catalogue["characters"]
         assert 8 * served.state_numbers(StateOutput.COPY) > 320, "no reply has room for it"
         for flags in ("start",), (), ("end",), ("start", "end"):
-            given = {f"sequence_{flag}": True for flag in flags}
+            sequence = {f"sequence_{flag}": True for flag in flags}
             text = {"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "data": ["to"]}
-            parameters = {"sequence_id": 5, "max_tokens": 1, **given}
-            asked = {"inputs": [text], "parameters": parameters}
-            reply = client.post("/v2/models/characters/infer", json=asked)
+            parameters = {"sequence_id": 5, "max_tokens": 1, **sequence}
+            body = {"inputs": [text], "parameters": parameters}
+            reply = client.post("/v2/models/characters/infer", json=body)
             assert reply.status_code == 200, reply.text
 
 
@@ -278,18 +284,18 @@ def test_long_parameters_are_read_and_packed_away_from_the_event_loop(
     threads: list[str] = []
 
     def noted(work: Callable[..., Any]) -> Callable[..., Any]:
-        def note(*given: Any) -> Any:
+        def note(*args: Any) -> Any:
             threads.append(threading.current_thread().name)
-            return work(*given)
+            return work(*args)
 
         return note
 
     monkeypatch.setattr(inference, "_read_request", noted(inference._read_request))
     monkeypatch.setattr(sequences, "pack_request", noted(pack_request))
     text = {"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "data": ["a"]}
-    given = {"sequence_id": next(_ids), "sequence_start": True, "sequence_end": True}
+    sequence = {"sequence_id": next(_ids), "sequence_start": True, "sequence_end": True}
     for regex in ("a", "a" * 100_000):
-        parameters = {**given, "max_tokens": 1, "regex": regex}
+        parameters = {**sequence, "max_tokens": 1, "regex": regex}
         client.post(
             "/v2/models/characters/infer", json={"inputs": [text], "parameters": parameters}
         )

@@ -23,7 +23,7 @@ import os, resource, sys
 from pathlib import Path
 folder, amount, names = Path(os.environ["PROMETHEUS_MULTIPROC_DIR"]), *map(int, sys.argv[1:3])
 from sruserve.server.metrics import files as metric_files
-metric_files.keep_files_whole()
+metric_files.preallocate_files()
 from prometheus_client import Counter, Gauge, Histogram
 if len(sys.argv) > 3:
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]),) * 2)
@@ -157,9 +157,9 @@ def test_a_file_that_somebody_removes_meanwhile_keeps_no_other_from_being_moved(
     for pid in pids:
         ended.add(pid)
     ended.move()
-    told = len(caplog.records)
+    record_count = len(caplog.records)
     ended.move()
-    assert len(caplog.records) == told
+    assert len(caplog.records) == record_count
     assert samples(folder)["things_total 0"] == 1
 
 
@@ -188,7 +188,7 @@ def test_a_worker_without_room_for_any_file_counts_in_memory(folder: Path) -> No
 def test_a_file_that_was_full_gets_the_whole_sum_when_there_is_room(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full = metric_files._WholeFile(str(folder / "counter_1.db"))
+    full = metric_files._PreallocatedFile(str(folder / "counter_1.db"))
     with monkeypatch.context() as patch:
         patch.setattr(os, "posix_fallocate", lambda *_: os.open(folder / "none", os.O_RDONLY))
         assert full.read_value(KEY) == (0.0, 0.0)
@@ -201,7 +201,7 @@ def test_a_file_that_was_full_gets_the_whole_sum_when_there_is_room(
 
 @pytest.mark.parametrize("whole", [True, False], ids=["ours", "prometheus-client's"])
 def test_a_full_file_system_ends_no_worker(tmp_path: Path, whole: bool) -> None:
-    code = WORKER if whole else WORKER.replace("metric_files.keep_files_whole()", "")
+    code = WORKER if whole else WORKER.replace("metric_files.preallocate_files()", "")
     in_small_folder = ["unshare", "--mount", "--map-root-user", "sh", "-c"]
     mount = f"mount -t tmpfs -o size=400k tmpfs {tmp_path}"
     if subprocess.run([*in_small_folder, mount], capture_output=True, check=False).returncode:
@@ -247,11 +247,11 @@ def test_the_last_to_leave_a_folder_removes_it(folder: Path) -> None:
 
 
 def test_a_folder_is_never_removed_through_a_link(temporary: Path, tmp_path: Path) -> None:
-    kept = tmp_path / "kept"
-    kept.mkdir()
-    (temporary / "sruserve-metrics-link").symlink_to(kept)
+    target = tmp_path / "kept"
+    target.mkdir()
+    (temporary / "sruserve-metrics-link").symlink_to(target)
     MetricFolder.make().leave()
-    assert kept.exists()
+    assert target.exists()
 
 
 def test_a_folder_that_another_program_made_is_kept(temporary: Path) -> None:
@@ -264,10 +264,10 @@ def test_a_folder_that_is_locked_is_somebodys(temporary: Path) -> None:
     left = temporary / "sruserve-metrics-locked"
     left.mkdir()
     (left / "lock").touch()
-    held = os.open(left, os.O_RDONLY)
-    fcntl.flock(held, fcntl.LOCK_SH)
+    lock = os.open(left, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_SH)
     MetricFolder.make().leave()
     assert left.exists()
-    os.close(held)
+    os.close(lock)
     MetricFolder.make().leave()
     assert not left.exists()

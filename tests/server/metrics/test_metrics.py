@@ -18,7 +18,7 @@ from sruserve.server.tasks.limits import InputLimits
 from sruserve.server.tasks.requests import ClassifyRequest
 from sruserve.server.tasks.task import Task
 from tests.server.conftest import Serve
-from tests.server.http.test_clients_that_leave import until
+from tests.server.observing import until
 
 Read = Callable[..., float]
 PROMISED = (
@@ -141,8 +141,8 @@ def test_a_request_that_the_server_cancels_is_no_client_that_left(read: Read) ->
         sent.append(message)
 
     async def cancelled() -> None:
-        asked = Stopped(Catalogue(()), InputLimits(1, 1, 1, 1, 1, 1, 1, 0.0))
-        endpoint = TaskEndpoint("/v1/classify", asked, Tenants())
+        stopped = Stopped(Catalogue(()), InputLimits(1, 1, 1, 1, 1, 1, 1, 0.0))
+        endpoint = TaskEndpoint("/v1/classify", stopped, Tenants())
         call = HttpCall({"headers": []}, asyncio.Event().wait, send)  # type: ignore[arg-type]
         task = asyncio.create_task(endpoint(call))
         await asyncio.sleep(0)

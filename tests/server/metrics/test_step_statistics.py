@@ -12,8 +12,8 @@ def test_steps_count_in_the_group_of_their_size(sizes: list[int]) -> None:
     for size in sizes:
         tallies.step(size, 0.5)
     _, groups = tallies.read()
-    for most, tally in groups.items():
-        inside = [size for size in sizes if most // 2 < size <= most]
+    for max_rows, tally in groups.items():
+        inside = [size for size in sizes if max_rows // 2 < size <= max_rows]
         assert (tally.count, tally.seconds) == (len(inside), len(inside) / 2)
     assert sum(tally.count for tally in groups.values()) == len(sizes)
 

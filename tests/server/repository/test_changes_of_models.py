@@ -26,8 +26,8 @@ from sruserve.server.repository.repository import _MAX_WAITING, Repository
 from sruserve.server.settings import load_settings
 from sruserve.server.unheard import forget_frames
 from tests.server.conftest import Serve
-from tests.server.http.test_clients_that_leave import until
 from tests.server.kserve.conftest import grpc_address
+from tests.server.observing import until
 
 
 class SlowLoads:
@@ -61,7 +61,7 @@ def ask(client: httpx.Client, name: str = "words") -> socket.socket:
 
 
 def waiting(application: Application) -> int:
-    return application.lifecycle.repository._waiting.held
+    return application.lifecycle.repository._waiting.used
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
@@ -185,10 +185,10 @@ def test_a_load_that_fails_lets_its_weights_go(folders: Path, leaves: bool) -> N
             await asyncio.wait([loading])
         gate.set()
         if not leaves:
-            with pytest.raises(ModelLoadFailed) as told:
+            with pytest.raises(ModelLoadFailed) as caught:
                 await loading
-            forget_frames(told.value)  # as an endpoint does when it has told it
-            del told
+            forget_frames(caught.value)  # as an endpoint does after its reply
+            del caught
         del loading
         async with asyncio.timeout(60):
             while read[0]() is not None:

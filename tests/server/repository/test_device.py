@@ -140,10 +140,10 @@ def test_a_gpu_that_is_passed_over_is_told_with_the_reason(
     assert "not used" not in caplog.text
 
 
-def load(monkeypatch: pytest.MonkeyPatch, folder: Path, **given: Any) -> None:
+def load(monkeypatch: pytest.MonkeyPatch, folder: Path, **options: Any) -> None:
     """Load one model as a worker on a GPU would."""
     monkeypatch.setattr(loading, "use_device", lambda _: None)
-    monkeypatch.setattr(loading, "load_model", lambda path, *_: given["load_model"](path))
+    monkeypatch.setattr(loading, "load_model", lambda path, *_: options["load_model"](path))
     Loader(load_settings(), GPU, None, Tenant()).load(folder)  # type: ignore[arg-type]
 
 
@@ -191,7 +191,7 @@ def wrong_kernels(monkeypatch: pytest.MonkeyPatch) -> list[torch.dtype]:
         tried.append(dtype)
         raise KernelMismatch("the scores of a step are 7 off")
 
-    monkeypatch.setattr(device, "check_gpu_memory", lambda *given: None)
+    monkeypatch.setattr(device, "check_gpu_memory", lambda *_: None)
     monkeypatch.setattr(device, "check_kernels", check)
     monkeypatch.setattr(device, "describe_device", lambda on: "cuda:0 (a GPU)")
     return tried
@@ -213,7 +213,7 @@ def test_kernels_are_checked_in_every_dtype_that_is_served(
     folders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[torch.dtype] = []
-    monkeypatch.setattr(device, "check_gpu_memory", lambda *given: None)
+    monkeypatch.setattr(device, "check_gpu_memory", lambda *_: None)
     monkeypatch.setattr(device, "check_kernels", lambda on, dtype: tried.append(dtype))
     paths = sorted(folders.iterdir()) * 2
     names = [path.name for path in paths]

@@ -12,7 +12,7 @@ import pytest
 
 from sruserve.model.folder import load_model
 from sruserve.server.lifecycle import Lifecycle
-from sruserve.server.repository import presets
+from sruserve.server.repository.presets import compute_presets
 from sruserve.server.settings import SettingsError, load_settings
 from tests.server.conftest import CHARACTERS, LABELS, TAGS, TEXT, WORDS, Serve, words_vocabulary
 from tests.support import save_random_model
@@ -76,7 +76,7 @@ def test_a_completion_goes_on_from_a_preset_as_from_its_text(
 
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize(
-    ("route", "model", "told"),
+    ("route", "model", "field"),
     [
         ("classify", "question", "scores"),
         ("tag", "tagger", "tokens"),
@@ -84,11 +84,11 @@ def test_a_completion_goes_on_from_a_preset_as_from_its_text(
     ],
 )
 def test_other_tasks_go_on_from_a_preset_as_from_its_text(
-    client: httpx.Client, route: str, model: str, told: str, cut: int
+    client: httpx.Client, route: str, model: str, field: str, cut: int
 ) -> None:
     whole = ask(client, route, model, input=TEXT)
     rest = ask(client, route, model, preset=str(cut), input=TEXT[cut:])
-    expected, got = (reply["results"][0][told] for reply in (whole, rest))
+    expected, got = (reply["results"][0][field] for reply in (whole, rest))
     if route == "tag":
         expected, got = ([(t["label"], t["score"]) for t in tokens] for tokens in (expected, got))
     assert got
@@ -126,7 +126,7 @@ def test_presets_are_listed_and_an_unknown_one_is_told(client: httpx.Client) -> 
 
 
 @pytest.mark.parametrize(
-    ("options", "presets", "told"),
+    ("options", "presets", "expected_text"),
     [
         ({"bidirectional": True, **SPELLED}, {"a": "who"}, "preset 'a': m cannot continue"),
         (SPELLED, {"a": "who", "b": ""}, "preset 'b': 'text' has nothing"),
@@ -142,30 +142,33 @@ def test_presets_are_listed_and_an_unknown_one_is_told(client: httpx.Client) -> 
     ],
 )
 def test_a_preset_that_cannot_be_stops_the_start(
-    tmp_path: Path, options: dict[str, Any], presets: Any, told: str
+    tmp_path: Path, options: dict[str, Any], presets: Any, expected_text: str
 ) -> None:
     write(save_random_model(tmp_path / "m", "classify", labels=LABELS, **options), presets)
     starting = Lifecycle(load_settings(model_folders=(tmp_path / "m",)))
-    with pytest.raises(SettingsError, match=told) as caught:
+    with pytest.raises(SettingsError, match=expected_text) as caught:
         asyncio.run(starting.start())
     assert str(tmp_path / "m" / "presets.json") in str(caught.value)
     assert not [t for t in threading.enumerate() if t.name == "engine m"]
 
 
-def test_presets_whose_states_are_large_together_stop_the_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_presets_whose_states_are_large_together_are_refused(tmp_path: Path) -> None:
     folder = save_random_model(tmp_path / "m", "classify", labels=LABELS, **SPELLED)
     nbytes = load_model(folder).network.layout.nbytes
-    monkeypatch.setattr(presets, "_MAX_STATE_BYTES", 2 * nbytes)
-    for count in (2, 3):
-        write(folder, {str(i): "who" for i in range(count)})
-        starting = Lifecycle(load_settings(model_folders=(folder,)))
-        if count == 2:
-            asyncio.run(started_and_stopped(starting))
-            continue
-        with pytest.raises(SettingsError, match=f"3 presets need {3 * nbytes:,} bytes"):
-            asyncio.run(starting.start())
+    write(folder, {str(i): "who" for i in range(3)})
+
+    async def run() -> None:
+        lifecycle = Lifecycle(load_settings(model_folders=(folder,)))
+        await lifecycle.start()
+        try:
+            served = lifecycle.catalogue["m"]
+            assert len(await asyncio.to_thread(compute_presets, served, 3 * nbytes)) == 3
+            with pytest.raises(SettingsError, match=f"3 presets need {3 * nbytes:,} bytes"):
+                await asyncio.to_thread(compute_presets, served, 3 * nbytes - 1)
+        finally:
+            await lifecycle.stop()
+
+    asyncio.run(run())
 
 
 async def started_and_stopped(lifecycle: Lifecycle) -> None:

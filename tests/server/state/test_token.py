@@ -57,7 +57,7 @@ snapshots = st.builds(
     window=st.lists(st.integers(0, 2**31 - 1), max_size=70).map(tuple),
     word=texts,
     utf8=st.binary(max_size=3),
-    held=texts,
+    held_back=texts,
 ).flatmap(
     lambda snapshot: st.one_of(
         st.just(snapshot),
@@ -87,7 +87,11 @@ def test_what_was_sealed_comes_back_bit_for_bit(snapshot: Snapshot) -> None:
     token = sealer().seal(snapshot, BINDING)
     opened = sealer().open(token, BINDING)
     assert same(opened, snapshot)
-    assert (opened.word, opened.utf8, opened.held) == (snapshot.word, snapshot.utf8, snapshot.held)
+    assert (opened.word, opened.utf8, opened.held_back) == (
+        snapshot.word,
+        snapshot.utf8,
+        snapshot.held_back,
+    )
     assert opened.window == snapshot.window
     assert (opened.constraint, opened.spelled) == (snapshot.constraint, snapshot.spelled)
     assert (opened.seed, opened.choice) == (snapshot.seed, snapshot.choice)
@@ -235,7 +239,7 @@ def test_a_long_state_is_sealed_and_opened_by_the_calls_of_a_short_one_with_few_
     def cost(width: int) -> tuple[int, int]:
         """Python's calls, and the most bytes that are allocated at once."""
         binding = Binding.of("ab" * 32, "float32", width)
-        snapshot, keeper = Snapshot(np.ones(width, np.float32)), sealer()
+        snapshot, token_sealer = Snapshot(np.ones(width, np.float32)), sealer()
         calls = 0
 
         def see(_: FrameType, event: str, argument: Any) -> None:
@@ -243,7 +247,7 @@ def test_a_long_state_is_sealed_and_opened_by_the_calls_of_a_short_one_with_few_
             calls += event in ("call", "c_call")
 
         def both() -> None:
-            keeper.open(keeper.seal(snapshot, binding), binding)
+            token_sealer.open(token_sealer.seal(snapshot, binding), binding)
 
         both()
         before = sys.getprofile()

@@ -1,8 +1,10 @@
 """A real Redis, and servers that hold streams: one in its memory, two in that Redis."""
 
+import asyncio
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import cycle
 from pathlib import Path
@@ -13,10 +15,16 @@ import pytest
 import redis
 
 from sruserve.server.app import Application
+from sruserve.server.lifecycle import Lifecycle
+from sruserve.server.repository.catalogue import Catalogue
+from sruserve.server.settings import load_settings
+from sruserve.server.streams.opening import create_streams
+from sruserve.server.streams.service import Streams
 from tests.server.conftest import Serve
 from tests.server.hand_clock import HandClock
-from tests.server.http.test_clients_that_leave import until
+from tests.server.observing import until
 from tests.server.ports import free_port
+from tests.server.streams.work import Run
 
 KEYS = "a" * 64
 ACME, OTHER = "acme-key-123", "other-key-123"
@@ -105,8 +113,8 @@ class Replicas:
         self.kind = kind
         self._next = cycle(self.clients)
 
-    def ask(self, method: str, path: str, **given: Any) -> httpx.Response:
-        return next(self._next).request(method, path, **given)
+    def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
+        return next(self._next).request(method, path, **options)
 
     def create(self, model: str = "characters", **body: Any) -> str:
         reply = self.ask("POST", "/v1/streams", json={"model": model, **body})
@@ -149,13 +157,13 @@ def replicas(
 ) -> Iterator[Replicas]:
     """One server that holds streams in its memory, or two that share a Redis."""
     clock = HandClock()
-    given: dict[str, Any] = {"model_folders": stream_folders, "state_keys": KEYS, "clock": clock}
+    settings: dict[str, Any] = {"model_folders": stream_folders, "state_keys": KEYS, "clock": clock}
     count = 1
     if request.param == "redis":
         port, count = request.getfixturevalue("redis_port"), 2
-        given["store"] = f"redis://127.0.0.1:{port}/0"
+        settings["store"] = f"redis://127.0.0.1:{port}/0"
     with ExitStack() as stack:
-        running = [stack.enter_context(serve(**given)) for _ in range(count)]
+        running = [stack.enter_context(serve(**settings)) for _ in range(count)]
         yield Replicas(running, request.param, clock)
 
 
@@ -172,6 +180,41 @@ def own_redis(start_redis: StartRedis, serve: Serve) -> Iterator[OwnRedis]:
     """Two servers on a Redis that the test may do anything to."""
     port = free_port()
     with start_redis(port) as program:
-        given: dict[str, Any] = {"state_keys": KEYS, "store": f"redis://127.0.0.1:{port}"}
-        with serve("characters", **given) as one, serve("characters", **given) as two:
+        settings: dict[str, Any] = {"state_keys": KEYS, "store": f"redis://127.0.0.1:{port}"}
+        with serve("characters", **settings) as one, serve("characters", **settings) as two:
             yield Replicas([one, two], "redis"), program, port
+
+
+Test = Callable[[Streams, Catalogue], Awaitable[None]]
+
+
+@pytest.fixture(params=["memory", "redis"])
+def run(request: pytest.FixtureRequest, folders: Path) -> Run:
+    """`run(test)`: call it with streams and models, on an event loop of its own.
+
+    options: of `create_streams`.
+    """
+    store = None
+    if request.param == "redis":
+        store = f"redis://127.0.0.1:{request.getfixturevalue('redis_port')}/6"
+
+    async def serve(test: Test, **options: Any) -> None:
+        chosen = (folders / "characters", folders / "other")
+        settings = load_settings(
+            model_folders=chosen, state_pool_bytes=1 << 20, store=store, state_keys=KEYS
+        )
+        lifecycle = Lifecycle(settings)
+        streams = create_streams(settings, lifecycle.tenants, **options)
+        await lifecycle.start()
+        await streams.start()
+        try:
+            await test(streams, lifecycle.catalogue)
+        finally:
+            await lifecycle.stop()
+            await streams.stop()
+
+    def in_thread(test: Test, **options: Any) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(asyncio.run, serve(test, **options)).result()
+
+    return in_thread

@@ -7,9 +7,9 @@ import httpx
 import redis
 
 from sruserve.server.auth import Tenant
+from tests.server.keys import bearer
 from tests.server.streams.conftest import ACME, OTHER
-from tests.server.streams.test_streams import code
-from tests.server.test_tenants import bearer
+from tests.server.streams.replies import code
 
 TWO = json.dumps([{"tenant": "acme", "key": ACME}, {"tenant": "other", "key": OTHER}])
 STEP = {"prompt": "a", "max_tokens": 1}

@@ -18,24 +18,24 @@ from sruserve.server.streams.redis.store import RedisStore
 from sruserve.server.streams.service import Streams
 from tests.server.streams.conftest import ACME
 from tests.server.streams.tenants import counted_in_redis
-from tests.server.streams.test_service import Run, run, until_rows, write  # noqa: F401
+from tests.server.streams.work import Run, until_rows, write
 
 
 def _recomputed(store: MemoryStore) -> tuple[int, int, int]:
     """Bytes beside rows, bytes of rows, rows that the engine keeps: of what is there."""
-    beside, kept = 0, {}
+    beside, shared = 0, {}
     for entry in store._entries.values():
         beside += 1024 + len(entry.record.id) + len(entry.record.reply)
         for state in entry.states.values():
             beside += 1024 + (0 if state is None else state.host_bytes)
             if state is not None:
-                kept[id(state)] = state
-    resident = [each for each in kept.values() if not isinstance(each._state.row, np.ndarray)]  # type: ignore[union-attr]
-    return beside, sum(each.nbytes for each in kept.values()), len(resident)
+                shared[id(state)] = state
+    resident = [each for each in shared.values() if not isinstance(each._state.row, np.ndarray)]  # type: ignore[union-attr]
+    return beside, sum(each.nbytes for each in shared.values()), len(resident)
 
 
 def test_what_is_counted_is_what_is_there_whatever_happens(
-    run: Run,  # noqa: F811
+    run: Run,
     request: pytest.FixtureRequest,
 ) -> None:
     tenant = Tenant("counted", KeyEntry(key=ACME, state_bytes=60_000))
@@ -54,8 +54,8 @@ def test_what_is_counted_is_what_is_there_whatever_happens(
                 return
             assert isinstance(store, MemoryStore)
             beside, rows, resident = _recomputed(store)
-            assert (store._bytes.held, tenant.state_budget.held) == (beside, beside + rows)
-            assert sum(each.held for each in store._rows.values()) == resident
+            assert (store._bytes.used, tenant.state_budget.used) == (beside, beside + rows)
+            assert sum(each.used for each in store._rows.values()) == resident
 
         async def fail(view: Any) -> bytes:
             await write(view)
@@ -84,8 +84,8 @@ def test_what_is_counted_is_what_is_there_whatever_happens(
                         for each in await streams.fork(served, stream, chance.randrange(1, 6))
                     )
                 case "rewind":
-                    held = await streams.describe(tenant, stream)
-                    await streams.rewind(served, stream, chance.choice(held.checkpoints))
+                    record = await streams.describe(tenant, stream)
+                    await streams.rewind(served, stream, chance.choice(record.checkpoints))
                 case "end":
                     await streams.step(served, stream, None, chance.randbytes(4), write, last=True)
                 case "delete":
@@ -111,7 +111,7 @@ def test_what_is_counted_is_what_is_there_whatever_happens(
             assert client.get(f"sruserve:sum:{tenant.id.hex()}") == b"0"
             client.close()
         else:
-            assert tenant.state_budget.held == 0
+            assert tenant.state_budget.used == 0
         await until_rows(served, 0)
         assert store.state_output in StateOutput
 
@@ -119,7 +119,7 @@ def test_what_is_counted_is_what_is_there_whatever_happens(
 
 
 @pytest.mark.parametrize("run", ["memory"], indirect=True)
-def test_a_step_whose_state_is_refused_counts_as_little_as_before(run: Run) -> None:  # noqa: F811
+def test_a_step_whose_state_is_refused_counts_as_little_as_before(run: Run) -> None:
     tenant = Tenant("refused")
 
     async def test(streams: Streams, catalogue: Catalogue) -> None:
@@ -128,16 +128,16 @@ def test_a_step_whose_state_is_refused_counts_as_little_as_before(run: Run) -> N
         stream, twin = [(await streams.create(served, None)).id for _ in range(2)]
         for name in (stream, twin):
             await streams.step(served, name, 1, b"a", write)
-        held, most = tenant.state_budget.held, tenant.state_budget.limit
+        used_before, limit = tenant.state_budget.used, tenant.state_budget.limit
         await streams.step(served, twin, 2, b"a", write)
-        whole = tenant.state_budget.held - held
+        whole = tenant.state_budget.used - used_before
         before = _recomputed(store)
         for room in (whole - 1, 1):  # for all but its state's row, and not even for that
-            tenant.state_budget.limit = tenant.state_budget.held + room
+            tenant.state_budget.limit = tenant.state_budget.used + room
             with pytest.raises(StateQuotaExceeded):
                 await streams.step(served, stream, 2, b"a", write)
-            assert (store._bytes.held, tenant.state_budget.held) == (before[0], sum(before[:2]))
-        tenant.state_budget.limit = most
+            assert (store._bytes.used, tenant.state_budget.used) == (before[0], sum(before[:2]))
+        tenant.state_budget.limit = limit
         await streams.step(served, stream, 2, b"a", write)
         for name in (stream, twin):
             await streams.delete(tenant, name)

@@ -55,10 +55,10 @@ class Moment(float):
 
 def test_no_stream_that_is_put_off_costs_as_much_as_many() -> None:
     expiry: Expiry[int] = Expiry()
-    most = 0
+    max_compared = 0
     for number in range(5000):
         before = Moment.compared
         expiry.put(number % 1000, Moment(1000 + number % 60))
-        most = max(most, Moment.compared - before)
-    assert most < 100
+        max_compared = max(max_compared, Moment.compared - before)
+    assert max_compared < 100
     assert len(expiry.take(2000, 5000)) == 1000

@@ -31,7 +31,7 @@ def test_streams_that_expire_together_are_forgotten_in_pieces() -> None:
             await store.read(tenant, "s999")
         while store.expire():
             pass
-        assert (len(store._entries), tenant.state_budget.held, store._bytes.held) == (0, 0, 0)
+        assert (len(store._entries), tenant.state_budget.used, store._bytes.used) == (0, 0, 0)
 
     asyncio.run(test())
 
@@ -42,9 +42,9 @@ def test_the_states_of_an_engine_that_has_ended_are_let_go_in_pieces(
     turn, ended = 0, list[int]()
     end = SharedState.end
 
-    def see(kept: SharedState, engine: Any) -> None:
+    def see(shared: SharedState, engine: Any) -> None:
         ended.append(turn)
-        end(kept, engine)
+        end(shared, engine)
 
     monkeypatch.setattr(SharedState, "end", see)
 

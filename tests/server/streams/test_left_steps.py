@@ -1,5 +1,6 @@
 """Steps go on without their clients, and count as long as they wait for a thread."""
 
+import math
 from contextlib import ExitStack, suppress
 from contextvars import copy_context
 from typing import Any
@@ -12,12 +13,12 @@ import tritonclient.grpc as triton
 from sruserve.server.app import Application
 from sruserve.server.errors import Overloaded
 from sruserve.server.offload import THREADS, owner
-from sruserve.server.repository import served_model as served
 from sruserve.server.tasks.limits import FREE_BYTES, STEP_BYTES, InputLimits
 from tests.server.conftest import Leftovers, Serve
-from tests.server.http.test_clients_that_leave import connect, until
+from tests.server.http.json_requests import connect
 from tests.server.kserve.conftest import grpc_address
-from tests.server.tasks.test_limits import HeldReading
+from tests.server.observing import until
+from tests.server.tasks.gated_reading import GatedReading
 
 TEXT = "a" * 5000  # less than a connection may have for nothing
 STEPS = THREADS + 4
@@ -25,7 +26,14 @@ STEPS = THREADS + 4
 
 def count(application: Application, steps: int) -> None:
     """Wait until so many steps count."""
-    until(lambda: application.limits.steps.held >= steps * (len(TEXT) + STEP_BYTES))
+    until(lambda: application.limits.steps.used >= steps * (len(TEXT) + STEP_BYTES))
+
+
+def read_on_threads(application: Application) -> None:
+    """Read all texts on threads, as for a tokenizer whose time has no known bound."""
+    codec = application.lifecycle.catalogue["characters"].model.codec
+    assert codec is not None
+    codec.work = math.inf
 
 
 def leave_steps(client: httpx.Client, application: Application) -> None:
@@ -66,20 +74,20 @@ def leave_calls(_: httpx.Client, application: Application) -> None:
 def test_steps_whose_clients_have_left_count_until_their_jobs_are_queued(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, leave: Any
 ) -> None:
-    monkeypatch.setattr(served, "LONG_CHARACTERS", 100)
     with serve("characters", grpc_port=0) as (client, application), ExitStack() as stack:
-        held = HeldReading(monkeypatch)
-        stack.callback(held.go_on.set)
+        read_on_threads(application)
+        gate = GatedReading(monkeypatch)
+        stack.callback(gate.go_on.set)
         budget = application.limits.steps
         leave(client, application)
         until(lambda: application.lifecycle.active == 0)
-        assert budget.held >= STEPS * (len(TEXT) + STEP_BYTES)
+        assert budget.used >= STEPS * (len(TEXT) + STEP_BYTES)
         stream = client.post("/v1/streams", json={}).json()["id"]
-        with budget.hold(budget.limit - budget.held - STEP_BYTES):
+        with budget.hold(budget.limit - budget.used - STEP_BYTES):
             refused = client.post(f"/v1/streams/{stream}/steps", json={"step": 1, "input": "a"})
             assert refused.status_code == 429
-        held.go_on.set()
-        until(lambda: budget.held == 0)
+        gate.go_on.set()
+        until(lambda: budget.used == 0)
         again = client.post(f"/v1/streams/{stream}/steps", json={"step": 1, "input": "a"})
         assert again.status_code == 200
 
@@ -88,15 +96,15 @@ def test_steps_whose_clients_have_left_count_until_their_jobs_are_queued(
 def test_steps_that_fail_when_their_clients_have_left_leave_no_garbage(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, leave: Any, leftovers: Leftovers
 ) -> None:
-    monkeypatch.setattr(served, "LONG_CHARACTERS", 100)
     monkeypatch.setitem(globals(), "TEXT", TEXT[:-1] + "\t")  # which the vocabulary has not
     with serve("characters", grpc_port=0) as (client, application), ExitStack() as stack:
-        held = HeldReading(monkeypatch)
-        stack.callback(held.go_on.set)
+        read_on_threads(application)
+        gate = GatedReading(monkeypatch)
+        stack.callback(gate.go_on.set)
         leave(client, application)
         until(lambda: application.lifecycle.active == 0)
-        held.go_on.set()
-        until(lambda: application.limits.steps.held == 0)
+        gate.go_on.set()
+        until(lambda: application.limits.steps.used == 0)
         until(lambda: not application.streams._tasks)
         assert not leftovers()
 
@@ -126,7 +134,7 @@ def test_the_steps_of_some_tenants_leave_room_for_those_of_others() -> None:
 
     for name in "abcd":
         copy_context().run(fill, name)
-    assert limits.steps.held <= limits.steps.limit
+    assert limits.steps.used <= limits.steps.limit
     another = copy_context()
     another.run(owner.set, "e")
     another.run(limits.count_step, FREE_BYTES)

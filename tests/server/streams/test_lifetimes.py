@@ -14,10 +14,11 @@ from sruserve.server.streams.redis.timing import RedisTiming
 from tests.server.conftest import Serve
 from tests.server.hand_clock import HandClock
 from tests.server.held_steps import Steps
-from tests.server.http.test_clients_that_leave import connect, until
+from tests.server.http.json_requests import connect
+from tests.server.keys import bearer
+from tests.server.observing import until
 from tests.server.streams.conftest import ACME, KEYS, OTHER, Replicas, key_of
-from tests.server.streams.test_streams import code, steps_done, text
-from tests.server.test_tenants import bearer
+from tests.server.streams.replies import code, steps_done, text
 
 TIMING = RedisTiming(lease_ms=20_000, renew_seconds=0.05)  # shorter than streams may be idle
 
@@ -26,13 +27,13 @@ TIMING = RedisTiming(lease_ms=20_000, renew_seconds=0.05)  # shorter than stream
 def leased(request: pytest.FixtureRequest, serve: Serve) -> Iterator[Replicas]:
     """One or two servers whose leases are renewed often."""
     clock = HandClock()
-    given: dict[str, Any] = {"state_keys": KEYS, "clock": clock, "timing": TIMING}
+    settings: dict[str, Any] = {"state_keys": KEYS, "clock": clock, "timing": TIMING}
     if request.param == "memory":
-        with serve("characters", **given) as running:
+        with serve("characters", **settings) as running:
             yield Replicas([running], "memory", clock)
         return
-    given["store"] = f"redis://127.0.0.1:{request.getfixturevalue('redis_port')}/1"
-    with serve("characters", **given) as one, serve("characters", **given) as other:
+    settings["store"] = f"redis://127.0.0.1:{request.getfixturevalue('redis_port')}/1"
+    with serve("characters", **settings) as one, serve("characters", **settings) as other:
         yield Replicas([one, other], "redis")
 
 
@@ -77,7 +78,7 @@ def test_running_and_queued_steps_keep_a_stream_alive(leased: Replicas, steps: S
             ({"step": 1, "prompt": "To be"}, {"step": 2, "prompt": ""}), 1
         ):
             running.append(pool.submit(other.post, path, json=body))
-            until(lambda number=number: sum(each.held for each in waiting) == number)  # type: ignore[misc]
+            until(lambda number=number: sum(each.used for each in waiting) == number)  # type: ignore[misc]
         for _ in range(4):  # each is less than a lease, all are more than it may be idle
             leased.pass_time(15)
             until(lambda: renewed(leased, stream))
@@ -133,11 +134,11 @@ def test_a_retry_of_the_openai_client_repeats_nothing(replicas: Replicas) -> Non
     url = str(replicas.clients[0].base_url)
     http = DefaultHttpxClient(event_hooks={"response": [lose_first]})
     with OpenAI(base_url=f"{url}/v1", api_key="none", http_client=http) as client:
-        told: Any = client.post(
+        step: Any = client.post(
             f"/streams/{stream}/steps", body={"step": 1, "prompt": "To be"}, cast_to=object
         )
     assert lost
-    assert told["step"] == 1
+    assert step["step"] == 1
     assert steps_done(replicas, "computed") == computed + 1
     assert steps_done(replicas, "repeated") == repeated + 1
     assert text(replicas.step(stream, 2, prompt=""))
@@ -150,22 +151,25 @@ def guarded(request: pytest.FixtureRequest, serve: Serve) -> Iterator[Replicas]:
     A stream with two steps and one with one take about 8,840 bytes of memory or 6,570 of Redis, and
     one more step takes about 1,400 or 800.
     """
-    most = {"memory": 9500, "redis": 7000}[request.param]
-    keys = [{"tenant": "acme", "key": ACME, "state_bytes": most}, {"tenant": "other", "key": OTHER}]
+    max_bytes = {"memory": 9500, "redis": 7000}[request.param]
+    keys = [
+        {"tenant": "acme", "key": ACME, "state_bytes": max_bytes},
+        {"tenant": "other", "key": OTHER},
+    ]
     clock = HandClock()
-    given: dict[str, Any] = {"api_keys": json.dumps(keys), "state_keys": KEYS, "clock": clock}
+    settings: dict[str, Any] = {"api_keys": json.dumps(keys), "state_keys": KEYS, "clock": clock}
     if request.param == "memory":
-        with serve("characters", **given) as running:
+        with serve("characters", **settings) as running:
             yield Replicas([running], "memory", clock)
         return
-    given["store"] = f"redis://127.0.0.1:{request.getfixturevalue('redis_port')}/2"
-    with serve("characters", **given) as one, serve("characters", **given) as two:
+    settings["store"] = f"redis://127.0.0.1:{request.getfixturevalue('redis_port')}/2"
+    with serve("characters", **settings) as one, serve("characters", **settings) as two:
         yield Replicas([one, two], "redis")
 
 
 def as_tenant(replicas: Replicas, key: str, method: str, path: str, **body: Any) -> httpx.Response:
-    given = {"json": body} if method == "POST" else {}
-    return replicas.ask(method, f"/v1/streams{path}", headers=bearer(key), **given)
+    settings = {"json": body} if method == "POST" else {}
+    return replicas.ask(method, f"/v1/streams{path}", headers=bearer(key), **settings)
 
 
 def test_another_tenants_stream_is_an_unknown_one(guarded: Replicas) -> None:

@@ -17,8 +17,8 @@ from sruserve.server.tasks.completion_request import CompletionRequest
 from tests.server.conftest import Serve
 from tests.server.streams.conftest import KEYS, key_of
 from tests.server.streams.redis.test_forks import DB
-from tests.server.streams.test_service import Run, run, write  # noqa: F401
-from tests.server.streams.test_streams import code
+from tests.server.streams.replies import code
+from tests.server.streams.work import Run, write
 
 ID = "kserve:characters:7"
 
@@ -42,7 +42,7 @@ async def _go_on(streams: Streams, served: ServedModel) -> bytes:
 @pytest.mark.parametrize("lost", ["state", "record"])
 @pytest.mark.parametrize("number", [None, 1])
 def test_a_sequence_whose_state_is_lost_starts_again(
-    run: Run,  # noqa: F811
+    run: Run,
     request: pytest.FixtureRequest,
     lost: str,
     number: int | None,
@@ -70,7 +70,7 @@ def test_a_sequence_whose_state_is_lost_starts_again(
 
 
 def test_only_what_succeeds_puts_the_expiry_of_a_stream_off(
-    run: Run,  # noqa: F811
+    run: Run,
     request: pytest.FixtureRequest,
 ) -> None:
     async def fail(_: object) -> bytes:
@@ -78,39 +78,39 @@ def test_only_what_succeeds_puts_the_expiry_of_a_stream_off(
 
     async def test(streams: Streams, catalogue: Catalogue) -> None:
         served, store = catalogue["characters"], streams._store
-        held = await streams.create(served, None)
-        await streams.step(served, held.id, 1, b"a", write)
-        left = _left_in(store, held, request)
+        record = await streams.create(served, None)
+        await streams.step(served, record.id, 1, b"a", write)
+        left = _left_in(store, record, request)
         for refused in (
-            streams.step(served, held.id, 2, b"a", fail),
-            streams.step(served, held.id, 1, b"b", write),
-            streams.rewind(served, held.id, 7),
+            streams.step(served, record.id, 2, b"a", fail),
+            streams.step(served, record.id, 1, b"b", write),
+            streams.rewind(served, record.id, 7),
         ):
             with pytest.raises(InvalidRequest):
                 await refused
-        assert (await streams.token(served, held.id))[0] == 1
+        assert (await streams.token(served, record.id))[0] == 1
         assert 50 < left() <= 60
-        await streams.step(served, held.id, 1, b"a", write)
+        await streams.step(served, record.id, 1, b"a", write)
         assert left() > 1000
-        await streams.delete(served.tenant, held.id)
+        await streams.delete(served.tenant, record.id)
 
     run(test)
 
 
-def _left_in(store: object, held: StreamRecord, request: pytest.FixtureRequest) -> Any:
+def _left_in(store: object, record: StreamRecord, request: pytest.FixtureRequest) -> Any:
     """Let a stream live for one more minute; returns what tells how many seconds it has."""
     if isinstance(store, MemoryStore):
-        key = (held.tenant.id, held.id)
+        key = (record.tenant.id, record.id)
         store._expiry.put(key, store._clock() + 60)
         return lambda: store._expiry.remaining_seconds(key, store._clock())
     client = redis.Redis(port=request.getfixturevalue("redis_port"), db=DB)
-    client.pexpire(key_of(held.id), 60_000)
-    return lambda: client.pttl(key_of(held.id)) / 1000
+    client.pexpire(key_of(record.id), 60_000)
+    return lambda: client.pttl(key_of(record.id)) / 1000
 
 
 def test_streams_of_a_model_that_is_gone_can_be_deleted(serve: Serve) -> None:
-    given: dict[str, Any] = {"model_control": True, "tenant_stream_bytes": 4500}
-    with serve("characters", "question", **given) as (client, _):
+    settings: dict[str, Any] = {"model_control": True, "tenant_stream_bytes": 4500}
+    with serve("characters", "question", **settings) as (client, _):
         ids = []
         while (made := client.post("/v1/streams", json={"model": "characters"})).is_success:
             ids.append(made.json()["id"])
@@ -125,10 +125,10 @@ def test_streams_of_a_model_that_is_gone_can_be_deleted(serve: Serve) -> None:
 
 
 def test_a_stream_under_a_key_that_is_gone_can_be_deleted(serve: Serve, redis_port: int) -> None:
-    given: dict[str, Any] = {"store": f"redis://127.0.0.1:{redis_port}/9"}
+    settings: dict[str, Any] = {"store": f"redis://127.0.0.1:{redis_port}/9"}
     with (
-        serve("characters", state_keys=KEYS, **given) as (client, _),
-        serve("characters", state_keys="b" * 64, **given) as (other, _),
+        serve("characters", state_keys=KEYS, **settings) as (client, _),
+        serve("characters", state_keys="b" * 64, **settings) as (other, _),
     ):
         stream = client.post("/v1/streams", json={}).json()["id"]
         assert code(other.get(f"/v1/streams/{stream}")) == "state_unknown_key"

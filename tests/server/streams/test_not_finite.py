@@ -1,4 +1,4 @@
-"""Numbers that overflow in the model are told as such, and no state that holds them goes out."""
+"""Numbers that overflow in the model are refused as such, and no state that holds them goes out."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ import pytest
 
 from sruserve.server.app import Application
 from tests.server.conftest import Serve
-from tests.server.http.test_clients_that_leave import until
+from tests.server.observing import until
 from tests.server.ports import free_port
 from tests.server.streams.conftest import KEYS, StartRedis
 from tests.server.websocket.talks import ask, connected
@@ -29,15 +29,15 @@ def running(
     task_folders: Path,
 ) -> Any:
     chosen = (folders / "sensor", folders / "characters", task_folders / "motion")
-    given: dict[str, Any] = {"model_folders": (*chosen, task_folders / "encoder")}
+    settings: dict[str, Any] = {"model_folders": (*chosen, task_folders / "encoder")}
     if request.param == "memory":
-        with serve(**given) as server:
+        with serve(**settings) as server:
             yield server
         return
     port = free_port()
     with (
         start_redis(port),
-        serve(**given, state_keys=KEYS, store=f"redis://127.0.0.1:{port}") as server,
+        serve(**settings, state_keys=KEYS, store=f"redis://127.0.0.1:{port}") as server,
     ):
         yield server
 

@@ -4,8 +4,8 @@ import pytest
 
 from tests.server.conftest import Serve
 from tests.server.streams.conftest import ACME, KEYS, OTHER
+from tests.server.streams.replies import code
 from tests.server.streams.tenants import STEP, TWO, Client, goes_on
-from tests.server.streams.test_streams import code
 
 
 @pytest.mark.parametrize(

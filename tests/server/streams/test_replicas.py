@@ -18,23 +18,23 @@ from sruserve.server.streams.redis import scripts
 from sruserve.server.streams.redis.client import Call, RedisClient
 from tests.server.conftest import Serve
 from tests.server.held_steps import Steps
-from tests.server.http.test_clients_that_leave import until
+from tests.server.keys import bearer
+from tests.server.observing import until
+from tests.server.processes import serving
 from tests.server.streams.conftest import ACME, KEYS, Replicas, StartRedis, key_of
 from tests.server.streams.redis.proxies import BeforeRedis
-from tests.server.streams.test_streams import code, text
-from tests.server.test_running import serving
-from tests.server.test_tenants import bearer
+from tests.server.streams.replies import code, text
 
 
 def test_a_restart_of_every_server_loses_nothing(serve: Serve, redis_port: int) -> None:
-    given: dict[str, Any] = {"state_keys": KEYS, "store": f"redis://127.0.0.1:{redis_port}/3"}
-    asked = {"model": "characters", "prompt": "To be", "max_tokens": 30, "seed": 5}
-    with serve("characters", **given) as running:
-        whole = text(running[0].post("/v1/completions", json=asked))
+    settings: dict[str, Any] = {"state_keys": KEYS, "store": f"redis://127.0.0.1:{redis_port}/3"}
+    body = {"model": "characters", "prompt": "To be", "max_tokens": 30, "seed": 5}
+    with serve("characters", **settings) as running:
+        whole = text(running[0].post("/v1/completions", json=body))
         before = Replicas([running], "redis")
         stream = before.create()
         first = before.step(stream, 1, prompt="To be", max_tokens=10, seed=5)
-    with serve("characters", **given) as running:
+    with serve("characters", **settings) as running:
         after = Replicas([running], "redis")
         assert after.step(stream, 1, prompt="To be", max_tokens=10, seed=5).content == first.content
         assert text(first) + text(after.step(stream, 2, prompt="", max_tokens=20)) == whole
@@ -48,11 +48,11 @@ def test_a_step_whose_server_is_killed_is_done_by_another_and_says_the_same(
     """The one that is killed commits nothing: what it sends for that never gets to Redis."""
     proxy = BeforeRedis(redis_port, withheld=sha1(scripts.COMMIT.encode()).hexdigest().encode())
     body = {"step": 1, "prompt": "To be", "max_tokens": 40, "stream": True}
-    given: dict[str, Any] = {"state_keys": KEYS}
+    settings: dict[str, Any] = {"state_keys": KEYS}
     with (
         closing(proxy),
-        serve("characters", store=f"redis://127.0.0.1:{redis_port}/4", **given) as running,
-        serving(folders / "characters", store=f"redis://127.0.0.1:{proxy.port}/4", **given) as (
+        serve("characters", store=f"redis://127.0.0.1:{redis_port}/4", **settings) as running,
+        serving(folders / "characters", store=f"redis://127.0.0.1:{proxy.port}/4", **settings) as (
             client,
             process,
         ),
@@ -63,13 +63,13 @@ def test_a_step_whose_server_is_killed_is_done_by_another_and_says_the_same(
         with suppress(httpx.TransportError), client.stream("POST", path, json=body) as reply:
             for part in reply.iter_text():
                 seen += part
-                if _told(seen):
+                if _text_of(seen):
                     process.kill()
         assert "[DONE]" not in seen
         again = other.ask("POST", path, json=body).text
         assert again.endswith("data: [DONE]\n\n")
-        assert len(_told(seen)) > 0
-        assert _told(again).startswith(_told(seen))
+        assert len(_text_of(seen)) > 0
+        assert _text_of(again).startswith(_text_of(seen))
         assert other.get(stream).json()["step"] == 1
 
 
@@ -82,22 +82,22 @@ def test_a_server_that_has_lost_its_lease_changes_nothing(
         stream = replicas.create()
         with ThreadPoolExecutor(1) as pool, redis.Redis(port=redis_port, db=7) as client:
             steps.hold()
-            asked = pool.submit(replicas.step, stream, 1, prompt="To be")
+            pending = pool.submit(replicas.step, stream, 1, prompt="To be")
             until(lambda: steps.waiting == 1)
             client.set(key_of(stream, "lease"), "another server", px=3000)
             client.hset(key_of(stream), "by", "another server")
             steps.go_on()
-            lost = asked.result()
+            lost = pending.result()
         assert (lost.status_code, code(lost)) == (503, "store_unavailable")
         assert replicas.get(stream).json()["step"] == 0
         assert replicas.step(stream, 1, prompt="To be", max_tokens=1).status_code == 200
 
 
-def _told(events: str) -> str:
+def _text_of(events: str) -> str:
     """The text in those events that are whole."""
     whole = [line for line in events.split("\n") if line.startswith("data: {")]
-    told = [json.loads(line[6:]) for line in whole if line.rstrip().endswith("}")]
-    return "".join(each["choices"][0]["text"] for each in told)
+    chunks = [json.loads(line[6:]) for line in whole if line.rstrip().endswith("}")]
+    return "".join(each["choices"][0]["text"] for each in chunks)
 
 
 def test_without_redis_streams_are_503_at_once_and_all_else_goes_on(

@@ -4,16 +4,14 @@ import asyncio
 import gc
 import threading
 import weakref
-from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from sruserve.server.auth import Tenant
-from sruserve.server.engine.job import Job, JobKind, Result, Sampling, SequenceInput, Snapshot
+from sruserve.server.engine.job import Snapshot
 from sruserve.server.errors import (
     DeadlineExceeded,
     InvalidRequest,
@@ -28,90 +26,18 @@ from sruserve.server.errors import (
 from sruserve.server.key_entries import KeyEntry
 from sruserve.server.kserve.parameters import Sequence
 from sruserve.server.kserve.sequences import _Step
-from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.offload import LONG_BYTES, POOL, THREADS
 from sruserve.server.repository.catalogue import Catalogue
 from sruserve.server.repository.served_model import ServedModel
-from sruserve.server.settings import load_settings
 from sruserve.server.state.envelope import SealedStates
 from sruserve.server.streams import service
-from sruserve.server.streams.opening import create_streams
 from sruserve.server.streams.redis import store as redis_store
-from sruserve.server.streams.redis.timing import REDIS_TIMING, RedisTiming
 from sruserve.server.streams.service import Streams
 from sruserve.server.streams.step_view import StreamView
 from sruserve.server.streams.store import StreamRecord
 from sruserve.server.tasks import inputs
 from sruserve.server.tasks.completion_request import CompletionRequest
-from tests.server.streams.conftest import KEYS
-
-Test = Callable[[Streams, Catalogue], Awaitable[None]]
-Run = Callable[..., None]
-
-
-@pytest.fixture(params=["memory", "redis"])
-def run(request: pytest.FixtureRequest, folders: Path) -> Run:
-    """`run(test)`: call it with streams and models, on an event loop of its own.
-
-    timing: of streams in Redis.
-    """
-    store = None
-    if request.param == "redis":
-        store = f"redis://127.0.0.1:{request.getfixturevalue('redis_port')}/6"
-
-    async def serve(test: Test, timing: RedisTiming) -> None:
-        chosen = (folders / "characters", folders / "other")
-        settings = load_settings(
-            model_folders=chosen, state_pool_bytes=1 << 20, store=store, state_keys=KEYS
-        )
-        lifecycle = Lifecycle(settings)
-        streams = create_streams(settings, lifecycle.tenants, timing=timing)
-        await lifecycle.start()
-        await streams.start()
-        try:
-            await test(streams, lifecycle.catalogue)
-        finally:
-            await lifecycle.stop()
-            await streams.stop()
-
-    def in_thread(test: Test, timing: RedisTiming = REDIS_TIMING) -> None:
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(asyncio.run, serve(test, timing)).result()
-
-    return in_thread
-
-
-async def write(view: StreamView) -> bytes:
-    """Three letters behind what the stream has, or behind a first token."""
-    results: list[Result] = []
-    loop = asyncio.get_running_loop()
-    given = np.array([] if view.start else [40], dtype=np.int64)
-    job = Job(
-        kind=JobKind.GENERATE,
-        items=[SequenceInput(given, view.start)],
-        loop=loop,
-        deliver=lambda _, result: results.append(result),
-        done=loop.create_future(),
-        state_output=view.state_output(CompletionRequest(model="characters", prompt="a")),
-        sampling=Sampling(max_tokens=3, temperature=0),
-    )
-    view.submit(job)
-    await job.done
-    assert results[-1].state is None, "the state is the stream's"
-    return repr(results).encode()
-
-
-async def settled(streams: Streams) -> None:
-    """Wait for what goes on without a client."""
-    while streams._tasks:
-        await asyncio.wait(set(streams._tasks))
-
-
-async def until_rows(served: ServedModel, most: int) -> None:
-    """Wait until so few states are in the engine, which frees them on its own thread."""
-    async with asyncio.timeout(60):
-        while served.engine.rows > most:
-            await asyncio.sleep(0.01)
+from tests.server.streams.work import Run, settled, until_rows, write
 
 
 def test_a_stream_may_have_a_given_id_which_is_free_again_when_it_has_ended(run: Run) -> None:
@@ -148,7 +74,7 @@ def test_a_stream_that_ends_without_a_number_is_forgotten(run: Run) -> None:
         await streams.step(served, name, None, b"b", write, last=True)
         with pytest.raises(StreamUnknown):
             await streams.describe(served.tenant, name)
-        assert served.tenant.state_budget.held == 0
+        assert served.tenant.state_budget.used == 0
         await until_rows(served, 0)
 
     run(test)
@@ -157,12 +83,12 @@ def test_a_stream_that_ends_without_a_number_is_forgotten(run: Run) -> None:
 def test_a_stream_keeps_as_few_checkpoints_as_its_steps_say(run: Run) -> None:
     async def test(streams: Streams, catalogue: Catalogue) -> None:
         served = catalogue["characters"]
-        held = await streams.create(served, None)
+        record = await streams.create(served, None)
         for number in (1, 2, 3):
-            await streams.step(served, held.id, number, b"a", write, checkpoints=1)
-        assert (await streams.describe(served.tenant, held.id)).checkpoints == (3,)
+            await streams.step(served, record.id, number, b"a", write, checkpoints=1)
+        assert (await streams.describe(served.tenant, record.id)).checkpoints == (3,)
         await until_rows(served, 1)
-        await streams.delete(served.tenant, held.id)
+        await streams.delete(served.tenant, record.id)
 
     run(test)
 
@@ -177,17 +103,17 @@ def test_a_step_that_fails_after_its_state_is_there_leaves_nothing(run: Run) -> 
 
     async def test(streams: Streams, catalogue: Catalogue) -> None:
         served = catalogue["characters"]
-        held = await streams.create(served, None)
+        record = await streams.create(served, None)
         with pytest.raises(RuntimeError):
-            await streams.step(served, held.id, 1, b"a", fail)
+            await streams.step(served, record.id, 1, b"a", fail)
         with pytest.raises(InvalidRequest, match="nothing to compute"):
-            await streams.step(served, held.id, 1, b"a", nothing)
+            await streams.step(served, record.id, 1, b"a", nothing)
         with pytest.raises(StreamUnknown):
-            await streams.step(catalogue["other"], held.id, 1, b"a", write)
-        await streams.step(served, held.id, 1, b"a", write)
-        assert (await streams.describe(served.tenant, held.id)).step == 1
+            await streams.step(catalogue["other"], record.id, 1, b"a", write)
+        await streams.step(served, record.id, 1, b"a", write)
+        assert (await streams.describe(served.tenant, record.id)).step == 1
         await until_rows(served, 1)
-        await streams.delete(served.tenant, held.id)
+        await streams.delete(served.tenant, record.id)
         await until_rows(served, 0)
 
     run(test)
@@ -200,9 +126,9 @@ def test_a_start_over_an_ended_stream_takes_its_place_in_the_quota(run: Run) -> 
         served, name = catalogue["characters"].for_tenant(tenant), "m:44"
         await streams.create(served, None, name)
         await streams.step(served, name, 1, b"a", write, last=True)
-        tenant.state_budget.limit = tenant.state_budget.held + 1024  # of its first state
+        tenant.state_budget.limit = tenant.state_budget.used + 1024  # of its first state
         await streams.create(served, None, name)
-        assert tenant.state_budget.held <= tenant.state_bytes
+        assert tenant.state_budget.used <= tenant.state_bytes
         await streams.delete(tenant, name)
 
     run(test)
@@ -215,20 +141,20 @@ def test_a_fork_whose_caller_leaves_at_the_very_end_is_undone(
         served, store = catalogue["characters"], streams._store
         fork, made, ends = store.fork, list[StreamRecord](), asyncio.Event()
 
-        async def noted(*given: Any) -> list[StreamRecord]:
-            made.extend(await fork(*given))
+        async def noted(*args: Any) -> list[StreamRecord]:
+            made.extend(await fork(*args))
             return made
 
         async def endless(*_: Any, **__: Any) -> None:
             ends.set()
             await asyncio.Event().wait()
 
-        held = await streams.create(served, None)
-        await streams.step(served, held.id, 1, b"a", write)
+        record = await streams.create(served, None)
+        await streams.step(served, record.id, 1, b"a", write)
         with monkeypatch.context() as patch:
             patch.setattr(store, "fork", noted)
             patch.setattr(store, "release", endless)
-            forking = asyncio.create_task(streams.fork(served, held.id, 3))
+            forking = asyncio.create_task(streams.fork(served, record.id, 3))
             await ends.wait()
         forking.cancel()
         await asyncio.wait([forking])
@@ -237,8 +163,8 @@ def test_a_fork_whose_caller_leaves_at_the_very_end_is_undone(
         for copy in made:
             with pytest.raises(StreamUnknown):
                 await streams.describe(served.tenant, copy.id)
-        await store.release(held, used=False)
-        await streams.delete(served.tenant, held.id)
+        await store.release(record, used=False)
+        await streams.delete(served.tenant, record.id)
         await until_rows(served, 0)
 
     run(test)
@@ -250,9 +176,9 @@ def test_long_states_are_sealed_and_opened_beside_the_event_loop(
     here: list[bool] = []
 
     def note(do: Callable[..., Any]) -> Callable[..., Any]:
-        def noted(*given: Any, **more: Any) -> Any:
+        def noted(*args: Any, **more: Any) -> Any:
             here.append(threading.current_thread().name.startswith("offload"))
-            return do(*given, **more)
+            return do(*args, **more)
 
         return noted
 
@@ -265,14 +191,14 @@ def test_long_states_are_sealed_and_opened_beside_the_event_loop(
             patch.setattr(inputs, "LONG_BYTES", 0)
             for name in ("seal", "open"):
                 patch.setattr(SealedStates, name, note(getattr(SealedStates, name)))
-            held = await streams.create(served, Snapshot(row, 1, pending=40, window=(40,)))
-            _, token = await streams.token(served, held.id)
+            record = await streams.create(served, Snapshot(row, 1, pending=40, window=(40,)))
+            _, token = await streams.token(served, record.id)
             place = Sequence("45", start=True, end=True, step=None)
             step = _Step(streams, served, b"a", place, write)
             await step.start(CompletionRequest(model="characters", prompt="a", state=token))
         assert here
         assert all(here)
-        await streams.delete(served.tenant, held.id)
+        await streams.delete(served.tenant, record.id)
 
     run(test)
 
@@ -286,10 +212,10 @@ def test_a_step_goes_on_when_its_caller_is_cancelled_and_one_that_waits_does_not
             await goes_on.wait()
             return await write(view)
 
-        held = await streams.create(served, None)
-        running = asyncio.create_task(streams.step(served, held.id, 1, b"a", slow))
+        record = await streams.create(served, None)
+        running = asyncio.create_task(streams.step(served, record.id, 1, b"a", slow))
         await begun.wait()
-        waiting = asyncio.create_task(streams.step(served, held.id, 2, b"b", write))
+        waiting = asyncio.create_task(streams.step(served, record.id, 2, b"b", write))
         await asyncio.sleep(0.05)
         running.cancel()
         waiting.cancel()
@@ -299,10 +225,10 @@ def test_a_step_goes_on_when_its_caller_is_cancelled_and_one_that_waits_does_not
         assert not unused.done(), "the model may be unloaded while it computes the step"
         goes_on.set()
         await asyncio.wait_for(unused, 60)
-        stored = await streams.step(served, held.id, 1, b"a", write)
-        assert (await streams.describe(served.tenant, held.id)).step == 1
-        assert stored == await streams.step(served, held.id, 1, b"a", write)
-        await streams.delete(served.tenant, held.id)
+        stored = await streams.step(served, record.id, 1, b"a", write)
+        assert (await streams.describe(served.tenant, record.id)).step == 1
+        assert stored == await streams.step(served, record.id, 1, b"a", write)
+        await streams.delete(served.tenant, record.id)
 
     run(test)
 
@@ -310,18 +236,20 @@ def test_a_step_goes_on_when_its_caller_is_cancelled_and_one_that_waits_does_not
 def test_a_caller_that_leaves_at_any_moment_keeps_no_stream(run: Run) -> None:
     async def test(streams: Streams, catalogue: Catalogue) -> None:
         served = catalogue["characters"]
-        held = await streams.create(served, None)
-        await streams.step(served, held.id, 1, b"a", write)
+        record = await streams.create(served, None)
+        await streams.step(served, record.id, 1, b"a", write)
         for moment in range(60):
-            asked: asyncio.Task[object] = asyncio.create_task(
-                streams.token(served, held.id) if moment % 2 else streams.rewind(served, held.id, 1)
+            task: asyncio.Task[object] = asyncio.create_task(
+                streams.token(served, record.id)
+                if moment % 2
+                else streams.rewind(served, record.id, 1)
             )
             await asyncio.sleep(moment * 5e-5)
-            asked.cancel()
-            await asyncio.gather(asked, return_exceptions=True)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
             async with asyncio.timeout(60):
-                await streams.token(served, held.id)
-        await streams.delete(served.tenant, held.id)
+                await streams.token(served, record.id)
+        await streams.delete(served.tenant, record.id)
 
     run(test)
 
@@ -335,33 +263,33 @@ def test_a_step_that_fails_without_its_client_lets_its_input_go(run: Run, leaves
     begun: list[tuple[asyncio.Future[bytes], weakref.ref[Input]]] = []
 
     async def fails(_: StreamView) -> bytes:
-        given = Input()
+        inputs = Input()
         done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        begun.append((done, weakref.ref(given)))
+        begun.append((done, weakref.ref(inputs)))
         return await done  # the future holds the error, and the error this frame
 
     async def test(streams: Streams, catalogue: Catalogue) -> None:
         served = catalogue["characters"]
-        held = await streams.create(served, None)
-        step = asyncio.create_task(streams.step(served, held.id, 1, b"a", fails))
+        record = await streams.create(served, None)
+        step = asyncio.create_task(streams.step(served, record.id, 1, b"a", fails))
         while not begun:
             await asyncio.sleep(0.001)
         if leaves:
             step.cancel()
             await asyncio.wait([step])
-        done, given = begun.pop()
+        done, inputs = begun.pop()
         done.set_exception(DeadlineExceeded())
         del done
         await settled(streams)
         if leaves:
             del step
-            await asyncio.sleep(0)  # its end is told to whoever waits
-            assert given() is None
+            await asyncio.sleep(0)  # its waiters learn that it has ended
+            assert inputs() is None
         else:
-            with pytest.raises(DeadlineExceeded) as told:
+            with pytest.raises(DeadlineExceeded) as caught:
                 await step
-            assert any(each.name == "fails" for each in told.traceback), "the log tells where"
-        await streams.delete(served.tenant, held.id)
+            assert any(each.name == "fails" for each in caught.traceback), "the log tells where"
+        await streams.delete(served.tenant, record.id)
 
     gc.disable()
     try:
@@ -386,16 +314,16 @@ def test_a_state_is_not_copied_for_a_token_that_is_refused(
 
     async def test(streams: Streams, catalogue: Catalogue) -> None:
         served = catalogue["characters"]
-        held = await streams.create(served, None)
-        assert await streams.token(served, held.id, count) == (0, None)
-        await streams.step(served, held.id, 1, b"a", write)
+        record = await streams.create(served, None)
+        assert await streams.token(served, record.id, count) == (0, None)
+        await streams.step(served, record.id, 1, b"a", write)
         monkeypatch.setattr(service, "export_state", copy)
         monkeypatch.setattr(served.states, "_fit", refusal is Overloaded)
         with pytest.raises(refusal):
-            await streams.token(served, held.id, count)
+            await streams.token(served, record.id, count)
         assert not copied
         monkeypatch.undo()
-        await streams.delete(served.tenant, held.id)
+        await streams.delete(served.tenant, record.id)
 
     run(test)
 
@@ -406,13 +334,13 @@ def test_a_step_whose_end_fits_no_record_is_not_computed(
 ) -> None:
     async def test(streams: Streams, catalogue: Catalogue) -> None:
         served = catalogue["characters"]
-        held = await streams.create(served, None)
+        record = await streams.create(served, None)
         with monkeypatch.context() as patch:
             patch.setattr(served.states, "_fit", False)
             with pytest.raises(StateTooLarge):
-                await streams.step(served, held.id, 1, b"a", never)
-        await streams.step(served, held.id, 1, b"a", write)
-        await streams.delete(served.tenant, held.id)
+                await streams.step(served, record.id, 1, b"a", never)
+        await streams.step(served, record.id, 1, b"a", write)
+        await streams.delete(served.tenant, record.id)
 
     run(test)
 

@@ -10,13 +10,13 @@ from sruserve.server.streams.memory import MemoryStore
 from sruserve.server.streams.service import Streams, Work
 from sruserve.server.streams.shares import fair_part, fair_shares
 from sruserve.server.streams.step_view import StreamView
-from tests.server.streams.test_service import Run, run, until_rows, write  # noqa: F401
+from tests.server.streams.work import Run, until_rows, write
 
 
 @pytest.mark.parametrize("run", ["memory"], indirect=True)
 @pytest.mark.parametrize("numbered", [False, True])
 def test_a_tenant_whose_part_of_the_rows_is_full_can_end_its_streams(
-    run: Run,  # noqa: F811
+    run: Run,
     monkeypatch: pytest.MonkeyPatch,
     numbered: bool,
 ) -> None:
@@ -31,7 +31,7 @@ def test_a_tenant_whose_part_of_the_rows_is_full_can_end_its_streams(
             await streams.step(served, names[0], 2, b"b", write)
         number = 2 if numbered else None
         await streams.step(served, names[0], number, b"b", write, last=True)
-        assert store._rows[served.engine].held == 2
+        assert store._rows[served.engine].used == 2
         await streams.step(served, names[1], 2, b"b", write)
         for name in names[1:] + names[:1] * numbered:
             await streams.delete(served.tenant, name)
@@ -46,7 +46,7 @@ def test_parts_are_as_large_as_they_can_be_and_never_more_than_there_is() -> Non
         limit = chance.randrange(12, 1000)
         wanted = [chance.randrange(1, 400) for _ in range(chance.randrange(1, 12))]
         part = fair_part(limit, wanted)
-        taken = sum(min(most, part) for most in wanted)
+        taken = sum(min(amount, part) for amount in wanted)
         assert taken <= limit
         assert taken == sum(wanted) or taken + len(wanted) > limit
     assert fair_part(100, []) == 100
@@ -64,13 +64,13 @@ def test_nobody_has_more_than_a_part_even_alone() -> None:
     with pytest.raises(TooManyAtOnce):
         one.grow(1)
     one.release()
-    assert shares.held == 5
+    assert shares.used == 5
 
 
 @pytest.mark.parametrize("run", ["memory"], indirect=True)
 @pytest.mark.parametrize("part", [1, 3])
 def test_a_stream_alone_goes_on_however_few_rows_its_tenant_may_have(
-    run: Run,  # noqa: F811
+    run: Run,
     monkeypatch: pytest.MonkeyPatch,
     part: int,
 ) -> None:
@@ -86,9 +86,9 @@ def test_a_stream_alone_goes_on_however_few_rows_its_tenant_may_have(
         monkeypatch.setattr(rows, "share", part)
         for number in range(2, 13):
             await streams.step(served, stream, number, b"a", write)
-        held = await streams.describe(served.tenant, stream)
-        assert held.checkpoints == tuple(range(13 - part, 13))
-        assert rows.held == part
+        record = await streams.describe(served.tenant, stream)
+        assert record.checkpoints == tuple(range(13 - part, 13))
+        assert rows.used == part
         await until_rows(served, part)
         await streams.delete(served.tenant, stream)
 
@@ -97,7 +97,7 @@ def test_a_stream_alone_goes_on_however_few_rows_its_tenant_may_have(
 
 @pytest.mark.parametrize("run", ["memory"], indirect=True)
 def test_a_tenant_exceeds_its_part_of_the_rows_by_one_step_at_a_time(
-    run: Run,  # noqa: F811
+    run: Run,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def fail(view: StreamView) -> bytes:
@@ -124,13 +124,13 @@ def test_a_tenant_exceeds_its_part_of_the_rows_by_one_step_at_a_time(
         await step(one, during)
         with pytest.raises(ServeError, match="no reply"):
             await step(other, fail)
-        assert rows.held == 2
+        assert rows.used == 2
         await step(other)
         (fork,) = await streams.fork(served, other)
         with pytest.raises(TooManyAtOnce):  # the fork keeps the state that the step would replace
             await step(other)
         for stream in (one, other, fork.id):
             await streams.delete(served.tenant, stream)
-        assert rows.held == 0
+        assert rows.used == 0
 
     run(test)

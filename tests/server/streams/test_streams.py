@@ -7,43 +7,27 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
 
-import httpx
 import pytest
 
 from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.job import Job, StateOutput
 from tests.server.conftest import TEXT
-from tests.server.http.test_clients_that_leave import until
+from tests.server.observing import until
 from tests.server.streams.conftest import Replicas
+from tests.server.streams.replies import code, steps_done, text
 
 GREEDY = {"temperature": 0, "max_tokens": 12}
-
-
-def code(reply: httpx.Response) -> str:
-    return str(reply.json()["error"]["code"])
-
-
-def text(reply: httpx.Response) -> str:
-    assert reply.status_code == 200, reply.text
-    return str(reply.json()["choices"][0]["text"])
-
-
-def steps_done(replicas: Replicas, outcome: str, model: str = "characters") -> float:
-    """How many steps were computed, or repeated, by all servers of this process."""
-    page = replicas.ask("GET", "/metrics").text
-    sample = f'sru_stream_steps_total{{model="{model}",outcome="{outcome}"}} '
-    return sum(float(line.split()[-1]) for line in page.splitlines() if line.startswith(sample))
 
 
 def test_a_stream_tells_what_it_is(replicas: Replicas) -> None:
     before = time.time()
     stream = replicas.create(idle_seconds=60)
     assert re.fullmatch(r"[\w-]{22}", stream), "128 bits that nobody can guess"
-    told = replicas.get(stream).json()
+    described = replicas.get(stream).json()
     now = time.time()
-    assert before - 1 <= told.pop("created") <= now
-    assert before + 59 <= told.pop("expires_at") <= now + 61
-    assert told == {
+    assert before - 1 <= described.pop("created") <= now
+    assert before + 59 <= described.pop("expires_at") <= now + 61
+    assert described == {
         "id": stream, "object": "stream", "model": "characters", "task": "generate", "step": 0,
         "next_step": 1, "checkpoints": [0], "idle_seconds": 60,
     }  # fmt: skip
@@ -85,13 +69,13 @@ def test_features_and_tags_in_steps_are_those_of_the_whole(replicas: Replicas) -
 
 
 def test_a_completion_in_steps_is_the_completion_in_one(replicas: Replicas) -> None:
-    asked: dict[str, Any] = {"seed": 5, "temperature": 1}
-    body = {"model": "characters", "prompt": "To be", "max_tokens": 30, **asked}
+    sampling: dict[str, Any] = {"seed": 5, "temperature": 1}
+    body = {"model": "characters", "prompt": "To be", "max_tokens": 30, **sampling}
     whole = text(replicas.ask("POST", "/v1/completions", json=body))
     stream = replicas.create()
     parts = [
-        text(replicas.step(stream, 1, prompt="To", max_tokens=0, **asked)),
-        text(replicas.step(stream, 2, prompt=" be", max_tokens=7, **asked)),
+        text(replicas.step(stream, 1, prompt="To", max_tokens=0, **sampling)),
+        text(replicas.step(stream, 2, prompt=" be", max_tokens=7, **sampling)),
         text(replicas.step(stream, 3, prompt="", max_tokens=23)),
     ]
     assert "".join(parts) == whole
@@ -105,18 +89,18 @@ def test_a_score_is_a_step_of_a_language_model(replicas: Replicas) -> None:
         replicas.step(stream, 1, input="To be,").json()["results"][0],
         replicas.step(stream, 2, input=" or not").json()["results"][0],
     ]
-    told = sum(part["log_likelihood"] for part in parts)
-    assert told == pytest.approx(whole["log_likelihood"], rel=1e-12)
+    log_likelihood = sum(part["log_likelihood"] for part in parts)
+    assert log_likelihood == pytest.approx(whole["log_likelihood"], rel=1e-12)
     assert sum(part["tokens"] for part in parts) == whole["tokens"]
 
 
 def test_of_the_jobs_of_a_step_only_one_keeps_its_end(
     replicas: Replicas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept: list[bool] = []
+    carries_state: list[bool] = []
 
     def submit(engine: Engine, job: Job) -> None:
-        kept.append(job.state_output is not StateOutput.NONE)
+        carries_state.append(job.state_output is not StateOutput.NONE)
         submitted(engine, job)
 
     submitted = Engine.submit
@@ -125,7 +109,7 @@ def test_of_the_jobs_of_a_step_only_one_keeps_its_end(
         patch.setattr(Engine, "submit", submit)
         body = {"prompt": "To be", "max_tokens": 3, "echo": True, "logprobs": 1}
         assert replicas.step(stream, 1, **body).status_code == 200
-    assert kept == [False, True]  # the prompt is scored, then continued
+    assert carries_state == [False, True]  # the prompt is scored, then continued
     assert replicas.delete(stream).status_code == 200
 
 
@@ -176,8 +160,8 @@ def test_fifty_clients_that_race_for_a_step_get_one_outcome(replicas: Replicas) 
 def test_of_many_different_requests_for_a_step_one_happens(replicas: Replicas) -> None:
     stream = replicas.create()
     with ThreadPoolExecutor(20) as pool:
-        asked = [pool.submit(replicas.step, stream, 1, prompt=f"No {i}") for i in range(20)]
-        codes = [each.result().status_code for each in asked]
+        pending = [pool.submit(replicas.step, stream, 1, prompt=f"No {i}") for i in range(20)]
+        codes = [each.result().status_code for each in pending]
     assert sorted(codes) == [200] + [422] * 19
     assert replicas.get(stream).json()["step"] == 1
 
@@ -222,7 +206,7 @@ def test_sixteen_forks_go_on_from_the_same_state_each_for_itself(replicas: Repli
 
 def test_a_stream_goes_back_to_its_last_eight_states(replicas: Replicas) -> None:
     stream = replicas.create()
-    told = [text(replicas.step(stream, n, prompt="a", **GREEDY)) for n in range(1, 11)]
+    texts = [text(replicas.step(stream, n, prompt="a", **GREEDY)) for n in range(1, 11)]
     assert replicas.get(stream).json()["checkpoints"] == list(range(3, 11))
     lost = replicas.post(stream, "rewind", step=2)
     assert (lost.status_code, code(lost)) == (422, "no_checkpoint")
@@ -230,7 +214,7 @@ def test_a_stream_goes_back_to_its_last_eight_states(replicas: Replicas) -> None
     back = replicas.post(stream, "rewind", step=5).json()
     assert (back["next_step"], back["checkpoints"]) == (6, [3, 4, 5])
     assert code(replicas.step(stream, 10, prompt="a", **GREEDY)) == "wrong_step"
-    assert text(replicas.step(stream, 6, prompt="a", **GREEDY)) == told[5]
+    assert text(replicas.step(stream, 6, prompt="a", **GREEDY)) == texts[5]
     other = text(replicas.step(stream, 7, prompt="Z", **GREEDY))
     replicas.post(stream, "rewind", step=6)
     assert text(replicas.step(stream, 7, prompt="Z", **GREEDY)) == other
@@ -261,15 +245,15 @@ def test_a_stream_begins_with_a_token_and_ends_in_one(replicas: Replicas) -> Non
 @pytest.mark.parametrize("model", ["question", "sensor", "tagger", "small", "characters"])
 def test_a_stream_of_every_task_hands_its_state_over(replicas: Replicas, model: str) -> None:
     features = {"sensor": 8, "small": 2}.get(model)
-    given: dict[str, Any] = {"input": "How far"} if features is None else {}
+    body: dict[str, Any] = {"input": "How far"} if features is None else {}
     if features is not None:
-        given = {"features": [[0.5] * features] * 3}
+        body = {"features": [[0.5] * features] * 3}
     stream = replicas.create(model)
     assert replicas.get(stream, "/state").json()["state"] is None
-    assert replicas.step(stream, 1, **given).status_code == 200
+    assert replicas.step(stream, 1, **body).status_code == 200
     state = replicas.get(stream, "/state").json()["state"]
     other = replicas.create(model, state=state)
-    mine, its = replicas.step(stream, 2, **given).json(), replicas.step(other, 1, **given).json()
+    mine, its = replicas.step(stream, 2, **body).json(), replicas.step(other, 1, **body).json()
     assert mine["results"] == its["results"]
 
 
@@ -328,14 +312,14 @@ def test_what_cannot_be_a_stream_is_refused(replicas: Replicas) -> None:
 
 def test_no_state_is_left_when_all_streams_are_gone(replicas: Replicas) -> None:
     rows = replicas.rows
-    held = [replicas.create("characters") for _ in range(3)]
-    for stream in held:
+    created = [replicas.create("characters") for _ in range(3)]
+    for stream in created:
         for number in range(1, 11):
             replicas.step(stream, number, prompt="a", max_tokens=1)
-    forks = replicas.post(held[0], "fork", n=5).json()["data"]
-    replicas.post(held[1], "rewind", step=7)
+    forks = replicas.post(created[0], "fork", n=5).json()["data"]
+    replicas.post(created[1], "rewind", step=7)
     if replicas.kind == "memory":
         until(lambda: replicas.rows == rows + 8 + 5 + 8)  # the engine drops states in its own time
-    for stream in [*held, *(fork["id"] for fork in forks)]:
+    for stream in [*created, *(fork["id"] for fork in forks)]:
         assert replicas.delete(stream).status_code == 200
     until(lambda: replicas.rows == rows)

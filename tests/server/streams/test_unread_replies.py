@@ -14,13 +14,14 @@ from sruserve.server.engine.job import Snapshot
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.streams.store import StreamRecord
 from tests.server.conftest import Serve
-from tests.server.http.test_clients_that_leave import connect, until
+from tests.server.http.json_requests import connect
+from tests.server.keys import bearer
+from tests.server.observing import until
 from tests.server.streams.conftest import ACME, KEYS, OTHER
 from tests.server.streams.tenants import TWO
-from tests.server.test_tenants import bearer
 
-MOST = 48 << 20
-LONG = b"a" * (MOST // 5)  # two of them fit into half of the bound
+MAX_QUEUE_BYTES = 48 << 20
+LONG = b"a" * (MAX_QUEUE_BYTES // 5)  # two of them fit into half of the bound
 STEP: dict[str, Any] = {"step": 1, "prompt": "a", "max_tokens": 1}
 NUMBERS = len(LONG) // 8
 BODY = json.dumps(STEP)  # as `connect` sends it
@@ -32,8 +33,8 @@ def stored(
 ) -> Iterator[tuple[httpx.Client, Application, dict[str, str]]]:
     """A server whose streams have long replies and states; a stream of each tenant, by its key."""
 
-    async def reply(held: StreamRecord) -> bytes:
-        del held
+    async def reply(record: StreamRecord) -> bytes:
+        del record
         return LONG
 
     async def token(
@@ -43,7 +44,7 @@ def stored(
         count(Snapshot(row=np.zeros(0, np.float32), word="a" * (4 * NUMBERS)))
         return 1, LONG.decode()
 
-    bounds = {"max_queue_bytes": MOST, "max_body_bytes": MOST // 2}
+    bounds = {"max_queue_bytes": MAX_QUEUE_BYTES, "max_body_bytes": MAX_QUEUE_BYTES // 2}
     with serve("characters", api_keys=TWO, state_keys=KEYS, **bounds) as (client, application):
         ids = {}
         for key in (ACME, OTHER):
@@ -71,19 +72,19 @@ def test_replies_of_repeated_steps_that_are_not_read_are_bounded_for_each_tenant
     stored: tuple[httpx.Client, Application, dict[str, str]],
 ) -> None:
     client, application, ids = stored
-    asked = [unread(client, ids, ACME) for _ in range(2)]
-    assert [status(each) for each in asked] == [200, 200]
-    assert application.limits.replies.held == 2 * (len(LONG) // 8)
+    connections = [unread(client, ids, ACME) for _ in range(2)]
+    assert [status(each) for each in connections] == [200, 200]
+    assert application.limits.replies.used == 2 * (len(LONG) // 8)
     refused = unread(client, ids, ACME)
     assert status(refused) == 429
     other = unread(client, ids, OTHER)
     assert status(other) == 200
-    for each in (*asked, refused, other):
+    for each in (*connections, refused, other):
         each.close()
-    until(lambda: application.limits.replies.held == 0)
+    until(lambda: application.limits.replies.used == 0)
     again = client.post(f"/v1/streams/{ids[ACME]}/steps", content=BODY, headers=bearer(ACME))
     assert again.content == LONG
-    until(lambda: application.limits.replies.held == 0)
+    until(lambda: application.limits.replies.used == 0)
 
 
 def test_states_that_are_not_read_count_too(
@@ -95,6 +96,6 @@ def test_states_that_are_not_read_count_too(
         assert one.status_code == 200
         with client.stream("GET", path, headers=bearer(ACME)) as two:
             assert two.status_code == 200
-            until(lambda: replies.held >= 2 * NUMBERS)
+            until(lambda: replies.used >= 2 * NUMBERS)
             assert client.get(path, headers=bearer(ACME)).status_code == 429
-    until(lambda: replies.held == 0)
+    until(lambda: replies.used == 0)

@@ -22,11 +22,11 @@ from sruserve.server.streams.store import StreamRecord
 from sruserve.server.tasks.limits import FREE_BYTES, InputLimits
 from tests.server.conftest import Serve
 from tests.server.held_steps import Steps
-from tests.server.http.test_clients_that_leave import until
+from tests.server.observing import until
 from tests.server.streams.conftest import KEYS
-from tests.server.streams.test_service import Run, run, write  # noqa: F401
+from tests.server.streams.work import Run, write
 
-ASKED: tuple[tuple[str, str, dict[str, Any]], ...] = (
+STEPS_BY_ROUTE: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("GET", "state", {}),
     ("POST", "fork", {"n": 2}),
     ("POST", "rewind", {"step": 0}),
@@ -49,7 +49,7 @@ class Endless:
             id=stream_id, tenant=tenant, model="m", seed=1, idle_seconds=60, created=0
         )
 
-    async def release(self, held: StreamRecord, *, used: bool) -> None:
+    async def release(self, record: StreamRecord, *, used: bool) -> None:
         pass
 
 
@@ -91,26 +91,26 @@ def test_clients_that_leave_wait_for_no_stream(serve: Serve, steps: Steps) -> No
         until(lambda: steps.waiting == 1)
         left = [
             send(client, method, f"/v1/streams/{stream}/{action}", body)
-            for method, action, body in ASKED * 4
+            for method, action, body in STEPS_BY_ROUTE * 4
         ]
-        until(lambda: application.lifecycle.active == 1 + len(left) and waiting.held > 0)
+        until(lambda: application.lifecycle.active == 1 + len(left) and waiting.used > 0)
         for connection in left:
             connection.close()
-        until(lambda: waiting.held == 0 and application.lifecycle.active == 1)
+        until(lambda: waiting.used == 0 and application.lifecycle.active == 1)
         assert client.get(f"/v1/streams/{stream}").status_code == 200
         steps.go_on()
         step.close()
 
 
 def test_a_line_has_only_so_many_places_for_whatever_is_asked(
-    run: Run,  # noqa: F811
+    run: Run,
 ) -> None:
     async def test(streams: Streams, catalogue: Catalogue) -> None:
         streams._leases = LeaseManager(1 << 20, max_waiting=2)
         served = catalogue["characters"]
         stream, other = [(await streams.create(served, None)).id for _ in range(2)]
 
-        def asked() -> list[Coroutine[Any, Any, Any]]:
+        def requests_of_each_kind() -> list[Coroutine[Any, Any, Any]]:
             return [
                 streams.token(served, stream),
                 streams.fork(served, stream),
@@ -123,14 +123,14 @@ def test_a_line_has_only_so_many_places_for_whatever_is_asked(
         async with busy(streams, served, stream):
             waiting = [asyncio.create_task(streams.token(served, stream)) for _ in range(2)]
             await asyncio.sleep(0)
-            for each in asked():
+            for each in requests_of_each_kind():
                 with pytest.raises(Overloaded, match="wait for this stream"):
                     await each
             await streams.step(served, other, 1, b"a", write)
             for task in waiting:
                 task.cancel()
             await asyncio.wait(waiting)
-            assert streams._leases._waiting.held == 0
+            assert streams._leases._waiting.used == 0
             last = asyncio.create_task(streams.token(served, stream))
             await asyncio.sleep(0)
         assert (await last)[0] == 1, "there is room again"
@@ -141,7 +141,7 @@ def test_a_line_has_only_so_many_places_for_whatever_is_asked(
 
 
 def test_forks_that_wait_for_their_stream_keep_no_other_fork_waiting(
-    run: Run,  # noqa: F811
+    run: Run,
 ) -> None:
     async def test(streams: Streams, catalogue: Catalogue) -> None:
         served = catalogue["characters"]
@@ -166,9 +166,9 @@ def test_tenants_that_wait_at_many_streams_refuse_nobody_elses_requests() -> Non
     async def test() -> None:
         store: Any = Endless()
         lines = LeaseManager(1, tenants=3, min_share=4)
-        held, waiting = [], []
+        busy, waiting = [], []
         for tenant in (Tenant("a"), Tenant("b")):
-            held += [await lines.take(store, tenant, str(name)) for name in range(5)]
+            busy += [await lines.take(store, tenant, str(name)) for name in range(5)]
             waiting += [
                 asyncio.create_task(lines.take(store, tenant, str(name))) for name in range(4)
             ]
@@ -187,13 +187,13 @@ def test_tenants_that_wait_at_many_streams_refuse_nobody_elses_requests() -> Non
             assert not after.done()
         async with await after:
             pass
-        for turn in held:
+        for turn in busy:
             async with turn:
                 pass
         for task in waiting:
             async with await task:
                 pass
-        assert lines._waiting.held == 0
+        assert lines._waiting.used == 0
 
     asyncio.run(test())
 
@@ -208,7 +208,7 @@ def test_what_other_replicas_have_is_waited_for_by_only_so_many() -> None:
             await lines.take(store, tenant, "t")
         waiting.cancel()
         await asyncio.wait([waiting])
-        assert lines._waiting.held == 0
+        assert lines._waiting.used == 0
 
     asyncio.run(test())
 
@@ -252,8 +252,8 @@ def test_a_step_that_begins_keeps_the_room_that_it_waited_with(
         body = {"step": 1, "input": text}
         assert client.post(f"/v1/streams/{stream}/steps", json=body).status_code == 200
         tensor = {"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": [text]}
-        asked = {"inputs": [tensor], "parameters": {"sequence_id": 7, "sequence_start": True}}
-        assert client.post("/v2/models/question/infer", json=asked).status_code == 200
+        body = {"inputs": [tensor], "parameters": {"sequence_id": 7, "sequence_start": True}}
+        assert client.post("/v2/models/question/infer", json=body).status_code == 200
         assert len(counted) == 2, "each is counted once"
         assert min(counted) > FREE_BYTES
-        until(lambda: application.limits.reading.held == 0)
+        until(lambda: application.limits.reading.used == 0)

@@ -20,6 +20,9 @@ def test_a_list_is_emptied_a_thousand_values_at_a_time() -> None:
 
 def test_encoded_choices_are_emptied() -> None:
     tokens, logprobs = ["a"] * 2000, [0.0] * 2000
-    choices: list[dict[str, Any]] = [{"logprobs": {"tokens": tokens, "token_logprobs": logprobs}}, {"logprobs": None}]
+    choices: list[dict[str, Any]] = [
+        {"logprobs": {"tokens": tokens, "token_logprobs": logprobs}},
+        {"logprobs": None},
+    ]
     free_choices(choices)
-    assert not (tokens or logprobs or choices)
+    assert [len(values) for values in (tokens, logprobs, choices)] == [0, 0, 0]

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tests.server.conftest import Serve, words_vocabulary
-from tests.server.test_bad_input import refusal
+from tests.server.posting import refusal
 from tests.server.test_openai import chunks, connect, create, text_of
 from tests.support import save_random_model
 
@@ -46,8 +46,8 @@ def complete(client: httpx.Client, **body: Any) -> dict[str, Any]:
     known = {"model": "bytes", "prompt": "a", "seed": 1, "max_tokens": 100}
     reply = client.post("/v1/completions", json=known | body)
     assert reply.status_code == 200, reply.text
-    found: dict[str, Any] = reply.json()["choices"][0]
-    return found
+    first_choice: dict[str, Any] = reply.json()["choices"][0]
+    return first_choice
 
 
 def refused(client: httpx.Client, code: str, param: str | None, **body: Any) -> str:
@@ -60,9 +60,9 @@ def refused(client: httpx.Client, code: str, param: str | None, **body: Any) -> 
 def test_the_text_matches_the_regex_as_a_whole(
     writers: httpx.Client, pattern: str, seed: int
 ) -> None:
-    found = complete(writers, regex=pattern, seed=seed)
-    assert re.fullmatch(pattern, found["text"])
-    assert (found["finish_reason"], found["stop_reason"]) == ("stop", None)
+    choice = complete(writers, regex=pattern, seed=seed)
+    assert re.fullmatch(pattern, choice["text"])
+    assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", None)
 
 
 def check_schema(text: str) -> None:
@@ -77,9 +77,9 @@ def check_schema(text: str) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_the_text_is_json_of_the_schema(writers: httpx.Client, seed: int) -> None:
-    found = complete(writers, json_schema=SCHEMA, seed=seed, max_tokens=300)
-    assert found["finish_reason"] == "stop"
-    check_schema(found["text"])
+    choice = complete(writers, json_schema=SCHEMA, seed=seed, max_tokens=300)
+    assert choice["finish_reason"] == "stop"
+    check_schema(choice["text"])
 
 
 def test_openais_client_asks_for_a_schema_in_openais_way(writers: httpx.Client) -> None:
@@ -94,8 +94,8 @@ def test_openais_client_asks_for_a_schema_in_openais_way(writers: httpx.Client) 
         )
     check_schema(bare.choices[0].text)
     assert framed.choices[0].text == bare.choices[0].text
-    found = complete(writers, response_format={"type": "json_object"}, max_tokens=20)
-    assert found["text"].startswith("{")
+    choice = complete(writers, response_format={"type": "json_object"}, max_tokens=20)
+    assert choice["text"].startswith("{")
     free = complete(writers, max_tokens=20)
     assert complete(writers, response_format={"type": "text"}, max_tokens=20) == free
 
@@ -211,9 +211,9 @@ def test_without_llguidance_constraints_alone_are_refused(
 ) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)  # as where it is not installed
     with serve("characters") as (client, _):
-        for asked in ASKS:
-            reply = client.post("/v1/completions", json={"prompt": "a", **asked})
-            message = refusal(reply, 501, "grammars_need_llguidance", next(iter(asked)))
+        for constraint in ASKS:
+            reply = client.post("/v1/completions", json={"prompt": "a", **constraint})
+            message = refusal(reply, 501, "grammars_need_llguidance", next(iter(constraint)))
             assert "sruserve[grammars]" in message
             assert reply.headers["x-should-retry"] == "false"
         assert client.post("/v1/completions", json={"prompt": "a"}).status_code == 200

@@ -13,7 +13,6 @@ from typing import Any
 import httpx
 import pytest
 
-from sruserve.model.text import Bytes
 from sruserve.server.engine.admission_queue import AdmissionQueue
 from sruserve.server.engine.job import Job
 from sruserve.server.errors import OutOfDeviceMemory, Overloaded
@@ -21,8 +20,10 @@ from sruserve.server.offload import POOL, THREADS, offload
 from sruserve.server.tasks.limits import FREE_BYTES, InputLimits
 from tests.server.conftest import Serve
 from tests.server.held_steps import Steps
-from tests.server.http.test_clients_that_leave import connect, until
-from tests.server.test_bad_input import CLASSIFY, COMPLETE, SCORE, post, refusal
+from tests.server.http.json_requests import connect
+from tests.server.observing import until
+from tests.server.posting import CLASSIFY, COMPLETE, SCORE, post, refusal
+from tests.server.tasks.gated_reading import GatedReading
 
 ENCODE = "/v1/encode"
 
@@ -33,21 +34,6 @@ def small(serve: Serve) -> Iterator[httpx.Client]:
     limits = {"max_body_bytes": 5000, "max_input_bytes": 1000, "max_inputs": 4}
     with serve(max_new_tokens=50, max_batch_tokens=64, **limits) as (client, _):
         yield client
-
-
-class HeldReading:
-    """Reading a text takes until `go_on` is set. begun: the length of each that was begun."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.go_on, self.begun = threading.Event(), list[int]()
-        encode = Bytes.encode
-
-        def held(codec: Bytes, *given: Any) -> Any:
-            self.begun.append(len(given[0]))
-            self.go_on.wait(60)
-            return encode(codec, *given)
-
-        monkeypatch.setattr(Bytes, "encode", held)
 
 
 @pytest.mark.parametrize(
@@ -66,8 +52,8 @@ class HeldReading:
 )
 def test_absurdly_long_input(small: httpx.Client, path: str, body: Any, param: str) -> None:
     message = refusal(post(small, path, body), 422, "input_too_long", param)
-    many = param == "n" or len(body.get("input", ())) == 5
-    assert ("SRUSERVE_MAX_INPUTS" if many else "SRUSERVE_MAX_INPUT_BYTES") in message
+    is_list = param == "n" or len(body.get("input", ())) == 5
+    assert ("SRUSERVE_MAX_INPUTS" if is_list else "SRUSERVE_MAX_INPUT_BYTES") in message
 
 
 def test_a_limit_itself_is_allowed(small: httpx.Client) -> None:
@@ -118,17 +104,19 @@ def test_a_body_over_the_limit_is_413_even_in_chunks(small: httpx.Client, size: 
     assert post(small, CLASSIFY, {"input": "a"}).status_code == 200
 
 
-@pytest.mark.parametrize("most", [150, 500, 1100], ids="holds {}".format)
-def test_a_state_that_no_token_can_hold_is_refused_before_any_work(serve: Serve, most: int) -> None:
+@pytest.mark.parametrize("max_bytes", [150, 500, 1100], ids="holds {}".format)
+def test_a_state_that_no_token_can_hold_is_refused_before_any_work(
+    serve: Serve, max_bytes: int
+) -> None:
     """500 holds the recurrent state, and 1100 that of a short text, without its last 64 tokens."""
-    with serve("characters", max_state_token_bytes=most) as (client, _):
+    with serve("characters", max_state_token_bytes=max_bytes) as (client, _):
         body = {"prompt": "a", "return_state": True}
         message = refusal(post(client, COMPLETE, body), 422, "state_too_large", "return_state")
         assert "SRUSERVE_MAX_STATE_TOKEN_BYTES" in message
         more = {"model": "characters", "input": "a", "more": True}
         refusal(post(client, SCORE, more), 422, "state_too_large", "more")
         message = refusal(
-            post(client, COMPLETE, {"prompt": "a", "state": "A" * (most + 4)}),
+            post(client, COMPLETE, {"prompt": "a", "state": "A" * (max_bytes + 4)}),
             422, "state_too_large", "state",
         )  # fmt: skip
         assert "SRUSERVE_MAX_STATE_TOKEN_BYTES" in message
@@ -149,7 +137,7 @@ def test_bodies_that_are_made_into_tokens_are_bounded_like_the_queue(
     long = {"input": "a" * 40_000}
 
     with serve("characters", max_queue_bytes=100_000) as (client, _):
-        reading = HeldReading(monkeypatch)
+        reading = GatedReading(monkeypatch)
         with ThreadPoolExecutor(2) as pool:
             read = [pool.submit(post, client, SCORE, long) for _ in "ab"]
             until(lambda: len(reading.begun) == 2)
@@ -199,7 +187,7 @@ def test_the_bodies_of_clients_who_left_are_not_read(
     long = {"input": texts}
 
     with serve("characters") as (client, application):
-        reading = HeldReading(monkeypatch)
+        reading = GatedReading(monkeypatch)
         left = [connect(client, SCORE, long) for _ in range(THREADS + 20)]
         until(lambda: len(reading.begun) == THREADS and POOL.waiting == 20)
         for connection in left:
@@ -221,7 +209,7 @@ def test_an_api_key_may_have_half_of_the_bytes_that_are_read(
 
     keys = json.dumps([{"key": key * 8, "tenant": key} for key in "ab"])
     with serve("characters", max_queue_bytes=100_000, api_keys=keys) as (client, application):
-        reading = HeldReading(monkeypatch)
+        reading = GatedReading(monkeypatch)
         with ThreadPoolExecutor(2) as pool:
             first = pool.submit(ask, "a")
             until(lambda: len(reading.begun) == 1)
@@ -286,19 +274,19 @@ def test_a_full_queue_is_429_with_retry_after_and_nobody_else_is_touched(
 def test_the_queue_is_asked_twice_before_a_request_is_read_and_with_its_job(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
 ) -> None:
-    asked: list[str] = []
+    calls: list[str] = []
     for name in ("check", "submit"):
         ask = getattr(AdmissionQueue, name)
 
-        def noted(*given: Any, name: str = name, ask: Any = ask) -> Any:
-            asked.append(name)
-            return ask(*given)
+        def noted(*args: Any, name: str = name, ask: Any = ask) -> Any:
+            calls.append(name)
+            return ask(*args)
 
         monkeypatch.setattr(AdmissionQueue, name, noted)
     with serve("characters") as (client, _):
         reply = client.post(path, json=body)
         assert reply.status_code == 200, reply.text
-    assert asked == ["check", "submit"]
+    assert calls == ["check", "submit"]
 
 
 @pytest.fixture(params=[60])
@@ -309,8 +297,8 @@ def unread(
 
     param: for how many seconds the server waits for it.
     """
-    given: dict[str, Any] = {"max_queue_bytes": 8 << 20, "keep_alive_seconds": request.param}
-    with serve(model_folders=(task_folders / "reader",), **given) as (client, application):
+    settings: dict[str, Any] = {"max_queue_bytes": 8 << 20, "keep_alive_seconds": request.param}
+    with serve(model_folders=(task_folders / "reader",), **settings) as (client, application):
         connection = connect(client, ENCODE, {"input": [1] * 40_000})
         connection.recv(1, socket.MSG_PEEK)  # it is computed, and more than sockets hold
         with connection:
@@ -366,18 +354,18 @@ def body_end(received: bytearray) -> int:
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "most"),
+    ("path", "body", "max_numbers"),
     [(CLASSIFY, {"input": ["a"], "return_state": True}, 18),
      (CLASSIFY, {"input": ["a"]}, 166),
      (SCORE, {"input": ["a"], "more": True}, 20),
      (COMPLETE, {"prompt": ["a"], "max_tokens": 1, "return_state": True}, 20)],
 )  # fmt: skip
 def test_states_and_labels_count_in_what_a_reply_may_hold(
-    serve: Serve, path: str, body: Any, most: int
+    serve: Serve, path: str, body: Any, max_numbers: int
 ) -> None:
     with serve("question", "characters", max_body_bytes=8000) as (client, _):
         field = "prompt" if path == COMPLETE else "input"
-        within, beyond = (body | {field: body[field] * n} for n in (most, most + 1))
+        within, beyond = (body | {field: body[field] * n} for n in (max_numbers, max_numbers + 1))
         assert post(client, path, within).status_code == 200
         message = refusal(post(client, path, beyond), 422, "input_too_long")
         assert "SRUSERVE_MAX_BODY_BYTES" in message

@@ -18,7 +18,7 @@ LETTERS = ("O", "B", "I", "A")
 PLAIN = ("O", "vowel", "consonant", "B2-x")
 
 
-def found(labels: tuple[str, ...], text: str) -> list[tuple[str, int, int]]:
+def spans_of(labels: tuple[str, ...], text: str) -> list[tuple[str, int, int]]:
     steps = [labels.index(label) for label in text.split()]
     spans = Scheme(labels).spans(steps, [1.0] * len(steps), None)
     assert not any(span.continued for span in spans)
@@ -48,7 +48,7 @@ def found(labels: tuple[str, ...], text: str) -> list[tuple[str, int, int]]:
     ],
 )  # fmt: skip
 def test_spans(labels: tuple[str, ...], text: str, spans: list[tuple[str, int, int]]) -> None:
-    assert found(labels, text) == spans
+    assert spans_of(labels, text) == spans
 
 
 def test_a_spans_score_is_the_mean_of_its_steps() -> None:

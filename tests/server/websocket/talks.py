@@ -31,10 +31,10 @@ async def connected(client: httpx.Client, **options: Any) -> AsyncIterator[Clien
 async def ask(connection: ClientConnection, **frame: Any) -> dict[str, Any]:
     """Send a frame and take its one reply."""
     await connection.send(json.dumps(frame))
-    return await told(connection)
+    return await next_frame(connection)
 
 
-async def told(connection: ClientConnection) -> dict[str, Any]:
+async def next_frame(connection: ClientConnection) -> dict[str, Any]:
     reply: dict[str, Any] = json.loads(await connection.recv())
     return reply
 
@@ -44,7 +44,7 @@ async def completed(connection: ClientConnection, **frame: Any) -> tuple[str, di
     await connection.send(json.dumps(frame))
     text = ""
     while True:
-        piece = await told(connection)
+        piece = await next_frame(connection)
         (choice,) = piece["choices"]
         text += choice["text"]
         if choice["finish_reason"] is not None:
@@ -54,5 +54,5 @@ async def completed(connection: ClientConnection, **frame: Any) -> tuple[str, di
 def over_http(client: httpx.Client, path: str, **body: Any) -> dict[str, Any]:
     reply = client.post(path, json=body)
     assert reply.status_code == 200, reply.text
-    found: dict[str, Any] = reply.json()
-    return found
+    parsed: dict[str, Any] = reply.json()
+    return parsed

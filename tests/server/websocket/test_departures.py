@@ -11,9 +11,9 @@ import pytest
 from sruserve.server.app import Application
 from tests.memory import malloc_bytes
 from tests.server.conftest import Serve
-from tests.server.http.test_clients_that_leave import metric, until
+from tests.server.observing import metric, until
 from tests.server.websocket.raw_sockets import Raw, frame
-from tests.server.websocket.talks import GENERATE, connected, run, told
+from tests.server.websocket.talks import GENERATE, connected, next_frame, run
 
 
 def test_a_client_that_vanishes_frees_all_that_it_used(
@@ -26,7 +26,7 @@ def test_a_client_that_vanishes_frees_all_that_it_used(
             async with connected(client) as connection:
                 await connection.send(json.dumps(GENERATE | {"max_tokens": 100_000}))
                 await connection.send(json.dumps({"max_tokens": 100_000}))
-                await told(connection)
+                await next_frame(connection)
                 connection.transport.abort()
 
     run(talk)

@@ -10,7 +10,7 @@ import websockets
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.server.websocket.talks import ask, connected, over_http, run, told
+from tests.server.websocket.talks import ask, connected, next_frame, over_http, run
 
 
 def test_frames_are_answered_in_their_order_with_their_ids(client: httpx.Client) -> None:
@@ -19,7 +19,7 @@ def test_frames_are_answered_in_their_order_with_their_ids(client: httpx.Client)
             for i in range(100):  # more than wait at a time
                 await connection.send(json.dumps({"id": i, **({} if i else {"model": "question"})}
                                                  | {"input": "a b "}))  # fmt: skip
-            replies = [await told(connection) for _ in range(100)]
+            replies = [await next_frame(connection) for _ in range(100)]
             assert [reply["id"] for reply in replies] == list(range(100))
             assert all("label" in reply for reply in replies)
 
@@ -116,9 +116,9 @@ def test_every_frame_has_an_answer_whatever_it_is(
             for frame in frames:
                 await connection.send(frame)
             await connection.send('{"id": "the end", "op": "flee"}')
-            replies = [await told(connection)]
+            replies = [await next_frame(connection)]
             while replies[-1].get("id") != "the end":
-                replies.append(await told(connection))
+                replies.append(await next_frame(connection))
                 assert replies[-1].get("error", {}).get("type") != "server_error", frames
             assert len(replies) > len(frames)
 

@@ -6,7 +6,7 @@ import pytest
 import websockets
 
 from tests.server.conftest import Serve
-from tests.server.http.test_clients_that_leave import until
+from tests.server.observing import until
 from tests.server.websocket.talks import ask, connected, run
 
 
@@ -69,4 +69,4 @@ def test_the_unfinished_word_of_a_socket_counts_in_its_tenants_quota(serve: Serv
 
         run(talk)
         tenant = application.lifecycle.tenants.authenticate(headers["authorization"])
-        until(lambda: tenant.state_budget.held == 0)
+        until(lambda: tenant.state_budget.used == 0)

@@ -12,7 +12,7 @@ from sruserve.server.app import Application
 from sruserve.server.json_output import json_bytes
 from sruserve.server.websocket import session as frames
 from sruserve.server.websocket.uvicorn_websocket import WebSocketProtocol
-from tests.server.http.test_clients_that_leave import metric, until
+from tests.server.observing import metric, until
 from tests.server.websocket.raw_sockets import ASK, Raw, frame
 
 
@@ -100,9 +100,9 @@ def test_an_invalid_frame_while_a_reply_is_made_ends_the_socket_and_is_not_logge
         protocols.append(protocol)
         opened(protocol, event)
 
-    def make(told: dict[str, Any]) -> bytes:
+    def make(reply: dict[str, Any]) -> bytes:
         protocols[0].data_received(frame(b"x", 7))
-        return made(told)
+        return made(reply)
 
     monkeypatch.setattr(WebSocketProtocol, "handle_connect", see)
     monkeypatch.setattr(frames, "json_bytes", make)

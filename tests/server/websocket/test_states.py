@@ -13,7 +13,7 @@ from sruserve.server.app import Application
 from sruserve.server.budget import Hold
 from sruserve.server.tasks.limits import InputLimits
 from tests.server.conftest import TEXT
-from tests.server.http.test_clients_that_leave import until
+from tests.server.observing import until
 from tests.server.websocket.talks import GENERATE, ask, completed, connected, over_http, run
 
 
@@ -58,7 +58,7 @@ def test_the_reply_with_a_state_counts_until_it_is_sent(
 
     assert run(talk)["state"]
     assert counted == [model.network.layout.width + len(word)]
-    until(lambda: application.limits.replies.held == 0)
+    until(lambda: application.limits.replies.used == 0)
 
 
 def test_features_are_read_step_by_step(client: httpx.Client) -> None:
@@ -102,12 +102,12 @@ def test_a_state_told_at_the_end_continues_over_http_and_in_another_socket(
     async def talk() -> tuple[str, str, str]:
         async with connected(client) as connection:
             first, _ = await completed(connection, **GENERATE, max_tokens=15)
-            asked = (await ask(connection, op="state"))["state"]
+            state_before = (await ask(connection, op="state"))["state"]
             state = (await ask(connection, op="close"))["state"]
             with pytest.raises(websockets.ConnectionClosedOK):
                 await connection.recv()
             assert connection.close_code == 1000
-            assert asked
+            assert state_before
             assert state
         async with connected(client) as connection:
             rest, last = await completed(

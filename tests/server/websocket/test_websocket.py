@@ -11,7 +11,7 @@ from sruserve.server.app import Application
 from sruserve.server.http.uvicorn_http import HttpProtocol
 from sruserve.server.websocket.uvicorn_websocket import WebSocketProtocol
 from tests.server.conftest import Serve
-from tests.server.http.test_clients_that_leave import metric, until
+from tests.server.observing import metric, until
 from tests.server.websocket.talks import GENERATE, ask, completed, connected, run
 
 

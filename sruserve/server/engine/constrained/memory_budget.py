@@ -15,7 +15,7 @@ PROCESS_BYTES = 4 << 20  # of a process without a grammar: pages that it no long
 class CountedProcess(Protocol):
     """A process that holds a grammar, and its owner."""
 
-    held_bytes: int
+    used_bytes: int
 
     @property
     def owner(self) -> Hashable:
@@ -38,11 +38,11 @@ class OwnerUsage:
 class GrammarMemory:
     """Sums the memory that processes report. References are weak: unused processes drop out.
 
-    most_bytes: of all processes together; a step may exceed it by one process's growth limit.
+    max_bytes: of all processes together; a step may exceed it by one process's growth limit.
     """
 
-    def __init__(self, most_bytes: int) -> None:
-        self.most_bytes = most_bytes
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
         self._processes: WeakSet[CountedProcess] = WeakSet()
         self._lock = threading.Lock()
 
@@ -51,7 +51,7 @@ class GrammarMemory:
         return len(self._processes)
 
     @property
-    def held_bytes(self) -> int:
+    def used_bytes(self) -> int:
         """The memory of all processes together."""
         with self._lock:
             return self._sum()
@@ -72,9 +72,9 @@ class GrammarMemory:
             self._processes.discard(process)
 
     def check(self) -> None:
-        """Above `most_bytes`, end the largest process of the largest owner; from any thread."""
+        """Above `max_bytes`, end the largest process of the largest owner; from any thread."""
         with self._lock:
-            if self._sum() <= self.most_bytes:
+            if self._sum() <= self.max_bytes:
                 return
             usage = self._by_owner()
             owner = max(usage, key=lambda owner: usage[owner].bytes)
@@ -102,4 +102,4 @@ class GrammarMemory:
 
 
 def _total_bytes(process: CountedProcess) -> int:
-    return PROCESS_BYTES + process.held_bytes
+    return PROCESS_BYTES + process.used_bytes

@@ -135,7 +135,7 @@ class _GrammarWorker:
             vocabulary = ByteVocabulary.of_values(bytes.fromhex(request["values"]))
             make = Constraint.regex if request["kind"] == "regex" else Constraint.json_schema
             constraint = make(request["source"], vocabulary)
-            return constraint.identity + self._held_bytes().to_bytes(8, "little")
+            return constraint.identity + self._used_bytes().to_bytes(8, "little")
 
         self._answer(compile_constraint, request["compile_seconds"])
         if constraint is None:
@@ -179,7 +179,7 @@ class _GrammarWorker:
 
     def _position(self, number: int, accepted: bool = True) -> bytes:
         state = self._states[number]
-        return pack_position(Position(accepted, self._held_bytes(), state.options, state.problem))
+        return pack_position(Position(accepted, self._used_bytes(), state.options, state.problem))
 
     def _answer(self, work: Callable[[], bytes], seconds: float) -> None:
         """Reply with the result; the kernel ends the process if it takes more CPU time."""
@@ -195,7 +195,7 @@ class _GrammarWorker:
         signal.setitimer(signal.ITIMER_PROF, 0)
         self._channel.sendall(frame(reply))
 
-    def _held_bytes(self) -> int:
+    def _used_bytes(self) -> int:
         """The memory that the process has added since its start."""
         return max(0, self._memory()[1] - self._bytes_at_start)
 

@@ -87,7 +87,7 @@ class GrammarProcess:
     ) -> None:
         self.bounds, self._memory = bounds, memory
         self.owner, self.stall_seconds = owner, stall_seconds
-        self.held_bytes = self._base_bytes = 0
+        self.used_bytes = self._base_bytes = 0
         self.ended = False
         self.pid = 0
         self._host, self._channel = host, channel
@@ -110,7 +110,7 @@ class GrammarProcess:
     def fresh(self) -> bool:
         """Whether more texts may follow its grammar: it runs, and its tables are not half full."""
         max_bytes = self._base_bytes + self.bounds.growth_bytes // 2
-        return self.held_bytes < max_bytes and self.runs
+        return self.used_bytes < max_bytes and self.runs
 
     @property
     def runs(self) -> bool:
@@ -162,7 +162,7 @@ class GrammarProcess:
             if isinstance(error, EOFError | OSError):
                 raise self._end_error() from None
             raise
-        self.held_bytes = self._base_bytes = int.from_bytes(reply[IDENTITY_BYTES:], "little")
+        self.used_bytes = self._base_bytes = int.from_bytes(reply[IDENTITY_BYTES:], "little")
         self._memory.check()
         return reply[:IDENTITY_BYTES]
 
@@ -207,8 +207,8 @@ class GrammarProcess:
         if reply is None:
             raise self._end_error()
         position = unpack_position(unpack_reply(reply))
-        grown = position.held_bytes > self.held_bytes
-        self.held_bytes = position.held_bytes
+        grown = position.used_bytes > self.used_bytes
+        self.used_bytes = position.used_bytes
         if grown:
             self._memory.check()
         return position

@@ -31,12 +31,12 @@ _ERRORS = {
 class Position(NamedTuple):
     """The position of a text after a message.
 
-    accepted: whether the token was consumed. held_bytes: the memory that the process has added.
+    accepted: whether the token was consumed. used_bytes: the memory that the process has added.
     options: (256), bool: which bytes may follow.
     """
 
     accepted: bool
-    held_bytes: int
+    used_bytes: int
     options: NDArray[np.bool_]
     problem: ServeError | None = None
 
@@ -84,16 +84,16 @@ def unpack_reply(reply: bytes) -> bytes:
 def pack_position(position: Position) -> bytes:
     """Pack a position as bytes."""
     options = np.packbits(position.options).tobytes()
-    packed = _POSITION.pack(position.accepted, position.held_bytes, options)
+    packed = _POSITION.pack(position.accepted, position.used_bytes, options)
     return packed if position.problem is None else packed + _error_bytes(position.problem)
 
 
 def unpack_position(packed: bytes) -> Position:
     """Unpack a position that `pack_position` packed."""
-    accepted, held_bytes, bits = _POSITION.unpack_from(packed)
+    accepted, used_bytes, bits = _POSITION.unpack_from(packed)
     options = np.unpackbits(np.frombuffer(bits, np.uint8)).astype(np.bool_)
     problem = packed[_POSITION.size :]
-    return Position(accepted, held_bytes, options, _error(problem) if problem else None)
+    return Position(accepted, used_bytes, options, _error(problem) if problem else None)
 
 
 def _read_exactly(channel: BinaryIO, count: int) -> bytes:

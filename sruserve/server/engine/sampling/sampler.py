@@ -92,13 +92,13 @@ class Sampler:
 def _filtered(probabilities: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
     """Zero the probabilities that top-k, then top-p over the rest, then min-p exclude."""
     ordered, ids = torch.sort(probabilities, dim=1, descending=True, stable=True)
-    kept = ordered.where(torch.arange(ordered.shape[1], device=ordered.device) < top_k, 0.0)
-    mass_before = kept.cumsum(1, dtype=torch.float64) - kept
-    inside = mass_before < top_p * kept.sum(1, keepdim=True, dtype=torch.float64)
+    filtered = ordered.where(torch.arange(ordered.shape[1], device=ordered.device) < top_k, 0.0)
+    mass_before = filtered.cumsum(1, dtype=torch.float64) - filtered
+    inside = mass_before < top_p * filtered.sum(1, keepdim=True, dtype=torch.float64)
     inside[:, 0] = True  # the most likely token stays, however small top_p is
-    kept = kept.where(inside, 0.0)
-    kept = kept.where(kept >= min_p * kept[:, :1], 0.0)
-    return torch.zeros_like(probabilities).scatter_(1, ids, kept)
+    filtered = filtered.where(inside, 0.0)
+    filtered = filtered.where(filtered >= min_p * filtered[:, :1], 0.0)
+    return torch.zeros_like(probabilities).scatter_(1, ids, filtered)
 
 
 def _column(device: torch.device, values: Sequence[float | bool]) -> Tensor:

@@ -34,7 +34,7 @@ _GRAMMAR_POLL_SECONDS = 500e-6  # between two polls, while texts wait for their 
 _DECODE_SHARE = 8  # while sequences decode, inputs take at most 1/8 of a step, so no decode stalls
 _MIN_DECODE_ROWS, _MIN_INPUT_ROWS = 64, 128  # rows that every step may have, on any device
 _STEPS_AHEAD = 2  # admit the sequences of 2 steps; states for the second arrive during the first
-_MANY_ITEMS = 16  # a job with more items takes long to set up: at most one of them in each step
+_LARGE_JOB_ITEMS = 16  # a job with more takes long to set up: at most one of them in each step
 
 
 @dataclass(slots=True)
@@ -253,7 +253,7 @@ class Scheduler:
                 continue
             self._jobs[message] = _JobEntry(unconsumed=len(message.items))
             self._unqueued += len(message.items)
-            if len(message.items) > _MANY_ITEMS:
+            if len(message.items) > _LARGE_JOB_ITEMS:
                 self._large.setdefault(message.tenant, deque()).append(message)
             else:
                 self._enqueue(message)

@@ -174,7 +174,7 @@ class StateManager:
             else:
                 yield from states[rows].isfinite().all(1).tolist()
 
-    def keep_in_cache(self, sequence: ActiveSequence) -> CachedState:
+    def insert_in_cache(self, sequence: ActiveSequence) -> CachedState:
         """Insert a sequence's end state into the cache, instead of releasing its row."""
         owns_row = sequence.row >= 0
         row = sequence.row if owns_row else self._copy_of_source(sequence)

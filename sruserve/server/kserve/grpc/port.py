@@ -30,11 +30,11 @@ def hold_port(host: str, port: int) -> socket.socket:
     with socket.socket(family) as probe:  # exclusive: fails if another server of ours runs
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind((host, port))
-    holder = socket.socket(family)
+    reservation = socket.socket(family)
     try:
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        holder.bind((host, port))
+        reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        reservation.bind((host, port))
     except OSError:
-        holder.close()
+        reservation.close()
         raise
-    return holder
+    return reservation

@@ -23,12 +23,13 @@ class Probes:
     """Limits the open probes of each connection, so that it leaves room for others.
 
     look: returns the value whose changes watchers get.
+    reads: reads the probes' messages.
     """
 
     def __init__(self, look: Callable[[], bool]) -> None:
         self._open = Budget(_PROBES, _too_many, _PROBES_PER_CONNECTION)
         self._watches = Budget(_WATCHES, _too_many, _WATCHES_PER_CONNECTION)
-        self._reads = YieldingReads(_READS, _READ_SECONDS, _too_many_silent)
+        self.reads = YieldingReads(_READS, _READ_SECONDS, _too_many_silent)
         self._watched = Watched(look)
 
     def unary(self, answer: Callable[[bytes], Any], read: bool = True) -> Behaviour:
@@ -65,7 +66,7 @@ class Probes:
 
     async def _read(self, context: Any) -> bytes:
         address, _, _ = context.peer().rpartition(":")  # a client may use any number of ports
-        message = await self._reads.read(context, address)
+        message = await self.reads.read(context, address)
         if len(message) > _MAX_BYTES:
             raise InputTooLong(f"a probe's message may have at most {_MAX_BYTES} bytes")
         return message

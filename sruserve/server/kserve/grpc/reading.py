@@ -60,13 +60,13 @@ class YieldingReads:
     def __init__(self, places: int, seconds: float, refuse: Callable[[], ServeError]) -> None:
         self._places = FairSemaphore(places)
         self._max_silent = places // 2
-        self._seconds, self._refuse = seconds, refuse
+        self.seconds, self._refuse = seconds, refuse
         self._silent: dict[TimedRead, Hashable] = {}  # the oldest first, with its owner
 
     async def read(self, context: Any, owner: Hashable) -> bytes:
         """The call's message; raises `ServeError`, with which the call may have ended already."""
         await self._places.acquire(owner)
-        read = TimedRead(context, self._seconds)
+        read = TimedRead(context, self.seconds)
         self._silent[read] = owner
         if len(self._silent) > self._max_silent:
             self._end_one()

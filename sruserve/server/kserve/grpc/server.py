@@ -50,6 +50,7 @@ class GrpcServer:
 
     connections: the limit of open connections.
     port: its port, once started.
+    probes: the limits of its probes.
     """
 
     what, busy, turns = "the gRPC server", False, 0  # see `Watched`
@@ -61,10 +62,12 @@ class GrpcServer:
         self._settings = settings
         self._stopping = False
         self._server = new_server(_options(settings, connections))
-        probes = Probes(inference.ready)
+        self.probes = Probes(inference.ready)
         service = GrpcService(settings, lifecycle, inference)
-        self._server.add_registered_method_handlers(SERVICE, service.handlers(probes))
-        self._server.add_registered_method_handlers(_HEALTH, _Health(inference).handlers(probes))
+        self._server.add_registered_method_handlers(SERVICE, service.handlers(self.probes))
+        self._server.add_registered_method_handlers(
+            _HEALTH, _Health(inference).handlers(self.probes)
+        )
 
     @property
     def alive(self) -> bool:

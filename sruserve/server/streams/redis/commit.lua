@@ -6,7 +6,7 @@ local id, max_bytes, idle, holder, count = unpack(ARGV, 1, 5)
 local FIRST_STATE, FIRST = 6, 6 + count
 local by = redis.call('HGET', stream, 'by')
 if by == '-' .. holder then return CHANGED end
-if by ~= holder then return NOT_HELD end
+if by ~= holder then return LEASE_LOST end
 local staying, bytes, going = {}, of_stream(id), {}
 for i = FIRST_STATE, FIRST - 1 do staying[ARGV[i]] = true end
 for _, field in ipairs(redis.call('HKEYS', stream)) do

@@ -3,7 +3,7 @@
 
 local id, holder = unpack(ARGV)
 local by = redis.call('HGET', stream, 'by')
-if by ~= holder and redis.call('EXISTS', stream) == 1 then return NOT_HELD end
+if by ~= holder and redis.call('EXISTS', stream) == 1 then return LEASE_LOST end
 redis.call('DEL', stream, lease, tombstone)
 mend()
 if redis.call('HEXISTS', sizes, id) == 1 then

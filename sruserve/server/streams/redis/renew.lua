@@ -2,7 +2,7 @@
 -- ARGV: id, who has it, for how much longer
 
 local id, holder, lease_ms = unpack(ARGV)
-if redis.call('HGET', stream, 'by') ~= holder then return NOT_HELD end
+if redis.call('HGET', stream, 'by') ~= holder then return LEASE_LOST end
 redis.call('SET', lease, holder, 'PX', lease_ms)
 live(id, math.max(redis.call('PTTL', stream), 2 * lease_ms))
 return CHANGED

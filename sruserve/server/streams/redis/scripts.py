@@ -15,10 +15,10 @@ class Status(IntEnum):
     UNKNOWN = 0
     EXPIRED = 1
     BUSY = 2
-    FOUND = 3
+    STORED = 3
     CHANGED = -1
     EXISTS = -2
-    NOT_HELD = -3
+    LEASE_LOST = -3
 
 
 def _script(name: str) -> str:

@@ -37,6 +37,7 @@ from sruserve.server.streams.redis.timing import REDIS_TIMING, RedisTiming
 from sruserve.server.streams.shared_state import SharedState
 from sruserve.server.streams.shares import fair_part
 from sruserve.server.streams.store import (
+    MAX_REPLY_BYTES,
     MIN_IDLE_SECONDS,
     StreamRecord,
     lease_lost,
@@ -50,7 +51,6 @@ _LONG_ROW = 16 << 10  # numbers; sealing more would block the event loop
 _HEAD_BYTES = 64 << 10
 _SEAL_BYTES = 1 << 10  # overhead of a seal
 _PIPELINE_CALLS, _PIPELINE_BYTES = 8, 1 << 20  # which Redis runs in a few milliseconds
-_REPLY_BYTES = 64 << 20  # of stored replies that are read at a time; of a tenant, half
 _NO_LIMIT = -1  # bytes
 _KNOWN_MODELS = 1 << 14  # streams, each of about 300 bytes
 _SPARE_PARTS = 4  # one of four parts of Redis' memory is for its clients and others' data
@@ -83,6 +83,7 @@ class RedisStore:
         memory than all quotas together, so that none of them fills it.
     assumed_memory: the limit of Redis' memory if Redis permits no INFO and there are several
         tenants; 0: none.
+    max_reply_bytes: of stored replies that are read at a time; of a tenant, half.
     """
 
     state_output = StateOutput.COPY
@@ -95,13 +96,14 @@ class RedisStore:
         quotas: Sequence[int],
         assumed_memory: int = 0,
         timing: RedisTiming = REDIS_TIMING,
+        max_reply_bytes: int = MAX_REPLY_BYTES,
     ) -> None:
         self._client, self._timing = RedisClient(url, timing), timing
         self._records = RecordCodec(envelope)
         self._max_field_bytes = max_field_bytes + _SEAL_BYTES
         self._quotas, self._part = quotas, max(quotas)
         self._assumed_memory = assumed_memory if len(quotas) > 1 else 0
-        self._replies = Budget(_REPLY_BYTES, _overloaded, share=_REPLY_BYTES // 2)
+        self._replies = Budget(max_reply_bytes, _overloaded, share=max_reply_bytes // 2)
         self._taken: dict[Key, _Taken] = {}
         self._models: OrderedDict[Key, str] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -181,10 +183,10 @@ class RedisStore:
             opening = self._records.open_reply, record, sealed, taken.reply_digest
             return await offload(size > LONG_BYTES, *opening)
 
-    def make_room(self, served: ServedModel, record: StreamRecord, most_checkpoints: int) -> int:
+    def make_room(self, served: ServedModel, record: StreamRecord, max_checkpoints: int) -> int:
         del record  # Redis refuses a commit for which it has no room
         served.states.check_store_fit()
-        return most_checkpoints
+        return max_checkpoints
 
     async def state(self, served: ServedModel, record: StreamRecord) -> Snapshot | None:
         token = await self._token(record)
@@ -223,7 +225,7 @@ class RedisStore:
     async def delete(self, record: StreamRecord) -> None:
         lease = self._taken[_key(record)].lease
         status = await self._run(scripts.DELETE, _key(record), record.id, lease)
-        if status == Status.NOT_HELD:
+        if status == Status.LEASE_LOST:
             raise lease_lost()
         if status != Status.CHANGED:
             raise self._client.bad_reply()
@@ -275,7 +277,7 @@ class RedisStore:
             *_flatten(fields),
         ]
         status = await self._run(scripts.COMMIT, _key(record), *arguments)
-        if status == Status.NOT_HELD:
+        if status == Status.LEASE_LOST:
             return None
         changed = self._changed(record, status, max_bytes)
         self._taken.pop(_key(record), None)
@@ -312,7 +314,7 @@ class RedisStore:
         match reply:
             case [Status.UNKNOWN | Status.EXPIRED as why]:
                 raise missing_stream(expired=why == Status.EXPIRED)
-            case [Status.FOUND, bytes(head), int(left_ms), int(reply_bytes), bytes(state)]:
+            case [Status.STORED, bytes(head), int(left_ms), int(reply_bytes), bytes(state)]:
                 record, digests, reply_digest = self._records.open(tenant, stream_id, head)
                 record = replace(record, expires_at=time.time() + left_ms / 1000)
                 self._remember(record)
@@ -393,7 +395,7 @@ class RedisStore:
 
 async def _seal(served: ServedModel, state: Snapshot) -> str:
     long = served.model.network.layout.width > _LONG_ROW
-    return await offload(long, served.seal_held_state, state)
+    return await offload(long, served.seal_stored_state, state)
 
 
 async def _uninterrupted(work: Coroutine[Any, Any, T]) -> T:

@@ -29,7 +29,7 @@ end
 -- The reply of a script that found the stream.
 local function found(max_head_bytes, left, state)
   local reply_bytes = redis.call('HSTRLEN', stream, 'reply')
-  return {FOUND, read('head', max_head_bytes), left, reply_bytes, state}
+  return {STORED, read('head', max_head_bytes), left, reply_bytes, state}
 end
 
 -- The state after the last step; empty unless `step` is the next step, or is empty itself. A rewind

@@ -20,21 +20,21 @@ T = TypeVar("T")
 ALL = ByteVocabulary.of_values(bytes(range(256)))
 
 
-def many(lengths: Iterable[int]) -> dict[str, Any]:
+def schema_of_lengths(lengths: Iterable[int]) -> dict[str, Any]:
     """Strings of many patterns: to look at all of them takes the product of what each allows."""
     patterns = [f"^(s|x.*({'abcdefg'[n % 5 : n % 5 + 3]}).{{{n}}}z)$" for n in lengths]
     return {"allOf": [{"type": "string", "pattern": pattern} for pattern in patterns]}
 
 
-MANY_AT_ONCE = many(range(60))
+MANY_AT_ONCE = schema_of_lengths(range(60))
 
 
 class Grammars:
     """Makes confined constraints; `memory` counts them."""
 
-    def __init__(self, most_bytes: int = 1 << 30) -> None:
+    def __init__(self, max_bytes: int = 1 << 30) -> None:
         self.host = GrammarHost()
-        self.memory = GrammarMemory(most_bytes)
+        self.memory = GrammarMemory(max_bytes)
 
     async def start(self, bounds: Bounds) -> GrammarProcess:
         process = GrammarProcess(self.host, await self.host.fork(), self.memory, bounds)
@@ -44,15 +44,15 @@ class Grammars:
     async def make(
         self,
         kind: str,
-        given: object,
+        content: object,
         bounds: Bounds | None = None,
         vocabulary: ByteVocabulary = ALL,
     ) -> RemoteConstraint:
         process = await self.start(bounds or Bounds())
-        return await RemoteConstraint.compiled(kind, given, vocabulary, process)
+        return await RemoteConstraint.compiled(kind, content, vocabulary, process)
 
-    def regex(self, pattern: str, **given: Any) -> RemoteConstraint:
-        return run(self.make("regex", pattern, **given))
+    def regex(self, pattern: str, **options: Any) -> RemoteConstraint:
+        return run(self.make("regex", pattern, **options))
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

@@ -21,7 +21,7 @@ from tests.server.engine.constrained.grammar_processes import (
     run,
 )
 from tests.server.engine.driver import Driver
-from tests.server.http.test_clients_that_leave import until
+from tests.server.observing import until
 
 HOSTILE: list[tuple[str, Any]] = [
     ("json_schema", MANY_AT_ONCE),
@@ -32,13 +32,13 @@ HOSTILE: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "given"), HOSTILE, ids=lambda value: str(value)[:30])
+@pytest.mark.parametrize(("kind", "content"), HOSTILE, ids=lambda value: str(value)[:30])
 def test_a_grammar_that_takes_too_much_ends_its_own_process_and_is_refused(
-    grammars: Grammars, kind: str, given: Any
+    grammars: Grammars, kind: str, content: Any
 ) -> None:
     def refuse() -> None:
         with pytest.raises(InvalidRequest):
-            run(grammars.make(kind, given))
+            run(grammars.make(kind, content))
 
     assert grows_by_less(8 << 20, malloc_bytes, refuse)
     assert len(grammars.memory) == 0

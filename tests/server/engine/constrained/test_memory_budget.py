@@ -11,7 +11,7 @@ from tests.server.engine.constrained.grammar_processes import Grammars, begun
 
 
 def test_what_all_hold_together_is_bounded_and_the_largest_ends(grammars: Grammars) -> None:
-    few = Grammars(most_bytes=16 << 20)
+    few = Grammars(max_bytes=16 << 20)
     try:
         small, large = few.regex("[a-z]{9}"), few.regex(r"(\w{1,80}\s?){1,80}")
         assert len(few.memory) == 2
@@ -22,18 +22,18 @@ def test_what_all_hold_together_is_bounded_and_the_largest_ends(grammars: Gramma
         assert isinstance(growing.problem, Overloaded)
         with pytest.raises(Overloaded):
             begun(large)
-        assert few.memory.held_bytes <= 16 << 20
+        assert few.memory.used_bytes <= 16 << 20
         assert position.advance(97)
         assert position.problem is None
     finally:
         few.host.close()
 
 
-class Held:
-    """A process that says that it holds so much."""
+class FakeProcess:
+    """A process that reports its memory."""
 
-    def __init__(self, owner: str, held_bytes: int) -> None:
-        self.owner, self.held_bytes = owner, held_bytes
+    def __init__(self, owner: str, used_bytes: int) -> None:
+        self.owner, self.used_bytes = owner, used_bytes
         self.ended = False
 
     def end(self, reason: ServeError | None = None) -> None:
@@ -43,11 +43,11 @@ class Held:
 
 def test_the_largest_of_the_owner_who_holds_most_in_all_ends() -> None:
     memory = GrammarMemory(60 << 20)
-    crowd = [Held("many", size << 20) for size in (6, 8, 7, 5)]
-    alone = Held("one", 20 << 20)
-    for holder in (*crowd, alone):
-        memory.add(holder)
+    crowd = [FakeProcess("many", size << 20) for size in (6, 8, 7, 5)]
+    alone = FakeProcess("one", 20 << 20)
+    for process in (*crowd, alone):
+        memory.add(process)
     memory.check()
-    assert [holder.ended for holder in (*crowd, alone)] == [False, True, False, False, False]
+    assert [process.ended for process in (*crowd, alone)] == [False, True, False, False, False]
     memory.check()
-    assert sum(holder.ended for holder in crowd) == 1
+    assert sum(process.ended for process in crowd) == 1

@@ -18,7 +18,7 @@ from sruserve.server.errors import (
     Overloaded,
 )
 from tests.server.engine.constrained.grammar_processes import Grammars, begun, is_gone, run
-from tests.server.http.test_clients_that_leave import until
+from tests.server.observing import until
 
 
 def test_a_helper_is_not_blamed_for_those_who_leave_before_a_process_is_there(

@@ -18,7 +18,7 @@ from tests.server.engine.constrained.grammar_processes import (
     is_gone,
     run,
 )
-from tests.server.http.test_clients_that_leave import until
+from tests.server.observing import until
 
 
 def test_a_compilation_ends_with_those_who_wait_for_it(grammars: Grammars) -> None:

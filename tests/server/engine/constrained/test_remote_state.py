@@ -15,8 +15,8 @@ from sruserve.server.engine.constrained.constraint import Constraint
 from sruserve.server.errors import (
     InvalidRequest,
 )
+from tests.server.engine.constrained.constraints import SCHEMAS
 from tests.server.engine.constrained.grammar_processes import ALL, Grammars, begun, run
-from tests.server.engine.constrained.test_constraint import SCHEMAS
 
 
 @settings(max_examples=15)
@@ -34,15 +34,15 @@ def test_a_confined_text_has_the_same_options_as_one_that_is_not(
     vocabulary: ByteVocabulary,
     draws: list[tuple[int, bool, int]],
 ) -> None:
-    kind, given = constraint
+    kind, content = constraint
     make = Constraint.regex if kind == "regex" else Constraint.json_schema
     try:
-        inside = make(given, vocabulary)
+        inside = make(content, vocabulary)
     except InvalidRequest as error:
         with pytest.raises(type(error), match="vocabulary cannot spell"):
-            run(grammars.make(kind, given, vocabulary=vocabulary))
+            run(grammars.make(kind, content, vocabulary=vocabulary))
         return
-    confined = run(grammars.make(kind, given, vocabulary=vocabulary))
+    confined = run(grammars.make(kind, content, vocabulary=vocabulary))
     assert confined.identity == inside.identity
     one, other = inside.begin(), begun(confined)
     for draw, settle, kept in draws:

@@ -28,7 +28,7 @@ from sruserve.server.errors import (
     StateTampered,
 )
 from tests.server.engine.constrained.grammar_processes import ALL, Grammars, count_polls, run
-from tests.server.engine.driver import Driver, Told
+from tests.server.engine.driver import Driver, Submission
 
 NO_OPTIONS, FUEL = np.zeros(256, np.bool_), ConstraintUnsatisfiable("it takes too much fuel")
 
@@ -42,27 +42,27 @@ def test_texts_that_wait_for_one_process_take_one_poll_of_each_turn(
     sampling = Sampling(constraint=RemoteConstraint(b"x" * 16, process, ALL))
     position = frame(ok_reply(pack_position(Position(True, 0, ~NO_OPTIONS))))
 
-    async def turns(told: list[Told]) -> None:
+    async def turns(submission: list[Submission]) -> None:
         with monkeypatch.context() as patch:
             polls = count_polls(patch, lambda: engine.turns)
             await lm.until(lambda: len(polls) > 20)
         del polls[min(polls)], polls[max(polls)]
-        assert set(polls.values()) == {1}, len(told)
+        assert set(polls.values()) == {1}, len(submission)
 
     async def wait() -> None:
         items = [SequenceInput(lm.ids("Hello"))] * 3
-        told = [
+        submission = [
             lm.job(JobKind.GENERATE, items, sampling=sampling) for _ in range(texts // len(items))
         ]
         await lm.until(lambda: len(process._unanswered) == texts)
-        await turns(told)  # none has begun
+        await turns(submission)  # none has begun
         theirs.sendall(position * texts)
         await lm.until(lambda: len(process._unanswered) == texts and bool(engine._scheduler._late))
-        await turns(told)  # none has its first token
+        await turns(submission)  # none has its first token
         theirs.sendall(position * texts)
         await lm.until(lambda: len(process._unanswered) == texts and not engine._scheduler._late)
-        await turns(told)  # none has its second token
-        for each in told:
+        await turns(submission)  # none has its second token
+        for each in submission:
             each.job.done.cancel()
         await lm.until(lambda: not engine.busy)
 
@@ -73,11 +73,13 @@ def test_texts_that_wait_for_one_process_take_one_poll_of_each_turn(
 def test_a_text_whose_grammar_is_slow_is_left_out_of_steps_and_says_the_same(
     lm: Driver, grammars: Grammars
 ) -> None:
-    def said(told: Told) -> str:
-        return "".join(piece.text for piece in told.by_item[0] if isinstance(piece, Generated))
+    def text_of(submission: Submission) -> str:
+        return "".join(
+            piece.text for piece in submission.by_item[0] if isinstance(piece, Generated)
+        )
 
-    def has_told(told: Told, characters: int) -> bool:
-        return len(said(told)) >= characters
+    def has_generated(submission: Submission, characters: int) -> bool:
+        return len(text_of(submission)) >= characters
 
     async def both() -> None:
         constraint = await grammars.make("regex", "[a-z]{60}")
@@ -86,13 +88,13 @@ def test_a_text_whose_grammar_is_slow_is_left_out_of_steps_and_says_the_same(
         alone = await lm.generate("Hello", 50, constraint=constraint)
         for tokens in (0, 1, 20):  # before it begins, with its first one, and within a burst
             slow = lm.job(JobKind.GENERATE, [item], sampling=wanted, stream=True)
-            await lm.until(partial(has_told, slow, tokens))
+            await lm.until(partial(has_generated, slow, tokens))
             os.kill(constraint.process.pid, signal.SIGSTOP)
             for _ in range(3):  # others go on
                 assert (await lm.generate("Hello", 100)).tokens
             os.kill(constraint.process.pid, signal.SIGCONT)
             await slow.results()
-            assert said(slow) == alone.text
+            assert text_of(slow) == alone.text
 
     run(both())
 
@@ -107,14 +109,14 @@ def test_an_engine_forgets_a_text_that_ends_before_it_begins(
         constraint = await grammars.make("regex", "a{60}")
         os.kill(constraint.process.pid, signal.SIGSTOP)
         wanted = Sampling(constraint=constraint)
-        told = lm.job(JobKind.GENERATE, [SequenceInput(lm.ids("Hello"))], sampling=wanted)
+        submission = lm.job(JobKind.GENERATE, [SequenceInput(lm.ids("Hello"))], sampling=wanted)
         await lm.until(lambda: bool(beginning))
         if ends == "leaves":
-            told.job.done.cancel()
+            submission.job.done.cancel()
         os.kill(constraint.process.pid, signal.SIGKILL)
         if ends == "fails":
             with pytest.raises(ServeError):
-                await told.results()
+                await submission.results()
         await lm.until(lambda: not beginning)
         await lm.until(lambda: not lm.engine.busy)
 
@@ -185,7 +187,7 @@ def test_an_idle_engine_holds_no_text_of_a_job_that_failed(lm: Driver, accepted:
 
     async def fail() -> None:
         items = [SequenceInput(lm.ids("Hello"))] * 2
-        told = lm.job(JobKind.GENERATE, items, sampling=sampling)
+        submission = lm.job(JobKind.GENERATE, items, sampling=sampling)
         await lm.until(lambda: bool(scheduler._beginning))
         await lm.until(lambda: len(process._unanswered) == 2)
         theirs.sendall(position * 2)
@@ -195,7 +197,7 @@ def test_an_idle_engine_holds_no_text_of_a_job_that_failed(lm: Driver, accepted:
             await lm.until(lambda: len(scheduler._unready) == 2)
         theirs.sendall(problem)
         with pytest.raises(ConstraintUnsatisfiable):
-            await told.results()
+            await submission.results()
         await lm.until(lambda: not lm.engine.busy)
 
     with theirs:

@@ -233,7 +233,7 @@ def test_a_job_of_a_smaller_priority_number_is_begun_first(tmp_path: Any) -> Non
                 priority=priority,
             )
             jobs[name].job.done.add_done_callback(partial(_note, order, name))
-        await asyncio.gather(*(told.results() for told in (first, *jobs.values())))
+        await asyncio.gather(*(submission.results() for submission in (first, *jobs.values())))
         assert order[:2] == ["high", "middle"]
 
     with Driver(model, EngineConfig(max_batch_tokens=4)) as driver:

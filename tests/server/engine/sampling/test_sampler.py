@@ -24,8 +24,8 @@ def frequencies(
     return torch.bincount(tokens, minlength=len(logits)) / DRAWS
 
 
-def close(found: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(found, expected, rtol=0, atol=0.03)
+def close(actual: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0.03)
 
 
 def test_tokens_are_drawn_from_the_softmax() -> None:
@@ -41,8 +41,8 @@ def test_temperature_zero_takes_the_most_likely() -> None:
 
 
 def test_top_k_keeps_k() -> None:
-    kept = torch.tensor([0.0, 0, 1, 0, 1, 0])
-    expected = LOGITS.softmax(0) * kept
+    likeliest = torch.tensor([0.0, 0, 1, 0, 1, 0])
+    expected = LOGITS.softmax(0) * likeliest
     close(frequencies(Sampling(top_k=2)), expected / expected.sum())
     assert (frequencies(Sampling(top_k=2)) > 0).sum() == 2
 

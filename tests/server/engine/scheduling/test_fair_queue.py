@@ -14,8 +14,8 @@ from sruserve.server.engine.scheduling.fair_queue import FairQueue
 from sruserve.server.engine.scheduling.fair_shares import split
 from sruserve.server.engine.sequence import ActiveSequence, sequences_of
 
-MOST = 1024
-LIMITS = EngineConfig(max_batch_tokens=MOST)
+MAX_BUDGET = 1024
+LIMITS = EngineConfig(max_batch_tokens=MAX_BUDGET)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ class Steps:
         """Tokens of all requests that are not read yet."""
         return sum(job.steps - self.served[job] for job in self.left)
 
-    def step(self, budget: int = MOST) -> int:
+    def step(self, budget: int = MAX_BUDGET) -> int:
         """One step; returns how many tokens it took."""
         for stream in self.queue.begin(2 * budget, lambda _: True):
             self.queue.land(stream)
@@ -67,13 +67,13 @@ class Steps:
             self._read(stream, count)
         return sum(count for _, count in taken)
 
-    def steps_until(self, job: Job, budget: int = MOST, most: int = 10_000) -> int:
+    def steps_until(self, job: Job, budget: int = MAX_BUDGET, max_steps: int = 10_000) -> int:
         """How many steps it takes until a request is read."""
-        for number in range(1, most + 1):
+        for number in range(1, max_steps + 1):
             self.step(budget)
             if job not in self.left:
                 return number
-        raise AssertionError(f"not read after {most} steps")
+        raise AssertionError(f"not read after {max_steps} steps")
 
     def _read(self, stream: ActiveSequence, count: int) -> None:
         job = stream.job
@@ -92,8 +92,8 @@ class Steps:
 Hog = tuple[int, Sequence[int], int]  # tenant, sizes, priority
 
 sizes = st.one_of(
-    st.lists(st.integers(1, MOST), min_size=1, max_size=40),
-    st.integers(1, MOST).map(lambda size: [size] * 200),
+    st.lists(st.integers(1, MAX_BUDGET), min_size=1, max_size=40),
+    st.integers(1, MAX_BUDGET).map(lambda size: [size] * 200),
 )
 hogs = st.lists(st.tuples(st.integers(0, 4), sizes, st.integers(-3, 3)), max_size=12)
 
@@ -105,7 +105,7 @@ def crowd(steps: Steps, hogs: Sequence[Hog]) -> None:
 
 @settings(max_examples=40)
 @given(hogs=hogs, before=st.integers(0, 8), size=st.integers(1, LIMITS.small), own=st.data())
-@pytest.mark.parametrize("budget", [MOST, MOST // 8])
+@pytest.mark.parametrize("budget", [MAX_BUDGET, MAX_BUDGET // 8])
 def test_whatever_waits_a_small_request_is_read_within_two_steps_for_each_tenant(
     loop: asyncio.AbstractEventLoop,
     budget: int,
@@ -141,7 +141,7 @@ def test_of_whole_inputs_too_a_small_request_is_read_within_two_steps_for_each_t
 
 
 @settings(max_examples=40)
-@given(hogs=hogs, budget=st.integers(1, MOST))
+@given(hogs=hogs, budget=st.integers(1, MAX_BUDGET))
 def test_no_step_leaves_room_unused_while_anybody_waits(
     loop: asyncio.AbstractEventLoop, hogs: list[Hog], budget: int
 ) -> None:
@@ -157,7 +157,7 @@ def test_no_step_leaves_room_unused_while_anybody_waits(
 def test_a_tenant_that_is_alone_gets_all_of_every_step(loop: asyncio.AbstractEventLoop) -> None:
     steps = Steps(loop)
     steps.add([2000] * 64, tenant="alone")
-    assert [steps.step() for _ in range(125)] == [MOST] * 125
+    assert [steps.step() for _ in range(125)] == [MAX_BUDGET] * 125
     assert not steps.left
 
 
@@ -169,7 +169,7 @@ def test_whole_inputs_are_left_out_of_a_step_only_where_they_do_not_fit(
     steps = Steps(loop, whole=True)
     crowd(steps, hogs)
     while steps.left:
-        rest = MOST - steps.step()
+        rest = MAX_BUDGET - steps.step()
         requests = steps.queue._requests.values()
         assert all(request.ready[0].remaining > rest for request in requests if request.ready)
 
@@ -179,7 +179,7 @@ def test_a_large_whole_input_is_read_while_small_ones_keep_coming(
 ) -> None:
     steps = Steps(loop, whole=True)
     steps.add([100] * 50, tenant="a")
-    large = steps.add([MOST], tenant="a")
+    large = steps.add([MAX_BUDGET], tenant="a")
     for _ in range(50):
         steps.add([100] * 20, tenant="b")
         steps.add([100] * 20, tenant="a")
@@ -199,7 +199,7 @@ def test_tenants_get_equal_parts_whatever_they_send(
     for _ in range(40):
         steps.step()
     mine, theirs = steps.served[one], sum(steps.served[job] for job in many)
-    assert mine == pytest.approx(theirs, abs=MOST)
+    assert mine == pytest.approx(theirs, abs=MAX_BUDGET)
 
 
 @pytest.mark.parametrize("whole", [False, True])
@@ -211,11 +211,11 @@ def test_requests_of_a_tenant_get_equal_parts_whatever_they_hold(
     for _ in range(60):
         steps.step()
     counts = [steps.served[job] for job in jobs]
-    assert max(counts) - min(counts) <= MOST
+    assert max(counts) - min(counts) <= MAX_BUDGET
 
 
 @pytest.mark.parametrize("whole", [False, True])
-@pytest.mark.parametrize("budget", [5, MOST])
+@pytest.mark.parametrize("budget", [5, MAX_BUDGET])
 def test_the_least_urgent_request_is_read_however_many_urgent_ones_keep_coming(
     loop: asyncio.AbstractEventLoop, whole: bool, budget: int
 ) -> None:
@@ -237,8 +237,8 @@ def test_an_urgent_request_gets_most_of_its_tenants_part(loop: asyncio.AbstractE
     urgent = steps.add([1000] * 50, priority=-5)
     for _ in range(20):
         steps.step()
-    assert steps.served[urgent] == 20 * MOST * 7 // 8
-    assert sum(steps.served[job] for job in patient) == 20 * MOST // 8
+    assert steps.served[urgent] == 20 * MAX_BUDGET * 7 // 8
+    assert sum(steps.served[job] for job in patient) == 20 * MAX_BUDGET // 8
 
 
 @settings(max_examples=40)

@@ -13,7 +13,7 @@ from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.job import Classified, Generated, Job, JobKind, Sampling, SequenceInput
 from sruserve.server.engine.result_dispatcher import _Message
 from sruserve.server.engine.scheduling.step_time import StepTime
-from tests.server.engine.driver import Driver, Told
+from tests.server.engine.driver import Driver, Submission
 from tests.support import random_model
 
 ENDLESS = Sampling(max_tokens=10**7)
@@ -47,17 +47,17 @@ class Watched(Driver):
         super().__enter__()
         return self
 
-    async def steps(self, told: Told) -> int:
+    async def steps(self, submission: Submission) -> int:
         """How many steps it took until a job was answered."""
-        await told.results()
-        return self.ended[told.job] - self.came[told.job]
+        await submission.results()
+        return self.ended[submission.job] - self.came[submission.job]
 
-    def complete(self, count: int = 1, **fields: Any) -> Told:
+    def complete(self, count: int = 1, **fields: Any) -> Submission:
         """Completions that go on for ever."""
         ids = self.ids("Hi")
         return self.job(JobKind.GENERATE, [SequenceInput(ids)] * count, sampling=ENDLESS, **fields)
 
-    def read(self, count: int, length: int, **fields: Any) -> Told:
+    def read(self, count: int, length: int, **fields: Any) -> Submission:
         return self.job(JobKind.SCORE, [SequenceInput(np.full(length, 3))] * count, **fields)
 
     async def until_read(self, tokens: int) -> None:
@@ -146,9 +146,12 @@ def test_tenants_get_as_many_tokens_where_not_all_completions_fit_a_step(model: 
         many = driver.complete(120, tenant="many", stream=True)
         few = driver.complete(20, tenant="few", stream=True)
         await driver.until(lambda: len(driver.engine._scheduler._decoding) == 140)
-        before = [_told(told) for told in (many, few)]
-        await driver.until(lambda: _told(few) - before[1] > 1000)
-        made = [_told(told) - was for told, was in zip((many, few), before, strict=True)]
+        before = [_token_count(each) for each in (many, few)]
+        await driver.until(lambda: _token_count(few) - before[1] > 1000)
+        made = [
+            _token_count(submission) - was
+            for submission, was in zip((many, few), before, strict=True)
+        ]
         assert made[0] == pytest.approx(made[1], rel=0.5)
         await driver.end()
 
@@ -216,8 +219,8 @@ def test_on_a_slow_device_completions_take_turns_in_steps_that_stay_short(
     model: Model,
 ) -> None:
     async def run(driver: Watched) -> None:
-        told = [driver.complete(50, stream=True) for _ in range(4)]
-        await driver.until(lambda: all(_told(one) > 200 for one in told))
+        submission = [driver.complete(50, stream=True) for _ in range(4)]
+        await driver.until(lambda: all(_token_count(one) > 200 for one in submission))
         before = driver.counts.calls["step"]
         await driver.until(lambda: driver.counts.calls["step"] > before + 20)
         assert max(driver.counts.sequences[before:]) <= 64
@@ -262,6 +265,6 @@ def test_a_small_whole_input_does_not_wait_for_large_ones(tmp_path: Path) -> Non
         asyncio.run(run(driver))
 
 
-def _told(told: Told) -> int:
-    parts = [part for parts in told.by_item.values() for part in parts]
+def _token_count(submission: Submission) -> int:
+    parts = [part for parts in submission.by_item.values() for part in parts]
     return sum(len(part.tokens) for part in parts if isinstance(part, Generated))

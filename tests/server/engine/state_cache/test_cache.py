@@ -45,7 +45,7 @@ def cached(snapshot: Snapshot | None) -> CachedState:
     return snapshot.row
 
 
-async def keep(driver: Driver, text: str, start: Snapshot | None = None) -> Snapshot:
+async def cache_state(driver: Driver, text: str, start: Snapshot | None = None) -> Snapshot:
     state = (await driver.score(text, start, state_output=StateOutput.CACHED)).state
     assert state is not None
     assert isinstance(state.row, CachedState)
@@ -66,8 +66,8 @@ async def all_free(driver: Driver) -> None:
 def test_a_kept_state_is_continued_as_if_it_had_never_stopped(model: Model) -> None:
     async def run(driver: Driver) -> None:
         whole = await driver.score(TEXT)
-        first = await keep(driver, TEXT[:50])
-        second = await keep(driver, TEXT[50:90], first)
+        first = await cache_state(driver, TEXT[:50])
+        second = await cache_state(driver, TEXT[50:90], first)
         last = await driver.score(TEXT[90:], second)
         assert same_state(last.state, whole.state)
         again = await driver.score(TEXT[50:], first)  # rewound
@@ -82,18 +82,18 @@ def test_a_kept_state_is_continued_as_if_it_had_never_stopped(model: Model) -> N
 
 def test_a_kept_state_is_forked_to_many_and_stays_what_it_was(model: Model) -> None:
     async def run(driver: Driver) -> None:
-        start = await keep(driver, TEXT)
+        start = await cache_state(driver, TEXT)
         items = [SequenceInput(driver.ids(TEXT[i:]), start) for i in range(20)]
         forks = await driver.job(JobKind.SCORE, items, state_output=StateOutput.CACHED).results()
         whole = [await driver.score(TEXT + TEXT[i:]) for i in range(20)]
         copies = [await driver.score("", forks[i][0].state) for i in range(20)]
         for copy, scored in zip(copies, whole, strict=True):
             assert same_state(copy.state, scored.state)
-        twin = await keep(driver, "", start)
+        twin = await cache_state(driver, "", start)
         assert cached(twin) is not cached(start)
         drop(driver, start)
         assert same_state((await driver.score("", twin)).state, (await driver.score(TEXT)).state)
-        empty = await keep(driver, "")
+        empty = await cache_state(driver, "")
         assert not (await driver.score("", empty)).state.row.any()  # type: ignore[union-attr]
         drop(driver, twin, empty, *(forks[i][0].state for i in range(20)))  # type: ignore[arg-type]
         await all_free(driver)
@@ -109,7 +109,7 @@ def test_idle_states_make_room_on_the_host_and_are_continued_from_there(
     model: Model, copy_stream: HandCopyStream | None
 ) -> None:
     async def run(driver: Driver) -> None:
-        states = [await keep(driver, TEXT[i:]) for i in range(40)]
+        states = [await cache_state(driver, TEXT[i:]) for i in range(40)]
         cache_entries = driver.engine._states.cache
         assert cache_entries.on_device + cache_entries.on_host == 40
         assert cache_entries.on_host >= 32
@@ -117,8 +117,8 @@ def test_idle_states_make_room_on_the_host_and_are_continued_from_there(
         assert cached(states[-1]).row >= 0
         await driver.score(TEXT)
         row = model.network.layout.nbytes
-        held = {"host": cache_entries.on_host, "pool": cache_entries.on_device}
-        reported = {tier: (states, states * row) for tier, states in held.items()}
+        entries = {"host": cache_entries.on_host, "pool": cache_entries.on_device}
+        reported = {tier: (states, states * row) for tier, states in entries.items()}
         await driver.until(lambda: driver.counts.tiers == reported)
         for i in random.Random(0).sample(range(40), 40):
             whole = await driver.score(TEXT[i:] + TEXT)
@@ -140,16 +140,16 @@ def test_what_neither_tier_has_room_for_is_refused_by_name_and_the_server_goes_o
 ) -> None:
     async def run(driver: Driver) -> None:
         expected = await driver.score(TEXT)
-        states = [await keep(driver, TEXT) for _ in range(6 + 4)]
+        states = [await cache_state(driver, TEXT) for _ in range(6 + 4)]
         for _ in range(3):
             with pytest.raises(Overloaded, match="SRUSERVE_STATE_HOST_BYTES"):
-                await keep(driver, TEXT)
+                await cache_state(driver, TEXT)
         items = [SequenceInput(driver.ids(TEXT), state) for state in states]
         forks = await driver.job(JobKind.SCORE, items, state_output=StateOutput.COPY).results()
         assert len(forks) == 10
         assert same_state((await driver.score(TEXT)).state, expected.state)
         drop(driver, states.pop())
-        states.append(await keep(driver, TEXT))
+        states.append(await cache_state(driver, TEXT))
         drop(driver, *states)
         await all_free(driver)
 
@@ -164,16 +164,16 @@ def test_a_failed_job_gives_the_room_back_that_it_was_promised(
         raise RuntimeError("a bug")
 
     async def run(driver: Driver) -> None:
-        start = await keep(driver, TEXT)
+        start = await cache_state(driver, TEXT)
         with monkeypatch.context() as patch:
             patch.setattr("sruserve.model.network.Network.hidden", broken)
             for _ in range(9):
-                told = driver.job(
+                submission = driver.job(
                     JobKind.SCORE,
                     [SequenceInput(driver.ids(TEXT), start)] * 3,
                     state_output=StateOutput.CACHED,
                 )
-                await asyncio.wait([told.job.done])
+                await asyncio.wait([submission.job.done])
         drop(driver, start)
         await all_free(driver)
 
@@ -185,8 +185,8 @@ def test_a_state_that_is_dropped_while_it_is_used_is_used_to_the_end(model: Mode
     async def run(driver: Driver) -> None:
         whole = await driver.score(TEXT + TEXT)
         for _ in range(5):
-            state = await keep(driver, TEXT)
-            told = driver.job(
+            state = await cache_state(driver, TEXT)
+            submission = driver.job(
                 JobKind.SCORE,
                 [SequenceInput(driver.ids(TEXT), state)],
                 state_output=StateOutput.COPY,
@@ -194,7 +194,7 @@ def test_a_state_that_is_dropped_while_it_is_used_is_used_to_the_end(model: Mode
             drop(driver, state, state)  # twice does no harm
             others = [driver.score(TEXT[i:], state_output=StateOutput.NONE) for i in range(5)]
             await asyncio.gather(*others)
-            assert same_state((await told.results())[0][0].state, whole.state)
+            assert same_state((await submission.results())[0][0].state, whole.state)
             await all_free(driver)
             with pytest.raises(StateExpired):
                 await driver.score(TEXT, state)
@@ -206,26 +206,26 @@ def test_a_state_that_is_dropped_while_it_is_used_is_used_to_the_end(model: Mode
 def test_a_state_of_which_nobody_heard_is_not_kept(model: Model) -> None:
     async def run(driver: Driver) -> None:
         for _ in range(20):
-            told = driver.job(
+            submission = driver.job(
                 JobKind.SCORE,
                 [SequenceInput(driver.ids(TEXT))] * 4,
                 state_output=StateOutput.CACHED,
             )
-            while driver.engine._admission_queue.queued:  # without letting the loop be told
+            while driver.engine._admission_queue.queued:  # without a turn of the event loop
                 time.sleep(0.0001)
-            told.job.done.cancel()
+            submission.job.done.cancel()
             await asyncio.sleep(0)
         await all_free(driver)
 
         def refuse(*_: Any) -> None:
             raise RuntimeError("a bug in the edge")
 
-        told = driver.job(
+        submission = driver.job(
             JobKind.SCORE, [SequenceInput(driver.ids(TEXT))], state_output=StateOutput.CACHED
         )
-        told.job.deliver = refuse
+        submission.job.deliver = refuse
         with pytest.raises(RuntimeError, match="a bug in the edge"):
-            await told.results()
+            await submission.results()
         await all_free(driver)
 
     with Driver(model) as driver:
@@ -234,7 +234,7 @@ def test_a_state_of_which_nobody_heard_is_not_kept(model: Model) -> None:
 
 def test_another_engines_state_is_refused(model: Model) -> None:
     async def run(one: Driver, other: Driver) -> None:
-        state = await keep(one, TEXT)
+        state = await cache_state(one, TEXT)
         with pytest.raises(StateWrongModel):
             await other.score(TEXT, state)
         other.engine.drop(cached(state))
@@ -251,7 +251,7 @@ def test_a_state_in_use_is_not_moved_away_and_one_that_moves_can_be_used_and_dro
         whole = await driver.score(TEXT + TEXT)
         cache_entries = driver.engine._states.cache
         copy_stream.allowed = len(copy_stream.copies)
-        states = [await keep(driver, TEXT) for _ in range(10)]
+        states = [await cache_state(driver, TEXT) for _ in range(10)]
         await driver.until(lambda: cache_entries._offloading > 0)
         moving = [state for state in states if cached(state) not in cache_entries._device]
         assert len(moving) >= 2
@@ -260,13 +260,13 @@ def test_a_state_in_use_is_not_moved_away_and_one_that_moves_can_be_used_and_dro
         )[0]
         assert isinstance(result, Scored)
         drop(driver, moving[1])
-        held = driver.job(
+        using = driver.job(
             JobKind.SCORE,
             [SequenceInput(driver.ids(TEXT), moving[0])],
             state_output=StateOutput.COPY,
         )
         copy_stream.allowed = -1
-        assert same_state((await held.results())[0][0].state, whole.state)
+        assert same_state((await using.results())[0][0].state, whole.state)
         await driver.until(lambda: cached(moving[1]).row == cached(moving[1]).host_row == -1)
         drop(driver, *states)
         await all_free(driver)
@@ -278,7 +278,7 @@ def test_a_state_in_use_is_not_moved_away_and_one_that_moves_can_be_used_and_dro
 def test_no_stream_reads_what_another_left_in_a_row_or_in_host_memory(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    release, let_go = StatePool.release, HostRows.release
+    release, release_host = StatePool.release, HostRows.release
 
     def poison(pool: StatePool, row: int) -> None:
         pool.rows[row] = torch.nan
@@ -287,28 +287,30 @@ def test_no_stream_reads_what_another_left_in_a_row_or_in_host_memory(
     def poison_host(host: HostRows, rows: list[int]) -> None:
         for row in rows:
             host[row].fill_(torch.nan)
-        let_go(host, rows)
+        release_host(host, rows)
 
     monkeypatch.setattr(StatePool, "release", poison)
     monkeypatch.setattr(HostRows, "release", poison_host)
 
     async def run(driver: Driver) -> None:
         pick = random.Random(1)
-        kept: list[tuple[str, Snapshot]] = []
+        cached_states: list[tuple[str, Snapshot]] = []
         for _ in range(120):
-            text, start = pick.choice(kept) if kept and pick.random() < 0.8 else ("", None)
+            text, start = (
+                pick.choice(cached_states) if cached_states and pick.random() < 0.8 else ("", None)
+            )
             more = TEXT[pick.randrange(20) : pick.randrange(20, 60)]
-            kept.append((text + more, await keep(driver, more, start)))
-            if len(kept) > 20:
-                drop(driver, kept.pop(pick.randrange(20))[1])
-        for text, state in kept:
+            cached_states.append((text + more, await cache_state(driver, more, start)))
+            if len(cached_states) > 20:
+                drop(driver, cached_states.pop(pick.randrange(20))[1])
+        for text, state in cached_states:
             again = (await driver.score("", state)).state
             whole = (await driver.score(text)).state
             assert again is not None
             assert whole is not None
             assert np.array_equal(again.row, whole.row)  # type: ignore[arg-type]
         assert not (await driver.score("")).state.row.any()  # type: ignore[union-attr]
-        drop(driver, *(state for _, state in kept))
+        drop(driver, *(state for _, state in cached_states))
         await all_free(driver)
 
     for copy_stream in (None, HandCopyStream(-1)):
@@ -327,7 +329,7 @@ def test_where_the_host_has_less_memory_than_allowed_the_rest_is_refused(model: 
         states: list[Snapshot] = []
         with contextlib.suppress(Overloaded):
             while len(states) < 40:
-                states += [await keep(driver, TEXT)]
+                states += [await cache_state(driver, TEXT)]
         assert 0 < len(states) < 8
         assert (await driver.score(TEXT)).tokens
         drop(driver, *states)
@@ -353,20 +355,20 @@ def test_host_memory_that_runs_out_leaves_what_there_is_and_is_asked_for_again(
     copy_stream, layout = Short(), model.network.layout
 
     async def run(driver: Driver) -> None:
-        states = [await keep(driver, TEXT[:20]) for _ in range(12)]
+        states = [await cache_state(driver, TEXT[:20]) for _ in range(12)]
         jobs = [driver.score(TEXT, state_output=StateOutput.CACHED) for _ in range(6)]
         jobs += [driver.score(TEXT, state_output=StateOutput.NONE) for _ in range(20)]
         results = await asyncio.gather(*jobs)  # the chunk that is there is enough for all of them
         states += [result.state for result in results if result.state is not None]
         with contextlib.suppress(Overloaded):
             while len(states) < 40:
-                states += [await keep(driver, TEXT[:20])]
+                states += [await cache_state(driver, TEXT[:20])]
         assert len(states) < 40
         assert "no host memory for more than 8 idle states: no more" in caplog.text
         assert await driver.score(TEXT, state_output=StateOutput.NONE)
         copy_stream.chunks = 100
         await asyncio.sleep(0.4)
-        states += [await keep(driver, TEXT[:20]) for _ in range(20)]
+        states += [await cache_state(driver, TEXT[:20]) for _ in range(20)]
         drop(driver, *states)
         await all_free(driver)
 

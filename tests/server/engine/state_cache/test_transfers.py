@@ -53,8 +53,8 @@ def test_what_is_brought_and_taken_again_is_the_same(
     pool: StatePool, transfers: TransferQueue, copy_stream: HandCopyStream
 ) -> None:
     rows = pool.acquire(2)
-    brought = transfers.upload(given := states(2), rows)
-    for state in given:
+    brought = transfers.upload(uploaded := states(2), rows)
+    for state in uploaded:
         state.fill_(torch.nan)  # it was staged: its owner may do with it what it likes
     taken = transfers.download(rows)
     assert not brought.done()
@@ -176,8 +176,8 @@ def test_states_that_go_to_the_host_come_back_the_same(
     before = pool.rows.clone()
     places = host.acquire(9)
     host.release([places[1], places[6]])
-    kept = [*places[:1], *places[2:6], *places[7:]]
-    assert transfers.offload(rows[:7], host, kept).error is None
+    remaining = [*places[:1], *places[2:6], *places[7:]]
+    assert transfers.offload(rows[:7], host, remaining).error is None
     pool.rows.zero_()
-    assert transfers.load(host, kept, rows[:7]).error is None
+    assert transfers.load(host, remaining, rows[:7]).error is None
     assert torch.equal(pool.rows[rows[:7]], before[rows[:7]])

@@ -6,7 +6,7 @@ import pytest
 
 from tests.server.conftest import Serve
 from tests.server.http.intake.bounds import BUDGET, LONGEST, Running
-from tests.server.http.test_clients_that_leave import until
+from tests.server.observing import until
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     for name in {"running", "hasty", "lenient"} & set(request.fixturenames):
         _, application = request.getfixturevalue(name)
-        until(lambda app=application: app.intake.budget.held == 0)  # type: ignore[misc]
+        until(lambda app=application: app.intake.budget.used == 0)  # type: ignore[misc]
         until(lambda app=application: app.lifecycle.active == 0)  # type: ignore[misc]
         limits = application.limits
-        until(lambda limits=limits: limits.reading.held == limits.replies.held == 0)  # type: ignore[misc]
+        until(lambda limits=limits: limits.reading.used == limits.replies.used == 0)  # type: ignore[misc]

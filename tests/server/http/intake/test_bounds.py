@@ -16,8 +16,8 @@ from tests.server.conftest import Serve
 from tests.server.http.intake.bounds import BUDGET, LONGEST, Running, ended
 from tests.server.http.raw_replies import all_replies, next_reply, send
 from tests.server.http.raw_requests import CHUNKED, UPGRADE, code, connect, frame, head
-from tests.server.http.test_clients_that_leave import until
-from tests.server.test_bad_input import SCORE, post, refusal
+from tests.server.observing import until
+from tests.server.posting import SCORE, post, refusal
 
 
 def unfinished_body(client: httpx.Client) -> socket.socket:
@@ -52,9 +52,9 @@ def test_unfinished_bodies_and_frames_are_bounded_together(running: Running, beg
     budget = application.intake.budget
     with ExitStack() as stack:
         opened = [stack.enter_context(begin(client)) for _ in range(4)]
-        until(lambda: budget.held > BUDGET // 3)
+        until(lambda: budget.used > BUDGET // 3)
         until(lambda: sum(map(ended, opened)) == 3)  # those of one address leave half to others
-        assert budget.held <= BUDGET // 2
+        assert budget.used <= BUDGET // 2
         # small requests get in, whatever the others hold
         assert post(client, SCORE, {"input": "a" * (FREE_BYTES - 100)}).status_code == 200
         assert sum(map(ended, opened)) == 3
@@ -131,9 +131,9 @@ def test_a_body_that_ends_after_its_reply_leaves_an_idle_connection(
         (protocol,) = replied
         protocol._idle_until = None
         connection.sendall(b"0\r\n" + (b"x: %b\r\n" % (b"y" * 240)) * 200)
-        until(lambda: application.intake.budget.held > 0)
+        until(lambda: application.intake.budget.used > 0)
         connection.sendall(b"\r\n")
-        until(lambda: application.intake.budget.held == 0)
+        until(lambda: application.intake.budget.used == 0)
         until(lambda: protocol._idle_until is not None)
         until(lambda: protocol in protocol._peer.idle)
 
@@ -155,10 +155,10 @@ def test_the_bytes_of_a_key_are_bounded_and_unknown_keys_hold_none(serve: Serve)
         with connect(client, head(LONGEST, b"authorization: Bearer wrong-key")) as wrong:
             send(wrong, b"a" * 100_000)
             assert code(all_replies(wrong)) == "invalid_api_key"
-        until(lambda: budget.held == 0)
+        until(lambda: budget.used == 0)
         key = b"authorization: Bearer greedy-key"
         with connect(client, head(LONGEST, key) + b"a" * (LONGEST - 1)):
-            until(lambda: budget.held > LONGEST // 2)
+            until(lambda: budget.used > LONGEST // 2)
             for name, status in (("greedy-key", 429), ("modest-key", 200)):
                 client.headers["authorization"] = f"Bearer {name}"
                 assert post(client, SCORE, {"input": "a" * 200_000}).status_code == status

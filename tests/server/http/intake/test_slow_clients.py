@@ -13,24 +13,24 @@ from tests.server.held_steps import Steps
 from tests.server.http.intake.bounds import GRACE, LENIENT_GRACE, Running, ended
 from tests.server.http.raw_replies import all_replies, send
 from tests.server.http.raw_requests import CHUNKED, SECONDS, UPGRADE, code, connect, frame, head
-from tests.server.http.test_clients_that_leave import until
-from tests.server.test_bad_input import SCORE, post
+from tests.server.observing import until
+from tests.server.posting import SCORE, post
 from tests.server.websocket.sockets import open_socket
 
 
 @pytest.fixture(scope="module")
 def hasty(serve: Serve) -> Iterator[Running]:
     """A server that waits for no client."""
-    given: dict[str, Any] = {"receive_grace_seconds": GRACE, "keep_alive_seconds": 60}
-    with serve("characters", receive_bytes_per_second=1 << 16, **given) as running:
+    settings: dict[str, Any] = {"receive_grace_seconds": GRACE, "keep_alive_seconds": 60}
+    with serve("characters", receive_bytes_per_second=1 << 16, **settings) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def lenient(serve: Serve) -> Iterator[Running]:
     """A server that waits for clients of a busy machine, and no longer."""
-    given: dict[str, Any] = {"receive_grace_seconds": LENIENT_GRACE, "keep_alive_seconds": 60}
-    with serve("characters", receive_bytes_per_second=1 << 16, **given) as running:
+    settings: dict[str, Any] = {"receive_grace_seconds": LENIENT_GRACE, "keep_alive_seconds": 60}
+    with serve("characters", receive_bytes_per_second=1 << 16, **settings) as running:
         yield running
 
 

@@ -23,7 +23,7 @@ from tests.server.conftest import Serve
 from tests.server.held_steps import Steps
 from tests.server.http.intake.bounds import BUDGET, LONGEST, Running
 from tests.server.http.raw_requests import SECONDS, UPGRADE, connect, frame, head
-from tests.server.http.test_clients_that_leave import metric, until
+from tests.server.observing import metric, until
 from tests.server.websocket.sockets import open_socket
 
 
@@ -36,7 +36,7 @@ def test_a_body_that_waited_behind_a_request_counts_until_it_is_read(
     second = head(len(body)).replace(b"/v1/score", b"/v1/completions") + body
     with connect(client, b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n" + second):
         until(lambda: steps.waiting == 1)
-        assert application.intake.budget.held == 0
+        assert application.intake.budget.used == 0
         steps.go_on()
 
 
@@ -63,7 +63,7 @@ def test_complete_bodies_that_wait_for_a_thread_are_bounded_together(running: Ru
         waiting, reading = [], application.limits.reading
         for number, request in enumerate((one, two), 1):
             waiting.append(stack.enter_context(connect(client, request)))
-            until(lambda number=number: reading.held == number * len(body))  # type: ignore[misc]
+            until(lambda number=number: reading.used == number * len(body))  # type: ignore[misc]
         for request, status in ((one, b"429"), (two, b"503")):
             with connect(client, request) as refused:
                 assert refused.recv(12).endswith(status)
@@ -96,15 +96,15 @@ def test_packed_bodies_count_with_what_they_unpack_to(
     go_on, before, grown = threading.Event(), list[int](), list[tuple[int, int]]()
     parse, unpack = wire.read_request, compression.Unpacking.unpack
 
-    def count_and_wait(*given: Any) -> Any:
-        before.append(reading.held)
+    def count_and_wait(*args: Any) -> Any:
+        before.append(reading.used)
         assert go_on.wait(SECONDS)
-        return parse(*given)
+        return parse(*args)
 
     def count_and_unpack(unpacking: compression.Unpacking) -> None:
-        held = reading.held
+        used = reading.used
         unpack(unpacking)
-        grown.append((held, unpacking.size))
+        grown.append((used, unpacking.size))
 
     monkeypatch.setattr(compression.Unpacking, "unpack", count_and_unpack)
     monkeypatch.setattr(infer, "read_request", count_and_wait)
@@ -113,7 +113,7 @@ def test_packed_bodies_count_with_what_they_unpack_to(
             until(lambda: before == [LONGEST])
             go_on.set()
             assert alone.recv(12).endswith(b"200")
-        assert all(size <= max(held, FREE_BYTES) for held, size in grown)
+        assert all(size <= max(used, FREE_BYTES) for used, size in grown)
         stack.enter_context(reading.hold(BUDGET - LONGEST // 2))
         with connect(client, large) as refused:
             assert refused.recv(12).endswith(b"503")
@@ -136,10 +136,10 @@ def test_a_prompt_that_waits_for_its_constraint_counts_until_its_job_is_queued(
     body = json.dumps({"prompt": "a" * 40_000, "max_tokens": 1}).encode()
     data = head(len(body)).replace(b"/v1/score", b"/v1/completions") + body
     with connect(client, data):
-        until(lambda: application.limits.reading.held == len(body))
+        until(lambda: application.limits.reading.used == len(body))
         go_on.set()
         until(lambda: steps.waiting == 1)
-        until(lambda: application.limits.reading.held == 0)
+        until(lambda: application.limits.reading.used == 0)
         steps.go_on()
 
 
@@ -150,9 +150,9 @@ def test_messages_that_wait_in_a_socket_count_until_they_are_read(running: Runni
     with open_socket(client, close_timeout=0) as connection:
         connection.send(begin)
         connection.send(message)
-        until(lambda: application.intake.budget.held > LONGEST // 2 - FREE_BYTES - 100)
+        until(lambda: application.intake.budget.used > LONGEST // 2 - FREE_BYTES - 100)
         time.sleep(0.1)  # it stays so
-        assert application.intake.budget.held > LONGEST // 2 - FREE_BYTES - 100
+        assert application.intake.budget.used > LONGEST // 2 - FREE_BYTES - 100
     with ExitStack() as stack:
         for _ in range(4):
             connection = stack.enter_context(open_socket(client, close_timeout=0))
@@ -161,7 +161,7 @@ def test_messages_that_wait_in_a_socket_count_until_they_are_read(running: Runni
                     connection.send(text)
         until(lambda: metric(client, "sru_sockets") < 4)
         assert metric(client, "sru_sockets") > 0
-        until(lambda: BUDGET // 4 < application.intake.budget.held <= BUDGET // 2)
+        until(lambda: BUDGET // 4 < application.intake.budget.used <= BUDGET // 2)
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -178,7 +178,7 @@ def test_the_frame_in_work_and_those_that_wait_end_with_their_client(
             until(lambda: engine.running == 1)
             for _ in range(count):
                 connection.sendall(frame(score, len(score)))
-            until(lambda: application.intake.budget.held >= count * size - FREE_BYTES)
+            until(lambda: application.intake.budget.used >= count * size - FREE_BYTES)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         until(lambda: engine.running == 0 and application.lifecycle.active == 0)
         until(lambda: metric(client, "sru_sockets") == 0)

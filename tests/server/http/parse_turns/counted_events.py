@@ -15,7 +15,7 @@ class Counted:
     """
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.most = self.all = self._now = self.after = 0
+        self.max_in_turn = self.all = self._now = self.after = 0
         self._counts = True
         self._patch = patch
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -24,19 +24,19 @@ class Counted:
         """Count the calls of a method."""
         method = getattr(kind, name)
 
-        def counting(*given: Any) -> None:
+        def counting(*args: Any) -> None:
             if self.loop is None:
                 self.loop = asyncio.get_running_loop()
                 self.loop.call_soon(self._beat)
             self._now += 1
             self.all += 1
-            method(*given)
+            method(*args)
 
         self._patch.setattr(kind, name, counting)
 
     def _beat(self) -> None:
         if self._counts:
-            self.most = max(self.most, self._now)
+            self.max_in_turn = max(self.max_in_turn, self._now)
         self._counts, self._now = self.all > self.after, 0
         if self.loop is not None:
             self.loop.call_soon(self._beat)
@@ -59,6 +59,6 @@ class Counted:
             each.settimeout(60)
             if closed:
                 each.close()
-        self.most = self.all = self._now = 0
+        self.max_in_turn = self.all = self._now = 0
         self.after, self._counts = after, not after
         gate.set()

@@ -17,7 +17,7 @@ from tests.server.conftest import Serve
 from tests.server.http.parse_turns.counted_events import Counted
 from tests.server.http.raw_replies import next_reply
 from tests.server.http.raw_requests import CHUNKED, GET, UPGRADE, connect, head
-from tests.server.http.test_clients_that_leave import until
+from tests.server.observing import until
 
 FRAGMENTS = b"\x01\x80" + bytes(4), b"\x00\x80" + bytes(4)  # the first, and one more
 CONNECTIONS = 24
@@ -32,7 +32,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counted]:
 
 
 @pytest.mark.parametrize(
-    ("data", "event", "most"),
+    ("data", "event", "max_in_turn"),
     [
         (GET * 2000, "on_headers_complete", 128),
         (GET[:-2] + b"a:\r\n" * 15_000 + b"\r\n", "on_header", 6000),
@@ -43,7 +43,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counted]:
     ids=["heads", "headers", "chunks", "chunks behind a body", "heads behind trailers"],
 )
 def test_a_turn_parses_little_of_what_comes_over_http(
-    serve: Serve, counted: Counted, data: bytes, event: str, most: int
+    serve: Serve, counted: Counted, data: bytes, event: str, max_in_turn: int
 ) -> None:
     counted.count(HttpProtocol, event)
     with serve("question", receive_grace_seconds=60) as (client, _), ExitStack() as stack:
@@ -53,9 +53,9 @@ def test_a_turn_parses_little_of_what_comes_over_http(
         client.get("/livez")  # they are open
         counted.arrive(opened, data)
         assert client.get("/livez").status_code == 200
-        until(lambda: counted.all > most)
+        until(lambda: counted.all > max_in_turn)
         assert client.get("/livez").status_code == 200
-        assert counted.most <= 2 * most  # a turn may end between two that are counted
+        assert counted.max_in_turn <= 2 * max_in_turn  # a turn may end between two that are counted
 
 
 def test_long_chunks_cost_no_more_than_a_body_of_known_length_does(
@@ -87,7 +87,7 @@ def test_an_idle_connection_keeps_no_head(serve: Serve, monkeypatch: pytest.Monk
         on_response_complete(protocol)
         idle.append(protocol)
 
-    def kept() -> bool:
+    def has_head() -> bool:
         return any((idle[-1].scope, idle[-1].cycle, idle[-1]._running, idle[-1].headers))
 
     monkeypatch.setattr(HttpProtocol, "on_response_complete", see)
@@ -95,13 +95,13 @@ def test_an_idle_connection_keeps_no_head(serve: Serve, monkeypatch: pytest.Monk
         for count in (1, 2):
             client.post("/v1/classify", json={"input": "a"})
             until(lambda count=count: len(idle) == count)  # type: ignore[misc]
-            until(lambda: not kept())
+            until(lambda: not has_head())
         assert idle[0] is idle[1]
         with connect(client, GET[:-2] + b"content-length: 1\r\n\r\n") as connection:
             assert b" 200 " in next_reply(connection)
             until(lambda: idle[-1] is not idle[0])
             connection.sendall(b"a")
-            until(lambda: not kept())
+            until(lambda: not has_head())
 
 
 @pytest.mark.parametrize(
@@ -129,13 +129,13 @@ def test_few_long_heads_end_in_a_turn(serve: Serve, counted: Counted) -> None:
         counted.arrive(opened, long[-1:])
         until(lambda: counted.all == CONNECTIONS)
         client.get("/livez")
-        assert counted.most <= 6  # a turn may end between two that are counted
+        assert counted.max_in_turn <= 6  # a turn may end between two that are counted
 
 
 def test_a_turn_begins_few_of_the_requests_that_wait_behind_others(
     serve: Serve, counted: Counted
 ) -> None:
-    most, connections = 16, 4 * CONNECTIONS
+    max_in_turn, connections = 16, 4 * CONNECTIONS
     counted.count(HttpProtocol, "_start_asgi_task")
     with serve("question", receive_grace_seconds=60) as (client, _), ExitStack() as stack:
         client.get("/livez")
@@ -143,7 +143,7 @@ def test_a_turn_begins_few_of_the_requests_that_wait_behind_others(
         client.get("/livez")  # they are open
         counted.arrive(opened, GET * 40, after=2 * connections)  # the first of each begin at once
         until(lambda: counted.all > 39 * connections)
-        assert 0 < counted.most <= 2 * most
+        assert 0 < counted.max_in_turn <= 2 * max_in_turn
 
 
 def test_requests_behind_others_leave_time_for_what_has_just_come(
@@ -165,7 +165,7 @@ def test_requests_behind_others_leave_time_for_what_has_just_come(
 
 
 def test_a_turn_parses_few_frames(serve: Serve, counted: Counted) -> None:
-    most = 1400
+    max_in_turn = 1400
     counted.count(WebSocketProtocol, "handle_events")
     with serve("question", receive_grace_seconds=60) as (client, _), ExitStack() as stack:
         opened = []
@@ -177,16 +177,16 @@ def test_a_turn_parses_few_frames(serve: Serve, counted: Counted) -> None:
         counted.count(WebSocketProtocol, "handle_cont")
         counted.arrive(opened, FRAGMENTS[1] * 10_000)
         assert client.get("/livez").status_code == 200
-        until(lambda: counted.all > 20 * most)
-        assert counted.most <= 2 * most
+        until(lambda: counted.all > 20 * max_in_turn)
+        assert counted.max_in_turn <= 2 * max_in_turn
 
 
 def test_a_turn_answers_few_of_the_frames_that_wait_behind_others(
     serve: Serve, counted: Counted
 ) -> None:
-    most, asked = 16, b'{"op":"state"}'
-    state = b"\x81" + bytes([0x80 | len(asked)]) + bytes(4) + asked
-    counted.count(WebSocketRequest, "let_go")  # twice of each frame
+    max_in_turn, frame = 16, b'{"op":"state"}'
+    state = b"\x81" + bytes([0x80 | len(frame)]) + bytes(4) + frame
+    counted.count(WebSocketRequest, "drop_data")  # twice of each frame
     with serve("question", receive_grace_seconds=60) as (client, _), ExitStack() as stack:
         opened = []
         begin = b'{"model":"question"}'
@@ -198,7 +198,7 @@ def test_a_turn_answers_few_of_the_frames_that_wait_behind_others(
             opened.append(connection)
         counted.arrive(opened, state * 40, after=4 * CONNECTIONS)  # the first are answered at once
         until(lambda: counted.all == 80 * CONNECTIONS)
-        assert 0 < counted.most <= 4 * most
+        assert 0 < counted.max_in_turn <= 4 * max_in_turn
 
 
 def test_pieces_change_no_reply(client: httpx.Client) -> None:
@@ -228,13 +228,13 @@ def test_pieces_change_no_reply(client: httpx.Client) -> None:
 
             sender = threading.Thread(target=send)
             sender.start()
-            found = b""
-            while found.count(b"HTTP/1.1 ") < len(statuses):
+            received = b""
+            while received.count(b"HTTP/1.1 ") < len(statuses):
                 part = connection.recv(1 << 20)
-                assert part, found[-400:]
-                found += part
+                assert part, received[-400:]
+                received += part
             sender.join()
-            assert found.count(b"HTTP/1.1 200 ") == len(statuses)
+            assert received.count(b"HTTP/1.1 200 ") == len(statuses)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from sruserve.server.settings import SettingsError, load_settings
 from tests.server.conftest import Serve
 from tests.server.ports import free_port
 from tests.server.streams.conftest import KEYS, StartRedis
-from tests.server.streams.test_streams import code
+from tests.server.streams.replies import code
 
 
 def test_a_wrong_password_is_logged_as_such_and_never_shown(
@@ -18,7 +18,7 @@ def test_a_wrong_password_is_logged_as_such_and_never_shown(
     port = free_port()
     with start_redis(port), redis.Redis(port=port) as client:
         client.config_set("requirepass", "the-right-word")
-        for given, told in (
+        for store, message in (
             (f"redis://127.0.0.1:{port}", "password in SRUSERVE_STORE"),
             (f"redis://:a-wrong-word@127.0.0.1:{port}", "password in SRUSERVE_STORE"),
             (f"rediss://:a-wrong-word@127.0.0.1:{port}", "Timeout connecting"),
@@ -26,12 +26,12 @@ def test_a_wrong_password_is_logged_as_such_and_never_shown(
             caplog.clear()
             with (
                 caplog.at_level(logging.DEBUG),
-                serve("characters", state_keys=KEYS, store=given) as (http, _),
+                serve("characters", state_keys=KEYS, store=store) as (http, _),
             ):
                 refused = http.post("/v1/streams", json={})
                 assert (refused.status_code, code(refused)) == (503, "store_unavailable")
                 pages = [http.get(path).text for path in ("/metrics", "/health", "/v2")]
-            assert told in caplog.text
+            assert message in caplog.text
             shown = caplog.text + refused.text + "".join(pages)
             assert "a-wrong-word" not in shown
 

@@ -29,7 +29,7 @@ def test_commands_of_a_tenant_leave_connections_to_others_and_to_upkeep(
             """How many scripts Redis has been asked for, and has not run yet."""
             return int(client.info("clients")["blocked_clients"])
 
-        async def asked(count: int) -> None:
+        async def open_connections(count: int) -> None:
             async with asyncio.timeout(60):
                 while asking() != count:
                     await asyncio.sleep(0.005)
@@ -39,9 +39,9 @@ def test_commands_of_a_tenant_leave_connections_to_others_and_to_upkeep(
         client.client_pause(60_000, all=False)
         try:
             greedy = [ask(b"a") for _ in range(10 * half)]
-            await asked(half)
+            await open_connections(half)
             others = [ask(b"b"), ask(b"a", upkeep=True), ask(b"", upkeep=True)]
-            await asked(half + 3)
+            await open_connections(half + 3)
             link._seconds = 0.01  # of those who come now
             with pytest.raises(StoreUnavailable, match="too many"):
                 await ask(b"a")

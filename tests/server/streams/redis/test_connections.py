@@ -35,14 +35,14 @@ def test_a_connection_that_ends_while_it_is_written_to_is_one_more_that_is_lost(
     async def test() -> None:
         nonlocal lost
         link = redis_client.RedisClient(f"redis://127.0.0.1:{redis_port}")
-        asked: Any = scripts.READ, b"", (["none"] * 7, ["none", 100])
-        assert await link.run(*asked) == [Status.UNKNOWN]
+        command: Any = scripts.READ, b"", (["none"] * 7, ["none", 100])
+        assert await link.run(*command) == [Status.UNKNOWN]
         lost = 1
-        assert await link.run(*asked) == [Status.UNKNOWN], "a command is sent once more"
+        assert await link.run(*command) == [Status.UNKNOWN], "a command is sent once more"
         lost = 2
         with pytest.raises(StoreUnavailable):
-            await link.run(*asked)
-        assert await link.run(*asked) == [Status.UNKNOWN]
+            await link.run(*command)
+        assert await link.run(*command) == [Status.UNKNOWN]
         await link.close()
 
     monkeypatch.setattr(AbstractConnection, "_send_packed_command", losing)
@@ -68,11 +68,11 @@ def test_a_connection_reads_no_version_from_disk(
 def test_a_call_is_cancelled_at_any_moment(redis_port: int, loop: Callable[..., None]) -> None:
     async def test() -> None:
         link = redis_client.RedisClient(f"redis://127.0.0.1:{redis_port}")
-        asked: Any = scripts.READ, b"", (["none"] * 7, ["none", 100])
-        assert await link.run(*asked) == [Status.UNKNOWN]
+        command: Any = scripts.READ, b"", (["none"] * 7, ["none", 100])
+        assert await link.run(*command) == [Status.UNKNOWN]
         in_flight = dropped = 0
         for moment in range(200):
-            for call in (partial(link.run, *asked), link.memory):
+            for call in (partial(link.run, *command), link.memory):
                 task = asyncio.create_task(call())
                 for _ in range(moment % 10):
                     await asyncio.sleep(0)

@@ -17,7 +17,7 @@ from sruserve.server.streams.step_view import StreamView
 from tests.server.streams.conftest import ACME
 from tests.server.streams.redis.test_forks import DB, only_redis
 from tests.server.streams.tenants import counted_in_redis
-from tests.server.streams.test_service import Run, run, write  # noqa: F401
+from tests.server.streams.work import Run, write
 
 TENANT = Tenant("outlives", KeyEntry(key=ACME))
 ENDS = f"sruserve:ends:{TENANT.id.hex()}"
@@ -45,7 +45,7 @@ def check(client: redis.Redis, stream: str) -> None:
 @only_redis
 @pytest.mark.parametrize("then", ["refused", "renewed", "committed"])
 def test_a_stream_that_is_counted_out_during_its_step_is_counted_again(
-    run: Run,  # noqa: F811
+    run: Run,
     redis_port: int,
     then: str,
 ) -> None:
@@ -76,12 +76,12 @@ def test_a_stream_that_is_counted_out_during_its_step_is_counted_again(
         client.flushdb()
         client.close()
 
-    run(test, RedisTiming(renew_seconds=60))
+    run(test, timing=RedisTiming(renew_seconds=60))
 
 
 @only_redis
 def test_who_takes_a_stream_near_its_end_puts_its_count_off_too(
-    run: Run,  # noqa: F811
+    run: Run,
     redis_port: int,
 ) -> None:
     async def test(streams: Streams, catalogue: Catalogue) -> None:
@@ -104,7 +104,7 @@ def test_who_takes_a_stream_near_its_end_puts_its_count_off_too(
 
 @only_redis
 def test_a_stream_whose_own_commit_counts_it_out_counts_whole(
-    run: Run,  # noqa: F811
+    run: Run,
     redis_port: int,
 ) -> None:
     async def test(streams: Streams, catalogue: Catalogue) -> None:
@@ -130,7 +130,7 @@ NO_COUNTS = ("", "-5", "007", "abc", "inf", "nan", "1e308", "9" * 16, str(2**63 
 @only_redis
 @pytest.mark.parametrize("what", ["sum", "sizes"])
 def test_what_is_no_count_is_counted_anew_and_its_stream_can_be_deleted(
-    run: Run,  # noqa: F811
+    run: Run,
     redis_port: int,
     what: str,
 ) -> None:
@@ -167,7 +167,7 @@ def test_what_is_no_count_is_counted_anew_and_its_stream_can_be_deleted(
 
 @only_redis
 def test_very_many_states_that_nobody_wrote_go_with_the_next_step(
-    run: Run,  # noqa: F811
+    run: Run,
     redis_port: int,
 ) -> None:
     async def test(streams: Streams, catalogue: Catalogue) -> None:

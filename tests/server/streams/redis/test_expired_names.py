@@ -9,11 +9,11 @@ from sruserve.server.auth import Tenant
 from sruserve.server.key_entries import KeyEntry
 from sruserve.server.repository.catalogue import Catalogue
 from sruserve.server.streams.service import Streams
-from tests.server.http.test_clients_that_leave import until
+from tests.server.observing import until
 from tests.server.streams.conftest import ACME, OwnRedis, key_of
 from tests.server.streams.redis.test_forks import DB, only_redis
-from tests.server.streams.test_service import Run, run  # noqa: F401
-from tests.server.streams.test_streams import code
+from tests.server.streams.replies import code
+from tests.server.streams.work import Run
 
 
 def test_expired_streams_leave_names_in_redis_and_nothing_else(own_redis: OwnRedis) -> None:
@@ -22,12 +22,12 @@ def test_expired_streams_leave_names_in_redis_and_nothing_else(own_redis: OwnRed
     with redis.Redis(port=port) as client:
         until(lambda: not client.keys("*:stream:*"))
         until(lambda: code(replicas.get(streams[0])) == "stream_expired")
-        kept = replicas.create()
+        alive = replicas.create()
         for stream in streams:
             assert code(replicas.get(stream)) == "stream_expired"
         tables = {f"sruserve:{name}:{'0' * 32}" for name in ("sizes", "ends", "sum", "expired")}
-        assert {key.decode() for key in client.scan_iter()} == tables | {key_of(kept)}
-        replicas.delete(kept)
+        assert {key.decode() for key in client.scan_iter()} == tables | {key_of(alive)}
+        replicas.delete(alive)
         assert client.get(f"sruserve:sum:{'0' * 32}") == b"0"
 
 
@@ -50,11 +50,11 @@ def test_no_more_names_of_expired_streams_stay_than_are_allowed(
 
 @only_redis
 def test_the_names_of_expired_streams_take_a_small_part_of_what_a_tenant_may_have(
-    run: Run,  # noqa: F811
+    run: Run,
     redis_port: int,
 ) -> None:
-    most = 1 << 20
-    tenant = Tenant("expires", KeyEntry(key=ACME, state_bytes=most))
+    limit = 1 << 20
+    tenant = Tenant("expires", KeyEntry(key=ACME, state_bytes=limit))
 
     async def test(streams: Streams, catalogue: Catalogue) -> None:
         served = catalogue["characters"].for_tenant(tenant)
@@ -64,12 +64,12 @@ def test_the_names_of_expired_streams_take_a_small_part_of_what_a_tenant_may_hav
             for name in names:
                 await streams.create(served, None, name)
                 client.zadd(f"sruserve:ends:{tenant.id.hex()}", {name: time.time() * 1000 - 1})
-            held = await streams.create(served, None)
+            record = await streams.create(served, None)
             assert client.zrange(expired, 0, -1) == [name.encode() for name in names[-16:]]
-            assert client.memory_usage(expired) < most / 64
+            assert client.memory_usage(expired) < limit / 64
             client.zadd(f"sruserve:ends:{tenant.id.hex()}", dict.fromkeys(names[:200], 1))
             for _ in range(3):
-                await streams.rewind(served, held.id, 0)
+                await streams.rewind(served, record.id, 0)
             assert client.zcard(expired) == 16, "what may always be done adds no names"
             client.flushdb()
 

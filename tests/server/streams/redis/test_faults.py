@@ -19,12 +19,12 @@ from sruserve.server.streams.redis import scripts
 from sruserve.server.streams.redis.timing import RedisTiming
 from tests.server.conftest import Serve
 from tests.server.held_steps import Steps
-from tests.server.http.test_clients_that_leave import until
+from tests.server.observing import until
 from tests.server.ports import free_port
 from tests.server.streams.conftest import KEYS, OwnRedis, Replicas, StartRedis
 from tests.server.streams.redis.proxies import LosesAnswers
 from tests.server.streams.redis.running_steps import STEP, active, taken
-from tests.server.streams.test_streams import code, text
+from tests.server.streams.replies import code, text
 
 
 def test_what_is_sent_again_because_its_answer_was_lost_is_done_once(
@@ -71,51 +71,51 @@ def test_what_is_sent_again_because_its_answer_was_lost_is_done_once(
 def test_all_that_wait_for_one_stream_are_told_together_that_redis_stands_still(
     serve: Serve, start_redis: StartRedis, steps: Steps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next in line asks Redis, and all others are told what it was told."""
-    asked_for: list[str] = []
+    """The next in line asks Redis, and all others get the same error."""
+    commands: list[str] = []
     run = redis_client.RedisClient.run
 
-    def noted(link: Any, script: str, *given: Any, **kind: Any) -> Any:
-        asked_for.append(script)
-        return run(link, script, *given, **kind)
+    def noted(link: Any, script: str, *args: Any, **kind: Any) -> Any:
+        commands.append(script)
+        return run(link, script, *args, **kind)
 
     monkeypatch.setattr(redis_client.RedisClient, "run", noted)
     port = free_port()
-    given: dict[str, Any] = {"state_keys": KEYS, "store": f"redis://127.0.0.1:{port}"}
-    given["timing"] = RedisTiming(command_seconds=3)
-    with start_redis(port) as program, serve("characters", **given) as running:
+    settings: dict[str, Any] = {"state_keys": KEYS, "store": f"redis://127.0.0.1:{port}"}
+    settings["timing"] = RedisTiming(command_seconds=3)
+    with start_redis(port) as program, serve("characters", **settings) as running:
         replicas = Replicas([running], "redis")
         stream, server = replicas.create(), running[0]
         path, body = f"/v1/streams/{stream}/steps", {"step": 1, **STEP}
         steps.hold()
         with ThreadPoolExecutor(20) as pool:
-            asked = [pool.submit(server.post, path, json=body)]
+            pending = [pool.submit(server.post, path, json=body)]
             until(lambda: steps.waiting == 1)
-            asked += [pool.submit(server.post, path, json=body) for _ in range(12)]
+            pending += [pool.submit(server.post, path, json=body) for _ in range(12)]
             until(lambda: active(replicas) == 13)
-            asked_for.clear()
+            commands.clear()
             program.send_signal(signal.SIGSTOP)
             steps.go_on()
             whole = {"model": "characters", "prompt": "a", "max_tokens": 1}
             assert server.post("/v1/completions", json=whole).status_code == 200
-            replies = [each.result() for each in asked]
-        assert asked_for.count(scripts.TAKE) == 1
-        told = {(reply.status_code, code(reply)) for reply in replies}
-        assert told == {(503, "store_unavailable")}
+            replies = [each.result() for each in pending]
+        assert commands.count(scripts.TAKE) == 1
+        outcomes = {(reply.status_code, code(reply)) for reply in replies}
+        assert outcomes == {(503, "store_unavailable")}
         program.send_signal(signal.SIGCONT)
         assert replicas.step(stream, 1, **STEP).status_code == 200
 
 
-@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("appended", [False, True])
 def test_a_redis_that_is_killed_in_the_middle_of_a_step_is_written_to_once(
     serve: Serve,
     start_redis: StartRedis,
     steps: Steps,
     tmp_path: Path,
-    kept: bool,
+    appended: bool,
 ) -> None:
     port = free_port()
-    keeps = tmp_path if kept else None
+    keeps = tmp_path if appended else None
     store = f"redis://127.0.0.1:{port}"
     timing = RedisTiming(lease_ms=300)
     with serve("characters", state_keys=KEYS, store=store, timing=timing) as running:
@@ -132,7 +132,7 @@ def test_a_redis_that_is_killed_in_the_middle_of_a_step_is_written_to_once(
                 steps.go_on()
                 reply = step.result()
                 again = replicas.step(stream, 2, **STEP | {"prompt": ""})
-                if not kept:
+                if not appended:
                     assert reply.status_code in (404, 503)
                     assert (again.status_code, code(again)) == (404, "stream_unknown")
                     return
@@ -202,5 +202,5 @@ def test_when_redis_evicts_one_key_nothing_else_goes_wrong(own_redis: OwnRedis, 
         for number in (2, 3):
             assert replicas.step(other, number, prompt="a").status_code == 200
         assert replicas.delete(other).status_code == 200
-        held = int(client.get(f"sruserve:sum:{'0' * 32}") or 0)
-        assert (held > 0) == (what == "stream")  # until its time is over
+        used_bytes = int(client.get(f"sruserve:sum:{'0' * 32}") or 0)
+        assert (used_bytes > 0) == (what == "stream")  # until its time is over

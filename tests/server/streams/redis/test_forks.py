@@ -15,20 +15,20 @@ from sruserve.server.streams.redis.client import Call, RedisClient
 from sruserve.server.streams.redis.store import _PIPELINE_CALLS as TOGETHER
 from sruserve.server.streams.service import Streams
 from tests.server.streams.conftest import ACME
-from tests.server.streams.test_service import Run, run, write  # noqa: F401
+from tests.server.streams.work import Run, write
 
 DB = 6  # of `run`
 only_redis = pytest.mark.parametrize("run", ["redis"], indirect=True)
 
 
 def scripts_run(client: redis.Redis) -> int:
-    told: Any = client.info("commandstats")
-    return int(told.get("cmdstat_evalsha", {"calls": 0})["calls"])
+    statistics: Any = client.info("commandstats")
+    return int(statistics.get("cmdstat_evalsha", {"calls": 0})["calls"])
 
 
 @only_redis
 def test_a_fork_whose_client_leaves_takes_back_what_it_began_and_others_wait_until_then(
-    run: Run,  # noqa: F811
+    run: Run,
     redis_port: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -12,11 +12,11 @@ import redis
 from sruserve.server.streams.redis.timing import RedisTiming
 from tests.server.conftest import Serve
 from tests.server.held_steps import Steps
-from tests.server.http.test_clients_that_leave import until
+from tests.server.observing import until
 from tests.server.ports import free_port
 from tests.server.streams.conftest import KEYS, Replicas, StartRedis, key_of
 from tests.server.streams.redis.running_steps import STEP, active, taken
-from tests.server.streams.test_streams import code, text
+from tests.server.streams.replies import code, text
 
 Leased = tuple[Replicas, Any, redis.Redis]
 
@@ -32,13 +32,13 @@ return 1
 def leased(serve: Serve, start_redis: StartRedis) -> Iterator[Leased]:
     """Two servers whose leases are short; their Redis, and a client of it."""
     port = free_port()
-    given: dict[str, Any] = {"state_keys": KEYS, "store": f"redis://127.0.0.1:{port}"}
-    given["timing"] = RedisTiming(lease_ms=300, renew_seconds=0.1)
+    settings: dict[str, Any] = {"state_keys": KEYS, "store": f"redis://127.0.0.1:{port}"}
+    settings["timing"] = RedisTiming(lease_ms=300, renew_seconds=0.1)
     with (
         start_redis(port) as program,
         redis.Redis(port=port) as client,
-        serve("characters", **given) as one,
-        serve("characters", **given) as other,
+        serve("characters", **settings) as one,
+        serve("characters", **settings) as other,
     ):
         yield Replicas([one, other], "redis"), program, client
 
@@ -50,17 +50,17 @@ def test_steps_outlive_a_redis_that_stops_for_longer_than_their_lease(
     alone, shared = replicas.create(), replicas.create()
     steps.hold()
     with ThreadPoolExecutor(3) as pool:
-        asked = [pool.submit(replicas.step, alone, 1, **STEP)]
+        pending = [pool.submit(replicas.step, alone, 1, **STEP)]
         until(lambda: taken(client, alone))
-        asked.append(pool.submit(replicas.step, shared, 1, **STEP))
+        pending.append(pool.submit(replicas.step, shared, 1, **STEP))
         until(lambda: taken(client, shared))
-        asked.append(pool.submit(replicas.step, shared, 1, **STEP))
+        pending.append(pool.submit(replicas.step, shared, 1, **STEP))
         until(lambda: active(replicas) == 3)
         program.send_signal(signal.SIGSTOP)
         time.sleep(0.5)  # the time of Redis is that of the machine
         program.send_signal(signal.SIGCONT)
         steps.go_on()
-        replies = [each.result() for each in asked]
+        replies = [each.result() for each in pending]
     assert [reply.status_code for reply in replies] == [200] * 3
     assert replies[1].content == replies[2].content
     for stream in (alone, shared):

@@ -8,8 +8,8 @@ import redis
 from tests.server.conftest import Serve
 from tests.server.ports import free_port
 from tests.server.streams.conftest import ACME, KEYS, OTHER, OwnRedis, StartRedis, key_of
+from tests.server.streams.replies import code
 from tests.server.streams.tenants import STEP, TWO, Client, goes_on
-from tests.server.streams.test_streams import code
 
 
 def test_a_tenant_that_fills_its_part_of_redis_leaves_others_theirs(
@@ -31,16 +31,20 @@ def test_a_tenant_that_fills_its_part_of_redis_leaves_others_theirs(
 def test_without_keys_there_is_a_bound_in_redis_too_and_it_covers_what_redis_takes(
     serve: Serve, start_redis: StartRedis
 ) -> None:
-    port, most = free_port(), 2 << 20
+    port, max_bytes = free_port(), 2 << 20
     with start_redis(port), redis.Redis(port=port) as client:
         store = f"redis://127.0.0.1:{port}"
-        given: dict[str, Any] = {"state_keys": KEYS, "store": store, "tenant_stream_bytes": most}
-        with serve("characters", **given) as (http, _):
+        settings: dict[str, Any] = {
+            "state_keys": KEYS,
+            "store": store,
+            "tenant_stream_bytes": max_bytes,
+        }
+        with serve("characters", **settings) as (http, _):
             anybody = Client(http, "")
             anybody.steps(anybody.create(), 1, 1)
             before = client.info("memory")["used_memory"]
             assert anybody.greed()[0] == "state_quota_exceeded"
-            assert client.info("memory")["used_memory"] - before < most
+            assert client.info("memory")["used_memory"] - before < max_bytes
 
 
 def test_a_record_of_an_earlier_version_is_counted_anew_with_its_next_step(
@@ -86,5 +90,5 @@ def test_a_redis_that_is_full_takes_no_step_and_loses_none_and_lets_streams_go(
         assert replicas.step(stream, 2, **STEP).status_code == 200
         client.config_set("maxmemory", 1)
         assert replicas.post(stream, "rewind", step=1).json()["step"] == 1
-    told = [each for each in caplog.messages if "maxmemory" in each]
-    assert 1 <= len(told) <= 4, "each request writes a line"
+    warnings = [each for each in caplog.messages if "maxmemory" in each]
+    assert 1 <= len(warnings) <= 4, "each request writes a line"

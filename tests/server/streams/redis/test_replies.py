@@ -11,14 +11,13 @@ from sruserve.server.errors import Overloaded
 from sruserve.server.key_entries import KeyEntry
 from sruserve.server.repository.catalogue import Catalogue
 from sruserve.server.streams.redis import scripts
-from sruserve.server.streams.redis import store as redis_store
 from sruserve.server.streams.redis.client import Call, RedisClient
 from sruserve.server.streams.redis.store import RedisStore
 from sruserve.server.streams.service import Streams
 from sruserve.server.streams.step_view import StreamView
 from tests.server.streams.conftest import ACME, OTHER
 from tests.server.streams.redis.test_forks import DB, only_redis
-from tests.server.streams.test_service import Run, run, write  # noqa: F401
+from tests.server.streams.work import Run, write
 
 LONG = 1 << 20
 NAMES = {getattr(scripts, name): name for name in ("TAKE", "READ_FIELD", "COMMIT", "RELEASE")}
@@ -35,16 +34,16 @@ def length(answer: Any) -> int:
 
 @only_redis
 def test_only_a_repeat_reads_the_stored_reply(
-    run: Run,  # noqa: F811
+    run: Run,
     redis_port: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked: list[tuple[str, bool]] = []  # each script, and whether its answer is long
+    commands: list[tuple[str, bool]] = []  # each script, and whether its answer is long
     ask = RedisClient.run
 
     async def note(link: RedisClient, script: str, owner: bytes, call: Call, **kind: bool) -> Any:
         answer = await ask(link, script, owner, call, **kind)
-        asked.append((NAMES[script], length(answer) > LONG))
+        commands.append((NAMES[script], length(answer) > LONG))
         return answer
 
     async def test(streams: Streams, catalogue: Catalogue) -> None:
@@ -54,22 +53,22 @@ def test_only_a_repeat_reads_the_stored_reply(
         with monkeypatch.context() as patch, redis.Redis(port=redis_port, db=DB) as client:
             patch.setattr(RedisClient, "run", note)
             assert await streams.step(served, stream, 1, b"a", talk) == first
-            assert asked == [("TAKE", False), ("READ_FIELD", True), ("RELEASE", False)]
-            asked.clear()
+            assert commands == [("TAKE", False), ("READ_FIELD", True), ("RELEASE", False)]
+            commands.clear()
             await streams.step(served, stream, 2, b"a", talk)
-            assert asked == [("TAKE", False), ("COMMIT", False)]
-            asked.clear()
+            assert commands == [("TAKE", False), ("COMMIT", False)]
+            commands.clear()
             await streams.token(served, stream)
-            assert asked == [("TAKE", False), ("RELEASE", False)]
-            asked.clear()
+            assert commands == [("TAKE", False), ("RELEASE", False)]
+            commands.clear()
             await streams.fork(served, stream)
             await streams.rewind(served, stream, 1)
-            assert not any(long for _, long in asked)
+            assert not any(long for _, long in commands)
             client.set(f"sruserve:lease:{'0' * 32}:{stream}", "another", px=60_000)
             client.config_resetstat()
             assert await streams._store.take(served.tenant, stream) is None
-            told: Any = client.info("commandstats")
-            assert "cmdstat_hget" not in told, "a busy stream is not read"
+            statistics: Any = client.info("commandstats")
+            assert "cmdstat_hget" not in statistics, "a busy stream is not read"
             client.delete(f"sruserve:lease:{'0' * 32}:{stream}")
         await streams.delete(served.tenant, stream)
 
@@ -78,10 +77,9 @@ def test_only_a_repeat_reads_the_stored_reply(
 
 @only_redis
 def test_replies_that_are_read_at_a_time_are_bounded_and_a_tenant_leaves_room(
-    run: Run,  # noqa: F811
+    run: Run,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(redis_store, "_REPLY_BYTES", 6 * LONG)
     ask, goes_on = RedisClient.run, asyncio.Event()
 
     async def slowly(link: RedisClient, script: str, owner: bytes, call: Call, **kind: bool) -> Any:
@@ -101,7 +99,7 @@ def test_replies_that_are_read_at_a_time_are_bounded_and_a_tenant_leaves_room(
                 await streams.step(served, each, 1, b"a", talk)
         with monkeypatch.context() as patch:
             patch.setattr(RedisClient, "run", slowly)
-            asked = {
+            commands = {
                 tenant: [
                     asyncio.create_task(
                         streams.step(
@@ -112,20 +110,20 @@ def test_replies_that_are_read_at_a_time_are_bounded_and_a_tenant_leaves_room(
                 ]
                 for tenant, its in ids.items()
             }
-            every = [each for tasks in asked.values() for each in tasks]
+            every = [each for tasks in commands.values() for each in tasks]
             async with asyncio.timeout(60):
-                while sum(each.done() for each in every) < 6 or store._replies.held < 4 * LONG:
+                while sum(each.done() for each in every) < 6 or store._replies.used < 4 * LONG:
                     await asyncio.sleep(0.005)
-            assert store._replies.held <= 6 * LONG
+            assert store._replies.used <= 6 * LONG
             goes_on.set()
-            for tasks in asked.values():
+            for tasks in commands.values():
                 done = await asyncio.gather(*tasks, return_exceptions=True)
                 refused = [each for each in done if isinstance(each, Overloaded)]
                 assert len(refused) == 3, "two and their seals fit into half of the bound"
                 assert sum(isinstance(each, bytes) for each in done) == 2
-        assert store._replies.held == 0
+        assert store._replies.used == 0
         for tenant, its in ids.items():
             for each in its:
                 await streams.delete(tenant, each)
 
-    run(test)
+    run(test, max_reply_bytes=6 * LONG)

@@ -10,7 +10,7 @@ from sruserve.server.streams.redis.timing import RedisTiming
 from tests.server.conftest import Serve
 from tests.server.streams.conftest import KEYS, OwnRedis, Replicas, key_of
 from tests.server.streams.redis.proxies import BeforeRedis
-from tests.server.streams.test_streams import text
+from tests.server.streams.replies import text
 
 
 def test_a_step_waits_for_redis_twice(serve: Serve, redis_port: int) -> None:

@@ -15,7 +15,7 @@ from tests.server.conftest import Serve
 from tests.server.ports import free_port
 from tests.server.streams.conftest import KEYS, Replicas, StartRedis
 from tests.server.streams.redis.proxies import AnswersRubbish
-from tests.server.streams.test_streams import code
+from tests.server.streams.replies import code
 
 RUBBISH = (
     b"+OK", b":abc", b"$abc", b"$-5", b"*abc", b"*-1", b"*0", b"*1\r\n:3", b"%1\r\n:1\r\n:2",
@@ -49,8 +49,8 @@ def test_a_redis_that_answers_rubbish_is_503_and_is_asked_again(
                 replicas.post(stream, "fork"),
                 replicas.delete(stream),
             ):
-                told = reply.status_code, code(reply)
-                assert told == (503, "store_unavailable"), (rubbish, reply.text)
+                outcome = reply.status_code, code(reply)
+                assert outcome == (503, "store_unavailable"), (rubbish, reply.text)
             errors = [each for each in caplog.records if each.levelno >= logging.ERROR]
             assert len(errors) <= 2, (rubbish, "each request writes a line")
             assert not any(each.exc_info for each in errors), rubbish
@@ -88,8 +88,8 @@ def test_a_redis_that_says_it_has_endless_memory_is_asked_again(
         await store.start()
         try:
             for memory, part in ((1600, 600), (int("9" * 400), 1000), (800, 300)):
-                told = f"maxmemory:{memory}"
-                proxy.rubbish = f"${len(told)}\r\n{told}\r\n".encode()
+                setting = f"maxmemory:{memory}"
+                proxy.rubbish = f"${len(setting)}\r\n{setting}\r\n".encode()
                 async with asyncio.timeout(60):
                     while store._part != part:
                         await asyncio.sleep(0.01)

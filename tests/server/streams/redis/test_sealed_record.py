@@ -7,7 +7,7 @@ import pytest
 import redis
 
 from tests.server.streams.conftest import OwnRedis, Replicas, key_of
-from tests.server.streams.test_streams import code
+from tests.server.streams.replies import code
 
 Fields = dict[Any, Any]
 Change = Callable[[Fields, Fields, Fields], Fields]
@@ -37,7 +37,7 @@ CHANGES: dict[str, Change] = {
 
 
 @pytest.fixture
-def told(own_redis: OwnRedis) -> tuple[Replicas, redis.Redis, str, Fields, Fields, Fields]:
+def recorded(own_redis: OwnRedis) -> tuple[Replicas, redis.Redis, str, Fields, Fields, Fields]:
     replicas, _, port = own_redis
     client = redis.Redis(port=port)
     stream, other = replicas.create(), replicas.create()
@@ -51,9 +51,9 @@ def told(own_redis: OwnRedis) -> tuple[Replicas, redis.Redis, str, Fields, Field
 
 
 def test_a_stream_that_was_changed_in_redis_is_refused_and_others_are_not(
-    told: tuple[Replicas, redis.Redis, str, Fields, Fields, Fields],
+    recorded: tuple[Replicas, redis.Redis, str, Fields, Fields, Fields],
 ) -> None:
-    replicas, client, stream, now, before, other = told
+    replicas, client, stream, now, before, other = recorded
     for what, change in CHANGES.items():
         client.hset(key_of(stream), mapping=change(now, before, other))
         replies = []
@@ -74,9 +74,9 @@ def test_a_stream_that_was_changed_in_redis_is_refused_and_others_are_not(
 
 
 def test_an_earlier_head_is_an_earlier_stream_and_has_no_later_reply(
-    told: tuple[Replicas, redis.Redis, str, Fields, Fields, Fields],
+    recorded: tuple[Replicas, redis.Redis, str, Fields, Fields, Fields],
 ) -> None:
-    replicas, client, stream, _, before, _ = told
+    replicas, client, stream, _, before, _ = recorded
     client.hset(key_of(stream), b"head", before[b"head"])
     repeat = replicas.step(stream, 1, prompt="To be")
     assert (repeat.status_code, code(repeat)) == (422, "state_tampered")
@@ -86,8 +86,8 @@ def test_an_earlier_head_is_an_earlier_stream_and_has_no_later_reply(
 
 def test_a_beginning_that_is_lost_is_not_taken_for_an_empty_one(own_redis: OwnRedis) -> None:
     replicas, _, port = own_redis
-    asked = {"model": "characters", "prompt": "To be", "return_state": True}
-    begun = replicas.ask("POST", "/v1/completions", json=asked).json()
+    requests = {"model": "characters", "prompt": "To be", "return_state": True}
+    begun = replicas.ask("POST", "/v1/completions", json=requests).json()
     stream = replicas.create(state=begun["choices"][0]["state"])
     with redis.Redis(port=port) as client:
         client.hdel(key_of(stream), "state0")
@@ -135,17 +135,17 @@ def test_a_stream_that_lives_on_without_a_new_step_still_counts(own_redis: OwnRe
 
 
 def test_each_request_that_finds_a_changed_stream_writes_no_line(
-    told: tuple[Replicas, redis.Redis, str, Fields, Fields, Fields],
+    recorded: tuple[Replicas, redis.Redis, str, Fields, Fields, Fields],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    replicas, client, stream, _, _, other = told
+    replicas, client, stream, _, _, other = recorded
     another = replicas.create()
     head: Any = client.hget(key_of(another), "head")
     client.hset(key_of(stream), mapping=CHANGES["the head of another stream"]({}, {}, other))
     client.hset(key_of(another), "head", head[:1] + bytes(4) + head[5:])  # another key's
-    asked = [(http, each) for http in replicas.clients for each in 5 * [stream, another]]
-    found = [code(http.get(f"/v1/streams/{each}")) for http, each in asked]
-    assert set(found) == {"state_tampered", "state_unknown_key"}
+    requests = [(http, each) for http in replicas.clients for each in 5 * [stream, another]]
+    codes = [code(http.get(f"/v1/streams/{each}")) for http, each in requests]
+    assert set(codes) == {"state_tampered", "state_unknown_key"}
     written = [each for each in caplog.messages if "a stream in Redis" in each]
     assert len(written) == 2 * len(replicas.clients)
     client.close()

@@ -15,11 +15,11 @@ from sruserve.server.state.token import Envelope
 from sruserve.server.streams.redis.store import RedisStore
 from sruserve.server.streams.redis.timing import RedisTiming
 from tests.server.conftest import Serve
-from tests.server.http.test_clients_that_leave import until
+from tests.server.observing import until
 from tests.server.ports import free_port
 from tests.server.streams.conftest import KEYS, Replicas, StartRedis, key_of
 from tests.server.streams.redis.proxies import BeforeRedis
-from tests.server.streams.test_streams import code
+from tests.server.streams.replies import code
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "deployment.md"
 
@@ -85,8 +85,8 @@ def test_the_documented_permissions_are_enough(
         assert replicas.get(stream, "/state").status_code == 200
         assert replicas.delete(stream).status_code == 200
         assert code(replicas.get(stream)) == "stream_unknown"
-        kept: Any = application.streams._store
-        until(lambda: kept._part == 3 << 20)
+        redis_store: Any = application.streams._store
+        until(lambda: redis_store._part == 3 << 20)
     assert "Redis" not in caplog.text
 
 

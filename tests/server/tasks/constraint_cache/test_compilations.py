@@ -7,9 +7,7 @@ import signal
 import socket
 import threading
 import weakref
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,75 +15,24 @@ import httpx
 import psutil
 import pytest
 
-from sruserve.server.app import Application
 from sruserve.server.engine.constrained import process_host
-from sruserve.server.engine.constrained.byte_vocabulary import ByteVocabulary
-from sruserve.server.engine.constrained.constraint import Constraint
 from sruserve.server.engine.constrained.process_client import Bounds, GrammarProcess
-from sruserve.server.errors import NoProcess, Overloaded
+from sruserve.server.errors import NoProcess
 from sruserve.server.json_output import long_json
 from sruserve.server.tasks import constraint_cache as module
 from sruserve.server.tasks.constraint_cache import (
-    MOST_WAITING,
-    MOST_WAITING_OF_ONE,
     ConstraintCache,
 )
 from tests.memory import grows_by_less, malloc_bytes
 from tests.server.conftest import Serve
 from tests.server.engine.constrained.grammar_processes import MANY_AT_ONCE, is_gone
-from tests.server.http.test_clients_that_leave import connect, until
-from tests.server.test_bad_input import refusal
-from tests.server.test_running import ended, serving
+from tests.server.http.json_requests import connect
+from tests.server.observing import until
+from tests.server.posting import refusal
+from tests.server.processes import ended, serving
+from tests.server.tasks.constraint_cache.conftest import Running
+from tests.server.tasks.constraint_cache.requests import body, complete, stopped
 from tests.support import save_random_model
-
-KEYS = ["one:11111111", "two:22222222"]
-Running = tuple[httpx.Client, Application]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    parent = tmp_path_factory.mktemp("writers")
-    save_random_model(parent / "bytes", vocabulary=list(range(256)))
-    return parent / "bytes"
-
-
-@pytest.fixture(scope="module")
-def running(serve: Serve, folder: Path) -> Iterator[Running]:
-    given: dict[str, Any] = {"models": folder.parent, "model_folders": ()}
-    with serve(**given, api_keys=",".join(KEYS), max_grammar_bytes=32 << 20) as running:
-        running[0].headers["authorization"] = "Bearer 11111111"
-        yield running
-
-
-@pytest.fixture
-def client(running: Running) -> httpx.Client:
-    return running[0]
-
-
-@pytest.fixture
-def grammars(running: Running) -> ConstraintCache:
-    return running[1].constraints
-
-
-def body(**given: Any) -> dict[str, Any]:
-    return {"model": "bytes", "prompt": "a", "max_tokens": 5, "seed": 1} | given
-
-
-def complete(client: httpx.Client, key: str = "11111111", **given: Any) -> httpx.Response:
-    headers = {"authorization": f"Bearer {key}"}
-    return client.post("/v1/completions", json=body(**given), headers=headers)
-
-
-@contextmanager
-def stopped(grammars: ConstraintCache, client: httpx.Client) -> Iterator[None]:
-    """While this lasts, no process is started for a grammar."""
-    assert client.post("/v1/completions", json=body(regex="a")).status_code == 200
-    assert grammars.host.pid is not None
-    os.kill(grammars.host.pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(grammars.host.pid, signal.SIGCONT)
 
 
 def test_what_is_too_long_is_refused_without_the_event_loop(
@@ -100,9 +47,9 @@ def test_what_is_too_long_is_refused_without_the_event_loop(
     monkeypatch.setattr(module, "json_bytes", noted)
     monkeypatch.setattr(module, "long_json", noted)
     long: dict[str, Any] = {"regex": "a" * 262_145, "json_schema": {"enum": ["a" * 262_144]}}
-    for field, given in long.items():
-        asked = body(**{field: given})
-        reply = client.post("/v1/completions", json=asked)
+    for field, value in long.items():
+        request = body(**{field: value})
+        reply = client.post("/v1/completions", json=request)
         assert "262144 bytes" in refusal(reply, 422, "invalid_request", field)
     assert threads == ["offload"]
 
@@ -116,12 +63,12 @@ HOSTILE: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("given", HOSTILE, ids=lambda given: str(given)[:40])
+@pytest.mark.parametrize("constraint", HOSTILE, ids=lambda settings: str(settings)[:40])
 def test_a_grammar_that_takes_too_much_is_refused_and_the_server_does_not_grow(
-    client: httpx.Client, given: dict[str, Any]
+    client: httpx.Client, constraint: dict[str, Any]
 ) -> None:
     def refuse() -> None:
-        refusal(complete(client, **given), 422, "invalid_request", next(iter(given)))
+        refusal(complete(client, **constraint), 422, "invalid_request", next(iter(constraint)))
 
     assert grows_by_less(8 << 20, malloc_bytes, refuse)
     assert complete(client, regex="[0-9]{5}").json()["choices"][0]["text"].isdigit()
@@ -135,8 +82,8 @@ def test_eighty_bytes_do_not_take_the_process(client: httpx.Client) -> None:
 def test_over_kserve_the_same_bounds_hold(client: httpx.Client) -> None:
     tensor = {"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "data": ["a"]}
     parameters = {"regex": "((a{1000}){1000}){1000}", "max_tokens": 5}
-    asked = {"inputs": [tensor], "parameters": parameters}
-    reply = client.post("/v2/models/bytes/infer", json=asked)
+    body = {"inputs": [tensor], "parameters": parameters}
+    reply = client.post("/v2/models/bytes/infer", json=body)
     assert reply.status_code in (400, 422), reply.text
     assert "simplify" in reply.text
     assert client.get("/readyz").status_code == 200
@@ -148,7 +95,7 @@ def test_the_cache_is_bounded_in_processes_and_bytes(
     for number in range(12):
         assert complete(client, regex=f"[a-z]{{{number + 1}}}").status_code == 200
     memory = grammars.memory
-    assert memory.held_bytes <= 32 << 20
+    assert memory.used_bytes <= 32 << 20
     assert 1 < len(memory) < 6
     helper = psutil.Process(grammars.host.pid)
     until(lambda: len(helper.children()) == len(memory))
@@ -207,7 +154,7 @@ def test_the_process_of_a_grammar_that_is_refused_when_its_client_has_left_is_le
     monkeypatch.setattr(GrammarProcess, "start", noted)
 
     async def leave(constraints: ConstraintCache) -> None:
-        """Leave when the grammar was refused, and before that is told."""
+        """Leave when the grammar was refused, and before the reply."""
         waiting = asyncio.create_task(constraints._wait(b"", "regex", "(", served, 0.0))
         while not constraints.compiling:
             await asyncio.sleep(0)
@@ -244,61 +191,13 @@ def test_who_asks_for_the_same_as_somebody_who_leaves_still_gets_it(
         assert stays.result().status_code == 200
 
 
-def test_one_tenants_crowd_gets_429_and_another_tenant_a_place(
-    client: httpx.Client, grammars: ConstraintCache
-) -> None:
-    with ThreadPoolExecutor(MOST_WAITING_OF_ONE + 1) as pool:
-        with stopped(grammars, client):
-            crowd = [
-                pool.submit(complete, client, regex=f"b{{{n}}}c", max_tokens=0)
-                for n in range(MOST_WAITING_OF_ONE)
-            ]
-            until(lambda: grammars.waiting == MOST_WAITING_OF_ONE)
-            refusal(complete(client, regex="one more"), 429, "overloaded", None)
-            other = pool.submit(complete, client, "22222222", regex="b{3}c")
-            until(lambda: grammars.waiting == MOST_WAITING_OF_ONE + 1)
-        assert other.result().status_code == 200
-        assert {each.result().status_code for each in crowd} <= {200, 429}
-
-
-def test_only_so_many_compilations_wait_and_of_one_tenant_fewer() -> None:
-    async def run() -> None:
-        constraints, tasks = ConstraintCache(32 << 20), list[asyncio.Task[None]]()
-
-        async def visit(owner: str | None) -> None:
-            async with constraints._turn(owner):
-                await asyncio.sleep(0)
-
-        async def crowd(owner: str | None, count: int) -> None:
-            tasks.extend(asyncio.create_task(visit(owner)) for _ in range(count))
-            await asyncio.sleep(0)
-
-        async with constraints._turn("a"):
-            await crowd("a", MOST_WAITING_OF_ONE - 1)
-            with pytest.raises(Overloaded):
-                await visit("a")
-            await crowd(None, MOST_WAITING - MOST_WAITING_OF_ONE)
-            with pytest.raises(Overloaded):
-                await visit("b")
-            tasks.pop(0).cancel()
-            await asyncio.sleep(0)
-            await crowd("b", 1)
-            with pytest.raises(Overloaded):
-                await visit("c")
-        await asyncio.wait_for(asyncio.gather(*tasks), 60)
-        assert constraints.waiting == 0
-        constraints.close()
-
-    asyncio.run(asyncio.wait_for(run(), 60))
-
-
 def test_a_wait_that_is_long_ends_in_504(
     client: httpx.Client, grammars: ConstraintCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with stopped(grammars, client):
-        asked = complete(client, regex="[a-z]{79}", timeout_ms=50)
-        refusal(asked, 504, "deadline_exceeded", None)
-        monkeypatch.setattr(grammars, "patience_seconds", 0.05)
+        reply = complete(client, regex="[a-z]{79}", timeout_ms=50)
+        refusal(reply, 504, "deadline_exceeded", None)
+        monkeypatch.setattr(grammars, "timeout_seconds", 0.05)
         refusal(complete(client, regex="[a-z]{79}"), 504, "deadline_exceeded", None)
     until(lambda: grammars.waiting == 0)
 
@@ -309,11 +208,11 @@ def test_grammars_in_use_that_leave_no_room_are_a_429(
     grammars.cached.clear()
     assert complete(client, regex="first").status_code == 200
     monkeypatch.setattr(grammars, "max_processes", 2)
-    for asked in ("second", "third"):
-        assert complete(client, regex=asked).status_code == 200  # the one before lets go
+    for pattern in ("second", "third"):
+        assert complete(client, regex=pattern).status_code == 200  # the one before lets go
     in_use = next(iter(grammars.cached.values())).constraint
     refusal(complete(client, regex="fourth"), 429, "overloaded", None)
-    assert [kept.constraint for kept in grammars.cached.values()] == [in_use]
+    assert [cached.constraint for cached in grammars.cached.values()] == [in_use]
 
 
 @pytest.mark.parametrize("what", ["process", "thread"])
@@ -340,82 +239,6 @@ def test_where_no_process_can_be_started_it_is_said_and_kept_ones_make_way(
     assert "process limits" in message
     assert not grammars.cached
     assert complete(client, regex="new").status_code == 200
-
-
-def test_a_tenant_pushes_its_own_grammars_out_first_and_none_that_is_in_use(
-    client: httpx.Client, grammars: ConstraintCache, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def identity(text: str) -> bytes:
-        return Constraint.regex(text, ByteVocabulary.of_values(bytes(range(256)))).identity
-
-    def kept() -> list[bytes]:
-        return [each.constraint.identity for each in grammars.cached.values()]
-
-    grammars.cached.clear()
-    complete(client, "22222222", regex="theirs")
-    complete(client, regex="used")
-    in_use = list(grammars.cached.values())[-1].constraint
-    complete(client, regex="own")
-    monkeypatch.setattr(grammars, "max_processes", 4)
-    assert complete(client, regex="new").status_code == 200
-    assert kept() == [identity("theirs"), identity("used"), identity("new")]
-    assert in_use.identity == identity("used")
-
-
-@pytest.mark.parametrize(("processes", "most_bytes"), [(4, 1 << 30), (64, 32 << 20)])
-def test_a_tenant_whose_grammars_are_in_use_leaves_half_of_the_room_to_others(
-    client: httpx.Client,
-    grammars: ConstraintCache,
-    monkeypatch: pytest.MonkeyPatch,
-    processes: int,
-    most_bytes: int,
-) -> None:
-    grammars.cached.clear()
-    monkeypatch.setattr(grammars, "max_processes", processes)
-    monkeypatch.setattr(grammars.memory, "most_bytes", most_bytes)
-    for regex in ("one", "two"):
-        assert complete(client, regex=regex).status_code == 200
-    in_use = [kept.constraint for kept in grammars.cached.values()]
-    reply = complete(client, regex="three")
-    refusal(reply, 429, "overloaded", None)
-    assert "this API key" in reply.text
-    for regex in ("three", "four", "five"):
-        assert complete(client, "22222222", regex=regex).status_code == 200
-    in_use.pop()
-    assert complete(client, regex="three").status_code == 200
-
-
-def test_a_tenant_whose_grammars_grow_takes_no_room_from_others(
-    client: httpx.Client, grammars: ConstraintCache
-) -> None:
-    grammars.cached.clear()
-    assert complete(client, regex="one").status_code == 200
-    in_use = next(iter(grammars.cached.values())).constraint
-    in_use.process.held_bytes = 20 << 20
-    assert complete(client, "22222222", regex="two").status_code == 200
-    assert in_use.process.runs
-    in_use.process.held_bytes = 40 << 20
-    assert complete(client, "22222222", regex="three").status_code == 200
-    assert not in_use.process.runs
-
-
-def test_clients_without_keys_have_no_share_and_no_line_of_their_own(
-    serve: Serve, folder: Path
-) -> None:
-    given: dict[str, Any] = {"models": folder.parent, "model_folders": ()}
-    with (
-        serve(**given) as (client, application),
-        ThreadPoolExecutor(MOST_WAITING_OF_ONE + 1) as pool,
-    ):
-        grammars = application.constraints
-
-        def ask(number: int) -> httpx.Response:
-            return client.post("/v1/completions", json=body(regex=f"b{{{number}}}c"))
-
-        with stopped(grammars, client):
-            crowd = [pool.submit(ask, n) for n in range(MOST_WAITING_OF_ONE + 1)]
-            until(lambda: grammars.waiting == MOST_WAITING_OF_ONE + 1)
-        assert {each.result().status_code for each in crowd} == {200}
 
 
 def test_grammars_of_a_model_that_is_unloaded_end_with_it(serve: Serve, tmp_path: Path) -> None:

@@ -1,0 +1,191 @@
+"""What a model that is unloaded or replaced leaves to whom it serves, and what it frees."""
+
+import asyncio
+import gc
+import threading
+import weakref
+from pathlib import Path
+
+import httpx
+import pytest
+
+from sruserve.server.app import Application
+from sruserve.server.engine.engine import Engine
+from sruserve.server.repository.repository import _MAX_RETIRING
+from sruserve.server.repository.served_model import InFlight
+from tests.server.held_steps import Steps
+from tests.server.observing import until
+from tests.server.repository.changing_models import (
+    WORDS,
+    change,
+    classify,
+    save_version,
+    version_of,
+    without_threads,
+)
+from tests.server.websocket.talks import ask, completed, connected, run
+from tests.support import save_random_model
+
+
+def test_an_idle_socket_holds_no_model_that_is_unloaded(
+    running: tuple[httpx.Client, Application],
+) -> None:
+    client, application = running
+    network = weakref.ref(application.lifecycle.catalogue["words"].model.network)
+
+    async def talk() -> None:
+        async with connected(client) as connection:
+            await completed(connection, model="words", prompt="who", max_tokens=1)
+            reply = await asyncio.to_thread(change, client, "words", "unload")
+            assert reply.status_code == 200
+            async with asyncio.timeout(60):
+                while network() is not None:
+                    gc.collect()
+                    await asyncio.sleep(0.01)
+            assert (await ask(connection, op="state"))["state"]
+
+    run(talk)
+
+
+def test_a_socket_goes_on_with_the_same_model_and_with_no_other(
+    running: tuple[httpx.Client, Application], models: Path, steps: Steps
+) -> None:
+    client, application = running
+    body = {"model": "words", "prompt": "who", "max_tokens": 2500, "seed": 3}
+    whole = client.post("/v1/completions", json=body).json()["choices"][0]["text"]
+    old = application.lifecycle.catalogue["words"].engine
+
+    async def change_now(what: str) -> int:
+        return (await asyncio.to_thread(change, client, "words", what)).status_code
+
+    async def talk() -> None:
+        async with connected(client) as connection:
+            steps.hold(old)
+            pending = asyncio.create_task(completed(connection, **body))
+            await asyncio.to_thread(until, lambda: steps.waiting > 0)
+            assert await change_now("unload") == 200
+            steps.go_on()
+            assert (await pending)[0] == whole
+            reply = await ask(connection, max_tokens=1)
+            assert reply["error"]["code"] == "model_not_found"
+            state = (await ask(connection, op="state"))["state"]
+            assert await change_now("load") == 200
+            more = {"prompt": "", "max_tokens": 9}
+            rest = client.post("/v1/completions", json={"model": "words", "state": state, **more})
+            assert (await completed(connection, **more))[0] == rest.json()["choices"][0]["text"]
+            save_random_model(models / "words", **WORDS, hidden_size=48, seed=5)
+            assert await change_now("load") == 200
+            reply = await ask(connection, max_tokens=1)
+            assert reply["error"]["code"] == "state_wrong_model"
+
+    run(talk)
+
+
+def test_a_frame_that_is_still_being_read_gets_the_engine_that_it_was_given(
+    running: tuple[httpx.Client, Application],
+) -> None:
+    client, application = running
+    frame = {"input": "what who where " * 20_000, "more": False}
+    codes = []
+
+    async def talk() -> None:
+        async with connected(client) as connection:
+            await ask(connection, model="question")
+            for _ in range(8):
+                pending = asyncio.create_task(ask(connection, **frame))
+                while not (application.limits.reading.used or pending.done()):
+                    await asyncio.sleep(0.001)
+                for what in ("unload", "load"):
+                    assert (await asyncio.to_thread(change, client, "question", what)).is_success
+                codes.append((await pending).get("error", {}).get("code"))
+
+    run(talk)
+    assert set(codes) <= {None, "model_not_found"}
+    assert None in codes
+
+
+def test_an_unloaded_model_leaves_nothing_behind(
+    running: tuple[httpx.Client, Application],
+) -> None:
+    client, application = running
+    state = classify(client, return_state=True).json()["results"][0]["state"]
+    stream = client.post("/v1/streams", json={"model": "question"}).json()["id"]
+    step = {"step": 1, "input": "who "}
+    assert client.post(f"/v1/streams/{stream}/steps", json=step).status_code == 200
+    engine = weakref.ref(application.lifecycle.catalogue["question"].engine)
+    gc.collect()
+    gc.disable()  # what is held in a circle would stay for long in a server, too
+    try:
+        assert change(client, "question", "unload").status_code == 200
+        until(lambda: engine() is None)
+    finally:
+        gc.enable()
+    reply = classify(client)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (404, "model_not_found")
+    assert [model["id"] for model in client.get("/v1/models").json()["data"]] == ["words"]
+    assert 'sru_streams{model="question",tier="pool"} 0.0' in client.get("/metrics").text
+    assert client.get("/readyz").status_code == 200
+    assert change(client, "question", "load").status_code == 200
+    assert classify(client, state=state).status_code == 200
+    reply = client.post(f"/v1/streams/{stream}/steps", json={**step, "step": 2})
+    assert reply.json()["error"]["code"] == "state_wrong_model"
+    assert client.delete(f"/v1/streams/{stream}").status_code == 200
+
+
+def test_an_unloaded_model_ends_even_if_no_thread_can_be_started(
+    running: tuple[httpx.Client, Application], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, application = running
+    engine = application.lifecycle.catalogue["question"].engine
+    ended: list[Engine] = []
+    application.lifecycle.repository.on_end.append(ended.append)
+    without_threads(monkeypatch, "")
+    assert change(client, "question", "unload").status_code == 200
+    until(lambda: ended == [engine])
+    assert not engine._thread.is_alive()
+
+
+@pytest.mark.parametrize("prefix", ["", "engine "])
+def test_a_load_for_which_no_thread_can_be_started_is_refused_and_may_be_sent_again(
+    running: tuple[httpx.Client, Application],
+    models: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    prefix: str,
+) -> None:
+    client, _ = running
+    save_version(models / "question", 3)
+    with monkeypatch.context() as patch:
+        without_threads(patch, prefix)
+        reply = change(client, "question", "load")
+        assert (reply.status_code, reply.headers["retry-after"]) == (503, "1")
+        assert "cannot start a process or thread" in reply.json()["error"]
+    assert version_of(client) == "2"
+    assert change(client, "question", "load").status_code == 200
+    assert version_of(client) == "3"
+
+
+def test_few_engines_of_a_name_may_finish_what_they_began(
+    running: tuple[httpx.Client, Application], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, application = running
+    over = threading.Event()
+
+    async def wait_in_flight(_: InFlight) -> None:
+        while not over.is_set():
+            await asyncio.sleep(0.01)
+
+    monkeypatch.setattr(InFlight, "wait_idle", wait_in_flight)
+    try:
+        for _ in range(_MAX_RETIRING - 1):
+            assert change(client, "question", "unload").status_code == 200
+            assert change(client, "question", "load").status_code == 200
+        assert change(client, "question", "unload").status_code == 200
+        refused = change(client, "question", "load")
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+        assert "still finish their requests" in refused.json()["error"]
+        assert change(client, "words", "load").status_code == 200, "another name"
+    finally:
+        over.set()
+    until(lambda: len(application.lifecycle.repository.engines) == 1)
+    assert change(client, "question", "load").status_code == 200
+    assert classify(client).status_code == 200
