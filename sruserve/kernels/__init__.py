@@ -4,6 +4,7 @@ from sruserve.kernels.attention import Attention
 from sruserve.kernels.cell import Activation, Cell, Kind
 from sruserve.kernels.dispatch import kernel_name, scan, uses_triton
 from sruserve.kernels.gated import GatedLayer
+from sruserve.kernels.gated_cell import GatedCell, GatedKind
 from sruserve.kernels.layer import CellLayer, Layer, StepLayer
 from sruserve.kernels.linear import (
     LinearOp,
@@ -13,8 +14,8 @@ from sruserve.kernels.linear import (
     uses_panels,
 )
 from sruserve.kernels.norm import Norm, NormKind
+from sruserve.kernels.panel_weight import PanelWeight
 from sruserve.kernels.ragged import RaggedBatch, single
-from sruserve.kernels.recurrent_weight import GatedCell, GatedKind, PackedRecurrentWeight
 from sruserve.kernels.srupp import SRUppLayer
 
 __all__ = [
@@ -30,7 +31,7 @@ __all__ = [
     "LinearOp",
     "Norm",
     "NormKind",
-    "PackedRecurrentWeight",
+    "PanelWeight",
     "RaggedBatch",
     "SRUppLayer",
     "StepLayer",

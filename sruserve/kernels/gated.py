@@ -7,9 +7,9 @@ from torch import Tensor
 
 import sruserve.kernels.cpu.library as cpu
 from sruserve.kernels.cpu.gated import cpu_gated_scan
+from sruserve.kernels.gated_cell import GatedCell
 from sruserve.kernels.linear import LinearOp
 from sruserve.kernels.ragged import RaggedBatch
-from sruserve.kernels.recurrent_weight import GatedCell
 from sruserve.kernels.reference.gated import reference_gated_scan
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from sruserve.kernels.cpu.product import cpu_product
 from sruserve.kernels.devices import CPU
 from sruserve.kernels.dispatch import kernel_name, uses_triton
-from sruserve.kernels.recurrent_weight import PackedRecurrentWeight
+from sruserve.kernels.panel_weight import PanelWeight
 from sruserve.kernels.triton.tiles import decode_tile
 
 _PACK_ROWS = 1024  # number of rows for which oneDNN packs a weight
@@ -112,7 +112,7 @@ class PanelLinear(_Steps):
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.outputs, self.inputs = weight.shape
-        self.packed = PackedRecurrentWeight.of(weight.float(), bias, 1)
+        self.packed = PanelWeight.of(weight.float(), bias, 1)
         self.weight, self.bias = self.packed.panels, self.packed.bias
 
     def __call__(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:

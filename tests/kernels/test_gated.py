@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sruserve.kernels import GatedCell, GatedKind, PackedRecurrentWeight, RaggedBatch, single
+from sruserve.kernels import GatedCell, GatedKind, PanelWeight, RaggedBatch, single
 from sruserve.kernels.cpu.gated import cpu_gated_scan
 from sruserve.kernels.gated import gated_scan
 from sruserve.kernels.reference.gated import reference_gated_scan
@@ -75,13 +75,9 @@ def case(
     def random(*size: int) -> Tensor:
         return torch.randn(*size, generator=g)
 
-    def recurrent(
-        gates: int, outputs: int, inputs: int, biased: bool = True
-    ) -> PackedRecurrentWeight:
+    def recurrent(gates: int, outputs: int, inputs: int, biased: bool = True) -> PanelWeight:
         weight = random(gates * outputs, inputs) * inputs**-0.5
-        return PackedRecurrentWeight.of(
-            weight.to(dtype), random(gates * outputs) if biased else None, gates
-        )
+        return PanelWeight.of(weight.to(dtype), random(gates * outputs) if biased else None, gates)
 
     outputs = PROJECTED if projected else width
     second = None
@@ -266,14 +262,14 @@ def test_arguments_that_do_not_fit_are_refused_before_anything_is_written(name: 
 
 
 def test_off_the_cpu_the_plain_weight_is_laid_out_once() -> None:
-    recurrent = PackedRecurrentWeight.of(torch.empty(4 * 5, 5, device="meta"), None, 4)
+    recurrent = PanelWeight.of(torch.empty(4 * 5, 5, device="meta"), None, 4)
     assert recurrent.plain()[0] is recurrent.plain()[0]
 
 
 def test_work_memory_that_is_too_small_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sruserve.kernels.cpu.gated.GROUP", 1)
     layer = GatedCell(
-        kind=GatedKind.RNN_TANH, first=PackedRecurrentWeight.of(torch.eye(5), None, 1), column=0
+        kind=GatedKind.RNN_TANH, first=PanelWeight.of(torch.eye(5), None, 1), column=0
     )
     with pytest.raises(ValueError, match="work memory"):
         gated_scan(torch.zeros(2, 5), layer, single(torch.zeros(1, 5), 2), torch.zeros(2, 5))

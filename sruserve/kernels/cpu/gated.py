@@ -4,8 +4,9 @@ import torch
 from torch import Tensor
 
 import sruserve.kernels.cpu.library as cpu
+from sruserve.kernels.gated_cell import GatedCell
+from sruserve.kernels.panel_weight import GROUP
 from sruserve.kernels.ragged import RaggedBatch
-from sruserve.kernels.recurrent_weight import GROUP, GatedCell
 
 
 def cpu_gated_scan(u: Tensor, cell: GatedCell, batch: RaggedBatch, out: Tensor) -> None:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from sruserve.kernels.cell import Cell
+from sruserve.kernels.panel_weight import GROUP
 from sruserve.kernels.ragged import RaggedBatch
-from sruserve.kernels.recurrent_weight import GROUP
 
 # The arguments of each call, in the layout of the C source's structs.
 SCAN = struct.Struct("=22q2d")

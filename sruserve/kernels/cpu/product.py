@@ -4,10 +4,10 @@ import torch
 from torch import Tensor
 
 import sruserve.kernels.cpu.library as cpu
-from sruserve.kernels.recurrent_weight import PackedRecurrentWeight
+from sruserve.kernels.panel_weight import PanelWeight
 
 
-def cpu_product(x: Tensor, weight: PackedRecurrentWeight) -> Tensor:
+def cpu_product(x: Tensor, weight: PanelWeight) -> Tensor:
     """Multiply x (rows, inputs), float32, by a weight of one gate; returns (rows, outputs).
 
     Each number is one chain of FMAs over the inputs in order, from the bias on. So its bits depend

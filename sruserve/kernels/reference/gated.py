@@ -5,8 +5,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from sruserve.kernels.gated_cell import GatedCell, GatedKind
+from sruserve.kernels.panel_weight import PanelWeight
 from sruserve.kernels.ragged import RaggedBatch
-from sruserve.kernels.recurrent_weight import GatedCell, GatedKind, PackedRecurrentWeight
 
 Linear = Callable[[Tensor], Tensor]
 Step = Callable[[Linear, Linear, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -47,7 +48,7 @@ def reference_gated_scan(u: Tensor, cell: GatedCell, batch: RaggedBatch, out: Te
         states[target[stored], cell.cell_column : cell.cell_column + cell.width] = c[stored]
 
 
-def _linear(recurrent: PackedRecurrentWeight | None) -> Linear:
+def _linear(recurrent: PanelWeight | None) -> Linear:
     """Return a map of h (rows, inputs) to (gates, rows, outputs); without a weight, h itself."""
     if recurrent is None:
         return lambda h: h.unsqueeze(0)

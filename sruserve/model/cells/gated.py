@@ -8,7 +8,7 @@ import torch
 from pydantic import Field, NonNegativeInt, model_validator
 from torch import Tensor
 
-from sruserve.kernels import GatedCell, GatedKind, GatedLayer, PackedRecurrentWeight
+from sruserve.kernels import GatedCell, GatedKind, GatedLayer, PanelWeight
 from sruserve.model.cells.stack import Builder, Shapes, Stack, StackConfig
 from sruserve.model.state import StateLayout
 
@@ -86,11 +86,11 @@ class GatedConfig(StackConfig):
 
     def _recurrent(
         self, tensors: Mapping[str, Tensor], end: str, builder: Builder
-    ) -> tuple[PackedRecurrentWeight, PackedRecurrentWeight | None]:
+    ) -> tuple[PanelWeight, PanelWeight | None]:
         """Pack the weights of a step's products."""
 
-        def pack(weight: Tensor, bias: Tensor | None, gates: int) -> PackedRecurrentWeight:
-            return PackedRecurrentWeight.of(
+        def pack(weight: Tensor, bias: Tensor | None, gates: int) -> PanelWeight:
+            return PanelWeight.of(
                 builder.put(weight), None if bias is None else builder.exact(bias), gates
             )
 
