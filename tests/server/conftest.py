@@ -14,11 +14,13 @@ import httpx
 import pytest
 import uvicorn
 from tokenizers import Tokenizer, models, pre_tokenizers
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 import sruserve
 from sruserve.model.heads import HeadConfig
 from sruserve.server.app import Application
 from sruserve.server.clocks import SYSTEM_CLOCKS
+from sruserve.server.http.uvicorn_http import HttpProtocol
 from sruserve.server.run import connections
 from sruserve.server.settings import load_settings
 from sruserve.server.streams.opening import create_streams
@@ -157,7 +159,7 @@ def _of_the_server(garbage: Any) -> bool:
     kind = type(garbage)  # `isinstance` would ask a weak proxy, whose object may be gone
     if kind is FrameType:
         return str(garbage.f_code.co_filename).startswith(f"{sruserve.__path__[0]}/server")
-    return issubclass(kind, Caller)
+    return issubclass(kind, Caller | HttpProtocol | RequestResponseCycle)
 
 
 @pytest.fixture

@@ -102,9 +102,14 @@ class HttpProtocol(ReceiveLimits, WriteTimeout, HttpToolsProtocol):
         self._unparsed.clear()
         self._turns.forget(self)
         self._intake.disconnects.forget(self.transport)
+        for cycle in (self.cycle, *(cycle for cycle, _ in self.pipeline)):
+            if cycle is not self._running:
+                _drop_request(cycle)
         self.pipeline.clear()
-        if self.scope is not None:
-            self.scope.pop("connection", None)  # type: ignore[typeddict-item]
+        if self._running is not None:
+            _forget_connection(self._running.scope)
+        self.cycle = self._running  # type: ignore[assignment]
+        self.headers, self.scope = [], None  # type: ignore[assignment]
         on_leave, self._on_leave = self._on_leave, None
         if on_leave is not None:
             on_leave()
@@ -201,7 +206,7 @@ class HttpProtocol(ReceiveLimits, WriteTimeout, HttpToolsProtocol):
             self._answer(problem)
         while not self._buffer_account.lower(self._buffered_bytes()) and self.pipeline:
             # the newest queued requests get no reply either: the connection ends before them
-            self.pipeline.popleft()
+            _drop_request(self.pipeline.popleft()[0])
             last = self.pipeline[0][0] if self.pipeline else self._running
             assert last is not None
             last.keep_alive = False
@@ -367,6 +372,7 @@ class HttpProtocol(ReceiveLimits, WriteTimeout, HttpToolsProtocol):
                     rest, self._unparsed, self._in_body = rest + self._unparsed, bytearray(), False
                     self.handle_websocket_upgrade()
                     self._forget_request()
+                    self.parser = None  # type: ignore[assignment]  # it refers to this protocol
                     cast(asyncio.Protocol, self.transport.get_protocol()).data_received(rest)
                     return
                 # The parser takes the body for another protocol: parse again without the upgrade.
@@ -530,3 +536,19 @@ class HttpProtocol(ReceiveLimits, WriteTimeout, HttpToolsProtocol):
         self._running = cycle
         self._peer.idle.pop(self, None)
         super()._start_asgi_task(cycle, app)
+
+
+def _drop_request(cycle: RequestResponseCycle | None) -> None:
+    """Free a request that never begins: it and its connection refer to each other."""
+    if cycle is not None:
+        _forget_connection(cycle.scope)
+        cycle.body = bytearray()
+        cycle.on_response = _do_nothing
+
+
+def _forget_connection(scope: Any) -> None:
+    scope.pop("connection", None)
+
+
+def _do_nothing() -> None:
+    """Replace `on_response_complete`, as uvicorn does for requests that have ended."""

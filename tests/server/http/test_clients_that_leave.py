@@ -1,5 +1,6 @@
 """A client that goes away: its work stops, its row is free again, and it is counted once."""
 
+import gc
 import json
 import socket
 import struct
@@ -12,8 +13,11 @@ import httpx
 import pytest
 
 from sruserve.server.app import Application
-from tests.server.conftest import Serve
+from sruserve.server.http.uvicorn_http import HttpProtocol
+from tests.server.conftest import Leftovers, Serve
+from tests.server.http import raw_requests
 from tests.server.http.json_requests import connect
+from tests.server.http.raw_requests import UPGRADE, head
 from tests.server.observing import metric, until
 
 
@@ -35,6 +39,51 @@ def test_a_completion_stops_when_its_client_leaves(
     until(lambda: engine.running == 0 and engine.rows == 0)
     until(lambda: application.lifecycle.active == 0)
     assert (metric(client, cancelled), metric(client, gone)) == (before[0] + 1, before[1] + 1)
+
+
+COMPLETION = {"model": "characters", "prompt": "a", "max_tokens": 100_000}
+SCORE = head(20) + b'{"input": "To be",'
+
+
+@pytest.mark.parametrize(
+    "queued",
+    [b"", SCORE, SCORE + b" }", SCORE + b" }" + SCORE, UPGRADE],
+    ids=["nothing", "a beginning", "a request", "a request and a beginning", "a handshake"],
+)
+def test_a_client_that_leaves_with_queued_requests_leaves_nothing_in_memory(
+    client: httpx.Client, application: Application, leftovers: Leftovers, queued: bytes
+) -> None:
+    engine, connections = (
+        application.lifecycle.catalogue["characters"].engine,
+        application.connections,
+    )
+    before = connections.open
+    connection = connect(client, "/v1/completions", COMPLETION)
+    until(lambda: engine.running == 1)
+    connection.sendall(queued)
+    until(lambda: not queued or any(map(_has_queued, gc.get_objects())))
+    connection.close()
+    until(lambda: engine.running == 0 and connections.open == before)
+    until(lambda: application.lifecycle.active == 0)
+    assert not leftovers()
+
+
+def test_a_closed_websocket_leaves_nothing_in_memory(
+    client: httpx.Client, application: Application, leftovers: Leftovers
+) -> None:
+    before = application.connections.open
+    with raw_requests.connect(client, UPGRADE) as connection:
+        assert b"101 Switching Protocols" in connection.recv(4096)
+    until(lambda: application.connections.open == before)
+    until(lambda: application.lifecycle.active == 0)
+    assert not leftovers()
+
+
+def _has_queued(of_the_server: object) -> bool:
+    """Whether this is a connection with requests behind its running one."""
+    return type(of_the_server) is HttpProtocol and bool(
+        of_the_server.pipeline or of_the_server._unparsed
+    )
 
 
 def test_others_go_on_while_clients_leave(client: httpx.Client, application: Application) -> None:
