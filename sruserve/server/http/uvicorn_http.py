@@ -9,25 +9,29 @@ from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
-    HttpToolsProtocol,
     RequestResponseCycle,
 )
 from uvicorn.server import ServerState
 
-from sruserve.server.errors import HeadTooLarge, Overloaded, ServeError
+from sruserve.server.errors import Overloaded, ServeError
 from sruserve.server.http.coalescing import CoalescingTransport
 from sruserve.server.http.connections import Connections, PeerConnections
 from sruserve.server.http.disconnects import Flow
+from sruserve.server.http.heads import (
+    MAX_HEAD_BYTES,
+    MAX_UPGRADE_BYTES,
+    exceeds_limits,
+    syntax_error,
+    too_large,
+    upgrade_bytes,
+    without_upgrade,
+)
+from sruserve.server.http.idle_timeout import IdleTimeout
 from sruserve.server.http.intake import BufferAccount, Intake, ReceiveLimits
 from sruserve.server.http.parse_turns import REQUEST_COST
 from sruserve.server.http.write_timeout import WriteTimeout
 
 _MAX_PIPELINED = 16  # queued requests of one connection before reading pauses
-_MAX_HEAD_BYTES = 64 << 10  # of a head, or of what the parser takes between parts of a body
-_MAX_TARGET_BYTES = 8 << 10  # of a path and its query: splitting more would block the event loop
-_MAX_HEADERS = 256
-_MAX_LENGTH_DIGITS = 19  # of a Content-Length: Python does not read thousands of digits
-_MAX_UPGRADE_BYTES = 1 << 10  # of the headers that request another protocol, which are read at once
 _END = b"\r\n\r\n"  # of a head, and of a chunked body
 # The parser cannot stop within a piece, so a piece has at most one head, and few chunks.
 _PIECE_BYTES, _CHUNKS_PIECE_BYTES = 1 << 10, 4 << 10
@@ -38,7 +42,7 @@ _BODY_BYTES_PER_COST = 64
 _COST_PER_UPGRADE_BYTE = 8
 
 
-class HttpProtocol(ReceiveLimits, WriteTimeout, HttpToolsProtocol):
+class HttpProtocol(ReceiveLimits, WriteTimeout, IdleTimeout):
     """HTTP/1.1 by httptools, with coalesced writes. The only upgrade is to a WebSocket.
 
     Received bytes count in the worker's `Intake` until the application has read them. A request
@@ -58,7 +62,6 @@ class HttpProtocol(ReceiveLimits, WriteTimeout, HttpToolsProtocol):
     _body_bytes = 0  # of the body, as far as it is parsed
     _piece_body_bytes = 0  # those of the last piece
     _discards = False  # received bytes are dropped: the connection ends with the next reply
-    _idle_until: float | None = None  # while the connection waits for a request
     _is_lingering = False  # the last reply is sent, but the client is still sending
     _bad_request = "Invalid HTTP request received."  # the reply to a malformed request
     _on_leave: Callable[[], object] | None = None  # called when the client leaves
@@ -337,21 +340,11 @@ class HttpProtocol(ReceiveLimits, WriteTimeout, HttpToolsProtocol):
             self._refuse_head()
 
     def _is_head_too_large(self) -> bool:
-        return self._parser_bytes > _MAX_HEAD_BYTES or self._exceeds_head_limits()
-
-    def _exceeds_head_limits(self) -> bool:
-        return len(self.url) > _MAX_TARGET_BYTES or len(self.headers or ()) > _MAX_HEADERS
+        return self._parser_bytes > MAX_HEAD_BYTES or exceeds_limits(self.url, self.headers)
 
     def _refuse_head(self) -> None:
         self._stop_parsing()
-        self._answer(
-            HeadTooLarge(
-                "the head of the request is too long or has too many headers; send up to "
-                f"{_MAX_HEADERS} headers and {_MAX_HEAD_BYTES} bytes, of these up to "
-                f"{_MAX_TARGET_BYTES} of the path and its query, and {_MAX_UPGRADE_BYTES} of the "
-                "headers that request another protocol, such as a WebSocket"
-            )
-        )
+        self._answer(too_large())
 
     def _feed(self, data: bytes) -> None:
         """Parse data. Nothing is logged, so that no client can fill the log."""
@@ -363,12 +356,12 @@ class HttpProtocol(ReceiveLimits, WriteTimeout, HttpToolsProtocol):
                 if self.scope["method"] == "CONNECT":
                     self._hang_up("This server is not a proxy.")
                     return
-                upgrade_bytes, rest = self._upgrade_bytes(), data[upgrade.args[0] :]
-                if upgrade_bytes > _MAX_UPGRADE_BYTES:
+                size, rest = upgrade_bytes(self.headers), data[upgrade.args[0] :]
+                if size > MAX_UPGRADE_BYTES:
                     self._refuse_head()
                     return
                 if self._opens_websocket():
-                    self._turns.spend(upgrade_bytes * _COST_PER_UPGRADE_BYTE, self.owner)
+                    self._turns.spend(size * _COST_PER_UPGRADE_BYTE, self.owner)
                     rest, self._unparsed, self._in_body = rest + self._unparsed, bytearray(), False
                     self.handle_websocket_upgrade()
                     self._forget_request()
@@ -376,7 +369,8 @@ class HttpProtocol(ReceiveLimits, WriteTimeout, HttpToolsProtocol):
                     cast(asyncio.Protocol, self.transport.get_protocol()).data_received(rest)
                     return
                 # The parser takes the body for another protocol: parse again without the upgrade.
-                head = self._head_without_upgrade()
+                version = self.parser.get_http_version()
+                head = without_upgrade(self.scope["method"], self.url, version, self.headers)
                 self.parser = httptools.HttpRequestParser(self)
                 self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
                 data = head + rest
@@ -398,9 +392,9 @@ class HttpProtocol(ReceiveLimits, WriteTimeout, HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Begin the request, or queue it if an earlier one is not answered."""
         self._unset_keepalive_if_required()
-        if self._exceeds_head_limits():
+        if exceeds_limits(self.url, self.headers):
             raise ValueError
-        if error := self._head_error():
+        if error := syntax_error(self.parser.get_http_version(), self.headers):
             self._bad_request = error
             raise ValueError(error)
         self.scope["connection"] = self  # type: ignore[typeddict-unknown-key]
@@ -411,22 +405,6 @@ class HttpProtocol(ReceiveLimits, WriteTimeout, HttpToolsProtocol):
         self._parser_bytes, self._in_body, self._body_bytes = 0, True, 0
         if 0 < len(self.pipeline) < _MAX_PIPELINED:
             self.flow.resume_reading()
-
-    def _head_error(self) -> str | None:
-        """What is wrong with the received head; None if this server understands it."""
-        version, hosts = self.parser.get_http_version(), 0
-        for name, value in self.headers:
-            if name == b"host":
-                hosts += 1
-            elif name == b"transfer-encoding" and value.lower() != b"chunked":
-                return "The only transfer encoding is chunked."
-            elif name == b"content-length" and len(value) > _MAX_LENGTH_DIGITS:
-                return f"A Content-Length must have up to {_MAX_LENGTH_DIGITS} digits."
-        if version not in ("1.1", "1.0"):
-            return "This server speaks HTTP/1.1."
-        if hosts != 1 and (hosts or version == "1.1"):
-            return "A request must have one Host header."
-        return None
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Add a header. Trailers are ignored, because nothing may read them as headers."""
@@ -480,54 +458,12 @@ class HttpProtocol(ReceiveLimits, WriteTimeout, HttpToolsProtocol):
             self.headers, self.scope = [], None  # type: ignore[assignment]
         self.cycle, self._running = None, None  # type: ignore[assignment]
 
-    def _wait_for_client(self) -> None:
-        """Close the connection if no request arrives. Requests are frequent, so the timer stays."""
-        self._idle_until = self.loop.time() + self.timeout_keep_alive
-        if self.timeout_keep_alive_task is None:
-            self.timeout_keep_alive_task = self.loop.call_at(
-                self._idle_until, self.timeout_keep_alive_handler
-            )
-
-    def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection, or set the timer again if a request has arrived meanwhile."""
-        self.timeout_keep_alive_task = None
-        if self._idle_until is None:
-            return
-        if self.loop.time() < self._idle_until:
-            self.timeout_keep_alive_task = self.loop.call_at(
-                self._idle_until, self.timeout_keep_alive_handler
-            )
-        else:
-            super().timeout_keep_alive_handler()
-
-    def _unset_keepalive_if_required(self) -> None:
-        self._idle_until = None
-
-    def _end_timer(self) -> None:
-        if self.timeout_keep_alive_task is not None:
-            self.timeout_keep_alive_task.cancel()
-            self.timeout_keep_alive_task = None
-
     def _opens_websocket(self) -> bool:
         """Whether the head requests a WebSocket and all earlier requests are answered."""
         is_upgrade = self.scope["method"] == "GET" and self._get_upgrade() == b"websocket"
         if not is_upgrade or self.scope["http_version"] != "1.1" or self.flow.write_paused:
             return False
         return self.cycle is None or self.cycle.response_complete
-
-    def _upgrade_bytes(self) -> int:
-        """Bytes of the headers that request another protocol."""
-        return sum(
-            len(value)
-            for name, value in self.headers
-            if name in (b"connection", b"upgrade") or name.startswith(b"sec-websocket-")
-        )
-
-    def _head_without_upgrade(self) -> bytes:
-        version = self.parser.get_http_version().encode()
-        lines = [b"%b %b HTTP/%b" % (self.scope["method"].encode(), self.url, version)]
-        lines += [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
-        return b"\r\n".join([*lines, b"", b""])
 
     def _should_upgrade(self) -> bool:
         return True  # only called for heads that `_feed` parses again without the upgrade
