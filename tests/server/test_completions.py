@@ -12,7 +12,7 @@ import pytest
 
 from sruserve.server.http.responses import CompletionReply
 from sruserve.server.repository.served_model import ServedModel
-from tests.server.conftest import Serve
+from tests.server.conftest import CHARACTERS, Serve
 
 PROMPT = "To be, or not"
 
@@ -177,12 +177,23 @@ def test_text_offsets_count_the_text_before_a_token_and_no_bytes_of_characters(
     for completion in (first, choice(client, prompt="", state=state, seed=None, **body)):
         tokens = completion["logprobs"]["tokens"]
         assert any(token.startswith("bytes:") for token in tokens)
-        text, offsets = "", []
+        read, offsets = decoder.getstate()[0], []
         for token in tokens:
-            offsets.append(len(text))
-            text += decoder.decode(bytes_of(token))
-        assert text == completion["text"]
+            begins_character = bytes_of(token)[0] & 0xC0 != 0x80
+            before = codecs.getincrementaldecoder("utf-8")("replace")
+            offsets.append(len(before.decode(read, begins_character)))
+            read += bytes_of(token)
+        assert decoder.decode(b"".join(map(bytes_of, tokens))) == completion["text"]
         assert completion["logprobs"]["text_offset"] == offsets
+
+
+def test_a_token_after_an_unfinished_character_begins_behind_its_replacement(
+    client: httpx.Client,
+) -> None:
+    prompt = [CHARACTERS.index(byte) for byte in b"\xc3Jk"]
+    completion = choice(client, prompt=prompt, max_tokens=0, echo=True, logprobs=0)
+    assert completion["text"] == "\ufffdJk"
+    assert completion["logprobs"]["text_offset"] == [0, 1, 2]
 
 
 def test_text_offsets_begin_behind_the_text_that_was_held_back(client: httpx.Client) -> None:

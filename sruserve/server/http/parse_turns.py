@@ -8,7 +8,7 @@ from typing import Protocol
 # The maximum cost of the parsing in one turn; a unit is about a byte of the most expensive kind.
 # New bytes have their own share, so that short requests do not wait. Waiting bytes take at most a
 # millisecond, because each answer needs several turns of the event loop.
-_FRESH_COST = 16 << 10
+_FRESH_COST = 32 << 10
 _WAITING_COST = 4 << 10
 # Waiting bytes pause if requests of other owners have just arrived.
 _BUSY_SECONDS, _PAUSE_SECONDS = 0.02, 0.004

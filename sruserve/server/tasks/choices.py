@@ -9,7 +9,7 @@ from sruserve.server.engine.job import Generated
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.completion_request import CompletionRequest
 from sruserve.server.tasks.inputs import MAX_INLINE_STATES
-from sruserve.server.tasks.prompts import Prompt
+from sruserve.server.tasks.prompts import Prompt, count_replaced
 
 LONG_TOKENS = 1024  # with log-probabilities, each takes about a kilobyte of JSON
 _FREED = 1024  # objects at a time: freeing many in one go would block all other threads
@@ -126,9 +126,11 @@ class ChoiceBuilder:
         entries = piece.logprobs
         offsets = []
         for token in piece.tokens:
+            # a token that is a part of a character adds no text
+            added = b"" if self._codec is None else self._codec.pieces[token]
+            self._offset += count_replaced(self._decoder, added)
             offsets.append(self._offset)
-            if self._codec is not None:  # a token that is a part of a character adds no text
-                self._offset += len(self._decoder.decode(self._codec.pieces[token]))
+            self._offset += len(self._decoder.decode(added))
         logprobs: dict[str, list[Any]] = {
             "tokens": [entry.token for entry in entries],
             "token_logprobs": [entry.logprob for entry in entries],

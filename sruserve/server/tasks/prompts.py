@@ -103,9 +103,20 @@ def _offsets(
     codec, at, offsets = served.model.codec, 0, []
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     for token in content:
+        piece = b"" if codec is None else codec.pieces[token]
+        at += count_replaced(decoder, piece)
         offsets.append(at)
-        at += len(decoder.decode(codec.pieces[token])) if codec is not None else 0
+        at += len(decoder.decode(piece))
     return offsets
+
+
+def count_replaced(decoder: codecs.IncrementalDecoder, piece: bytes) -> int:
+    """End an unfinished UTF-8 character that this piece cannot continue.
+
+    Returns the number of characters that replace it.
+    """
+    is_continued = not piece or piece[0] & 0xC0 == 0x80
+    return 0 if is_continued else len(decoder.decode(b"", True))
 
 
 def _text(content: str | list[int], served: ServedModel) -> str:
