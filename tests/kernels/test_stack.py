@@ -132,6 +132,15 @@ def test_ids_have_the_bits_of_their_rows_with_any_number_of_threads(threads: int
         torch.set_num_threads(before)
 
 
+def test_only_small_work_memory_is_kept() -> None:
+    x, layers = random(sum(LENGTHS), WIDTH, seed=9), stack_of(FORMS["layer-norm"])
+    keeping, freeing = CompiledStack(layers, None), CompiledStack(layers, None, max_reused=0)
+    for _ in range(2):
+        assert torch.equal(keeping(x, ragged()), freeing(x, ragged()))
+    assert keeping._work(1) is keeping._work(2)
+    assert freeing._work(1) is not freeing._work(1)
+
+
 @pytest.mark.parametrize("unknown", [-1, VOCABULARY])
 def test_an_unknown_id_is_refused_before_a_state_changes(unknown: int) -> None:
     stack = CompiledStack(stack_of(FORMS["sru"]), random(VOCABULARY, WIDTH))

@@ -14,6 +14,8 @@ from sruserve.kernels.linear import PanelLinear
 from sruserve.kernels.norm import Norm
 from sruserve.kernels.ragged import RaggedBatch
 
+_MAX_REUSED = 8 << 20
+
 
 class CompiledStack:
     """Element-wise layers in float32 on the CPU, run by one call without the GIL.
@@ -24,11 +26,15 @@ class CompiledStack:
     outputs: the width of the last layer's output.
     """
 
-    def __init__(self, layers: Sequence[CellLayer], table: Tensor | None) -> None:
-        """Pack the layers. table: (vocabulary, inputs), the rows that ids select, if there is one.
+    def __init__(
+        self, layers: Sequence[CellLayer], table: Tensor | None, max_reused: int = _MAX_REUSED
+    ) -> None:
+        """Pack the layers, which must be `compilable`.
 
-        The layers must be `compilable`.
+        table: (vocabulary, inputs), the rows that ids select, if there is one.
+        max_reused: numbers of work memory that a thread keeps between calls.
         """
+        self._max_reused = max_reused
         self._layers, self._table = tuple(layers), table  # the packed layers point to their tensors
         self.reads_ids = table is not None
         self._norms = [_norms(layer) for layer in layers]
@@ -71,7 +77,7 @@ class CompiledStack:
         for tensor in (inputs, states, offsets, source, target):
             if not (tensor.is_cpu and tensor.is_contiguous()):
                 raise ValueError("stack: every tensor must be contiguous and on the CPU")
-        out = torch.empty(rows, self.outputs)
+        out, work = torch.empty(rows, self.outputs), self._work(rows)
         cpu.call(
             "sru_stack",
             cpu.STACK.pack(
@@ -84,7 +90,7 @@ class CompiledStack:
                 offsets.data_ptr(),
                 source.data_ptr(),
                 target.data_ptr(),
-                self._work(rows),
+                work.data_ptr(),
                 len(self._layers),
                 rows,
                 self._inputs,
@@ -98,13 +104,15 @@ class CompiledStack:
         )
         return out
 
-    def _work(self, rows: int) -> int:
-        """The address of the calling thread's work memory; its pages stay mapped between calls."""
+    def _work(self, rows: int) -> Tensor:
+        """Work memory of the calling thread; its pages stay mapped between calls."""
         numbers = rows * (4 * self._widest + self._columns)
         work: Tensor | None = getattr(self._threads, "work", None)
         if work is None or work.numel() < numbers:
-            work = self._threads.work = torch.empty(numbers)
-        return work.data_ptr()
+            work = torch.empty(numbers)
+            if numbers <= self._max_reused:
+                self._threads.work = work
+        return work
 
 
 def compilable(layers: Sequence[Layer]) -> TypeGuard[Sequence[CellLayer]]:
@@ -135,8 +143,8 @@ def _norms(layer: CellLayer) -> list[Norm | None]:
 def _pack(layer: CellLayer, norms: Sequence[Norm | None]) -> bytes:
     linear, projection, cell = layer.linear, layer.projection, layer.cell
     return cpu.LAYER.pack(
-        linear.weight.data_ptr(),
-        0 if projection is None else projection.weight.data_ptr(),
+        _pointer(linear.weight),
+        0 if projection is None else _pointer(projection.weight),
         _pointer(linear.bias),
         0 if projection is None else _pointer(projection.bias),
         _pointer(layer.weight_c),
@@ -160,8 +168,12 @@ def _pack(layer: CellLayer, norms: Sequence[Norm | None]) -> bytes:
 def _pack_norm(norm: Norm | None) -> tuple[int, int, int, float]:
     if norm is None:
         return 0, 0, 0, 0.0
-    return norm.weight.data_ptr(), _pointer(norm.bias), norm.kind, norm.epsilon
+    return _pointer(norm.weight), _pointer(norm.bias), norm.kind, norm.epsilon
 
 
 def _pointer(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()
+    if tensor is None:
+        return 0
+    assert tensor.is_contiguous()
+    assert tensor.dtype is torch.float32
+    return tensor.data_ptr()
