@@ -84,8 +84,10 @@ TARGET static void NAME(gated)(const struct progress *now, const struct part *pa
     const float *in = second ? now->between : before;
     const int64_t stride = second ? now->cell_stride : now->hidden_stride;
     in += part->first * stride;
-    if (bfloat16) NAME(multiply)(product, part->panel, in, stride, part->count, sums, panel, panel, 1);
-    else NAME(multiply)(product, part->panel, in, stride, part->count, sums, panel, panel, 0);
+    if (bfloat16)
+        NAME(multiply)(product, part->panel, in, stride, part->count, sums, panel, panel, 1);
+    else
+        NAME(multiply)(product, part->panel, in, stride, part->count, sums, panel, panel, 0);
     for (int64_t i = 0; i < part->count; ++i) {
         const int64_t place = part->first + i, sequence = call->order[place];
         const int64_t row = call->backward ? call->offsets[sequence + 1] - 1 - part->step

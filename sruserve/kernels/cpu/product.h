@@ -1,25 +1,25 @@
 /* Multiply rows by a panel of a packed weight, with the vectors of one instruction set.
  *
  * Each number of the result is one chain of FMAs over the inputs in order, for any number of rows,
- * so its bits depend only on its own row.
+ * so its bits depend only on its own row. half: the weight is in bfloat16.
  */
 
 /* out += in * weight for a tile that fits into registers; weight has rows of `panel` columns. */
 TARGET INLINE void NAME(tile)(const float *in, int64_t in_stride, const char *weight, int64_t panel,
                               float *out, int64_t out_stride, int64_t inputs, int rows, int vectors,
-                              int bfloat16) {
-    const int64_t size = bfloat16 ? 2 : 4;
+                              int half) {
+    const int64_t size = half ? 2 : 4;
     vf sum[6][4];
 #pragma GCC unroll 6
     for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 4
-        for (int v = 0; v < vectors; ++v) 
+        for (int v = 0; v < vectors; ++v)
             sum[r][v] = (vf)*(loose *)(out + r * out_stride + v * LANES);
     for (int64_t k = 0; k < inputs; ++k, weight += panel * size) {
         vf w[4];
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; ++v)
-            w[v] = NAME(load)(weight + v * LANES * size, LANES, bfloat16);
+            w[v] = NAME(load)(weight + v * LANES * size, LANES, half);
 #pragma GCC unroll 6
         for (int r = 0; r < rows; ++r) {
             const vf x = NAME(all)(in[r * in_stride + k]);
@@ -33,14 +33,14 @@ TARGET INLINE void NAME(tile)(const float *in, int64_t in_stride, const char *we
         for (int v = 0; v < vectors; ++v) *(loose *)(out + r * out_stride + v * LANES) = sum[r][v];
 }
 
-#define TILE(rows) \
-    case rows:                                                                                  \
-        NAME(tile)(in, in_stride, weight, panel, out, out_stride, inputs, rows, vectors, bfloat16); \
+#define TILE(rows)                                                                             \
+    case rows:                                                                                 \
+        NAME(tile)(in, in_stride, weight, panel, out, out_stride, inputs, rows, vectors, half); \
         break
 
 TARGET INLINE void NAME(tiles)(const float *in, int64_t in_stride, const char *weight,
                                int64_t panel, float *out, int64_t out_stride, int64_t inputs,
-                               int64_t rows, int vectors, int bfloat16) {
+                               int64_t rows, int vectors, int half) {
     while (rows) {
         const int64_t turns = (rows + 5) / 6, count = (rows + turns - 1) / turns;
         switch (count) { TILE(1); TILE(2); TILE(3); TILE(4); TILE(5); TILE(6); }
@@ -50,12 +50,12 @@ TARGET INLINE void NAME(tiles)(const float *in, int64_t in_stride, const char *w
     }
 }
 
-/* out (rows, columns) = bias + in (rows, inputs) * the first columns of one panel of the product. It
- * may write all columns of the panel. */
+/* out (rows, columns) = bias + in (rows, inputs) * the first columns of one panel of the product.
+ * It may write all columns of the panel. */
 TARGET INLINE void NAME(multiply)(const struct product *p, int64_t number, const float *in,
                                   int64_t in_stride, int64_t rows, float *out, int64_t out_stride,
-                                  int64_t columns, int bfloat16) {
-    const int64_t panel = p->groups * GROUP, size = bfloat16 ? 2 : 4;
+                                  int64_t columns, int half) {
+    const int64_t panel = p->groups * GROUP, size = half ? 2 : 4;
     const char *weight = p->weight + number * panel * p->inputs * size;
     for (int64_t r = 0; r < rows; ++r)
         if (p->bias) memcpy(out + r * out_stride, p->bias + number * panel, panel * sizeof *out);
@@ -64,18 +64,15 @@ TARGET INLINE void NAME(multiply)(const struct product *p, int64_t number, const
         const int64_t depth = p->inputs - k < DEPTH ? p->inputs - k : DEPTH;
         const char *from = weight + k * panel * size;
         if (LANES == GROUP && columns <= LANES)
-            NAME(tiles)(in + k, in_stride, from, panel, out, out_stride, depth, rows, 1,
-                        bfloat16);
+            NAME(tiles)(in + k, in_stride, from, panel, out, out_stride, depth, rows, 1, half);
         else if (LANES == GROUP && p->groups == 3)
-            NAME(tiles)(in + k, in_stride, from, panel, out, out_stride, depth, rows, 3,
-                        bfloat16);
+            NAME(tiles)(in + k, in_stride, from, panel, out, out_stride, depth, rows, 3, half);
         else if (LANES == GROUP)
-            NAME(tiles)(in + k, in_stride, from, panel, out, out_stride, depth, rows, 4,
-                        bfloat16);
+            NAME(tiles)(in + k, in_stride, from, panel, out, out_stride, depth, rows, 4, half);
         else
             for (int64_t column = 0; column < columns; column += 2 * LANES)
                 NAME(tiles)(in + k, in_stride, from + column * size, panel, out + column,
-                            out_stride, depth, rows, 2, bfloat16);
+                            out_stride, depth, rows, 2, half);
     }
 }
 
