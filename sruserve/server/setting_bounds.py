@@ -12,18 +12,18 @@ def bounds(field: FieldInfo) -> str:
     words = [word for word in get_args(field.annotation) if isinstance(word, str)]
     if words:
         return ", ".join(words)
-    found = {}
+    bounds = {}
     for bound in field.metadata:
         for side in ("gt", "ge", "le"):
             if hasattr(bound, side):
-                found[side] = getattr(bound, side)
-    if field.annotation is int and "gt" in found:
-        found["ge"] = found.pop("gt") + 1
-    if "ge" in found and "le" in found:
-        return f"{found['ge']} to {found['le']}"
-    if "ge" in found:
-        return f"from {found['ge']}"
-    return f"above {found['gt']}" if "gt" in found else ""
+                bounds[side] = getattr(bound, side)
+    if field.annotation is int and "gt" in bounds:
+        bounds["ge"] = bounds.pop("gt") + 1
+    if "ge" in bounds and "le" in bounds:
+        return f"{bounds['ge']} to {bounds['le']}"
+    if "ge" in bounds:
+        return f"from {bounds['ge']}"
+    return f"above {bounds['gt']}" if "gt" in bounds else ""
 
 
 def allowed_values(field: FieldInfo) -> str:

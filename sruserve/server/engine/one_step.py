@@ -76,17 +76,21 @@ class OneStep:
         self._metrics.step(len(inputs), rows, time.monotonic() - started)
         self._metrics.consumed(rows)
         self._admission_queue.mark_consumed(*jobs)
+        is_finite = not np.isnan(probabilities).any()  # once for all jobs: each call takes 3 µs
         first = 0
         for job in jobs:
             end = first + len(job.items)
             # A view would keep the whole step's in memory for as long as one client takes.
-            self._deliver(job, probabilities[first:end].copy())
+            self._deliver(job, probabilities[first:end].copy(), is_finite)
             first = end
         return rows
 
-    def _deliver(self, job: Job, probabilities: NDArray[np.float32]) -> None:
-        """Deliver the results of a job, which no longer waits."""
-        if np.isnan(probabilities).any():
+    def _deliver(self, job: Job, probabilities: NDArray[np.float32], is_finite: bool) -> None:
+        """Deliver the results of a job, which no longer waits.
+
+        is_finite: no number of the whole step is NaN.
+        """
+        if not is_finite and np.isnan(probabilities).any():
             self._dispatcher.add_error(job, not_finite())
             return
         last = len(job.items) - 1
@@ -120,14 +124,14 @@ def _is_plain(job: Job, now: float) -> bool:
     )
 
 
-def _parts(inputs: list[Inputs], most_rows: int) -> Iterator[list[Inputs]]:
-    """The inputs in parts of up to so many rows: no input crosses the end of a piece."""
+def _parts(inputs: list[Inputs], max_rows: int) -> Iterator[list[Inputs]]:
+    """The inputs in parts of up to `max_rows` rows; no input is split."""
     part: list[Inputs] = []
     rows = 0
-    for each in inputs:
-        if rows + len(each) > most_rows:
+    for steps in inputs:
+        if rows + len(steps) > max_rows:
             yield part
             part, rows = [], 0
-        part.append(each)
-        rows += len(each)
+        part.append(steps)
+        rows += len(steps)
     yield part
