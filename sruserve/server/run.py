@@ -159,6 +159,9 @@ def _run_one(settings: Settings, listener: socket.socket, beat: Callable[[], Non
         return STOPPED
     except SystemExit:  # the lifespan failed, which is logged
         return FAILED
+    finally:  # uvicorn has restored Python's handlers, which would end the process by the signal
+        for stopping in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(stopping, signal.SIG_IGN)
     return STOPPED if server.started and not pulse.failed else FAILED
 
 

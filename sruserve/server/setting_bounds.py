@@ -12,18 +12,18 @@ def bounds(field: FieldInfo) -> str:
     words = [word for word in get_args(field.annotation) if isinstance(word, str)]
     if words:
         return ", ".join(words)
-    bounds = {}
+    limits = {}
     for bound in field.metadata:
         for side in ("gt", "ge", "le"):
             if hasattr(bound, side):
-                bounds[side] = getattr(bound, side)
-    if field.annotation is int and "gt" in bounds:
-        bounds["ge"] = bounds.pop("gt") + 1
-    if "ge" in bounds and "le" in bounds:
-        return f"{bounds['ge']} to {bounds['le']}"
-    if "ge" in bounds:
-        return f"from {bounds['ge']}"
-    return f"above {bounds['gt']}" if "gt" in bounds else ""
+                limits[side] = getattr(bound, side)
+    if field.annotation is int and "gt" in limits:
+        limits["ge"] = limits.pop("gt") + 1
+    if "ge" in limits and "le" in limits:
+        return f"{limits['ge']} to {limits['le']}"
+    if "ge" in limits:
+        return f"from {limits['ge']}"
+    return f"above {limits['gt']}" if "gt" in limits else ""
 
 
 def allowed_values(field: FieldInfo) -> str:

@@ -4,7 +4,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,11 @@ COMPLETE = "/v1/completions"
 Process = subprocess.Popen[str]
 
 
-def start(*arguments: str, limit: str = "", **settings: str) -> Process:
-    """limit: of the process, as `ulimit` takes it."""
-    command = [sys.executable, "-m", "sruserve", "serve", *arguments]
+def start(
+    *arguments: str, limit: str = "", program: Sequence[str] = ("-m", "sruserve"), **settings: str
+) -> Process:
+    """limit: of the process, as `ulimit` takes it. program: Python's arguments."""
+    command = [sys.executable, *program, "serve", *arguments]
     if limit:
         command = ["sh", "-c", f'ulimit {limit} && exec "$@"', "sh", *command]
     variables = {f"SRUSERVE_{name.upper()}": value for name, value in settings.items()}

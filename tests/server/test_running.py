@@ -32,6 +32,24 @@ from tests.server.processes import (
 KEY = "c" * 64
 
 
+# Says at its end whether a further Ctrl-C would still change the exit code.
+SAYING = """
+import atexit, signal, sys
+from sruserve.cli import main
+atexit.register(lambda: print("ignored:", signal.getsignal(signal.SIGINT) is signal.SIG_IGN))
+main()
+"""
+
+
+def test_a_second_ctrl_c_does_not_change_how_a_stop_ends(folders: Path) -> None:
+    process = start(str(folders / "question"), program=("-c", SAYING))
+    assert process.stdout is not None
+    while "ready to serve" not in (line := process.stdout.readline()):
+        assert line, "the server ended before it was ready"
+    process.send_signal(signal.SIGINT)
+    assert "ignored: True" in ended(process)
+
+
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=["SIGTERM", "Ctrl-C", "SIGHUP"]
 )
