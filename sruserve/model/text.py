@@ -108,11 +108,15 @@ class Words:
             _check_entries(words)
             self._ids, self._places = PieceCache(), PieceCache()
             self._separate_at(_SPACES)
-            own = " ".join(str(word) for word in words[:_PROBED])
+            own = " ".join(map(str, dict.fromkeys(words[:_PROBED] + words[-_PROBED:])))
             spaces = "".join(space for space in _SPACES if self._splits_at(space, own))
             self._separate_at(spaces or _SPACES)
-            entries = filter(None, (_spaced(word) for word in words))
-            probes = *_PROBES, own, *islice(entries, _LIBRARY_WORDS)
+            probes = [*_PROBES, own]
+            for space in set(_SPACES) - set(spaces):  # deleted, or a part of words
+                beside = f"{space} ", f" {space}"
+                probes += [probe.replace(" ", two) for two in beside for probe in ("ab cd", own)]
+            entries = (probe for word in words for probe in _spaced(word or ""))
+            probes += islice(entries, _LIBRARY_WORDS)
             joins = " " not in spaces or any(map(self._joins, probes))
         except faults() as error:  # the library raises bare exceptions, and panics
             raise FolderError(f"{source} is not a usable tokenizer.json: {error}") from error
@@ -157,7 +161,16 @@ class Words:
 
     def _splits_at(self, space: str, own: str) -> bool:
         """Whether the tokenizer splits its own words, and any others, at this character."""
-        return not any(self._joins(probe.replace(" ", space)) for probe in ("ab cd", own))
+        if any(self._joins(probe.replace(" ", space)) for probe in ("ab cd", own)):
+            return False
+        try:
+            encoding = self._tokenizer.encode(f"ab{space}cd", add_special_tokens=False)
+        except Exception:  # these words have no entry
+            return True
+        tokens = list(zip(encoding.word_ids, encoding.offsets, strict=True))
+        before = {word for word, (begin, _) in tokens if begin < len("ab")}
+        after = {word for word, (_, end) in tokens if end > len("ab ")}
+        return space == " " or not before & after
 
     def _check(self, text: str) -> None:
         """Raise `TextError` if a word is too long for the normalizers."""
@@ -263,10 +276,12 @@ class Words:
         return self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0]
 
 
-def _spaced(entry: str | None) -> str:
-    """An entry with a space inside it, as text; empty for all others."""
-    text = (entry or "").replace(_SPACE_MARK, " ").strip(" ")
-    return text if any(space in text for space in _SPACES) else ""
+def _spaced(entry: str) -> Iterator[str]:
+    """Texts that contain an entry with white space, if it has any."""
+    if any(space in entry for space in _SPACES):
+        yield from (entry, f"ab{entry}cd")
+    elif " " in (text := entry.replace(_SPACE_MARK, " ").strip(" ")):
+        yield text
 
 
 def _check_entries(words: Sequence[str | None]) -> None:

@@ -1,6 +1,7 @@
 """Read the API keys of a setting or a file, and explain the wrong ones."""
 
 import json
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,7 +41,7 @@ def read_keys(listed: str | None, file: Path | None) -> list[KeyEntry]:
     """
     entries = []
     if listed is not None:
-        entries += _entries(listed) if listed.lstrip().startswith("[") else _short(listed)
+        entries += _entries(listed) if listed.lstrip().startswith(("[", "{")) else _short(listed)
     if file is not None:
         try:
             entries += _entries(read_regular(file, _MAX_FILE_BYTES).decode())
@@ -80,7 +81,7 @@ def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for name, value in pairs:
         if name in fields:
-            raise _RepeatedField(f"an entry has the field {name[:100]!r} twice; remove one of them")
+            raise _RepeatedField(f"an entry has {_named(name)} twice; remove one of them")
         fields[name] = value
     return fields
 
@@ -111,11 +112,19 @@ def _explain(error: ValidationError, number: int = 0) -> str:
     entry, field = f"entry {number + 1}", path[0] if path else None
     if problem["type"] == "extra_forbidden":
         known = ", ".join(KeyEntry.model_fields)
-        return f"{entry} has the unknown field {str(field)[:100]!r}; the fields are {known}"
+        return f"{entry} has {_named(str(field))}, which is unknown; the fields are {known}"
     if problem["type"] == "missing":
         return f"{entry} has no {field!r}"
+    if not problem["loc"]:
+        return 'should be a JSON list such as [{"tenant": "acme", "key": "…"}]'
     if field is None:
         return f"{entry} should be an object"
     if field == "key":
         return f"the key of {entry} should be 8 to 512 visible ASCII characters without spaces"
     return f"{field!r} of {entry} {problem['msg'].removeprefix('Input ')}"
+
+
+def _named(field: str) -> str:
+    """A field by its name, unless that may be a key."""
+    is_like_known = get_close_matches(field[:40], KeyEntry.model_fields, 1)
+    return f"the field {field[:40]!r}" if is_like_known else "a field"

@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer
 from tokenizers.models import BPE, WordLevel, WordPiece
-from tokenizers.normalizers import BertNormalizer
+from tokenizers.normalizers import BertNormalizer, Strip
 from tokenizers.pre_tokenizers import (
     BertPreTokenizer,
     ByteLevel,
+    CharDelimiterSplit,
     PreTokenizer,
     Split,
     Whitespace,
@@ -178,6 +179,35 @@ def test_an_entry_across_white_space_is_refused_however_late_it_stands(
     tokenizer.pre_tokenizer = WhitespaceSplit()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     assert codec_of(tmp_path)
+
+
+@pytest.mark.parametrize("added", ["    ", "   ", "\n    ", " \n", "    x"])
+def test_an_added_token_of_white_space_is_refused(tmp_path: Path, added: str) -> None:
+    vocabulary = {"<oov>": 0} | {f"w{number}": number for number in range(1, 200)}
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="<oov>"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    tokenizer.add_tokens([added])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(FolderError, match="joins text across white space"):
+        codec_of(tmp_path)
+
+
+def test_a_character_that_is_deleted_separates_no_words_whose_ids_it_does_not_change() -> None:
+    vocabulary = {letter: number for number, letter in enumerate("abcdefghij\t ")}
+    tokenizer = Tokenizer(BPE(vocabulary, []))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = BertNormalizer(), WhitespaceSplit()
+    words = Words(tokenizer.to_str().encode())
+    assert "\v" not in words._spaces
+    assert words.encode("ab\vcd e")[0].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_tokenizer_that_strips_what_separates_no_words_is_refused(tmp_path: Path) -> None:
+    vocabulary = {"<oov>": 0, "ab": 1, "cd": 2, "c": 3, "I": 4}
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="<oov>"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = Strip(), CharDelimiterSplit(" ")
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(FolderError, match="joins text across white space"):
+        codec_of(tmp_path)
 
 
 def test_the_dropout_of_a_training_is_not_used() -> None:

@@ -357,7 +357,11 @@ def test_keys_that_cannot_be_are_refused_without_repeating_them(keys: str) -> No
         (f"a:{ACME},b:", "the key of entry 2 should be 8 to 512 visible ASCII"),
         ('[{"tenant": "acme"}]', "entry 1 has no 'key'"),
         (f'[{{"key": "{ACME}"}}, 1]', "entry 2 should be an object"),
-        ('[{"kez": "x"}]', "entry 1 has the unknown field 'kez'; the fields are key, tenant, "),
+        ('[{"kez": "x"}]', "entry 1 has the field 'kez', which is unknown; the fields are key"),
+        (f'[{{"{ACME}": "acme"}}]', "entry 1 has a field, which is unknown; the fields are key"),
+        (f'[{{"{ACME}": 1, "{ACME}": 2}}]', "an entry has a field twice; remove one of them"),
+        (f'{{"tenant": "acme", "key": "{ACME}"}}', "should be a JSON list such as"),
+        (f'{{"acme": "{ACME}"}}', "should be a JSON list such as"),
         (f'[{{"key": "{ACME}", "priority": 1001}}]', "'priority' of entry 1 should be less than"),
         (
             f'[{{"key": "{ACME}", "priority": 1, "priority": 2}}]',
@@ -372,7 +376,7 @@ def test_wrong_keys_are_explained_by_entry_and_field(
     with pytest.raises(SettingsError, match=f"SRUSERVE_API_KEYS: {message}") as refused:
         load_settings(api_keys=keys)
     assert ACME not in str(refused.value)
-    if keys.startswith("["):
+    if keys.startswith(("[", "{")):
         (tmp_path / "keys.json").write_text(keys)
         with pytest.raises(SettingsError, match=f"SRUSERVE_API_KEYS_FILE=.*: {message}"):
             load_settings(api_keys_file=tmp_path / "keys.json")
