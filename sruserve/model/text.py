@@ -26,7 +26,8 @@ _PART = 1 << 16  # characters of a long text that are tokenized at a time
 _NORMALIZED = 1 << 26  # limit on the characters of a normalized word
 _LONGEST_ENTRY = 1024  # bytes; limited because replies repeat entries
 _LIBRARY_WORDS = 1024
-_PROBED = 64
+_PROBED = 64  # entries at the beginning and at the end that are probed together
+_MAX_PROBES = 2048  # of entries with white space
 _SPACES = " \t\n\v\f\r"  # a tokenizer may delete some of them instead of splitting there
 _SPACE_MARK = "\u2581"  # stands for a space in the entries of some tokenizers
 
@@ -116,7 +117,7 @@ class Words:
                 beside = f"{space} ", f" {space}"
                 probes += [probe.replace(" ", two) for two in beside for probe in ("ab cd", own)]
             entries = (probe for word in words for probe in _spaced(word or ""))
-            probes += islice(entries, _LIBRARY_WORDS)
+            probes += islice(entries, _MAX_PROBES)
             joins = " " not in spaces or any(map(self._joins, probes))
         except faults() as error:  # the library raises bare exceptions, and panics
             raise FolderError(f"{source} is not a usable tokenizer.json: {error}") from error

@@ -11,6 +11,7 @@ from sruserve.model.files import read_regular
 
 DEFAULT_TENANT = "default"  # the tenant of keys in a list without a name
 _MAX_FILE_BYTES = 16 << 20
+_NO_LIST = 'should be a JSON list such as [{"tenant": "acme", "key": "…"}]'
 
 _Rate = Annotated[float, Field(ge=1e-3, le=1e12, allow_inf_nan=False)]
 
@@ -70,7 +71,7 @@ def _entries(text: str) -> list[KeyEntry]:
     except _RepeatedField:
         raise
     except (ValueError, RecursionError):
-        raise ValueError('should be a JSON list such as [{"tenant": "acme", "key": "…"}]') from None
+        raise ValueError(_NO_LIST) from None
     if not entries:
         raise ValueError("lists no key; to serve every client without a key, leave the setting out")
     return entries
@@ -116,7 +117,7 @@ def _explain(error: ValidationError, number: int = 0) -> str:
     if problem["type"] == "missing":
         return f"{entry} has no {field!r}"
     if not problem["loc"]:
-        return 'should be a JSON list such as [{"tenant": "acme", "key": "…"}]'
+        return _NO_LIST
     if field is None:
         return f"{entry} should be an object"
     if field == "key":

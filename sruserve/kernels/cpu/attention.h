@@ -12,7 +12,6 @@ enum { TILE = 32 };         /* keys in a tile */
 enum { CHAINS = 8 };        /* concurrent chains of FMAs: enough to hide their latency */
 enum { PAD = 16 };          /* floats of the widest vector; rows of scratch are multiples of it */
 
-
 /* The arguments of `reference_attention`, in the order in which `attention.py` packs them. */
 struct attention {
     const char *q, *keys_values, *memory, *residual; /* memory: only if `chunked` */

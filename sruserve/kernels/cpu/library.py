@@ -17,7 +17,7 @@ from sruserve.kernels.ragged import RaggedBatch
 SCAN = struct.Struct("=22q2d")
 GATED = struct.Struct("=27q")
 ATTENTION = struct.Struct("=20qd")
-MATRIX = struct.Struct("=10q")
+MATRIX = struct.Struct("=8q")
 LAYER = struct.Struct("=6q" + 3 * "3qd" + "10q2d")
 STACK = struct.Struct("=20q")
 _ERRORS: dict[int, tuple[type[Exception], str]] = {

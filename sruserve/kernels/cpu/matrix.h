@@ -48,15 +48,15 @@ struct matrix_call {
     const char *weight;
     const float *bias, *in;
     float *out;
-    int64_t rows, inputs, outputs, in_stride, out_stride, threads;
+    int64_t rows, inputs, outputs, threads;
 };
 
-_Static_assert(sizeof(struct matrix_call) == 10 * 8, "Python packs 10 fields of 8 bytes");
+_Static_assert(sizeof(struct matrix_call) == 8 * 8, "Python packs 8 fields of 8 bytes");
 
 /* out = in * weight + bias. */
 EXPORT int sru_product(const struct matrix_call *c) {
     const struct matrix m = {c->in, c->out, laid_out(c->weight, c->bias, c->inputs, c->outputs, 1),
-                             c->rows, c->in_stride, c->out_stride};
+                             c->rows};
     multiply_matrix(&m, c->threads);
     return OK;
 }

@@ -80,16 +80,17 @@ TARGET INLINE void NAME(multiply)(const struct product *p, int64_t number, const
 TARGET static void NAME(block)(const struct matrix *m, int64_t first, int64_t rows, int64_t panel) {
     _Alignas(64) float part[MAX_SEQUENCES * 4 * GROUP];
     const int64_t wide = m->product.groups * GROUP, column = panel * wide;
-    const int64_t left = m->product.outputs - column, columns = left < wide ? left : wide;
-    const float *in = m->in + first * m->in_stride;
-    float *out = m->out + first * m->out_stride + column;
+    const int64_t inputs = m->product.inputs, outputs = m->product.outputs;
+    const int64_t columns = outputs - column < wide ? outputs - column : wide;
+    const float *in = m->in + first * inputs;
+    float *out = m->out + first * outputs + column;
     if (columns == wide) {
-        NAME(multiply)(&m->product, panel, in, m->in_stride, rows, out, m->out_stride, wide, 0);
+        NAME(multiply)(&m->product, panel, in, inputs, rows, out, outputs, wide, 0);
         return;
     }
-    NAME(multiply)(&m->product, panel, in, m->in_stride, rows, part, wide, columns, 0);
+    NAME(multiply)(&m->product, panel, in, inputs, rows, part, wide, columns, 0);
     for (int64_t r = 0; r < rows; ++r)
-        memcpy(out + r * m->out_stride, part + r * wide, columns * sizeof *out);
+        memcpy(out + r * outputs, part + r * wide, columns * sizeof *out);
 }
 
 #undef TILE

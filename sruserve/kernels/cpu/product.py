@@ -31,8 +31,6 @@ def cpu_product(x: Tensor, weight: PanelWeight) -> Tensor:
             rows,
             inputs,
             outputs,
-            inputs,
-            outputs,
             torch.get_num_threads(),
         ),
     )

@@ -42,8 +42,7 @@ static void (*const NORMALIZE[])(const struct norm *, const float *, float *, in
 
 static void multiply_rows(const struct stack *s, const float *in, const char *weight,
                           const float *bias, int64_t inputs, int64_t outputs, float *out) {
-    const struct matrix m = {in,      out,    laid_out(weight, bias, inputs, outputs, 1),
-                             s->rows, inputs, outputs};
+    const struct matrix m = {in, out, laid_out(weight, bias, inputs, outputs, 1), s->rows};
     multiply_matrix(&m, s->threads);
 }
 

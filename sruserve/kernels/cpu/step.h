@@ -49,12 +49,12 @@ struct part {
     int64_t step, product, panel, first, count;
 };
 
-/* The product of a matrix: rows of `in` times a packed weight. */
+/* The product of a matrix: contiguous rows of `in` times a packed weight. */
 struct matrix {
     const float *in;
     float *out;
     struct product product; /* of one gate */
-    int64_t rows, in_stride, out_stride; /* numbers between rows */
+    int64_t rows;
 };
 
 /* A norm of rows; weight: NULL if there is none, bias: NULL without one. `kind` as in `norm.py`. */
