@@ -124,7 +124,7 @@ class Case:
         if config.outputs is not None:
             shapes["logits"] = shapes["log_probs"] = (*places, config.outputs)
         if config.vocab_size is None:
-            shapes["x"] = (*places, config.rnn.input_size)
+            shapes["x"] = (*places, config.width)
         for name, tensor in self.tensors.items():
             base = name.removesuffix(_CHUNKED)
             if base in {"logits", "log_probs"} and config.outputs is None:

@@ -17,12 +17,13 @@ from pydantic import (
 )
 
 from sruserve.model.cells import FAMILIES
-from sruserve.model.cells.stack import StackConfig
+from sruserve.model.cells.stack import StackConfig, Width
 from sruserve.model.embeddings import EmbeddingConfig
 from sruserve.model.errors import ConfigError
 from sruserve.model.files import read_regular
 from sruserve.model.heads import HeadConfig
 from sruserve.model.names import DType, Task
+from sruserve.model.row_layers import RowLayers, output_width
 from sruserve.model.state import StateLayout
 
 LABELLED = ("classify", "pair", "tag")
@@ -56,6 +57,14 @@ class ModelConfig(BaseModel):
     dtype: DType = Field("float32", description="Compute dtype unless the operator sets another.")
     vocab_size: PositiveInt | None = Field(None, description="None: inputs are features, not ids.")
     id2label: dict[int, str] = Field(default_factory=dict)
+    input_width: Width | None = Field(
+        None,
+        description="Width of the embedding's rows, or of the features of a step; None: the "
+        "stack's input_size.",
+    )
+    input_layers: RowLayers = Field(
+        (), description="Layers between the embedding, or the features, and the stack."
+    )
     rnn: SerializeAsAny[StackConfig]
     embedding: EmbeddingConfig = EmbeddingConfig()
     head: HeadConfig = HeadConfig()
@@ -113,20 +122,33 @@ class ModelConfig(BaseModel):
                 f"a stream's state would take {needed:,} bytes; the limit is {_LARGEST_STATE:,}: "
                 "lower the window"
             )
+        if self.task in LABELLED and len(self.id2label) == 1 and self.head.activation == "softmax":
+            raise ValueError(
+                "the softmax of one label is always 1: name both labels of a binary logit, or set "
+                "activation to sigmoid"
+            )
         self.embedding.check_vocabulary(self.vocab_size)
-        self.head.check(
-            self.task, self.outputs, self.rnn.output_size, self.embedding, self.rnn.input_size
-        )
+        if (width := output_width(self.input_layers, self.width)) != self.rnn.input_size:
+            raise ValueError(
+                f"input_layers turn a width of {self.width} into {width}, but the stack's "
+                f"input_size is {self.rnn.input_size}"
+            )
+        self.head.check(self.task, self.outputs, self.rnn, self.embedding, self.width)
         return self
 
     @property
     def not_streamable_because(self) -> str | None:
         """Why the network cannot stream, as a clause "it …"; None if it can."""
-        return (
-            "it compares two whole inputs"
-            if self.task == "pair"
-            else self.rnn.not_streamable_because
-        )
+        if self.task == "pair":
+            return "it compares two whole inputs"
+        if self.head.pooling == "attention":
+            return "its head weighs all steps of an input"
+        return self.rnn.not_streamable_because
+
+    @property
+    def width(self) -> int:
+        """Width of the embedding's rows, or number of features of a step."""
+        return self.input_width or self.rnn.input_size
 
     @property
     def outputs(self) -> int | None:

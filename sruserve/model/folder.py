@@ -197,7 +197,7 @@ def model_digest(
 
     vocabulary: contents by file name.
     """
-    maths = {"model_type", "task", "vocab_size", "rnn", "embedding", "head"}
+    maths = set(ModelConfig.model_fields) - {"architectures", "dtype", "id2label"}
     described = config.model_dump(mode="json", include=maths, exclude_defaults=True)
     digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
     for name in sorted(tensors):

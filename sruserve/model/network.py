@@ -22,7 +22,12 @@ from sruserve.kernels.triton.tiles import SAMPLE_VOCABULARY
 from sruserve.model.cells.stack import Builder, Shapes
 from sruserve.model.config import ModelConfig
 from sruserve.model.embeddings import Embedding
+from sruserve.model.final_state import FinalState
 from sruserve.model.gradients import without_gradients
+from sruserve.model.head_building import make_head, make_pairs, make_pool
+from sruserve.model.pooling import PoolLayer
+from sruserve.model.row_layers import make_layers, shapes_of, widest
+from sruserve.model.softmaxes import activation
 from sruserve.model.state import StateLayout
 
 PIECE_ROWS = 1024
@@ -34,9 +39,11 @@ def network_shapes(config: ModelConfig) -> Shapes:
     rnn, head = config.rnn, config.head
     shapes: Shapes = {}
     if config.vocab_size is not None:
-        shapes |= config.embedding.shapes(config.vocab_size, rnn.input_size, head.tied)
+        shapes |= config.embedding.shapes(config.vocab_size, config.width, head.tied)
+    shapes |= shapes_of(config.input_layers, config.width, "input_layers.")
     shapes |= {f"rnn.{name}": shape for name, shape in rnn.shapes().items()}
-    shapes |= head.shapes(config.task, config.outputs, rnn.output_size)
+    pooled = head.pooled_width(config.task, rnn)
+    shapes |= head.shapes(config.task, config.outputs, rnn.output_size, pooled)
     return shapes
 
 
@@ -74,27 +81,31 @@ class Network:
         self._input_projection = stack.input_projection
         self._concat, self._along_time = stack.concat, stack.along_time
         self.layers = list(stack.layers)
+        self._input_layers = make_layers(config.input_layers, tensors, "input_layers.", builder)
+        self._maps_inputs = self._input_layers is not None or self._input_projection is not None
         self._embedding: Embedding | None = None
         if config.vocab_size is not None:
             self._embedding = config.embedding.make(tensors, config.vocab_size, builder, head.tied)
         self._compiled: CompiledStack | None = None
         if not self._concat and compilable(self.layers):
             table = None
-            if self._embedding is not None and self._input_projection is None:
+            if self._embedding is not None and not self._maps_inputs:
                 table = self._embedding.table
             self._compiled = CompiledStack(self.layers, table)
-        self._pool = head.pool(config.task, rnn.output_size, self.layout)
-        self._head = head.make(tensors, config.outputs, builder)
+        self._pool = make_pool(head, config.task, tensors, rnn.output_size, self.layout, builder)
+        self._final = FinalState(head.final, self.layout) if head.final else None
+        self._head = make_head(head, tensors, config.outputs, builder)
+        self.activation = activation(head.activation)
         self._pairs = None
         if config.task == "pair":
-            self._pairs = head.pairs(tensors, rnn.output_size, builder)
+            self._pairs = make_pairs(head, tensors, rnn.output_size, builder)
         self.weights = sum(
             tensor.numel()
             for name, tensor in tensors.items()
             if tensor.dim() == 2 and (head.tied or not name.startswith("embedding."))
         )
-        widest = max(layer.columns for layer in self.layers) * dtype.itemsize
-        self.piece_rows = max(64, min(PIECE_ROWS, PIECE_BYTES // widest))
+        columns = max(widest(config.input_layers), *(layer.columns for layer in self.layers))
+        self.piece_rows = max(64, min(PIECE_ROWS, PIECE_BYTES // (columns * dtype.itemsize)))
         self._chunk_rows = chunk_rows(self.layers)
         self._side_stream: SideStream = (
             CudaSideStream(device) if device.type == "cuda" else Inline()
@@ -107,7 +118,7 @@ class Network:
 
     @without_gradients
     def hidden(self, inputs: Tensor, batch: RaggedBatch, wanted: Tensor | None = None) -> Tensor:
-        """Run the stack over a batch and return the last layer's outputs.
+        """Run the stack over a batch and return its outputs, pooled as the head needs them.
 
         inputs: (rows), int64 ids, or (rows, input_size) features.
         batch: its states are on the network's device, its other tensors on the CPU.
@@ -116,8 +127,17 @@ class Network:
         inputs and wanted are on the CPU. End states are written to the target rows; a sequence that
         is longer than a piece must have one.
 
-        Returns (wanted, output_size), in the network's dtype and on its device.
+        Returns (wanted, width), in the network's dtype and on its device.
         """
+        if self._final is None:
+            return self._outputs(inputs, batch, wanted)
+        own = self._final.begin(batch)
+        self._outputs(inputs, own, torch.zeros(0, dtype=torch.int64))
+        rows = torch.arange(len(inputs)) if wanted is None else wanted
+        return self._final.end(batch, own.states, rows).to(self.dtype)
+
+    def _outputs(self, inputs: Tensor, batch: RaggedBatch, wanted: Tensor | None) -> Tensor:
+        """Compute `hidden`, but for a pooling of end states."""
         if uses_triton(self.device):
             return self._hidden_in_chunks(inputs, batch, wanted)
         total = inputs.shape[0]
@@ -185,7 +205,9 @@ class Network:
             return None
         table, head = self._embedding.table, self._head.linear
         layers = [layer for layer in self.layers if isinstance(layer, StepLayer)]
-        if table is None or head is None or self._concat or len(layers) < len(self.layers):
+        if table is None or head is None or self._concat or self._input_layers is not None:
+            return None
+        if len(layers) < len(self.layers):
             return None
         return Decoder(
             embedding=table,
@@ -231,7 +253,7 @@ class Network:
     def _zeros(self, rows: int) -> Tensor:
         """Return zeros as inputs, ids or features."""
         if self.config.vocab_size is None:
-            return torch.zeros(rows, self.config.rnn.input_size)
+            return torch.zeros(rows, self.config.width)
         return torch.zeros(rows, dtype=torch.int64)
 
     def _run(self, inputs: Tensor, piece: RaggedBatch) -> Tensor:
@@ -260,6 +282,8 @@ class Network:
     def _embedded(self, inputs: Tensor) -> Tensor:
         """Compute the first layer's input, (rows, in)."""
         x = inputs.to(self.dtype) if self._embedding is None else self._embedding(inputs)
+        if self._input_layers is not None:
+            x = self._input_layers(x)
         return x if self._input_projection is None else self._input_projection(x)
 
     def _hidden_along_time(
@@ -292,6 +316,8 @@ class Network:
             hidden = self._through(self._embedded(inputs), batches[0])
         else:
             parts = [self._embedded(inputs[first:end]) for first, end, _ in planned.chunks]
-            layers = self.layers if self._pool is None else [*self.layers, self._pool]
+            layers = (
+                [*self.layers, self._pool] if isinstance(self._pool, PoolLayer) else self.layers
+            )
             hidden = torch.cat(run_layers(layers, parts, batches, self._side_stream))
         return hidden if places is None else hidden.index_select(0, places)

@@ -1,4 +1,4 @@
-"""Pooling of a stream: the mean or the maximum of all outputs so far."""
+"""Pooling: the mean or maximum of all outputs so far, or their mean by attention."""
 
 from dataclasses import dataclass
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sruserve.kernels import LinearOp, padded_rows, uses_triton
 from sruserve.model.clusters import Cluster
+from sruserve.model.row_layers import RowMap, sigmoid
 
 LOGITS = 1 << 22  # limit on a head's intermediate numbers at a time
 _SMALLEST = 1e-8  # a mixture's training adds this to a probability before the logarithm
@@ -45,7 +46,7 @@ class LinearHead:
         """See `Head`."""
         if uses_triton(hidden.device):  # round once, like a step of a burst
             return self._linear(hidden, torch.float32)
-        return _in_pieces(self._scores, hidden, self._linear.outputs)
+        return in_pieces(self._scores, hidden, self._linear.outputs)
 
     def log_probs(self, scores: Tensor) -> Tensor:
         """See `Head`."""
@@ -75,7 +76,7 @@ class AdaptiveHead:
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """See `Head`. The scores are log-probabilities."""
-        return _in_pieces(self._scores, hidden, self._clusters[-1].end)
+        return in_pieces(self._scores, hidden, self._clusters[-1].end)
 
     def log_probs(self, scores: Tensor) -> Tensor:
         """See `Head`."""
@@ -111,7 +112,7 @@ class MixtureHead:
     def __call__(self, hidden: Tensor) -> Tensor:
         """See `Head`. The scores are logarithms of the probabilities plus 1e-8."""
         experts = self._prior.outputs
-        return _in_pieces(self._scores, hidden, self._decoder.outputs, experts)
+        return in_pieces(self._scores, hidden, self._decoder.outputs, experts)
 
     def log_probs(self, scores: Tensor) -> Tensor:
         """See `Head`."""
@@ -128,7 +129,35 @@ class MixtureHead:
         return mixture.add(_SMALLEST).log_()
 
 
-def _in_pieces(
+class LayeredHead:
+    """A head between layers that map rows.
+
+    before: layers between the pooled row and the head. after: layers over its scores.
+    outputs: number of scores. widest: the largest width between two layers.
+    """
+
+    linear: LinearOp | None = None
+
+    def __init__(
+        self, before: RowMap | None, head: Head, after: RowMap | None, outputs: int, widest: int
+    ) -> None:
+        self._before, self._head, self._after = before, head, after
+        self._outputs, self._copies = outputs, max(1, -(-widest // outputs))
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """See `Head`."""
+        return in_pieces(self._scores, hidden, self._outputs, self._copies)
+
+    def log_probs(self, scores: Tensor) -> Tensor:
+        """See `Head`."""
+        return self._head.log_probs(scores)
+
+    def _scores(self, hidden: Tensor) -> Tensor:
+        scores = self._head(hidden if self._before is None else self._before(hidden))
+        return scores if self._after is None else self._after(scores)
+
+
+def in_pieces(
     scores: Callable[[Tensor], Tensor], hidden: Tensor, outputs: int, copies: int = 1
 ) -> Tensor:
     """Apply `scores` to rows; returns (rows, outputs), float32.
@@ -171,3 +200,15 @@ def evenly(scores: Tensor) -> Tensor:
     """
     spare = -scores.shape[-1] % 4
     return F.pad(scores, (0, spare), value=-torch.inf) if spare and scores.is_cuda else scores
+
+
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "softmax": lambda scores: over_words(torch.softmax, scores),
+    "sigmoid": sigmoid,
+    "none": lambda scores: scores,
+}
+
+
+def activation(name: str) -> Callable[[Tensor], Tensor]:
+    """Return what turns a head's scores (rows, outputs) into what a reply shows, by its name."""
+    return _ACTIVATIONS[name]

@@ -13,13 +13,16 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sruserve.model import softmaxes
+from sruserve.model.cells.sru import SRUConfig
 from sruserve.model.cells.stack import Builder, Shapes
 from sruserve.model.embeddings import EmbeddingConfig
+from sruserve.model.head_building import make_head, make_pairs
 from sruserve.model.heads import HeadConfig
 from sruserve.model.softmaxes import Head
 
 CPU = torch.device("cpu")
 WIDTH, WORDS = 12, 50
+STACK = SRUConfig(input_size=16, hidden_size=WIDTH)
 HEADS: dict[str, dict[str, Any]] = {
     "linear": {},
     "linear without bias": {"bias": False},
@@ -49,7 +52,7 @@ def random_head(
     if config.tied:
         shapes["embedding.weight"] = (outputs, WIDTH)
     weights = random_weights(shapes)
-    head = config.make(weights, outputs, Builder(dtype, CPU))
+    head = make_head(config, weights, outputs, Builder(dtype, CPU))
     assert head is not None
     return head, weights
 
@@ -178,7 +181,7 @@ def test_clusters_stand_in_the_first_product_from_the_last_to_the_first() -> Non
         weights[f"output.{i}.bias"] = torch.zeros(len(outer))
     config = HeadConfig(cutoffs=cutoffs, size=16, divide=2)
     assert {n: tuple(w.shape) for n, w in weights.items()} == config.shapes("generate", WORDS, 16)
-    head = config.make(weights, WORDS, Builder(torch.float32, CPU))
+    head = make_head(config, weights, WORDS, Builder(torch.float32, CPU))
     assert head is not None
     hidden = torch.randn(30, 16)
     torch.testing.assert_close(head(hidden), theirs.log_prob(hidden), atol=1e-5, rtol=1e-5)
@@ -189,7 +192,7 @@ def test_only_a_plain_head_is_a_product_and_a_network_without_outputs_has_none()
         head, _ = random_head(HeadConfig(**options))
         assert (head.linear is not None) == (name in {"linear", "linear without bias", "tied"})
     assert HeadConfig().shapes("encode", None, WIDTH) == {}
-    assert HeadConfig().make({}, None, Builder(torch.float32, CPU)) is None
+    assert make_head(HeadConfig(), {}, None, Builder(torch.float32, CPU)) is None
 
 
 # Pairs.
@@ -205,9 +208,9 @@ def random_pairs(
 def compare(config: HeadConfig, weights: Mapping[str, Tensor], x: Tensor, n: list[int]) -> Tensor:
     """The scores of pairs, (pairs, 3)."""
     builder = Builder(x.dtype, CPU)
-    head = config.make(weights, 3, builder)
+    head = make_head(config, weights, 3, builder)
     assert head is not None
-    return head(config.pairs(weights, WIDTH, builder)(x, n))
+    return head(make_pairs(config, weights, WIDTH, builder)(x, n))
 
 
 def pooled(config: HeadConfig, w: Mapping[str, Tensor], x: Tensor, side: int) -> Tensor:
@@ -283,7 +286,7 @@ def test_attention_survives_scores_of_any_size() -> None:
 @pytest.mark.parametrize(
     ("task", "options", "says"),
     [
-        ("classify", {"pooling": "attention"}, "attention is for task pair"),
+        ("classify", {"pooling": "attention"}, "go together"),
         ("generate", {"pooling": "mean"}, "task generate has no pooling"),
         ("tag", {"pooling": "max"}, "task tag has no pooling"),
         ("encode", {"pooling": "mean"}, "task encode has no pooling"),
@@ -303,25 +306,25 @@ def test_a_head_that_does_not_fit_its_network_is_refused(
     task: str, options: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(ValueError, match=says):
-        HeadConfig(**options).check(task, WORDS, WIDTH, EmbeddingConfig(), input_size=16)
+        HeadConfig(**options).check(task, WORDS, STACK, EmbeddingConfig(), 16)
 
 
 def test_a_mixture_of_too_many_scores_in_a_step_is_refused() -> None:
-    HeadConfig(experts=15).check("generate", 267_735, WIDTH, EmbeddingConfig(), input_size=16)
+    HeadConfig(experts=15).check("generate", 267_735, STACK, EmbeddingConfig(), 16)
     with pytest.raises(ValueError, match="have 20,480,000 scores in each step"):
-        HeadConfig(experts=1024).check("generate", 20_000, WIDTH, EmbeddingConfig(), 16)
+        HeadConfig(experts=1024).check("generate", 20_000, STACK, EmbeddingConfig(), 16)
 
 
 @EVERY_HEAD
 def test_a_head_that_fits_is_not(options: dict[str, Any]) -> None:
-    HeadConfig(**options).check("generate", WORDS, WIDTH, EmbeddingConfig(), input_size=WIDTH)
+    HeadConfig(**options).check("generate", WORDS, STACK, EmbeddingConfig(), WIDTH)
 
 
 def test_a_head_tied_to_an_adaptive_embedding_shares_its_clusters() -> None:
     clusters: dict[str, Any] = {"cutoffs": (10,), "size": 8}
     head = HeadConfig(**clusters, tied=True)
-    head.check("generate", WORDS, WIDTH, EmbeddingConfig(**clusters), input_size=16)
+    head.check("generate", WORDS, STACK, EmbeddingConfig(**clusters), 16)
     with pytest.raises(ValueError, match="its embedding's cutoffs"):
-        head.check("generate", WORDS, WIDTH, EmbeddingConfig(cutoffs=(11,), size=8), 16)
+        head.check("generate", WORDS, STACK, EmbeddingConfig(cutoffs=(11,), size=8), 16)
     with pytest.raises(ValidationError, match="cutoffs need size"):
         HeadConfig(cutoffs=(10,))

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sruserve.kernels import RaggedBatch, single
+from sruserve.model.cells.stack import Builder
+from sruserve.model.head_building import make_pool
 from sruserve.model.heads import HeadConfig
 from sruserve.model.network import Network
 from sruserve.model.pooling import PoolLayer
@@ -18,6 +20,7 @@ from sruserve.model.state import StateLayout
 from tests.support import random_model
 
 WIDTH = 5
+BUILDER = Builder(torch.float32, torch.device("cpu"))
 POOLINGS = pytest.mark.parametrize("pooling", ["mean", "max"])
 
 
@@ -25,8 +28,8 @@ def pool_layer(pooling: str) -> tuple[PoolLayer, StateLayout]:
     """The layer, with its state between that of others."""
     config = HeadConfig.model_validate({"pooling": pooling})
     layout = StateLayout([("0.c", (3,)), *config.states("classify", WIDTH), ("end", (2,))])
-    layer = config.pool("classify", WIDTH, layout)
-    assert layer is not None
+    layer = make_pool(config, "classify", {}, WIDTH, layout, BUILDER)
+    assert isinstance(layer, PoolLayer)
     assert (layer.width, layer.columns) == (WIDTH, WIDTH if pooling == "mean" else 2 * WIDTH)
     return layer, layout
 
@@ -108,7 +111,7 @@ def test_a_mean_in_bfloat16_is_rounded_once() -> None:
 def test_only_pooled_streams_remember_for_it(task: str, pooling: str) -> None:
     config = HeadConfig.model_validate({"pooling": pooling})
     assert config.states(task, WIDTH) == []
-    assert config.pool(task, WIDTH, StateLayout([])) is None
+    assert make_pool(config, task, {}, WIDTH, StateLayout([]), BUILDER) is None
 
 
 @POOLINGS

@@ -11,7 +11,6 @@ from torch import Tensor
 from sruserve.kernels.devices import copy_to_device
 from sruserve.model import softmaxes
 from sruserve.model.folder import Model
-from sruserve.model.softmaxes import over_words
 from sruserve.model.text import token_text
 from sruserve.server.engine.job import JobKind, Logprobs
 from sruserve.server.engine.sequence import ActiveSequence
@@ -71,7 +70,7 @@ class OutputReader:
         return self._token_logprobs(scores, torch.tensor([[token]], device=scores.device), top)[0]
 
     def classes(self, hidden: Tensor) -> Floats:
-        """The class probabilities of outputs, (rows, classes)."""
+        """The class probabilities of outputs, (rows, classes), or what the head has instead."""
         return self._probabilities(self._network.logits(hidden))
 
     def _classify(self, reads: Sequence[OutputSlice], hidden: Tensor) -> None:
@@ -136,7 +135,7 @@ class OutputReader:
             yield start, min(start + size, rows)
 
     def _probabilities(self, scores: Tensor) -> Floats:
-        return _numpy(over_words(torch.softmax, scores))
+        return _numpy(self._network.activation(scores))
 
 
 def _numpy(values: Tensor) -> Floats:

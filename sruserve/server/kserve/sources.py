@@ -21,7 +21,7 @@ def source(model: Model, text: str, ids: str) -> Spec:
         return Spec(text, BYTES, (1,))
     if model.config.vocab_size is not None:
         return Spec(ids, "INT64", (-1,))
-    return Spec("features", "FP32", (-1, model.config.rnn.input_size))
+    return Spec("features", "FP32", (-1, model.config.width))
 
 
 def read_fields(names: Mapping[str, str], inputs: Mapping[str, Tensor]) -> dict[str, Any]:

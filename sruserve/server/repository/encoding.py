@@ -135,7 +135,7 @@ def encode_features(served: ServedModel, rows: Features) -> NDArray[np.float32]:
     config = served.model.config
     if config.vocab_size is not None:
         raise InvalidRequest(f"{served.name} reads text: send `input`", param="features")
-    width = config.rnn.input_size
+    width = config.width
     widths = rows.shape[1:] if isinstance(rows, np.ndarray) else set(map(len, rows))
     if not set(widths) <= {width}:
         raise InvalidRequest(

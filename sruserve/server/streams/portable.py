@@ -18,7 +18,7 @@ async def export_state(served: ServedModel, state: Snapshot) -> Snapshot:
     no_inputs = (
         np.zeros(0, np.int64)
         if config.vocab_size is not None
-        else np.zeros((0, config.rnn.input_size), np.float32)
+        else np.zeros((0, config.width), np.float32)
     )
     ends: list[Result] = []
     job = Job(
