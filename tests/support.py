@@ -1,6 +1,7 @@
 """Small random models for tests."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ def random_config(
     labels: tuple[str, ...] = (),
     head: HeadConfig | None = None,
     embedding: EmbeddingConfig | None = None,
+    input_width: int | None = None,
+    input_layers: Sequence[Any] = (),
     **rnn: Any,
 ) -> ModelConfig:
     """A network of a family; `rnn`: its options; two layers, 24 wide, by default."""
@@ -50,6 +53,8 @@ def random_config(
         dtype="float32",
         vocab_size=vocab_size,
         id2label=dict(enumerate(labels)),
+        input_width=input_width,
+        input_layers=tuple(input_layers),
         rnn=stack,
         embedding=embedding or EmbeddingConfig(),
         head=head or HeadConfig(),
