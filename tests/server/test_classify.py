@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from sruserve.server.http.responses import ClassifyReply
@@ -187,7 +188,31 @@ def test_a_stream_that_ends_with_an_empty_chunk_has_the_answer_of_the_whole(
     whole = ask(input="How far is it ")
     chunk = ask(input="How far is it ", more=True)
     assert chunk["scores"] == whole["scores"]
-    nothing_yet = ask(input="", more=True, state=chunk["state"])
-    assert nothing_yet["scores"] is None
-    last = ask(input=end, state=nothing_yet["state"])
-    assert (last["label"], last["scores"]) == (whole["label"], whole["scores"])
+    no_step = ask(input="", more=True, state=chunk["state"])
+    last = ask(input=end, state=no_step["state"])
+    for reply in (no_step, last):
+        assert (reply["label"], reply["scores"]) == (whole["label"], whole["scores"])
+
+
+def test_a_stream_without_a_finished_word_has_no_label_yet(client: httpx.Client) -> None:
+    reply = classify(client, input="Ho", more=True)["results"][0]
+    assert (reply["label"], reply["score"], reply["scores"]) == (None, None, None)
+    state = classify(client, input="How fa", more=True)["results"][0]["state"]
+    known = classify(client, input="How ")["results"][0]
+    half_a_word = classify(client, input="r", state=state, more=True)["results"][0]
+    assert half_a_word["scores"] == known["scores"]
+
+
+def test_raw_scores_are_the_logits(client: httpx.Client) -> None:
+    plain = classify(client, input=TEXT)["results"][0]
+    raw = classify(client, input=TEXT, raw_scores=True)["results"][0]
+    assert raw["label"] == plain["label"]
+    logits = np.array(list(raw["scores"].values()))
+    assert raw["score"] == logits.max()
+    softmax = np.exp(logits) / np.exp(logits).sum()
+    np.testing.assert_allclose(softmax, list(plain["scores"].values()), atol=1e-6)
+    chunk = classify(client, input="How far ", raw_scores=True, more=True)["results"][0]
+    no_step = classify(client, input="i", raw_scores=True, more=True, state=chunk["state"])
+    assert no_step["results"][0]["scores"] is None
+    after = classify(client, input="", more=True, state=no_step["results"][0]["state"])
+    assert scores(after["results"][0]) == scores(classify(client, input="How far ")["results"][0])

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch import Tensor
 from sruserve.model.config import LABELLED, ModelConfig, architecture, explain
 from sruserve.model.errors import CheckpointError, OptionError
 from sruserve.model.folder import Model, save_model
-from sruserve.model.heads import HeadConfig
+from sruserve.model.heads import HeadConfig, Scoring
 from sruserve.model.importers.checkpoint import read_checkpoint
 from sruserve.model.importers.format import Imported
 from sruserve.model.importers.formats import FORMATS, load_format
@@ -18,7 +18,8 @@ from sruserve.model.importers.tensors import matrix_of
 from sruserve.model.importers.vocabulary import is_string_list, read_json, vocabulary
 from sruserve.model.names import Task
 
-_HEAD_OPTIONS = ("pooling", "combine")  # options of this package, not of a library's constructor
+# Options of this package, not of a library's constructor.
+_HEAD_OPTIONS = ("pooling", "final", "combine")
 
 
 def import_checkpoint(
@@ -33,8 +34,8 @@ def import_checkpoint(
 ) -> Model:
     """Write the model folder `out` from a checkpoint, load it back and return it.
 
-    options: file with a JSON object of the constructor's arguments, and a head's `pooling` and
-        `combine`.
+    options: file with a JSON object of the constructor's arguments, and a head's `pooling`,
+        `final`, `activation` and `combine`.
     vocab: file with a JSON list of words or byte values in id order, or a tokenizer.json.
     labels: file with a JSON list of the classes' names in id order.
     format: a name in `FORMATS`; "auto" recognises it by the tensors' names.
@@ -46,7 +47,7 @@ def import_checkpoint(
     tensors = read_checkpoint(weights)
     name = recognise(tensors) if format == "auto" else format
     arguments = None if options is None else _read_object(options)
-    head = {key: arguments.pop(key) for key in _HEAD_OPTIONS if arguments and key in arguments}
+    head = _head_options(arguments or {})
     imported = load_format(name).read(tensors, arguments, task)
     progress("checking tensors and vocabulary")
     config = describe(task, imported, head, labels)
@@ -54,6 +55,14 @@ def import_checkpoint(
     words = {} if vocab is None else vocabulary(vocab, config.vocab_size)
     progress("writing the model folder")
     return save_model(out, config, imported.tensors, words)
+
+
+def _head_options(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Remove the options of the head from `arguments` and return them."""
+    own = [key for key in _HEAD_OPTIONS if key in arguments]
+    if arguments.get("activation") in get_args(Scoring):  # LRN has an option of the same name
+        own.append("activation")
+    return {key: arguments.pop(key) for key in own}
 
 
 def recognise(names: Collection[str]) -> str:
@@ -85,6 +94,7 @@ def describe(
             **head,
             "combine": "concat" if features == 2 * imported.rnn.output_size else "difference",
         }
+    head = _with_pooling(task, imported, head)
     names: dict[int, str] = {}
     if task in LABELLED:
         label_names = [str(i) for i in range(outputs)] if labels is None else _read_labels(labels)
@@ -111,6 +121,31 @@ def describe(
         raise CheckpointError(
             f"the checkpoint is not a network for task {task}: {explain(error)}"
         ) from error
+
+
+def _with_pooling(task: Task, imported: Imported, head: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the head's options; raises `OptionError` if the pooling is missing.
+
+    Adds the entries of a final state: the last layer's, or all layers' if the head is that wide.
+
+    The outputs of both directions at the last step, and their final states, have the same width:
+    weights do not show which of them a head reads.
+    """
+    stated = "pooling" in head or imported.head.pooling != "last"
+    if task in ("classify", "pair") and imported.rnn.bidirectional and not stated:
+        raise OptionError(
+            'a bidirectional network needs "pooling" in --options: "final" if the head reads the '
+            'final states of both directions, cat(h_n[-2], h_n[-1]); "last" if it reads the '
+            'output at the last step; "mean", "max"'
+        )
+    if head.get("pooling") != "final" or "final" in head:
+        return head
+    sizes = {name: shape[0] for name, shape in imported.rnn.states() if len(shape) == 1}
+    kind = "h" if "0.h" in sizes else "c"
+    entries = [f"{layer}.{kind}" for layer in range(imported.rnn.num_layers)]
+    weight = matrix_of(imported.tensors, "output.weight")
+    all_layers = weight is not None and weight.shape[1] == sum(map(sizes.__getitem__, entries))
+    return {**head, "final": entries if all_layers else entries[-1:]}
 
 
 def _outputs(task: Task, imported: Imported) -> int:

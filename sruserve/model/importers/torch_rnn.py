@@ -98,7 +98,8 @@ def _around(
 ) -> tuple[dict[str, Tensor], HeadConfig]:
     """Return embedding and head by a folder's names."""
     width = config.output_size
-    widths = (2 * width, 4 * width) if task == "pair" else (width,)
+    # A classifier may read the final states of all layers, side by side.
+    widths = (2 * width, 4 * width) if task == "pair" else (width, config.num_layers * width)
     matrices = {name: t for name, t in rest.items() if t.dim() == 2 and task != "encode"}
     biased = {name for name in matrices if _bias_of(name) in rest}
     named = {name for name in matrices if "emb" in name.lower()}

@@ -141,7 +141,7 @@ class SequenceInput:
     inputs: (steps), int64 token ids, or (steps, features), float32.
     start: the state to continue; None starts from zeros.
     word: the unfinished word that the end state carries.
-    more: more chunks of the text follow, so a chunk without a step has no result of its own.
+    more: more chunks of the text follow.
     seed, choice: the sampler's key (GENERATE).
     first: number of inputs that are the first of the two sequences (COMPARE).
     """
@@ -157,7 +157,10 @@ class SequenceInput:
 
 @dataclass(frozen=True, slots=True)
 class Classified:
-    """Probabilities (classes), float32, after the stream's last step; None if there is none yet."""
+    """Probabilities (classes), float32, after the stream's last step; None if there is none yet.
+
+    For a job with `raw_scores`: the logits; None if this job had no step.
+    """
 
     probabilities: NDArray[np.float32] | None
     steps: int
@@ -252,6 +255,7 @@ class Job:
 
     state_output: whether results carry a Snapshot, and of which kind.
     stream: a GENERATE job delivers its text in chunks; otherwise once, at the end.
+    raw_scores: a CLASSIFY or COMPARE job returns the network's own scores, before the activation.
     input_bytes: bytes of the input that count against the queue's limit.
     submitted: `time.monotonic()` of the submission. begun: a step has included the job.
     deadline: `time.monotonic()` after which a job that has not begun is dropped; 0 is never.
@@ -270,6 +274,7 @@ class Job:
     done: asyncio.Future[None]
     state_output: StateOutput = StateOutput.NONE
     stream: bool = False
+    raw_scores: bool = False
     sampling: Sampling = Sampling()
     input_bytes: int = 0
     deadline: float = 0.0

@@ -119,6 +119,7 @@ def _is_plain(job: Job, now: float) -> bool:
     return (
         job.kind is JobKind.CLASSIFY
         and job.state_output is StateOutput.NONE
+        and not job.raw_scores
         and not job.withdrawn
         and not 0 < job.deadline < now
     )

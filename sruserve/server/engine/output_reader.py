@@ -42,6 +42,7 @@ class OutputReader:
     def __init__(self, model: Model) -> None:
         self._network, self._codec = model.network, model.codec
         self._outputs = model.config.outputs or 0
+        self._exclusive = model.config.head.activation == "softmax"
 
     def read(self, reads: Sequence[OutputSlice], hidden: Tensor) -> None:
         """Add to each step result what its job's kind needs of `hidden`, (rows, width)."""
@@ -74,19 +75,24 @@ class OutputReader:
         return self._probabilities(self._network.logits(hidden))
 
     def _classify(self, reads: Sequence[OutputSlice], hidden: Tensor) -> None:
-        probabilities = self.classes(hidden)
-        for (
-            step_result,
-            rows,
-        ) in reads:  # a view would keep the whole step's as long as the sequence
-            step_result.outputs.probabilities = probabilities[rows.stop - 1].copy()
+        scores = self._network.logits(hidden)
+        self._add_scores([(step_result, rows.stop - 1) for step_result, rows in reads], scores)
 
     def _compare(self, reads: Sequence[OutputSlice], hidden: Tensor) -> None:
         """Class probabilities of pairs; `hidden` has every step of both sequences of each pair."""
         lengths = [steps for step_result, _ in reads for steps in step_result.sequence.parts]
-        probabilities = self._probabilities(self._network.compare(hidden, lengths))
-        for (step_result, _), pair_probabilities in zip(reads, probabilities, strict=True):
-            step_result.outputs.probabilities = pair_probabilities
+        scores = self._network.compare(hidden, lengths)
+        self._add_scores([(step_result, i) for i, (step_result, _) in enumerate(reads)], scores)
+
+    def _add_scores(self, reads: Sequence[tuple[StepResult, int]], scores: Tensor) -> None:
+        """Add a row of `scores`, (rows, classes), to each step result, with its probabilities."""
+        probabilities, logits = self._probabilities(scores), None
+        for step_result, row in reads:  # a view would keep the whole step's for the sequence's life
+            outputs = step_result.outputs
+            outputs.probabilities = probabilities[row].copy()
+            if step_result.sequence.job.raw_scores:
+                logits = _all_or_nan(_numpy(scores)) if logits is None else logits
+                outputs.logits = logits[row].copy()
 
     def _tag(self, reads: Sequence[OutputSlice], hidden: Tensor) -> None:
         """The likeliest label of each step, its probability, and the last step's probabilities."""
@@ -99,7 +105,9 @@ class OutputReader:
         last = hidden.index_select(0, indices([rows.stop - 1 for _, rows in reads], hidden.device))
         last_probabilities = self._probabilities(self._network.logits(last))
         for (step_result, rows), at_end in zip(reads, last_probabilities, strict=True):
-            outputs = SequenceOutputs(at_end.copy(), [values[rows].copy()], [labels[rows].copy()])
+            outputs = SequenceOutputs(
+                at_end.copy(), values=[values[rows].copy()], labels=[labels[rows].copy()]
+            )
             step_result.outputs = outputs
 
     def _score(self, step_result: StepResult, hidden: Tensor) -> None:
@@ -135,10 +143,21 @@ class OutputReader:
             yield start, min(start + size, rows)
 
     def _probabilities(self, scores: Tensor) -> Floats:
-        return _numpy(self._network.activation(scores))
+        probabilities = _numpy(self._network.activation(scores))
+        return probabilities if self._exclusive else _all_or_nan(probabilities)
 
 
 def _numpy(values: Tensor) -> Floats:
     """A tensor's values, float32, in host memory."""
     array: Floats = values.float().cpu().numpy()
     return array
+
+
+def _all_or_nan(values: Floats) -> Floats:
+    """Rows (rows, n), with NaN for all numbers of a row that has one that is not finite.
+
+    A softmax does this by itself, and whoever checks a row then reads one number of it.
+    """
+    odd = np.asarray(~np.isfinite(values).all(1))
+    values[odd] = np.nan
+    return values

@@ -316,12 +316,11 @@ class ActiveSequence:
                 targets = self.known[1:]
                 characters = 0 if self.codec is None else int(self.codec.characters[targets].sum())
                 return Scored(total, len(targets), characters, steps, state, outputs.logprobs)
-        probabilities = outputs.probabilities
+        probabilities = outputs.logits if self.job.raw_scores else outputs.probabilities
         # If one of them is NaN, all are.
         if probabilities is not None and math.isnan(probabilities.item(-1)):
             raise not_finite()
-        incomplete = item.more and not steps
-        return Classified(None if incomplete else probabilities, steps, state)
+        return Classified(probabilities, steps, state)
 
     def _snapshot(self, row: Row | CachedState) -> Snapshot:
         """Return the end state. Raises `NotFinite` if `row` is a copy that is not finite."""

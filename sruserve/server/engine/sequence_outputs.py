@@ -15,6 +15,7 @@ class SequenceOutputs:
     """The outputs of one step of the engine, or of all of them so far.
 
     probabilities: (classes), class probabilities after the last step; None before the first.
+    logits: (classes), the scores behind them, if the job requests them.
     values: log-probabilities, label probabilities or network outputs: arrays of (steps) or
         (steps, width).
     labels: the most likely label of each step: arrays of (steps), int64.
@@ -22,6 +23,7 @@ class SequenceOutputs:
     """
 
     probabilities: Floats | None = None
+    logits: Floats | None = None
     values: list[Floats] = field(default_factory=list)
     labels: list[NDArray[np.int64]] = field(default_factory=list)
     logprobs: list[Logprobs] = field(default_factory=list)
@@ -29,7 +31,7 @@ class SequenceOutputs:
     def add(self, new: "SequenceOutputs") -> None:
         """Append the outputs of the next step."""
         if new.probabilities is not None:
-            self.probabilities = new.probabilities
+            self.probabilities, self.logits = new.probabilities, new.logits
         self.values += new.values
         self.labels += new.labels
         self.logprobs += new.logprobs

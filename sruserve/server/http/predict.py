@@ -29,7 +29,6 @@ from sruserve.server.tasks.inputs import LONG_CHARACTERS, check_inputs
 from sruserve.server.tasks.per_input import Results
 from sruserve.server.tasks.requests import ClassifyRequest
 
-_SMALLEST = np.finfo(np.float32).smallest_subnormal
 _ERROR_TYPES: tuple[tuple[type[ServeError], str], ...] = (
     (EmptyInput, "empty"),
     (UnfitInput, "tokenizer"),
@@ -52,7 +51,9 @@ class PredictRequest(BaseModel):
         description="A text; a pair of texts, for models of task `pair`; a batch: a list of lists "
         "of one or two texts, or, for models of task `classify`, a list of texts."
     )
-    raw_scores: bool = Field(False, description="Return logarithms of the probabilities instead.")
+    raw_scores: bool = Field(
+        False, description="Return the network's own scores, before softmax or sigmoid."
+    )
     truncate: bool | None = Field(
         False, description="Cut an input that is too long instead of refusing it."
     )
@@ -109,11 +110,12 @@ class PredictEndpoint(HttpEndpoint):
             update={
                 "input": [entry[0] for entry in texts],
                 "pair": [entry[1] for entry in texts] if len(texts[0]) > 1 else None,
+                "raw_scores": request.raw_scores,
             }
         )
         with await task.run(call, task_request, served, cost) as results:
-            single, raw = _is_single(request.inputs, texts), request.raw_scores
-            body = await offload(results.large, _reply_body, served, results, raw, single)
+            single = _is_single(request.inputs, texts)
+            body = await offload(results.large, _reply_body, served, results, single)
             await call.reply(body)
 
     async def refuse(self, call: HttpCall, problem: ServeError) -> None:
@@ -197,14 +199,11 @@ def _is_single(inputs: _Inputs, texts: Sequence[Sequence[Any]]) -> bool:
     return isinstance(inputs, str) or (isinstance(inputs[0], str) and len(texts[0]) > 1)
 
 
-def _reply_body(served: ServedModel, results: Results, raw: bool, single: bool) -> bytes:
+def _reply_body(served: ServedModel, results: Results, single: bool) -> bytes:
     """The body of the reply."""
     predictions = []
     for _, result in results.results:
-        order = np.argsort(-result.probabilities, kind="stable")
-        # these differ from the logits by a constant, so softmax gives the same probabilities
-        scores = (
-            np.log(np.maximum(result.probabilities, _SMALLEST)) if raw else result.probabilities
-        )
+        scores = result.probabilities
+        order = np.argsort(-scores, kind="stable")
         predictions.append([{"score": float(scores[i]), "label": served.labels[i]} for i in order])
     return (long_json if results.large else json_bytes)(predictions[0] if single else predictions)

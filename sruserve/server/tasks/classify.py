@@ -43,6 +43,9 @@ class ClassifyTask(SequenceTask[ClassifyRequest]):
     def kind(self, request: ClassifyRequest) -> JobKind:
         return JobKind.CLASSIFY if request.pair is None else JobKind.COMPARE
 
+    def wants_raw_scores(self, request: ClassifyRequest) -> bool:
+        return request.raw_scores
+
     def numbers(self, served: ServedModel, item: SequenceInput) -> int:
         del item
         return served.model.config.label_numbers

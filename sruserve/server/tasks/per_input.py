@@ -72,6 +72,7 @@ class PerInputTask(Task[Body]):
             deliver=results.__setitem__,
             done=caller.loop.create_future(),
             state_output=state_output,
+            raw_scores=self.wants_raw_scores(request),
             input_bytes=cost,
             deadline=self.deadline(request),
             priority=served.tenant.priority(request.priority),
@@ -151,6 +152,11 @@ class PerInputTask(Task[Body]):
     def kind(self, request: Body) -> JobKind:
         """The kind of the job."""
         raise NotImplementedError
+
+    def wants_raw_scores(self, request: Body) -> bool:
+        """Whether the results have the network's own scores instead of probabilities."""
+        del request
+        return False
 
     def numbers(self, served: ServedModel, item: SequenceInput) -> int:
         """The approximate count of numbers in the result of one item, if there can be many."""

@@ -91,6 +91,11 @@ class ClassifyRequest(SequenceRequest):
         }
     )
 
+    raw_scores: bool = Field(
+        False,
+        description="Return the network's own scores, before softmax or sigmoid; null if this "
+        "chunk had no step.",
+    )
     pair: Input | None = Field(
         None,
         description="For models of task `pair`: what each `input` is compared with, in the same "

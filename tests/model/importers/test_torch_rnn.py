@@ -109,6 +109,50 @@ def test_a_classifier_reads_features_or_ids(tmp_path: Path) -> None:
     assert (model.config.vocab_size, len(model.config.labels)) == (None, 3)
 
 
+class FinalStates(nn.Module):
+    """A bidirectional classifier in its standard form."""
+
+    def __init__(self, kind: type[nn.LSTM | nn.GRU], layers: int) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.rnn = kind(6, 5, 2, batch_first=True, bidirectional=True)
+        self.layers = layers
+        self.fc = nn.Linear(2 * 5 * layers, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        end = self.rnn(x)[1]
+        h_n = end[0] if isinstance(end, tuple) else end
+        scores: Tensor = self.fc(h_n[-2 * self.layers :].transpose(0, 1).flatten(1))
+        return scores
+
+
+@pytest.mark.parametrize("layers", [1, 2], ids=["last layer", "all layers"])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_a_head_reads_the_final_states_of_both_directions(
+    tmp_path: Path, kind: type[nn.LSTM | nn.GRU], layers: int
+) -> None:
+    theirs = FinalStates(kind, layers)
+    options = {"options": {"pooling": "final"}}
+    model = imported(tmp_path, dict(theirs.state_dict()), "classify", *FORMAT, **options)
+    for steps in (1, 2, 30):
+        x = torch.randn(steps, 6)
+        ours = model.network.logits(hidden(model, x)[-1:])
+        with torch.inference_mode():
+            agree(ours, theirs(x[None]))
+
+
+def test_a_bidirectional_classifier_without_a_pooling_is_refused(tmp_path: Path) -> None:
+    message = refused(tmp_path, dict(FinalStates(nn.LSTM, 1).state_dict()), "classify", *FORMAT)
+    assert '"pooling" in --options: "final" if the head reads the final states of both' in message
+
+
+def test_an_activation_is_an_option_of_the_head(tmp_path: Path) -> None:
+    theirs = dict(Reader(NAMES[0], 30, 3, False).state_dict())
+    options = {"options": {"activation": "sigmoid", "pooling": "mean"}}
+    model = imported(tmp_path, theirs, "classify", *FORMAT, **options)
+    assert (model.config.head.activation, model.config.head.pooling) == ("sigmoid", "mean")
+
+
 LSTM = dict(nn.LSTM(3, 4).state_dict())
 RNN = dict(nn.RNN(3, 4).state_dict())
 
