@@ -15,6 +15,7 @@ from sruserve.model.folder import Model, load_model, save_model
 from sruserve.model.heads import HeadConfig
 from sruserve.model.names import Task
 from sruserve.model.network import network_shapes
+from sruserve.model.regression import Regression
 
 CPU = torch.device("cpu")
 PRINTABLE = list(range(32, 127))
@@ -42,6 +43,7 @@ def random_config(
     embedding: EmbeddingConfig | None = None,
     input_width: int | None = None,
     input_layers: Sequence[Any] = (),
+    regression: Regression | None = None,
     **rnn: Any,
 ) -> ModelConfig:
     """A network of a family; `rnn`: its options; two layers, 24 wide, by default."""
@@ -58,6 +60,7 @@ def random_config(
         rnn=stack,
         embedding=embedding or EmbeddingConfig(),
         head=head or HeadConfig(),
+        regression=regression,
     )
 
 

@@ -21,8 +21,9 @@ from sruserve.model.cells.stack import StackConfig, Width
 from sruserve.model.embeddings import EmbeddingConfig
 from sruserve.model.errors import ConfigError
 from sruserve.model.files import read_regular
-from sruserve.model.heads import HeadConfig
+from sruserve.model.heads import HeadConfig, Scoring
 from sruserve.model.names import DType, Task
+from sruserve.model.regression import Regression
 from sruserve.model.row_layers import RowLayers, output_width
 from sruserve.model.state import StateLayout
 
@@ -36,6 +37,7 @@ _ARCHITECTURES: dict[Task, str] = {
     "classify": "ForSequenceClassification",
     "pair": "ForSequencePairClassification",
     "tag": "ForTokenClassification",
+    "regress": "ForRegression",
     "generate": "ForCausalLM",
     "encode": "Model",
 }
@@ -68,6 +70,7 @@ class ModelConfig(BaseModel):
     rnn: SerializeAsAny[StackConfig]
     embedding: EmbeddingConfig = EmbeddingConfig()
     head: HeadConfig = HeadConfig()
+    regression: Regression | None = Field(None, description="For task regress: its outputs.")
 
     @field_validator("model_type")
     @classmethod
@@ -113,6 +116,11 @@ class ModelConfig(BaseModel):
             raise ValueError("id2label must name every class, with ids from 0 on")
         if self.task in LABELLED and not self.id2label:
             raise ValueError(f"task {self.task} needs id2label")
+        if (self.task == "regress") is not (self.regression is not None):
+            raise ValueError("task regress and the field regression go together")
+        fed_back = self.regression is not None and self.regression.forecasts
+        if fed_back and (self.vocab_size is not None or len(self.names) != self.width):
+            raise ValueError("forecasts needs a value for each feature of a step, in order")
         if self.task == "generate" and self.vocab_size is None:
             raise ValueError("task generate needs vocab_size")
         if self.task == "generate" and self.rnn.not_streamable_because:
@@ -134,6 +142,8 @@ class ModelConfig(BaseModel):
                 f"input_size is {self.rnn.input_size}"
             )
         self.head.check(self.task, self.outputs, self.rnn, self.embedding, self.width)
+        if self.head.pooling != "last" and self.regression and self.regression.steps == "every":
+            raise ValueError("a regressor of every step has no pooling")
         return self
 
     @property
@@ -155,7 +165,19 @@ class ModelConfig(BaseModel):
         """Number of scores of the head for a step; None without a head."""
         if self.task in LABELLED:
             return len(self.id2label)
+        if self.regression is not None:
+            return self.regression.outputs
         return self.vocab_size if self.task == "generate" else None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of a regressor's values."""
+        return () if self.regression is None else self.regression.names
+
+    @property
+    def activation(self) -> Scoring:
+        """What turns the head's scores into what a reply shows."""
+        return "none" if self.task == "regress" else self.head.activation
 
     @cached_property
     def labels(self) -> tuple[str, ...]:

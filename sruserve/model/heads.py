@@ -133,7 +133,7 @@ class HeadConfig(Clustered):
             raise ValueError(f"activation is for tasks with labels, not for task {task}")
         if self.output_layers and output_width(self.output_layers, outputs or 0) != outputs:
             raise ValueError("output_layers must keep the number of outputs")
-        if self.output_layers:
+        if self.output_layers and task != "regress":
             raise ValueError(f"output_layers is for task regress only, not for task {task}")
         if (self.adaptive or self.experts or self.tied) and task != "generate":
             raise ValueError(
@@ -160,7 +160,7 @@ class HeadConfig(Clustered):
             )
 
     def _check_pooling(self, task: str, rnn: StackConfig) -> None:
-        if self.pooling != "last" and task not in ("classify", "pair"):
+        if self.pooling != "last" and task not in ("classify", "pair", "regress"):
             raise ValueError(f"task {task} has no pooling: it returns a result for every step")
         if self.pooling == "final" and task == "pair":
             raise ValueError("pooling final is not for task pair: use last, mean, max or attention")

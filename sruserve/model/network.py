@@ -95,7 +95,7 @@ class Network:
         self._pool = make_pool(head, config.task, tensors, rnn.output_size, self.layout, builder)
         self._final = FinalState(head.final, self.layout) if head.final else None
         self._head = make_head(head, tensors, config.outputs, builder)
-        self.activation = activation(head.activation)
+        self.activation = activation(config.activation)
         self._pairs = None
         if config.task == "pair":
             self._pairs = make_pairs(head, tensors, rnn.output_size, builder)

@@ -11,6 +11,7 @@ from sruserve.model.config import LABELLED, ModelConfig, architecture, explain
 from sruserve.model.errors import CheckpointError, OptionError
 from sruserve.model.folder import Model, save_model
 from sruserve.model.heads import HeadConfig, Scoring
+from sruserve.model.importers import regression
 from sruserve.model.importers.checkpoint import read_checkpoint
 from sruserve.model.importers.format import Imported
 from sruserve.model.importers.formats import FORMATS, load_format
@@ -48,9 +49,14 @@ def import_checkpoint(
     name = recognise(tensors) if format == "auto" else format
     arguments = None if options is None else _read_object(options)
     head = _head_options(arguments or {})
+    if task == "regress":
+        keys = [key for key in regression.OPTIONS if arguments and key in arguments]
+        outputs = {key: (arguments or {}).pop(key) for key in keys}
+    else:
+        outputs = {}
     imported = load_format(name).read(tensors, arguments, task)
     progress("checking tensors and vocabulary")
-    config = describe(task, imported, head, labels)
+    config = describe(task, imported, head, labels, outputs)
     _check_numbers(imported.tensors)
     words = {} if vocab is None else vocabulary(vocab, config.vocab_size)
     progress("writing the model folder")
@@ -79,11 +85,16 @@ def recognise(names: Collection[str]) -> str:
 
 
 def describe(
-    task: Task, imported: Imported, head: Mapping[str, Any], labels: Path | None
+    task: Task,
+    imported: Imported,
+    head: Mapping[str, Any],
+    labels: Path | None,
+    regressed: Mapping[str, Any] | None = None,
 ) -> ModelConfig:
     """Return the config of a complete network.
 
-    head: the options of the head. labels: file with the classes' names.
+    head: the options of the head. labels: file with the names of classes or values. regressed: the
+    options of task regress.
 
     Raises `CheckpointError` or `OptionError` that names the missing tensor or option.
     """
@@ -94,7 +105,8 @@ def describe(
             **head,
             "combine": "concat" if features == 2 * imported.rnn.output_size else "difference",
         }
-    head = _with_pooling(task, imported, head)
+    every_step = (regressed or {}).get("steps") == "every"
+    head = _with_pooling(task, imported, head, every_step)
     names: dict[int, str] = {}
     if task in LABELLED:
         label_names = [str(i) for i in range(outputs)] if labels is None else _read_labels(labels)
@@ -103,8 +115,13 @@ def describe(
                 f"--labels: {len(set(label_names))} different labels for {outputs} classes"
             )
         names = dict(enumerate(label_names))
-    elif labels is not None:
-        raise OptionError(f"--labels is for tasks {', '.join(LABELLED)}, not for task {task}")
+    elif labels is not None and task != "regress":
+        tasks = ", ".join((*LABELLED, "regress"))
+        raise OptionError(f"--labels is for tasks {tasks}, not for task {task}")
+    values = None
+    if task == "regress":
+        value_names = None if labels is None else _read_labels(labels)
+        values = regression.read_regression(regressed or {}, value_names, outputs)
     try:
         return ModelConfig(
             architectures=(architecture(imported.rnn, task),),
@@ -116,6 +133,7 @@ def describe(
             rnn=imported.rnn,
             embedding=imported.embedding,
             head=HeadConfig.model_validate(imported.head.model_dump() | dict(head)),
+            regression=values,
         )
     except ValidationError as error:
         raise CheckpointError(
@@ -123,8 +141,12 @@ def describe(
         ) from error
 
 
-def _with_pooling(task: Task, imported: Imported, head: Mapping[str, Any]) -> Mapping[str, Any]:
+def _with_pooling(
+    task: Task, imported: Imported, head: Mapping[str, Any], every_step: bool
+) -> Mapping[str, Any]:
     """Return the head's options; raises `OptionError` if the pooling is missing.
+
+    every_step: the head answers at every step.
 
     Adds the entries of a final state: the last layer's, or all layers' if the head is that wide.
 
@@ -132,7 +154,8 @@ def _with_pooling(task: Task, imported: Imported, head: Mapping[str, Any]) -> Ma
     weights do not show which of them a head reads.
     """
     stated = "pooling" in head or imported.head.pooling != "last"
-    if task in ("classify", "pair") and imported.rnn.bidirectional and not stated:
+    pools = task in ("classify", "pair", "regress") and not every_step
+    if pools and imported.rnn.bidirectional and not stated:
         raise OptionError(
             'a bidirectional network needs "pooling" in --options: "final" if the head reads the '
             'final states of both directions, cat(h_n[-2], h_n[-1]); "last" if it reads the '

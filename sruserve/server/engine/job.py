@@ -20,11 +20,16 @@ _TOKEN_BYTES = 40  # of a token in a state's window
 
 
 class JobKind(Enum):
-    """The work of a job. COMPARE reads pairs of sequences; TAG and ENCODE answer for each step."""
+    """The work of a job.
+
+    COMPARE reads pairs of sequences. TAG, REGRESS_STEPS and ENCODE answer for each step.
+    """
 
     CLASSIFY = "classify"
     COMPARE = "compare"
     TAG = "tag"
+    REGRESS = "regress"
+    REGRESS_STEPS = "regress_steps"
     ENCODE = "encode"
     SCORE = "score"
     GENERATE = "generate"
@@ -66,7 +71,8 @@ class Snapshot:
     held_back: generated text held back because a stop string may begin with it.
     constraint: the identity of the constraint on the text; empty: none.
     spelled: the bytes of the text that the constraint has consumed.
-    probabilities: (classes), float32, after the last step; empty before the first.
+    probabilities: (classes), float32, after the last step, or a regressor's values; empty before
+        the first.
     """
 
     row: Row | CachedState
@@ -182,6 +188,20 @@ class Tagged:
 
 
 @dataclass(frozen=True, slots=True)
+class Regressed:
+    """Values, (outputs), after the stream's last step, or (steps, outputs), float32.
+
+    None: there was no step yet.
+    ahead: (steps ahead, outputs): the values after steps whose inputs were fed back.
+    """
+
+    values: Row | None
+    steps: int
+    state: Snapshot | None
+    ahead: Row | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Encoded:
     """The network's output of each step, (steps, width), float32."""
 
@@ -242,7 +262,7 @@ class Generated:
     state: Snapshot | None = None
 
 
-Result = Classified | Tagged | Encoded | Scored | Generated
+Result = Classified | Tagged | Regressed | Encoded | Scored | Generated
 
 
 @dataclass(slots=True, eq=False)

@@ -245,7 +245,7 @@ def _output_rows(
     for step_result in inputs:
         sequence, kind = step_result.sequence, step_result.sequence.job.kind
         begin, end = end, end + step_result.consumed
-        if kind in (JobKind.CLASSIFY, JobKind.GENERATE):
+        if kind in (JobKind.CLASSIFY, JobKind.REGRESS, JobKind.GENERATE):
             if step_result.consumed < sequence.remaining:
                 continue
             begin = end - 1

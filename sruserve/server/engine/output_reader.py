@@ -42,7 +42,7 @@ class OutputReader:
     def __init__(self, model: Model) -> None:
         self._network, self._codec = model.network, model.codec
         self._outputs = model.config.outputs or 0
-        self._exclusive = model.config.head.activation == "softmax"
+        self._exclusive = model.config.activation == "softmax"
 
     def read(self, reads: Sequence[OutputSlice], hidden: Tensor) -> None:
         """Add to each step result what its job's kind needs of `hidden`, (rows, width)."""
@@ -51,12 +51,14 @@ class OutputReader:
             by_kind.setdefault(read[0].sequence.job.kind, []).append(read)
         for kind, kind_reads in by_kind.items():
             match kind:
-                case JobKind.CLASSIFY:
+                case JobKind.CLASSIFY | JobKind.REGRESS:
                     self._classify(kind_reads, hidden)
                 case JobKind.COMPARE:
                     self._compare(kind_reads, hidden)
                 case JobKind.TAG:
                     self._tag(kind_reads, hidden)
+                case JobKind.REGRESS_STEPS:
+                    self._regress(kind_reads, hidden)
                 case JobKind.ENCODE:
                     outputs = _numpy(hidden)
                     for step_result, rows in kind_reads:
@@ -109,6 +111,15 @@ class OutputReader:
                 at_end.copy(), values=[values[rows].copy()], labels=[labels[rows].copy()]
             )
             step_result.outputs = outputs
+
+    def _regress(self, reads: Sequence[OutputSlice], hidden: Tensor) -> None:
+        """The values of each step."""
+        values = np.empty((len(hidden), self._outputs), np.float32)
+        for start, end in self._blocks(len(hidden)):
+            values[start:end] = self._probabilities(self._network.logits(hidden[start:end]))
+        for step_result, rows in reads:
+            own = values[rows].copy()
+            step_result.outputs = SequenceOutputs(own[-1], values=[own])
 
     def _score(self, step_result: StepResult, hidden: Tensor) -> None:
         """The log-probabilities of the tokens that follow the rows of `hidden`."""

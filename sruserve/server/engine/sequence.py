@@ -21,6 +21,7 @@ from sruserve.server.engine.job import (
     Job,
     JobKind,
     Logprobs,
+    Regressed,
     Result,
     Row,
     Scored,
@@ -305,6 +306,12 @@ class ActiveSequence:
                 if np.isnan(scores).any():
                     raise not_finite()
                 return Tagged(labels, scores, before, steps, state)
+            case JobKind.REGRESS_STEPS:
+                nothing = np.zeros((0, 0), np.float32)
+                values = np.concatenate(outputs.values) if steps else nothing
+                if np.isnan(values).any():
+                    raise not_finite()
+                return Regressed(values, steps, state)
             case JobKind.ENCODE:
                 encoded = np.concatenate(outputs.values) if steps else np.zeros((0, 0), np.float32)
                 return Encoded(encoded, steps, state)
@@ -320,6 +327,8 @@ class ActiveSequence:
         # If one of them is NaN, all are.
         if probabilities is not None and math.isnan(probabilities.item(-1)):
             raise not_finite()
+        if self.job.kind is JobKind.REGRESS:
+            return Regressed(probabilities, steps, state)
         return Classified(probabilities, steps, state)
 
     def _snapshot(self, row: Row | CachedState) -> Snapshot:

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from sruserve import __version__
+from sruserve.model.regression import Regression
 from sruserve.server.errors import ModelNotFound, NoProcess
 from sruserve.server.http import probes
 from sruserve.server.http import responses as replies
@@ -62,8 +63,19 @@ def _describe(lifecycle: Lifecycle, served: ServedModel) -> replies.ModelInfo:
         state_bytes=model.network.layout.nbytes,
         presets=list(served.presets),
         labels=list(model.labels),
+        outputs=_outputs(model.config.regression),
         vocab_size=model.config.vocab_size,
     )
+
+
+def _outputs(regression: Regression | None) -> list[replies.OutputInfo]:
+    """A regressor's values with their units."""
+    if regression is None:
+        return []
+    units = regression.units or ("",) * len(regression.names)
+    pairs = zip(regression.names, units, strict=True)
+    quantiles = list(regression.quantiles)
+    return [replies.OutputInfo(name=name, unit=unit, quantiles=quantiles) for name, unit in pairs]
 
 
 def _probe(path: str, handler: Answer, name: str, *other_replies: Reply) -> Route[Answer]:

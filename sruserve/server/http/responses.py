@@ -82,6 +82,34 @@ class TagReply(BaseModel):
     usage: Steps = Field(description="What the request computed.")
 
 
+Values = Annotated[
+    dict[str, float | dict[str, float]],
+    Field(description="Each value by its name; with quantiles, each quantile by its text."),
+]
+
+
+class Regression(BaseModel):
+    """The values that one input predicts."""
+
+    values: Values | None = Field(
+        description="The values after the last step; null before the first."
+    )
+    steps: list[Values] | None = Field(
+        description="The values after each step, if the model predicts at every step; else null."
+    )
+    ahead: list[Values] | None = Field(
+        description="The values of the steps to come, if the request has `steps_ahead`; else null."
+    )
+    state: _State
+
+
+class RegressReply(BaseModel):
+    id: _Id
+    model: _Model
+    results: list[Regression] = Field(description="One entry for each input, in their order.")
+    usage: Steps = Field(description="What the request computed.")
+
+
 class Encoding(BaseModel):
     """The outputs of a network for one input."""
 
@@ -204,6 +232,16 @@ class ErrorReply(BaseModel):
     error: ErrorBody = Field(description="The error.")
 
 
+class OutputInfo(BaseModel):
+    """A value that a model predicts."""
+
+    name: str = Field(description="Name of the value.")
+    unit: str = Field(description="Its unit; empty if none is known.")
+    quantiles: list[float] = Field(
+        description="Quantiles that are predicted; empty: the value itself."
+    )
+
+
 class ModelInfo(BaseModel):
     """A served model."""
 
@@ -213,7 +251,8 @@ class ModelInfo(BaseModel):
     owned_by: str = Field("sruserve", description="Always `sruserve`.")
     version: str = Field(description="Number of the version folder; 1 if there are no versions.")
     task: str = Field(
-        description="Task of the model: `classify`, `pair`, `tag`, `encode` or `generate`."
+        description="Task of the model: `classify`, `pair`, `tag`, `regress`, `encode` or "
+        "`generate`."
     )
     digest: str = Field(
         description="SHA-256 of its weights, maths and vocabulary; states are bound to it."
@@ -224,6 +263,9 @@ class ModelInfo(BaseModel):
     presets: list[str] = Field(description="Names that `preset` accepts.")
     labels: list[str] = Field(
         description="Names of its classes, in the order of their ids; empty without classes."
+    )
+    outputs: list[OutputInfo] = Field(
+        description="The values of a model of task `regress`, in order; else empty."
     )
     vocab_size: int | None = Field(
         description="Number of its token ids; null for a model that takes features."

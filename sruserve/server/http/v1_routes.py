@@ -9,6 +9,7 @@ from sruserve.server.http.responses import (
     CompletionReply,
     EncodeReply,
     ErrorReply,
+    RegressReply,
     ScoreReply,
     TagReply,
 )
@@ -18,6 +19,7 @@ from sruserve.server.tasks.completion_request import CompletionRequest
 from sruserve.server.tasks.requests import (
     ClassifyRequest,
     EncodeRequest,
+    RegressRequest,
     Request,
     ScoreRequest,
     TagRequest,
@@ -52,6 +54,15 @@ def tag(path: str, context: Context) -> TaskEndpoint[Any]:
     A span that continues one of the chunk before is `continued`.
     """
     return PerInputEndpoint(path, "tag", context.tasks.tag, context.tenants)
+
+
+def regress(path: str, context: Context) -> TaskEndpoint[Any]:
+    """Predict values.
+
+    Predict named values, or quantiles of them, after the last step or after each; with
+    `steps_ahead`, also those of the steps to come.
+    """
+    return PerInputEndpoint(path, "reg", context.tasks.regress, context.tenants)
 
 
 def encode(path: str, context: Context) -> TaskEndpoint[Any]:
@@ -94,6 +105,7 @@ def _route(
 ROUTES: tuple[Route[Create], ...] = (
     _route(classify, ClassifyRequest, Reply(ClassifyReply)),
     _route(tag, TagRequest, Reply(TagReply)),
+    _route(regress, RegressRequest, Reply(RegressReply)),
     _route(encode, EncodeRequest, Reply(EncodeReply)),
     _route(score, ScoreRequest, Reply(ScoreReply)),
     _route(

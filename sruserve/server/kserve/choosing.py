@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sruserve.server.kserve.datatypes import BYTES
 from sruserve.server.kserve.generate import Generate
 from sruserve.server.kserve.messages import RequestedOutput, Tensor
-from sruserve.server.kserve.tasks import Classify, Compare, Encode, Tag, TensorTask
+from sruserve.server.kserve.tasks import Classify, Compare, Encode, Regress, Tag, TensorTask
 from sruserve.server.offload import Waiter, offload
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.limits import NUMBER_BYTES
@@ -31,6 +31,8 @@ def task_of(served: ServedModel, tasks: Tasks) -> TensorTask:
             return Compare(served, tasks.classify, max_batch_size)
         case "tag":
             return Tag(served, tasks.tag, max_batch_size)
+        case "regress":
+            return Regress(served, tasks.regress, max_batch_size)
         case "encode":
             return Encode(served, tasks.encode, max_batch_size)
         case _:

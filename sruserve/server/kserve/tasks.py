@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
+
 from sruserve.server.kserve.datatypes import BYTES, number_tensor, text_tensor
 from sruserve.server.kserve.messages import Tensor
 from sruserve.server.kserve.signature import Signature, Spec
@@ -12,6 +14,7 @@ from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.streams.step_view import StreamView
 from sruserve.server.tasks.caller import Caller
 from sruserve.server.tasks.per_input import PerInputTask, Results
+from sruserve.server.tasks.regress import regression_of
 from sruserve.server.tasks.requests import Request
 
 
@@ -151,6 +154,36 @@ class Tag(TextTask):
             else:
                 tensors.append(number_tensor(spec.name, spec.datatype, shape, values))
         return tensors
+
+
+class Regress(TextTask):
+    """Values of each input; of every step, or of steps ahead, of one input."""
+
+    options: ClassVar[Sequence[str]] = ("steps_ahead",)
+
+    def _signature(self, served: ServedModel, input_spec: Spec, max_batch_size: int) -> Signature:
+        self._regression = regression_of(served)
+        outputs = self._regression.outputs
+        every = self._regression.steps == "every"
+        specs = [Spec("values", "FP32", (-1, outputs) if every else (outputs,))]
+        if self._regression.forecasts:
+            specs.append(Spec("ahead", "FP32", (-1, outputs)))
+        if every or self._regression.forecasts:
+            max_batch_size = 0  # the numbers of steps differ
+        return Signature((input_spec,), tuple(specs), max_batch_size)
+
+    def _tensors(self, served: ServedModel, results: Results) -> tuple[list[Tensor], str | None]:
+        outputs, rows = self._regression.outputs, [result for _, result in results.results]
+        batch = (len(rows),) if self.signature.max_batch_size else ()
+        nothing = np.full(outputs, np.nan, np.float32)
+        values = np.stack([nothing if row.values is None else row.values for row in rows])
+        shape = (*batch, outputs) if self._regression.steps == "last" else values.shape[1:]
+        tensors = [number_tensor("values", "FP32", shape, values)]
+        if self._regression.forecasts:
+            none = np.zeros((0, outputs), np.float32)
+            ahead = none if rows[0].ahead is None else rows[0].ahead
+            tensors.append(number_tensor("ahead", "FP32", ahead.shape, ahead))
+        return tensors, served.seal_state(rows[0].state)
 
 
 class Encode(TextTask):

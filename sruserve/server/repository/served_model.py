@@ -8,7 +8,7 @@ from typing import Protocol
 from sruserve.model.folder import Model
 from sruserve.server.auth import Tenant
 from sruserve.server.engine.engine import Engine
-from sruserve.server.engine.job import Job, Snapshot, StateOutput
+from sruserve.server.engine.job import Job, Result, Snapshot, StateOutput
 from sruserve.server.errors import (
     CannotStream,
     InvalidRequest,
@@ -123,6 +123,11 @@ class ServedModel:
         Called before a request is read; `submit` checks again.
         """
         self.engine.check_admission(cost, self.owner)
+
+    def end_state(self, result: Result) -> Snapshot:
+        """The end state of a result, whose job returns one."""
+        assert result.state is not None
+        return result.state
 
     def submit(self, job: Job) -> None:
         """Submit a job to the engine, or raise at once."""

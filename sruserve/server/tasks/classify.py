@@ -40,14 +40,15 @@ class ClassifyTask(SequenceTask[ClassifyRequest]):
             )
         return served
 
-    def kind(self, request: ClassifyRequest) -> JobKind:
+    def kind(self, request: ClassifyRequest, served: ServedModel) -> JobKind:
+        del served
         return JobKind.CLASSIFY if request.pair is None else JobKind.COMPARE
 
     def wants_raw_scores(self, request: ClassifyRequest) -> bool:
         return request.raw_scores
 
-    def numbers(self, served: ServedModel, item: SequenceInput) -> int:
-        del item
+    def numbers(self, request: ClassifyRequest, served: ServedModel, item: SequenceInput) -> int:
+        del request, item
         return served.model.config.label_numbers
 
     def items(

@@ -17,11 +17,12 @@ class EncodeTask(SequenceTask[EncodeRequest]):
 
     name, schema = "encode", EncodeRequest
 
-    def kind(self, request: EncodeRequest) -> JobKind:
-        del request
+    def kind(self, request: EncodeRequest, served: ServedModel) -> JobKind:
+        del request, served
         return JobKind.ENCODE
 
-    def numbers(self, served: ServedModel, item: SequenceInput) -> int:
+    def numbers(self, request: EncodeRequest, served: ServedModel, item: SequenceInput) -> int:
+        del request
         return served.model.config.rnn.output_size * len(item.inputs)
 
     def describe(self, served: ServedModel, item: SequenceInput, result: Encoded) -> dict[str, Any]:

@@ -59,14 +59,14 @@ class PerInputTask(Task[Body]):
         items = await self.items(caller, request, served, cost)
         numbers = len(items) * served.state_numbers(state_output)
         for item in items:
-            numbers += self.numbers(served, item)
+            numbers += self.numbers(request, served, item)
             if state_output is StateOutput.COPY:
                 numbers += text_numbers(item.word)
             if item.start is not None:
                 cost += len(item.start.word)
         results: list[Any] = [None] * len(items)
         job = Job(
-            kind=self.kind(request),
+            kind=self.kind(request, served),
             items=items,
             loop=caller.loop,
             deliver=results.__setitem__,
@@ -149,7 +149,7 @@ class PerInputTask(Task[Body]):
         ids, word = encode_input(served, content, start, "input", request.more, tokens)
         return SequenceInput(ids, start, word, request.more)
 
-    def kind(self, request: Body) -> JobKind:
+    def kind(self, request: Body, served: ServedModel) -> JobKind:
         """The kind of the job."""
         raise NotImplementedError
 
@@ -158,9 +158,9 @@ class PerInputTask(Task[Body]):
         del request
         return False
 
-    def numbers(self, served: ServedModel, item: SequenceInput) -> int:
+    def numbers(self, request: Body, served: ServedModel, item: SequenceInput) -> int:
         """The approximate count of numbers in the result of one item, if there can be many."""
-        del served, item
+        del request, served, item
         return 0
 
     def describe(self, served: ServedModel, item: Any, result: Any) -> dict[str, Any]:

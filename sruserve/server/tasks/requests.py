@@ -73,8 +73,10 @@ class ChunkRequest(Request):
 class SequenceRequest(ChunkRequest):
     """Texts or features, or the next chunks of them."""
 
-    features: Listed[Listed[float]] | None = Field(
-        None, description="Steps x features, instead of `input`, for models that take features."
+    features: Listed[Listed[float]] | Listed[Listed[Listed[float]]] | None = Field(
+        None,
+        description="Steps x features, instead of `input`, for models that take features; or a "
+        "list of such sequences, whose lengths may differ.",
     )
 
 
@@ -114,6 +116,28 @@ class TagRequest(SequenceRequest):
             ]
         }
     )
+
+
+class RegressRequest(SequenceRequest):
+    """Features or a text, or the next chunk of a stream, from which values are predicted."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"features": [[0.1], [0.3]]}, {"features": [[0.1]], "steps_ahead": 24}]
+        }
+    )
+
+    steps_ahead: int = Field(
+        0,
+        ge=0,
+        le=2**31,
+        description="Feed the predictions back as the features of the next steps, this number of "
+        "times. The state that a reply returns is that before them.",
+    )
+
+    @property
+    def state_wanted_by(self) -> str | None:
+        return super().state_wanted_by or ("steps_ahead" if self.steps_ahead else None)
 
 
 class EncodeRequest(SequenceRequest):

@@ -18,8 +18,8 @@ class ScoreTask(PerInputTask[ScoreRequest]):
 
     name, schema = "generate", ScoreRequest
 
-    def kind(self, request: ScoreRequest) -> JobKind:
-        del request
+    def kind(self, request: ScoreRequest, served: ServedModel) -> JobKind:
+        del request, served
         return JobKind.SCORE
 
     def text_item(

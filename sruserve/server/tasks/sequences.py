@@ -1,25 +1,26 @@
 """The base of tasks with a result for each input that also read features."""
 
 from collections.abc import Awaitable, Sequence
-from typing import ClassVar, TypeVar
+from typing import ClassVar, TypeVar, cast
 
 import numpy as np
 
-from sruserve.server.engine.job import SequenceInput
+from sruserve.server.engine.job import SequenceInput, Snapshot
 from sruserve.server.errors import EmptyInput, InputTooLong, InvalidRequest
 from sruserve.server.offload import offload
 from sruserve.server.repository.encoding import Features, encode_features
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.caller import Caller
-from sruserve.server.tasks.inputs import LONG_CHARACTERS
+from sruserve.server.tasks.inputs import LONG_CHARACTERS, check_inputs
 from sruserve.server.tasks.per_input import PerInputTask
 from sruserve.server.tasks.requests import SequenceRequest
 
 Body = TypeVar("Body", bound=SequenceRequest)
+Batch = Features | list[list[list[float]]]  # one sequence, or several
 
 
 class SequenceTask(PerInputTask[Body]):
-    """One result for each text, or for the one sequence of features.
+    """One result for each text, or for each sequence of features.
 
     features_item: the type of a sequence's item.
     """
@@ -34,21 +35,45 @@ class SequenceTask(PerInputTask[Body]):
         return self._feature_items(caller, request, request.features, served, cost)
 
     async def _feature_items(
-        self, caller: Caller, request: Body, features: Features, served: ServedModel, cost: int
+        self, caller: Caller, request: Body, features: Batch, served: ServedModel, cost: int
     ) -> Sequence[SequenceInput]:
         if request.input is not None:
             raise InvalidRequest("send either 'input' or 'features'", param="features")
-        if len(features) > self.limits.input_bytes:
+        sequences = sequences_of(features)
+        check_inputs(len(sequences), self.limits, "features")
+        starts = await self.starts(caller, request, served, len(sequences), cost)
+        for sequence, start in zip(sequences, starts, strict=True):
+            self._check_steps(len(sequence), start)
+        numbers = sum(map(_numbers, sequences))
+
+        def encode() -> list[SequenceInput]:
+            return [
+                self.features_item(encode_features(served, sequence), start, more=request.more)
+                for sequence, start in zip(sequences, starts, strict=True)
+            ]
+
+        return await offload(numbers > LONG_CHARACTERS, encode, cost=cost, caller=caller)
+
+    def _check_steps(self, steps: int, start: Snapshot | None) -> None:
+        """Raise if a sequence is too long, or empty."""
+        if steps > self.limits.input_bytes:
             raise InputTooLong(
-                f"'features' has {len(features)} steps and may have {self.limits.input_bytes}; "
+                f"'features' has {steps} steps and may have {self.limits.input_bytes}; "
                 "send them in chunks with `state`, or ask the operator to raise "
                 "SRUSERVE_MAX_INPUT_BYTES",
                 param="features",
             )
-        (start,) = await self.starts(caller, request, served, 1, cost)
-        if not len(features) and start is None:
+        if not steps and start is None:
             raise EmptyInput("'features' has no steps; send at least one", param="features")
-        numbers = features.size if isinstance(features, np.ndarray) else sum(map(len, features))
-        long = numbers > LONG_CHARACTERS
-        steps = await offload(long, encode_features, served, features, cost=cost, caller=caller)
-        return [self.features_item(steps, start, more=request.more)]
+
+
+def sequences_of(features: Batch) -> Sequence[Features]:
+    """The sequences of a field: one, (steps, features), or a list of them."""
+    if isinstance(features, np.ndarray):
+        return [features]
+    several = any(rows and isinstance(rows[0], list) for rows in features)
+    return cast("list[list[list[float]]]", features) if several else [cast(Features, features)]
+
+
+def _numbers(sequence: Features) -> int:
+    return sequence.size if isinstance(sequence, np.ndarray) else sum(map(len, sequence))

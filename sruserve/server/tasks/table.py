@@ -8,6 +8,7 @@ from sruserve.server.tasks.complete import CompleteTask
 from sruserve.server.tasks.constraint_cache import ConstraintCache
 from sruserve.server.tasks.encode import EncodeTask
 from sruserve.server.tasks.limits import InputLimits
+from sruserve.server.tasks.regress import RegressTask
 from sruserve.server.tasks.score import ScoreTask
 from sruserve.server.tasks.tag import TagTask
 from sruserve.server.tasks.task import Task
@@ -18,6 +19,7 @@ class Tasks(NamedTuple):
 
     classify: ClassifyTask
     tag: TagTask
+    regress: RegressTask
     encode: EncodeTask
     score: ScoreTask
     complete: CompleteTask
@@ -30,6 +32,7 @@ class Tasks(NamedTuple):
         return cls(
             ClassifyTask(catalogue, limits),
             TagTask(catalogue, limits),
+            RegressTask(catalogue, limits),
             EncodeTask(catalogue, limits),
             ScoreTask(catalogue, limits),
             CompleteTask(catalogue, limits, constraints),
@@ -43,5 +46,5 @@ class Tasks(NamedTuple):
         """
         if name == self.score.name and reads_input:
             return self.score
-        tasks = (self.classify, self.tag, self.encode, self.complete)
+        tasks = (self.classify, self.tag, self.regress, self.encode, self.complete)
         return next(task for task in tasks if name in (task.name, *task.other_names))

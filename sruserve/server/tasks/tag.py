@@ -61,12 +61,12 @@ class TagTask(SequenceTask[TagRequest]):
         super().__init__(catalogue, limits)
         self._schemes: WeakKeyDictionary[Engine, Scheme] = WeakKeyDictionary()
 
-    def kind(self, request: TagRequest) -> JobKind:
-        del request
+    def kind(self, request: TagRequest, served: ServedModel) -> JobKind:
+        del request, served
         return JobKind.TAG
 
-    def numbers(self, served: ServedModel, item: SequenceInput) -> int:
-        del served
+    def numbers(self, request: TagRequest, served: ServedModel, item: SequenceInput) -> int:
+        del request, served
         return _NUMBERS * len(item.inputs)
 
     def text_item(

@@ -33,7 +33,7 @@ Body = TypeVar("Body", bound=Request)
 
 PATH = "/v1/stream"
 _BEGINNING = ("model", "state", "preset")
-_TASKS = ("classify", "tag", "encode", "generate")
+_TASKS = ("classify", "tag", "regress", "encode", "generate")
 _WAIT_SECONDS = 15.0  # the longest of the waits for chunks
 _MAX_ID = 100
 _FLOAT_BYTES = 4  # of a number in a state's row

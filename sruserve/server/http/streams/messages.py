@@ -10,6 +10,7 @@ from sruserve.server.http.responses import (
     ClassifyReply,
     CompletionReply,
     EncodeReply,
+    RegressReply,
     ScoreReply,
     TagReply,
 )
@@ -18,6 +19,7 @@ from sruserve.server.tasks.completion_request import CompletionRequest
 from sruserve.server.tasks.requests import (
     ClassifyRequest,
     EncodeRequest,
+    RegressRequest,
     Request,
     ScoreRequest,
     TagRequest,
@@ -106,6 +108,10 @@ class TagStep(Step, TagRequest):
     """A step of a stream of a model that tags."""
 
 
+class RegressStep(Step, RegressRequest):
+    """A step of a stream of a model that predicts values."""
+
+
 class EncodeStep(Step, EncodeRequest):
     """A step of a stream of a model that encodes."""
 
@@ -161,6 +167,9 @@ class ClassifyStepReply(_OfStream, ClassifyReply): ...
 
 
 class TagStepReply(_OfStream, TagReply): ...
+
+
+class RegressStepReply(_OfStream, RegressReply): ...
 
 
 class EncodeStepReply(_OfStream, EncodeReply): ...

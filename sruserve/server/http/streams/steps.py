@@ -17,6 +17,7 @@ from sruserve.server.http.streams.messages import (
     ClassifyStep,
     CompleteStep,
     EncodeStep,
+    RegressStep,
     ScoreStep,
     Step,
     TagStep,
@@ -32,6 +33,7 @@ from sruserve.server.tasks.error_mapping import as_serve_error
 from sruserve.server.tasks.requests import (
     ClassifyRequest,
     EncodeRequest,
+    RegressRequest,
     Request,
     ScoreRequest,
     TagRequest,
@@ -40,6 +42,7 @@ from sruserve.server.tasks.requests import (
 _STEPS: dict[type[Request], type[Step]] = {
     ClassifyRequest: ClassifyStep,
     TagRequest: TagStep,
+    RegressRequest: RegressStep,
     EncodeRequest: EncodeStep,
     ScoreRequest: ScoreStep,
     CompletionRequest: CompleteStep,

@@ -1,0 +1,162 @@
+"""Regress: named values from texts, ids or features, and forecasts that feed them back."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sruserve.model.regression import Regression
+from sruserve.server.engine.job import (
+    Job,
+    JobKind,
+    Regressed,
+    SequenceInput,
+    Snapshot,
+    StateOutput,
+)
+from sruserve.server.errors import InvalidRequest
+from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.tasks.caller import Caller
+from sruserve.server.tasks.encode import listed
+from sruserve.server.tasks.per_input import Results
+from sruserve.server.tasks.requests import RegressRequest
+from sruserve.server.tasks.sequences import SequenceTask, sequences_of
+
+Values = NDArray[np.float32]
+
+
+class RegressTask(SequenceTask[RegressRequest]):
+    """The values after the last step, or after each, and those of the steps ahead."""
+
+    name, schema = "regress", RegressRequest
+
+    def kind(self, request: RegressRequest, served: ServedModel) -> JobKind:
+        del request
+        every = regression_of(served).steps == "every"
+        return JobKind.REGRESS_STEPS if every else JobKind.REGRESS
+
+    def numbers(self, request: RegressRequest, served: ServedModel, item: SequenceInput) -> int:
+        regression = regression_of(served)
+        steps = len(item.inputs) if regression.steps == "every" else 1
+        # A name takes about as many bytes as its number.
+        return 2 * regression.outputs * (steps + request.steps_ahead)
+
+    async def run(
+        self, caller: Caller, request: RegressRequest, served: ServedModel, cost: int
+    ) -> Results:
+        if not request.steps_ahead:
+            return await super().run(caller, request, served, cost)
+        if not regression_of(served).forecasts:
+            raise InvalidRequest(
+                f"{served.name} does not predict the features of the next step: leave out "
+                "'steps_ahead'",
+                param="steps_ahead",
+            )
+        self._check_steps_ahead(request)
+        results = await super().run(caller, request, served, cost)
+        try:
+            results.results = await self._forecast(caller, request, served, results)
+        except BaseException:
+            results.__exit__()
+            raise
+        return results
+
+    def _check_steps_ahead(self, request: RegressRequest) -> None:
+        """Raise if a request has too many steps ahead in all of its inputs."""
+        features = request.features
+        count = len(sequences_of(features)) if features is not None else 1
+        if count * request.steps_ahead > self.limits.new_tokens:
+            raise InvalidRequest(
+                f"'steps_ahead' is {request.steps_ahead} for each of {count} inputs, over the "
+                f"limit of {self.limits.new_tokens} for a request; send several requests, or ask "
+                "the operator to raise SRUSERVE_MAX_NEW_TOKENS",
+                param="steps_ahead",
+            )
+
+    async def _forecast(
+        self, caller: Caller, request: RegressRequest, served: ServedModel, results: Results
+    ) -> Sequence[tuple[SequenceInput, Regressed]]:
+        """The results with the values of the steps ahead."""
+        regression = regression_of(served)
+        states: list[Snapshot] = [served.end_state(result) for _, result in results.results]
+        ahead: list[list[Values]] = [[] for _ in states]
+        for _ in range(request.steps_ahead):
+            items = [
+                SequenceInput(state.probabilities[regression.fed_back][None], state)
+                for state in states
+            ]
+            for index, result in enumerate(await self._step(caller, request, served, items)):
+                states[index] = result.state
+                ahead[index].append(result.values)
+        wanted = request.return_state or request.more
+        return [
+            (item, replace(result, state=result.state if wanted else None, ahead=np.stack(values)))
+            for (item, result), values in zip(results.results, ahead, strict=True)
+        ]
+
+    async def _step(
+        self,
+        caller: Caller,
+        request: RegressRequest,
+        served: ServedModel,
+        items: Sequence[SequenceInput],
+    ) -> Sequence[Any]:
+        """The results of one step ahead of all inputs, with copies of their states."""
+        results: list[Any] = [None] * len(items)
+        job = Job(
+            kind=JobKind.REGRESS,
+            items=items,
+            loop=caller.loop,
+            deliver=results.__setitem__,
+            done=caller.loop.create_future(),
+            state_output=StateOutput.COPY,
+            deadline=self.deadline(request),
+            tenant=served.owner,
+            priority=served.tenant.priority(request.priority),
+        )
+        with served.tenant.spend(job.inputs):
+            served.engine.submit(job)  # not by `served`: a stream's state stays behind the input
+            await caller.wait(job.done)
+        return results
+
+    def describe(
+        self, served: ServedModel, item: SequenceInput, result: Regressed
+    ) -> dict[str, Any]:
+        del item
+        regression, values = regression_of(served), result.values
+        every = regression.steps == "every"
+        steps = _named(regression, values) if every and values is not None else None
+        last = steps[-1:] if steps is not None else _named(regression, values)
+        return {
+            "values": last[0] if last else None,
+            "steps": steps,
+            "ahead": None if result.ahead is None else _named(regression, result.ahead),
+            "state": served.seal_state(result.state),
+        }
+
+
+def regression_of(served: ServedModel) -> Regression:
+    """What a model of task regress predicts."""
+    regression = served.model.config.regression
+    assert regression is not None
+    return regression
+
+
+def _named(regression: Regression, values: Values | None) -> list[Mapping[str, Any]]:
+    """The values of each row, by name; those of one row (outputs), too."""
+    if values is None:
+        return []
+    rows = listed(values.reshape(-1, regression.outputs))
+    names, quantiles = regression.names, [str(quantile) for quantile in regression.quantiles]
+    if not quantiles:
+        return [dict(zip(names, row, strict=True)) for row in rows]
+    count = len(quantiles)
+    return [
+        {
+            name: dict(zip(quantiles, row[i * count : (i + 1) * count], strict=True))
+            for i, name in enumerate(names)
+        }
+        for row in rows
+    ]
