@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from pathlib import Path
 
@@ -56,6 +57,13 @@ class Model:
     @property
     def labels(self) -> tuple[str, ...]:
         return self.config.labels
+
+    @cached_property
+    def not_streamable_because(self) -> str | None:
+        """Why no state can continue an input of this model; None: a state can."""
+        if self.network.not_streamable_because is not None or self.codec is None:
+            return self.network.not_streamable_because
+        return self.codec.whole_because
 
     @property
     def dtype(self) -> str:

@@ -12,7 +12,7 @@ def facts(model: Model) -> dict[str, str]:
     rnn, layout = model.config.rnn, model.network.layout
     arrows = "bidirectional" if rnn.bidirectional else "unidirectional"
     layers = "1 layer" if rnn.num_layers == 1 else f"{rnn.num_layers} layers"
-    not_streamable_because = model.network.not_streamable_because
+    not_streamable_because = model.not_streamable_because
     rows = {
         "model": model.name,
         "task": model.config.task,

@@ -29,3 +29,12 @@ def is_simple(pattern: str) -> bool:
 def is_quick(pattern: str) -> bool:
     """Whether the pattern's time is bounded: it is simple, or that of a well-known tokenizer."""
     return is_simple(pattern) or pattern in _KNOWN
+
+
+def is_known(pattern: str) -> bool:
+    """Whether the pattern is that of a well-known tokenizer.
+
+    Each of their matches ends before a white space character that follows another character, and
+    none depends on what comes behind that place.
+    """
+    return pattern in _KNOWN

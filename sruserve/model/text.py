@@ -10,26 +10,24 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Encoding
 
+from sruserve.model.characters import Characters, splits_characters
+from sruserve.model.decoders import SPACE_MARK, steps_of
 from sruserve.model.errors import FolderError, TextError, faults
-from sruserve.model.normalizers import growth, work
+from sruserve.model.frames import Frame, Ids
 from sruserve.model.piece_cache import PieceCache
-
-Ids = NDArray[np.int64]
+from sruserve.model.subwords import MAX_UNFINISHED, Subwords
+from sruserve.model.tokenizer_file import TokenizerFile, read_tokenizer
 
 WORDS_FILE, BYTES_FILE = "tokenizer.json", "bytes.json"
-MAX_UNFINISHED = 65_536  # characters of a word without white space after it
 _PROBES = ("ab cd", 'it\'s 3.5\n"x"', "A\tb.c,  d ")
 _LONG = 4096  # characters from which the tokenizer is faster on a whole text than on its pieces
 _PART = 1 << 16  # characters of a long text that are tokenized at a time
 _NORMALIZED = 1 << 26  # limit on the characters of a normalized word
-_LONGEST_ENTRY = 1024  # bytes; limited because replies repeat entries
-_LIBRARY_WORDS = 1024
 _PROBED = 64  # entries at the beginning and at the end that are probed together
 _MAX_PROBES = 2048  # of entries with white space
 _SPACES = " \t\n\v\f\r"  # a tokenizer may delete some of them instead of splitting there
-_SPACE_MARK = "\u2581"  # stands for a space in the entries of some tokenizers
 
 
 class Codec(Protocol):
@@ -37,14 +35,21 @@ class Codec(Protocol):
 
     size: number of ids.
     pieces: the UTF-8 bytes that each id adds to a generated text.
+    ends: (size), bool: whether an id ends a word, so that the next id adds a space before its
+        piece; None: `pieces` have all spaces.
     characters: (size), int64: number of characters that begin in each piece.
+    frame: the ids that are around those of a text; None: there are none.
+    whole_because: why a text cannot come in chunks; None: it can.
     work: estimated look-ups of 0.2 µs for a character of a text; infinite if they have no known
         bound.
     """
 
     size: int
     pieces: tuple[bytes, ...]
+    ends: NDArray[np.bool_] | None
     characters: Ids
+    frame: Frame | None
+    whole_because: str | None
     work: float
 
     def encode(self, text: str, word: str = "", more: bool = False) -> tuple[Ids, str]:
@@ -78,58 +83,85 @@ def token_text(codec: Codec | None, token: int) -> str:
     if codec is None:
         return str(token)
     piece = codec.pieces[token]
+    if codec.ends is not None and codec.ends[token]:
+        piece += b" "
     try:
         return piece.decode()
     except UnicodeDecodeError:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
 
 
+def count_characters(codec: Codec | None, known: Ids) -> int:
+    """The characters that ids add after the first of them."""
+    if codec is None:
+        return 0
+    count = int(codec.characters[known[1:]].sum())
+    return count if codec.ends is None else count + int(codec.ends[known[:-1]].sum())
+
+
+class SpacedPieces(Sequence[bytes]):
+    """What each id adds to a text if words end with spaces; read it in the order of the text.
+
+    previous: the id before the text; -1: none.
+    """
+
+    def __init__(self, codec: Codec, previous: int) -> None:
+        self._codec, self._previous = codec, previous
+
+    def __len__(self) -> int:
+        return self._codec.size
+
+    def __getitem__(self, token: Any) -> Any:
+        before, self._previous = self._previous, token
+        ends, piece = self._codec.ends, self._codec.pieces[token]
+        return b" " + piece if before >= 0 and ends is not None and ends[before] else piece
+
+
+def pieces_after(codec: Codec, previous: int) -> Sequence[bytes]:
+    """What each id adds to a text behind `previous`; read it once for each id, in their order."""
+    return codec.pieces if codec.ends is None else SpacedPieces(codec, previous)
+
+
 class Words:
     """A vocabulary of words: a Hugging Face tokenizer that never joins text across white space.
 
-    content: content of a tokenizer.json. source: its name in error messages.
+    content: content of a tokenizer.json, or the loaded file. source: its name in error messages.
 
     Raises `FolderError` for a tokenizer that cannot be used.
     """
 
-    def __init__(self, content: bytes, source: object = WORDS_FILE) -> None:
+    def __init__(self, content: bytes | TokenizerFile, source: object = WORDS_FILE) -> None:
+        file = read_tokenizer(content, source) if isinstance(content, bytes) else content
+        self._longest = int(_NORMALIZED / file.growth)
+        self._tokenizer, self.work = file.tokenizer, file.work
+        self.size, self.pieces = len(file.entries), file.written.pieces
+        self.characters, self.ends = file.characters, file.written.ends
+        self.frame = file.frame
+        self.whole_because = None if file.frame is None else file.frame.whole_because
         try:
-            described = json.loads(content)
-            self._longest = int(_NORMALIZED / growth(described))  # before the library can run them
-            self.work = work(described)
-            del described
-            self._tokenizer = Tokenizer.from_buffer(content)
-            self._tokenizer.no_padding()
-            self._tokenizer.no_truncation()
-            if getattr(self._tokenizer.model, "dropout", None) is not None:
-                self._tokenizer.model.dropout = None  # at random, for training
-            _bound_cache(self._tokenizer.model)
-            self.size: int = self._tokenizer.get_vocab_size()
-            words = [self._tokenizer.id_to_token(i) for i in range(self.size)]
-            _check_entries(words)
-            self._ids, self._places = PieceCache(), PieceCache()
-            self._separate_at(_SPACES)
-            own = " ".join(map(str, dict.fromkeys(words[:_PROBED] + words[-_PROBED:])))
-            spaces = "".join(space for space in _SPACES if self._splits_at(space, own))
-            self._separate_at(spaces or _SPACES)
-            probes = [*_PROBES, own]
-            for space in set(_SPACES) - set(spaces):  # deleted, or a part of words
-                beside = f"{space} ", f" {space}"
-                probes += [probe.replace(" ", two) for two in beside for probe in ("ab cd", own)]
-            entries = (probe for word in words for probe in _spaced(word or ""))
-            probes += islice(entries, _MAX_PROBES)
-            joins = " " not in spaces or any(map(self._joins, probes))
+            joins = self._find_spaces(file.entries)
         except faults() as error:  # the library raises bare exceptions, and panics
             raise FolderError(f"{source} is not a usable tokenizer.json: {error}") from error
-        if None in words:
-            raise FolderError(f"{source} must number its {self.size} entries from 0 without gaps")
-        self.pieces = tuple(f" {word}".encode() for word in words)
-        self.characters: Ids = np.array([len(piece.decode()) for piece in self.pieces], np.int64)
         if joins:
             raise FolderError(
                 f"{source} joins text across white space, so a text in chunks would get other ids "
                 "than the whole text; use a tokenizer that first splits on white space"
             )
+
+    def _find_spaces(self, words: Sequence[str]) -> bool:
+        """Find the characters between words; returns whether the tokenizer joins text there."""
+        self._ids, self._places = PieceCache(), PieceCache()
+        self._separate_at(_SPACES)
+        own = " ".join(dict.fromkeys([*words[:_PROBED], *words[-_PROBED:]]))
+        spaces = "".join(space for space in _SPACES if self._splits_at(space, own))
+        self._separate_at(spaces or _SPACES)
+        probes = [*_PROBES, own]
+        for space in set(_SPACES) - set(spaces):  # deleted, or a part of words
+            beside = f"{space} ", f" {space}"
+            probes += [probe.replace(" ", two) for two in beside for probe in ("ab cd", own)]
+        entries = (probe for word in words for probe in _spaced(word))
+        probes += islice(entries, _MAX_PROBES)
+        return " " not in spaces or any(map(self._joins, probes))
 
     def encode(self, text: str, word: str = "", more: bool = False) -> tuple[Ids, str]:
         text, word = self._finished(word + text, more)
@@ -281,24 +313,8 @@ def _spaced(entry: str) -> Iterator[str]:
     """Texts that contain an entry with white space, if it has any."""
     if any(space in entry for space in _SPACES):
         yield from (entry, f"ab{entry}cd")
-    elif " " in (text := entry.replace(_SPACE_MARK, " ").strip(" ")):
+    elif " " in (text := entry.replace(SPACE_MARK, " ").strip(" ")):
         yield text
-
-
-def _check_entries(words: Sequence[str | None]) -> None:
-    """Raise `ValueError` if an entry is too long."""
-    for number, word in enumerate(words):
-        if word is not None and (size := len(word.encode())) > _LONGEST_ENTRY:
-            raise ValueError(
-                f"entry {number} ({word[:40]!r}…) has {size:,} bytes; the limit is "
-                f"{_LONGEST_ENTRY:,}"
-            )
-
-
-def _bound_cache(model: Any) -> None:
-    """Lower the size of the library's word cache from 10,000 entries, of up to 14 kB each."""
-    if hasattr(model, "_resize_cache"):  # models that only look words up have no cache
-        model._resize_cache(_LIBRARY_WORDS)
 
 
 @contextmanager
@@ -317,6 +333,9 @@ class Bytes:
     """A vocabulary of bytes: `values[id]` is the byte of an id."""
 
     work = 1.0
+    ends: NDArray[np.bool_] | None = None
+    frame: Frame | None = None
+    whole_because: str | None = None
 
     def __init__(self, values: list[int]) -> None:
         self.size = len(values)
@@ -359,7 +378,7 @@ def make_codec(vocabulary: Mapping[str, bytes], folder: object) -> Codec | None:
     Raises `FolderError`.
     """
     if WORDS_FILE in vocabulary:
-        return Words(vocabulary[WORDS_FILE], f"{folder}/{WORDS_FILE}")
+        return tokenizer_codec(vocabulary[WORDS_FILE], f"{folder}/{WORDS_FILE}")
     if BYTES_FILE not in vocabulary:
         return None
     try:
@@ -371,6 +390,21 @@ def make_codec(vocabulary: Mapping[str, bytes], folder: object) -> Codec | None:
             f"{folder}/{BYTES_FILE} must be a JSON list of distinct integers, 0 to 255"
         )
     return Bytes(values)
+
+
+def tokenizer_codec(content: bytes, source: object) -> Codec:
+    """Make the codec of a tokenizer.json. source: its name in error messages.
+
+    Raises `FolderError` that names the part which cannot be honoured.
+    """
+    file = read_tokenizer(content, source)
+    if splits_characters(file):
+        return Characters(file)
+    steps = {step["type"] for step in steps_of(file.tokenizer.pre_tokenizer)}
+    whole = not steps and type(file.tokenizer.model).__name__ in ("BPE", "Unigram")
+    if whole or steps & {"ByteLevel", "Metaspace"}:
+        return Subwords(file, _NORMALIZED)
+    return Words(file, source)
 
 
 def is_byte_list(values: object) -> bool:

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import BPE, Unigram
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
-from sruserve.model import text
+from sruserve.model import tokenizer_file
 from sruserve.model.piece_cache import MAX_BYTES, MAX_CHARACTERS, PieceCache
 from sruserve.model.text import Words
 
@@ -104,7 +104,7 @@ def test_the_library_keeps_few_words_itself(
 ) -> None:
     """It would keep 10,000 of up to 255 bytes, 140 MB; `Words` keeps none so long."""
     bounds: list[int] = []
-    bound = text._bound_cache
+    bound = tokenizer_file._bound_cache
 
     def noted(model: object) -> None:
         class Model:
@@ -114,7 +114,7 @@ def test_the_library_keeps_few_words_itself(
 
         bound(Model())
 
-    monkeypatch.setattr(text, "_bound_cache", noted)
+    monkeypatch.setattr(tokenizer_file, "_bound_cache", noted)
     words_of(model)
     assert bounds == [1024]
 

@@ -15,7 +15,6 @@ from tokenizers.models import BPE, WordLevel, WordPiece
 from tokenizers.normalizers import BertNormalizer, Strip
 from tokenizers.pre_tokenizers import (
     BertPreTokenizer,
-    ByteLevel,
     CharDelimiterSplit,
     PreTokenizer,
     Split,
@@ -158,8 +157,8 @@ def test_words_are_written_with_a_space_before_them(words: Words) -> None:
 
 
 def test_a_tokenizer_that_joins_across_white_space_is_refused(tmp_path: Path) -> None:
-    tokenizer = Tokenizer(WordLevel({"<oov>": 0, "cd": 1, "Ġcd": 2}, unk_token="<oov>"))
-    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    tokenizer = Tokenizer(WordLevel({"<oov>": 0, "cd": 1, " cd": 2}, unk_token="<oov>"))
+    tokenizer.pre_tokenizer = Split(" ", "merged_with_next")
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(FolderError, match="white space"):
         codec_of(tmp_path)

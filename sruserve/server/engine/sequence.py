@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sruserve.kernels.slots import WINDOW
-from sruserve.model.text import Codec
+from sruserve.model.text import Codec, SpacedPieces, count_characters
 from sruserve.server.engine.constrained.protocols import MAX_MATCH_BYTES, TextPosition
 from sruserve.server.engine.detokenizer import Detokenizer
 from sruserve.server.engine.job import (
@@ -139,9 +139,10 @@ class ActiveSequence:
         self._since_checkpoint = 0  # characters, or tokens without a codec
         self._detokenizer = None
         if job.kind is JobKind.GENERATE and codec is not None:
-            self._detokenizer = Detokenizer(
-                codec.pieces, job.sampling.stop, start.utf8, start.held_back
-            )
+            pieces: Sequence[bytes] = codec.pieces
+            if codec.ends is not None:
+                pieces = SpacedPieces(codec, int(known[-1]) if len(known) else -1)
+            self._detokenizer = Detokenizer(pieces, job.sampling.stop, start.utf8, start.held_back)
         self._text: list[str] = []
         if self._detokenizer and len(item.inputs):  # a new prompt completes the text held back
             self._text.append(self._detokenizer.flush())
@@ -321,7 +322,7 @@ class ActiveSequence:
                 if not math.isfinite(total):
                     raise not_finite()
                 targets = self.known[1:]
-                characters = 0 if self.codec is None else int(self.codec.characters[targets].sum())
+                characters = count_characters(self.codec, self.known)
                 return Scored(total, len(targets), characters, steps, state, outputs.logprobs)
         probabilities = outputs.logits if self.job.raw_scores else outputs.probabilities
         # If one of them is NaN, all are.

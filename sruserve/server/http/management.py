@@ -59,7 +59,7 @@ def _describe(lifecycle: Lifecycle, served: ServedModel) -> replies.ModelInfo:
         task=model.config.task,
         digest=model.digest,
         dtype=model.dtype,
-        streams=model.network.supports_streaming,
+        streams=model.not_streamable_because is None,
         state_bytes=model.network.layout.nbytes,
         presets=list(served.presets),
         labels=list(model.labels),

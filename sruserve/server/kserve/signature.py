@@ -157,7 +157,7 @@ def configure_model(served: ServedModel, signature: Signature) -> dict[str, Any]
         "output": [spec.config() for spec in signature.outputs],
         "parameters": {name: {"string_value": value} for name, value in about.items()},
         "model_transaction_policy": {"decoupled": False},
-        **(streams if model.network.supports_streaming else whole),
+        **(streams if model.not_streamable_because is None else whole),
     }
 
 

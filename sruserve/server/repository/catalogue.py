@@ -80,5 +80,5 @@ class Catalogue(Mapping[str, ServedModel]):
         return [
             name
             for name, served in self._by_name.items()
-            if served.model.network.supports_streaming
+            if served.model.not_streamable_because is None
         ]

@@ -10,12 +10,20 @@ from numpy.typing import NDArray
 
 from sruserve.model.errors import TextError
 from sruserve.model.folder import Model
+from sruserve.model.frames import ENDED, Frame
 from sruserve.model.text import Codec
 from sruserve.server.engine.job import Snapshot
-from sruserve.server.errors import EmptyInput, InvalidRequest, NotFinite, UnfitInput
+from sruserve.server.errors import (
+    CannotStream,
+    EmptyInput,
+    InvalidRequest,
+    NotFinite,
+    UnfitInput,
+)
 from sruserve.server.repository.served_model import ServedModel
 
 Ids = NDArray[np.int64]
+_NONE: Ids = np.zeros(0, np.int64)
 Features = list[list[float]] | NDArray[np.float32]  # of JSON, or of a tensor
 
 
@@ -62,12 +70,17 @@ def encode_input(
     field: str,
     more: bool = False,
     tokens: Tokens | None = None,
+    ends: bool = True,
 ) -> tuple[Ids, str]:
     """The ids of one input, and the unfinished word at its end.
 
     tokens: its tokens if it is encoded already.
+    ends: a text without `more` ends here, and gets the ids that end a text.
     """
     model, unfinished = served.model, start.word if start is not None else ""
+    frame = None if model.codec is None else model.codec.frame
+    if frame is not None:
+        _check_goes_on(served, frame, unfinished, field)
     try:
         if tokens is not None:
             ids, word = tokens.ids, tokens.word
@@ -80,6 +93,9 @@ def encode_input(
     except TextError as error:
         raise _unfit(error, field) from error
     _check_not_empty(ids, content, start, field, more)
+    if frame is not None and isinstance(content, str):
+        ids = ids[frame.kept(len(ids))]
+        ids, _, word = _framed(frame, ids, None, content, word, start, ends and not more)
     return ids, word
 
 
@@ -90,8 +106,12 @@ def locate_input(
     field: str,
     more: bool,
     tokens: Tokens | None = None,
+    ends: bool = True,
 ) -> tuple[Ids, Ids, str]:
     """`encode_input` of a text, with the place of each id in it, (ids, 2)."""
+    frame = None if served.model.codec is None else served.model.codec.frame
+    if frame is not None:
+        _check_goes_on(served, frame, start.word if start is not None else "", field)
     if tokens is not None and tokens.places is not None:
         ids, places, word = tokens.ids, tokens.places, tokens.word
     else:
@@ -101,7 +121,39 @@ def locate_input(
         except TextError as error:
             raise _unfit(error, field) from error
     _check_not_empty(ids, text, start, field, more)
+    if frame is not None:
+        kept = frame.kept(len(ids))
+        return _framed(frame, ids[kept], places[kept], text, word, start, ends and not more)
     return ids, places, word
+
+
+def _check_goes_on(served: ServedModel, frame: Frame, word: str, field: str) -> None:
+    """Raise `CannotStream` if the text has its last ids already."""
+    if word == ENDED and len(frame.suffix):
+        raise CannotStream(
+            f"the text of this state has ended, because {served.name}'s tokenizer adds ids at the "
+            'end of a text: send its chunks with "more": true, apart from the last one',
+            param=field,
+        )
+
+
+def _framed(
+    frame: Frame,
+    ids: Ids,
+    places: Ids | None,
+    text: str,
+    word: str,
+    start: Snapshot | None,
+    ends: bool,
+) -> tuple[Ids, Ids, str]:
+    """Add the ids around a text, whose places are empty, if it begins or ends here."""
+    begins = start is None or not (start.steps or start.pending >= 0)
+    before, after = frame.prefix if begins else _NONE, frame.suffix if ends else _NONE
+    if places is None:
+        places = _NONE.reshape(0, 2)
+    edges = np.zeros((len(before), 2), np.int64), np.full((len(after), 2), len(text), np.int64)
+    word = ENDED if len(after) else word
+    return np.concatenate([before, ids, after]), np.concatenate([edges[0], places, edges[1]]), word
 
 
 def _unfit(error: TextError, field: str) -> UnfitInput:

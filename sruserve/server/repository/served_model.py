@@ -148,8 +148,7 @@ class ServedModel:
 
     def check_streams(self, field: str | None) -> None:
         """Raise `CannotStream` if a request has a field about states and the model has none."""
-        if field and not self.model.network.supports_streaming:
-            because = self.model.network.not_streamable_because
+        if field and (because := self.model.not_streamable_because) is not None:
             raise CannotStream(
                 f"{self.name} cannot continue an input, because {because}: send "
                 "whole inputs, without `state`, `preset`, `return_state` and `more`",

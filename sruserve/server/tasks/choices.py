@@ -4,7 +4,7 @@ import codecs
 from collections.abc import Sequence
 from typing import Any
 
-from sruserve.model.text import token_text
+from sruserve.model.text import SpacedPieces, token_text
 from sruserve.server.engine.job import Generated
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.completion_request import CompletionRequest
@@ -52,6 +52,11 @@ class ChoiceBuilder:
         self._echo = prompt if request.echo else None  # until it is in a chunk
         self._offset = 0  # characters before the next token
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._pieces: Sequence[bytes] = () if self._codec is None else self._codec.pieces
+        if self._codec is not None and self._codec.ends is not None:
+            previous = -1 if prompt.start is None else prompt.start.pending
+            last = int(prompt.ids[-1]) if len(prompt.ids) else previous
+            self._pieces = SpacedPieces(self._codec, last)
         if prompt.start is not None:
             self._decoder.decode(prompt.start.utf8)
             self._offset = len(prompt.start.held_back)
@@ -127,7 +132,7 @@ class ChoiceBuilder:
         offsets = []
         for token in piece.tokens:
             # a token that is a part of a character adds no text
-            added = b"" if self._codec is None else self._codec.pieces[token]
+            added = b"" if self._codec is None else self._pieces[token]
             self._offset += count_replaced(self._decoder, added)
             offsets.append(self._offset)
             self._offset += len(self._decoder.decode(added))

@@ -4,6 +4,7 @@ import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sruserve.model.text import pieces_after
 from sruserve.server.engine.job import Logprobs, SequenceInput, Snapshot
 from sruserve.server.repository.encoding import Ids, Tokens, encode_input, locate_input
 from sruserve.server.repository.served_model import ServedModel
@@ -40,7 +41,7 @@ def read_prompt(
     tokens: Tokens | None,
 ) -> Prompt:
     """Encode a prompt of a request with its state. tokens: its tokens if they exist already."""
-    ids, word = encode_input(served, content, start, "prompt", tokens=tokens)
+    ids, word = encode_input(served, content, start, "prompt", tokens=tokens, ends=False)
     offsets = _offsets(content, start, served, tokens) if request.echoes_logprobs else ()
     return Prompt(ids, word, start, _text(content, served) if request.echo else "", offsets)
 
@@ -97,13 +98,14 @@ def _offsets(
 ) -> list[int]:
     """The places of a prompt's tokens in its text; a token that began earlier is at 0."""
     if isinstance(content, str):
-        places = locate_input(served, content, start, "prompt", False, tokens)[1]
+        places = locate_input(served, content, start, "prompt", False, tokens, ends=False)[1]
         begins: list[int] = places[:, 0].clip(0).tolist()
         return begins
     codec, at, offsets = served.model.codec, 0, []
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    pieces = None if codec is None else pieces_after(codec, -1)
     for token in content:
-        piece = b"" if codec is None else codec.pieces[token]
+        piece = b"" if pieces is None else pieces[token]
         at += count_replaced(decoder, piece)
         offsets.append(at)
         at += len(decoder.decode(piece))
@@ -124,4 +126,7 @@ def _text(content: str | list[int], served: ServedModel) -> str:
     if isinstance(content, str):
         return content
     codec = served.model.codec
-    return b"".join([codec.pieces[i] for i in content]).decode(errors="replace") if codec else ""
+    if codec is None:
+        return ""
+    pieces = pieces_after(codec, -1)
+    return b"".join([pieces[i] for i in content]).decode(errors="replace")

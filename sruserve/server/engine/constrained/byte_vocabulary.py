@@ -35,7 +35,11 @@ class ByteVocabulary:
     @classmethod
     def of(cls, codec: "Codec | None") -> Self:
         """The vocabulary of a codec; raises `UnfitInput` without one, or if a token is no byte."""
-        if codec is None or any(len(piece) != 1 for piece in codec.pieces):
+        if (
+            codec is None
+            or codec.ends is not None
+            or any(len(piece) != 1 for piece in codec.pieces)
+        ):
             raise UnfitInput(
                 "only a model that writes single bytes can follow a regex or a schema, and this "
                 "one does not: leave 'regex' and 'json_schema' out",
