@@ -27,6 +27,7 @@ from sruserve.model.errors import (
 from sruserve.model.files import read_regular
 from sruserve.model.network import Network, network_shapes
 from sruserve.model.text import BYTES_FILE, WORDS_FILE, Codec, make_codec
+from sruserve.model.tokenizer_trial import check_tokenizer
 from sruserve.model.versions import CONFIG_FILE, newest
 from sruserve.model.weights import read_tensors
 
@@ -106,6 +107,8 @@ def load_model(
             f"{path} was changed after its import: the digest in {WEIGHTS_FILE} is that of other "
             "weights, another config or another vocabulary; import the checkpoint again"
         )
+    if WORDS_FILE in vocabulary:
+        check_tokenizer(vocabulary[WORDS_FILE], path / WORDS_FILE)
     codec = make_codec(vocabulary, path)
     if codec is not None and codec.size != config.vocab_size:
         raise FolderError(

@@ -52,6 +52,7 @@ def read_tokenizer(content: bytes, source: object) -> TokenizerFile:
         effort = work(described)
         del described
         tokenizer = Tokenizer.from_buffer(content)
+        _check_added(tokenizer)
         frame = frame_of(tokenizer)
         tokenizer.no_padding()
         tokenizer.no_truncation()
@@ -70,6 +71,22 @@ def read_tokenizer(content: bytes, source: object) -> TokenizerFile:
     if frame is not None and max([*frame.prefix, *frame.suffix, 0]) >= size:
         raise FolderError(f"{source}: its post-processor adds ids that are no entries")
     return TokenizerFile(str(source), tokenizer, known, factor, effort, texts, frame)
+
+
+def _check_added(tokenizer: Tokenizer) -> None:
+    """Raise `ValueError` for an added token that the normalizers delete.
+
+    The library then finds it between any two characters, and never ends.
+    """
+    normalizer = tokenizer.normalizer
+    for token in tokenizer.get_added_tokens_decoder().values():
+        normalized = token.normalized and normalizer is not None
+        content = normalizer.normalize_str(token.content) if normalized else token.content
+        if not content:
+            raise ValueError(
+                f"its normalizers delete the added token {token.content[:40]!r}; remove the token, "
+                "or set `normalized` to false"
+            )
 
 
 def _check_entries(entries: Sequence[str | None]) -> None:
