@@ -151,6 +151,8 @@ class ModelConfig(BaseModel):
         """Why the network cannot stream, as a clause "it …"; None if it can."""
         if self.task == "pair":
             return "it compares two whole inputs"
+        if self.head.crf:
+            return "its CRF reads all steps before it labels one"
         if self.head.pooling == "attention":
             return "its head weighs all steps of an input"
         return self.rnn.not_streamable_because

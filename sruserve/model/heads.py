@@ -6,6 +6,7 @@ from pydantic import Field, NonNegativeInt
 
 from sruserve.model.cells.stack import MAX_LAYERS, Shapes, StackConfig, Width
 from sruserve.model.clusters import Clustered
+from sruserve.model.crf import MAX_LABELS, crf_shapes
 from sruserve.model.embeddings import EmbeddingConfig
 from sruserve.model.row_layers import RowLayers, output_width, shapes_of
 
@@ -32,6 +33,9 @@ class HeadConfig(Clustered):
     )
     layers: RowLayers = Field((), description="Layers between the pooled row and the scores.")
     output_layers: RowLayers = Field((), description="For task regress: layers over the outputs.")
+    crf: bool = Field(
+        False, description="For task tag: a linear-chain CRF chooses the labels of whole inputs."
+    )
     activation: Scoring = Field(
         "softmax",
         description="What turns scores into what a reply shows: softmax for one of the labels, "
@@ -81,6 +85,8 @@ class HeadConfig(Clustered):
             shapes["output.latent.weight"] = (self.experts * latent, inputs)
             shapes["output.latent.bias"] = (self.experts * latent,)
             inputs = latent
+        if self.crf:
+            shapes |= crf_shapes(outputs)
         if not self.tied:
             shapes["output.weight"] = (outputs, inputs)
         if self.bias:
@@ -139,6 +145,10 @@ class HeadConfig(Clustered):
             raise ValueError(
                 f"size, cutoffs, experts and tied are for task generate only, not for task {task}"
             )
+        if self.crf and task != "tag":
+            raise ValueError(f"crf is for task tag only, not for task {task}")
+        if self.crf and (outputs or 0) > MAX_LABELS:
+            raise ValueError(f"a CRF may have {MAX_LABELS} labels; this one has {outputs:,}")
         if self.adaptive and self.experts:
             raise ValueError("a head has either clusters (size) or experts, not both")
         if outputs is not None and self.experts * outputs > _MIXED_SCORES:

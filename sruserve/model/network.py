@@ -21,6 +21,7 @@ from sruserve.kernels.devices import CPU, copy_to_device
 from sruserve.kernels.triton.tiles import SAMPLE_VOCABULARY
 from sruserve.model.cells.stack import Builder, Shapes
 from sruserve.model.config import ModelConfig
+from sruserve.model.crf import LinearChain
 from sruserve.model.embeddings import Embedding
 from sruserve.model.final_state import FinalState
 from sruserve.model.gradients import without_gradients
@@ -96,6 +97,7 @@ class Network:
         self._final = FinalState(head.final, self.layout) if head.final else None
         self._head = make_head(head, tensors, config.outputs, builder)
         self.activation = activation(config.activation)
+        self.crf = LinearChain(tensors, builder) if head.crf else None
         self._pairs = None
         if config.task == "pair":
             self._pairs = make_pairs(head, tensors, rnn.output_size, builder)

@@ -6,10 +6,12 @@ from functools import partial
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sruserve.kernels.devices import copy_to_device
 from sruserve.model import softmaxes
+from sruserve.model.crf import LinearChain
 from sruserve.model.folder import Model
 from sruserve.model.text import token_text
 from sruserve.server.engine.job import JobKind, Logprobs
@@ -104,6 +106,8 @@ class OutputReader:
             probabilities = self._probabilities(self._network.logits(hidden[start:end]))
             labels[start:end] = probabilities.argmax(1)
             values[start:end] = probabilities.max(1)
+        if self._network.crf is not None:
+            self._choose_paths(self._network.crf, reads, hidden, labels, values)
         last = hidden.index_select(0, indices([rows.stop - 1 for _, rows in reads], hidden.device))
         last_probabilities = self._probabilities(self._network.logits(last))
         for (step_result, rows), at_end in zip(reads, last_probabilities, strict=True):
@@ -111,6 +115,21 @@ class OutputReader:
                 at_end.copy(), values=[values[rows].copy()], labels=[labels[rows].copy()]
             )
             step_result.outputs = outputs
+
+    def _choose_paths(
+        self,
+        crf: LinearChain,
+        reads: Sequence[OutputSlice],
+        hidden: Tensor,
+        labels: NDArray[np.int64],
+        values: Floats,
+    ) -> None:
+        """Replace the likeliest labels, and their probabilities, by those of the best paths."""
+        for _, rows in reads:
+            scores = self._network.logits(hidden[rows])
+            path = crf.decode(scores, [len(scores)]).numpy()
+            labels[rows] = path
+            values[rows] = self._probabilities(scores)[np.arange(len(path)), path]
 
     def _regress(self, reads: Sequence[OutputSlice], hidden: Tensor) -> None:
         """The values of each step."""
