@@ -11,9 +11,10 @@ from bench.gpu.model import LANGUAGE_MODEL, SMALL, TINY, random_decoder, random_
 from bench.gpu.reference import allowed_tokens, relative_error
 from bench.report.targets import Check, Target
 from sruserve.kernels import RaggedBatch
-from sruserve.kernels.chunks import CudaSideStream, Inline, SideStream, plan, run_layers
+from sruserve.kernels.chunks import plan, run_layers
 from sruserve.kernels.decode import Decoder
 from sruserve.kernels.graphs import Eager, GraphedDecode
+from sruserve.kernels.side_stream import side_stream_for
 from sruserve.kernels.slots import Slots
 
 _FAST = {torch.float32: 1e-5, torch.bfloat16: 3e-2, torch.float16: 5e-3}
@@ -29,11 +30,6 @@ def decode_checks(bench: Bench) -> Iterator[Check]:
     yield from _draws(bench)
     if not bench.quick:
         yield from _real_size(bench)
-
-
-def side_stream(device: torch.device) -> SideStream:
-    """Return a side stream, on which recurrences run concurrently with products."""
-    return CudaSideStream(device) if device.type == "cuda" else Inline()
 
 
 def _small(bench: Bench, dtype: torch.dtype, rows: int, fast: bool = False) -> Decoder:
@@ -121,7 +117,9 @@ def _chunks(bench: Bench) -> Iterator[Check]:
         moved = x if planned.order is None else x[planned.order.to(bench.device)]
         parts = [moved[first:end] for first, end, _ in planned.chunks]
         batches = [batch for *_, batch in planned.chunks]
-        result = torch.cat(run_layers(decoder.layers, parts, batches, side_stream(bench.device)))
+        result = torch.cat(
+            run_layers(decoder.layers, parts, batches, side_stream_for(bench.device))
+        )
         places = planned.places(torch.arange(len(x))).to(bench.device)
         return result[places], decoder.states.clone()
 

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from bench.gpu.checks import name
-from bench.gpu.checks_decode import side_stream
 from bench.gpu.clock import captured, sets_beyond_cache
 from bench.gpu.context import Bench, Ceilings
 from bench.gpu.scan import ScanShape
 from bench.report.targets import NO_TARGET, Target
 from sruserve.kernels import Cell, CellLayer, RaggedBatch, make_linear
 from sruserve.kernels.chunks import chunk_rows, plan, run_layers
+from sruserve.kernels.side_stream import side_stream_for
 
 _CHUNKS = (2048, 4096, 8192)  # rows; a network uses `chunk_rows`
 _TARGETS = {512: Target(maximum=1.35), 2048: Target(maximum=1.15)}
@@ -73,7 +73,7 @@ class Stack:
         moved = x if planned.order is None else x[planned.order.to(self.on)]
         parts = [moved[first:end] for first, end, _ in planned.chunks]
         batches = [batch for *_, batch in planned.chunks]
-        stream = side_stream(self.on)
+        stream = side_stream_for(self.on)
         return lambda: run_layers(layers, parts, batches, stream)
 
     def floors_us(self, ceilings: Ceilings, itemsize: int) -> tuple[float, float]:

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from sruserve.kernels.layer import Layer
 from sruserve.kernels.ragged import RaggedBatch
+from sruserve.kernels.side_stream import SideStream, StreamEvent
 
 # Numbers in a chunk's matrix product: about three waves of tiles on the largest GPUs; in 16 bits
 # they fill half of the L2 cache.
@@ -75,46 +75,6 @@ def plan(batch: RaggedBatch, rows: int, one_chunk: bool = False) -> Plan:
     return Plan(torch.cat(order), list(zip(edges, edges[1:], batches, strict=False)))
 
 
-class SideStream(Protocol):
-    """Runs recurrences concurrently with the caller's own work, in the order of submission."""
-
-    def run(self, work: Callable[[], object]) -> object:
-        """Start `work` after everything the caller has started; the returned ticket keeps it."""
-        ...
-
-    def wait(self, ticket: object) -> None:
-        """Order the caller's next work after the ticket's work."""
-        ...
-
-
-class Inline:
-    """No side stream: work runs at once."""
-
-    def run(self, work: Callable[[], object]) -> object:
-        return work()
-
-    def wait(self, ticket: object) -> None:
-        pass
-
-
-class CudaSideStream:
-    """A second CUDA stream, whose small programs take priority over the product's large ones."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._stream: torch.cuda.Stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
-
-    def run(self, work: Callable[[], object]) -> object:
-        self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
-        with torch.cuda.stream(self._stream):
-            work()
-        # Keep `work`: its tensors must not be reused before somebody waited for its end.
-        return self._stream.record_event(), work
-
-    def wait(self, ticket: object) -> None:
-        assert isinstance(ticket, tuple)
-        torch.cuda.current_stream(self._stream.device).wait_event(ticket[0])
-
-
 def run_layers(
     layers: Sequence[Layer],
     inputs: Sequence[Tensor],
@@ -132,14 +92,14 @@ def run_layers(
         for layer in layers:
             x = layer(x, batches[0])
         return [x]
-    tickets: list[object] = [None] * len(inputs)
+    events: list[StreamEvent | None] = [None] * len(inputs)
     try:
-        return _run_chunks(layers, list(inputs), batches, side_stream, tickets)
+        return _run_chunks(layers, list(inputs), batches, side_stream, events)
     except BaseException:
         # Work in progress reads and writes memory and state rows that others get next.
-        for ticket in tickets:
-            if ticket is not None:
-                side_stream.wait(ticket)
+        for event in events:
+            if event is not None:
+                side_stream.wait_event(event)
         raise
 
 
@@ -148,22 +108,23 @@ def _run_chunks(
     xs: list[Tensor],
     batches: Sequence[RaggedBatch],
     side_stream: SideStream,
-    tickets: list[object],
+    events: list[StreamEvent | None],
 ) -> list[Tensor]:
     below: Layer | None = None
     for layer in layers:
         for i, batch in enumerate(batches):
-            if below is not None:
-                side_stream.wait(tickets[i])
+            if below is not None and (event := events[i]) is not None:
+                side_stream.wait_event(event)
                 xs[i] = below.finish(xs[i])
             x, u = xs[i], layer.project(xs[i], batch)
             # Allocate on the caller's stream: torch ties memory to the stream that allocates it.
             h = torch.empty(len(x), layer.width, dtype=x.dtype, device=x.device)
-            tickets[i] = side_stream.run(_scan(layer, u, x, batch, h))
+            events[i] = side_stream.run(_scan(layer, u, x, batch, h))
             xs[i] = h
         below = layer
-    for i, ticket in enumerate(tickets):
-        side_stream.wait(ticket)
+    for i, event in enumerate(events):
+        assert event is not None
+        side_stream.wait_event(event)
         xs[i] = layers[-1].finish(xs[i])
     return xs
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sruserve.kernels.cell import Activation, Cell, Kind
-from sruserve.kernels.chunks import CudaSideStream, Inline, plan, run_layers
+from sruserve.kernels.chunks import plan, run_layers
 from sruserve.kernels.decode import Decoder
 from sruserve.kernels.devices import CPU
 from sruserve.kernels.dispatch import scan
@@ -19,6 +19,7 @@ from sruserve.kernels.norm import Norm, NormKind
 from sruserve.kernels.oom import is_out_of_memory
 from sruserve.kernels.ragged import RaggedBatch
 from sruserve.kernels.reference.scan import reference_scan
+from sruserve.kernels.side_stream import side_stream_for
 from sruserve.kernels.slots import WINDOW, DecodeInputs, Slots
 
 Scan = Callable[..., Tensor]
@@ -193,7 +194,7 @@ class _Stack:
     def computed(self, decoder: Decoder) -> dict[str, Tensor]:
         """Return the results of the kernels."""
         states = decoder.states
-        side_stream = CudaSideStream(states.device) if states.is_cuda else Inline()
+        side_stream = side_stream_for(states.device)
         planned = plan(RaggedBatch(self.offsets, states, self.source, self.rows), _CHUNK)
         tokens = self.tokens if planned.order is None else self.tokens[planned.order]
         x = decoder.embedding.index_select(0, tokens.to(states.device))

@@ -14,10 +14,11 @@ from sruserve.kernels import (
     uses_panels,
     uses_triton,
 )
-from sruserve.kernels.chunks import CudaSideStream, Inline, SideStream, chunk_rows, plan, run_layers
+from sruserve.kernels.chunks import chunk_rows, plan, run_layers
 from sruserve.kernels.cpu.stack import CompiledStack, compilable
 from sruserve.kernels.decode import Decoder
 from sruserve.kernels.devices import CPU, copy_to_device
+from sruserve.kernels.side_stream import side_stream_for
 from sruserve.kernels.triton.tiles import SAMPLE_VOCABULARY
 from sruserve.model.cells.stack import Builder, Shapes
 from sruserve.model.config import ModelConfig
@@ -109,9 +110,7 @@ class Network:
         columns = max(widest(config.input_layers), *(layer.columns for layer in self.layers))
         self.piece_rows = max(64, min(PIECE_ROWS, PIECE_BYTES // (columns * dtype.itemsize)))
         self._chunk_rows = chunk_rows(self.layers)
-        self._side_stream: SideStream = (
-            CudaSideStream(device) if device.type == "cuda" else Inline()
-        )
+        self._side_stream = side_stream_for(device)
 
     @property
     def not_streamable_because(self) -> str | None:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sruserve.kernels import Cell, CellLayer, Kind, Norm, RaggedBatch, make_linear
-from sruserve.kernels.chunks import Inline, SideStream, chunk_rows, plan, run_layers
+from sruserve.kernels.chunks import chunk_rows, plan, run_layers
+from sruserve.kernels.side_stream import InlineStream, SideStream, StreamEvent
 
 WIDTH = 24
 
@@ -22,18 +23,33 @@ class Late:
         self._queue: list[Callable[[], object]] = []
         self.longest_queue = 0
 
-    def run(self, work: Callable[[], object]) -> object:
+    def run(self, work: Callable[[], object]) -> StreamEvent:
         self._queue.append(work)
         self.longest_queue = max(self.longest_queue, len(self._queue))
-        return work
+        return _LateEvent(self, work)
 
     @property
     def idle(self) -> bool:
         return not self._queue
 
-    def wait(self, ticket: object) -> None:
-        while ticket in self._queue:
+    def wait_event(self, event: StreamEvent) -> None:
+        event.wait()
+
+    def finish(self, work: Callable[[], object]) -> None:
+        """Run the queue up to some work."""
+        while work in self._queue:
             self._queue.pop(0)()
+
+
+class _LateEvent:
+    def __init__(self, stream: Late, work: Callable[[], object]) -> None:
+        self._stream, self._work = stream, work
+
+    def done(self) -> bool:
+        return self._stream.idle
+
+    def wait(self) -> None:
+        self._stream.finish(self._work)
 
 
 @pytest.fixture(autouse=True)
@@ -110,14 +126,14 @@ def run(
     lengths=st.lists(st.integers(0, 30), min_size=1, max_size=6).filter(any),
     rows=st.integers(1, 60),
     norm_after=st.booleans(),
-    side_stream=st.sampled_from([Inline, Late]),
+    side_stream=st.sampled_from([InlineStream, Late]),
 )
 def test_any_cut_along_time_gives_the_same_bits(
     lengths: list[int], rows: int, norm_after: bool, side_stream: type[SideStream]
 ) -> None:
     whole = batch(lengths)
     x = torch.randn(sum(lengths), 16, generator=torch.Generator().manual_seed(2))
-    expected_h, expected_states, _ = run(x, whole, 1 << 20, Inline(), norm_after)
+    expected_h, expected_states, _ = run(x, whole, 1 << 20, InlineStream(), norm_after)
     h, states, _ = run(x, whole, rows, side_stream(), norm_after)
     assert torch.equal(h, expected_h)
     assert torch.equal(states, expected_states)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from sruserve.server.engine.state_cache.copy_stream import CopyEvent
+from sruserve.kernels.side_stream import StreamEvent
 
 
 class HandCopyStream:
@@ -23,20 +23,20 @@ class HandCopyStream:
         self.refuse: Exception | None = None
         self.spared = 0
         self.spoil: Exception | None = None
-        self.copies: list[Callable[[], None]] = []
+        self.copies: list[Callable[[], object]] = []
 
     def allocate(self, rows: int, width: int) -> Tensor:
         return torch.full((rows, width), torch.nan)
 
-    def run(self, copy: Callable[[], None]) -> "HandCopyEvent":
+    def run(self, work: Callable[[], object]) -> "HandCopyEvent":
         if self.refuse is not None and not self.spared:
             error, self.refuse = self.refuse, None
             raise error
         self.spared = max(0, self.spared - 1)
-        self.copies.append(copy)
+        self.copies.append(work)
         return HandCopyEvent(self, len(self.copies))
 
-    def wait_event(self, event: CopyEvent) -> None:
+    def wait_event(self, event: StreamEvent) -> None:
         assert isinstance(event, HandCopyEvent)
         self.joined += 1
         self.make(event.count)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from sruserve.kernels.side_stream import StreamEvent
 from sruserve.model.folder import Model
 from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.job import (
@@ -19,7 +20,6 @@ from sruserve.server.engine.job import (
     Snapshot,
     StateOutput,
 )
-from sruserve.server.engine.state_cache.copy_stream import CopyEvent
 from sruserve.server.errors import EngineFailure
 from tests.server.engine.driver import Driver, Submission, same_state
 from tests.server.engine.hand_copy_stream import HandCopyStream
@@ -252,11 +252,11 @@ class SlowCopyStream:
     def allocate(self, rows: int, width: int) -> Tensor:
         return torch.empty(rows, width)
 
-    def run(self, copy: Callable[[], None]) -> "SlowMark":
-        copy()
+    def run(self, work: Callable[[], object]) -> "SlowMark":
+        work()
         return SlowMark(time.monotonic() + 0.005)
 
-    def wait_event(self, event: CopyEvent) -> None:
+    def wait_event(self, event: StreamEvent) -> None:
         pass
 
 

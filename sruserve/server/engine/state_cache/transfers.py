@@ -5,12 +5,13 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from sruserve.server.engine.state_cache.copy_stream import CopyEvent, CopyStream
+from sruserve.kernels.side_stream import StreamEvent
+from sruserve.server.engine.state_cache.copy_stream import CopyStream
 from sruserve.server.engine.state_cache.pool import HostRows, StatePool, indices
 
 _STAGING_BYTES = 32 << 20
 _MAX_STAGING_ROWS = 256
-_StagedLaunch = Callable[[list[int]], CopyEvent]  # starts copies by way of these staging rows
+_StagedLaunch = Callable[[list[int]], StreamEvent]  # starts copies by way of these staging rows
 
 
 class Transfer:
@@ -27,7 +28,7 @@ class Transfer:
         self.states: list[Tensor] = []
         self.callbacks: list[Callable[[], None]] = []
         self._owner = owner
-        self._event: CopyEvent | None = None
+        self._event: StreamEvent | None = None
         self._done = False
 
     def done(self) -> bool:
@@ -62,7 +63,7 @@ class Transfer:
             assert self._event is not None
             self._owner.copy_stream.wait_event(self._event)
 
-    def launch(self, start_copies: Callable[[], CopyEvent]) -> None:
+    def launch(self, start_copies: Callable[[], StreamEvent]) -> None:
         """Start the copies. An error ends the transfer."""
         try:
             self._event = start_copies()
@@ -121,7 +122,7 @@ class TransferQueue:
         if not self.copy_stream.is_async:
             return transfer.run_inline(lambda: self._upload_inline(states, rows))
 
-        def launch(staging_rows: list[int]) -> CopyEvent:
+        def launch(staging_rows: list[int]) -> StreamEvent:
             for staging_row, state in zip(staging_rows, states, strict=True):
                 self._staging[staging_row].copy_(_checked(state, self._pool.width))
             return self._copy_to_device(self._staging, staging_rows, rows)
@@ -134,7 +135,7 @@ class TransferQueue:
         if not self.copy_stream.is_async:
             return transfer.run_inline(lambda: self._download_inline(transfer))
 
-        def launch(staging_rows: list[int]) -> CopyEvent:
+        def launch(staging_rows: list[int]) -> StreamEvent:
             def copy_out() -> None:
                 if transfer.error is None:
                     transfer.states = [self._staging[row].clone() for row in staging_rows]
@@ -216,7 +217,7 @@ class TransferQueue:
         transfer.callbacks.append(lambda: self._staging.release(staging_rows))
         return self._launch(transfer, lambda: launch(staging_rows))
 
-    def _launch(self, transfer: Transfer, start_copies: Callable[[], CopyEvent]) -> Transfer:
+    def _launch(self, transfer: Transfer, start_copies: Callable[[], StreamEvent]) -> Transfer:
         for row in transfer.rows:
             self._in_flight[row] = transfer
         transfer.launch(start_copies)
@@ -233,7 +234,7 @@ class TransferQueue:
 
     def _copy_to_device(
         self, host: HostRows, host_rows: Sequence[int], rows: Sequence[int]
-    ) -> CopyEvent:
+    ) -> StreamEvent:
         def copy() -> None:
             for host_row, row in zip(host_rows, rows, strict=True):
                 self._pool.rows[row].copy_(host[host_row], non_blocking=True)
@@ -242,7 +243,7 @@ class TransferQueue:
 
     def _copy_to_host(
         self, rows: Sequence[int], host: HostRows, host_rows: Sequence[int]
-    ) -> CopyEvent:
+    ) -> StreamEvent:
         def copy() -> None:
             if len(rows) == 1:
                 host[host_rows[0]].copy_(self._pool.rows[rows[0]], non_blocking=True)
