@@ -27,6 +27,7 @@ from sruserve.model.regression import Regression
 from sruserve.model.row_layers import RowLayers, output_width
 from sruserve.model.state import StateLayout
 
+FORMAT_VERSION = 1  # the newest format of config.json that this package reads and writes
 LABELLED = ("classify", "pair", "tag")
 _SHOWN = 8  # problems in a message
 _LARGEST_FILE = 4 << 20  # bytes: more than 100,000 labels
@@ -48,11 +49,19 @@ def architecture(rnn: StackConfig, task: Task) -> str:
     return type(rnn).__name__.removesuffix("Config") + _ARCHITECTURES[task]
 
 
+class _Format(BaseModel):
+    """The only field of `config.json` that every version of this package understands."""
+
+    format_version: PositiveInt = Field(1, description="Format of the file; absent means 1.")
+
+
 class ModelConfig(BaseModel):
     """A complete network: its embedding, its recurrent stack, its head and its task."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    # Not written while it is 1, so folders of this format stay readable for older versions.
+    format_version: PositiveInt = Field(1, exclude=True)
     architectures: Annotated[tuple[str, ...], Field(fail_fast=True)]
     model_type: str = Field("sru", description="The family of its recurrent layers.")
     task: Task
@@ -194,7 +203,14 @@ class ModelConfig(BaseModel):
 def read_config(path: Path) -> ModelConfig:
     """Read `config.json`, or raise `ConfigError` that names every invalid field."""
     try:
-        return ModelConfig.model_validate_json(read_regular(path, _LARGEST_FILE))
+        content = read_regular(path, _LARGEST_FILE)
+        version = _Format.model_validate_json(content).format_version
+        if version > FORMAT_VERSION:
+            raise ConfigError(
+                f"{path} was written by a newer sruserve (format version {version}; this one reads "
+                f"up to {FORMAT_VERSION}): upgrade sruserve"
+            )
+        return ModelConfig.model_validate_json(content)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except ValidationError as error:

@@ -182,6 +182,31 @@ def test_a_state_of_gigabytes_is_refused() -> None:
         random_config("encode", model_type="srupp", proj_size=512, window=1 << 20)
 
 
+def edit_config(folder: Path, **fields: object) -> None:
+    config = json.loads((folder / "config.json").read_text()) | fields
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def test_a_folder_of_a_newer_format_asks_for_an_upgrade(folder: Path) -> None:
+    edit_config(folder, format_version=2, a_field_of_the_future="yes")
+    with pytest.raises(ConfigError, match=r"newer sruserve \(format version 2.*: upgrade sruserve"):
+        load_model(folder)
+
+
+def test_a_folder_without_a_format_version_has_the_first(folder: Path) -> None:
+    assert "format_version" not in json.loads((folder / "config.json").read_text())
+    digest = load_model(folder).digest
+    edit_config(folder, format_version=1)
+    assert load_model(folder).digest == digest
+
+
+@pytest.mark.parametrize("version", [0, "two", None, 1.5])
+def test_a_format_version_that_is_no_version_is_refused(folder: Path, version: object) -> None:
+    edit_config(folder, format_version=version)
+    with pytest.raises(ConfigError, match="format_version"):
+        load_model(folder)
+
+
 @pytest.mark.parametrize("missing", ["config.json", "model.safetensors"])
 def test_a_folder_without_its_files_is_refused(folder: Path, missing: str) -> None:
     (folder / missing).unlink()
