@@ -92,6 +92,17 @@ def test_a_server_that_cannot_compute_says_why(
     assert result.stderr.count("\n") == 1
 
 
+def test_a_model_that_cannot_be_loaded_is_one_line_of_the_server_s_own_log(tmp_path: Path) -> None:
+    model = save_random_model(tmp_path / "m", vocab_size=9)
+    with (model / "model.safetensors").open("ab") as file:
+        file.write(b"more")
+    result = run("serve", str(model), "--port", "0", "--device", "cpu")
+    assert result.returncode == 1
+    (line,) = [line for line in result.stderr.splitlines() if "ERROR" in line]
+    assert f"ERROR sruserve.server: cannot start: cannot read {model}/model.safetensors" in line
+    assert "uvicorn" not in result.stderr
+
+
 def test_each_worker_that_cannot_compute_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -84,6 +84,7 @@ print(kernel_name(), f"{model.network.logits(hidden).double().sum():.3f}")
     kernel, total = results[0].stdout.split()
     assert kernel == "reference"
     assert results[0].stderr.count("without its compiled CPU kernel") == 1
+    assert results[0].stderr.count("\n") == 1
     assert results[1].stdout.split()[0].startswith("c-")
     assert float(total) == pytest.approx(float(results[1].stdout.split()[1]), rel=1e-4)
 

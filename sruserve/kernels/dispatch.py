@@ -1,7 +1,7 @@
 """Choose the recurrence's kernel: Triton's on a GPU, the compiled one on a CPU, or plain torch."""
 
+import logging
 import os
-import warnings
 from functools import cache
 
 import torch
@@ -12,6 +12,8 @@ from sruserve.kernels.cell import Cell
 from sruserve.kernels.devices import CPU
 from sruserve.kernels.ragged import RaggedBatch
 from sruserve.kernels.reference.scan import reference_scan
+
+log = logging.getLogger("sruserve.kernels")
 
 INTERPRETER = "triton-interpreter"
 # Triton's own switch, with the values that Triton reads as true: kernels then run in Python, on CPU
@@ -27,8 +29,8 @@ def uses_triton(device: torch.device) -> bool:
 def kernel_name(device: torch.device = CPU) -> str:
     """Return the kernel that runs the recurrence: `triton`, `c-<instruction set>` or `reference`.
 
-    `triton-interpreter` is Triton without a GPU: for tests, thousands of times slower. Warns once
-    if the compiled CPU kernel is missing.
+    `triton-interpreter` is Triton without a GPU: for tests, thousands of times slower. Logs once if
+    the compiled CPU kernel is missing.
     """
     if device.type == "cuda":
         return "triton"
@@ -39,11 +41,9 @@ def kernel_name(device: torch.device = CPU) -> str:
 def _cpu_kernel_name() -> str:
     if cpu.available():
         return f"c-{cpu.instruction_set()}"
-    warnings.warn(
+    log.warning(
         "sruserve was installed without its compiled CPU kernel, so the recurrence runs in plain "
-        "torch: correct, but many times slower. Install a C compiler and reinstall sruserve.",
-        RuntimeWarning,
-        stacklevel=3,
+        "torch: correct, but many times slower; install a C compiler and reinstall sruserve"
     )
     return "reference"
 

@@ -125,7 +125,8 @@ class Application:
             await self.streams.start()
             await self._open_grpc(inference)
         except (ModelError, ServeError, SettingsError, OSError) as error:
-            await send({"type": "lifespan.startup.failed", "message": str(error)})
+            log.error("cannot start: %s", error)
+            await send({"type": "lifespan.startup.failed"})
             return
         if self._pulse is not None:
             self._pulse.start(self._watched)

@@ -17,12 +17,20 @@ class PathOnly(logging.Filter):
         return True
 
 
+class OwnStart(logging.Filter):
+    """Drops uvicorn's line about a failed start, for which our own line has the reason."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Pass every other line."""
+        return record.msg != "Application startup failed. Exiting."
+
+
 def log_config(level: str) -> dict[str, Any]:
     """A `logging.config.dictConfig` for the server and for uvicorn inside it."""
     return {
         "version": 1,
         "disable_existing_loggers": False,
-        "filters": {"path_only": {"()": PathOnly}},
+        "filters": {"path_only": {"()": PathOnly}, "own_start": {"()": OwnStart}},
         "formatters": {
             "line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"},
         },
@@ -36,7 +44,12 @@ def log_config(level: str) -> dict[str, Any]:
         "loggers": {
             "sruserve": {"handlers": ["stderr"], "level": level.upper(), "propagate": False},
             # our own lines already report uvicorn's sockets and processes
-            "uvicorn.error": {"handlers": ["stderr"], "level": "WARNING", "propagate": False},
+            "uvicorn.error": {
+                "handlers": ["stderr"],
+                "level": "WARNING",
+                "propagate": False,
+                "filters": ["own_start"],
+            },
             "uvicorn.access": {
                 "handlers": ["stderr"],
                 "level": "INFO",
