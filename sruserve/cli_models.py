@@ -67,6 +67,14 @@ def import_(
     labels: Annotated[
         Path | None, typer.Option(help="JSON list of the classes' names in id order.")
     ] = None,
+    rename: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="OLD=NEW",
+            help="Rename a tensor, or a prefix of tensors' names, before the format is recognised. "
+            "May be repeated.",
+        ),
+    ] = None,
 ) -> None:
     """Convert a checkpoint of the library that trained a model to a model folder.
 
@@ -82,7 +90,9 @@ def import_(
             def step(name: str) -> None:
                 progress.update(bar, description=name, advance=1)
 
-            model = import_checkpoint(weights, out, task, options, vocab, labels, format, step)
+            model = import_checkpoint(
+                weights, out, task, options, vocab, labels, format, rename or (), step
+            )
     except ModelError as error:
         fail(error)
     typer.echo(f"wrote {out}: {model.parameters:,} parameters, digest {model.digest[:16]}…")

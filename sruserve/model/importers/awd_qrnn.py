@@ -50,7 +50,7 @@ def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> 
         rnn, config = stack(layers, [2] + [1] * (len(layers) - 1), True, 0)
     else:
         rnn, config = _lstm(layers)
-    own, size, head = vocabulary_and_head(rest_of(tensors, pattern), task)
+    own, size, head = vocabulary_and_head(rest_of(tensors, pattern), task, config)
     from_weights = {
         "rnn_type": "QRNN" if pattern == _QRNN else "LSTM",
         "ntoken": size,

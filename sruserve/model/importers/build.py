@@ -1,6 +1,6 @@
 """Build a model folder from a checkpoint and the user's options."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,6 +15,8 @@ from sruserve.model.importers import regression
 from sruserve.model.importers.checkpoint import read_checkpoint
 from sruserve.model.importers.format import Imported
 from sruserve.model.importers.formats import FORMATS, load_format
+from sruserve.model.importers.names import listed
+from sruserve.model.importers.network import check_width
 from sruserve.model.importers.tensors import matrix_of
 from sruserve.model.importers.vocabulary import is_string_list, read_json, vocabulary
 from sruserve.model.names import Task
@@ -31,6 +33,7 @@ def import_checkpoint(
     vocab: Path | None = None,
     labels: Path | None = None,
     format: str = "auto",  # noqa: A002
+    renames: Sequence[str] = (),
     progress: Callable[[str], None] = lambda _: None,
 ) -> Model:
     """Write the model folder `out` from a checkpoint, load it back and return it.
@@ -40,12 +43,13 @@ def import_checkpoint(
     vocab: file with a JSON list of words or byte values in id order, or a tokenizer.json.
     labels: file with a JSON list of the classes' names in id order.
     format: a name in `FORMATS`; "auto" recognises it by the tensors' names.
+    renames: OLD=NEW for tensors' names or prefixes, before anything is recognised.
     progress: called with the name of each step.
 
     Raises `CheckpointError`, `OptionError`, `FolderError` or another `ModelError`.
     """
     progress("reading the checkpoint")
-    tensors = read_checkpoint(weights)
+    tensors = read_checkpoint(weights, renames)
     name = recognise(tensors) if format == "auto" else format
     arguments = None if options is None else _read_object(options)
     head = _head_options(arguments or {})
@@ -57,6 +61,7 @@ def import_checkpoint(
     imported = load_format(name).read(tensors, arguments, task)
     progress("checking tensors and vocabulary")
     config = describe(task, imported, head, labels, outputs)
+    check_width(config, imported.tensors)
     _check_numbers(imported.tensors)
     words = {} if vocab is None else vocabulary(vocab, config.vocab_size)
     progress("writing the model folder")
@@ -71,16 +76,15 @@ def _head_options(arguments: dict[str, Any]) -> dict[str, Any]:
     return {key: arguments.pop(key) for key in own}
 
 
-def recognise(names: Collection[str]) -> str:
+def recognise(names: Mapping[str, Tensor]) -> str:
     """Return the one format that has tensors of these names, or raise `CheckpointError`."""
     fitting = [name for name in FORMATS if load_format(name).recognises(names)]
     if len(fitting) == 1:
         return fitting[0]
-    some = ", ".join(name if len(name) <= 60 else name[:59] + "…" for name in list(names)[:4])
     known = "are those of " + " and of ".join(fitting) if fitting else "fit no known format"
     raise CheckpointError(
-        f"the tensors' names ({some}, …) {known}: choose --format, one of {', '.join(FORMATS)}, to "
-        "see which tensors are missing"
+        f"the tensors ({listed(names)}) {known}: choose --format, one of {', '.join(FORMATS)}, to "
+        "see which tensors are missing; --rename OLD=NEW changes a name or a prefix"
     )
 
 

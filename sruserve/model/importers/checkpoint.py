@@ -1,5 +1,6 @@
 """Read the tensors of a checkpoint file without executing code in it."""
 
+from collections.abc import Sequence
 from os import SEEK_END
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -11,9 +12,11 @@ from torch import Tensor
 
 from sruserve.model.errors import CheckpointError
 from sruserve.model.files import memory_bytes, open_regular
+from sruserve.model.importers.foreign import foreign_archive, foreign_file
+from sruserve.model.importers.names import renamed
 from sruserve.model.weights import read_tensors
 
-_WRAPPERS = ("state_dict", "model_state_dict", "model", "network")
+_WRAPPERS = ("state_dict", "model_state_dict", "model", "network", "net", "module")
 _DIMENSIONS = 8  # limit on a tensor's dimensions; no supported network has more than 2
 _DEPTH = 4  # DrQA has two: {"state_dict": {"network": …}}
 
@@ -21,39 +24,59 @@ _HOW_TO_SAVE = (
     "If you trust it, convert it to a state dict in two lines of Python, with the code that wrote "
     "it on the path: saved = torch.load({path!r}, map_location='cpu', weights_only=False); "
     "torch.save(saved.state_dict(), 'weights.pt') - or saved[0].state_dict() for a list that "
-    "starts with the model, as awd-lstm-lm writes; then import weights.pt"
+    "starts with the model, as awd-lstm-lm writes, or saved['state_dict'] for a checkpoint of "
+    "Lightning; then import weights.pt"
 )
 
 
-def read_checkpoint(path: Path) -> dict[str, Tensor]:
+def read_checkpoint(path: Path, renames: Sequence[str] = ()) -> dict[str, Tensor]:
     """Read the state dict in a `.pt` or `.safetensors` file.
 
-    Removes wrappers (`{"state_dict": …}`, DrQA's `{"state_dict": {"network": …}}`) and the
-    `module.` of DataParallel.
+    Removes wrappers: `{"state_dict": …}`, DrQA's `{"state_dict": {"network": …}}`, and any other
+    dict with one state dict in it; then prefixes that all names share.
 
-    Raises `CheckpointError` for anything other than plain tensors.
+    renames: OLD=NEW, names or prefixes.
+
+    Raises `CheckpointError` for anything other than plain tensors. Raises `OptionError` for a
+    rename that does not fit them.
     """
-    if path.suffix == ".safetensors":
-        try:
-            return read_tensors(path)[0]
-        except (OSError, SafetensorError) as error:
-            raise CheckpointError(f"cannot read {path}: {error}") from error
     try:
-        with open_regular(path, memory_bytes()) as file:
-            _check_archive(path, file)
-            file.seek(0)
-            loaded: Any = torch.load(file, map_location="cpu", weights_only=True)
-    except CheckpointError:
-        raise
+        if path.suffix == ".safetensors":
+            tensors = read_tensors(path)[0]
+        else:
+            with open_regular(path, memory_bytes()) as file:
+                tensors = _tensors(path, _load(path, file))
     except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
+        reason = "it is a folder; name the file of the weights" if path.is_dir() else error.strerror
+        raise CheckpointError(f"cannot read {path}: {reason or error}") from error
+    except SafetensorError as error:
+        raise CheckpointError(f"cannot read {path}: {error}") from error
+    if not tensors:
+        raise CheckpointError(f"{path} holds no tensors; save model.state_dict()")
+    return renamed(tensors, renames)
+
+
+def _load(path: Path, file: BinaryIO) -> Any:
+    """Return the content of a file that `torch.save` wrote."""
+    if advice := foreign_file(path, file.read(8)):
+        raise CheckpointError(f"{path} is {advice}")
+    _check_archive(path, file)
+    file.seek(0)
+    try:
+        return torch.load(file, map_location="cpu", weights_only=True)
+    except OSError:
+        raise
     except Exception as error:  # a damaged pickle can raise anything
         raise CheckpointError(
             f"{path} holds more than plain tensors, or is not a checkpoint. It is not unpickled, "
             f"because that could run code. {_HOW_TO_SAVE.format(path=str(path))}"
         ) from error
+
+
+def _tensors(path: Path, loaded: Any) -> dict[str, Tensor]:
+    """Return the plain tensors of the state dict in what a file holds."""
     for _ in range(_DEPTH):
-        inner = _wrapped(loaded)
+        inner = _wrapped(path, loaded)
         if inner is None:
             break
         loaded = inner
@@ -70,14 +93,11 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
             f"{path}: {_some(odd)} is sparse, quantized, nested, expanded, without data or has "
             f"more than {_DIMENSIONS} dimensions; save ordinary dense tensors"
         )
-    tensors = {str(name): tensor.detach() for name, tensor in loaded.items()}
-    if all(name.startswith("module.") for name in tensors):
-        tensors = {name.removeprefix("module."): t for name, t in tensors.items()}
-    return tensors
+    return {str(name): tensor.detach() for name, tensor in loaded.items()}
 
 
 def _check_archive(path: Path, file: BinaryIO) -> None:
-    """Raise `CheckpointError` if the archive's contents are larger than the file.
+    """Raise `CheckpointError` for another framework's archive, or one larger than its file.
 
     torch.save does not compress, but torch.load unpacks compressed entries, which may be a thousand
     times larger.
@@ -85,9 +105,12 @@ def _check_archive(path: Path, file: BinaryIO) -> None:
     try:
         with ZipFile(file) as archive:
             unpacked = sum(entry.file_size for entry in archive.infolist())
+            advice = foreign_archive(archive.namelist())
         size = file.seek(0, SEEK_END)
     except (OSError, ValueError, BadZipFile):  # torch.load has the better message
         return
+    if advice:
+        raise CheckpointError(f"{path} is {advice}")
     if unpacked > size:
         raise CheckpointError(
             f"{path} holds {unpacked:,} bytes in a file of {size:,} bytes, so torch.save did not "
@@ -95,11 +118,29 @@ def _check_archive(path: Path, file: BinaryIO) -> None:
         )
 
 
-def _wrapped(loaded: Any) -> Any:
+def _wrapped(path: Path, loaded: Any) -> Any:
     """Return the dict inside a wrapper, or None if `loaded` is no wrapper."""
     if not isinstance(loaded, dict):
         return None
-    return next((loaded[key] for key in _WRAPPERS if isinstance(loaded.get(key), dict)), None)
+    for key in _WRAPPERS:
+        if isinstance(loaded.get(key), dict):
+            return loaded[key]
+    if any(isinstance(value, Tensor) for value in loaded.values()):
+        return None
+    inner = [key for key, value in loaded.items() if _is_state_dict(value)]
+    if len(inner) > 1:
+        raise CheckpointError(
+            f"{path} holds {len(inner)} state dicts ({_some(inner)}); save one of them alone"
+        )
+    return loaded[inner[0]] if inner else None
+
+
+def _is_state_dict(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and bool(value)
+        and all(isinstance(name, str) and isinstance(t, Tensor) for name, t in value.items())
+    )
 
 
 def _some(names: list[Any]) -> str:

@@ -59,9 +59,9 @@ def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> 
     others = rest_of(tensors, pattern)
     head = HeadConfig()
     if "prior.weight" in others:
-        own, size, head = _mixture(others, task)
+        own, size, head = _mixture(others, task, config)
     else:
-        own, size, head = vocabulary_and_head(others, task)
+        own, size, head = vocabulary_and_head(others, task, config)
     _check(arguments, kind, config, head.experts, size)
     return Imported(own | rnn, config, vocab_size=size, head=head)
 
@@ -71,7 +71,7 @@ _SIZES = ("ntoken", "ninp", "nhid", "nhidlast", "nlayers", "n_experts")
 
 
 def _mixture(
-    tensors: Mapping[str, Tensor], task: Task
+    tensors: Mapping[str, Tensor], task: Task, rnn: StackConfig
 ) -> tuple[dict[str, Tensor], int | None, HeadConfig]:
     """Convert the language model around the cells, a mixture of softmaxes (Yang et al. 2018)."""
     renamed = {
@@ -80,7 +80,7 @@ def _mixture(
         "latent.0.bias": "output.latent.bias",
     }
     own, size, head = vocabulary_and_head(
-        {renamed.get(name, name): tensor for name, tensor in tensors.items()}, task
+        {renamed.get(name, name): tensor for name, tensor in tensors.items()}, task, rnn
     )
     experts = len(need(own, "output.prior.weight", 2))
     latent, extra = divmod(len(need(own, "output.latent.weight", 2)), experts)

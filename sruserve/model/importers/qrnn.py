@@ -80,7 +80,7 @@ def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> 
     if isinstance(config.hidden_size, int) or not isinstance(hidden, int):
         from_weights["hidden_size"] = config.hidden_size
     agree({name: arguments[name] for name in from_weights if name in arguments}, from_weights)
-    own, size, head = vocabulary_and_head(rest_of(tensors, _LAYER), task)
+    own, size, head = vocabulary_and_head(rest_of(tensors, _LAYER), task, config)
     return Imported(own | rnn, config, vocab_size=size, head=head)
 
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from sruserve.model.errors import CheckpointError
 from sruserve.model.importers.format import Imported, Options
+from sruserve.model.importers.names import listed
 from sruserve.model.importers.network import vocabulary_and_head
 from sruserve.model.importers.sru_stack import read_stack
 from sruserve.model.importers.tensors import NUMBER, floats, layers_of, matrix_of, rest_of
@@ -25,7 +26,7 @@ def recognises(names: Collection[str]) -> bool:
 
 
 def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> Imported:
-    """See `Format`. The stack may be an attribute of any name: `encoder.rnn_lst.0.weight`."""
+    """See `Format`. Stack, embedding and linear layer may have any names."""
     tensors = floats(tensors)
     cells = tensors.keys() >= _CELL
     if cells:
@@ -33,7 +34,8 @@ def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> 
     prefixes = {m[1] for name in tensors if (m := re.match(_STACK, name))}
     if len(prefixes) != 1:
         raise CheckpointError(
-            "no rnn_lst.* tensors: this is not a checkpoint of an sru.SRU"
+            "no rnn_lst.* tensors: this is not a checkpoint of an sru.SRU; the tensors are "
+            f"{listed(tensors)}"
             if not prefixes
             else f"{len(prefixes)} stacks ({', '.join(sorted(prefixes))[:80]}): save one alone"
         )
@@ -49,5 +51,5 @@ def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> 
         cells,
     )
     others = rest_of(tensors, rf"{stack}((rnn|ln)_lst\.{NUMBER}\.|input_to_hidden\.weight\Z)")
-    rest, vocab_size, head = vocabulary_and_head(others, task)
+    rest, vocab_size, head = vocabulary_and_head(others, task, config)
     return Imported(rest | rnn, config, vocab_size=vocab_size, head=head)

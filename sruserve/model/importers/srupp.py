@@ -93,7 +93,7 @@ def read(tensors: Mapping[str, Tensor], options: Options | None, task: Task) -> 
         return Imported(rest | rnn, config, size, embedding, head)
     if "scale_emb" in arguments:
         raise OptionError("option scale_emb needs an adaptive embedding, and there is none")
-    rest, vocab_size, head = vocabulary_and_head(others, task)
+    rest, vocab_size, head = vocabulary_and_head(others, task, config)
     return Imported(rest | rnn, config, vocab_size=vocab_size, head=head)
 
 

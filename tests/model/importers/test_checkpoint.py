@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
+from errno import EACCES
 from pathlib import Path
 from typing import Any
 from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
@@ -11,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from sruserve.model.errors import CheckpointError
+from sruserve.model.errors import CheckpointError, OptionError
 from sruserve.model.importers.checkpoint import read_checkpoint
 from tests.model.importers.running import refused
 
@@ -39,6 +40,23 @@ def refusal(path: Path) -> str:
         lambda tensors: {"model": tensors, "args": {"depth": 2}},
         lambda tensors: {"state_dict": {"network": tensors, "updates": 1}, "config": {}},
         lambda tensors: {"model": {f"module.{k}": t for k, t in tensors.items()}},
+        lambda tensors: {
+            "net": {f"model._orig_mod.{k}": t for k, t in tensors.items()},
+            "acc": 0.5,
+        },
+        lambda tensors: {"generator": tensors, "optimizer": {"state": {0: {}}, "lr": 0.1}},
+        lambda tensors: {f"module.a.model.{k}": t for k, t in tensors.items()},
+        lambda tensors: {k.replace(".", "._orig_mod.", 1): t for k, t in tensors.items()},
+        lambda tensors: {
+            "epoch": 3,
+            "pytorch-lightning_version": "2.5.0",
+            "state_dict": {f"model.{k}": t for k, t in tensors.items()},
+            "loops": {"fit_loop": {"state_dict": {}}},
+            "callbacks": {"ModelCheckpoint": {"best_model_score": torch.tensor(0.5)}},
+            "optimizer_states": [{"state": {0: {"exp_avg": torch.ones(2)}}}],
+            "lr_schedulers": [],
+            "hyper_parameters": {"hidden_size": 8},
+        },
     ],
 )
 def test_what_wraps_a_state_dict_is_taken_off(tmp_path: Path, wrap: Callable[[Any], Any]) -> None:
@@ -161,3 +179,110 @@ def test_numbers_of_four_bits_are_refused(tmp_path: Path) -> None:
     packed = torch.zeros(4, 1, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
     message = refused(tmp_path, {"weight_hh_l0": packed}, "encode")
     assert "cannot be converted to float32" in message
+
+
+def test_a_prefix_that_says_what_the_tensors_are_stays(tmp_path: Path) -> None:
+    for name in "rnn_lst.0.weight", "layers.0.linear.weight", "rnns.0.weight_hh_l0", "cell_0._W":
+        assert list(read_checkpoint(saved(tmp_path, {f"a.b.{name}": torch.ones(2)}))) == [name]
+
+
+def test_two_state_dicts_in_a_file_are_named(tmp_path: Path) -> None:
+    message = refusal(saved(tmp_path, {"student": TENSORS, "teacher": TENSORS}))
+    assert "holds 2 state dicts (student, teacher)" in message
+
+
+def test_two_names_that_differ_in_torch_compile_s_prefix_alone_are_refused(tmp_path: Path) -> None:
+    message = refusal(saved(tmp_path, {**TENSORS, "_orig_mod.out.weight": torch.eye(3)}))
+    assert "_orig_mod.out.weight and out.weight are one name" in message
+
+
+@pytest.mark.parametrize(
+    ("renames", "names"),
+    [
+        (["out=fc"], ["fc.weight", "rnn_lst.0.bias"]),
+        (["out.weight=fc"], ["fc", "rnn_lst.0.bias"]),
+        (["rnn_lst.=rnn.rnn_lst."], ["out.weight", "rnn.rnn_lst.0.bias"]),
+        (["model.out=fc", "fc=embedding"], ["embedding.weight", "rnn_lst.0.bias"]),
+        (["model.rnn_lst.0=", "out=fc"], ["bias", "fc.weight"]),
+        (["model.out.weight=a", "rnn_lst=b"], ["a", "b.0.bias"]),
+        (["out=a", "a.weight=b.weight"], ["b.weight", "rnn_lst.0.bias"]),
+    ],
+    ids=str,
+)
+def test_names_and_prefixes_are_renamed_in_order(
+    tmp_path: Path, renames: list[str], names: list[str]
+) -> None:
+    path = saved(tmp_path, {f"model.{name}": tensor for name, tensor in TENSORS.items()})
+    assert sorted(read_checkpoint(path, renames)) == names
+
+
+@pytest.mark.parametrize(
+    ("rename", "message"),
+    [
+        ("outer=fc", "--rename outer=…: no tensor has this name or prefix; the checkpoint holds"),
+        ("ou=fc", r"rnn_lst.0.bias [4], out.weight [3, 3]"),
+        ("out=rnn_lst.0", None),
+        ("out.weight=rnn_lst.0.bias", "rnn_lst.0.bias exists already"),
+        ("out.weight=", "the new name is missing"),
+        ("out", "must be OLD=NEW"),
+        ("=out", "must be OLD=NEW"),
+        (".=out", "must be OLD=NEW"),
+    ],
+)
+def test_a_rename_that_does_not_fit_is_refused(
+    tmp_path: Path, rename: str, message: str | None
+) -> None:
+    path = saved(tmp_path, TENSORS)
+    if message is None:
+        assert "rnn_lst.0.weight" in read_checkpoint(path, [rename])
+        return
+    with pytest.raises(OptionError) as caught:
+        read_checkpoint(path, [rename])
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("m.onnx", b"\x08\x08\x12\x07pytorch", "an ONNX graph"),
+        ("m.h5", b"\x89HDF\r\n\x1a\n...", "a file of Keras or HDF5"),
+        ("m.weights", b"\x89HDF\r\n\x1a\n...", "a file of Keras or HDF5"),
+        ("m.keras", b"PK", "a file of Keras or HDF5"),
+        ("m.npz", b"PK", "an archive of NumPy"),
+        ("m.gguf", b"GGUF", "a GGUF file"),
+    ],
+)
+def test_a_file_of_another_framework_is_refused_with_what_to_do(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    error = refusal(tmp_path / name)
+    assert f"{name} is {message}" in error
+    assert "torch.save" in error
+
+
+def test_a_keras_archive_of_any_name_and_a_torchscript_archive_are_refused(tmp_path: Path) -> None:
+    with ZipFile(tmp_path / "model.zip", "w") as archive:
+        archive.writestr("config.json", "{}")
+        archive.writestr("model.weights.h5", "")
+    assert "a file of Keras or HDF5" in refusal(tmp_path / "model.zip")
+    with ZipFile(tmp_path / "model.pt", "w") as archive:
+        archive.writestr("model/data.pkl", "")
+        archive.writestr("model/constants.pkl", "")
+    assert "a TorchScript archive" in refusal(tmp_path / "model.pt")
+
+
+@pytest.mark.parametrize("name", ["weights.pt", "weights.safetensors"])
+def test_a_file_that_may_not_be_read_is_named_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def locked(path: Path, *_: object) -> int:
+        raise PermissionError(EACCES, "Permission denied", str(path))
+
+    (tmp_path / name).write_bytes(b"")
+    monkeypatch.setattr("os.open", locked)  # root may read any file
+    assert refusal(tmp_path / name) == f"cannot read {tmp_path / name}: Permission denied"
+
+
+def test_a_folder_is_not_read_as_a_checkpoint(tmp_path: Path) -> None:
+    assert "it is a folder; name the file of the weights" in refusal(tmp_path)

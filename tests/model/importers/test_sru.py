@@ -68,6 +68,58 @@ def test_the_word_model_s_tied_layers_are_stored_once(tmp_path: Path) -> None:
     agree(log_probs(model, TOKENS), F.log_softmax(scores, -1))
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"embedding.": "emb.", "rnn.": "sru.", "output.": "fc."},
+        {"embedding.": "word_embeddings.", "rnn.": "", "output.": "classifier.1."},
+        {"embedding.": "tokens.", "rnn.": "body.", "output.": "linear."},
+    ],
+    ids=lambda names: "-".join(names.values()),
+)
+@pytest.mark.parametrize("prefix", ["", "model.", "net.module._orig_mod."])
+@pytest.mark.parametrize("task", ["classify", "generate", "tag"])
+def test_embedding_stack_and_linear_layer_may_have_any_names(
+    tmp_path: Path, names: dict[str, str], prefix: str, task: str
+) -> None:
+    theirs = script_tensors(task, names)
+    content = {"state_dict": {f"{prefix}{name}": tensor for name, tensor in theirs.items()}}
+    model = imported(tmp_path, content, task, options={}, vocab=WORDS)
+    embedding, rnn, output = names.values()
+    x = theirs[f"{embedding}weight"][TOKENS]
+    h = stack_output(theirs, rnn, x)
+    expected = h @ theirs[f"{output}weight"].T + theirs[f"{output}bias"]
+    agree(model.network.logits(hidden(model, TOKENS)), expected)
+
+
+def test_a_layer_is_named_by_a_rename_if_its_shape_does_not_tell(tmp_path: Path) -> None:
+    names = {"embedding.": "tokens.", "output.": "head."}
+    tensors = script_tensors("classify", names)
+    tensors["tokens.weight"] = random(8, 8, seed=1)
+    message = refused(tmp_path, tensors, "classify", options={})
+    assert (
+        "tokens.weight is not expected ([8, 8]): task classify needs an embedding (8 columns)"
+        in message
+    )
+    assert "--rename OLD=embedding" in message
+    renamed = ("--rename", "tokens=embedding")
+    model = imported(tmp_path, tensors, "classify", *renamed, options={})
+    assert model.config.vocab_size == 8
+    h = stack_output(tensors, "rnn.", tensors["tokens.weight"][TOKENS])
+    expected = h @ tensors["head.weight"].T + tensors["head.bias"]
+    agree(model.network.logits(hidden(model, TOKENS)), expected)
+
+
+def test_layers_that_the_network_does_not_have_are_refused_by_name(tmp_path: Path) -> None:
+    tensors = script_tensors("classify", CLASSIFIER)
+    odd = {"norm.weight": torch.ones(12), "norm.bias": torch.ones(12)}
+    message = refused(tmp_path, {**tensors, **odd}, "classify", options={})
+    assert "norm.weight, norm.bias are not expected ([12], [12])" in message
+    odd = {"between.weight": torch.ones(12, 12), "between.bias": torch.ones(12)}
+    message = refused(tmp_path, {**tensors, **odd}, "classify", options={})
+    assert "between.weight, between.bias are not expected" in message
+
+
 @pytest.mark.parametrize("name", ["output", "out", "output_layer"])
 @pytest.mark.parametrize("task", ["tag", "pair"])
 def test_taggers_and_comparers_are_imported(tmp_path: Path, task: str, name: str) -> None:

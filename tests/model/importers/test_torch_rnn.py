@@ -173,7 +173,7 @@ def test_what_cannot_be_told_is_asked_for_by_name(tmp_path: Path) -> None:
         ({k: t for k, t in LSTM.items() if k != "weight_ih_l0"}, {}, "weight_ih_l0 is missing"),
         ({**LSTM, "weight_ih_l2": torch.ones(16, 4)}, {}, "l1 is missing"),
         ({**LSTM, **{f"b.{k}": t for k, t in LSTM.items()}}, {}, "2 modules"),
-        ({**LSTM, "fc.weight": torch.ones(2, 4)}, {}, "fc.weight: unexpected"),
+        ({**LSTM, "fc.weight": torch.ones(2, 4)}, {}, "fc.weight is not expected"),
         ({"fc.weight": torch.ones(2, 4)}, {}, "no weight_hh_l0"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -190,3 +190,30 @@ def test_matrices_that_could_be_either_are_refused() -> None:
     tensors = {**nn.GRU(4, 4).state_dict(), **around}
     with pytest.raises(CheckpointError, match=r"a.weight, b.weight: each could be"):
         read(tensors, None, "generate")
+
+
+def test_a_square_matrix_may_be_a_layer_before_the_stack_so_it_is_no_embedding() -> None:
+    tensors = {**nn.GRU(4, 6).state_dict(), "fc.weight": torch.ones(3, 6), "fc.bias": torch.ones(3)}
+    with pytest.raises(CheckpointError, match=r"first.weight is not expected \(\[4, 4\]\)"):
+        read({**tensors, "first.weight": torch.ones(4, 4)}, None, "classify")
+    for name in "first_emb.weight", "embedding.weight":
+        assert read({**tensors, name: torch.ones(4, 4)}, None, "classify").vocab_size == 4
+
+
+@pytest.mark.parametrize(
+    ("layers", "bidirectional", "inputs"), [(1, True, 24), (2, True, 48), (2, False, 24)]
+)
+def test_a_linear_layer_that_does_not_fit_the_pooling_lists_the_widths(
+    tmp_path: Path, layers: int, bidirectional: bool, inputs: int
+) -> None:
+    stack = nn.LSTM(5, 12, layers, bidirectional=bidirectional)
+    output = 12 * (2 if bidirectional else 1)
+    tensors = {
+        **stack.state_dict(),
+        "fc.weight": torch.ones(3, inputs + 1),
+        "fc.bias": torch.ones(3),
+    }
+    message = refused(tmp_path, tensors, "classify", *FORMAT, options={"pooling": "max"})
+    assert f"the linear layer reads {inputs + 1} numbers, but pooling max gives {output}" in message
+    assert f"Last, mean and max give {output}" in message
+    assert f"the h of all {layers} layers {layers * output}" in message

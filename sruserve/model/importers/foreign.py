@@ -1,0 +1,49 @@
+"""Files of other frameworks: what they are, and what to do instead."""
+
+from pathlib import Path
+
+_SAVE = "and save its state dict: torch.save(model.state_dict(), 'weights.pt')"
+_REBUILD = (
+    "build the same network in PyTorch, copy the weights into it, compare its outputs with the "
+    f"original's, {_SAVE}"
+)
+_ONNX = (
+    "an ONNX graph, which stores operators instead of layers: import the network that it was "
+    f"exported from; load that in PyTorch {_SAVE}"
+)
+_KERAS = f"a file of Keras or HDF5: {_REBUILD}"
+_SCRIPTED = (
+    f"a TorchScript archive, which is code: load it with torch.jit.load where you trust it, {_SAVE}"
+)
+_SUFFIXES = {
+    ".onnx": _ONNX,
+    ".h5": _KERAS,
+    ".hdf5": _KERAS,
+    ".keras": _KERAS,
+    ".tflite": f"a model of TensorFlow Lite: {_REBUILD}",
+    ".pb": f"a graph of TensorFlow: {_REBUILD}",
+    ".gguf": f"a GGUF file: {_REBUILD}",
+    ".npz": "an archive of NumPy: save a dict of its arrays as tensors with torch.save",
+    ".npy": "one array of NumPy: save a dict of all tensors by name with torch.save",
+}
+_BEGINNINGS = {b"\x89HDF\r\n\x1a\n": _KERAS, b"GGUF": _SUFFIXES[".gguf"]}
+
+
+def foreign_file(path: Path, beginning: bytes) -> str | None:
+    """Return what a file of another framework is and what to do instead; None for other files.
+
+    beginning: the first bytes of the file, at least 8 if it has them.
+    """
+    for magic, advice in _BEGINNINGS.items():
+        if beginning.startswith(magic):
+            return advice
+    return _SUFFIXES.get(path.suffix.lower())
+
+
+def foreign_archive(names: list[str]) -> str | None:
+    """Return the same for an archive with entries of these names."""
+    if "model.weights.h5" in names:
+        return _KERAS
+    if any(name.endswith("/constants.pkl") for name in names):
+        return _SCRIPTED
+    return None
