@@ -18,6 +18,7 @@ from sruserve.model.importers.formats import FORMATS, load_format
 from sruserve.model.importers.names import listed
 from sruserve.model.importers.network import check_width
 from sruserve.model.importers.tensors import matrix_of
+from sruserve.model.importers.two_classes import with_two_classes
 from sruserve.model.importers.vocabulary import is_string_list, read_json, vocabulary
 from sruserve.model.names import Task
 
@@ -59,6 +60,8 @@ def import_checkpoint(
     else:
         outputs = {}
     imported = load_format(name).read(tensors, arguments, task)
+    if task in LABELLED and "activation" not in head:
+        imported = with_two_classes(imported, None if labels is None else _read_labels(labels))
     progress("checking tensors and vocabulary")
     config = describe(task, imported, head, labels, outputs)
     check_width(config, imported.tensors)

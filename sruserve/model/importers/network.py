@@ -159,7 +159,8 @@ def check_width(config: ModelConfig, tensors: Mapping[str, Tensor]) -> None:
         f"the linear layer reads {inputs} numbers, but pooling {config.head.pooling} gives "
         f"{expected[1]}: pass the pooling of the trained module in --options. Last, mean and max "
         f'give {rnn.output_size}, final with "final": ["{last}.{kind}"] gives '
-        f"{rnn.layer_output(last)}, and final with the {kind} of all {last + 1} layers {_of_all_layers(rnn)}"
+        f"{rnn.layer_output(last)}, and final with the {kind} of all {last + 1} layers "
+        f"{_of_all_layers(rnn)}"
     )
 
 

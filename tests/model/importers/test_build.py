@@ -104,6 +104,39 @@ def test_labels_and_vocabularies_that_do_not_fit_are_refused(
     assert message in refused(tmp_path, tensors, "classify", options={}, **files)
 
 
+def binary_tensors(bias: bool = True) -> dict[str, Tensor]:
+    tensors = script_tensors("classify", CLASSIFIER)
+    tensors["out.weight"] = tensors["out.weight"][:1].clone()
+    tensors["out.bias"] = tensors["out.bias"][:1].clone()
+    return tensors if bias else {k: t for k, t in tensors.items() if k != "out.bias"}
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_one_output_with_two_labels_is_a_binary_logit(tmp_path: Path, bias: bool) -> None:
+    tensors = binary_tensors(bias)
+    model = imported(tmp_path, tensors, "classify", options={}, labels=["spam", "ham"])
+    assert model.labels == ("spam", "ham")
+    h = torch.randn(5, 12, generator=torch.Generator().manual_seed(1))
+    z = h @ tensors["out.weight"][0] + (tensors["out.bias"] if bias else 0)
+    ours = model.network.logits(h).softmax(-1)
+    torch.testing.assert_close(ours, torch.stack((1 - z.sigmoid(), z.sigmoid()), 1))
+
+
+def test_one_output_with_an_activation_keeps_its_one_label(tmp_path: Path) -> None:
+    options = {"activation": "sigmoid"}
+    model = imported(tmp_path, binary_tensors(), "classify", options=options, labels=["spam"])
+    assert (model.labels, model.config.activation) == (("spam",), "sigmoid")
+
+
+@pytest.mark.parametrize("labels", [{}, {"labels": ["spam"]}, {"labels": ["a", "b", "c"]}], ids=str)
+def test_one_output_without_two_labels_is_refused_with_what_it_may_be(
+    tmp_path: Path, labels: Any
+) -> None:
+    message = refused(tmp_path, binary_tensors(), "classify", options={}, **labels)
+    for part in "one output", "binary logit", "two labels in --labels", "--task regress":
+        assert part in message
+
+
 @pytest.mark.parametrize("unknown", ["<oov>", "<unk>", "<UNK>"])
 def test_the_entry_for_unknown_words_has_one_of_three_names(tmp_path: Path, unknown: str) -> None:
     tensors = script_tensors("classify", CLASSIFIER)
