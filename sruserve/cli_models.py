@@ -1,5 +1,6 @@
 """The commands for models: import, verify, inspect."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,8 +12,11 @@ from sruserve.model.names import DType, Task
 
 if TYPE_CHECKING:
     from sruserve.model.folder import Model
+    from sruserve.model.verify import Difference
+    from sruserve.model.verify_texts import Mismatch
 
 
+_MAX_MISMATCHES = 20  # shown
 FORMAT_NAMES = ("auto", *FORMATS)
 
 
@@ -104,9 +108,10 @@ def verify(
     case: Annotated[
         Path,
         typer.Argument(
-            metavar="CASE.safetensors",
-            help="Inputs x or tokens, and the training library's results for them: h, logits or "
-            "log_probs, c_n, h_n; optionally lengths and c_0, h_0.",
+            metavar="CASE.safetensors|CASE.json",
+            help="Inputs and the training library's results for them. Tensors: x or tokens, and h, "
+            "logits, probabilities, values, log_probs, c_n, h_n; optionally lengths and c_0, h_0. "
+            "JSON: texts with their label, probabilities, values or ids.",
         ),
     ],
     tolerance: Annotated[float, typer.Option(help="Largest allowed difference.")] = 1e-5,
@@ -117,37 +122,77 @@ def verify(
 ) -> None:
     """Compare a model with the library that trained it, on whole inputs and random splits.
 
-    Prints the largest difference, and exits with 1 if it exceeds the tolerance. A 16-bit dtype
-    needs a larger tolerance, such as 0.05.
+    Prints the largest difference, and which parts of the model the case does not check. Exits with
+    1 if a difference exceeds the tolerance, or a label or id differs. A 16-bit dtype needs a larger
+    tolerance, such as 0.05.
     """
     from sruserve.model.cases import Case
+    from sruserve.model.coverage import coverage
     from sruserve.model.errors import ModelError
+    from sruserve.model.text_cases import TextCase
     from sruserve.model.verify import Difference, verify
+    from sruserve.model.verify_texts import Mismatch, verify_texts
 
     differences: list[Difference] = []
+    mismatches: list[Mismatch] = []
     try:
         with progress_bar() as progress:
             loaded = _load(model, device, dtype)
             runs = 1 + (splits if loaded.network.supports_streaming else 0)
-            bar = progress.add_task("verifying", total=runs)
-            for difference in verify(loaded, Case(case), splits, seed):
-                if differences and differences[-1].run != difference.run:
-                    progress.advance(bar)
-                differences.append(difference)
+            progress.add_task("verifying", total=None)
+            opened: Case | TextCase
+            if case.suffix == ".json":
+                opened = TextCase(case)
+                for finding in verify_texts(loaded, opened, splits, seed):
+                    if isinstance(finding, Mismatch):
+                        mismatches.append(finding)
+                    else:
+                        differences.append(finding)
+            else:
+                opened = Case(case)
+                differences += verify(loaded, opened, splits, seed)
+            checked, unchecked = coverage(loaded, opened)
     except ModelError as error:
         fail(error)
-    worst = max(differences, key=lambda difference: difference.largest)
+    _show(differences, mismatches)
+    typer.echo(f"checked: {', '.join(checked)}")
+    if unchecked:
+        typer.secho(f"not checked: {', '.join(unchecked)}", fg=typer.colors.YELLOW)
+    agrees = not mismatches and all(d.largest <= tolerance for d in differences)
+    count = f"{runs} run{'s' if runs > 1 else ''}"
+    if mismatches:
+        verdict = (
+            f"DIFFERS: {len(mismatches)} mismatch{'es' if len(mismatches) > 1 else ''}, {count}"
+        )
+    else:
+        worst = max(differences, key=lambda difference: difference.largest)
+        name = "agrees" if agrees else f"DIFFERS ({worst.tensor}, {worst.run})"
+        verdict = (
+            f"{name}: largest difference {worst.largest:.3g}, tolerance {tolerance:g}, {count}"
+        )
+    typer.secho(verdict, fg=typer.colors.GREEN if agrees else typer.colors.RED)
+    raise typer.Exit(0 if agrees else 1)
+
+
+def _show(differences: "Sequence[Difference]", mismatches: "Sequence[Mismatch]") -> None:
+    """Print the largest difference of each tensor, and the first mismatches."""
+    from sruserve.model.errors import printable
+
     for name in dict.fromkeys(difference.tensor for difference in differences):
         largest = max(d.largest for d in differences if d.tensor == name)
-        typer.echo(f"{name:<10} largest difference {largest:.3g}")
-    agrees = worst.largest <= tolerance
-    verdict = "agrees" if agrees else f"DIFFERS ({worst.tensor}, {worst.run})"
-    typer.secho(
-        f"{verdict}: largest difference {worst.largest:.3g}, tolerance {tolerance:g}, "
-        f"{runs} run{'s' if runs > 1 else ''}",
-        fg=typer.colors.GREEN if agrees else typer.colors.RED,
-    )
-    raise typer.Exit(0 if agrees else 1)
+        if name in ("ids", "label"):
+            same = sum(d.tensor == name for d in differences)
+            total = same + sum(m.tensor == name for m in mismatches)
+            typer.echo(f"{name:<10} {same} of {total} equal")
+        else:
+            typer.echo(f"{name:<10} largest difference {largest:.3g}")
+    for wrong in mismatches[:_MAX_MISMATCHES]:
+        line = (
+            f"{wrong.tensor} of {wrong.text} ({wrong.run}): {wrong.ours}; expected {wrong.theirs}"
+        )
+        typer.echo(printable(line))
+    if len(mismatches) > _MAX_MISMATCHES:
+        typer.echo(f"and {len(mismatches) - _MAX_MISMATCHES} more")
 
 
 def inspect(

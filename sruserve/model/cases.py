@@ -12,14 +12,19 @@ from sruserve.model.folder import Model
 from sruserve.model.weights import read_tensors
 
 INPUTS = {"x", "tokens"}
-OUTPUTS = {"h", "logits", "log_probs"}
+ANSWERS = {"logits", "log_probs", "probabilities", "values"}
+OUTPUTS = {"h"} | ANSWERS
 _STATE = re.compile(r"(?P<kind>[ch])_(?P<at>[0n])(_(?P<layer>[0-9]{1,4}))?")
 _CHUNKED = "_chunked"  # suffix of a result from a run in chunks, which must be the same
 _INTEGERS = {"tokens", "lengths"}
+_RUNNING = ("last", "mean", "max")  # poolings with a result after every step
 
 
 class Case:
-    """Inputs and expected outputs, (steps, batch, …), and states.
+    """Inputs and expected outputs, (steps, batch, …), answers, (batch, …), and states.
+
+    Logits, log_probs, probabilities and values may have a row for each step, or one for each
+    sequence: what a classifier or regressor answers for the whole sequence.
 
     Start states are named c_0 and h_0, end states c_n and h_n, (layers, batch, width). If the
     layers' widths differ, there is one tensor for each layer: c_0_0, c_0_1, …, (batch, width).
@@ -62,7 +67,8 @@ class Case:
             )
         ends = [m for base in bases.values() if (m := _STATE.fullmatch(base)) and m["at"] == "n"]
         if not ends and not OUTPUTS & set(bases.values()):
-            raise CaseError(f"{path} holds nothing to compare: h, logits, log_probs, c_n or h_n")
+            names = ", ".join(sorted(OUTPUTS))
+            raise CaseError(f"{path} holds nothing to compare: {names}, c_n or h_n")
         self.inputs = inputs.long() if "tokens" in self.tensors else inputs.float()
         steps, self.batch = inputs.shape[:2]
         lengths = self.tensors.get("lengths", torch.full((self.batch,), steps))
@@ -78,9 +84,19 @@ class Case:
             )
 
     def outputs(self) -> list[tuple[str, str]]:
-        """Return the outputs to compare: the name and the kind (h, logits, log_probs) of each."""
+        """Return the outputs of every step to compare: the name and the kind of each."""
+        return [(name, kind) for name, kind in self._results() if not self._is_answer(name, kind)]
+
+    def answers(self) -> list[tuple[str, str]]:
+        """Return the results of whole sequences to compare: the name and the kind of each."""
+        return [(name, kind) for name, kind in self._results() if self._is_answer(name, kind)]
+
+    def _results(self) -> list[tuple[str, str]]:
         names = ((name, name.removesuffix(_CHUNKED)) for name in sorted(self.tensors))
         return [(name, base) for name, base in names if base in OUTPUTS]
+
+    def _is_answer(self, name: str, kind: str) -> bool:
+        return kind in ANSWERS and self.tensors[name].dim() == 2
 
     def starts(self, model: Model) -> dict[str, Tensor]:
         """Return the start states, (batch, width), by the names of the model's state entries."""
@@ -105,8 +121,8 @@ class Case:
         config = model.config
         if config.task == "pair":
             raise CaseError(
-                f"{model.name} compares pairs, which cannot be verified: import its encoder with "
-                "--task encode and verify that"
+                f"{model.name} compares pairs, which tensors cannot verify: use a case of texts, "
+                "or import its encoder with --task encode and verify that"
             )
         if (config.vocab_size is None) != ("x" in self.tensors):
             expected = "tokens" if config.vocab_size else "x, features"
@@ -120,22 +136,35 @@ class Case:
                 f"those of {model.name} are 0 to {config.vocab_size - 1}"
             )
         places = tuple(self.inputs.shape[:2])
-        shapes: dict[str, tuple[int, ...]] = {"h": (*places, config.rnn.output_size)}
-        if config.outputs is not None:
-            shapes["logits"] = shapes["log_probs"] = (*places, config.outputs)
-        if config.vocab_size is None:
-            shapes["x"] = (*places, config.width)
+        shapes = {"h": (*places, config.rnn.output_size), "x": (*places, config.width)}
         for name, tensor in self.tensors.items():
             base = name.removesuffix(_CHUNKED)
-            if base in {"logits", "log_probs"} and config.outputs is None:
-                raise CaseError(f"the case holds {name}, but {model.name} has no head")
-            if base in shapes and tuple(tensor.shape) != shapes[base]:
-                raise CaseError(
-                    f"{name} has shape {list(tensor.shape)}; {model.name} needs "
-                    f"{list(shapes[base])}"
-                )
+            if base in ANSWERS:
+                self._check_results(model, name, base)
+            elif base in shapes and tuple(tensor.shape) != shapes[base]:
+                raise CaseError(_misshapen(model, name, tensor, shapes[base]))
         self.starts(model)
         self.ends(model)
+
+    def _check_results(self, model: Model, name: str, kind: str) -> None:
+        """Raise `CaseError` unless the model's head computes such results."""
+        config, tensor = model.config, self.tensors[name]
+        if config.outputs is None:
+            raise CaseError(f"the case holds {name}, but {model.name} has no head")
+        if (config.task == "regress") is not (kind == "values"):
+            expected = "values" if config.task == "regress" else "logits or probabilities"
+            raise CaseError(f"the case holds {name}; {model.name} answers with {expected}")
+        if kind == "log_probs" and config.activation != "softmax":
+            raise CaseError(
+                f"the case holds {name}, but {model.name} has no softmax: save logits or "
+                "probabilities"
+            )
+        steps, whole = (*self.inputs.shape[:2], config.outputs), (self.batch, config.outputs)
+        allowed = [steps] if config.head.pooling in _RUNNING else []
+        if config.task in ("classify", "regress"):
+            allowed.append(whole)
+        if tuple(tensor.shape) not in allowed:
+            raise CaseError(_misshapen(model, name, tensor, *allowed))
 
     def _entries(self, model: Model, name: str, match: re.Match[str]) -> dict[str, Tensor]:
         """Return the parts of a state tensor, (batch, width), by the state entries' names."""
@@ -160,3 +189,8 @@ class Case:
             needs = [len(expected), *expected[0]] if len(set(expected)) == 1 else expected
             raise CaseError(f"{name} has shape {list(tensor.shape)}; {model.name} needs {needs}")
         return dict(zip(widths, parts, strict=True))
+
+
+def _misshapen(model: Model, name: str, tensor: Tensor, *shapes: tuple[int, ...]) -> str:
+    needs = " or ".join(str(list(shape)) for shape in shapes)
+    return f"{name} has shape {list(tensor.shape)}; {model.name} needs {needs}"
