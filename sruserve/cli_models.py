@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sruserve.cli_shared import fail, progress_bar
+from sruserve.cli_signals import cleaning_up
 from sruserve.model.importers.formats import FORMATS
 from sruserve.model.names import DType, Task
 
@@ -88,7 +89,7 @@ def import_(
     from sruserve.model.importers.build import import_checkpoint
 
     try:
-        with progress_bar() as progress:
+        with cleaning_up(), progress_bar() as progress:
             bar = progress.add_task("", total=3)
 
             def step(name: str) -> None:

@@ -1,0 +1,126 @@
+"""An import that is stopped leaves nothing; what a killed one leaves goes with the next."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from sruserve.model.atomic_dir import replace_directory
+from sruserve.model.folder import load_model
+from tests.support import save_random_model
+
+IMPORT = """
+import resource, signal, sys
+from sruserve.cli import main
+from sruserve.model import folder
+if sys.argv.pop(1) == "full":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+else:
+    load_model = folder.load_model
+
+    def stay(*arguments):
+        print("written", flush=True)
+        signal.pause()
+
+    folder.load_model = stay
+main()
+"""
+
+
+def importing(tmp_path: Path, how: str, out: str) -> "subprocess.Popen[str]":
+    """An import that has written a temporary folder and stays there, or meets a full disk."""
+    torch.save(dict(torch.nn.LSTM(20, 40).state_dict()), tmp_path / "weights.pt")
+    arguments = ["import", str(tmp_path / "weights.pt"), str(tmp_path / out), "--task", "encode"]
+    return subprocess.Popen(
+        [sys.executable, "-c", IMPORT, how, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+@pytest.mark.parametrize("out", ["m", "new/folders/m"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "term"])
+def test_an_import_that_is_stopped_leaves_no_folder(
+    tmp_path: Path, number: signal.Signals, out: str
+) -> None:
+    process = importing(tmp_path, "stay", out)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "written\n"
+    assert names(tmp_path) != ["weights.pt"]
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert "Traceback" not in errors
+    assert names(tmp_path) == ["weights.pt"]
+
+
+def test_a_full_disk_is_one_line_and_leaves_no_folder(tmp_path: Path) -> None:
+    process = importing(tmp_path, "full", "new/m")
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert errors.startswith(f"error: cannot write {tmp_path}/new/m: ")
+    assert errors.count("\n") == 1
+    assert names(tmp_path) == ["weights.pt"]
+
+
+def test_the_next_import_removes_what_a_killed_one_left(tmp_path: Path) -> None:
+    process = importing(tmp_path, "stay", "m")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.kill()
+    process.communicate(timeout=60)
+    (left,) = set(names(tmp_path)) - {"weights.pt"}
+    assert left.startswith(".m.")
+    save_random_model(tmp_path / "m2", vocab_size=9)
+    assert left in names(tmp_path)
+    save_random_model(tmp_path / "m", vocab_size=9)
+    assert names(tmp_path) == ["m", "m2", "weights.pt"]
+
+
+def test_an_import_that_runs_keeps_its_folder(tmp_path: Path) -> None:
+    process = importing(tmp_path, "stay", "m")
+    assert process.stdout is not None
+    process.stdout.readline()
+    (own,) = set(names(tmp_path)) - {"weights.pt"}
+    save_random_model(tmp_path / "m", vocab_size=9)
+    assert own in names(tmp_path)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert names(tmp_path) == ["m", "weights.pt"]
+
+
+def test_a_model_that_was_being_replaced_is_put_back(tmp_path: Path) -> None:
+    """A process that is killed between the two renames leaves the old model aside."""
+    folder = save_random_model(tmp_path / "m", vocab_size=9)
+    digest = load_model(folder).digest
+    (tmp_path / ".m.abcd1234").mkdir()
+    folder.rename(tmp_path / ".m.abcd1234" / "m.old")
+    (tmp_path / ".m.abcd1234" / "m").mkdir()
+    with pytest.raises(ValueError, match="refused"), replace_directory(folder):
+        raise ValueError("refused")
+    assert names(tmp_path) == ["m"]
+    assert load_model(folder).digest == digest
+
+
+@pytest.mark.parametrize("name", [".m.abcd1234", ".m.old.abcd1234", ".mm.abcd1234", ".m.Backup"])
+def test_folders_of_others_are_kept(tmp_path: Path, name: str) -> None:
+    (tmp_path / name / "mine").mkdir(parents=True)
+    save_random_model(tmp_path / "m", vocab_size=9)
+    assert names(tmp_path) == sorted(["m", name])
+
+
+def test_no_descriptor_stays_open(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with replace_directory(tmp_path / "m"):
+            pass
+    assert len(os.listdir("/proc/self/fd")) == before
