@@ -53,6 +53,7 @@ def serve(
         list[Path] | None,
         typer.Argument(
             metavar="[FOLDER…]",
+            readable=False,  # our own message says what to do
             help="Model folders; default: those under SRUSERVE_MODELS, or the bundled ones.",
         ),
     ] = None,

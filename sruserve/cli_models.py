@@ -1,4 +1,7 @@
-"""The commands for models: import, verify, inspect."""
+"""The commands for models: import, verify, inspect.
+
+Paths are `readable=False`: errors of files that may not be read are our own lines.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,9 +44,14 @@ DTypeOption = Annotated[
 
 
 def import_(
-    weights: Annotated[Path, typer.Argument(help="A state dict: .pt or .safetensors.")],
+    weights: Annotated[
+        Path, typer.Argument(readable=False, help="A state dict: .pt or .safetensors.")
+    ],
     out: Annotated[
-        Path, typer.Argument(help="The model folder to write; replaces an existing model folder.")
+        Path,
+        typer.Argument(
+            readable=False, help="The model folder to write; replaces an existing model folder."
+        ),
     ],
     task: Annotated[Task, typer.Option(help="Task of the model.")],
     format: Annotated[  # noqa: A002
@@ -58,19 +66,22 @@ def import_(
     options: Annotated[
         Path | None,
         typer.Option(
+            readable=False,
             help="JSON object of the constructor arguments of the network, for everything that "
-            "the weights do not show."
+            "the weights do not show.",
         ),
     ] = None,
     vocab: Annotated[
         Path | None,
         typer.Option(
+            readable=False,
             help="JSON list of words or byte values in id order, or a tokenizer.json. Without it, "
-            "the model takes and returns ids."
+            "the model takes and returns ids.",
         ),
     ] = None,
     labels: Annotated[
-        Path | None, typer.Option(help="JSON list of the classes' names in id order.")
+        Path | None,
+        typer.Option(readable=False, help="JSON list of the classes' names in id order."),
     ] = None,
     rename: Annotated[
         list[str] | None,
@@ -105,10 +116,11 @@ def import_(
 
 
 def verify(
-    model: Annotated[Path, typer.Argument(help="A model folder.")],
+    model: Annotated[Path, typer.Argument(readable=False, help="A model folder.")],
     case: Annotated[
         Path,
         typer.Argument(
+            readable=False,
             metavar="CASE.safetensors|CASE.json",
             help="Inputs and the training library's results for them. Tensors: x or tokens, and h, "
             "logits, probabilities, values, log_probs, c_n, h_n; optionally lengths and c_0, h_0. "
@@ -197,7 +209,7 @@ def _show(differences: "Sequence[Difference]", mismatches: "Sequence[Mismatch]")
 
 
 def inspect(
-    model: Annotated[Path, typer.Argument(help="A model folder.")],
+    model: Annotated[Path, typer.Argument(readable=False, help="A model folder.")],
     device: DeviceOption = "auto",
     dtype: DTypeOption = None,
 ) -> None:

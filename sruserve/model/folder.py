@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -85,11 +86,16 @@ def load_model(
     Raises `FolderError`, `ConfigError`, `CheckpointError` or `DTypeError`. Nothing is unpickled.
     """
     path = _resolved(path)
-    if not path.is_dir():
-        what = "is not a folder" if path.exists() else "does not exist"
-        raise FolderError(f"{path} {what}; create model folders with `sruserve import`")
     name = path.name
-    version, path = newest(path)
+    try:
+        if not path.is_dir():
+            what = "is not a folder" if path.exists() else "does not exist"
+            raise FolderError(f"{path} {what}; create model folders with `sruserve import`")
+        with suppress(FileNotFoundError):
+            (path / CONFIG_FILE).lstat()
+        version, path = newest(path)
+    except PermissionError as error:
+        raise FolderError(f"cannot read {path}: {error.strerror}") from error
     if not os.path.lexists(path / CONFIG_FILE):
         raise ConfigError(
             f"{path} is not a model folder: it has no {CONFIG_FILE}, and no numeric folder that "
@@ -147,7 +153,10 @@ def save_model(
     Raises `FolderError` if `path` is anything else, and every error of `load_model`.
     """
     path = _resolved(path)
-    check_destination(path)
+    try:
+        check_destination(path)
+    except PermissionError as error:
+        raise FolderError(f"cannot write {path}: {error.strerror}") from error
     check_tensors(tensors, network_shapes(config), "the checkpoint")
     try:
         with replace_directory(path) as new:
@@ -265,7 +274,9 @@ def _read_weights(
     max_bytes = _WIDEST_BYTES * sum(prod(shape) for shape in shapes.values())
     try:
         tensors, metadata = read_tensors(path, max_bytes)
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
+    except SafetensorError as error:
         raise CheckpointError(f"cannot read {path}: {error}") from error
     return tensors, metadata.get("digest")
 

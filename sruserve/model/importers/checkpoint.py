@@ -1,7 +1,7 @@
 """Read the tensors of a checkpoint file without executing code in it."""
 
+import os
 from collections.abc import Sequence
-from os import SEEK_END
 from pathlib import Path
 from typing import Any, BinaryIO
 from zipfile import BadZipFile, ZipFile
@@ -47,7 +47,8 @@ def read_checkpoint(path: Path, renames: Sequence[str] = ()) -> dict[str, Tensor
             with open_regular(path, memory_bytes()) as file:
                 tensors = _tensors(path, _load(path, file))
     except OSError as error:
-        reason = "it is a folder; name the file of the weights" if path.is_dir() else error.strerror
+        folder = "it is a folder; name the file of the weights" if os.path.isdir(path) else None
+        reason = folder or error.strerror
         raise CheckpointError(f"cannot read {path}: {reason or error}") from error
     except SafetensorError as error:
         raise CheckpointError(f"cannot read {path}: {error}") from error
@@ -106,7 +107,7 @@ def _check_archive(path: Path, file: BinaryIO) -> None:
         with ZipFile(file) as archive:
             unpacked = sum(entry.file_size for entry in archive.infolist())
             advice = foreign_archive(archive.namelist())
-        size = file.seek(0, SEEK_END)
+        size = file.seek(0, os.SEEK_END)
     except (OSError, ValueError, BadZipFile):  # torch.load has the better message
         return
     if advice:
