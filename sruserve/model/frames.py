@@ -35,6 +35,10 @@ class Frame:
             return slice(0, count)
         return slice(count - self.limit, count) if self.keeps_end else slice(0, self.limit)
 
+    def around(self, ids: Ids) -> Ids:
+        """Return the ids of a whole text, truncated, with those around them."""
+        return np.concatenate([self.prefix, ids[self.kept(len(ids))], self.suffix])
+
     @property
     def whole_because(self) -> str | None:
         """Why a text cannot come in chunks; None: it can."""

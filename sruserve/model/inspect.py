@@ -29,6 +29,7 @@ def facts(model: Model) -> dict[str, str]:
         "exactness": _exactness(model),
         "digest": model.digest,
     }
+    rows |= _head(model)
     if rnn.note is not None:
         rows["note"] = rnn.note
     if model.config.vocab_size is not None:
@@ -37,6 +38,33 @@ def facts(model: Model) -> dict[str, str]:
     if model.labels:
         rows["labels"] = ", ".join(model.labels)
     return {name: printable(value) for name, value in rows.items()}
+
+
+def _head(model: Model) -> dict[str, str]:
+    """Describe the layers around the stack; empty without any."""
+    config, head, rows = model.config, model.config.head, {}
+    if config.input_layers:
+        rows["input"] = f"{config.width} → " + ", ".join(
+            layer.type for layer in config.input_layers
+        )
+    if config.task in ("classify", "pair", "regress"):
+        rows["pooling"] = " ".join([head.pooling, *head.final])
+    if config.outputs is None:
+        return rows
+    kind = (
+        "adaptive" if head.adaptive else f"mixture of {head.experts}" if head.experts else "linear"
+    )
+    parts: list[str] = [layer.type for layer in head.layers]
+    parts.append(f"{kind}, {config.outputs:,} outputs{'' if head.bias else ' without bias'}")
+    parts += ["tied to the embedding"] if head.tied else []
+    parts += [layer.type for layer in head.output_layers]
+    parts += ["CRF"] if head.crf else []
+    rows["head"] = ", ".join(parts)
+    if config.labels:
+        rows["activation"] = config.activation
+    if config.names:
+        rows["values"] = ", ".join(config.names)
+    return rows
 
 
 def _exactness(model: Model) -> str:

@@ -47,20 +47,23 @@ def verify_texts(
             yield Mismatch("whole", "text", entry.shown, f"refused: {error}", "an answer")
             continue
         yield from _compare_ids(entry, sides)
-        if not entry.has_answer:
-            continue
-        if not all(map(len, sides)):
-            yield Mismatch("whole", "text", entry.shown, "refused: it has no ids", "an answer")
-        else:
+        if entry.has_answer:
             yield from _compare_answers(model, entry, sides, splits, seed)
 
 
 def _ids(model: Model, text: str | None, ids: Sequence[int] | None) -> Tensor:
-    """Return the ids of a text by the model's own tokenizer; without a text, those of the case."""
+    """Return the ids of a whole text as the server reads it; without one, those of the case.
+
+    Raises `TextError` for a text that the server refuses.
+    """
     if text is None:
-        return torch.tensor(ids or (), dtype=torch.int64)
+        return torch.tensor(ids, dtype=torch.int64)
     assert model.codec is not None
-    return torch.from_numpy(model.codec.encode(text)[0])
+    own = model.codec.encode(text)[0]
+    if not len(own):
+        raise TextError("it has no ids")
+    frame = model.codec.frame
+    return torch.from_numpy(own if frame is None else frame.around(own))
 
 
 def _compare_ids(entry: Entry, sides: Sequence[Tensor]) -> Iterator[Mismatch | Difference]:
@@ -102,11 +105,10 @@ def _compare_answers(
         else:
             numbers = result(network, rows, "probabilities")
         yield from _compare_numbers(model, entry, run, numbers)
+        yield from _compare_labels(entry, run, _labels(model, rows, numbers))
 
 
-def _compare_numbers(
-    model: Model, entry: Entry, run: str, numbers: Tensor
-) -> Iterator[Mismatch | Difference]:
+def _compare_numbers(model: Model, entry: Entry, run: str, numbers: Tensor) -> Iterator[Difference]:
     """Compare what a reply would show, (1, outputs), or (steps, outputs) for task tag."""
     labels = model.labels
     if isinstance(entry.probabilities, dict):
@@ -119,10 +121,26 @@ def _compare_numbers(
     if entry.values is not None:
         theirs = torch.tensor([entry.values])
         yield Difference(run, "values", largest_difference(numbers, theirs))
+
+
+def _labels(model: Model, hidden: Tensor, numbers: Tensor) -> tuple[str, ...]:
+    """Return the labels that a reply would show: for each row of `numbers`, (rows, outputs)."""
+    if not model.labels:
+        return ()
+    crf = model.network.crf
+    if crf is not None:
+        best = crf.decode(model.network.logits(hidden), [len(hidden)]).tolist()
+    else:
+        best = [row.index(max(row)) for row in numbers.tolist()]
+    return tuple(model.labels[i] for i in best)
+
+
+def _compare_labels(
+    entry: Entry, run: str, ours: tuple[str, ...]
+) -> Iterator[Mismatch | Difference]:
     expected = entry.labels if entry.label is None else (entry.label,)
     if expected is None:
         return
-    ours = tuple(labels[row.index(max(row))] for row in numbers.tolist())
     if ours == expected:
         yield Difference(run, "label", 0.0)
     else:

@@ -7,6 +7,7 @@ import torch
 
 from sruserve.model import inspect
 from sruserve.model.folder import Model
+from sruserve.model.heads import HeadConfig
 from sruserve.model.inspect import facts
 from tests.support import random_model
 
@@ -52,3 +53,17 @@ def test_without_the_compiled_kernel_a_layer_with_a_product_in_each_step_is_not_
     monkeypatch.setattr(inspect, "kernel_name", lambda _: "reference")
     assert facts(gru)["exactness"].startswith("1e-5")
     assert facts(sru)["exactness"].startswith("bit for bit")
+
+
+def test_the_layers_around_the_stack_are_described(tmp_path: Path) -> None:
+    head = HeadConfig(pooling="final", final=("0.c", "1.c"), activation="sigmoid")
+    classifier = facts(random_model(tmp_path / "c", "classify", vocabulary=[97, 98], head=head))
+    assert classifier["pooling"] == "final 0.c 1.c"
+    assert classifier["head"] == "linear, 3 outputs"
+    assert classifier["activation"] == "sigmoid"
+    assert classifier["vocabulary"] == "2 (bytes)"
+    tied = HeadConfig(tied=True, bias=False)
+    generator = facts(random_model(tmp_path / "g", vocab_size=9, hidden_size=16, head=tied))
+    assert generator["head"] == "linear, 9 outputs without bias, tied to the embedding"
+    assert not {"pooling", "activation"} & set(generator)
+    assert "head" not in facts(random_model(tmp_path / "e", "encode"))

@@ -9,6 +9,7 @@ import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
+from tokenizers.processors import TemplateProcessing
 from typer.testing import CliRunner
 
 from sruserve.cli import app
@@ -130,6 +131,34 @@ def test_the_labels_of_each_token_are_compared(tmp_path: Path) -> None:
     assert [finding.theirs for finding in found if isinstance(finding, Mismatch)] == [
         ", ".join(wrong)
     ] * 5
+
+
+def test_the_ids_around_a_text_and_its_truncation_are_those_of_the_server(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_str(words().decode())
+    template = "<unk> $A on"
+    tokenizer.post_processor = TemplateProcessing(template, None, [("<unk>", 0), ("on", 4)])
+    tokenizer.enable_truncation(4)
+    content = tokenizer.to_str().encode()
+    model = random_model(tmp_path / "m", "classify", vocabulary=content, vocab_size=5)
+    ids = tokenizer.encode(TEXT).ids
+    assert ids == [0, 1, 2, 4]
+    entry = {"text": TEXT, "ids": ids, "probabilities": probabilities(model, *ids)}
+    found = list(verify_texts(model, case(tmp_path, entry)))
+    assert not any(isinstance(finding, Mismatch) for finding in found)
+    assert max(f.largest for f in found if isinstance(f, Difference)) < 1e-6
+
+
+def test_the_labels_of_a_crf_are_those_of_its_best_path(tmp_path: Path) -> None:
+    model = classifier(tmp_path / "m", "tag", head=HeadConfig(crf=True))
+    states, crf = model.network.layout.allocate(1), model.network.crf
+    ids = torch.tensor([1, 2, 3, 4, 2, 1])
+    scores = model.network.logits(model.network.hidden(ids, single(states, 6)))
+    assert crf is not None
+    path = crf.decode(scores, [6]).tolist()
+    assert path != scores.argmax(-1).tolist()
+    entry = {"ids": ids.tolist(), "labels": [model.labels[i] for i in path]}
+    (found,) = verify_texts(model, case(tmp_path, entry))
+    assert isinstance(found, Difference)
 
 
 @pytest.mark.parametrize("text", ["", "  "])
