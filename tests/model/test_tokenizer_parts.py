@@ -110,6 +110,22 @@ def test_a_tokenizer_without_a_decoder_has_the_one_that_its_marks_tell() -> None
         assert b"".join(pieces[i] for i in ids).decode().strip() == "be a the"
 
 
+def test_a_prepended_space_may_come_behind_lower_case() -> None:
+    parts = [
+        normalizers.Lowercase(),
+        normalizers.Prepend("\u2581"),
+        normalizers.Replace(" ", "\u2581"),
+    ]
+    for order, whole in (parts, None), (parts[::-1], "normalizer Prepend"):
+        codec = changed("llama", part("normalizer", normalizers.Sequence(order)))
+        assert (codec.whole_because or "")[4:22] == (whole or "")
+    codec = changed("llama", part("normalizer", normalizers.Sequence(parts)))
+    first, word = codec.encode("How Far I", more=True)
+    assert word == "I"
+    second, _ = codec.encode("s", word)
+    assert [*first, *second] == codec.encode("how far is")[0].tolist()
+
+
 def test_a_suffix_puts_a_space_before_what_follows() -> None:
     codec = changed(SUFFIX, lambda tokenizer: None)
     be, b = (trained(SUFFIX).token_to_id(entry) for entry in ("be</w>", "b"))
