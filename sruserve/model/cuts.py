@@ -165,7 +165,10 @@ def _check_entries(tokenizer: Tokenizer, entries: Sequence[str], mark: str) -> N
     if kind != "BPE":
         raise _Uncuttable(f"model {kind} without a pre-tokenizer")
     affixes = model.continuing_subword_prefix or model.end_of_word_suffix
-    if affixes or model.ignore_merges or mark not in entries:
+    # A character without an entry would be left out, so that those beside it meet.
+    fallback = {f"<0x{byte:02X}>" for byte in range(256)} if model.byte_fallback else ()
+    has_all = model.unk_token in entries or (fallback and set(entries).issuperset(fallback))
+    if affixes or model.ignore_merges or mark not in entries or not has_all:
         raise _Uncuttable("model BPE without a pre-tokenizer")
     if crossing := next((entry for entry in entries if mark in entry.lstrip(mark)), None):
         raise _Uncuttable(f"entry {crossing[:40]!r}")

@@ -17,6 +17,7 @@ from sruserve.model.characters import EVERY_CHARACTER
 from sruserve.model.errors import OptionError
 from sruserve.model.files import read_regular
 from sruserve.model.text import BYTES_FILE, WORDS_FILE, is_byte_list, tokenizer_codec
+from sruserve.model.tokenizer_trial import check_tokenizer
 
 UNKNOWN_WORDS = ("<oov>", "<unk>", "<UNK>")
 _SPECIAL = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")  # such as <unk> and [PAD]
@@ -42,6 +43,7 @@ def vocabulary(
     data = _read(path)
     content = _parsed(path, data)
     if isinstance(content, dict) and not _is_numbering(content):
+        check_tokenizer(data, path)
         entries = tokenizer_codec(data, path).size
     else:
         content = _in_order(content)
