@@ -189,3 +189,13 @@ def test_a_character_without_an_entry_is_named() -> None:
     codec = tokenizer_codec(json.dumps(content).encode(), "")
     with pytest.raises(ValueError, match=r"'Q' \(at character 3"):
         codec.encode("is Q")
+
+
+@pytest.mark.parametrize("character", ["\u200b", "\x07"], ids=["to a space", "to nothing"])
+def test_a_text_is_not_cut_behind_a_character_that_normalizers_make_white(character: str) -> None:
+    steps = [normalizers.Nmt(), normalizers.Replace(Regex(" {2,}"), " ")]
+    codec = changed("metaspace first", part("normalizer", normalizers.Sequence(steps)))
+    text = f"be {character} a"
+    first, word = codec.encode(text[:-1], more=True)
+    second, _ = codec.encode(text[-1:], word)
+    assert [*first, *second] == codec.encode(text)[0].tolist()
