@@ -75,10 +75,16 @@ def import_(
         Path | None,
         typer.Option(
             readable=False,
-            help="JSON list of words or byte values in id order, or a tokenizer.json. Without it, "
-            "the model takes and returns ids.",
+            help="JSON list of words, characters or byte values in id order, JSON object of words "
+            "and their ids, or a tokenizer.json. Without it, the model takes and returns ids.",
         ),
     ] = None,
+    lowercase: Annotated[
+        bool,
+        typer.Option(
+            "--lowercase", help="Put texts into lower case, as the training did, before all else."
+        ),
+    ] = False,
     labels: Annotated[
         Path | None,
         typer.Option(readable=False, help="JSON list of the classes' names in id order."),
@@ -99,6 +105,7 @@ def import_(
     from sruserve.model.errors import ModelError
     from sruserve.model.importers.build import import_checkpoint
 
+    warnings: list[str] = []
     try:
         with cleaning_up(), progress_bar() as progress:
             bar = progress.add_task("", total=3)
@@ -107,10 +114,22 @@ def import_(
                 progress.update(bar, description=name, advance=1)
 
             model = import_checkpoint(
-                weights, out, task, options, vocab, labels, format, rename or (), step
+                weights,
+                out,
+                task,
+                options,
+                vocab,
+                labels,
+                format,
+                rename or (),
+                step,
+                lowercase,
+                warnings.append,
             )
     except ModelError as error:
         fail(error)
+    for warning in warnings:
+        typer.secho(f"warning: {warning}", fg=typer.colors.YELLOW, err=True)
     typer.echo(f"wrote {out}: {model.parameters:,} parameters, digest {model.digest[:16]}…")
     typer.echo(f"serve it with: sruserve serve {out}")
 

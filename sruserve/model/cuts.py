@@ -74,12 +74,12 @@ def cuts_of(tokenizer: Tokenizer, entries: Sequence[str]) -> Cuts:
     normalize = None if normalizer is None else normalizer.normalize_str
     try:
         steps = steps_of(normalizer)
-        prepends = bool(steps) and steps[0]["type"] == "Prepend"
-        mark = _mark(steps[prepends:])
-        if prepends and (steps[0]["prepend"] != SPACE_MARK or mark != SPACE_MARK):
+        others = [step for step in steps if step.get("prepend") != SPACE_MARK]
+        prepends = len(others) < len(steps)
+        mark = _mark(others)
+        kinds = [step["type"] for step in steps if step["type"] not in _LOCAL - {"Precompiled"}]
+        if prepends and (kinds != ["Prepend", "Replace"] or mark != SPACE_MARK):
             raise _Uncuttable("normalizer Prepend")
-        if prepends and any(step["type"] in ("Precompiled", "Strip") for step in steps):
-            raise _Uncuttable("normalizer Prepend beside Precompiled or Strip")
         if normalize is not None and not prepends and normalize(" a")[:1] not in list(mark):
             raise _Uncuttable("normalizer")
         _check_splits(tokenizer, steps_of(tokenizer.pre_tokenizer), entries, mark)
@@ -165,7 +165,10 @@ def _check_entries(tokenizer: Tokenizer, entries: Sequence[str], mark: str) -> N
     if kind != "BPE":
         raise _Uncuttable(f"model {kind} without a pre-tokenizer")
     affixes = model.continuing_subword_prefix or model.end_of_word_suffix
-    if affixes or model.ignore_merges or mark not in entries:
+    # A character without an entry would be left out, so that those beside it meet.
+    fallback = {f"<0x{byte:02X}>" for byte in range(256)} if model.byte_fallback else ()
+    has_all = model.unk_token in entries or (fallback and set(entries).issuperset(fallback))
+    if affixes or model.ignore_merges or mark not in entries or not has_all:
         raise _Uncuttable("model BPE without a pre-tokenizer")
     if crossing := next((entry for entry in entries if mark in entry.lstrip(mark)), None):
         raise _Uncuttable(f"entry {crossing[:40]!r}")

@@ -109,6 +109,12 @@ def load_model(
     vocabulary = _read_vocabulary(path)
     digest = model_digest(config, tensors, vocabulary)
     if stored != digest:
+        if config.vocab_size is not None and not vocabulary:
+            raise FolderError(
+                f"{path} was changed after its import: it has neither {WORDS_FILE} nor "
+                f"{BYTES_FILE}; if the model was imported with a vocabulary, restore its file, or "
+                "import the checkpoint again"
+            )
         raise FolderError(
             f"{path} was changed after its import: the digest in {WEIGHTS_FILE} is that of other "
             "weights, another config or another vocabulary; import the checkpoint again"

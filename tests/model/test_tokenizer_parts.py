@@ -82,9 +82,12 @@ def test_a_part_that_cannot_be_honoured_is_named(change: Change, named: str | No
         ("byte level", lambda tokenizer: tokenizer.add_tokens([AddedToken("<m>", rstrip=True)]),
          "added token '<m>'"),
         ("llama", lambda tokenizer: tokenizer.add_tokens(["<m>"]), "added token '<m>'"),
-        ("llama", part("model", BPE({"\u2581": 0, "a": 1, "a\u2581": 2}, [("a", "\u2581")])),
+        ("llama",
+         part("model", BPE({"\u2581": 0, "a": 1, "a\u2581": 2}, [("a", "\u2581")], unk_token="a")),
          "entry 'a\u2581'"),
-        ("llama", part("model", BPE({"\u2581": 0, "a": 1}, [], ignore_merges=True)), "model BPE"),
+        ("llama", part("model", BPE({"\u2581": 0, "a": 1}, [], unk_token="a", ignore_merges=True)),
+         "model BPE"),
+        ("llama", part("model", BPE({"\u2581": 0, "a": 1}, [])), "model BPE"),
         (WORDS, lambda tokenizer: tokenizer.enable_truncation(8), "truncates texts to 8 ids"),
     ],
 )  # fmt: skip
@@ -108,6 +111,22 @@ def test_a_tokenizer_without_a_decoder_has_the_one_that_its_marks_tell() -> None
         pieces = pieces_after(codec, -1)
         ids = trained(kind).encode("be a the").ids
         assert b"".join(pieces[i] for i in ids).decode().strip() == "be a the"
+
+
+def test_a_prepended_space_may_come_behind_lower_case() -> None:
+    parts = [
+        normalizers.Lowercase(),
+        normalizers.Prepend("\u2581"),
+        normalizers.Replace(" ", "\u2581"),
+    ]
+    for order, whole in (parts, None), (parts[::-1], "normalizer Prepend"):
+        codec = changed("llama", part("normalizer", normalizers.Sequence(order)))
+        assert (codec.whole_because or "")[4:22] == (whole or "")
+    codec = changed("llama", part("normalizer", normalizers.Sequence(parts)))
+    first, word = codec.encode("How Far I", more=True)
+    assert word == "I"
+    second, _ = codec.encode("s", word)
+    assert [*first, *second] == codec.encode("how far is")[0].tolist()
 
 
 def test_a_suffix_puts_a_space_before_what_follows() -> None:
@@ -170,3 +189,13 @@ def test_a_character_without_an_entry_is_named() -> None:
     codec = tokenizer_codec(json.dumps(content).encode(), "")
     with pytest.raises(ValueError, match=r"'Q' \(at character 3"):
         codec.encode("is Q")
+
+
+@pytest.mark.parametrize("character", ["\u200b", "\x07"], ids=["to a space", "to nothing"])
+def test_a_text_is_not_cut_behind_a_character_that_normalizers_make_white(character: str) -> None:
+    steps = [normalizers.Nmt(), normalizers.Replace(Regex(" {2,}"), " ")]
+    codec = changed("metaspace first", part("normalizer", normalizers.Sequence(steps)))
+    text = f"be {character} a"
+    first, word = codec.encode(text[:-1], more=True)
+    second, _ = codec.encode(text[-1:], word)
+    assert [*first, *second] == codec.encode(text)[0].tolist()

@@ -36,16 +36,21 @@ def import_checkpoint(
     format: str = "auto",  # noqa: A002
     renames: Sequence[str] = (),
     progress: Callable[[str], None] = lambda _: None,
+    lowercase: bool = False,
+    warn: Callable[[str], None] = lambda _: None,
 ) -> Model:
     """Write the model folder `out` from a checkpoint, load it back and return it.
 
     options: file with a JSON object of the constructor's arguments, and a head's `pooling`,
         `final`, `activation` and `combine`.
-    vocab: file with a JSON list of words or byte values in id order, or a tokenizer.json.
+    vocab: file with a JSON list of words, characters or byte values in id order, a JSON object of
+        words and their ids, or a tokenizer.json.
     labels: file with a JSON list of the classes' names in id order.
     format: a name in `FORMATS`; "auto" recognises it by the tensors' names.
     renames: OLD=NEW for tensors' names or prefixes, before anything is recognised.
     progress: called with the name of each step.
+    lowercase: texts are put into lower case before they are read.
+    warn: called with what may be wrong with the vocabulary.
 
     Raises `CheckpointError`, `OptionError`, `FolderError` or another `ModelError`.
     """
@@ -66,7 +71,9 @@ def import_checkpoint(
     config = describe(task, imported, head, labels, outputs)
     check_width(config, imported.tensors)
     _check_numbers(imported.tensors)
-    words = {} if vocab is None else vocabulary(vocab, config.vocab_size)
+    if lowercase and vocab is None:
+        raise OptionError("--lowercase concerns texts: add --vocab, or omit it")
+    words = {} if vocab is None else vocabulary(vocab, config.vocab_size, lowercase, warn)
     progress("writing the model folder")
     return save_model(out, config, imported.tensors, words)
 

@@ -2,24 +2,39 @@
 
 import json
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
+from tokenizers import Regex, Tokenizer
+from tokenizers.decoders import Fuse
 from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
+from tokenizers.normalizers import Lowercase
+from tokenizers.normalizers import Sequence as Normalizers
+from tokenizers.pre_tokenizers import Split, WhitespaceSplit
 
+from sruserve.model.characters import EVERY_CHARACTER
 from sruserve.model.errors import OptionError
 from sruserve.model.files import read_regular
-from sruserve.model.text import BYTES_FILE, WORDS_FILE, Words, is_byte_list
+from sruserve.model.text import BYTES_FILE, WORDS_FILE, is_byte_list, tokenizer_codec
+from sruserve.model.tokenizer_trial import check_tokenizer
 
 UNKNOWN_WORDS = ("<oov>", "<unk>", "<UNK>")
+_SPECIAL = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")  # such as <unk> and [PAD]
 
 
-def vocabulary(path: Path, size: int | None) -> dict[str, bytes]:
+def vocabulary(
+    path: Path,
+    size: int | None,
+    lowercase: bool = False,
+    warn: Callable[[str], None] = lambda _: None,
+) -> dict[str, bytes]:
     """Return file name and content for a vocabulary of `size` entries, or raise `OptionError`.
 
     With a list of words without an entry for unknown words, the model refuses unknown words.
+
+    lowercase: texts are put into lower case before they are read.
+    warn: called with what may be wrong with the vocabulary.
     """
     if size is None:
         raise OptionError(
@@ -27,27 +42,82 @@ def vocabulary(path: Path, size: int | None) -> dict[str, bytes]:
         )
     data = _read(path)
     content = _parsed(path, data)
-    entries = Words(data, path).size if isinstance(content, dict) else size
-    if isinstance(content, list):
-        entries = len(content)
+    if isinstance(content, dict) and not _is_numbering(content):
+        check_tokenizer(data, path)
+        entries = tokenizer_codec(data, path).size
+    else:
+        content = _in_order(content)
+        entries = len(content) if isinstance(content, list) else size
     if entries != size:
         raise OptionError(
             f"--vocab has {entries} entries, but the embedding has {size} rows; they must be equal"
         )
     if isinstance(content, dict):
-        return {WORDS_FILE: data}
+        return {WORDS_FILE: _lowered(data) if lowercase else data}
     if is_byte_list(content):
+        if lowercase:
+            raise OptionError("--lowercase: a vocabulary of bytes has no case; omit it")
         return {BYTES_FILE: json.dumps(content).encode()}
     if not is_string_list(content) or len(set(content)) != len(content):
         raise OptionError(
-            "--vocab must be a tokenizer.json, or a JSON list of distinct words or byte values"
+            "--vocab must be a tokenizer.json, a JSON list of distinct words, characters or byte "
+            "values, or a JSON object of words and their ids"
         )
-    words = {word: i for i, word in enumerate(content)}
-    unknown = next((word for word in UNKNOWN_WORDS if word in words), None)
-    model = WordLevel(words) if unknown is None else WordLevel(words, unk_token=unknown)
-    tokenizer = Tokenizer(model)
-    tokenizer.pre_tokenizer = WhitespaceSplit()
+    if not lowercase and _is_lower(content):
+        warn(
+            "no entry of --vocab has a capital letter, so words with capitals are unknown to the "
+            "model: if the training put its texts into lower case, import with --lowercase"
+        )
+    tokenizer = _tokenizer(content)
+    if lowercase:
+        tokenizer.normalizer = Lowercase()
     return {WORDS_FILE: tokenizer.to_str(pretty=False).encode()}
+
+
+def _is_numbering(content: dict[str, Any]) -> bool:
+    """Whether a JSON object maps words to ids."""
+    return bool(content) and all(type(number) is int for number in content.values())
+
+
+def _in_order(content: Any) -> Any:
+    """The words of a numbering as a list in id order; anything else as it is."""
+    if not isinstance(content, dict):
+        return content
+    words = sorted(content, key=content.__getitem__)
+    if [content[word] for word in words] != list(range(len(words))):
+        raise OptionError(
+            f"--vocab must number its {len(words)} words from 0 to {len(words) - 1} without gaps"
+        )
+    return words
+
+
+def _is_lower(entries: Sequence[str]) -> bool:
+    """Whether entries have letters, but no capital ones; special entries do not count."""
+    text = "".join(entry for entry in entries if not _SPECIAL.fullmatch(entry))
+    return text != text.upper() and text == text.lower()
+
+
+def _tokenizer(entries: Sequence[str]) -> Tokenizer:
+    """The tokenizer of words, or of characters if each entry is one, besides special entries."""
+    numbers = {entry: i for i, entry in enumerate(entries)}
+    unknown = next((entry for entry in UNKNOWN_WORDS if entry in numbers), None)
+    model = WordLevel(numbers) if unknown is None else WordLevel(numbers, unk_token=unknown)
+    tokenizer = Tokenizer(model)
+    ordinary = [entry for entry in entries if not _SPECIAL.fullmatch(entry)]
+    if ordinary and all(len(entry) == 1 for entry in ordinary):
+        tokenizer.pre_tokenizer = Split(Regex(EVERY_CHARACTER), "isolated")
+        tokenizer.decoder = Fuse()
+    else:
+        tokenizer.pre_tokenizer = WhitespaceSplit()
+    return tokenizer
+
+
+def _lowered(data: bytes) -> bytes:
+    """A tokenizer.json that puts texts into lower case before it does anything else."""
+    tokenizer = Tokenizer.from_buffer(data)
+    steps = [Lowercase()] if tokenizer.normalizer is None else [Lowercase(), tokenizer.normalizer]
+    tokenizer.normalizer = steps[0] if len(steps) == 1 else Normalizers(steps)
+    return bytes(tokenizer.to_str(pretty=False).encode())
 
 
 def read_json(path: Path) -> Any:
