@@ -151,6 +151,14 @@ def test_what_the_model_cannot_spell_is_unsatisfiable(writers: httpx.Client) -> 
     assert complete(writers, model="letters", regex="[0-9]|no")["text"] == "no"
 
 
+def test_a_search_that_is_too_long_is_not_called_unsatisfiable(writers: httpx.Client) -> None:
+    text = {"type": "string", "pattern": "a/b", "maxLength": 20}
+    assert "a/b" in json.loads(complete(writers, json_schema=text)["text"])
+    long = {"type": "string", "minLength": 10_000}
+    message = refused(writers, "invalid_request", "json_schema", json_schema=long)
+    assert "takes too many steps" in message
+
+
 def test_constraints_that_cannot_be_followed_are_refused(writers: httpx.Client) -> None:
     refused(writers, "invalid_request", "regex", regex="(")
     refused(writers, "invalid_request", "regex", regex="a" * 10_000)

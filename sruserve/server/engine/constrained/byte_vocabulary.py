@@ -1,5 +1,7 @@
 """The bytes that a model can write, and the characters that they encode."""
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Self
@@ -58,11 +60,24 @@ class ByteVocabulary:
     @property
     def text_pattern(self) -> str | None:
         """A regular expression that matches all texts of writable bytes; None: it is too long."""
-        return _text_pattern(self.order)
+        ranges = _character_ranges(self.order)
+        return _text_of(ranges) if len(ranges) <= _MAX_RANGES else None
+
+    def spellable_text(self, in_json: bool) -> str:
+        """A regular expression that matches texts of writable characters, at least of the first.
+
+        in_json: of those that can be written in a string of JSON, if need be as an escape.
+        """
+        return _text_of(_character_ranges(self.order, in_json)[:_MAX_RANGES])
+
+
+def _text_of(ranges: Sequence[str]) -> str:
+    return f"[{''.join(ranges)}]*" if ranges else "(?:)"
 
 
 @lru_cache(maxsize=16)
-def _text_pattern(values: bytes) -> str | None:
+def _character_ranges(values: bytes, in_json: bool = False) -> list[str]:
+    """The ranges of characters that some bytes encode, for a class: at most one too many."""
     is_writable = np.zeros(256, np.bool_)
     is_writable[list(values)] = True
     one_more = is_writable[0x80:0xC0]  # UTF-8 continuation bytes
@@ -77,9 +92,10 @@ def _text_pattern(values: bytes) -> str | None:
         ]
     )
     characters[0xD800:0xE000] = False  # surrogates are no characters
-    edges = np.flatnonzero(np.diff(characters, prepend=False, append=False)).tolist()
-    if len(edges) > 2 * _MAX_RANGES:
-        return None
+    if in_json:
+        escaped = (json.dumps(chr(character))[1:-1].encode() for character in range(0x80))
+        characters[:0x80] = [all(is_writable[list(spelled)]) for spelled in escaped]
+    edges = np.flatnonzero(np.diff(characters, prepend=False, append=False))
+    edges = edges[: 2 * (_MAX_RANGES + 1)].tolist()
     pairs = zip(edges[::2], edges[1::2], strict=True)
-    ranges = "".join(f"\\x{{{first:x}}}-\\x{{{end - 1:x}}}" for first, end in pairs)
-    return f"[{ranges}]*" if ranges else "(?:)"
+    return [f"\\x{{{first:x}}}-\\x{{{end - 1:x}}}" for first, end in pairs]

@@ -1,32 +1,33 @@
 """A constraint on the text of a completion: a regular expression or a JSON schema."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from fractions import Fraction
 from hashlib import sha256
-from math import lcm
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
-from llguidance import LLMatcher, regex_to_lark
+from llguidance import LLMatcher
 
 from sruserve.server.engine.constrained.byte_vocabulary import ByteVocabulary
-from sruserve.server.engine.constrained.completion_search import SearchBudget, find_completion
-from sruserve.server.engine.constrained.grammar import allowed_bytes, compile_matcher, grammar_error
+from sruserve.server.engine.constrained.completion_search import (
+    NO_GUESSES,
+    Guesses,
+    SearchBudget,
+    find_completion,
+)
+from sruserve.server.engine.constrained.grammar import allowed_bytes, compile_matcher
+from sruserve.server.engine.constrained.patterns import ANY_TEXT, pattern_matcher, shortest_match
 from sruserve.server.engine.constrained.protocols import IDENTITY_BYTES
+from sruserve.server.engine.constrained.schemas import pattern_strings, schema_text
 from sruserve.server.engine.constrained.state import ConstraintState
 from sruserve.server.errors import ConstraintUnsatisfiable, InvalidRequest, StateTampered
 
 if TYPE_CHECKING:  # only the library's stubs define it
     from llguidance._lib import JsonCompileOptions
 
-_MAX_PATTERN_LENGTH = 8192  # characters
-_MAX_SCHEMA_LENGTH = 32_768  # characters
-_MAX_PATTERNS = 64  # in a schema
-_MAX_MULTIPLE = 10_000
-_FIRST_SEARCH_STEPS = 10_000  # of the search for a first match
+_SHORT_SEARCH_STEPS = 256  # of the search for a first match without guesses
+_FIRST_SEARCH_STEPS = 10_000
 _REPLAY_BYTES = 256  # bytes that are replayed with the fuel of one step
-_ANY_TEXT = "(?s:.*)"
 _NO_MATCH = "the model's vocabulary cannot spell any text that matches; allow other characters"
 _COMPACT_JSON: "JsonCompileOptions" = {
     "whitespace_flexible": False,
@@ -44,12 +45,14 @@ class Constraint:
 
     identity: names the pattern or schema, so that a state can name the constraint it follows.
     completion: bytes that match, if dead ends have to be searched for; None: no dead ends exist.
+    guesses: for these searches.
     """
 
     identity: bytes
     matcher: LLMatcher = field(compare=False, repr=False)
     vocabulary: ByteVocabulary = field(compare=False, repr=False)
     completion: bytes | None = field(compare=False, repr=False)
+    guesses: Guesses = field(default=NO_GUESSES, compare=False, repr=False)
 
     @classmethod
     def regex(cls, pattern: str, vocabulary: ByteVocabulary) -> Self:
@@ -58,21 +61,30 @@ class Constraint:
         Raises `InvalidRequest`, or `ConstraintUnsatisfiable` if the model can write no match.
         """
         writable_text = vocabulary.text_pattern
-        matcher, completion = _pattern_matcher(pattern, writable_text or _ANY_TEXT), None
+        matcher = pattern_matcher(pattern, writable_text or ANY_TEXT)
+        identity = _identity("regex", pattern)
         if writable_text is None:
-            completion = _required_completion(matcher, vocabulary)
-        elif not allowed_bytes(matcher).any() and not matcher.is_accepting():
+
+            def guess() -> Guesses:
+                return Guesses(matches=(shortest_match([pattern], vocabulary).encode(),))
+
+            return cls(identity, matcher, vocabulary, *_searched(matcher, vocabulary, guess))
+        if not allowed_bytes(matcher).any() and not matcher.is_accepting():
             raise ConstraintUnsatisfiable(_NO_MATCH)
-        return cls(_identity("regex", pattern), matcher, vocabulary, completion)
+        return cls(identity, matcher, vocabulary, None)
 
     @classmethod
     def json_schema(cls, schema: object, vocabulary: ByteVocabulary) -> Self:
         """Compact JSON that a schema describes; raises the errors of `regex`."""
-        text = _schema_text(schema)
+        text = schema_text(schema)
         grammar = json.dumps({**json.loads(text), "x-guidance": _COMPACT_JSON})
         matcher = compile_matcher(f"start: %json {grammar}")
-        completion = _required_completion(matcher, vocabulary)
-        return cls(_identity("json_schema", text), matcher, vocabulary, completion)
+
+        def guess() -> Guesses:
+            return Guesses(strings=pattern_strings(schema, vocabulary))
+
+        found = _searched(matcher, vocabulary, guess)
+        return cls(_identity("json_schema", text), matcher, vocabulary, *found)
 
     def begin(self, consumed: bytes = b"") -> ConstraintState:
         """The state after `consumed`; raises `StateTampered` if no match begins with it."""
@@ -84,86 +96,38 @@ class Constraint:
             if matcher.try_consume_tokens(list(part)) < len(part):
                 raise StateTampered("the state's text does not follow its constraint; start anew")
         if consumed and completion is not None:
-            completion = _required_completion(matcher, self.vocabulary)
-        return ConstraintState(matcher, self.vocabulary, consumed, completion)
+            completion = _required_completion(
+                matcher, self.vocabulary, _FIRST_SEARCH_STEPS, self.guesses
+            )
+        return ConstraintState(matcher, self.vocabulary, consumed, completion, self.guesses)
 
 
-def _required_completion(matcher: LLMatcher, vocabulary: ByteVocabulary) -> bytes:
-    """Find bytes that complete the match; raises `ConstraintUnsatisfiable` without success."""
-    completion = find_completion(matcher, vocabulary, SearchBudget(_FIRST_SEARCH_STEPS))
+def _searched(
+    matcher: LLMatcher, vocabulary: ByteVocabulary, guess: Callable[[], Guesses]
+) -> tuple[bytes, Guesses]:
+    """Find a first match, and the guesses that it took: none if the search is short."""
+    try:
+        short = _required_completion(matcher, vocabulary, _SHORT_SEARCH_STEPS, NO_GUESSES)
+    except ConstraintUnsatisfiable:
+        raise
+    except InvalidRequest:  # the search was too long
+        guesses = guess()
+        return _required_completion(matcher, vocabulary, _FIRST_SEARCH_STEPS, guesses), guesses
+    return short, NO_GUESSES
+
+
+def _required_completion(
+    matcher: LLMatcher, vocabulary: ByteVocabulary, steps: int, guesses: Guesses
+) -> bytes:
+    """Find bytes that complete the match.
+
+    Raises `ConstraintUnsatisfiable` if there are none, and `InvalidRequest` if the search takes
+    more steps.
+    """
+    completion = find_completion(matcher, vocabulary, SearchBudget(steps), guesses)
     if completion is None:
         raise ConstraintUnsatisfiable(_NO_MATCH)
     return completion
-
-
-def _pattern_matcher(pattern: str, writable_text: str) -> LLMatcher:
-    """A matcher of the intersection of two expressions.
-
-    The library knows which parts of the intersection are empty, so that they are no dead ends.
-    """
-    if len(pattern) > _MAX_PATTERN_LENGTH:
-        raise InvalidRequest(
-            f"a regex may have {_MAX_PATTERN_LENGTH} characters at most; simplify it"
-        )
-    if (len(pattern) - len(pattern.rstrip("\\"))) % 2:  # the library would drop the last one
-        raise InvalidRequest("the regex ends in a single backslash; escape it with another one")
-    try:
-        lark = regex_to_lark(pattern, use_ascii="")
-    except ValueError as error:  # the pattern is no Unicode
-        raise grammar_error(str(error)) from None
-    return compile_matcher(f"start: TEXT\nTEXT: /(?:{lark})/ & /{writable_text}/")
-
-
-def _schema_text(schema: object) -> str:
-    """A schema as JSON text; raises if compiling it could take an unbounded time."""
-    if isinstance(schema, bool):
-        if not schema:
-            raise ConstraintUnsatisfiable("no JSON matches the schema 'false'")
-        schema = {}
-    if not isinstance(schema, dict):
-        raise InvalidRequest("a JSON schema must be an object, true or false")
-    try:
-        text = json.dumps({k: v for k, v in schema.items() if k != "x-guidance"}, allow_nan=False)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise grammar_error(str(error)) from None
-    if len(text) > _MAX_SCHEMA_LENGTH:
-        raise InvalidRequest(
-            f"a schema may have {_MAX_SCHEMA_LENGTH} characters of JSON at most; simplify it"
-        )
-    _check_divisors([value for key, value in _members(schema) if key == "multipleOf"])
-    patterns = [v for key, v in _members(schema) if key == "pattern" and isinstance(v, str)]
-    if len(patterns) > _MAX_PATTERNS:
-        raise InvalidRequest(f"a schema may have {_MAX_PATTERNS} patterns at most; simplify it")
-    for pattern in patterns:
-        try:
-            _pattern_matcher(pattern, _ANY_TEXT)
-        except InvalidRequest as error:
-            error.message = error.message.replace("the regex", "the regex in 'pattern'", 1)
-            raise
-    return text
-
-
-def _check_divisors(values: list[Any]) -> None:
-    """Refuse divisors with a large common multiple: the lexer needs that many states."""
-    exact = [Fraction(str(v)) for v in values if type(v) in (int, float)]
-    scale = lcm(*(value.denominator for value in exact))
-    if lcm(*(int(value * scale) for value in exact)) > _MAX_MULTIPLE:
-        raise InvalidRequest(
-            "the least common multiple of all 'multipleOf' values, in units of their last digit, "
-            f"may be {_MAX_MULTIPLE} at most; simplify them"
-        )
-
-
-def _members(schema: object) -> Iterator[tuple[str, Any]]:
-    """All members of all objects in a schema."""
-    remaining = [schema]
-    while remaining:
-        node = remaining.pop()
-        if isinstance(node, dict):
-            yield from node.items()
-            remaining += node.values()
-        elif isinstance(node, list):
-            remaining += node
 
 
 def _identity(kind: str, text: str) -> bytes:

@@ -5,7 +5,11 @@ from llguidance import LLMatcher
 from numpy.typing import NDArray
 
 from sruserve.server.engine.constrained.byte_vocabulary import ByteVocabulary
-from sruserve.server.engine.constrained.completion_search import SearchBudget, find_completion
+from sruserve.server.engine.constrained.completion_search import (
+    Guesses,
+    SearchBudget,
+    find_completion,
+)
 from sruserve.server.engine.constrained.grammar import END, allowed_bytes
 from sruserve.server.engine.constrained.progress import ConstraintProgress
 from sruserve.server.errors import InvalidRequest, ServeError
@@ -19,6 +23,7 @@ class ConstraintState(ConstraintProgress):
 
     matcher: at the position after `consumed`; the state owns it from now on.
     completion: bytes that complete the match; None: no option of the matcher is a dead end.
+    guesses: for the searches for another completion.
     """
 
     def __init__(
@@ -27,9 +32,10 @@ class ConstraintState(ConstraintProgress):
         vocabulary: ByteVocabulary,
         consumed: bytes,
         completion: bytes | None,
+        guesses: Guesses,
     ) -> None:
         super().__init__(vocabulary, consumed)
-        self._matcher, self._completion = matcher, completion
+        self._matcher, self._completion, self._guesses = matcher, completion, guesses
         self._budget = SearchBudget(_MAX_SEARCH_STEPS)
         self._completions: list[bytes | None] = []  # before each uncommitted byte
         self._next_completions: dict[int, bytes] = {}  # after bytes that may follow
@@ -45,7 +51,11 @@ class ConstraintState(ConstraintProgress):
     def copy(self) -> "ConstraintState":
         """See `TextPosition`."""
         return ConstraintState(
-            self._matcher.deep_copy(), self._vocabulary, self._first, self._completion
+            self._matcher.deep_copy(),
+            self._vocabulary,
+            self._first,
+            self._completion,
+            self._guesses,
         )
 
     def ready(self, until: float) -> bool:  # noqa: ARG002
@@ -114,8 +124,9 @@ class ConstraintState(ConstraintProgress):
         matcher = self._matcher.deep_copy()
         matcher.consume_token(byte)
         # usually a text becomes longer or has another character: its end stays the same
-        hints = (completion, completion[1:])
+        ends = (completion, completion[1:])
+        guesses = Guesses((*ends, *self._guesses.matches), self._guesses.strings)
         try:
-            return find_completion(matcher, self._vocabulary, self._budget, hints)
+            return find_completion(matcher, self._vocabulary, self._budget, guesses)
         except InvalidRequest:  # the grammar is too intricate for a search
             return None

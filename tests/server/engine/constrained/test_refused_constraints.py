@@ -34,7 +34,6 @@ def test_what_the_model_cannot_spell_is_refused_at_once(few: Driver, pattern: st
         False,
         {"$ref": "#"},
         {"type": "integer", "minimum": 3, "maximum": 2},
-        {"type": "string", "minLength": 10_000},
     ],
 )
 def test_a_schema_that_nothing_follows_is_refused_at_once(lm: Driver, described: Any) -> None:
