@@ -16,7 +16,12 @@ from sruserve.server.engine.constrained.completion_search import (
     find_completion,
 )
 from sruserve.server.engine.constrained.grammar import allowed_bytes, compile_matcher
-from sruserve.server.engine.constrained.patterns import ANY_TEXT, pattern_matcher, shortest_match
+from sruserve.server.engine.constrained.patterns import (
+    ANY_TEXT,
+    check_flags,
+    pattern_matcher,
+    shortest_match,
+)
 from sruserve.server.engine.constrained.protocols import IDENTITY_BYTES
 from sruserve.server.engine.constrained.schemas import pattern_strings, schema_text
 from sruserve.server.engine.constrained.state import ConstraintState
@@ -60,6 +65,7 @@ class Constraint:
 
         Raises `InvalidRequest`, or `ConstraintUnsatisfiable` if the model can write no match.
         """
+        check_flags(pattern)
         writable_text = vocabulary.text_pattern
         matcher = pattern_matcher(pattern, writable_text or ANY_TEXT)
         identity = _identity("regex", pattern)

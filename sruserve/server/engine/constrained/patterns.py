@@ -1,5 +1,6 @@
 """Regular expressions: their matchers, and short matches of them."""
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,6 +19,9 @@ ANY_TEXT = "(?s:.*)"
 _MAX_LENGTH = 8192  # characters of a pattern
 _LONGEST_MATCH = 1024  # characters of a match that is searched for
 _ZERO = ord("0")  # digits and letters are tried first: JSON escapes none of them
+_VERBOSE = re.compile(r"(?<!\\)(?:\\\\)*\(\?[a-zA-Z]*x[a-zA-Z]*(?:-[a-zA-Z]+)?[:)]")
+# The library writes these as escapes, which stand for themselves under the flag x.
+_ESCAPED_SPACES = re.compile(r"[\t\n\r]")
 
 
 def pattern_matcher(pattern: str, writable_text: str) -> LLMatcher:
@@ -26,6 +30,15 @@ def pattern_matcher(pattern: str, writable_text: str) -> LLMatcher:
     The library knows which parts of the intersection are empty, so that they are no dead ends.
     """
     return _intersection([_lark(pattern), writable_text])
+
+
+def check_flags(pattern: str) -> None:
+    """Refuse line breaks and tabs that the flag x lets a pattern ignore."""
+    if _VERBOSE.search(pattern) and _ESCAPED_SPACES.search(pattern):
+        raise InvalidRequest(
+            "the regex sets the flag x and has line breaks or tabs, which are not ignored here: "
+            "remove them, or write those of the text as \\n, \\r or \\t"
+        )
 
 
 def shortest_match(
@@ -81,12 +94,12 @@ def _intersection(expressions: Sequence[str]) -> LLMatcher:
 
 
 def _lark(pattern: str) -> str:
-    """A pattern in Lark's notation."""
+    """A pattern in Lark's notation, without a group around it, which the pattern could close."""
     if len(pattern) > _MAX_LENGTH:
         raise InvalidRequest(f"a regex may have {_MAX_LENGTH} characters at most; simplify it")
     if (len(pattern) - len(pattern.rstrip("\\"))) % 2:  # the library would drop the last one
         raise InvalidRequest("the regex ends in a single backslash; escape it with another one")
     try:
-        return f"(?:{regex_to_lark(pattern, use_ascii='')})"
+        return regex_to_lark(pattern, use_ascii="") or "(?:)"
     except ValueError as error:  # the pattern is no Unicode
         raise grammar_error(str(error)) from None

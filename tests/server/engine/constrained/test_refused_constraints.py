@@ -45,7 +45,7 @@ def test_a_schema_that_nothing_follows_is_refused_at_once(lm: Driver, described:
 
 HOSTILE_PATTERNS = [
     "(", "a\\", "[", "(?=a)", r"(a)\1", r"\bfoo", "\ud800", "(a{1000}){1000}", "(" * 3000,
-    "a" * 8193, "(?x)a #", "(a?){1000}a{1000}",
+    "a" * 8193, "a)|(?:b", "(a?){1000}a{1000}",
 ]  # fmt: skip
 
 
@@ -53,6 +53,25 @@ HOSTILE_PATTERNS = [
 def test_a_pattern_that_is_wrong_or_too_large_is_refused(pattern: str) -> None:
     with pytest.raises(InvalidRequest):
         Constraint.regex(pattern, ALL)
+
+
+@pytest.mark.parametrize("pattern", ["(?x)\n foo\n", "(?x)a\tb", "(?ix-s: a\r)", r"\\(?x)" + "\n"])
+def test_line_breaks_and_tabs_that_a_pattern_ignores_are_refused_by_name(pattern: str) -> None:
+    with pytest.raises(InvalidRequest, match="sets the flag x and has line breaks or tabs"):
+        Constraint.regex(pattern, ALL)
+
+
+IGNORED = [
+    ("(?x) foo # first", "foo"), ("(?x)a #", "a"), ("(?x: a b )c d", "abc d"), ("(?x)a[ b]", "ab"),
+    ("(?-x)a\nb", "a\nb"), ("a\nb", "a\nb"), ("(?P<x>a)\tb", "a\tb"), (r"\(x:" + "\n", "(x:\n"),
+    (r"\(?x:" + "\n", "(x:\n"), ("", ""), ("a|(?x)b  c", "bc"), ("/", "/"), (r"\/i", "/i"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("pattern", "text"), IGNORED)
+def test_a_pattern_ignores_what_its_flags_say(pattern: str, text: str) -> None:
+    state = Constraint.regex(pattern, ALL).begin(text.encode())
+    assert state.ended
 
 
 def nested(levels: int) -> Any:
