@@ -2,19 +2,17 @@
 
 import json
 from collections.abc import Iterator
-from fractions import Fraction
 from itertools import islice
-from math import lcm
 from typing import Any
 
 from sruserve.server.engine.constrained.byte_vocabulary import ByteVocabulary
 from sruserve.server.engine.constrained.grammar import grammar_error
 from sruserve.server.engine.constrained.patterns import ANY_TEXT, pattern_matcher, shortest_match
+from sruserve.server.engine.constrained.schema_numbers import check_numbers
 from sruserve.server.errors import ConstraintUnsatisfiable, InvalidRequest
 
 _MAX_SCHEMA_LENGTH = 32_768  # characters
 _MAX_PATTERNS = 64  # in a schema
-_MAX_MULTIPLE = 10_000
 
 
 def schema_text(schema: object) -> str:
@@ -33,7 +31,7 @@ def schema_text(schema: object) -> str:
         raise InvalidRequest(
             f"a schema may have {_MAX_SCHEMA_LENGTH} characters of JSON at most; simplify it"
         )
-    _check_divisors([value for key, value in _members(schema) if key == "multipleOf"])
+    check_numbers(_members(schema))
     patterns = [v for key, v in _members(schema) if key == "pattern" and isinstance(v, str)]
     if len(patterns) > _MAX_PATTERNS:
         raise InvalidRequest(f"a schema may have {_MAX_PATTERNS} patterns at most; simplify it")
@@ -93,17 +91,6 @@ def _found_anywhere(pattern: str) -> str:
     before = "" if pattern.startswith("^") else ANY_TEXT
     after = "" if pattern.endswith("$") else ANY_TEXT
     return f"{before}(?:{pattern}){after}"
-
-
-def _check_divisors(values: list[Any]) -> None:
-    """Refuse divisors with a large common multiple: the lexer needs that many states."""
-    exact = [Fraction(str(v)) for v in values if type(v) in (int, float)]
-    scale = lcm(*(value.denominator for value in exact))
-    if lcm(*(int(value * scale) for value in exact)) > _MAX_MULTIPLE:
-        raise InvalidRequest(
-            "the least common multiple of all 'multipleOf' values, in units of their last digit, "
-            f"may be {_MAX_MULTIPLE} at most; simplify them"
-        )
 
 
 def _members(schema: object) -> Iterator[tuple[str, Any]]:
