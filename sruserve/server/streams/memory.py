@@ -245,9 +245,11 @@ class MemoryStore:
         for number, entry in enumerate(list(self._entries.values()), 1):
             if number % _MAX_AT_ONCE == 0:
                 await asyncio.sleep(0)
-            for state in entry.states.values():
-                if state is not None:
-                    state.end(engine)
+            states = [state for state in entry.states.values() if state is not None]
+            for state in states:
+                state.end(engine)
+            if any(state.lost for state in states):
+                entry.bytes.resize(_cost(entry.record, entry.states.values()))
 
     def expire(self) -> bool:
         """Delete some streams whose idle time is over; return whether there may be more of them."""

@@ -56,11 +56,22 @@ class SharedState:
         row = self._state.row if self._state is not None else None
         if self._engine is not None and isinstance(row, CachedState):
             self._engine.drop(row)
+        self._release_holds()
+
+    @property
+    def lost(self) -> bool:
+        """Whether its engine has ended."""
+        return self._state is None
+
+    def end(self, engine: Engine) -> None:
+        """Drop the state, its holds and its engine if this is the engine, which has ended."""
+        if self._engine is engine:
+            self._engine = self._state = None
+            self.nbytes = self.host_bytes = 0
+            self._release_holds()
+
+    def _release_holds(self) -> None:
         for hold in (self._row_bytes, self._room):
             if hold is not None:
                 hold.release()
-
-    def end(self, engine: Engine) -> None:
-        """Drop the state and its engine if this is the engine, which has ended."""
-        if self._engine is engine:
-            self._engine = self._state = None
+        self._row_bytes = self._room = None

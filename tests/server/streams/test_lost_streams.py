@@ -124,6 +124,34 @@ def test_streams_of_a_model_that_is_gone_can_be_deleted(serve: Serve) -> None:
         assert client.post("/v1/streams", json={"model": "question"}).status_code == 201
 
 
+def test_the_lost_states_of_streams_leave_their_quota_to_others(serve: Serve) -> None:
+    settings: dict[str, Any] = {"model_control": True, "tenant_stream_bytes": 40_000}
+    step = {"step": 1, "prompt": "a", "max_tokens": 1}
+    with serve("characters", **settings) as (client, _):
+
+        def fill() -> list[str]:
+            """Create streams with a state each, until the quota refuses one more."""
+            ids: list[str] = []
+            while (made := client.post("/v1/streams", json={})).is_success:
+                ids.append(made.json()["id"])
+                if client.post(f"/v1/streams/{ids[-1]}/steps", json=step).is_error:
+                    break
+            return ids
+
+        lost = fill()
+        before = len(lost)
+        for change in ("unload", "load"):
+            assert client.post(f"/v2/repository/models/characters/{change}").status_code == 200
+        reply = client.post(f"/v1/streams/{lost[0]}/steps", json=step | {"step": 2})
+        assert code(reply) == "state_wrong_model"
+        held = len(fill())
+        assert held > 0  # in place of the states that were lost
+        for each in lost:
+            assert client.delete(f"/v1/streams/{each}").status_code == 200
+        more = len(fill())
+        assert before - 2 <= held + more <= before  # the quota is as large as before
+
+
 def test_a_stream_under_a_key_that_is_gone_can_be_deleted(serve: Serve, redis_port: int) -> None:
     settings: dict[str, Any] = {"store": f"redis://127.0.0.1:{redis_port}/9"}
     with (
