@@ -1,13 +1,15 @@
 """Settings: documented, checked, and explained when they are wrong."""
 
+import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import SecretStr
 
-from sruserve.server.repository.discovery import find_models
+from sruserve.server.repository.discovery import find_models, loadable_models
 from sruserve.server.repository.loader import engine_limits
 from sruserve.server.setting_table import Row, setting_rows
 from sruserve.server.settings import (
@@ -157,6 +159,29 @@ def test_missing_empty_and_ambiguous_folders_are_explained(folders: Path, tmp_pa
     ):
         with pytest.raises(SettingsError, match=message):
             find_models(settings)
+
+
+UNSAFE_NAMES = [b"x\xffy", b"one\ntwo", b"tab\t", b"\xc2\x85", b"\xe2\x80\xa8", b"\x1b[1m"]
+
+
+@pytest.mark.parametrize("name", UNSAFE_NAMES, ids=repr)
+def test_a_folder_whose_name_is_no_readable_id_is_refused(
+    folders: Path, tmp_path: Path, name: bytes
+) -> None:
+    folder = tmp_path / os.fsdecode(name)
+    shutil.copytree(folders / "question", folder)
+    for settings in (load_settings(models=tmp_path), load_settings(model_folders=(folder,))):
+        with pytest.raises(SettingsError, match=r"cannot be served: its name, .* rename") as told:
+            find_models(settings)
+        assert str(told.value).isprintable()
+    assert loadable_models(load_settings(models=tmp_path)) == {}
+
+
+def test_a_folder_may_have_a_name_in_any_script(folders: Path, tmp_path: Path) -> None:
+    for name in ("modèle", "模型 2", "🧑\u200d🔬"):
+        shutil.copytree(folders / "question", tmp_path / name)
+    assert len(find_models(load_settings(models=tmp_path))) == 3
+    assert len(loadable_models(load_settings(models=tmp_path))) == 3
 
 
 @pytest.mark.parametrize("path", ["\0", "a" * 5000, "\ud800"], ids=["null", "long", "surrogate"])

@@ -2,12 +2,15 @@
 
 from collections.abc import Iterable
 from pathlib import Path
+from unicodedata import category
 
 import sruserve
+from sruserve.model.errors import printable
 from sruserve.model.versions import versions
 from sruserve.server.settings import Settings, SettingsError, variable_name
 
 _MAX_NAMES = 8
+_UNSAFE = {"Cc", "Cs", "Zl", "Zp"}  # controls, bytes that are no UTF-8, and line breaks
 BUNDLED = Path(sruserve.__file__).parent / "demo"
 
 
@@ -29,7 +32,7 @@ def find_models(settings: Settings) -> tuple[Path, ...]:
 def loadable_models(settings: Settings) -> dict[str, Path]:
     """The model folders that can be loaded now, by name, while the server runs."""
     paths = (folder.resolve() for folder in _candidates(settings))
-    return {path.name: path for path in paths if versions(path)}
+    return {path.name: path for path in paths if versions(path) and _is_id(path.name)}
 
 
 def _find(settings: Settings) -> tuple[Path, ...]:
@@ -38,6 +41,12 @@ def _find(settings: Settings) -> tuple[Path, ...]:
         path = folder.resolve()
         if not versions(path):
             raise SettingsError(_why_no_model(folder))
+        if not _is_id(path.name):
+            raise SettingsError(
+                f"the folder {printable(str(path))} cannot be served: its name, which is the "
+                "model's id, has control characters, line breaks or bytes that are no UTF-8; "
+                "rename it"
+            )
         if path.name in by_name:
             raise SettingsError(
                 f"{by_name[path.name]} and {path} would both be served as '{path.name}'; "
@@ -55,6 +64,11 @@ def _find(settings: Settings) -> tuple[Path, ...]:
             "line, or set SRUSERVE_MODELS to a folder that holds some"
         )
     return tuple(by_name.values())
+
+
+def _is_id(name: str) -> bool:
+    """Whether a name can be a model's id, in replies, metrics and lines of the log."""
+    return not any(category(character) in _UNSAFE for character in name)
 
 
 def _candidates(settings: Settings) -> Iterable[Path]:

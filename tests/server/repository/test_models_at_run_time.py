@@ -1,6 +1,7 @@
 """Models that come and go while clients send requests: not one of these fails."""
 
 import json
+import os
 import shutil
 import threading
 from pathlib import Path
@@ -101,6 +102,19 @@ def test_a_long_reply_of_the_old_version_is_finished(
     steps.go_on()
     thread.join(60)
     assert "".join(got) == whole
+
+
+def test_a_folder_whose_name_is_no_readable_id_is_not_there(
+    running: tuple[httpx.Client, Application], models: Path
+) -> None:
+    client, _ = running
+    for folder in (b"one\ntwo", b"x\xffy"):
+        shutil.copytree(models / "words", models / os.fsdecode(folder))
+    for name in ("one%0Atwo", "x%FFy", "x%ED%B3%BFy"):
+        assert change(client, name, "load").status_code == 404
+    index = client.post("/v2/repository/index", json={})
+    assert {entry["name"] for entry in index.json()} == {"question", "words"}
+    assert [client.get(path).status_code for path in ("/metrics", "/v1/models")] == [200, 200]
 
 
 def test_a_state_of_the_old_version_is_refused_by_the_new_one(
