@@ -25,7 +25,7 @@ from sruserve.model.errors import (
     FolderError,
     ModelError,
 )
-from sruserve.model.files import read_regular
+from sruserve.model.files import MAX_TEXT_BYTES, read_regular
 from sruserve.model.network import Network, network_shapes
 from sruserve.model.text import BYTES_FILE, WORDS_FILE, Codec, make_codec
 from sruserve.model.tokenizer_trial import check_tokenizer
@@ -35,6 +35,7 @@ from sruserve.model.weights import read_tensors
 WEIGHTS_FILE, PRESETS_FILE = "model.safetensors", "presets.json"
 _FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 _WIDEST_BYTES = 8  # of a float
+_LARGEST_BYTES_FILE = 64 << 10  # in bytes; it has 256 small numbers at most
 _FILES = {CONFIG_FILE, WEIGHTS_FILE, WORDS_FILE, BYTES_FILE, PRESETS_FILE}
 
 
@@ -290,9 +291,9 @@ def _read_weights(
 def _read_vocabulary(folder: Path) -> dict[str, bytes]:
     """Return the contents of a folder's vocabulary files, by file name."""
     contents = {}
-    for name in (WORDS_FILE, BYTES_FILE):
+    for name, max_bytes in ((WORDS_FILE, MAX_TEXT_BYTES), (BYTES_FILE, _LARGEST_BYTES_FILE)):
         try:
-            contents[name] = read_regular(folder / name)
+            contents[name] = read_regular(folder / name, max_bytes)
         except FileNotFoundError:
             continue
         except OSError as error:

@@ -38,6 +38,7 @@ class Prefix(BaseModel):
         return self
 
 
+_LARGEST_FILE = 16 << 20  # in bytes: parsing it stops all other threads
 _MAX_PRESETS, _MAX_STATE_BYTES = 1024, 1 << 30  # of presets, and of their states
 _FILE = TypeAdapter(
     Annotated[
@@ -84,7 +85,7 @@ def compute_presets(
 
 def _read_prefixes(file: Path) -> dict[str, Prefix]:
     try:
-        content = read_regular(file)
+        content = read_regular(file, _LARGEST_FILE)
     except FileNotFoundError:
         return {}
     except OSError as error:

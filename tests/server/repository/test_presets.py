@@ -152,6 +152,14 @@ def test_a_preset_that_cannot_be_stops_the_start(
     assert not [t for t in threading.enumerate() if t.name == "engine m"]
 
 
+def test_a_large_file_of_presets_is_not_read(tmp_path: Path) -> None:
+    folder = save_random_model(tmp_path / "m", "classify", labels=LABELS, **SPELLED)
+    (folder / "presets.json").write_bytes(b"{}".ljust((16 << 20) + 1))
+    starting = Lifecycle(load_settings(model_folders=(folder,)))
+    with pytest.raises(SettingsError, match=r"presets\.json: it has .* the limit is 16,777,216"):
+        asyncio.run(starting.start())
+
+
 def test_presets_whose_states_are_large_together_are_refused(tmp_path: Path) -> None:
     folder = save_random_model(tmp_path / "m", "classify", labels=LABELS, **SPELLED)
     nbytes = load_model(folder).network.layout.nbytes
