@@ -1,6 +1,7 @@
 """The content of an installed package, which works without a compiler."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -106,3 +107,33 @@ def test_make_says_what_it_does_before_every_step_that_takes_long(tmp_path: Path
     steps = [i for i, line in enumerate(lines) if " -m pip install " in line or " -m venv " in line]
     assert len(steps) == 6
     assert all(lines[step - 1].startswith("echo '") for step in steps)
+
+
+@pytest.mark.parametrize(
+    ("port", "extras"),
+    [("8001", "grammars,grpc"), ("0", "grammars,grpc"), ("off", "grammars"), ("", "grammars")],
+)
+@pytest.mark.parametrize("served_before", [False, True])
+def test_make_serve_installs_what_the_grpc_server_needs_if_its_port_is_set(
+    tmp_path: Path, port: str, extras: str, served_before: bool
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/python").touch()
+    if served_before:
+        (tmp_path / ".serve").touch()
+    done = subprocess.run(
+        ["make", "--dry-run", f"VENV={tmp_path}", "serve"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "SRUSERVE_GRPC_PORT": port},
+    )
+    installed = re.findall(r"--editable '\.\[(.*)\]'", done.stdout)
+    assert installed == ([] if served_before and "grpc" not in extras else [extras])
+
+
+def test_make_serve_installs_nothing_for_grpc_after_make_test(tmp_path: Path) -> None:
+    command = ["make", "--dry-run", f"VENV={tmp_path}", f"{tmp_path}/.test"]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    assert re.search(rf"^touch .*{tmp_path}/\.serve-grpc$", done.stdout, re.MULTILINE)
