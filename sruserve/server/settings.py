@@ -21,9 +21,9 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from sruserve.model.names import DType
 from sruserve.server.auth import STREAM_BYTES
+from sruserve.server.field_bounds import allowed_setting
 from sruserve.server.key_entries import KeyEntry, read_keys
 from sruserve.server.key_ring import KeyRing
-from sruserve.server.setting_bounds import allowed_values
 
 PREFIX = "SRUSERVE_"
 _TEN_YEARS = 10 * 366 * 24 * 3600
@@ -440,7 +440,7 @@ def _explain(problem: Any) -> str:
         return f"{variable_name(field)}: {message}"
     value = str(problem["input"])
     value = value if len(value) <= _MAX_SHOWN else f"{value[:_MAX_SHOWN]}…"
-    if allowed := field in Settings.model_fields and allowed_values(Settings.model_fields[field]):
+    if allowed := field in Settings.model_fields and allowed_setting(Settings.model_fields[field]):
         allowed += ", or off" if field == "grpc_port" else ""
         message = f"should be {allowed}" if problem["type"] != "value_error" else message
     return f"{variable_name(field)}={value}: {message}"
