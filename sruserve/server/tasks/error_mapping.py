@@ -27,6 +27,9 @@ _EMPTY = "EOF while parsing a value at line 1 column 0"  # the parser's reason f
 _OUT_OF_RANGE = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
 _MAX_NAME = 100  # characters
 
+# What other protocols call the text of a request.
+_TEXT_NAMES = ("text", "texts", "input", "inputs", "sentence", "sentences", "prompt", "prompts")
+
 # Fields with several shapes, because pydantic would explain each shape that does not match.
 _SHAPES = {
     **dict.fromkeys(("input", "pair", "prompt"), INPUT_SHAPES),
@@ -97,6 +100,9 @@ def explain_validation(problems: Iterable[Any], fields: Mapping[str, FieldInfo])
 
 def _unknown(name: object, fields: Iterable[str]) -> str:
     close = difflib.get_close_matches(str(name), list(fields), n=1)
+    text = next((field for field in ("input", "prompt") if field in fields), None)
+    if name in _TEXT_NAMES and text and close != [text]:
+        return f"unknown field '{name}'; send the text as '{text}'"
     return f"unknown field '{name}'; " + (
         f"did you mean '{close[0]}'?" if close else "leave it out"
     )
