@@ -54,6 +54,7 @@ ROOMS = (
         "key_entries",
         "key_ring",
         "offload",
+        "origin_list",
         "process_limits",
         "redis_pool",
         "seeds",

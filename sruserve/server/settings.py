@@ -24,6 +24,7 @@ from sruserve.server.auth import STREAM_BYTES
 from sruserve.server.field_bounds import allowed_setting
 from sruserve.server.key_entries import KeyEntry, read_keys
 from sruserve.server.key_ring import KeyRing
+from sruserve.server.origin_list import read_origins
 
 PREFIX = "SRUSERVE_"
 _TEN_YEARS = 10 * 366 * 24 * 3600
@@ -251,9 +252,10 @@ class Settings(BaseSettings):
     )
     allowed_origins: str | None = Field(
         None,
-        description="Origins of web pages that may send requests, separated by commas, such as "
-        "`https://app.example.com`; `*`: all. Unset: only pages of this server, at an IP address, "
-        "`localhost` or `SRUSERVE_HOST`. Programs send no origin and are not affected.",
+        description="Origins of web pages that may send requests and read replies (CORS), "
+        "separated by commas, such as `https://app.example.com`; `*`: all. Unset: only pages of "
+        "this server, at an IP address, `localhost` or `SRUSERVE_HOST`. Programs send no origin "
+        "and are not affected.",
     )
 
     sse_ping_seconds: float = Field(
@@ -323,6 +325,13 @@ class Settings(BaseSettings):
                 f"needs {variable_name('state_keys')}: its records are encrypted under keys that "
                 "must be the same on every replica and after a restart"
             )
+        return value
+
+    @field_validator("allowed_origins")
+    @classmethod
+    def _origins_are_origins(cls, value: str | None) -> str | None:
+        if value is not None:
+            read_origins(value)
         return value
 
     @field_validator("device")
