@@ -44,7 +44,11 @@ class Settings(BaseSettings):
     """Every setting of the server. The descriptions are the documentation."""
 
     model_config = SettingsConfigDict(
-        env_prefix=PREFIX, frozen=True, extra="forbid", env_ignore_empty=True
+        env_prefix=PREFIX,
+        frozen=True,
+        extra="forbid",
+        env_ignore_empty=True,
+        allow_inf_nan=False,
     )
 
     host: str = Field("127.0.0.1", description="Address to listen on.")
@@ -451,5 +455,6 @@ def _explain(problem: Any) -> str:
     value = value if len(value) <= _MAX_SHOWN else f"{value[:_MAX_SHOWN]}…"
     if allowed := field in Settings.model_fields and allowed_setting(Settings.model_fields[field]):
         allowed += ", or off" if field == "grpc_port" else ""
-        message = f"should be {allowed}" if problem["type"] != "value_error" else message
+        if problem["type"] not in ("value_error", "finite_number"):
+            message = f"should be {allowed}"
     return f"{variable_name(field)}={value}: {message}"
