@@ -14,6 +14,8 @@ ORACLES := $(RELEASES:%=$(SRU_RELEASES)/sru-%)
 OLDEST := $(VENV)/oldest
 # Set another torch if pip's index has no CPU build of the oldest one.
 OLDEST_TORCH ?=
+# An operator who sets the port of the gRPC server gets the packages that it needs.
+WITH_GRPC := $(if $(filter-out off,$(SRUSERVE_GRPC_PORT)),-grpc)
 SOURCES := pyproject.toml setup.py constraints.txt $(wildcard sruserve/kernels/cpu/*.[ch])
 
 .PHONY: help serve test check explore lint interpreted oldest bench compare lock clean
@@ -21,7 +23,7 @@ SOURCES := pyproject.toml setup.py constraints.txt $(wildcard sruserve/kernels/c
 help:  ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
-serve: $(VENV)/.serve  ## Serve the bundled models on http://127.0.0.1:8000
+serve: $(VENV)/.serve$(WITH_GRPC)  ## Serve the bundled models on http://127.0.0.1:8000
 	$(BIN)/sruserve serve
 
 # For two cores: the interpreted tests run with the linters, then all other tests in three processes,
@@ -77,10 +79,15 @@ $(VENV)/.serve: $(SOURCES) | $(VENV)/bin/python
 	@$(PIP) --editable '.[grammars]'
 	@touch $@
 
+$(VENV)/.serve-grpc: $(SOURCES) | $(VENV)/bin/python
+	@echo 'Installing sruserve and its dependencies, including torch and gRPC: some minutes'
+	@$(PIP) --editable '.[grammars,grpc]'
+	@touch $@ $(VENV)/.serve
+
 $(VENV)/.test: $(SOURCES) | $(VENV)/bin/python
 	@echo 'Installing the dependencies of the tests: some minutes'
 	@$(PIP) --editable '.[test]'
-	@touch $@ $(VENV)/.serve
+	@touch $@ $(VENV)/.serve $(VENV)/.serve-grpc
 
 $(OLDEST)/.done: $(SOURCES) deploy/oldest.py
 	@echo 'Installing the oldest allowed versions: some minutes'

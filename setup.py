@@ -1,6 +1,9 @@
-"""Build the CPU kernel at install; pyproject.toml has the rest of the package's description."""
+"""Build the CPU kernel at install, and the package's page; pyproject.toml has all the rest."""
 
+import re
+import tomllib
 from glob import glob
+from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -35,7 +38,41 @@ class BuildKernel(build_ext):  # type: ignore[misc]
         return list(ext.export_symbols)  # a plain library without a PyInit function
 
 
+def package_page(readme: str, repository: str) -> str:
+    """The README for readers outside of the repository: its links are absolute, or plain text."""
+
+    def link(match: re.Match[str]) -> str:
+        text, target = match.groups()
+        if not repository:
+            return text
+        address = repository if target.startswith("#") else f"{repository}/blob/HEAD/"
+        return f"[{text}]({address}{target})"
+
+    parts = re.split(r"(^```.*?^```)", readme, flags=re.DOTALL | re.MULTILINE)
+    for number in range(0, len(parts), 2):  # programs are between
+        parts[number] = re.sub(r"\[([^]]*)\]\((?!\w+:)([^)]*)\)", link, parts[number])
+    return "".join(parts)
+
+
+def project_urls(repository: str) -> dict[str, str]:
+    """The links beside the package's page."""
+    if not repository:
+        return {}
+    return {
+        "Repository": repository,
+        "Documentation": f"{repository}/tree/HEAD/docs",
+        "Changelog": f"{repository}/blob/HEAD/CHANGELOG.md",
+    }
+
+
+ROOT = Path(__file__).parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+REPOSITORY = PROJECT["tool"]["sruserve"]["repository"].rstrip("/")
+
 setup(
+    long_description=package_page((ROOT / "README.md").read_text("utf-8"), REPOSITORY),
+    long_description_content_type="text/markdown",
+    project_urls=project_urls(REPOSITORY),
     ext_modules=[
         Extension(
             "sruserve.kernels.cpu._kernel",

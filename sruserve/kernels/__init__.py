@@ -8,7 +8,6 @@ from sruserve.kernels.gated_cell import GatedCell, GatedKind
 from sruserve.kernels.layer import CellLayer, Layer, StepLayer
 from sruserve.kernels.linear import (
     LinearOp,
-    has_packed_linear,
     make_linear,
     padded_rows,
     uses_panels,
@@ -17,6 +16,7 @@ from sruserve.kernels.norm import Norm, NormKind
 from sruserve.kernels.panel_weight import PanelWeight
 from sruserve.kernels.ragged import RaggedBatch, single
 from sruserve.kernels.srupp import SRUppLayer
+from sruserve.kernels.torch_members import has_packed_linear
 
 __all__ = [
     "Activation",

@@ -10,6 +10,11 @@ from sruserve.kernels.cpu.product import cpu_product
 from sruserve.kernels.devices import CPU
 from sruserve.kernels.dispatch import kernel_name, uses_triton
 from sruserve.kernels.panel_weight import PanelWeight
+from sruserve.kernels.torch_members import (
+    has_bfloat16_instructions,
+    has_packed_linear,
+    multiplies_bfloat16,
+)
 from sruserve.kernels.triton.tiles import decode_tile
 
 _PACK_ROWS = 1024  # number of rows for which oneDNN packs a weight
@@ -80,11 +85,6 @@ def padded_rows(rows: int, dtype: torch.dtype, device: torch.device = CPU) -> in
     return -(-rows // step) * step
 
 
-def has_packed_linear() -> bool:
-    """Whether torch has oneDNN's packed product; without it rows agree to 1e-5, not bit for bit."""
-    return torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-
-
 class _Steps:
     """Implements `step` with the call for many rows."""
 
@@ -94,14 +94,6 @@ class _Steps:
         """See `LinearOp.step`."""
         product: Tensor = self(x if index is None else x.index_select(0, index), dtype)  # type: ignore[operator]
         return product
-
-
-def multiplies_bfloat16() -> bool:
-    """Whether oneDNN multiplies bfloat16 on this processor; otherwise float32 is used.
-
-    The product of two bfloat16 numbers is exact in float32, so only the weights' bytes grow.
-    """
-    return not has_packed_linear() or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 class PanelLinear(_Steps):
@@ -132,7 +124,7 @@ class PackedLinear(_Steps):
         self.weight = weight.to(dtype).to(stored_dtype).contiguous()
         self._packed = has_packed_linear()
         # Without 16-bit instructions oneDNN splits even a short row among threads.
-        emulated = dtype is torch.bfloat16 and not torch.cpu._is_avx512_bf16_supported()
+        emulated = dtype is torch.bfloat16 and not has_bfloat16_instructions()
         self._in_pairs = emulated or self.inputs > _LONE_ROW_LIMIT
         if self._packed:
             self.weight = torch.ops.mkldnn._reorder_linear_weight(self.weight, _PACK_ROWS)

@@ -28,6 +28,7 @@ from sruserve.server.kserve.inference import Inference
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.metrics.metrics import connections_open
 from sruserve.server.metrics.page import MetricsPage
+from sruserve.server.origin_list import read_origins
 from sruserve.server.process_limits import process_limit
 from sruserve.server.pulse import Pulse, Watched
 from sruserve.server.settings import Settings, SettingsError
@@ -78,7 +79,7 @@ class Application:
             settings.max_grammar_bytes, startable=limit and limit // settings.workers
         )
         self.grpc: GrpcServer | None = None
-        self.origins = Origins((settings.allowed_origins or "").split(","), settings.host)
+        self.origins = Origins(read_origins(settings.allowed_origins or ""), settings.host)
         self.intake = Intake(
             settings.max_queue_bytes,
             settings.receive_grace_seconds,

@@ -1,5 +1,6 @@
 """Connections to Redis, by the address in SRUSERVE_STORE. Needs the extra `redis`."""
 
+import re
 from contextlib import suppress
 from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
@@ -19,6 +20,7 @@ with suppress(ImportError):  # an older client library reads its version once by
 # Connections for requests, and for the upkeep of streams, which never waits for requests.
 CONNECTIONS, UPKEEP_CONNECTIONS = 48, 16
 REPLY_TIMEOUT_SECONDS = 2.0  # then the command is resent once, on another connection
+_DATABASE = re.compile(r"[0-9]{1,9}")
 _ADDRESS = "redis://:PASSWORD@HOST:6379/0, or rediss:// for TLS"
 
 
@@ -29,7 +31,8 @@ def redis_pool(url: str) -> Any:
     """
     try:
         options, parts = parse_url(url), urlsplit(url)
-        if parts.path.strip("/") and not parts.path[1:].isdecimal():
+        databases = [parts.path.strip("/") or "0", *parse_qs(parts.query).get("db", [])]
+        if parts.port == 0 or not all(map(_DATABASE.fullmatch, databases)):
             raise ValueError
     except ValueError:
         raise ValueError(

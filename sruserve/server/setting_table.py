@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from sruserve.server.setting_bounds import bounds
+from sruserve.server.field_bounds import setting_bounds
 from sruserve.server.settings import Settings, variable_name
 
 
@@ -24,7 +24,7 @@ def setting_rows() -> Iterator[Row]:
     """All settings in their order."""
     for name, field in Settings.model_fields.items():
         default = _text(field.default)
-        yield Row(variable_name(name), default, bounds(field), field.description or "")
+        yield Row(variable_name(name), default, setting_bounds(field), field.description or "")
 
 
 def changed_values(settings: Settings) -> dict[str, str]:

@@ -21,9 +21,10 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from sruserve.model.names import DType
 from sruserve.server.auth import STREAM_BYTES
+from sruserve.server.field_bounds import allowed_setting
 from sruserve.server.key_entries import KeyEntry, read_keys
 from sruserve.server.key_ring import KeyRing
-from sruserve.server.setting_bounds import allowed_values
+from sruserve.server.origin_list import read_origins
 
 PREFIX = "SRUSERVE_"
 _TEN_YEARS = 10 * 366 * 24 * 3600
@@ -43,7 +44,11 @@ class Settings(BaseSettings):
     """Every setting of the server. The descriptions are the documentation."""
 
     model_config = SettingsConfigDict(
-        env_prefix=PREFIX, frozen=True, extra="forbid", env_ignore_empty=True
+        env_prefix=PREFIX,
+        frozen=True,
+        extra="forbid",
+        env_ignore_empty=True,
+        allow_inf_nan=False,
     )
 
     host: str = Field("127.0.0.1", description="Address to listen on.")
@@ -251,9 +256,10 @@ class Settings(BaseSettings):
     )
     allowed_origins: str | None = Field(
         None,
-        description="Origins of web pages that may send requests, separated by commas, such as "
-        "`https://app.example.com`; `*`: all. Unset: only pages of this server, at an IP address, "
-        "`localhost` or `SRUSERVE_HOST`. Programs send no origin and are not affected.",
+        description="Origins of web pages that may send requests and read replies (CORS), "
+        "separated by commas, such as `https://app.example.com`; `*`: all. Unset: only pages of "
+        "this server, at an IP address, `localhost` or `SRUSERVE_HOST`. Programs send no origin "
+        "and are not affected.",
     )
 
     sse_ping_seconds: float = Field(
@@ -323,6 +329,13 @@ class Settings(BaseSettings):
                 f"needs {variable_name('state_keys')}: its records are encrypted under keys that "
                 "must be the same on every replica and after a restart"
             )
+        return value
+
+    @field_validator("allowed_origins")
+    @classmethod
+    def _origins_are_origins(cls, value: str | None) -> str | None:
+        if value is not None:
+            read_origins(value)
         return value
 
     @field_validator("device")
@@ -440,7 +453,8 @@ def _explain(problem: Any) -> str:
         return f"{variable_name(field)}: {message}"
     value = str(problem["input"])
     value = value if len(value) <= _MAX_SHOWN else f"{value[:_MAX_SHOWN]}…"
-    if allowed := field in Settings.model_fields and allowed_values(Settings.model_fields[field]):
+    if allowed := field in Settings.model_fields and allowed_setting(Settings.model_fields[field]):
         allowed += ", or off" if field == "grpc_port" else ""
-        message = f"should be {allowed}" if problem["type"] != "value_error" else message
+        if problem["type"] not in ("value_error", "finite_number"):
+            message = f"should be {allowed}"
     return f"{variable_name(field)}={value}: {message}"

@@ -197,7 +197,7 @@ def test_the_build_sees_the_sources_and_nothing_else() -> None:
     rules = (ROOT / ".dockerignore").read_text().split("\n")
     admitted = {rule[1:] for rule in rules if rule.startswith("!")}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    needed = {"sruserve", "setup.py", "pyproject.toml", "constraints.txt", project["readme"]}
+    needed = {"sruserve", "setup.py", "pyproject.toml", "constraints.txt", "README.md"}
     needed |= {"requirements.lock", "requirements-torch.lock"}
     assert "*" in rules, "everything is kept out that is not named"
     assert admitted == needed | set(project["license-files"])

@@ -10,6 +10,7 @@ import pytest
 from tests.server.conftest import Serve
 from tests.server.hand_clock import HandClock
 from tests.server.posting import CLASSIFY, COMPLETE, SCORE, post, refusal
+from tests.server.websocket.sockets import SECONDS, open_socket
 
 NOT_A_NUMBER = float("nan")
 
@@ -118,6 +119,35 @@ def test_a_missing_field_is_named_together_with_an_unknown_one(client: httpx.Cli
     reply = post(client, COMPLETE, {"prompt": "a", "response_format": frame})
     message = refusal(reply, 422, "invalid_request", "response_format")
     assert message == "'response_format.json_schema.schema' is missing"
+
+
+@pytest.mark.parametrize("name", ["text", "texts", "sentence", "sentences", "prompt"])
+def test_a_text_under_another_name_gets_the_name_to_send_it_as(
+    client: httpx.Client, name: str
+) -> None:
+    advice = f"unknown field '{name}'; send the text as 'input'"
+    message = refusal(post(client, CLASSIFY, {name: "a"}), 422, "invalid_request", name)
+    assert message == advice
+    message = refusal(post(client, SCORE, {name: "a"}), 422, "invalid_request", "input")
+    assert message == f"'input' is missing; {advice}"
+
+
+@pytest.mark.parametrize("name", ["text", "texts", "sentence", "sentences", "input", "inputs"])
+def test_a_prompt_under_another_name_gets_the_name_to_send_it_as(
+    client: httpx.Client, name: str
+) -> None:
+    message = refusal(post(client, COMPLETE, {name: "a"}), 422, "invalid_request", name)
+    assert message == f"unknown field '{name}'; send the text as 'prompt'"
+
+
+def test_a_step_and_a_frame_get_the_name_to_send_a_text_as(client: httpx.Client) -> None:
+    stream = post(client, "/v1/streams", {"model": "question"}).json()["id"]
+    reply = post(client, f"/v1/streams/{stream}/steps", {"step": 1, "text": "a"})
+    message = refusal(reply, 422, "invalid_request", "text")
+    assert message == "unknown field 'text'; send the text as 'input'"
+    with open_socket(client) as socket:
+        socket.send('{"model": "question", "text": "a"}')
+        assert "unknown field 'text'; send the text as 'input'" in str(socket.recv(SECONDS))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""Which web pages may send requests. Browsers send the page's origin; programs send none."""
+"""Which web pages may send requests and read replies (CORS).
+
+Browsers send the page's origin; programs send none.
+"""
 
 import ipaddress
 from collections.abc import Iterable
@@ -9,6 +12,8 @@ from sruserve.server.http.call import Message, Send
 
 _SAFE_METHODS = ("GET", "HEAD")
 _PREFLIGHT_SECONDS = 600
+# Pages may also read these headers, beside content-type, content-length and the like.
+_EXPOSED = b"x-request-id, retry-after, x-should-retry, inference-header-content-length"
 _MAX_OWN_CHARACTERS = 300  # parsing a longer origin, or one that is not ASCII, takes long
 
 
@@ -19,12 +24,12 @@ class Origins:
     `localhost` or the configured host, because the owner of any other name may point it here (DNS
     rebinding).
 
-    allowed: origins, for example `https://app.example.com`; `*`: all.
+    allowed: origins as browsers send them, for example `https://app.example.com`; `*`: all.
     host: the address that the server listens on.
     """
 
     def __init__(self, allowed: Iterable[str] = (), host: str = "") -> None:
-        self._allowed = {origin.strip().rstrip("/").lower() for origin in allowed} - {""}
+        self._allowed = frozenset(allowed)
         self._hosts = {"localhost", host.lower()}
 
     def check(self, scope: Message) -> str | None:
@@ -75,7 +80,11 @@ def readable(send: Send, origin: str) -> Send:
 
     async def send_readable(message: Message) -> None:
         if message["type"] == "http.response.start":
-            headers = [*message.get("headers", ()), *_cors_headers(origin)]
+            headers = [
+                *message.get("headers", ()),
+                *_cors_headers(origin),
+                (b"access-control-expose-headers", _EXPOSED),
+            ]
             message = {**message, "headers": headers}
         await send(message)
 
@@ -99,6 +108,7 @@ async def answer_preflight(scope: Message, send: Send, origin: str) -> None:
 
 
 def _cors_headers(origin: str) -> list[tuple[bytes, bytes]]:
+    """Never with `access-control-allow-credentials`: a page sends a key itself."""
     return [(b"access-control-allow-origin", origin.encode("latin-1")), (b"vary", b"origin")]
 
 

@@ -18,6 +18,7 @@ from sruserve.kernels.devices import (
 )
 from sruserve.kernels.dispatch import INTERPRETER
 from sruserve.kernels.self_check import KernelMismatch, check_kernels
+from sruserve.kernels.torch_members import is_untested, torch_warning
 from sruserve.model.config import ModelConfig, read_config
 from sruserve.model.folder import compute_dtype
 from sruserve.model.names import DType
@@ -61,6 +62,10 @@ def choose_device(name: str) -> torch.device:
             "TRITON_INTERPRET is set, so kernels run in Triton's interpreter, thousands of times "
             "slower: unset it unless you test kernels"
         )
+    if device.type == "cpu" and (reason := torch_warning()):
+        log.warning(reason)
+    elif is_untested():
+        log.info("torch %s is newer than sruserve was tested with", torch.__version__)
     if name == "auto" and device.type == "cpu" and torch.cuda.is_available():
         log.warning("the GPU is not used: %s", why_no_gpu())
     return device

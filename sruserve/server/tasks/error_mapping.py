@@ -3,7 +3,7 @@
 import difflib
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, get_args, get_origin
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -15,6 +15,7 @@ from sruserve.server.errors import (
     NotFinite,
     ServeError,
 )
+from sruserve.server.field_bounds import in_words
 from sruserve.server.tasks.completion_request import MAX_BIASES
 from sruserve.server.tasks.requests import INPUT_SHAPES
 
@@ -26,7 +27,8 @@ _EMPTY = "EOF while parsing a value at line 1 column 0"  # the parser's reason f
 _OUT_OF_RANGE = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
 _MAX_NAME = 100  # characters
 
-_WORDS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
+# What other protocols call the text of a request.
+_TEXT_NAMES = ("text", "texts", "input", "inputs", "sentence", "sentences", "prompt", "prompts")
 
 # Fields with several shapes, because pydantic would explain each shape that does not match.
 _SHAPES = {
@@ -85,7 +87,8 @@ def explain_validation(problems: Iterable[Any], fields: Mapping[str, FieldInfo])
         return InvalidRequest("the body must be a JSON object")
     if param in _SHAPES:
         return InvalidRequest(f"'{param}' must be {_SHAPES[param]}", param=param)
-    if kind in _OUT_OF_RANGE and len(path) == 1 and (allowed := _range(fields.get(str(param)))):
+    field = fields.get(str(param)) if len(path) == 1 else None
+    if kind in _OUT_OF_RANGE and field is not None and (allowed := in_words(field)):
         message = f"must be {allowed}"
     if kind == "value_error":
         message = message.removeprefix("Value error, ")
@@ -97,24 +100,12 @@ def explain_validation(problems: Iterable[Any], fields: Mapping[str, FieldInfo])
 
 def _unknown(name: object, fields: Iterable[str]) -> str:
     close = difflib.get_close_matches(str(name), list(fields), n=1)
+    text = next((field for field in ("input", "prompt") if field in fields), None)
+    if name in _TEXT_NAMES and text and close != [text]:
+        return f"unknown field '{name}'; send the text as '{text}'"
     return f"unknown field '{name}'; " + (
         f"did you mean '{close[0]}'?" if close else "leave it out"
     )
-
-
-def _range(field: FieldInfo | None) -> str:
-    """The numbers that a field may have: "from 0 to 10", "above 0, at most 1"; empty: unknown."""
-    if field is None:
-        return ""
-    limits: dict[str, object] = {}
-    types = [kind for kind in get_args(field.annotation) if get_origin(kind) is Annotated]
-    inner = (entry for kind in types for entry in kind.__metadata__)
-    for source in (field, *inner):
-        for bound in getattr(source, "metadata", ()):
-            limits |= {side: getattr(bound, side) for side in _WORDS if hasattr(bound, side)}
-    if limits.keys() == {"ge", "le"}:
-        return f"from {limits['ge']} to {limits['le']}"
-    return ", ".join(f"{words} {limits[side]}" for side, words in _WORDS.items() if side in limits)
 
 
 def _short(part: int | str) -> int | str:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+from pydantic import SecretStr
 from websockets.exceptions import InvalidStatus
 
 from sruserve.server.errors import OriginNotAllowed
@@ -12,11 +13,16 @@ from sruserve.server.http.origins import Origins
 from tests.server.conftest import Serve
 from tests.server.http.json_requests import connect
 from tests.server.http.raw_replies import next_reply, send
-from tests.server.posting import CLASSIFY, refusal
+from tests.server.posting import CLASSIFY, COMPLETE, refusal
 from tests.server.websocket.sockets import SECONDS, open_socket
 
 APP = "https://app.example.com"
 BODY = json.dumps({"model": "question", "input": "a"})
+BINARY = {
+    "inputs": [{"name": "text", "shape": [1, 1], "datatype": "BYTES", "data": ["a"]}],
+    "parameters": {"binary_data_output": True},
+}
+MODELS = ("question", "characters")
 LOAD = "/v2/repository/models/question/load"
 
 
@@ -24,7 +30,7 @@ LOAD = "/v2/repository/models/question/load"
 def open_one(serve: Serve) -> Iterator[httpx.Client]:
     """A server that has allowed a page, and whose models may be loaded."""
     allowed = f"{APP}, http://other.example:8080/"
-    with serve("question", allowed_origins=allowed, model_control=True) as (client, _):
+    with serve(*MODELS, allowed_origins=allowed, model_control=True) as (client, _):
         yield client
 
 
@@ -90,6 +96,64 @@ def test_an_allowed_page_sends_requests_and_reads_replies(
     evil = {"origin": "https://evil.example"}
     refusal(open_one.post(CLASSIFY, content=BODY, headers=evil), 403, "origin_not_allowed")
     refusal(open_one.options(CLASSIFY, headers=headers | evil), 403, "origin_not_allowed")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        (CLASSIFY, {"model": "question", "input": "a"}, 200),
+        (CLASSIFY, {"model": "question"}, 422),
+        (COMPLETE, {"model": "characters", "prompt": "a", "max_tokens": 2, "stream": True}, 200),
+        ("/v1/streams", {"model": "question"}, 201),
+        ("/predict", {"inputs": "a"}, 200),
+        ("/v2/models/question/infer", BINARY, 200),
+        ("/nothing", {}, 404),
+    ],
+)
+def test_an_allowed_page_reads_every_useful_header_of_every_reply(
+    open_one: httpx.Client, path: str, body: object, status: int
+) -> None:
+    reply = open_one.post(path, json=body, headers={"origin": APP})
+    assert reply.status_code == status
+    assert reply.headers.get_list("access-control-allow-origin") == [APP]
+    assert reply.headers["vary"] == "origin"
+    assert "access-control-allow-credentials" not in reply.headers
+    exposed = reply.headers["access-control-expose-headers"].split(", ")
+    safe = ["cache-control", "content-type", "content-length"]  # which pages may always read
+    own = ["vary", "date", "server", "connection", "transfer-encoding", "x-accel-buffering"]
+    others = [name for name in reply.headers if not name.startswith("access-control-")]
+    assert set(others) <= {*exposed, *safe, *own}
+
+
+def test_an_allowed_page_reads_when_to_retry(serve: Serve) -> None:
+    keys = json.dumps([{"key": "secret-key", "requests_per_second": 0.01}])
+    with serve("question", allowed_origins=APP, api_keys=SecretStr(keys)) as (client, _):
+        headers = {"origin": APP, "authorization": "Bearer secret-key"}
+        client.post(CLASSIFY, content=BODY, headers=headers)
+        reply = client.post(CLASSIFY, content=BODY, headers=headers)
+        assert reply.status_code == 429
+        exposed = reply.headers["access-control-expose-headers"].split(", ")
+        assert {"retry-after", "x-request-id"} <= {*exposed} & {*reply.headers}
+
+
+def test_a_preflight_needs_no_key_and_a_refused_page_can_read_why(serve: Serve) -> None:
+    with serve("question", allowed_origins=APP, api_keys=SecretStr("secret-key")) as (client, _):
+        headers = {"origin": APP, "access-control-request-method": "POST"}
+        assert client.options(CLASSIFY, headers=headers).status_code == 204
+        reply = client.post(CLASSIFY, content=BODY, headers={"origin": APP})
+        assert reply.status_code == 401
+        assert reply.headers["access-control-allow-origin"] == APP
+
+
+def test_a_reply_to_a_program_or_an_own_page_says_nothing_of_origins(
+    open_one: httpx.Client,
+) -> None:
+    own = str(open_one.base_url).rstrip("/")
+    for headers in ({}, {"origin": own}):
+        reply = open_one.post(CLASSIFY, content=BODY, headers=headers)
+        assert reply.status_code == 200
+        assert not [name for name in reply.headers if name.startswith("access-control-")]
+        assert "vary" not in reply.headers
 
 
 @pytest.mark.parametrize(("origin", "enters"), [(APP, True), ("https://evil.example", False)])

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from sruserve.kernels import torch_members
 from sruserve.kernels.devices import DeviceError
 from sruserve.kernels.self_check import KernelMismatch
 from sruserve.model.config import read_config
@@ -268,3 +269,22 @@ def test_a_server_without_triton_and_cuda_starts_and_serves() -> None:
         timeout=120,
     )
     assert done.stdout == "200 length\n", done.stderr
+
+
+def test_a_torch_that_lacks_a_member_or_is_newer_is_logged_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "sruserve.server")
+    choose_device("cpu")
+    assert "torch" not in caplog.text
+    monkeypatch.setattr(torch, "__version__", "2.99.0")
+    choose_device("cpu")
+    assert caplog.text.count("torch 2.99.0 is newer than sruserve was tested with") == 1
+    caplog.clear()
+    missing = {"torch.ops.example": "steps are slower"}
+    monkeypatch.setattr(torch_members, "missing_members", lambda: missing)
+    choose_device("cpu")
+    (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert "2.99.0 is newer" in warning.getMessage()
+    assert "without torch.ops.example, steps are slower" in warning.getMessage()
+    assert caplog.text.count("torch 2.99.0") == 1
