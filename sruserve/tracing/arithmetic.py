@@ -68,8 +68,8 @@ def _sum(a: Any, b: Any, factor: float) -> Value:
         if factor == -1:
             return a.then(replace(scale(), mean=vector))
         return a.then(scale(bias=factor * vector))
-    b = rows(b)
-    return b.then(scale(float(factor), _vector(b, a)))
+    x = rows(b)
+    return x.then(scale(float(factor), _vector(x, a)))
 
 
 def _vector(x: Rows, value: Any) -> Tensor | float:

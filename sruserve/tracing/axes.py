@@ -113,7 +113,7 @@ def regrouped(x: Placed, target: tuple[object, ...]) -> Value:
         raise Unserved(f"has a shape {_shown(target)} that mixes the axes of its input")
     if isinstance(x, States):
         return _states(x, groups)
-    names = {("B", "T"): "BT", ("T", "B"): "TB"}
+    names: dict[tuple[str, ...], str] = {("B", "T"): "BT", ("T", "B"): "TB"}
     axes = []
     for group in groups:
         if len(group) > 1 and tuple(group) not in names:

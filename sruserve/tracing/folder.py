@@ -1,6 +1,6 @@
 """The config and the tensors of a traced network's model folder."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,7 +8,6 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from sruserve.model.cells.stack import StackConfig
 from sruserve.model.config import LABELLED, ModelConfig, architecture, explain
 from sruserve.model.errors import OptionError
 from sruserve.model.names import Task
@@ -36,12 +35,25 @@ from sruserve.tracing.values import Lookup, Pooled
 class Written:
     """What a folder holds, and how its scores compare with the module's result.
 
+    returned: what the module returns: "logits", "log_softmax", "softmax" or "sigmoid".
     added: whether `output` has a row of zeros before the module's one logit.
     """
 
     config: ModelConfig
     tensors: dict[str, Tensor]
-    added: bool = False
+    returned: str
+    added: bool
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the caller of `save` states; see there."""
+
+    task: Task
+    labels: Sequence[str] | None
+    pooling: str | None
+    activation: str | None
+    regression: dict[str, Any]
 
 
 def describe(
@@ -50,19 +62,24 @@ def describe(
     labels: Sequence[str] | None,
     pooling: str | None = None,
     activation: str | None = None,
+    regression: Mapping[str, Any] | None = None,
 ) -> Written:
-    """Return the folder's content; raise `TracingError` or `OptionError` if it cannot be one."""
+    """Return the folder's content; raise `TracingError` or `OptionError` if it cannot be one.
+
+    regression: for task regress: fields of `Regression`, of which `names` has a default.
+    """
     tensors, rnn = stack_of(traced.outputs.stages)
     fields: dict[str, Any] = {"task": task, "model_type": rnn.family, "rnn": rnn}
     fields["architectures"] = (architecture(rnn, task),)
     fields |= _inputs(traced, tensors)
-    head, added = _head(traced, task, rnn, labels, pooling, activation, fields, tensors)
+    options = Options(task, labels, pooling, activation, dict(regression or {}))
+    head, returned, added = _head(traced, options, fields, tensors)
     fields["head"] = head
     tensors = {name: tensor.detach().float().contiguous() for name, tensor in tensors.items()}
     if odd := [name for name, tensor in tensors.items() if not tensor.isfinite().all()]:
         raise TracingError(f"some weights are not finite: {', '.join(odd[:4])}")
     try:
-        return Written(ModelConfig.model_validate(fields), tensors, added)
+        return Written(ModelConfig.model_validate(fields), tensors, returned, added)
     except ValidationError as error:
         message = f"the module is not a network for task {task}: {explain(error)}"
         raise TracingError(message) from error
@@ -92,45 +109,36 @@ def _is_factor(layer: Scale) -> bool:
 
 
 def _head(
-    traced: Traced,
-    task: Task,
-    rnn: StackConfig,
-    labels: Sequence[str] | None,
-    pooling: str | None,
-    activation: str | None,
-    fields: dict[str, Any],
-    tensors: dict[str, Tensor],
-) -> tuple[dict[str, Any], bool]:
-    """Return the head's config and whether a row of zeros was added; add the head's tensors."""
+    traced: Traced, options: Options, fields: dict[str, Any], tensors: dict[str, Tensor]
+) -> tuple[dict[str, Any], str, bool]:
+    """Return the head's config, what the module returns, and whether a row of zeros was added."""
+    task = options.task
     head, layers, width = _pooled(traced, task, tensors)
-    if pooling is not None and head["pooling"] != pooling:
-        raise OptionError(f"pooling is {pooling}, but the module's is {head['pooling']}")
-    layers = fused(layers)
+    if options.pooling not in (None, head["pooling"]):
+        raise OptionError(f"pooling is {options.pooling}, but the module's is {head['pooling']}")
     if task == "encode":
         if layers or traced.softmax:
             raise TracingError("task encode serves a recurrent stack without a head after it")
-        return {}, False
-    layers, scoring = _scoring(traced, task, layers, activation)
-    if activation is not None and scoring != activation:
-        raise OptionError(f"activation is {activation}, but the module computes {scoring} itself")
+        return {}, "logits", False
+    layers, returned, scoring = _scoring(traced, options, fused(layers))
     inner, output = _split(layers, width)
     weight, bias = output.weight, output.bias
     added = False
     if task in LABELLED:
-        if labels is not None and len(set(labels)) != len(labels):
-            raise OptionError("labels: two classes have the same name")
+        labels = options.labels
         if len(weight) == 1 and labels is not None and len(labels) == 2 and scoring != "none":
-            bias = torch.zeros(1) if bias is None else bias
             weight = torch.cat([torch.zeros_like(weight), weight])
-            bias = torch.cat([torch.zeros_like(bias), bias])
+            bias = None if bias is None else torch.cat([torch.zeros_like(bias), bias])
             scoring, added = "softmax", True
-        names = [str(i) for i in range(len(weight))] if labels is None else list(labels)
-        if len(names) != len(weight):
-            raise OptionError(f"labels: {len(names)} names for {len(weight)} outputs of the module")
-        fields["id2label"] = dict(enumerate(names))
+        fields["id2label"] = _labels(labels, len(weight))
         head["activation"] = scoring
-    elif labels is not None:
+    elif options.labels is not None:
         raise OptionError(f"labels is for tasks {', '.join(LABELLED)}, not for task {task}")
+    if task == "regress":
+        steps = "every" if traced.pooled is None else "last"
+        quantiles = max(1, len(options.regression.get("quantiles", ())))
+        names = [str(i) for i in range(len(weight) // quantiles)]
+        fields["regression"] = {"names": names, "steps": steps} | options.regression
     if task == "generate" and len(weight) != fields.get("vocab_size"):
         raise TracingError(
             f"task generate needs a score for each of {fields.get('vocab_size')} ids of the input; "
@@ -143,8 +151,14 @@ def _head(
         tensors["output.weight"] = weight
     if bias is not None:
         tensors["output.bias"] = bias
-    head |= {"tied": tied, "bias": bias is not None}
-    return head, added
+    return head | {"tied": tied, "bias": bias is not None}, returned, added
+
+
+def _labels(labels: Sequence[str] | None, outputs: int) -> dict[int, str]:
+    names = [str(i) for i in range(outputs)] if labels is None else list(labels)
+    if len(names) != outputs:
+        raise OptionError(f"labels: {len(names)} names for {outputs} outputs of the module")
+    return dict(enumerate(names))
 
 
 def _pooled(
@@ -155,7 +169,7 @@ def _pooled(
     width = traced.outputs.width
     by_step = task in ("tag", "generate", "encode")
     if pooled is None:
-        if not by_step:
+        if not by_step and task != "regress":
             raise TracingError(
                 f"the module returns a row for every step, but task {task} needs one for an input: "
                 "pool the steps in forward, or choose task tag or generate"
@@ -205,17 +219,28 @@ def _final(pooled: Pooled) -> tuple[list[str], list[int], int]:
 
 
 def _scoring(
-    traced: Traced, task: Task, layers: tuple[Layer, ...], activation: str | None
-) -> tuple[tuple[Layer, ...], str]:
-    """Return the layers before the function that turns logits into scores, and its name."""
-    last = layers[-1] if layers else None
+    traced: Traced, options: Options, layers: tuple[Layer, ...]
+) -> tuple[tuple[Layer, ...], str, str]:
+    """Return the layers before the logits, what the module returns, and the folder's activation."""
+    last, stated = (layers[-1] if layers else None), options.activation
+    if options.task not in LABELLED:
+        if stated is not None:
+            raise OptionError(f"activation is for tasks with labels, not for task {options.task}")
+        if traced.softmax is None:
+            return layers, "logits", "softmax"
+        if options.task == "regress":
+            raise TracingError("the module's values are a softmax: task regress cannot serve it")
+    own = None
     if traced.softmax is not None:
-        return layers, "softmax"
-    if isinstance(last, Activation) and last.function == "sigmoid" and task in LABELLED:
-        if activation not in ("none", "softmax"):
-            return layers[:-1], "sigmoid"
-        return layers, activation
-    return layers, activation or "softmax"
+        own, returned = "softmax", "log_softmax" if traced.softmax.log else "softmax"
+    elif isinstance(last, Activation) and last.function == "sigmoid" and stated != "none":
+        own = returned = "sigmoid"
+        layers = layers[:-1]
+    else:
+        returned = "logits"
+    if None not in (own, stated) and own != stated:
+        raise OptionError(f"activation is {stated}, but the module computes {own} itself")
+    return layers, returned, own or stated or "softmax"
 
 
 def _split(layers: tuple[Layer, ...], width: int) -> tuple[tuple[Layer, ...], Linear]:
@@ -257,7 +282,7 @@ def _layers(
             slope = {} if layer.slope is None else {"slope": layer.slope}
             config.append({"type": "activation", "function": layer.function} | slope)
         elif isinstance(layer, Residual):
-            inner = _layers(layer.layers, width, name, tensors)
+            inner = _layers(fused(layer.layers), width, name, tensors)
             config.append({"type": "residual", "layers": inner})
         elif isinstance(layer, Select):
             config.append({"type": "select", "ranges": layer.ranges})

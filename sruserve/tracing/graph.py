@@ -78,7 +78,7 @@ def merge(
     operations = []
     for a, b in zip(first.operations, second.operations, strict=False):
         if (a.name, a.module, len(a.outputs)) != (b.name, b.module, len(b.outputs)):
-            raise _depends(a.place, b.place)
+            raise _depends(b.place, a.place)
         args = _merged(a.args, b.args, a.place)
         kwargs = _merged(a.kwargs, b.kwargs, a.place)
         operations.append(replace(a, args=args, kwargs=kwargs))

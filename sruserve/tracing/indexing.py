@@ -19,16 +19,15 @@ def getitem(site: Site, x: Value, index: Any) -> Value:
         place = next(i for i, each in enumerate(items) if each is Ellipsis)
         missing = len(x.axes) - sum(each is not None for each in items) + 1
         items[place : place + 1] = [slice(None)] * missing
-    dim = 0
+    items += [slice(None)] * (len(x.axes) - sum(each is not None for each in items))
+    dim = len(x.axes)
     value: Placed = x
-    for item in items:
-        before = len(value.axes)
+    for item in reversed(items):  # so features are picked before the step that has them
         if item is None:
             value = replace(value, axes=(*value.axes[:dim], "1", *value.axes[dim:]))
-            dim += 1
-            continue
-        value = picked(site, value, dim, item)
-        dim += len(value.axes) - before + 1
+        else:
+            dim -= 1
+            value = picked(site, value, dim, item)
     return settled(value)
 
 
@@ -94,7 +93,7 @@ def picked(site: Site, x: Placed, dim: int, item: Any) -> Placed:
     axis = x.axes[dim]
     rest = (*x.axes[:dim], *x.axes[dim + 1 :])
     if isinstance(item, slice):
-        return _sliced(site, x, axis, dim, item)
+        return _sliced(site, x, axis, item)
     item = -1 if site.sizes.name(item) == "T-1" and axis == "T" else item
     if not isinstance(item, int) or isinstance(item, bool):
         raise Unserved("picks entries by a tensor or by a number that depends on the input")
@@ -111,7 +110,7 @@ def picked(site: Site, x: Placed, dim: int, item: Any) -> Placed:
     raise Unserved("picks one of the sequences" if axis == "B" else "picks one of several rows")
 
 
-def _sliced(site: Site, x: Placed, axis: str, dim: int, item: slice) -> Placed:
+def _sliced(site: Site, x: Placed, axis: str, item: slice) -> Placed:
     size = size_of(x, axis)
     stop = None if site.sizes.name(item.stop) == size else item.stop
     if item.start in (None, 0) and stop is None and item.step in (None, 1):

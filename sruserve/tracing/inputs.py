@@ -27,7 +27,7 @@ class InputKind:
         return torch.randn(*shape, self.width, generator=generator)
 
 
-def kind_of(module: nn.Module, examples: Sequence[Tensor], ids: bool) -> list[InputKind]:
+def kinds_of(module: nn.Module, examples: Sequence[Tensor], ids: bool) -> list[InputKind]:
     """Return what the module may read, likeliest first.
 
     ids: whether a tokenizer says that it reads ids. Raises `OptionError`.

@@ -18,7 +18,6 @@ from sruserve.tracing import (  # noqa: F401
 from sruserve.tracing.errors import TracingError, Unserved
 from sruserve.tracing.graph import Graph, Pair, Sizes, Varying
 from sruserve.tracing.recorder import Operation, Packed, Ref
-from sruserve.tracing.source import Place
 from sruserve.tracing.stages import Stage
 from sruserve.tracing.table import HANDLERS, Site
 from sruserve.tracing.values import Constant, Features, Ids, Rows, States, Unknown, Value
@@ -51,7 +50,7 @@ class Interpreter:
             self._values[number] = Ids(order)
 
     def run(self) -> None:
-        """Interpret every operation; raise `TracingError` where Python reads the input's numbers."""
+        """Interpret every operation; raise `TracingError` where Python reads its numbers."""
         for operation in self._graph.operations:
             results = self._results(operation)
             self._values |= dict(zip(operation.outputs, results, strict=True))
@@ -176,5 +175,3 @@ def _values(value: Any) -> list[Value]:
 def is_state(value: Value) -> bool:
     """Whether a result beside the outputs is the recurrent state, which people return, too."""
     return isinstance(value, States | Constant)
-
-

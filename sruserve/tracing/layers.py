@@ -126,7 +126,9 @@ def fused(layers: Sequence[Layer]) -> Layers:
     joined: list[Layer] = []
     for layer in layers:
         last = joined[-1] if joined else None
-        if isinstance(layer, Scale) and isinstance(last, Scale):
+        if isinstance(layer, Residual):
+            joined.append(Residual(fused(layer.layers)))
+        elif isinstance(layer, Scale) and isinstance(last, Scale):
             shift = last.bias - layer.mean
             if not shift.any():
                 joined[-1] = Scale(last.mean, last.weight * layer.weight, layer.bias)

@@ -26,8 +26,10 @@ def pool(x: Rows, kind: str, keep: bool = False) -> Rows:
     if "T" not in x.axes:
         raise Unserved("pools both sequences and steps")
     axes = without(x.axes, "T", keep)
+    if kind in ("first", "last") and (half := _half(x, x.origin, kind == "first")):
+        return replace(half, axes=axes)
     if kind == "first":
-        return _first(x, x.origin, axes)
+        raise Unserved("reads the first step's output, before the rest of the input")
     for layer in x.layers:
         if not _commutes(layer, kind):
             raise Unserved(f"takes the {kind} of the steps after an operation on each of them")
@@ -130,18 +132,22 @@ def _pooled(part: Rows) -> Pooled:
     raise Unserved("joins rows that are not of the end state")
 
 
-def _first(x: Rows, outputs: Outputs, axes: Axes) -> Rows:
-    """The first step's output: of the backward direction alone, it is its end state."""
+def _half(x: Rows, outputs: Outputs, backward: bool) -> Rows | None:
+    """Return one direction's end state: its output at the last step that it reads.
+
+    Returns None unless the rows begin with features of that direction alone.
+    """
     stage = outputs.stages[-1]
     half = stage.output_size // 2
-    if stage.directions == 2 and stage.family == "torch" and x.layers:
-        first = x.layers[0]
-        if isinstance(first, Select) and min(columns(first).tolist()) >= half:
-            numbers = [column - half for column in columns(first).tolist()]
-            atom = Atom("h", outputs.depth - 1, 1, half)
-            layers = (Select(ranges_of(numbers)), *x.layers[1:])
-            return Rows(Pooled("final", outputs, atoms=(atom,)), axes, layers)
-    raise Unserved("reads the first step's output, before the rest of the input")
+    first = x.layers[0] if x.layers else None
+    if stage.directions != 2 or stage.family != "torch" or not isinstance(first, Select):
+        return None
+    numbers = [column - half * backward for column in columns(first).tolist()]
+    if not 0 <= min(numbers) <= max(numbers) < half:
+        return None
+    atom = Atom("h", outputs.depth - 1, int(backward), half)
+    layers = (Select(ranges_of(numbers)), *x.layers[1:])
+    return Rows(Pooled("final", outputs, atoms=(atom,)), x.axes, layers)
 
 
 def _commutes(layer: Layer, kind: str) -> bool:

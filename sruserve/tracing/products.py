@@ -27,6 +27,7 @@ def linear(site: Site, x: Value, weight: Value, bias: Value | None = None) -> Va
 
 @handles("matmul", "__matmul__", "bmm", "mm", "mv")
 def matmul(site: Site, a: Any, b: Any) -> Value:
+    del site
     if isinstance(a, Weights):
         return _sum_of_steps(a, b)
     if isinstance(b, Weights):
@@ -38,7 +39,7 @@ def matmul(site: Site, a: Any, b: Any) -> Value:
             raise Unserved("multiplies another axis than the features")
         if matrix.dim() == 1:
             return replace(x.then(Linear(matrix[None])), axes=x.axes[:-1])
-        return linear(site, x, Constant(matrix.T, matrix.T))
+        return x.then(Linear(matrix.T))
     raise Unserved(f"multiplies {describe(a)} with {describe(b)}")
 
 

@@ -4,10 +4,11 @@ Each operation is caught where torch dispatches its functions, so any Python cod
 run: branches on shapes, loops, helpers. Recurrent modules are recorded as one operation each.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -53,7 +54,8 @@ class Operation:
 
     name: such as "linear" or "add", without a trailing underscore. title: for messages.
     module: the recurrent module. args, kwargs: with a `Ref` in place of each tensor.
-    outputs: the numbers of the tensors in its result, in order. reads: whether numbers reach Python.
+    outputs: the numbers of the tensors in its result, in order.
+    reads: whether numbers of a tensor reach Python.
     """
 
     name: str
@@ -145,10 +147,7 @@ class Recording(TorchFunctionMode):
         if made or reads:
             outputs = tuple(self._number(tensor) for tensor in made)
             place = running_line()
-            args, kwargs = encoded
-            self.operations.append(
-                Operation(name, title, module, args, kwargs, outputs, reads, place)
-            )
+            self.operations.append(Operation(name, title, module, *encoded, outputs, reads, place))
 
     def _number(self, tensor: Tensor) -> int:
         """Give a tensor a new number: what changed in place is another value."""
@@ -191,13 +190,20 @@ def forwards_replaced(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Itera
                 module.__dict__["forward"] = own
 
 
+def _uncompiled() -> AbstractContextManager[Any]:
+    """Ignore `torch.compile`, if anything is compiled: importing the compiler takes seconds."""
+    if "torch._dynamo" in sys.modules:
+        return cast("AbstractContextManager[Any]", torch.compiler.set_stance("force_eager"))
+    return nullcontext()
+
+
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
     """Set a module to evaluation, without gradients and without compilation, for a while."""
     modes = {each: each.training for each in module.modules()}
     try:
         module.eval()
-        with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+        with torch.no_grad(), _uncompiled():
             yield
     finally:
         for each, mode in modes.items():

@@ -1,5 +1,6 @@
 """Sums, means, maxima and softmaxes: poolings of steps, weights of steps, and scores."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,9 +13,7 @@ from sruserve.tracing.values import Constant, Pooled, Rows, Value, Weighted, siz
 
 
 @handles("mean", "sum")
-def total(
-    site: Site, x: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None
-) -> Value:
+def total(site: Site, x: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
     del dtype
     name = site.operation.name
     x = placed(x)
@@ -30,7 +29,7 @@ def total(
         raise Unserved("reduces the batch")
     factor = 1.0 if name == "sum" else 1 / x.width
     summed = x.then(Linear(torch.full((1, x.width), factor)))
-    return Rows(summed.origin, summed.axes if keepdim else without(x.axes, "F", False), summed.layers)
+    return summed if keepdim else replace(summed, axes=without(x.axes, "F", False))
 
 
 @handles("max", "amax")
@@ -45,9 +44,7 @@ def largest(site: Site, x: Value, dim: Any = None, keepdim: bool = False) -> Val
 
 
 @handles("adaptive_avg_pool1d", "adaptive_max_pool1d")
-def adaptive(
-    site: Site, x: Value, output_size: Any = 1, return_indices: bool = False
-) -> Value:
+def adaptive(site: Site, x: Value, output_size: Any = 1, return_indices: bool = False) -> Value:
     if output_size not in (1, (1,)) or return_indices:
         raise Unserved("pools to more than one step")
     return _last_axis(rows(x), "mean" if "avg" in site.operation.name else "max")

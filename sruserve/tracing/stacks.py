@@ -172,4 +172,3 @@ def _qrnn(module: nn.Module, tensors: dict[str, Tensor]) -> Stack:
         raise TracingError("QRNN layers with different output_gate or zoneout cannot be one stack")
     windows = [layer.window for layer in own.layers]
     return qrnn.stack(layers, windows, gates.pop(), zoneouts.pop())
-

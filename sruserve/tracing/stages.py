@@ -5,7 +5,7 @@ attributes, and the comparison of answers refuses one that only looks alike.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, cast
 
 from torch import nn
 
@@ -41,7 +41,7 @@ def stage_of(module: nn.Module) -> Stage | None:
         return _sru(module, layers)
     layers = getattr(module, "layers", None)
     if isinstance(layers, nn.ModuleList) and len(layers) and all(map(_is_qrnn, layers)):
-        width = layers[-1].hidden_size
+        width = int(cast("Any", layers[-1]).hidden_size)
         return Stage(module, "qrnn", len(layers), 1, width, (("c", width),), True, False)
     if hasattr(getattr(module, "cell_0", None), "_W"):
         return _lrn(module, list(module.children()))
@@ -74,7 +74,7 @@ def _is_sru(layers: nn.ModuleList) -> bool:
 def _sru(module: nn.Module, layers: nn.ModuleList) -> Stage:
     transform = getattr(layers[0], "transform_module", None)
     directions = 1 + bool(layers[0].bidirectional)
-    outputs = len(layers[-1].bias) // 2
+    outputs = len(cast("Any", layers[-1]).bias) // 2
     compatible = bool(getattr(module, "nn_rnn_compatible_return", False))
     return Stage(
         module=module,

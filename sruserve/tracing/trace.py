@@ -15,12 +15,16 @@ from sruserve.tracing.graph import merge
 from sruserve.tracing.inputs import InputKind
 from sruserve.tracing.interpreter import Interpreter, is_state
 from sruserve.tracing.layers import Layers, Softmax
-from sruserve.tracing.recorder import Ref, Recording, evaluating, forwards_replaced
+from sruserve.tracing.recorder import Recording, Ref, evaluating, forwards_replaced
 from sruserve.tracing.source import Place
 from sruserve.tracing.stages import Stage, stage_of
 from sruserve.tracing.values import Axes, Outputs, Pooled, Rows, Unknown
 
 _FIRST, _SECOND = (3, 4), (7, 11)  # lengths of the input's axes in both runs
+
+
+class Failed(TracingError):
+    """The module raised an exception of its own."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,8 @@ def trace(module: nn.Module, kind: InputKind, output: int | str | None = None) -
 
     output: which entry of a tuple or a dict that the module returns is the network's result.
     """
+    if (problem := signature_problem(module)) is not None:
+        raise TracingError(f"{type(module).__name__}.forward {problem}")
     stages = {each: stage for each in module.modules() if (stage := stage_of(each)) is not None}
     with evaluating(module):
         runs = [_record(module, stages, kind, i) for i in range(2)]
@@ -102,8 +108,8 @@ def _record(
     return recording, recording.encode(result)
 
 
-def _failed(error: Exception, x: Tensor) -> TracingError:
-    return TracingError(
+def _failed(error: Exception, x: Tensor) -> Failed:
+    return Failed(
         f"the module fails on an input of shape {list(x.shape)}, {x.dtype}: "
         f"{type(error).__name__}: {str(error)[:300]}",
         _place_of(error),
@@ -131,14 +137,18 @@ def _chosen(
         if key is None and len(result) == 1:
             key = next(iter(result))
         if key is None or key not in result:
-            raise TracingError(f"the module returns a dict: pass output=, one of {[*result]}", place)
+            raise TracingError(
+                f"the module returns a dict: pass output=, one of {[*result]}", place
+            )
         return _tensor(result[key], place), key
     if isinstance(result, tuple):
         if output is None:
             _check_rest(result[1:], interpreter, place)
         index = 0 if output is None else output
         if not isinstance(index, int) or not -len(result) <= index < len(result):
-            raise TracingError(f"the module returns {len(result)} values; output= is {index}", place)
+            raise TracingError(
+                f"the module returns {len(result)} values; output= is {index}", place
+            )
         return _tensor(result[index], place), index
     return _tensor(result, place), None
 
@@ -196,4 +206,8 @@ def on_cpu(module: nn.Module) -> nn.Module:
 def _wraps(module: nn.Module, name: str) -> bool:
     if name == "_orig_mod":
         return True
-    return type(module).__name__ in ("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel")
+    return type(module).__name__ in (
+        "DataParallel",
+        "DistributedDataParallel",
+        "FullyShardedDataParallel",
+    )
