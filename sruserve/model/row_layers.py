@@ -16,6 +16,7 @@ RowMap = Callable[[Tensor], Tensor]
 
 _MAX_LAYERS = 64
 _MAX_RANGES = 1024
+_MAX_WIDTH = 1 << 20  # as that of every other layer
 
 
 class _RowLayer(BaseModel):
@@ -151,7 +152,9 @@ class SelectLayer(_RowLayer):
         for begin, end in self.ranges:
             if not 0 <= begin < end <= width:
                 raise ValueError(f"select: {begin} to {end} is no range of {width} columns")
-        return sum(end - begin for begin, end in self.ranges)
+        if (columns := sum(end - begin for begin, end in self.ranges)) > _MAX_WIDTH:
+            raise ValueError(f"select: {columns:,} columns are over the limit of {_MAX_WIDTH:,}")
+        return columns
 
     def make(self, tensors: Mapping[str, Tensor], builder: Builder) -> RowMap:
         del tensors

@@ -41,7 +41,7 @@ class TokenBucket:
         return wait
 
     def refund(self, amount: float) -> None:
-        """Return a part of an amount that was taken."""
+        """Return a part of an amount that was taken; a negative one takes more."""
         self._level += amount
 
     def debt_seconds(self) -> float:
@@ -123,6 +123,11 @@ class Tenant:
     def spend(self, limit: int) -> Spent:
         """Take up to `limit` steps for the work in a `with` block; raises `RateLimited`."""
         return Spent(self._steps, limit) if self._steps is not None else _UNCOUNTED
+
+    def charge(self, steps: int) -> None:
+        """Take computed steps of a request that was accepted; they may become a debt."""
+        if self._steps is not None:
+            self._steps.refund(-steps)
 
     def _over_quota(self) -> StateQuotaExceeded:
         return over_quota(self.state_budget.used, self.state_budget.limit)

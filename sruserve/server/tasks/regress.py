@@ -116,9 +116,9 @@ class RegressTask(SequenceTask[RegressRequest]):
             tenant=served.owner,
             priority=served.tenant.priority(request.priority),
         )
-        with served.tenant.spend(job.inputs):
-            served.engine.submit(job)  # not by `served`: a stream's state stays behind the input
-            await caller.wait(job.done)
+        served.engine.submit(job)  # not by `served`: a stream's state stays behind the input
+        await caller.wait(job.done)
+        served.tenant.charge(len(items))
         return results
 
     def describe(
