@@ -41,6 +41,19 @@ def test_imports_point_from_server_to_export_to_model_to_kernels(path: Path) -> 
         assert name.split(".")[1] in (*allowed, "__version__"), f"{path} imports {name}"
 
 
+TRACING = sorted((PACKAGE / "tracing").rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_tracing_knows_models_alone_and_only_the_package_itself_knows_tracing(path: Path) -> None:
+    for name in own(path):
+        if path in TRACING:
+            assert name.split(".")[1] in ("kernels", "model", "tracing"), f"{path} imports {name}"
+        else:
+            known = path == PACKAGE / "__init__.py"
+            assert known or name.split(".")[1] != "tracing", f"{path} imports {name}"
+
+
 # The rooms of the server: each imports from those above it, and none from its own line.
 ROOMS = (
     ("errors", "unheard"),

@@ -181,6 +181,12 @@ class ModelConfig(BaseModel):
         return self.vocab_size if self.task == "generate" else None
 
     @property
+    def answers_by_step(self) -> bool:
+        """Whether a reply has a result for every step, not one for the whole input."""
+        every = self.regression is not None and self.regression.steps == "every"
+        return every or self.task in ("tag", "generate", "encode")
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Names of a regressor's values."""
         return () if self.regression is None else self.regression.names

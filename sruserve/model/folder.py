@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -33,9 +33,10 @@ from sruserve.model.versions import CONFIG_FILE, newest
 from sruserve.model.weights import read_tensors
 
 WEIGHTS_FILE, PRESETS_FILE = "model.safetensors", "presets.json"
+CASE_FILE = "case.safetensors"  # inputs, and the answers of the module that was saved
 _FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 _WIDEST_BYTES = 8  # of a float
-_FILES = {CONFIG_FILE, WEIGHTS_FILE, WORDS_FILE, BYTES_FILE, PRESETS_FILE}
+_FILES = {CONFIG_FILE, WEIGHTS_FILE, WORDS_FILE, BYTES_FILE, PRESETS_FILE, CASE_FILE}
 
 
 @dataclass(frozen=True)
@@ -149,10 +150,14 @@ def save_model(
     config: ModelConfig,
     tensors: Mapping[str, Tensor],
     vocabulary: Mapping[str, bytes] | None = None,
+    case: Mapping[str, Tensor] | None = None,
+    check: Callable[[Model], None] = lambda _: None,
 ) -> Model:
     """Write a model folder, load it back and return it.
 
     vocabulary: contents by file name.
+    case: tensors of a `Case` to write beside the model.
+    check: called with the loaded model; if it raises `ModelError`, nothing is replaced.
 
     Replaces a model folder at `path` once the new one has been loaded; its presets stay.
 
@@ -167,12 +172,17 @@ def save_model(
     try:
         with replace_directory(path) as new:
             _write(new, config, tensors, vocabulary or {})
+            if case is not None:
+                save_file(dict(case), new / CASE_FILE)
+                (new / CASE_FILE).chmod((new / CONFIG_FILE).stat().st_mode)
             if (path / PRESETS_FILE).exists():  # the operator's presets of the replaced model
                 (new / PRESETS_FILE).write_bytes(read_regular(path / PRESETS_FILE))
             try:
                 # The check runs on the CPU, which does not support float16.
                 dtype = "float32" if config.dtype == "float16" else None
-                return replace(load_model(new, dtype), path=path)
+                model = load_model(new, dtype)
+                check(model)
+                return replace(model, path=path)
             except ModelError as error:  # it names the temporary folder
                 raise type(error)(str(error).replace(str(new), str(path))) from error
     except (OSError, SafetensorError) as error:

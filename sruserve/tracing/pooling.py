@@ -1,0 +1,160 @@
+"""Poolings: one row for a sequence, from the outputs of its steps or from its end states."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from sruserve.tracing.errors import Unserved
+from sruserve.tracing.layers import (
+    Layer,
+    Linear,
+    Residual,
+    Scale,
+    Select,
+    Softmax,
+    columns,
+    commutes_with_max,
+    ranges_of,
+)
+from sruserve.tracing.values import Atom, Axes, Outputs, Pooled, Rows, Weighted, Weights
+
+
+def pool(x: Rows, kind: str, keep: bool = False) -> Rows:
+    """Pool the steps of rows; layers that commute with the pooling then follow it."""
+    if not isinstance(x.origin, Outputs):
+        raise Unserved("pools steps that are not the outputs of a recurrent module")
+    if "T" not in x.axes:
+        raise Unserved("pools both sequences and steps")
+    axes = without(x.axes, "T", keep)
+    if kind in ("first", "last") and (half := _half(x, x.origin, kind == "first")):
+        return replace(half, axes=axes)
+    if kind == "first":
+        raise Unserved("reads the first step's output, before the rest of the input")
+    for layer in x.layers:
+        if not _commutes(layer, kind):
+            raise Unserved(f"takes the {kind} of the steps after an operation on each of them")
+    return Rows(Pooled(kind, x.origin), axes, x.layers)
+
+
+def mean_of_sum(x: Rows) -> Rows:
+    """Return the mean over steps: their sum, divided by their number."""
+    if isinstance(x.origin, Pooled) and x.origin.kind == "sum":
+        return replace(x, origin=replace(x.origin, kind="mean"))
+    raise Unserved("divides by the number of steps what is not their sum")
+
+
+def attention(scores: Rows) -> Weights:
+    """Return the softmax over the steps of rows of one score."""
+    if not isinstance(scores.origin, Outputs) or scores.width != 1:
+        raise Unserved("is a softmax over the steps of more than one score")
+    if any(isinstance(layer, Softmax) for layer in scores.layers):
+        raise Unserved("is a softmax of a softmax")
+    return Weights(scores, scores.axes)
+
+
+def weighted(a: Any, b: Any) -> Weighted:
+    """Return outputs times the weights of their steps."""
+    weights, outputs = (a, b) if isinstance(a, Weights) else (b, a)
+    if not isinstance(weights, Weights) or not isinstance(outputs, Rows):
+        raise Unserved("multiplies weights of steps with something else than outputs")
+    check_attended(weights, outputs)
+    aligned = ("1",) * (len(outputs.axes) - len(weights.axes)) + weights.axes
+    for axis, own in zip(outputs.axes, aligned, strict=False):
+        if axis == "F" and own not in ("1", "F"):
+            raise Unserved("multiplies weights of steps with features")
+        if axis != "F" and own != axis:
+            raise Unserved("multiplies weights of steps with rows of other axes")
+    return Weighted(outputs, weights, outputs.axes)
+
+
+def attend(weights: Weights, outputs: Rows, axes: Axes) -> Rows:
+    """Return the weighted sum of the steps."""
+    check_attended(weights, outputs)
+    assert isinstance(outputs.origin, Outputs)
+    layers = weights.scores.layers
+    return Rows(Pooled("attention", outputs.origin, attention=layers), axes, outputs.layers)
+
+
+def check_attended(weights: Weights, outputs: Rows) -> None:
+    """Raise `Unserved` unless the weights are those of these outputs' own steps."""
+    if weights.scores.origin is not outputs.origin:
+        raise Unserved("multiplies weights of steps with other rows than those that they score")
+    for layer in outputs.layers:  # the weights sum to 1, so an affine map commutes
+        if not _commutes(layer, "mean"):
+            raise Unserved("sums the steps after an operation on each of them")
+
+
+def joined(parts: Sequence[Rows]) -> Rows:
+    """Return parts of the end state, side by side."""
+    atoms: list[Atom] = []
+    picked: list[int] = []
+    longest = max((_pooled(part).outputs for part in parts), key=lambda each: each.depth)
+    for part in parts:
+        pooled = _pooled(part)
+        if longest.stages[: len(pooled.outputs.stages)] != pooled.outputs.stages:
+            raise Unserved("joins end states of modules that do not follow each other")
+        if not all(isinstance(layer, Select) for layer in part.layers):
+            raise Unserved("joins end states after operations on them")
+        before, own = sum(atom.width for atom in atoms), atoms_of(pooled)
+        numbers = list(range(sum(atom.width for atom in own)))
+        for layer in part.layers:
+            assert isinstance(layer, Select)
+            numbers = [numbers[column] for column in columns(layer).tolist()]
+        picked += [before + number for number in numbers]
+        atoms += own
+    width = sum(atom.width for atom in atoms)
+    layers: tuple[Layer, ...] = ()
+    if picked != list(range(width)):
+        layers = (Select(ranges_of(picked)),)
+    return Rows(Pooled("final", longest, atoms=tuple(atoms)), parts[0].axes, layers)
+
+
+def atoms_of(pooled: Pooled) -> tuple[Atom, ...]:
+    """Return the parts of the end state that a pooled row is."""
+    if pooled.kind == "final":
+        return pooled.atoms
+    outputs = pooled.outputs
+    stage = outputs.stages[-1]
+    if pooled.kind == "last" and not outputs.bidirectional and stage.kinds[0][0] == "h":
+        return (Atom("h", outputs.depth - 1, 0, stage.output_size),)
+    raise Unserved(f"joins the {pooled.kind} of the steps with another pooling")
+
+
+def without(axes: Axes, axis: str, keep: bool) -> Axes:
+    """Return axes without one; `keep` leaves an axis of one entry in its place."""
+    place = axes.index(axis)
+    return (*axes[:place], *(("1",) if keep else ()), *axes[place + 1 :])
+
+
+def _pooled(part: Rows) -> Pooled:
+    if isinstance(part.origin, Pooled):
+        return part.origin
+    raise Unserved("joins rows that are not of the end state")
+
+
+def _half(x: Rows, outputs: Outputs, backward: bool) -> Rows | None:
+    """Return one direction's end state: its output at the last step that it reads.
+
+    Returns None unless the rows begin with features of that direction alone.
+    """
+    stage = outputs.stages[-1]
+    half = stage.output_size // 2
+    first = x.layers[0] if x.layers else None
+    if stage.directions != 2 or stage.family != "torch" or not isinstance(first, Select):
+        return None
+    numbers = [column - half * backward for column in columns(first).tolist()]
+    if not 0 <= min(numbers) <= max(numbers) < half:
+        return None
+    atom = Atom("h", outputs.depth - 1, int(backward), half)
+    layers = (Select(ranges_of(numbers)), *x.layers[1:])
+    return Rows(Pooled("final", outputs, atoms=(atom,)), x.axes, layers)
+
+
+def _commutes(layer: Layer, kind: str) -> bool:
+    if kind == "last":
+        return True
+    if kind == "max":
+        return commutes_with_max(layer)
+    if isinstance(layer, Residual):
+        return all(_commutes(each, kind) for each in layer.layers)
+    return isinstance(layer, Linear | Scale | Select)

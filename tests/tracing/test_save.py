@@ -1,0 +1,246 @@
+"""`sruserve.save`: its arguments, what it leaves as it was, and its examples in the docs."""
+
+import doctest
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from torch import Tensor, nn
+
+import sruserve
+from sruserve.model.errors import FolderError, OptionError
+from sruserve.model.folder import CASE_FILE, load_model
+from sruserve.tracing import save as save_file_module
+from sruserve.tracing.errors import DifferentAnswers, TracingError
+from tests.tracing.networks import (
+    FEATURES,
+    WORDS,
+    FinalStates,
+    LanguageModel,
+    LitSentiment,
+    MultiLabel,
+    Regressor,
+    Tagger,
+)
+from tests.tracing.refusals import Sine
+
+ENTRIES = ["<unk>", *(f"w{i}" for i in range(WORDS - 1))]
+
+
+def test_the_examples_in_its_docstring_hold() -> None:
+    result = doctest.testmod(save_file_module)
+    assert result.attempted
+    assert not result.failed
+
+
+def test_importing_the_package_does_not_import_torch() -> None:
+    program = "import sys, sruserve; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_it_needs_no_extra_of_the_server(tmp_path: Path) -> None:
+    program = (
+        "import sys\n"
+        "for name in ('fastapi', 'uvicorn', 'cryptography', 'prometheus_client', 'websockets'):\n"
+        "    sys.modules[name] = None\n"
+        "import sruserve, torch\n"
+        "from tests.tracing.networks import LitSentiment\n"
+        f"sruserve.save(LitSentiment(), {str(tmp_path / 'model')!r}, 'classify')\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+    assert load_model(tmp_path / "model").config.task == "classify"
+
+
+def _tokenizer() -> Tokenizer:
+    tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(ENTRIES)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    return tokenizer
+
+
+def _path(tmp_path: Path) -> Path:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(_tokenizer().to_str())
+    return path
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        _path,
+        lambda tmp_path: str(_path(tmp_path)),
+        lambda _: _tokenizer(),
+        lambda _: ENTRIES,
+        lambda _: {word: i for i, word in enumerate(ENTRIES)},
+    ],
+    ids=["a path", "a name", "a tokenizer", "a list", "a dict"],
+)
+def test_a_tokenizer_may_be_whatever_a_script_has(given: Any, tmp_path: Path) -> None:
+    model = sruserve.save(LitSentiment(), tmp_path / "model", "classify", tokenizer=given(tmp_path))
+    assert model.codec is not None
+    assert model.codec.encode("w3 w7 nothing")[0].tolist() == [4, 8, 0]
+
+
+def test_bytes_are_a_vocabulary(tmp_path: Path) -> None:
+    own = bytes(range(WORDS))
+    model = sruserve.save(LanguageModel(), tmp_path / "model", "generate", tokenizer=own)
+    assert model.codec is not None
+    assert model.codec.encode("\x03\x07")[0].tolist() == [3, 7]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"labels": ["a", "b"]}, "2 names for 3 outputs"),
+        ({"pooling": "mean"}, "pooling is mean, but the module's is last"),
+        ({"tokenizer": ["a", "b"]}, "tokenizer has 2 entries, but the embedding has 30 rows"),
+        ({"tokenizer": {"a": 1, "b": 2}}, "without gaps"),
+        ({"names": ["a", "b", "c"]}, "names: for task regress only"),
+        ({"examples": [torch.zeros(2, 3, dtype=torch.int64)]}, "without the batch"),
+        ({"examples": [torch.zeros(0, dtype=torch.int64)]}, "without the batch"),
+    ],
+    ids=str,
+)
+def test_an_argument_that_does_not_fit_is_refused(
+    options: dict[str, Any], problem: str, tmp_path: Path
+) -> None:
+    with pytest.raises(OptionError) as caught:
+        sruserve.save(LitSentiment(), tmp_path / "model", "classify", **options)
+    assert problem in str(caught.value)
+    assert not (tmp_path / "model").exists()
+
+
+def test_an_activation_that_the_module_does_not_have_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="the module computes sigmoid itself"):
+        sruserve.save(MultiLabel(True), tmp_path / "model", "classify", activation="softmax")
+
+
+@pytest.mark.parametrize(
+    ("module", "task", "problem"),
+    [
+        (Tagger(), "classify", "returns a row for every step"),
+        (LitSentiment(), "tag", "returns one row for an input"),
+        (LitSentiment(), "generate", "returns one row|needs a score for each"),
+        (FinalStates(), "encode", "returns one row"),
+    ],
+    ids=["classify", "tag", "generate", "encode"],
+)
+def test_a_task_that_is_not_the_modules_is_refused(
+    module: nn.Module, task: Any, problem: str, tmp_path: Path
+) -> None:
+    with pytest.raises(TracingError, match=problem):
+        sruserve.save(module, tmp_path / "model", task)
+
+
+class Stack(nn.Module):
+    """Recurrent layers alone, over projected features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project, self.gru = nn.Linear(FEATURES, 4), nn.GRU(4, 6, 2, bidirectional=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.gru(self.project(x))[0]
+        return out
+
+
+def test_a_stack_without_a_head_is_for_task_encode(tmp_path: Path) -> None:
+    module = Stack()
+    model = sruserve.save(module, tmp_path / "model", "encode")
+    assert model.config.width == FEATURES
+    case = load_file(tmp_path / "model" / CASE_FILE)
+    assert case["h"].shape == (33, 4, 12)
+
+
+def test_examples_are_what_is_compared_and_saved(tmp_path: Path) -> None:
+    examples = [list(range(5)), [3, 1]]
+    sruserve.save(LitSentiment(), tmp_path / "model", "classify", examples=examples)
+    case = load_file(tmp_path / "model" / CASE_FILE)
+    assert case["tokens"].T.tolist() == [[0, 1, 2, 3, 4], [3, 1, 0, 0, 0]]
+    assert case["lengths"].tolist() == [5, 2]
+
+
+class Delayed(LitSentiment):
+    """Does something else for an input that is neither of those that are recorded."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = super().forward(x)
+        return scores if x.shape[1] < 20 else scores * 2
+
+
+def test_answers_that_differ_leave_the_folder_as_it_was(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    before = sruserve.save(LitSentiment(), folder, "classify")
+    with pytest.raises(DifferentAnswers, match="for the example of 33 steps"):
+        sruserve.save(Delayed(), folder, "classify")
+    assert load_model(folder).digest == before.digest
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_refused_module_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    before = sruserve.save(LitSentiment(), folder, "classify")
+    with pytest.raises(TracingError, match=r"torch\.sin"):
+        sruserve.save(Sine(), folder, "classify")
+    assert load_model(folder).digest == before.digest
+
+
+def test_a_folder_that_is_no_model_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("all of it")
+    with pytest.raises(FolderError, match="not a model folder"):
+        sruserve.save(LitSentiment(), tmp_path, "classify")
+
+
+def test_a_saved_model_may_be_replaced_by_another(tmp_path: Path) -> None:
+    sruserve.save(LitSentiment(), tmp_path / "model", "classify")
+    model = sruserve.save(Tagger(), tmp_path / "model", "tag")
+    assert load_model(tmp_path / "model").digest == model.digest
+
+
+def test_the_module_is_left_as_it_was(tmp_path: Path) -> None:
+    module = Regressor().train()
+    module.lstm.eval()
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    forward = module.lstm.forward
+    sruserve.save(module, tmp_path / "model", "regress", names=["a", "b"])
+    assert module.training
+    assert not module.lstm.training
+    assert module.lstm.forward == forward
+    assert "forward" not in module.lstm.__dict__
+    assert torch.is_grad_enabled()
+    for name, tensor in module.state_dict().items():
+        torch.testing.assert_close(tensor, before[name], rtol=0, atol=0)
+
+
+def test_a_module_in_another_dtype_is_saved_in_float32(tmp_path: Path) -> None:
+    module = Regressor().double()
+    sruserve.save(module, tmp_path / "model", "regress")
+    assert module.mean.dtype is torch.float64
+    weights = load_file(tmp_path / "model" / "model.safetensors")
+    assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
+
+
+def test_a_case_of_other_answers_does_not_agree(tmp_path: Path) -> None:
+    from sruserve.model.cases import Case
+    from sruserve.model.verify import verify
+
+    model = sruserve.save(LitSentiment(), tmp_path / "model", "classify")
+    case = load_file(tmp_path / "model" / CASE_FILE)
+    case["answers"] = case["answers"].flip(1)
+    save_file(case, tmp_path / "other.safetensors")
+    assert max(each.largest for each in verify(model, Case(tmp_path / "other.safetensors"))) > 1e-3
+
+
+def test_the_units_and_quantiles_of_a_regressor_are_stored(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"names": ["a", "b"], "units": ["K", "m"]}
+    sruserve.save(Regressor(), tmp_path / "model", "regress", **options)
+    stored = json.loads((tmp_path / "model" / "config.json").read_text())["regression"]
+    assert stored["names"] == ["a", "b"]
+    assert stored["units"] == ["K", "m"]
