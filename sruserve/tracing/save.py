@@ -50,7 +50,8 @@ def save(
     folder: the model folder to write; an existing model folder is replaced.
     task: "classify", "tag", "generate", "encode" or "regress".
     tokenizer: a path of a tokenizer.json or of a JSON list, a `tokenizers.Tokenizer`, a list of
-        words or byte values in id order, or a dict from words to ids. None: the model reads ids.
+        words, characters or byte values in id order, or a dict from words or characters to ids.
+        None: the model reads ids.
     labels: names of the classes in id order. Two labels for one output are those of a binary logit.
     examples: inputs without the batch, (steps) or (steps, features), to compare both on. None:
         random ones of 1, 2, 7 and 33 steps.

@@ -15,7 +15,10 @@ Vocabulary = str | Path | Tokenizer | Sequence[str] | Sequence[int] | bytes | Ma
 
 
 def vocabulary_files(given: Vocabulary | None, size: int | None) -> dict[str, bytes]:
-    """Return file names and contents of a vocabulary of `size` entries; raises `OptionError`."""
+    """Return file names and contents of a vocabulary of `size` entries; raises `OptionError`.
+
+    A list or a dict of single characters makes a vocabulary of characters, any other one of words.
+    """
     if given is None:
         return {}
     if size is None:

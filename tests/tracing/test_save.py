@@ -2,8 +2,11 @@
 
 import doctest
 import json
+import os
+import re
 import subprocess
 import sys
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +21,10 @@ from torch import Tensor, nn
 import sruserve
 from sruserve.model.errors import FolderError, OptionError
 from sruserve.model.folder import CASE_FILE, load_model
+from sruserve.model.importers.vocabulary import vocabulary
 from sruserve.tracing import save as save_file_module
 from sruserve.tracing.errors import DifferentAnswers, TracingError
+from tests.model.trained_tokenizers import trained as trained_tokenizer
 from tests.tracing.networks import (
     FEATURES,
     WORDS,
@@ -32,6 +37,7 @@ from tests.tracing.networks import (
 )
 from tests.tracing.refusals import Sine
 
+_ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
 ENTRIES = ["<unk>", *(f"w{i}" for i in range(WORDS - 1))]
 
 
@@ -39,6 +45,20 @@ def test_the_examples_in_its_docstring_hold() -> None:
     result = doctest.testmod(save_file_module)
     assert result.attempted
     assert not result.failed
+
+
+def programs() -> list[str]:
+    docs = (Path(__file__).parents[2] / "docs/models.md").read_text()
+    return re.findall(r"```py\n(.*?)```", docs, re.DOTALL)
+
+
+def test_the_program_in_the_docs_saves_a_model(tmp_path: Path) -> None:
+    (program,) = programs()
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path, env=_ENVIRONMENT)
+    model = load_model(tmp_path / "sentiment")
+    assert model.labels == ("bad", "good")
+    assert model.codec is not None
+    assert len(program.splitlines()) <= 20
 
 
 def test_importing_the_package_does_not_import_torch() -> None:
@@ -88,6 +108,32 @@ def test_a_tokenizer_may_be_whatever_a_script_has(given: Any, tmp_path: Path) ->
     assert model.codec.encode("w3 w7 nothing")[0].tolist() == [4, 8, 0]
 
 
+pending = pytest.mark.skipif(
+    "lowercase" not in signature(vocabulary).parameters,
+    reason="needs imports of every kind of tokenizer",
+)
+
+
+@pending
+@pytest.mark.parametrize("kind", ["byte level", "metaspace first", "unigram", "characters"])
+def test_a_language_model_may_have_any_tokenizer(kind: str, tmp_path: Path) -> None:
+    tokenizer = trained_tokenizer(kind)
+    module = LanguageModel(words=tokenizer.get_vocab_size())
+    model = sruserve.save(module, tmp_path / "model", "generate", tokenizer=tokenizer)
+    assert model.codec is not None
+    text = "how far is it"
+    assert model.codec.encode(text)[0].tolist() == tokenizer.encode(text).ids
+
+
+@pending
+def test_single_characters_are_a_vocabulary_of_characters(tmp_path: Path) -> None:
+    letters = ["<unk>", "a", "é", "日", " ", "\n"]
+    module = LanguageModel(words=len(letters))
+    model = sruserve.save(module, tmp_path / "model", "generate", tokenizer=letters)
+    assert model.codec is not None
+    assert model.codec.encode("a 日\néx")[0].tolist() == [1, 4, 3, 5, 2, 0]
+
+
 def test_bytes_are_a_vocabulary(tmp_path: Path) -> None:
     own = bytes(range(WORDS))
     model = sruserve.save(LanguageModel(), tmp_path / "model", "generate", tokenizer=own)
@@ -100,7 +146,7 @@ def test_bytes_are_a_vocabulary(tmp_path: Path) -> None:
     [
         ({"labels": ["a", "b"]}, "2 names for 3 outputs"),
         ({"pooling": "mean"}, "pooling is mean, but the module's is last"),
-        ({"tokenizer": ["a", "b"]}, "tokenizer has 2 entries, but the embedding has 30 rows"),
+        ({"tokenizer": ["ab", "cd"]}, "tokenizer has 2 entries, but the embedding has 30 rows"),
         ({"tokenizer": {"a": 1, "b": 2}}, "without gaps"),
         ({"names": ["a", "b", "c"]}, "names: for task regress only"),
         ({"examples": [torch.zeros(2, 3, dtype=torch.int64)]}, "without the batch"),
