@@ -69,7 +69,7 @@ def check(
     """
     for example, theirs in zip(examples, answers, strict=True):
         ours = folder_answers(model, written, example)
-        if not model.config.answers_by_step:
+        if len(theirs) == 1:
             ours = ours[-1:]
         if not theirs.isfinite().all():
             raise DifferentAnswers(

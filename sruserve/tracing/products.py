@@ -16,9 +16,6 @@ from sruserve.tracing.values import Constant, Ids, Lookup, Rows, Value, Weights
 @handles("linear")
 def linear(site: Site, x: Value, weight: Value, bias: Value | None = None) -> Value:
     del site
-    if isinstance(x, Ids) and x.classes is not None:
-        table = Lookup(torch.eye(x.classes))
-        x = Rows(table, x.axes)
     x = rows(x)
     if x.axes[-1] != "F":
         raise Unserved("multiplies another axis than the features")
@@ -76,7 +73,7 @@ def embedding(
     **__: Any,
 ) -> Value:
     del site, padding_idx
-    if not isinstance(ids, Ids) or ids.classes is not None:
+    if not isinstance(ids, Ids):
         raise Unserved(f"looks up {describe(ids)}")
     if max_norm is not None:
         raise Unserved("has a max_norm: set it to None after training, once the rows are scaled")
@@ -86,7 +83,7 @@ def embedding(
 @handles("one_hot")
 def one_hot(site: Site, ids: Value, num_classes: int = -1) -> Value:
     del site
-    if not isinstance(ids, Ids) or ids.classes is not None or num_classes < 1:
+    if not isinstance(ids, Ids) or num_classes < 1:
         raise Unserved("needs the ids themselves and the number of classes")
     return Rows(Lookup(torch.eye(num_classes)), (*ids.axes, "F"))
 

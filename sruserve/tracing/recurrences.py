@@ -6,7 +6,7 @@ from sruserve.tracing.errors import Unserved
 from sruserve.tracing.recorder import Packed
 from sruserve.tracing.stages import Stage
 from sruserve.tracing.table import describe
-from sruserve.tracing.values import Atom, Constant, Ids, Outputs, Pooled, Rows, States, Value
+from sruserve.tracing.values import Atom, Constant, Outputs, Pooled, Rows, States, Value
 
 _STARTS = ("hx", "c0", "hidden", "h0")
 
@@ -19,7 +19,7 @@ def call(stage: Stage, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Va
             "reads a packed sequence, for padding, which the server does not have: call the module "
             "with the plain tensor if no lengths are passed"
         )
-    if (isinstance(x, Ids) and x.classes is not None) or not isinstance(x, Rows):
+    if not isinstance(x, Rows):
         raise Unserved(f"reads {describe(x)}")
     starts = [*args[1:2], *(kwargs.pop(name, None) for name in _STARTS)]
     _check_start(starts)

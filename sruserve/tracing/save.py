@@ -13,7 +13,7 @@ from sruserve.model.names import Task
 from sruserve.tracing import answers
 from sruserve.tracing.errors import DifferentAnswers, TracingError
 from sruserve.tracing.folder import describe
-from sruserve.tracing.inputs import LENGTHS, InputKind, kinds_of
+from sruserve.tracing.inputs import LENGTHS, LONG, InputKind, kinds_of
 from sruserve.tracing.trace import Failed, Traced, on_cpu, trace
 from sruserve.tracing.values import Lookup
 from sruserve.tracing.vocabulary import Vocabulary, vocabulary_files
@@ -54,7 +54,7 @@ def save(
         None: the model reads ids.
     labels: names of the classes in id order. Two labels for one output are those of a binary logit.
     examples: inputs without the batch, (steps) or (steps, features), to compare both on. None:
-        random ones of 1, 2, 7 and 33 steps.
+        random ones of 1, 2, 7 and 33 steps. 600 steps drawn from them are compared, too.
     pooling: what the folder's pooling must be; None: whatever the module does.
     activation: what turns the module's scores into a reply: "softmax" unless stated, "sigmoid" for
         labels that do not exclude each other, "none" for the scores themselves.
@@ -101,8 +101,15 @@ def save(
     by_step = written.config.answers_by_step
     theirs = answers.module_answers(own, traced, inputs, by_step)
 
+    long = _long(inputs)
+    try:
+        of_long = answers.module_answers(own, traced, [long], by_step and traced.pooled is None)
+    except Exception:  # a module may refuse so many steps
+        of_long = []
+
     def check(model: Model) -> None:
         answers.check(model, written, inputs, theirs, tolerance)
+        answers.check(model, written, [long][: len(of_long)], of_long, tolerance)
 
     case = answers.case(theirs, written, inputs)
     return save_model(path, written.config, written.tensors, files, case, check)
@@ -123,6 +130,12 @@ def _traced(
             kind = InputKind(vocabulary=len(origin.table))
         return traced, kind
     raise failures[0]
+
+
+def _long(inputs: Sequence[Tensor]) -> Tensor:
+    """Return an input of `LONG` steps, drawn from those of the inputs."""
+    steps = torch.cat(list(inputs))
+    return steps[torch.randint(len(steps), (LONG,), generator=torch.Generator().manual_seed(LONG))]
 
 
 def _example(value: Any) -> Tensor:

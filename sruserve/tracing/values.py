@@ -110,10 +110,9 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class Ids:
-    """The module's input, whole numbers; with `classes`, their one-hot rows."""
+    """The module's input, whole numbers."""
 
     axes: Axes
-    classes: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,8 +182,6 @@ def size_of(value: Placed, axis: str) -> object:
         return "BT"
     if isinstance(value, States):
         return states_size(value, axis)
-    if isinstance(value, Ids):
-        return value.classes
     if isinstance(value, Weighted):
         return value.outputs.width
     return value.width if isinstance(value, Rows) else 1

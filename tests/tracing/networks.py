@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.tracing.sru_like import SRU
+from tests.tracing.likenesses import QRNN, SRU, LRNLike, QRNNLayer
 
 WORDS, FEATURES, CLASSES = 30, 5, 3
 
@@ -395,6 +395,37 @@ class SRUStates(SRUClassifier):
         return self.fc(c[-1])
 
 
+class QRNNClassifier(nn.Module):
+    """A network with modules that look like `torchqrnn`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.emb = nn.Embedding(WORDS, 9)
+        layers = [QRNNLayer(9, 6, window=2), QRNNLayer(6, 6)]
+        self.qrnn = QRNN(9, 6, layers=layers)
+        self.fc = nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out, _ = self.qrnn(self.emb(x).permute(1, 0, 2))
+        return self.fc(out[-1])
+
+
+class LRNClassifier(nn.Module):
+    """A network with modules that look like those of the LRN repository."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.emb = nn.Embedding(WORDS, 9)
+        self.rnn = LRNLike(kind, 9, 6, num_layers=2)
+        self.fc = nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        zeros = x.new_zeros(2, len(x), 6, dtype=torch.float32)
+        start = (zeros, zeros) if self.rnn.c_on else zeros
+        out, _ = self.rnn(self.emb(x).transpose(0, 1), start)
+        return self.fc(out[-1])
+
+
 def released_sru() -> Any:
     """The class of the installed release, which compiles nothing here."""
     from torch.utils import cpp_extension
@@ -473,6 +504,12 @@ NETWORKS = {
     "a bidirectional SRU with norms": Network(
         lambda: SRUClassifier(bidirectional=True, layer_norm=True, projection_size=4)
     ),
+    "a QRNN": Network(QRNNClassifier, config={"model_type": "qrnn"}),
+    "an LRN": Network(lambda: LRNClassifier("lrn"), config={"model_type": "lrn"}),
+    "an ATR of the LRN repository": Network(lambda: LRNClassifier("atr")),
+    "a GRU of the LRN repository": Network(lambda: LRNClassifier("gru")),
+    "an LSTM of the LRN repository": Network(lambda: LRNClassifier("lstm")),
+    "an SRU of the LRN repository": Network(lambda: LRNClassifier("sru")),
     "stacked SRU with an input projection, released": Network(
         lambda: SRUClassifier(True, num_layers=3, proj_input_to_hidden_first=True, rescale=True)
     ),

@@ -230,6 +230,32 @@ def test_answers_that_differ_leave_the_folder_as_it_was(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
+class Truncating(LitSentiment):
+    """Cuts long inputs, by a rule that no short input shows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[1] > 256:
+            x = x[:, :256]
+        return super().forward(x)
+
+
+def test_a_module_that_cuts_long_inputs_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DifferentAnswers, match="for the example of 600 steps"):
+        sruserve.save(Truncating(), tmp_path / "model", "classify")
+
+
+class Bounded(LitSentiment):
+    """Refuses long inputs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert x.shape[1] <= 256
+        return super().forward(x)
+
+
+def test_a_module_that_refuses_long_inputs_may_be_saved(tmp_path: Path) -> None:
+    sruserve.save(Bounded(), tmp_path / "model", "classify")
+
+
 def test_a_refused_module_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     before = sruserve.save(LitSentiment(), folder, "classify")

@@ -1,4 +1,4 @@
-"""Modules with the names and attributes of `sru` 2.6.0, computed step by step."""
+"""Modules with the names and attributes of libraries, computed step by step by formulas."""
 
 import math
 from typing import Any
@@ -6,10 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.model.importers.formulas import sru_layer
+from tests.model.importers.formulas import lrn_repository_cell, qrnn_layer, sru_layer
 
 
 class SRUCell(nn.Module):
+    """A layer as of `sru` 2.6.0."""
+
     scale_x: Tensor
 
     def __init__(self, inputs: int, hidden: int, **options: Any) -> None:
@@ -74,3 +76,73 @@ class SRU(nn.Module):
         for cell in self.rnn_lst:
             x = cell(x)
         return x, x.new_zeros(len(self.rnn_lst), x.shape[1], self.output_size)
+
+
+class QRNNLayer(nn.Module):
+    def __init__(self, inputs: int, hidden: int, window: int = 1) -> None:
+        super().__init__()
+        self.window, self.hidden_size, self.zoneout, self.output_gate = window, hidden, 0, True
+        self.linear = nn.Linear(window * inputs, 3 * hidden)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight, bias = self.linear.weight, self.linear.bias
+        return torch.stack([qrnn_layer(row, weight, bias, self.window) for row in x.unbind(1)], 1)
+
+
+class QRNN(nn.Module):
+    """As of `torchqrnn`; its states are zeros, as above."""
+
+    def __init__(self, inputs: int, hidden: int, layers: list[QRNNLayer]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.input_size, self.hidden_size, self.num_layers = inputs, hidden, len(layers)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        for layer in self.layers:
+            x = layer(x)
+        return x, x.new_zeros(self.num_layers, x.shape[1], self.hidden_size)
+
+
+class LRNCell(nn.Module):
+    """Parameters of a cell of the LRN repository."""
+
+    def __init__(self, kind: str, inputs: int, hidden: int) -> None:
+        super().__init__()
+        joined = inputs + hidden
+        shapes = {
+            "lstm": {"_W": (joined, 4 * hidden), "_b": (4 * hidden,)},
+            "gru": {
+                "_W": (joined, 2 * hidden), "_W_b": (2 * hidden,),
+                "_U": (joined, hidden), "_U_b": (hidden,),
+            },
+            "atr": {
+                "_W": (inputs, hidden), "_W_b": (hidden,),
+                "_U": (hidden, hidden), "_U_b": (hidden,),
+            },
+            "lrn": {"_W": (inputs, 3 * hidden), "_W_b": (3 * hidden,)},
+            "sru": {
+                "_W": (inputs, 4 * hidden), "_W_b": (4 * hidden,),
+                "_Vf": (hidden,), "_Vr": (hidden,),
+            },
+        }
+        for name, shape in shapes[kind].items():
+            setattr(self, name, nn.Parameter(torch.randn(shape) / 3))
+
+
+class LRNLike(nn.Module):
+    """As the `RNN` of the LRN repository, which starts from random states unless it gets others."""
+
+    def __init__(self, kind: str, inputs: int, hidden: int, num_layers: int) -> None:
+        super().__init__()
+        self.kind, self.hidden_size, self.num_layers = kind, hidden, num_layers
+        self.c_on = kind in ("lstm", "sru")
+        for layer in range(num_layers):
+            setattr(self, f"cell_{layer}", LRNCell(kind, hidden if layer else inputs, hidden))
+        self.dropout_layer = nn.Dropout(0.1)
+
+    def forward(self, x: Tensor, h: Any = None) -> tuple[Tensor, Any]:
+        for layer in range(self.num_layers):
+            cell = dict(getattr(self, f"cell_{layer}").named_parameters())
+            rows = [lrn_repository_cell(self.kind, cell, row) for row in x.unbind(1)]
+            x = torch.stack(rows, 1)
+        return x, h
