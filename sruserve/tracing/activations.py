@@ -6,7 +6,7 @@ from typing import Any
 from sruserve.tracing.errors import Unserved
 from sruserve.tracing.layers import Activation, Softmax, scale
 from sruserve.tracing.table import Site, handles, placed, rows
-from sruserve.tracing.values import Value
+from sruserve.tracing.values import Constant, Value
 
 
 @handles("relu", "tanh", "sigmoid", "silu")
@@ -39,6 +39,21 @@ def leaky_relu(site: Site, x: Value, negative_slope: float = 0.01, inplace: bool
 def elu(site: Site, x: Value, alpha: float = 1.0, inplace: bool = False) -> Value:
     del site, inplace
     return rows(x).then(Activation("elu", alpha))
+
+
+@handles("selu")
+def selu(site: Site, x: Value, inplace: bool = False) -> Value:
+    """A scaled elu, with the constants of Klambauer et al. 2017, as in torch."""
+    del site, inplace
+    return rows(x).then(Activation("elu", 1.6732632423543772)).then(scale(1.0507009873554805))
+
+
+@handles("prelu")
+def prelu(site: Site, x: Value, weight: Value) -> Value:
+    del site
+    if not isinstance(weight, Constant) or (slope := weight.both()).numel() != 1:
+        raise Unserved("has a slope for each feature; one slope for all can be served")
+    return rows(x).then(Activation("leaky_relu", slope.item()))
 
 
 @handles("dropout", "dropout1d", "dropout2d", "alpha_dropout", "feature_alpha_dropout")

@@ -106,6 +106,8 @@ def case(
         kept += 1
     examples, answers = examples[:kept], [_served(each, written) for each in results[:kept]]
     padded = nn.utils.rnn.pad_sequence(list(examples))
+    if config.vocab_size is None and padded.dim() < 3:
+        padded = padded.unsqueeze(2)
     tensors = {
         "tokens" if config.vocab_size is not None else "x": padded.contiguous(),
         "lengths": torch.tensor([len(example) for example in examples]),
@@ -119,6 +121,8 @@ def case(
 
 def _hidden(model: Model, example: Tensor) -> Tensor:
     network = model.network
+    if example.is_floating_point() and example.dim() == 1:
+        example = example.unsqueeze(1)
     states = network.layout.allocate(1, network.device)
     return network.hidden(example, single(states, len(example))).cpu()
 

@@ -6,7 +6,7 @@ from typing import Any
 from sruserve.tracing.errors import Unserved
 from sruserve.tracing.layers import Select, ranges_of
 from sruserve.tracing.table import Site, handles, placed, position
-from sruserve.tracing.values import Axes, Placed, Rows, States, Value, settled, size_of
+from sruserve.tracing.values import Axes, Placed, Rows, States, Value, Weights, settled, size_of
 
 
 def moved(value: Placed, axes: Axes) -> Placed:
@@ -55,7 +55,8 @@ def unsqueeze(site: Site, x: Value, dim: int) -> Value:
     del site
     x = placed(x)
     place = dim % (len(x.axes) + 1)
-    return moved(x, (*x.axes[:place], "1", *x.axes[place:]))
+    features = isinstance(x, Rows) and place == len(x.axes) and "F" not in x.axes
+    return moved(x, (*x.axes[:place], "F" if features else "1", *x.axes[place:]))
 
 
 @handles("squeeze")
@@ -80,6 +81,8 @@ def reshape(site: Site, x: Value, *_: Any, **__: Any) -> Value:
 @handles("expand", "expand_as", "broadcast_to")
 def expand(site: Site, x: Value, *_: Any, **__: Any) -> Value:
     x = placed(x)
+    if isinstance(x, Weights):  # they are only multiplied, which repeats them by itself
+        return x
     if len(site.shapes[0]) != len(x.axes):
         raise Unserved("repeats rows along another axis")
     for axis, size in zip(x.axes, site.shapes[0], strict=True):

@@ -24,7 +24,9 @@ def getitem(site: Site, x: Value, index: Any) -> Value:
     value: Placed = x
     for item in reversed(items):  # so features are picked before the step that has them
         if item is None:
-            value = replace(value, axes=(*value.axes[:dim], "1", *value.axes[dim:]))
+            features = isinstance(value, Rows) and dim == len(value.axes)
+            new = "F" if features and "F" not in value.axes else "1"
+            value = replace(value, axes=(*value.axes[:dim], new, *value.axes[dim:]))
         else:
             dim -= 1
             value = picked(site, value, dim, item)

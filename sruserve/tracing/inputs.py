@@ -14,7 +14,7 @@ LONG = 600  # steps of an input that shows whether a module cuts long ones
 
 @dataclass(frozen=True, slots=True)
 class InputKind:
-    """Ids below `vocabulary`, or rows of `width` features."""
+    """Ids below `vocabulary`, or rows of `width` features; width 0: a number for each step."""
 
     vocabulary: int | None = None
     width: int | None = None
@@ -25,7 +25,8 @@ class InputKind:
         if self.vocabulary is not None:
             return torch.randint(self.vocabulary, shape, generator=generator)
         assert self.width is not None
-        return torch.randn(*shape, self.width, generator=generator)
+        own = (self.width,) if self.width else ()
+        return torch.randn(*shape, *own, generator=generator)
 
 
 def kinds_of(module: nn.Module, examples: Sequence[Tensor], ids: bool) -> list[InputKind]:
@@ -39,7 +40,7 @@ def kinds_of(module: nn.Module, examples: Sequence[Tensor], ids: bool) -> list[I
             sizes = [each.num_embeddings for each in tables]
             sizes = sizes or [1 + max(int(example.max()) for example in examples)]
             return [InputKind(vocabulary=min(sizes))]
-        return [InputKind(width=examples[0].shape[-1])]
+        return [InputKind(width=examples[0].shape[1] if examples[0].dim() > 1 else 0)]
     if tables:
         return [InputKind(vocabulary=min(each.num_embeddings for each in tables))]
     if ids:

@@ -46,6 +46,8 @@ class Interpreter:
             (_, _, width) = shape
             assert isinstance(width, int)
             self._values[number] = Rows(Features(width), (*order, "F"))
+        elif graph.tensors[number][0].is_floating_point():
+            self._values[number] = Rows(Features(1), order)
         else:
             self._values[number] = Ids(order)
 

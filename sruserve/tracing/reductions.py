@@ -9,7 +9,7 @@ from sruserve.tracing.errors import Unserved
 from sruserve.tracing.layers import Linear, Softmax
 from sruserve.tracing.pooling import attend, attention, pool, without
 from sruserve.tracing.table import Site, axis_of, handles, placed, position, rows
-from sruserve.tracing.values import Constant, Pooled, Rows, Value, Weighted, size_of
+from sruserve.tracing.values import Constant, Pooled, Rows, States, Value, Weighted, size_of
 
 
 @handles("mean", "sum")
@@ -22,6 +22,8 @@ def total(site: Site, x: Value, dim: Any = None, keepdim: bool = False, dtype: A
         if axis != "T" or name != "sum":
             raise Unserved("reduces weighted outputs in another way than a sum over the steps")
         return attend(x.weights, x.outputs, without(x.axes, "T", keepdim))
+    if isinstance(x, States) and axis == "S" and not keepdim:
+        return _entries(x, 1.0 if name == "sum" else 1 / len(x.atoms))
     x = rows(x)
     if axis == "T":
         return pool(x, name, keepdim)
@@ -77,6 +79,15 @@ def softmax(
     if isinstance(x.origin, Pooled) and x.origin.kind == "sum":
         raise Unserved("follows a sum over the steps; divide the sum by their number first")
     return x.then(Softmax(log))
+
+
+def _entries(x: States, factor: float) -> Rows:
+    """Return the sum of end states, times a factor, as a linear layer over all side by side."""
+    axes = without(x.axes, "S", False)
+    beside = Rows(Pooled("final", x.outputs, atoms=x.atoms), axes)
+    if axes[-1] != "F":
+        raise Unserved("sums end states whose features are not the last axis")
+    return beside.then(Linear(torch.cat([factor * torch.eye(x.width)] * len(x.atoms), 1)))
 
 
 def _last_axis(x: Rows, kind: str) -> Value:

@@ -54,7 +54,8 @@ def save(
         None: the model reads ids.
     labels: names of the classes in id order. Two labels for one output are those of a binary logit.
     examples: inputs without the batch, (steps) or (steps, features), to compare both on. None:
-        random ones of 1, 2, 7 and 33 steps. 600 steps drawn from them are compared, too.
+        random ones of 1, 2, 7 and 33 steps. 600 steps drawn from them are compared, too. A module
+        that reads one number a step, (batch, steps), needs examples of floats.
     pooling: what the folder's pooling must be; None: whatever the module does.
     activation: what turns the module's scores into a reply: "softmax" unless stated, "sigmoid" for
         labels that do not exclude each other, "none" for the scores themselves.
@@ -144,7 +145,7 @@ def _example(value: Any) -> Tensor:
         tensor = tensor.float()
     elif tensor.dtype is not torch.bool:
         tensor = tensor.long()
-    if tensor.dim() != (2 if tensor.is_floating_point() else 1) or not len(tensor):
+    if not 1 <= tensor.dim() <= 1 + tensor.is_floating_point() or not len(tensor):
         raise OptionError(
             f"examples: one has shape {list(tensor.shape)}; each must be (steps) ids or (steps, "
             "features), without the batch"

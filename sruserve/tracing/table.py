@@ -65,8 +65,8 @@ def describe(value: Any) -> str:
         return "end states of several layers or directions at once"
     if isinstance(value, Weights | Weighted):
         return "weights of steps"
-    names = {"Ids": "the ids themselves", "Constant": "a constant"}
-    return names.get(type(value).__name__, "something that it does not know")
+    names = {"Ids": "the ids themselves", "Constant": "a constant", "Rows": "a computed tensor"}
+    return names.get(type(value).__name__, "something that cannot be served")
 
 
 def axis_of(value: Placed, dim: Any) -> str:

@@ -112,17 +112,23 @@ class LRNCell(nn.Module):
         shapes = {
             "lstm": {"_W": (joined, 4 * hidden), "_b": (4 * hidden,)},
             "gru": {
-                "_W": (joined, 2 * hidden), "_W_b": (2 * hidden,),
-                "_U": (joined, hidden), "_U_b": (hidden,),
+                "_W": (joined, 2 * hidden),
+                "_W_b": (2 * hidden,),
+                "_U": (joined, hidden),
+                "_U_b": (hidden,),
             },
             "atr": {
-                "_W": (inputs, hidden), "_W_b": (hidden,),
-                "_U": (hidden, hidden), "_U_b": (hidden,),
+                "_W": (inputs, hidden),
+                "_W_b": (hidden,),
+                "_U": (hidden, hidden),
+                "_U_b": (hidden,),
             },
             "lrn": {"_W": (inputs, 3 * hidden), "_W_b": (3 * hidden,)},
             "sru": {
-                "_W": (inputs, 4 * hidden), "_W_b": (4 * hidden,),
-                "_Vf": (hidden,), "_Vr": (hidden,),
+                "_W": (inputs, 4 * hidden),
+                "_W_b": (4 * hidden,),
+                "_Vf": (hidden,),
+                "_Vr": (hidden,),
             },
         }
         for name, shape in shapes[kind].items():

@@ -189,6 +189,50 @@ class BilinearAttention(Attention):
         return self.fc(torch.bmm(weights.unsqueeze(1), h).squeeze(1))
 
 
+class AveragedStates(FinalStates):
+    """The mean of all final states, and activations of torch that are others in disguise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.act, self.fc = nn.PReLU(init=0.3), nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        _, (h, _) = self.encoder(self.emb(x))
+        return self.fc(F.selu(self.act(h.mean(0))))
+
+
+class SentimentRNN(nn.Module):
+    """A network of a course: zeros made from a weight, and scores of all steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(WORDS, 8)
+        self.lstm = nn.LSTM(8, 6, 2, dropout=0.5, batch_first=True)
+        self.dropout, self.fc, self.sig = nn.Dropout(0.3), nn.Linear(6, 1), nn.Sigmoid()
+
+    def init_hidden(self, batch: int) -> tuple[Tensor, Tensor]:
+        weight = next(self.parameters()).detach()
+        return weight.new(2, batch, 6).zero_(), weight.new(2, batch, 6).zero_()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Any]:
+        lstm_out, hidden = self.lstm(self.embedding(x.long()), self.init_hidden(x.size(0)))
+        out = self.fc(self.dropout(lstm_out.contiguous().view(-1, 6)))
+        out = self.sig(out).view(x.size(0), -1)
+        return out[:, -1], hidden
+
+
+class Series(nn.Module):
+    """A regressor of plain numbers, one a step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(1, 6, batch_first=True)
+        self.linear = nn.Linear(6, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(self.lstm(x.unsqueeze(-1))[0][:, -1]).squeeze(-1)
+
+
 class MLPHead(nn.Module):
     """Layers and a residual block after the recurrent ones."""
 
@@ -470,6 +514,11 @@ NETWORKS = {
     "max pooling": Network(MaxPooled, head={"pooling": "max"}),
     "attention by a vector": Network(Attention, head={"pooling": "attention"}),
     "attention by a network": Network(BilinearAttention, head={"pooling": "attention"}),
+    "averaged states": Network(AveragedStates, head={"final": ("0.h", "1.h")}),
+    "zeros from a weight": Network(SentimentRNN, options={"labels": ["negative", "positive"]}),
+    "a series of numbers": Network(
+        Series, "regress", {"names": ["next"], "examples": [[0.5], [0.1, 0.9, -2.0]]}
+    ),
     "a head of several layers": Network(MLPHead, head={"pooling": "last"}),
     "a head with a norm": Network(LayerNormHead, config={"input_width": FEATURES}),
     "labels with sigmoids": Network(lambda: MultiLabel(True), head={"activation": "sigmoid"}),

@@ -12,7 +12,7 @@ import sruserve
 from sruserve.cli import app
 from sruserve.kernels import single
 from sruserve.model.folder import Model, load_model
-from tests.tracing.networks import FEATURES, NETWORKS, WORDS, Network
+from tests.tracing.networks import NETWORKS, WORDS, Network
 from tests.tracing.training import scores_of, trained
 
 LENGTHS = (1, 3, 8, 21)
@@ -37,6 +37,7 @@ def answers(model: Model, x: Tensor) -> Tensor:
 def expected(module: nn.Module, model: Model, x: Tensor, time_first: bool) -> Tensor:
     """The module's own answer to one input, as a server replies it."""
     inner = getattr(module, "_orig_mod", module).eval()
+    x = x.squeeze(-1) if type(inner).__name__ == "Series" else x
     with torch.no_grad(), torch.compiler.set_stance("force_eager"):
         scores = scores_of(inner(x.unsqueeze(1 if time_first else 0))).detach()
     config = model.config
@@ -48,8 +49,8 @@ def expected(module: nn.Module, model: Model, x: Tensor, time_first: bool) -> Te
         return scores.exp()
     if kind == "MLPHead" or config.activation == "none":
         return scores
-    if kind in ("MultiLabel", "BinaryLogit"):
-        scores = scores if inner.sigmoid else scores.sigmoid()
+    if kind in ("MultiLabel", "BinaryLogit", "SentimentRNN"):
+        scores = scores if getattr(inner, "sigmoid", True) else scores.sigmoid()
         return torch.cat([1 - scores, scores], 1) if len(config.labels) == 2 else scores
     return scores.softmax(-1)
 
@@ -80,7 +81,7 @@ def test_a_folder_of_a_live_module_gives_its_answers(name: str, tmp_path: Path) 
         assert getattr(model.config, field) == value
     for length in LENGTHS:
         torch.manual_seed(length)
-        x = torch.randn(length, FEATURES)
+        x = torch.randn(length, model.config.width)
         if model.config.vocab_size is not None:
             x = torch.randint(WORDS, (length,))
         theirs = expected(module, model, x, time_first=isinstance(module, _TIME_FIRST))
