@@ -114,9 +114,10 @@ def case(
     }
     if config.outputs is None:
         return tensors | {"h": nn.utils.rnn.pad_sequence(answers).contiguous()}
+    kind = "values" if config.task == "regress" else "probabilities"
     if not config.answers_by_step:
-        return tensors | {"answers": torch.cat(answers)}
-    return tensors | {"answers": nn.utils.rnn.pad_sequence(answers).contiguous()}
+        return tensors | {kind: torch.cat(answers)}
+    return tensors | {kind: nn.utils.rnn.pad_sequence(answers).contiguous()}
 
 
 def _hidden(model: Model, example: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ def save(
     task: Task,
     *,
     tokenizer: Vocabulary | None = None,
+    lowercase: bool | None = None,
     labels: Sequence[str] | None = None,
     examples: Sequence[Any] | None = None,
     pooling: Literal["last", "mean", "max", "final", "attention"] | None = None,
@@ -52,6 +53,8 @@ def save(
     tokenizer: a path of a tokenizer.json or of a JSON list, a `tokenizers.Tokenizer`, a list of
         words, characters or byte values in id order, or a dict from words or characters to ids.
         None: the model reads ids.
+    lowercase: whether texts are put into lower case before they are read. None: no, but with a
+        warning if no entry of a list has a capital letter.
     labels: names of the classes in id order. Two labels for one output are those of a binary logit.
     examples: inputs without the batch, (steps) or (steps, features), to compare both on. None:
         random ones of 1, 2, 7 and 33 steps. 600 steps drawn from them are compared, too. A module
@@ -97,7 +100,7 @@ def save(
     if regression and task != "regress":
         raise OptionError(f"{', '.join(regression)}: for task regress only, not for task {task}")
     written = describe(traced, task, labels, pooling, activation, regression)
-    files = vocabulary_files(tokenizer, written.config.vocab_size)
+    files = vocabulary_files(tokenizer, written.config.vocab_size, lowercase)
     inputs = given or [kind.draw(length, seed=length) for length in LENGTHS]
     by_step = written.config.answers_by_step
     theirs = answers.module_answers(own, traced, inputs, by_step)

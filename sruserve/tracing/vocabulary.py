@@ -1,6 +1,7 @@
 """The vocabulary of a saved module, from whatever its training script has."""
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,34 +15,40 @@ from sruserve.model.importers.vocabulary import vocabulary
 Vocabulary = str | Path | Tokenizer | Sequence[str] | Sequence[int] | bytes | Mapping[str, int]
 
 
-def vocabulary_files(given: Vocabulary | None, size: int | None) -> dict[str, bytes]:
+def vocabulary_files(
+    given: Vocabulary | None, size: int | None, lowercase: bool | None
+) -> dict[str, bytes]:
     """Return file names and contents of a vocabulary of `size` entries; raises `OptionError`.
 
-    A list or a dict of single characters makes a vocabulary of characters, any other one of words.
+    lowercase: see `save`.
     """
     if given is None:
         return {}
     if size is None:
         raise OptionError("tokenizer: the module reads features, so omit it")
+
+    def warn(message: str) -> None:
+        if lowercase is None:
+            warnings.warn(_in_python(message), stacklevel=5)
+
     try:
         if isinstance(given, str | Path):
-            return vocabulary(Path(given), size)
+            return vocabulary(Path(given), size, bool(lowercase), warn)
         with TemporaryDirectory() as folder:
             path = Path(folder) / "vocabulary.json"
             path.write_text(_content(given))
-            return vocabulary(path, size)
-    except ModelError as error:  # its messages are those of the command line
-        raise OptionError(str(error).replace("--vocab", "tokenizer")) from error
+            return vocabulary(path, size, bool(lowercase), warn)
+    except ModelError as error:
+        raise OptionError(_in_python(str(error))) from error
+
+
+def _in_python(message: str) -> str:
+    """Return a message of the command line with the names of arguments."""
+    message = message.replace("import with --lowercase", "pass lowercase=True (or False, if not)")
+    return message.replace("--vocab", "tokenizer").replace("--lowercase", "lowercase")
 
 
 def _content(given: Any) -> str:
-    if isinstance(given, Tokenizer):
+    if callable(getattr(given, "to_str", None)):  # a Tokenizer
         return str(given.to_str())
-    if callable(getattr(given, "to_str", None)):
-        return str(given.to_str())
-    if isinstance(given, Mapping):
-        words = sorted(given, key=given.__getitem__)
-        if [given[word] for word in words] != list(range(len(words))):
-            raise OptionError("tokenizer: its ids must be 0, 1, … without gaps")
-        given = words
-    return json.dumps(list(given))
+    return json.dumps(dict(given) if isinstance(given, Mapping) else list(given))

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from torch import Tensor, nn
 import sruserve
 from sruserve.model.errors import FolderError, OptionError
 from sruserve.model.folder import CASE_FILE, load_model
-from sruserve.model.importers.vocabulary import vocabulary
 from sruserve.tracing import save as save_file_module
 from sruserve.tracing.errors import DifferentAnswers, TracingError
 from tests.model.trained_tokenizers import trained as trained_tokenizer
@@ -103,18 +101,12 @@ def _path(tmp_path: Path) -> Path:
     ids=["a path", "a name", "a tokenizer", "a list", "a dict"],
 )
 def test_a_tokenizer_may_be_whatever_a_script_has(given: Any, tmp_path: Path) -> None:
-    model = sruserve.save(LitSentiment(), tmp_path / "model", "classify", tokenizer=given(tmp_path))
+    folder, tokenizer = tmp_path / "model", given(tmp_path)
+    model = sruserve.save(LitSentiment(), folder, "classify", tokenizer=tokenizer, lowercase=False)
     assert model.codec is not None
     assert model.codec.encode("w3 w7 nothing")[0].tolist() == [4, 8, 0]
 
 
-pending = pytest.mark.skipif(
-    "lowercase" not in signature(vocabulary).parameters,
-    reason="needs imports of every kind of tokenizer",
-)
-
-
-@pending
 @pytest.mark.parametrize("kind", ["byte level", "metaspace first", "unigram", "characters"])
 def test_a_language_model_may_have_any_tokenizer(kind: str, tmp_path: Path) -> None:
     tokenizer = trained_tokenizer(kind)
@@ -125,13 +117,26 @@ def test_a_language_model_may_have_any_tokenizer(kind: str, tmp_path: Path) -> N
     assert model.codec.encode(text)[0].tolist() == tokenizer.encode(text).ids
 
 
-@pending
 def test_single_characters_are_a_vocabulary_of_characters(tmp_path: Path) -> None:
     letters = ["<unk>", "a", "é", "日", " ", "\n"]
     module = LanguageModel(words=len(letters))
-    model = sruserve.save(module, tmp_path / "model", "generate", tokenizer=letters)
+    model = sruserve.save(
+        module, tmp_path / "model", "generate", tokenizer=letters, lowercase=False
+    )
     assert model.codec is not None
     assert model.codec.encode("a 日\néx")[0].tolist() == [1, 4, 3, 5, 2, 0]
+
+
+def test_a_vocabulary_without_capitals_warns_unless_the_script_states_their_treatment(
+    tmp_path: Path,
+) -> None:
+    with pytest.warns(UserWarning, match="pass lowercase=True"):
+        sruserve.save(LitSentiment(), tmp_path / "model", "classify", tokenizer=ENTRIES)
+    model = sruserve.save(
+        LitSentiment(), tmp_path / "model", "classify", tokenizer=ENTRIES, lowercase=True
+    )
+    assert model.codec is not None
+    assert model.codec.encode("W3 w7")[0].tolist() == [4, 8]
 
 
 def test_bytes_are_a_vocabulary(tmp_path: Path) -> None:
@@ -305,7 +310,7 @@ def test_a_case_of_other_answers_does_not_agree(tmp_path: Path) -> None:
 
     model = sruserve.save(LitSentiment(), tmp_path / "model", "classify")
     case = load_file(tmp_path / "model" / CASE_FILE)
-    case["answers"] = case["answers"].flip(1)
+    case["probabilities"] = case["probabilities"].flip(1)
     save_file(case, tmp_path / "other.safetensors")
     assert max(each.largest for each in verify(model, Case(tmp_path / "other.safetensors"))) > 1e-3
 
