@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from sruserve.kernels import single
 from sruserve.model.folder import Model
+from sruserve.tracing.crf import crfs_of, without_decoding
 from sruserve.tracing.errors import DifferentAnswers, TracingError
 from sruserve.tracing.folder import Written
 from sruserve.tracing.recorder import evaluating
@@ -30,7 +31,7 @@ def module_answers(
             result = result[traced.output]
         return _by_step(result.detach().float(), traced, len(example))
 
-    with evaluating(module):
+    with evaluating(module), without_decoding(crfs_of(module)):
         if not by_step or traced.pooled is None:
             return [answer(example) for example in examples]
         return [
@@ -90,6 +91,27 @@ def check(
             )
 
 
+def check_paths(
+    model: Model, module: nn.Module, traced: Traced, examples: Sequence[Tensor]
+) -> None:
+    """Raise `DifferentAnswers` unless the folder chooses the labels that the module's CRF does."""
+    crf = model.network.crf
+    if crf is None:
+        return
+    with evaluating(module):
+        theirs = [module(example.unsqueeze(1 - traced.batch_first)) for example in examples]
+    for example, paths in zip(examples, theirs, strict=True):
+        scores = model.network.logits(_hidden(model, example))
+        ours = [crf.decode(scores, [len(example)]).tolist()]
+        if traced.output is not None:
+            paths = paths[traced.output]
+        if paths != ours:
+            raise DifferentAnswers(
+                f"the folder's labels differ from those that {type(traced.crf).__name__}.decode "
+                f"returns for the example of {len(example)} steps"
+            )
+
+
 def case(
     results: Sequence[Tensor], written: Written, examples: Sequence[Tensor]
 ) -> dict[str, Tensor]:
@@ -115,6 +137,8 @@ def case(
     if config.outputs is None:
         return tensors | {"h": nn.utils.rnn.pad_sequence(answers).contiguous()}
     kind = "values" if config.task == "regress" else "probabilities"
+    if config.head.crf:
+        kind = "logits"
     if not config.answers_by_step:
         return tensors | {kind: torch.cat(answers)}
     return tensors | {kind: nn.utils.rnn.pad_sequence(answers).contiguous()}
@@ -136,7 +160,7 @@ def _served(answer: Tensor, written: Written) -> Tensor:
         return torch.cat([1 - one, one], 1)
     if written.returned == "log_softmax":
         return answer.exp()
-    if written.returned != "logits" or config.outputs is None:
+    if written.returned != "logits" or config.outputs is None or config.head.crf:
         return answer
     scoring = config.activation
     if scoring == "none":

@@ -11,6 +11,7 @@ from torch import Tensor
 from sruserve.model.config import LABELLED, ModelConfig, architecture, explain
 from sruserve.model.errors import OptionError
 from sruserve.model.names import Task
+from sruserve.tracing.crf import crf_tensors
 from sruserve.tracing.errors import TracingError
 from sruserve.tracing.layers import (
     Activation,
@@ -144,6 +145,9 @@ def _head(
             f"task generate needs a score for each of {fields.get('vocab_size')} ids of the input; "
             f"the module returns {len(weight)}"
         )
+    if traced.crf is not None:
+        head["crf"] = True
+        tensors.update(crf_tensors(traced.crf))
     head["layers"] = _layers(inner, width, "head.", tensors)
     table = tensors.get("embedding.weight")
     tied = task == "generate" and table is not None and torch.equal(table, weight)

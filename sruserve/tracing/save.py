@@ -46,8 +46,8 @@ def save(
 
     module: its forward reads one tensor, (batch, steps) of ids or (batch, steps, features), or with
         the steps first if its recurrent module is not batch_first. Other parameters need defaults.
-        It returns scores: (batch, outputs), or for every step. Modules that are compiled, or inside
-        `DataParallel`, are unwrapped.
+        It returns scores, (batch, outputs) or for every step, or what `decode` of a CRF returns.
+        Modules that are compiled, or inside `DataParallel`, are unwrapped.
     folder: the model folder to write; an existing model folder is replaced.
     task: "classify", "tag", "generate", "encode" or "regress".
     tokenizer: a path of a tokenizer.json or of a JSON list, a `tokenizers.Tokenizer`, a list of
@@ -113,6 +113,7 @@ def save(
 
     def check(model: Model) -> None:
         answers.check(model, written, inputs, theirs, tolerance)
+        answers.check_paths(model, own, traced, inputs)
         answers.check(model, written, [long][: len(of_long)], of_long, tolerance)
 
     case = answers.case(theirs, written, inputs)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sruserve.tracing.crf import crfs_of, without_decoding
 from sruserve.tracing.errors import TracingError
 from sruserve.tracing.graph import merge
 from sruserve.tracing.inputs import InputKind
@@ -33,6 +34,7 @@ class Traced:
 
     rows: the module's result. outputs: of the recurrent modules. pooled: None for a row per step.
     batch_first: whether its input begins with the batch. output: which of its results it is.
+    crf: the CRF that then decodes the rows.
     """
 
     rows: Rows
@@ -40,6 +42,7 @@ class Traced:
     pooled: Pooled | None
     batch_first: bool
     output: int | str | None
+    crf: nn.Module | None
 
     @property
     def layers(self) -> Layers:
@@ -65,7 +68,7 @@ def trace(module: nn.Module, kind: InputKind, output: int | str | None = None) -
     if (problem := signature_problem(module)) is not None:
         raise TracingError(f"{type(module).__name__}.forward {problem}")
     stages = {each: stage for each in module.modules() if (stage := stage_of(each)) is not None}
-    with evaluating(module):
+    with evaluating(module), without_decoding(crfs_of(module)) as crfs:
         runs = [_record(module, stages, kind, i) for i in range(2)]
     (first, one), (second, two) = runs
     graph = merge(first, second, (one, two), [0])
@@ -85,7 +88,10 @@ def trace(module: nn.Module, kind: InputKind, output: int | str | None = None) -
     outputs = pooled.outputs if pooled is not None else origin
     if not isinstance(outputs, Outputs):
         raise TracingError("the result does not come from a recurrent module", place)
-    return Traced(value, outputs, pooled, interpreter.batch_first, output)
+    if len(set(crfs)) > 1:
+        raise TracingError("the module decodes with several CRFs")
+    crf = crfs[0] if crfs else None
+    return Traced(value, outputs, pooled, interpreter.batch_first, output, crf)
 
 
 def _record(

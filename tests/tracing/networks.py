@@ -337,6 +337,52 @@ class Tagger(nn.Module):
         return self.hidden2tag(self.lstm(self.emb(x))[0]).permute(0, 2, 1)
 
 
+class CRF(nn.Module):
+    """As of `pytorch-crf`, but for its loss: the best of all paths, by trying each."""
+
+    def __init__(self, labels: int, batch_first: bool = False) -> None:
+        super().__init__()
+        self.num_tags, self.batch_first = labels, batch_first
+        self.start_transitions = nn.Parameter(torch.randn(labels))
+        self.end_transitions = nn.Parameter(torch.randn(labels))
+        self.transitions = nn.Parameter(torch.randn(labels, labels))
+
+    def decode(self, emissions: Tensor, mask: Tensor | None = None) -> list[list[int]]:
+        assert mask is None
+        emissions = emissions if self.batch_first else emissions.transpose(0, 1)
+        return [self._best(steps) for steps in emissions]
+
+    def _best(self, steps: Tensor) -> list[int]:
+        best = [(float(s), [i]) for i, s in enumerate(self.start_transitions + steps[0])]
+        for step in steps[1:]:
+            best = [
+                max(
+                    (score + float(self.transitions[path[-1], i] + step[i]), [*path, i])
+                    for score, path in best
+                )
+                for i in range(self.num_tags)
+            ]
+        return max((score + float(self.end_transitions[path[-1]]), path) for score, path in best)[1]
+
+
+class CRFTagger(nn.Module):
+    """A loss in training, the best path of labels without targets."""
+
+    def __init__(self, masked: bool = False) -> None:
+        super().__init__()
+        self.emb = nn.Embedding(WORDS, 8)
+        self.lstm = nn.LSTM(8, 6, bidirectional=True, batch_first=True)
+        self.fc = nn.Linear(12, CLASSES)
+        self.crf = CRF(CLASSES, batch_first=True)
+        self.masked = masked
+
+    def forward(self, x: Tensor, tags: Tensor | None = None) -> Any:
+        emissions = self.fc(self.lstm(self.emb(x))[0])
+        if self.masked:
+            return self.crf.decode(emissions, mask=x != 0)
+        return self.crf.decode(emissions)
+
+
 class LanguageModel(nn.Module):
     """The language model of torch's examples: time first, flattened scores, a state beside."""
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from tests.tracing.networks import CLASSES, FEATURES, WORDS
+from tests.tracing.networks import CLASSES, FEATURES, WORDS, CRFTagger
 
 
 class Base(nn.Module):
@@ -261,7 +261,7 @@ class TwoPoolings(Base):
         return self.fc(torch.cat([out.mean(1), out.amax(1)], 1))
 
 
-class CRFTagger(Base):
+class OwnPaths(Base):
     """The best path of labels, as a list, from scores of labels and of transitions."""
 
     def __init__(self) -> None:
@@ -288,6 +288,10 @@ class Refusal:
 
 
 REFUSALS = {
+    "a CRF with a mask": Refusal(
+        lambda: CRFTagger(masked=True), "CRF.decode has a mask", "mask=x != 0", "tag"
+    ),
+    "a CRF of another task": Refusal(CRFTagger, "returns a row for every step", None),
     "a reversed input": Refusal(Reversed, "torch.Tensor.flip", "x.flip(1)"),
     "the first step": Refusal(First, "reads the first step's output", "[:, 0]"),
     "the step before the last": Refusal(Middle, "reads step -2", "[:, -2]"),
@@ -316,5 +320,7 @@ REFUSALS = {
     "no recurrent module": Refusal(NoRecurrence, "no recurrent module", None),
     "cells in a loop": Refusal(Cells, "a loop over the steps", "for row in"),
     "two poolings": Refusal(TwoPoolings, "joins", "torch.cat("),
-    "a CRF": Refusal(CRFTagger, "a loop over the steps", "self.transitions", "tag"),
+    "a search of the user's own": Refusal(
+        OwnPaths, "a loop over the steps", "self.transitions", "tag"
+    ),
 }

@@ -16,16 +16,21 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor, nn
+from typer.testing import CliRunner
 
 import sruserve
+from sruserve.cli import app
+from sruserve.kernels import single
 from sruserve.model.errors import FolderError, OptionError
 from sruserve.model.folder import CASE_FILE, load_model
 from sruserve.tracing import save as save_file_module
 from sruserve.tracing.errors import DifferentAnswers, TracingError
 from tests.model.trained_tokenizers import trained as trained_tokenizer
 from tests.tracing.networks import (
+    CRF,
     FEATURES,
     WORDS,
+    CRFTagger,
     FinalStates,
     LanguageModel,
     LitSentiment,
@@ -313,6 +318,41 @@ def test_a_case_of_other_answers_does_not_agree(tmp_path: Path) -> None:
     case["probabilities"] = case["probabilities"].flip(1)
     save_file(case, tmp_path / "other.safetensors")
     assert max(each.largest for each in verify(model, Case(tmp_path / "other.safetensors"))) > 1e-3
+
+
+def test_a_tagger_with_a_crf_has_its_paths(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = CRFTagger()
+    model = sruserve.save(module, tmp_path / "model", "tag", labels=["O", "B", "I"])
+    assert model.network.crf is not None
+    assert "decode" not in module.crf.__dict__
+    x = torch.randint(WORDS, (40,))
+    hidden = model.network.hidden(x, single(model.network.layout.allocate(1), len(x)))
+    path = model.network.crf.decode(model.network.logits(hidden), [len(x)])
+    with torch.no_grad():
+        assert [path.tolist()] == module.eval()(x[None])
+    result = CliRunner().invoke(app, ["verify", *map(str, _case(tmp_path / "model"))])
+    assert result.exit_code == 0, result.output
+
+
+def _case(folder: Path) -> tuple[Path, Path]:
+    return folder, folder / CASE_FILE
+
+
+class Greedy(CRF):
+    """Decodes each step by itself."""
+
+    def decode(self, emissions: Tensor, mask: Tensor | None = None) -> list[list[int]]:
+        return [[int(step.argmax()) for step in steps] for steps in emissions]
+
+
+def test_a_crf_that_decodes_in_another_way_is_refused(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = CRFTagger()
+    module.crf = Greedy(3, batch_first=True)
+    with pytest.raises(DifferentAnswers, match=r"Greedy\.decode"):
+        sruserve.save(module, tmp_path / "model", "tag")
+    assert not (tmp_path / "model").exists()
 
 
 def test_the_units_and_quantiles_of_a_regressor_are_stored(tmp_path: Path) -> None:
