@@ -71,6 +71,23 @@ class MeanOfTanh(Base):
         return self.fc(torch.tanh(self.lstm(self.emb(x))[0]).mean(1))
 
 
+class MaxOfGelu(Base):
+    """The function falls before it rises, so its maximum is not that of its input."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(F.gelu(self.lstm(self.emb(x))[0]).amax(1))
+
+
+class Watched(Base):
+    """Looks at each step after all is computed."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.lstm(self.emb(x))[0]
+        scores = self.fc(out[:, -1])
+        self.watched = [out[:, t] for t in range(x.shape[1])]
+        return scores
+
+
 class TeacherForced(Base):
     def forward(self, x: Tensor, ratio: float = 0.5) -> Tensor:
         rows = self.emb(x)
@@ -300,6 +317,8 @@ REFUSALS = {
     "a sum over the steps": Refusal(Summed, "divide the sum by their number", ".sum(1))"),
     "a sum over a fixed length": Refusal(HalvedSum, "divide the sum by their number", "/ 7"),
     "a mean of activations": Refusal(MeanOfTanh, "takes the mean", ".mean(1)"),
+    "a maximum of activations": Refusal(MaxOfGelu, "takes the max", ".amax(1)"),
+    "a loop after the scores": Refusal(Watched, "a loop over the steps", "self.watched ="),
     "teacher forcing": Refusal(TeacherForced, "a loop over the steps", "out"),
     "a function of the user's own": Refusal(Sine, "torch.sin cannot be served", "torch.sin("),
     "two inputs": Refusal(TwoInputs, "needs 2 inputs (x, lengths)", None),
