@@ -128,6 +128,9 @@ def _check_splits(
     tokenizer: Tokenizer, steps: Sequence[Step], entries: Sequence[str], mark: str
 ) -> None:
     """Raise `_Uncuttable` unless all texts are split before a space. mark: what stands for it."""
+    # Behind another one, which may have replaced the space, it marks the beginning of each part.
+    if any(step["type"] == "Metaspace" and step["prepend_scheme"] == "first" for step in steps[1:]):
+        raise _Uncuttable("pre-tokenizer Metaspace (first) behind another one")
     for step in steps:
         kind = step["type"]
         if kind == "Metaspace" and step["split"] and step["replacement"] == SPACE_MARK:

@@ -74,11 +74,13 @@ def read_tokenizer(content: bytes, source: object) -> TokenizerFile:
 
 
 def _check_added(tokenizer: Tokenizer) -> None:
-    """Raise `ValueError` for an added token that the normalizers delete.
+    """Raise `ValueError` for an added token that the normalizers delete, or make that of another.
 
-    The library then finds it between any two characters, and never ends.
+    The library finds the first kind between any two characters, and never ends. Which of the second
+    kind it finds differs from load to load.
     """
     normalizer = tokenizer.normalizer
+    contents: dict[str, str] = {}
     for token in tokenizer.get_added_tokens_decoder().values():
         normalized = token.normalized and normalizer is not None
         content = normalizer.normalize_str(token.content) if normalized else token.content
@@ -86,6 +88,11 @@ def _check_added(tokenizer: Tokenizer) -> None:
             raise ValueError(
                 f"its normalizers delete the added token {token.content[:40]!r}; remove the token, "
                 "or set `normalized` to false"
+            )
+        if (other := contents.setdefault(content, token.content)) != token.content:
+            raise ValueError(
+                f"its normalizers make the added tokens {other[:40]!r} and {token.content[:40]!r} "
+                "the same; remove one of them, or set its `normalized` to false"
             )
 
 

@@ -59,6 +59,12 @@ def test_an_added_token_that_its_normalizers_delete_is_named(
         save_random_model(tmp_path / "model", vocabulary=content, vocab_size=len(WORDS) + 2)
 
 
+def test_added_tokens_that_normalizers_make_the_same_are_named() -> None:
+    content = tokenizer({"type": "Lowercase"}, "<Sep>", "<sep>")
+    with pytest.raises(FolderError, match="make the added tokens '<Sep>' and '<sep>' the same"):
+        check_tokenizer(content, "tokenizer.json")
+
+
 def test_a_refusal_names_the_file() -> None:
     content = tokenizer({"type": "Prepend", "prepend": "x" * 2000})
     with pytest.raises(FolderError, match=r"^here/tokenizer\.json is not a usable"):
