@@ -9,7 +9,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-EXTRAS = ("grammars", "grpc", "redis")
+EXTRAS = ("grammars", "grpc", "keras", "onnx", "redis")
 UNUSED = ("mypy", "ruff", "sruserve", "triton", "types-PyYAML")  # by tests that need no GPU
 
 

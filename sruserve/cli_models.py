@@ -11,7 +11,7 @@ import typer
 
 from sruserve.cli_shared import fail, progress_bar
 from sruserve.cli_signals import cleaning_up
-from sruserve.model.importers.formats import FORMATS
+from sruserve.model.importers.formats import FILE_FORMATS, FORMATS
 from sruserve.model.names import DType, Task
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 _MAX_MISMATCHES = 20  # shown
-FORMAT_NAMES = ("auto", *FORMATS)
+FORMAT_NAMES = ("auto", *FORMATS, *FILE_FORMATS)
 
 
 def _check_format(name: str) -> str:
@@ -45,7 +45,11 @@ DTypeOption = Annotated[
 
 def import_(
     weights: Annotated[
-        Path, typer.Argument(readable=False, help="A state dict: .pt or .safetensors.")
+        Path,
+        typer.Argument(
+            readable=False,
+            help="A state dict, .pt or .safetensors; a model of Keras, .keras or .h5; or .onnx.",
+        ),
     ],
     out: Annotated[
         Path,

@@ -8,18 +8,20 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from sruserve.model.config import LABELLED, ModelConfig, architecture, explain
-from sruserve.model.errors import CheckpointError, OptionError
+from sruserve.model.errors import CheckpointError, OptionError, printable
 from sruserve.model.folder import Model, save_model
 from sruserve.model.heads import HeadConfig, Scoring
 from sruserve.model.importers import regression
 from sruserve.model.importers.checkpoint import read_checkpoint
+from sruserve.model.importers.file_formats import file_format
 from sruserve.model.importers.format import Imported
-from sruserve.model.importers.formats import FORMATS, load_format
+from sruserve.model.importers.formats import FORMATS, load_file_format, load_format
 from sruserve.model.importers.names import listed
 from sruserve.model.importers.network import check_width
 from sruserve.model.importers.tensors import matrix_of
 from sruserve.model.importers.two_classes import with_two_classes
 from sruserve.model.importers.vocabulary import is_string_list, read_json, vocabulary
+from sruserve.model.importers.wiring.options import agreed
 from sruserve.model.names import Task
 
 # Options of this package, not of a library's constructor.
@@ -46,17 +48,22 @@ def import_checkpoint(
     vocab: file with a JSON list of words, characters or byte values in id order, a JSON object of
         words and their ids, or a tokenizer.json.
     labels: file with a JSON list of the classes' names in id order.
-    format: a name in `FORMATS`; "auto" recognises it by the tensors' names.
+    format: a name in `FORMATS` or `FILE_FORMATS`; "auto" recognises it by the file and the tensors'
+        names.
     renames: OLD=NEW for tensors' names or prefixes, before anything is recognised.
     progress: called with the name of each step.
     lowercase: texts are put into lower case before they are read.
-    warn: called with what may be wrong with the vocabulary.
+    warn: called with what may be wrong with the vocabulary, and with what a file has that is not
+        served as it is there.
 
     Raises `CheckpointError`, `OptionError`, `FolderError` or another `ModelError`.
     """
     progress("reading the checkpoint")
-    tensors = read_checkpoint(weights, renames)
-    name = recognise(tensors) if format == "auto" else format
+    wired = file_format(weights, format)
+    if wired and renames:
+        raise OptionError("--rename is for state dicts: this file describes its network itself")
+    tensors = {} if wired else read_checkpoint(weights, renames)
+    name = wired or (recognise(tensors) if format == "auto" else format)
     arguments = None if options is None else _read_object(options)
     head = _head_options(arguments or {})
     if task == "regress":
@@ -64,9 +71,16 @@ def import_checkpoint(
         outputs = {key: (arguments or {}).pop(key) for key in keys}
     else:
         outputs = {}
-    imported = load_format(name).read(tensors, arguments, task)
+    names = None if labels is None else _read_labels(labels)
+    if wired:
+        imported = load_file_format(name).read(weights, arguments, task)
+        imported, head, outputs = agreed(imported, task, head, outputs, names)
+    else:
+        imported = load_format(name).read(tensors, arguments, task)
+    for note in imported.notes:
+        warn(printable(note))
     if task in LABELLED and "activation" not in head:
-        imported = with_two_classes(imported, None if labels is None else _read_labels(labels))
+        imported = with_two_classes(imported, names)
     progress("checking tensors and vocabulary")
     config = describe(task, imported, head, labels, outputs)
     check_width(config, imported.tensors)
@@ -144,6 +158,8 @@ def describe(
             dtype="float32",
             vocab_size=imported.vocab_size,
             id2label=names,
+            input_width=imported.input_width,
+            input_layers=imported.input_layers,
             rnn=imported.rnn,
             embedding=imported.embedding,
             head=HeadConfig.model_validate(imported.head.model_dump() | dict(head)),
@@ -167,7 +183,7 @@ def _with_pooling(
     The outputs of both directions at the last step, and their final states, have the same width:
     weights do not show which of them a head reads.
     """
-    stated = "pooling" in head or imported.head.pooling != "last"
+    stated = "pooling" in head or imported.head.pooling != "last" or imported.steps is not None
     pools = task in ("classify", "pair", "regress") and not every_step
     if pools and imported.rnn.bidirectional and not stated:
         raise OptionError(

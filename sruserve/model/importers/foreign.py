@@ -7,11 +7,8 @@ _REBUILD = (
     "build the same network in PyTorch, copy the weights into it, compare its outputs with the "
     f"original's, {_SAVE}"
 )
-_ONNX = (
-    "an ONNX graph, which stores operators instead of layers: import the network that it was "
-    f"exported from; load that in PyTorch {_SAVE}"
-)
-_KERAS = f"a file of Keras or HDF5: {_REBUILD}"
+_ONNX = "an ONNX graph: import it with --format onnx"
+_KERAS = "a file of Keras or HDF5: import it with --format keras"
 _SCRIPTED = (
     f"a TorchScript archive, which is code: load it with torch.jit.load where you trust it, {_SAVE}"
 )

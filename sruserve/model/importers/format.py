@@ -2,7 +2,8 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
@@ -10,6 +11,7 @@ from sruserve.model.cells.stack import StackConfig
 from sruserve.model.embeddings import EmbeddingConfig
 from sruserve.model.heads import HeadConfig
 from sruserve.model.names import Task
+from sruserve.model.row_layers import RowLayer
 
 Options = Mapping[str, Any]
 
@@ -19,6 +21,9 @@ class Imported:
     """A checkpoint with the names of a model folder.
 
     tensors: float32, by a folder's names; a tied head has no matrix of its own.
+    steps: at which steps the network answers, if its file describes the wiring. Then the head's
+        pooling and layers are known, too.
+    notes: remarks for the user.
     """
 
     tensors: dict[str, Tensor]
@@ -26,6 +31,10 @@ class Imported:
     vocab_size: int | None = None
     embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
     head: HeadConfig = field(default_factory=HeadConfig)
+    input_width: int | None = None
+    input_layers: tuple[RowLayer, ...] = ()
+    steps: Literal["last", "every"] | None = None
+    notes: tuple[str, ...] = ()
 
 
 class Format(Protocol):
@@ -44,5 +53,19 @@ class Format(Protocol):
 
         Raises `CheckpointError` for tensors that cannot be used. Raises `OptionError` for options
         that cannot be used, and for a missing option that is needed, by its name.
+        """
+        ...
+
+
+class FileFormat(Protocol):
+    """The function of a module in `formats.FILE_FORMATS`."""
+
+    def read(self, path: Path, options: Options | None, task: Task) -> Imported:
+        """Convert a file that describes the wiring of its network.
+
+        options: the JSON object of `--options`, without those of the head; None without it.
+
+        Raises `CheckpointError` for a file that cannot be used, with the name of the layer that
+        cannot be served, and `OptionError` for options that cannot be used.
         """
         ...

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
-    from sruserve.model.importers.format import Format
+    from sruserve.model.importers.format import FileFormat, Format
 
 FORMATS = {
     "sru": "sruserve.model.importers.sru",
@@ -16,7 +16,18 @@ FORMATS = {
     "torch": "sruserve.model.importers.torch_rnn",
 }
 
+# Formats whose files describe the whole network, not only its tensors.
+FILE_FORMATS = {
+    "keras": "sruserve.model.importers.keras.read",
+    "onnx": "sruserve.model.importers.onnx.read",
+}
+
 
 def load_format(name: str) -> "Format":
     """Import the module that reads checkpoints of a format; see `Format` for its functions."""
     return cast("Format", import_module(FORMATS[name]))
+
+
+def load_file_format(name: str) -> "FileFormat":
+    """Import the module that reads the files of a format; see `FileFormat` for its function."""
+    return cast("FileFormat", import_module(FILE_FORMATS[name]))

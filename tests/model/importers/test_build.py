@@ -51,9 +51,9 @@ def test_weights_of_a_run_that_diverged_are_refused(tmp_path: Path, place: str) 
 
 
 def test_a_format_that_does_not_exist_is_a_usage_error(tmp_path: Path) -> None:
-    result = run_import(tmp_path, OTHER, "--task", "encode", "--format", "keras")
+    result = run_import(tmp_path, OTHER, "--task", "encode", "--format", "tensorflow")
     assert result.exit_code == 2
-    assert "'keras' is unknown" in " ".join(result.output.replace("\u2502", " ").split())
+    assert "'tensorflow' is unknown" in " ".join(result.output.replace("\u2502", " ").split())
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Networks that Keras saved: `.keras` archives and HDF5 files."""

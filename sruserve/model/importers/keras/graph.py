@@ -1,0 +1,168 @@
+"""The layers of a Keras model in the order in which they run."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sruserve.model.errors import CheckpointError
+from sruserve.model.importers.options import shown
+
+_MAX_LAYERS = 4096
+_MASKS = ("NotEqual", "Any")  # operations that Keras adds to a graph for the mask
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer of Keras's own.
+
+    kind: the name of its class. key: its place in the weights of a `.keras` file.
+    """
+
+    kind: str
+    name: str
+    key: str
+    config: dict[str, Any]
+
+    def refuse(self, problem: str) -> CheckpointError:
+        """Return the error for a layer that cannot be served."""
+        return CheckpointError(f"layer {shown(self.name)} ({shown(self.kind)}) {problem}")
+
+    def wrapped(self, field: str) -> "Layer":
+        """Return the layer that is in a field of this one; it keeps this one's name and key."""
+        inner = self.config.get(field)
+        if not isinstance(inner, dict):
+            raise self.refuse(f"has no {field}")
+        return _layer(inner, self.name, self.key)
+
+
+def layers_in_order(model: dict[str, Any]) -> list[Layer]:
+    """Return a model's layers from input to output; raises `CheckpointError` for branches.
+
+    model: the description of a Sequential or a linear functional model.
+    """
+    kind, config = model.get("class_name"), model.get("config")
+    entries = config if isinstance(config, list) else _of(config, "layers", list)
+    if len(entries) > _MAX_LAYERS or not all(isinstance(entry, dict) for entry in entries):
+        raise CheckpointError("the model's description has no list of layers")
+    keys, layers = Counter[str](), {}
+    for entry in entries:
+        snake = _snake_case(str(entry.get("class_name")))
+        key = f"{snake}_{keys[snake]}" if keys[snake] else snake
+        keys[snake] += 1
+        name = str(entry.get("name") or _of(entry.get("config"), "name", str))
+        if name in layers:
+            raise CheckpointError(f"the model has two layers {shown(name)}")
+        layers[name] = (entry, key)
+    if kind == "Sequential":
+        order = list(layers)
+    elif kind in ("Functional", "Model"):
+        order = _chain(dict(config or {}), {name: entry for name, (entry, _) in layers.items()})
+    else:
+        raise CheckpointError(
+            f"the model is of class {shown(kind)}, whose code is not in the file: only Sequential "
+            "and functional models can be imported"
+        )
+    return [_layer(layers[name][0], name, layers[name][1]) for name in order]
+
+
+def _layer(entry: dict[str, Any], name: str, key: str) -> Layer:
+    kind, config = str(entry.get("class_name")), entry.get("config")
+    layer = Layer(kind, name, key, config if isinstance(config, dict) else {})
+    module, registered = entry.get("module"), entry.get("registered_name")
+    if kind == "Lambda":
+        raise layer.refuse("holds code, which is never executed: replace it with layers of Keras")
+    foreign = module is not None and not re.match(r"(tf_)?keras(\.|$)", str(module))
+    if foreign or ">" in kind or registered not in (None, kind):
+        raise layer.refuse("is a custom object, whose code is not in the file")
+    return layer
+
+
+def _chain(config: dict[str, Any], entries: dict[str, dict[str, Any]]) -> list[str]:
+    """Return the names of a functional model's layers from its only input to its only output."""
+    order: list[str] = []
+    name = _only(config.get("output_layers"), "output")
+    while name not in order:
+        entry = entries.get(name)
+        if entry is None:
+            raise CheckpointError(f"the model has no layer {shown(name)}")
+        order.append(name)
+        nodes = _of(entry, "inbound_nodes", list)
+        if entry.get("class_name") == "InputLayer":
+            break
+        if len(nodes) != 1:
+            raise CheckpointError(
+                f"layer {shown(name)} is used {len(nodes)} times; each layer may run once"
+            )
+        sources = list(dict.fromkeys(_sources(nodes[0])))
+        if len(sources) != 1 or sources[0][1] != 0:
+            raise CheckpointError(
+                f"layer {shown(name)} ({shown(entry.get('class_name'))}) reads "
+                f"{shown(', '.join(f'output {i} of {source}' for source, i in sources))}; a layer "
+                "may only read the first output of one other: no branches, no states"
+            )
+        name = sources[0][0]
+    _only(config.get("input_layers"), "input")
+    for other, entry in entries.items():
+        if other not in order and entry.get("class_name") not in _MASKS:
+            raise CheckpointError(
+                f"layer {shown(other)} ({shown(entry.get('class_name'))}) is on a branch; only a "
+                "chain of layers can be served"
+            )
+    return order[::-1]
+
+
+def _sources(node: Any) -> Iterator[tuple[str, int]]:
+    """Yield the layers that a node reads, and the number of the output; a mask is left out."""
+    if isinstance(node, dict):  # Keras 3
+        arguments = node.get("kwargs")
+        others = arguments if isinstance(arguments, dict) else {}
+        for value in (node.get("args"), {k: v for k, v in others.items() if k != "mask"}):
+            yield from _tensors(value)
+    else:  # [[name, node, output, arguments], …]
+        for source in node if isinstance(node, list) else ():
+            if not isinstance(source, list) or len(source) < 3:
+                raise CheckpointError("the model's description has a node that cannot be read")
+            yield str(source[0]), int(source[2])
+            others = source[3] if len(source) > 3 and isinstance(source[3], dict) else {}
+            for argument, value in others.items():
+                if argument != "mask" and isinstance(value, list):
+                    yield str(value[:1]), -1
+
+
+def _tensors(value: Any) -> Iterator[tuple[str, int]]:
+    if isinstance(value, dict) and value.get("class_name") == "__keras_tensor__":
+        history = _of(value.get("config"), "keras_history", list)
+        yield str(history[0]), int(history[2])
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from _tensors(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _tensors(inner)
+
+
+def _only(ends: Any, what: str) -> str:
+    """Return the layer of the only input or output, [name, 0, 0] or [[name, 0, 0]]."""
+    while isinstance(ends, list) and len(ends) == 1 and isinstance(ends[0], list):
+        ends = ends[0]
+    if not isinstance(ends, list) or len(ends) != 3 or not isinstance(ends[0], str):
+        raise CheckpointError(f"the model must have one {what}; it has {shown(ends)}")
+    if ends[2] != 0:
+        raise CheckpointError(f"the model's {what} is output {shown(ends[2])} of {shown(ends[0])}")
+    return ends[0]
+
+
+def _of(owner: Any, name: str, kind: type) -> Any:
+    value = owner.get(name) if isinstance(owner, dict) else None
+    if not isinstance(value, kind):
+        raise CheckpointError(f"the model's description has no valid {name}")
+    return value
+
+
+def _snake_case(name: str) -> str:
+    """Return a class's name as Keras writes it in the paths of weights."""
+    name = re.sub(r"\W+", "", name)
+    name = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", name)
+    return re.sub("([a-z])([A-Z])", r"\1_\2", name).lower()

@@ -1,0 +1,136 @@
+"""Arrays and texts of an HDF5 file that another party may have written."""
+
+from collections.abc import Sequence
+from itertools import takewhile
+from math import prod
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from sruserve.model.errors import CheckpointError
+from sruserve.model.files import MAX_TEXT_BYTES
+from sruserve.model.importers.options import shown
+from sruserve.model.importers.wiring.steps import Array
+
+_INSTALL = "Keras files need h5py: pip install 'sruserve[keras]'"
+# What a damaged file raises in h5py.
+_DAMAGES = (
+    OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError, MemoryError,
+    AttributeError,
+)  # fmt: skip
+_MAX_NAMES = 100_000  # in a list of names
+
+
+class Hdf5:
+    """The groups and arrays of one file.
+
+    Follows no link to another place or file, and reads no more bytes than the file has. Raises
+    `CheckpointError` for anything else.
+    """
+
+    def __init__(self, file: BinaryIO, size: int) -> None:
+        """file: seekable, of `size` bytes."""
+        try:
+            import h5py
+        except ImportError as error:
+            raise CheckpointError(_INSTALL) from error
+        self._h5py = h5py
+        self._bytes_left = size
+        try:
+            self._file = h5py.File(file, "r")
+        except _DAMAGES as error:
+            raise CheckpointError(f"the file is not valid HDF5: {shown(error)}") from error
+
+    def has(self, *path: str) -> bool:
+        """Whether there is a group or an array at `path`."""
+        return self._find(path) is not None
+
+    def names(self, *path: str) -> list[str]:
+        """Return the names in a group; none if there is no such group."""
+        group = self._find(path)
+        if not isinstance(group, self._h5py.Group):
+            return []
+        return self._read("a group", lambda: [str(name) for name in group])  # type: ignore[no-any-return]
+
+    def array(self, *path: str) -> Array:
+        """Return an array of floats with at most 2 dimensions."""
+        name, data = shown("/".join(path)), self._find(path)
+        if not isinstance(data, self._h5py.Dataset):
+            raise CheckpointError(f"{name} is missing")
+        array: Array = self._read(name, lambda: self._checked(name, data)[()])
+        return array
+
+    def _checked(self, name: str, data: Any) -> Any:
+        """Return an array that may be read; its header alone can fail to be."""
+        if data.dtype.kind != "f" or data.shape is None or data.ndim > 2:
+            raise CheckpointError(
+                f"{name} holds {data.dtype} of shape {shown(data.shape)}; weights are floats with "
+                "at most 2 dimensions"
+            )
+        if data.is_virtual or data.external:
+            raise CheckpointError(f"{name} refers to data in other files; save the model in one")
+        self._bytes_left -= int(data.nbytes)
+        if self._bytes_left < 0:
+            raise CheckpointError(
+                f"{name} with the arrays before it has more bytes than the file: compressed or "
+                "empty arrays are refused; save the model with Keras"
+            )
+        return data
+
+    def text(self, name: str, *path: str) -> str | None:
+        """Return an attribute that is one text; None without it."""
+        value = self._attribute(name, path)
+        if value is None:
+            return None
+        if isinstance(value, bytes):
+            value = value.decode("utf-8", "replace")
+        if not isinstance(value, str) or len(value) > MAX_TEXT_BYTES:
+            raise CheckpointError(f"attribute {shown(name)} is not a text")
+        return value
+
+    def texts(self, name: str, *path: str) -> list[str]:
+        """Return an attribute that lists texts; Keras splits a long one into `name0`, `name1`, …"""
+        parts = [self._attribute(name, path)]
+        if parts[0] is None:
+            numbered = (self._attribute(f"{name}{i}", path) for i in range(_MAX_NAMES))
+            parts = list(takewhile(lambda part: part is not None, numbered))
+        values = [value for part in parts for value in np.asarray(part).reshape(-1)]
+        return [v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in values]
+
+    def _attribute(self, name: str, path: Sequence[str]) -> Any:
+        owner = self._find(path)
+        if owner is None or not self._read(name, lambda: name in owner.attrs):
+            return None
+        if self._read(name, lambda: _size(owner.attrs.get_id(name))) > MAX_TEXT_BYTES:
+            raise CheckpointError(f"attribute {shown(name)} is too large")
+        return self._read(name, lambda: owner.attrs[name])
+
+    def _find(self, path: Sequence[str]) -> Any:
+        """Return the group or array at `path`; None without it."""
+        owner: Any = self._file
+        for part in "/".join(path).split("/") if path else ():
+            if not isinstance(owner, self._h5py.Group):
+                return None
+            group = owner
+            link = self._read(part, lambda group=group, part=part: group.get(part, getlink=True))
+            if link is None:
+                return None
+            if not isinstance(link, self._h5py.HardLink):
+                raise CheckpointError(f"{shown(part)} is a link to another place, which is refused")
+            owner = self._read(part, lambda group=group, part=part: group[part])
+        return owner
+
+    def _read(self, name: str, read: Any) -> Any:
+        """Return what `read` returns; a damaged file can raise many errors in it."""
+        try:
+            return read()
+        except CheckpointError:
+            raise
+        except _DAMAGES as error:
+            raise CheckpointError(f"{shown(name)} cannot be read: {shown(error)}") from error
+
+
+def _size(attribute: Any) -> int:
+    """Return the bytes of an attribute, as its header states them."""
+    count = prod(attribute.shape or ())
+    return int(count * attribute.dtype.itemsize) if count <= _MAX_NAMES else MAX_TEXT_BYTES + 1

@@ -1,0 +1,1 @@
+"""Networks whose file describes the wiring: a chain of steps becomes a model folder's parts."""

@@ -1,0 +1,138 @@
+"""A network as a chain of steps, in the order in which a file computes them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sruserve.model.row_layers import (
+    ActivationLayer,
+    LayerNormLayer,
+    LinearLayer,
+    RowLayer,
+    ScaleLayer,
+    SelectLayer,
+)
+
+Array = NDArray[Any]
+Cell = Literal["lstm", "gru", "gru_reset_before", "rnn_tanh", "rnn_relu"]
+
+
+@dataclass(frozen=True, eq=False)
+class Embed:
+    """Ids to rows of a table (ids, width)."""
+
+    name: str
+    table: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """A layer that maps each row by itself; its tensors have the names of a model folder."""
+
+    name: str
+    layer: RowLayer
+    tensors: Mapping[str, Array] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Direction:
+    """The weights of one direction, with the row blocks of `torch.nn`."""
+
+    weight_ih: Array
+    weight_hh: Array
+    bias_ih: Array
+    bias_hh: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Recurrent:
+    """A recurrent layer: the forward direction, then the backward one of a bidirectional layer."""
+
+    name: str
+    cell: Cell
+    directions: tuple[Direction, ...]
+
+    @property
+    def hidden(self) -> int:
+        return int(self.directions[0].weight_hh.shape[1])
+
+
+class End(NamedTuple):
+    """A part of the end state: h or c of one direction of a recurrent layer, counted from 0."""
+
+    layer: int
+    kind: Literal["h", "c"]
+    direction: int
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """A whole sequence to one row; `final` concatenates parts of the end state."""
+
+    name: str
+    kind: Literal["last", "mean", "max", "final"]
+    ends: tuple[End, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Softmax:
+    """Scores to probabilities: only as the last step."""
+
+    name: str
+
+
+Step = Embed | Rows | Recurrent | Pool | Softmax
+
+
+def same(first: Sequence[Step], second: Sequence[Step]) -> bool:
+    """Whether two chains compute the same, with the same numbers."""
+    return len(first) == len(second) and all(map(_equal, first, second))
+
+
+def _equal(first: object, second: object) -> bool:
+    if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
+        return first is second or np.array_equal(first, second)
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        return first.keys() == second.keys() and all(_equal(first[k], second[k]) for k in first)
+    if isinstance(first, tuple) and isinstance(second, tuple):
+        return len(first) == len(second) and all(map(_equal, first, second))
+    if is_dataclass(first) and type(first) is type(second):
+        return all(_equal(getattr(first, f.name), getattr(second, f.name)) for f in fields(first))
+    return first == second
+
+
+def linear(name: str, weight: Array, bias: Array | None) -> Rows:
+    """x W^T + b, with a weight (out, in)."""
+    tensors = {"weight": weight} | ({} if bias is None else {"bias": bias})
+    return Rows(name, LinearLayer(type="linear", size=len(weight), bias=bias is not None), tensors)
+
+
+def scale(name: str, mean: Array, weight: Array, bias: Array) -> Rows:
+    """(x - mean) * weight + bias, with one number of each for a column."""
+    return Rows(name, ScaleLayer(type="scale"), {"mean": mean, "weight": weight, "bias": bias})
+
+
+def batch_norm(
+    name: str, mean: Array, variance: Array, gamma: Array, beta: Array, eps: float
+) -> Rows:
+    """Batch norm at inference; the quotient is computed in float64."""
+    return scale(name, mean, gamma / np.sqrt(variance.astype(np.float64) + eps), beta)
+
+
+def layer_norm(name: str, gamma: Array, beta: Array, eps: float) -> Rows:
+    """A layer norm over a row."""
+    return Rows(name, LayerNormLayer(type="layer_norm", eps=eps), {"weight": gamma, "bias": beta})
+
+
+def activation(name: str, function: str, slope: float | None = None) -> Rows:
+    """A function of each number, by its name in a model folder."""
+    fields = {"type": "activation", "function": function, "slope": slope}
+    return Rows(name, ActivationLayer.model_validate(fields))
+
+
+def select(name: str, ranges: list[tuple[int, int]]) -> Rows:
+    """Some columns, in order."""
+    return Rows(name, SelectLayer(type="select", ranges=tuple(ranges)))
