@@ -16,8 +16,8 @@ from sruserve.model.names import DType, Task
 
 if TYPE_CHECKING:
     from sruserve.model.folder import Model
-    from sruserve.model.verify import Difference
-    from sruserve.model.verify_texts import Mismatch
+    from sruserve.model.verification.verify import Difference
+    from sruserve.model.verification.verify_texts import Mismatch
 
 
 _MAX_MISMATCHES = 20  # shown
@@ -162,12 +162,12 @@ def verify(
     1 if a difference exceeds the tolerance, or a label or id differs. A 16-bit dtype needs a larger
     tolerance, such as 0.05.
     """
-    from sruserve.model.cases import Case
-    from sruserve.model.coverage import coverage
     from sruserve.model.errors import ModelError
-    from sruserve.model.text_cases import TextCase
-    from sruserve.model.verify import Difference, verify
-    from sruserve.model.verify_texts import Mismatch, verify_texts
+    from sruserve.model.verification.cases import Case
+    from sruserve.model.verification.coverage import coverage
+    from sruserve.model.verification.text_cases import TextCase
+    from sruserve.model.verification.verify import Difference, verify
+    from sruserve.model.verification.verify_texts import Mismatch, verify_texts
 
     differences: list[Difference] = []
     mismatches: list[Mismatch] = []

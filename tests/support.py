@@ -12,10 +12,10 @@ from sruserve.model.cells import FAMILIES
 from sruserve.model.config import ModelConfig, architecture
 from sruserve.model.embeddings import EmbeddingConfig
 from sruserve.model.folder import Model, load_model, save_model
-from sruserve.model.heads import HeadConfig
+from sruserve.model.heads.config import HeadConfig
+from sruserve.model.heads.regression import Regression
 from sruserve.model.names import Task
 from sruserve.model.network import network_shapes
-from sruserve.model.regression import Regression
 
 CPU = torch.device("cpu")
 PRINTABLE = list(range(32, 127))

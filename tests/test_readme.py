@@ -140,9 +140,9 @@ def test_the_table_of_contents_lists_every_section() -> None:
 
 
 def test_the_example_of_an_own_model_makes_the_folder_that_is_served(tmp_path: Path) -> None:
-    (example,) = (block for block in BLOCKS if block.startswith("python3 "))
+    (example,) = (block for block in BLOCKS if "sruserve.save" in block)
     *lines, serve = example.splitlines()
-    assert serve.startswith("sruserve serve my-model ")
+    assert serve.startswith("sruserve serve sentiment ")
     programs = tmp_path / "bin"
     programs.mkdir()
     for name, arguments in ("python3", ""), ("sruserve", "-m sruserve "):
@@ -159,7 +159,8 @@ def test_the_example_of_an_own_model_makes_the_folder_that_is_served(tmp_path: P
     )
     assert done.returncode == 0, done.stderr
     assert "lstm" in done.stdout
-    assert load_model(tmp_path / "my-model").config.task == "generate"
+    head = load_model(tmp_path / "sentiment").config.head
+    assert (head.pooling, head.final) == ("final", ("0.h",))
 
 
 def test_the_readme_shows_the_reply_to_its_first_command(ports: tuple[int, int]) -> None:

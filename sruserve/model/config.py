@@ -21,10 +21,10 @@ from sruserve.model.cells.stack import StackConfig, Width
 from sruserve.model.embeddings import EmbeddingConfig
 from sruserve.model.errors import ConfigError
 from sruserve.model.files import read_regular
-from sruserve.model.heads import HeadConfig, Scoring
+from sruserve.model.heads.config import HeadConfig, Scoring
+from sruserve.model.heads.regression import Regression
+from sruserve.model.heads.row_layers import RowLayers, output_width
 from sruserve.model.names import DType, Task
-from sruserve.model.regression import Regression
-from sruserve.model.row_layers import RowLayers, output_width
 from sruserve.model.state import StateLayout
 
 FORMAT_VERSION = 1  # the newest format of config.json that this package reads and writes

@@ -27,8 +27,8 @@ from sruserve.model.errors import (
 )
 from sruserve.model.files import MAX_TEXT_BYTES, read_regular
 from sruserve.model.network import Network, network_shapes
-from sruserve.model.text import BYTES_FILE, WORDS_FILE, Codec, make_codec
-from sruserve.model.tokenizer_trial import check_tokenizer
+from sruserve.model.text.codec import BYTES_FILE, WORDS_FILE, Codec, make_codec
+from sruserve.model.text.tokenizer_trial import check_tokenizer
 from sruserve.model.versions import CONFIG_FILE, newest
 from sruserve.model.weights import read_tensors
 

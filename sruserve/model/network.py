@@ -22,14 +22,14 @@ from sruserve.kernels.side_stream import side_stream_for
 from sruserve.kernels.triton.tiles import SAMPLE_VOCABULARY
 from sruserve.model.cells.stack import Builder, Shapes
 from sruserve.model.config import ModelConfig
-from sruserve.model.crf import LinearChain
 from sruserve.model.embeddings import Embedding
-from sruserve.model.final_state import FinalState
 from sruserve.model.gradients import without_gradients
-from sruserve.model.head_building import make_head, make_pairs, make_pool
-from sruserve.model.pooling import PoolLayer
-from sruserve.model.row_layers import make_layers, shapes_of, widest
-from sruserve.model.softmaxes import activation
+from sruserve.model.heads.building import make_head, make_pairs, make_pool
+from sruserve.model.heads.crf import LinearChain
+from sruserve.model.heads.final_state import FinalState
+from sruserve.model.heads.pooling import PoolLayer
+from sruserve.model.heads.row_layers import make_layers, shapes_of, widest
+from sruserve.model.heads.softmaxes import activation
 from sruserve.model.state import StateLayout
 
 PIECE_ROWS = 1024

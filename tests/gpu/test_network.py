@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sruserve.kernels import RaggedBatch
 from sruserve.model.folder import Model
-from sruserve.model.heads import HeadConfig
+from sruserve.model.heads.config import HeadConfig
 from sruserve.model.network import Network
 from tests.gpu.exact import assert_same
 from tests.support import random_model

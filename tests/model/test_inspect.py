@@ -7,7 +7,7 @@ import torch
 
 from sruserve.model import inspect
 from sruserve.model.folder import Model
-from sruserve.model.heads import HeadConfig
+from sruserve.model.heads.config import HeadConfig
 from sruserve.model.inspect import facts
 from tests.support import random_model
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sruserve.kernels import RaggedBatch
 from sruserve.model.config import ModelConfig
-from sruserve.model.heads import HeadConfig
+from sruserve.model.heads.config import HeadConfig
 from sruserve.model.network import Network, network_shapes
 from tests.support import random_config, random_tensors
 

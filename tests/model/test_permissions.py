@@ -15,7 +15,11 @@ from tests.support import save_random_model
 UNPRIVILEGED = """
 import os
 from sruserve.cli import main
-from sruserve.model import cases, coverage, inspect, text_cases, verify_texts
+from sruserve.model.verification import cases
+from sruserve.model.verification import coverage
+from sruserve.model import inspect
+from sruserve.model.verification import text_cases
+from sruserve.model.verification import verify_texts
 from sruserve.model.importers import build, torch_rnn
 from sruserve.server import run
 if os.geteuid() == 0:

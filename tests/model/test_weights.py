@@ -15,12 +15,12 @@ from torch import Tensor
 
 from sruserve.kernels import single
 from sruserve.model import weights
-from sruserve.model.cases import Case
 from sruserve.model.errors import ModelError
 from sruserve.model.folder import Model, load_model
 from sruserve.model.importers.build import _read_labels, import_checkpoint
 from sruserve.model.importers.checkpoint import read_checkpoint
 from sruserve.model.importers.vocabulary import vocabulary
+from sruserve.model.verification.cases import Case
 from sruserve.model.weights import read_tensors
 from tests.support import save_random_model
 

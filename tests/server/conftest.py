@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 import sruserve
-from sruserve.model.heads import HeadConfig
+from sruserve.model.heads.config import HeadConfig
 from sruserve.server.app import Application
 from sruserve.server.clocks import SYSTEM_CLOCKS
 from sruserve.server.http.uvicorn_http import HttpProtocol

@@ -12,7 +12,7 @@ import tritonclient.http as triton
 from numpy.typing import NDArray
 
 from sruserve.model.folder import load_model
-from sruserve.model.heads import HeadConfig
+from sruserve.model.heads.config import HeadConfig
 from tests.server.conftest import CHARACTERS, LABELS, Serve
 from tests.support import save_random_model
 

@@ -10,7 +10,7 @@ import torch
 
 from sruserve.kernels import single
 from sruserve.model.folder import Model, load_model
-from sruserve.model.heads import HeadConfig
+from sruserve.model.heads.config import HeadConfig
 from tests.server.conftest import CHARACTERS, TAGS, Serve
 from tests.server.posting import refusal
 from tests.support import save_random_model

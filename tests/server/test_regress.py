@@ -15,8 +15,8 @@ from torch import Tensor
 
 from sruserve.kernels import single
 from sruserve.model.folder import Model, load_model
-from sruserve.model.heads import HeadConfig
-from sruserve.model.regression import Regression
+from sruserve.model.heads.config import HeadConfig
+from sruserve.model.heads.regression import Regression
 from sruserve.server.http.responses import RegressReply
 from tests.server.conftest import Serve
 from tests.server.posting import refusal

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from sruserve.model.text import Bytes
+from sruserve.model.text.codec import Bytes
 from sruserve.server.app import Application
 from sruserve.server.budget import Budget
 from sruserve.server.engine.job import Generated

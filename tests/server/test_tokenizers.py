@@ -7,7 +7,7 @@ import httpx
 import pytest
 from tokenizers import Tokenizer, processors
 
-from tests.model.trained_tokenizers import KINDS, trained
+from tests.model.text.trained_tokenizers import KINDS, trained
 from tests.server.conftest import LABELS, Serve
 from tests.server.posting import refusal
 from tests.support import save_random_model

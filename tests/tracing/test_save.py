@@ -25,7 +25,7 @@ from sruserve.model.errors import FolderError, OptionError
 from sruserve.model.folder import CASE_FILE, load_model
 from sruserve.tracing import save as save_file_module
 from sruserve.tracing.errors import DifferentAnswers, TracingError
-from tests.model.trained_tokenizers import trained as trained_tokenizer
+from tests.model.text.trained_tokenizers import trained as trained_tokenizer
 from tests.tracing.networks import (
     CRF,
     FEATURES,
@@ -310,8 +310,8 @@ def test_a_module_in_another_dtype_is_saved_in_float32(tmp_path: Path) -> None:
 
 
 def test_a_case_of_other_answers_does_not_agree(tmp_path: Path) -> None:
-    from sruserve.model.cases import Case
-    from sruserve.model.verify import verify
+    from sruserve.model.verification.cases import Case
+    from sruserve.model.verification.verify import verify
 
     model = sruserve.save(LitSentiment(), tmp_path / "model", "classify")
     case = load_file(tmp_path / "model" / CASE_FILE)

@@ -10,7 +10,7 @@ from torch import Tensor
 from sruserve.model.config import LABELLED, ModelConfig, architecture, explain
 from sruserve.model.errors import CheckpointError, OptionError, printable
 from sruserve.model.folder import Model, save_model
-from sruserve.model.heads import HeadConfig, Scoring
+from sruserve.model.heads.config import HeadConfig, Scoring
 from sruserve.model.importers import regression
 from sruserve.model.importers.checkpoint import read_checkpoint
 from sruserve.model.importers.file_formats import file_format

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from sruserve.model.cells.stack import StackConfig
 from sruserve.model.embeddings import EmbeddingConfig
-from sruserve.model.heads import HeadConfig
+from sruserve.model.heads.config import HeadConfig
+from sruserve.model.heads.row_layers import RowLayer
 from sruserve.model.names import Task
-from sruserve.model.row_layers import RowLayer
 
 Options = Mapping[str, Any]
 

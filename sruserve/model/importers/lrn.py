@@ -7,7 +7,7 @@ from torch import Tensor
 
 from sruserve.model.cells.stack import StackConfig
 from sruserve.model.errors import CheckpointError
-from sruserve.model.heads import HeadConfig
+from sruserve.model.heads.config import HeadConfig
 from sruserve.model.importers.format import Imported, Options
 from sruserve.model.importers.lrn_cells import CELLS, Kind, kind_of
 from sruserve.model.importers.network import vocabulary_and_head

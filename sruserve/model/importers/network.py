@@ -8,7 +8,7 @@ from torch import Tensor
 from sruserve.model.cells.stack import StackConfig
 from sruserve.model.config import ModelConfig
 from sruserve.model.errors import CheckpointError
-from sruserve.model.heads import HeadConfig
+from sruserve.model.heads.config import HeadConfig
 from sruserve.model.importers.names import short
 from sruserve.model.importers.tensors import matrix_of
 from sruserve.model.names import Task

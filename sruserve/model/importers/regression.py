@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from sruserve.model.config import explain
 from sruserve.model.errors import OptionError
-from sruserve.model.regression import Regression
+from sruserve.model.heads.regression import Regression
 
 OPTIONS = ("units", "quantiles", "steps", "forecasts")
 

@@ -11,7 +11,7 @@ from sruserve.model.cells.srupp import SRUppConfig
 from sruserve.model.config import explain
 from sruserve.model.embeddings import EmbeddingConfig
 from sruserve.model.errors import CheckpointError, OptionError
-from sruserve.model.heads import HeadConfig
+from sruserve.model.heads.config import HeadConfig
 from sruserve.model.importers.options import flag, shown
 from sruserve.model.importers.tensors import layers_of, need, rest_of
 

@@ -13,11 +13,11 @@ from tokenizers.normalizers import Lowercase
 from tokenizers.normalizers import Sequence as Normalizers
 from tokenizers.pre_tokenizers import Split, WhitespaceSplit
 
-from sruserve.model.characters import EVERY_CHARACTER
 from sruserve.model.errors import OptionError
 from sruserve.model.files import read_regular
-from sruserve.model.text import BYTES_FILE, WORDS_FILE, is_byte_list, tokenizer_codec
-from sruserve.model.tokenizer_trial import check_tokenizer
+from sruserve.model.text.characters import EVERY_CHARACTER
+from sruserve.model.text.codec import BYTES_FILE, WORDS_FILE, is_byte_list, tokenizer_codec
+from sruserve.model.text.tokenizer_trial import check_tokenizer
 
 UNKNOWN_WORDS = ("<oov>", "<unk>", "<UNK>")
 _SPECIAL = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")  # such as <unk> and [PAD]

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sruserve.kernels.devices import copy_to_device
-from sruserve.model import softmaxes
-from sruserve.model.crf import LinearChain
 from sruserve.model.folder import Model
-from sruserve.model.text import token_text
+from sruserve.model.heads import softmaxes
+from sruserve.model.heads.crf import LinearChain
+from sruserve.model.text.codec import token_text
 from sruserve.server.engine.job import JobKind, Logprobs
 from sruserve.server.engine.sequence import ActiveSequence
 from sruserve.server.engine.sequence_outputs import Floats, SequenceOutputs

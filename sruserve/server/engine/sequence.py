@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sruserve.kernels.slots import WINDOW
-from sruserve.model.text import Codec, SpacedPieces, count_characters
+from sruserve.model.text.codec import Codec, SpacedPieces, count_characters
 from sruserve.server.engine.constrained.protocols import MAX_MATCH_BYTES, TextPosition
 from sruserve.server.engine.detokenizer import Detokenizer
 from sruserve.server.engine.job import (

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from sruserve import __version__
-from sruserve.model.regression import Regression
+from sruserve.model.heads.regression import Regression
 from sruserve.server.errors import ModelNotFound, NoProcess
 from sruserve.server.http import probes
 from sruserve.server.http import responses as replies

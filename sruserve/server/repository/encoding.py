@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from sruserve.model.errors import TextError
 from sruserve.model.folder import Model
-from sruserve.model.frames import ENDED, Frame
-from sruserve.model.text import Codec
+from sruserve.model.text.codec import Codec
+from sruserve.model.text.frames import ENDED, Frame
 from sruserve.server.engine.job import Snapshot
 from sruserve.server.errors import (
     CannotStream,

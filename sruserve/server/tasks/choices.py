@@ -4,7 +4,7 @@ import codecs
 from collections.abc import Sequence
 from typing import Any
 
-from sruserve.model.text import SpacedPieces, token_text
+from sruserve.model.text.codec import SpacedPieces, token_text
 from sruserve.server.engine.job import Generated
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.completion_request import CompletionRequest

@@ -4,7 +4,7 @@ import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sruserve.model.text import pieces_after
+from sruserve.model.text.codec import pieces_after
 from sruserve.server.engine.job import Logprobs, SequenceInput, Snapshot
 from sruserve.server.repository.encoding import Ids, Tokens, encode_input, locate_input
 from sruserve.server.repository.served_model import ServedModel

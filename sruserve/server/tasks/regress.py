@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sruserve.model.regression import Regression
+from sruserve.model.heads.regression import Regression
 from sruserve.server.engine.job import (
     Job,
     JobKind,

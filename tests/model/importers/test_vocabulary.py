@@ -10,10 +10,10 @@ from tokenizers.models import WordLevel
 from tokenizers.normalizers import Strip
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
-from sruserve.model.characters import Characters
 from sruserve.model.errors import FolderError
 from sruserve.model.folder import Model, load_model
-from sruserve.model.text import Words
+from sruserve.model.text.characters import Characters
+from sruserve.model.text.codec import Words
 from tests.model.importers.running import imported, refused, run_import
 from tests.model.importers.scripts import CLASSIFIER, WORDS, script_tensors
 

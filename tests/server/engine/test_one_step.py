@@ -11,7 +11,7 @@ import pytest
 
 from sruserve.model.cells import FAMILIES
 from sruserve.model.folder import Model
-from sruserve.model.heads import HeadConfig
+from sruserve.model.heads.config import HeadConfig
 from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.job import Classified, JobKind, SequenceInput, StateOutput
 from sruserve.server.errors import DeadlineExceeded, EngineFailure, NotFinite

@@ -75,7 +75,7 @@ def test_scores_are_taken_in_blocks_that_change_nothing(
         rows.append(len(hidden))
         return logits(hidden)
 
-    monkeypatch.setattr("sruserve.model.softmaxes.LOGITS", 64)
+    monkeypatch.setattr("sruserve.model.heads.softmaxes.LOGITS", 64)
     monkeypatch.setattr(tagger.network, "logits", spy)
     (blocks,) = tag(tagger, StateOutput.COPY, 300)
     assert 64 // len(tagger.labels) in rows

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from sruserve.model.heads.row_layers import ActivationLayer, LinearLayer, ResidualLayer
 from sruserve.model.importers.onnx.values import (
     Const,
     Flow,
@@ -24,7 +25,6 @@ from sruserve.model.importers.wiring.steps import (
     linear,
     scale,
 )
-from sruserve.model.row_layers import ActivationLayer, LinearLayer, ResidualLayer
 
 _PLAIN = {"Relu": "relu", "Tanh": "tanh", "Sigmoid": "sigmoid", "Softplus": "softplus"}
 ROW_NODES = (

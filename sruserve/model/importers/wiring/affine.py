@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from sruserve.model.heads.row_layers import LinearLayer, ScaleLayer, SelectLayer
 from sruserve.model.importers.wiring.steps import Array, Rows
-from sruserve.model.row_layers import LinearLayer, ScaleLayer, SelectLayer
 
 
 def is_affine(rows: Rows) -> bool:

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from sruserve.model.config import explain
 from sruserve.model.errors import CheckpointError
-from sruserve.model.heads import HeadConfig, Scoring
+from sruserve.model.heads.config import HeadConfig, Scoring
+from sruserve.model.heads.row_layers import ActivationLayer, LinearLayer, SelectLayer, output_width
 from sruserve.model.importers.format import Imported
 from sruserve.model.importers.wiring.affine import is_affine
 from sruserve.model.importers.wiring.stack import BuiltStack, build_stack
@@ -26,7 +27,6 @@ from sruserve.model.importers.wiring.steps import (
     select,
 )
 from sruserve.model.names import Task
-from sruserve.model.row_layers import ActivationLayer, LinearLayer, SelectLayer, output_width
 
 
 @dataclass(frozen=True, eq=False)

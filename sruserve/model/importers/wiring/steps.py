@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sruserve.model.row_layers import (
+from sruserve.model.heads.row_layers import (
     ActivationLayer,
     LayerNormLayer,
     LinearLayer,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sruserve.server.errors import UnfitInput
 
 if TYPE_CHECKING:  # grammar processes run without tokenizers
-    from sruserve.model.text import Codec
+    from sruserve.model.text.codec import Codec
 
 # Bytes that end a text, a value or a number are first, so that a completion search is short.
 _ORDER = b'"}]0123456789,:'

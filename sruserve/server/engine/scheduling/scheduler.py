@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from sruserve.kernels.oom import is_out_of_memory
-from sruserve.model.text import Codec
+from sruserve.model.text.codec import Codec
 from sruserve.server.engine.admission_queue import AdmissionQueue
 from sruserve.server.engine.batch import Batch
 from sruserve.server.engine.config import EngineConfig

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sruserve.model.text import Bytes
+from sruserve.model.text.codec import Bytes
 from sruserve.server.engine.constrained.byte_vocabulary import ByteVocabulary
 from sruserve.server.engine.constrained.constraint import Constraint
 from sruserve.server.engine.job import Generated

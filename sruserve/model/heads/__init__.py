@@ -1,0 +1,1 @@
+"""What follows the stack: pooling, layers over rows, scores."""

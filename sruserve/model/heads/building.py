@@ -1,0 +1,88 @@
+"""Build what follows the stack: the pooling, the features of pairs, the head."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from sruserve.model.cells.stack import Builder
+from sruserve.model.heads.config import HeadConfig
+from sruserve.model.heads.pairs import PairFeatures, StepScores
+from sruserve.model.heads.pooling import PoolLayer
+from sruserve.model.heads.row_layers import make_layers, widest
+from sruserve.model.heads.segments import AttentionPool
+from sruserve.model.heads.softmaxes import AdaptiveHead, Head, LayeredHead, LinearHead, MixtureHead
+from sruserve.model.state import StateLayout
+
+
+def make_head(
+    config: HeadConfig, tensors: Mapping[str, Tensor], outputs: int | None, builder: Builder
+) -> Head | None:
+    """Build a head from the tensors that `HeadConfig.shapes` names, and a plain embedding's."""
+    if outputs is None:
+        return None
+    head = _scorer(config, tensors, outputs, builder)
+    if not config.layers and not config.output_layers:
+        return head
+    return LayeredHead(
+        make_layers(config.layers, tensors, "head.", builder),
+        head,
+        make_layers(config.output_layers, tensors, "output_layers.", builder),
+        outputs,
+        widest((*config.layers, *config.output_layers)),
+    )
+
+
+def make_pairs(
+    config: HeadConfig, tensors: Mapping[str, Tensor], width: int, builder: Builder
+) -> PairFeatures:
+    """For task pair: build the features between a stack of `width` and the head."""
+    attention = []
+    if config.pooling == "attention":
+        for side in range(2):
+            own = f"output.pool.{side}"
+            inner = builder.linear(tensors[f"{own}.weight"], tensors[f"{own}.bias"])
+            scores = builder.linear(tensors[f"{own}.score"][None])
+            attention.append(StepScores(inner, scores))
+    return PairFeatures(config.pooling, width, config.combine == "difference", attention)
+
+
+def make_pool(
+    config: HeadConfig,
+    task: str,
+    tensors: Mapping[str, Tensor],
+    width: int,
+    layout: StateLayout,
+    builder: Builder,
+) -> PoolLayer | AttentionPool | None:
+    """Build what pools the outputs of a stack of `width`; None if nothing does."""
+    scores = make_layers(config.attention, tensors, "pool.", builder)
+    if scores is not None:
+        return AttentionPool(scores, widest(config.attention))
+    if not config.states(task, width):
+        return None
+    column, steps = layout.column("pool"), layout.column("pool.steps")
+    return PoolLayer(config.pooling == "mean", width, column, steps)
+
+
+def _scorer(
+    config: HeadConfig, tensors: Mapping[str, Tensor], outputs: int, builder: Builder
+) -> Head:
+    """Build the part of a head that its own layers surround."""
+    if config.adaptive:
+        clusters = config.clusters(outputs)
+        projections = [tensors[f"output.{i}.proj"] for i in range(len(clusters))]
+        linears = [
+            builder.linear(tensors[f"output.{i}.weight"], tensors[f"output.{i}.bias"])
+            for i in range(len(clusters))
+        ]
+        return AdaptiveHead(clusters, builder.linear(torch.cat(projections, 1).T), linears)
+    weight = tensors["embedding.weight" if config.tied else "output.weight"]
+    linear = builder.linear(weight, tensors["output.bias"] if config.bias else None)
+    if not config.experts:
+        return LinearHead(linear)
+    return MixtureHead(
+        prior=builder.linear(tensors["output.prior.weight"]),
+        latent=builder.linear(tensors["output.latent.weight"], tensors["output.latent.bias"]),
+        decoder=linear,
+    )

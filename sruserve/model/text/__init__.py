@@ -1,0 +1,1 @@
+"""Vocabularies: texts to ids and back."""

@@ -1,0 +1,416 @@
+"""Vocabularies: text to ids and back, in chunks that may end inside a word."""
+
+import json
+import re
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Encoding
+
+from sruserve.model.errors import FolderError, TextError, faults
+from sruserve.model.text.characters import Characters, splits_characters
+from sruserve.model.text.decoders import SPACE_MARK, steps_of
+from sruserve.model.text.frames import Frame, Ids
+from sruserve.model.text.piece_cache import PieceCache
+from sruserve.model.text.subwords import MAX_UNFINISHED, Subwords
+from sruserve.model.text.tokenizer_file import TokenizerFile, read_tokenizer
+
+WORDS_FILE, BYTES_FILE = "tokenizer.json", "bytes.json"
+_PROBES = ("ab cd", 'it\'s 3.5\n"x"', "A\tb.c,  d ")
+_LONG = 4096  # characters from which the tokenizer is faster on a whole text than on its pieces
+_PART = 1 << 16  # characters of a long text that are tokenized at a time
+_NORMALIZED = 1 << 26  # limit on the characters of a normalized word
+_PROBED = 64  # entries at the beginning and at the end that are probed together
+_MAX_PROBES = 2048  # of entries with white space
+_SPACES = " \t\n\v\f\r"  # a tokenizer may delete some of them instead of splitting there
+
+
+class Codec(Protocol):
+    """A vocabulary.
+
+    size: number of ids.
+    pieces: the UTF-8 bytes that each id adds to a generated text.
+    ends: (size), bool: whether an id ends a word, so that the next id adds a space before its
+        piece; None: `pieces` have all spaces.
+    characters: (size), int64: number of characters that begin in each piece.
+    frame: the ids that are around those of a text; None: there are none.
+    whole_because: why a text cannot come in chunks; None: it can.
+    work: estimated look-ups of 0.2 µs for a character of a text; infinite if they have no known
+        bound.
+    """
+
+    size: int
+    pieces: tuple[bytes, ...]
+    ends: NDArray[np.bool_] | None
+    characters: Ids
+    frame: Frame | None
+    whole_because: str | None
+    work: float
+
+    def encode(self, text: str, word: str = "", more: bool = False) -> tuple[Ids, str]:
+        """Turn the next chunk of a text into ids.
+
+        word: the unfinished word of the previous chunk.
+        more: whether another chunk follows; then this chunk's unfinished word is held back.
+
+        Returns the ids, int64, and the unfinished word; raises `TextError`.
+        """
+        ...
+
+    def locate(self, text: str, word: str = "", more: bool = False) -> tuple[Ids, Ids, str]:
+        """Encode as `encode` does, and return each id's place too, as the second of three results.
+
+        Places are (ids, 2), int64: where the id begins and ends, in characters of `text`. Those in
+        `word` are negative.
+        """
+        ...
+
+    def parts(self, text: str, max_characters: int) -> list[str]:
+        """Cut a text into parts of about `max_characters`, whose ids together are the text's ids.
+
+        Only the last part may leave a word unfinished.
+        """
+        ...
+
+
+def token_text(codec: Codec | None, token: int) -> str:
+    """Return a token as text; if its bytes are no valid text, escape them as OpenAI does."""
+    if codec is None:
+        return str(token)
+    piece = codec.pieces[token]
+    if codec.ends is not None and codec.ends[token]:
+        piece += b" "
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
+
+
+def count_characters(codec: Codec | None, known: Ids) -> int:
+    """The characters that ids add after the first of them."""
+    if codec is None:
+        return 0
+    count = int(codec.characters[known[1:]].sum())
+    return count if codec.ends is None else count + int(codec.ends[known[:-1]].sum())
+
+
+class SpacedPieces(Sequence[bytes]):
+    """What each id adds to a text if words end with spaces; read it in the order of the text.
+
+    previous: the id before the text; -1: none.
+    """
+
+    def __init__(self, codec: Codec, previous: int) -> None:
+        self._codec, self._previous = codec, previous
+
+    def __len__(self) -> int:
+        return self._codec.size
+
+    def __getitem__(self, token: Any) -> Any:
+        before, self._previous = self._previous, token
+        ends, piece = self._codec.ends, self._codec.pieces[token]
+        return b" " + piece if before >= 0 and ends is not None and ends[before] else piece
+
+
+def pieces_after(codec: Codec, previous: int) -> Sequence[bytes]:
+    """What each id adds to a text behind `previous`; read it once for each id, in their order."""
+    return codec.pieces if codec.ends is None else SpacedPieces(codec, previous)
+
+
+class Words:
+    """A vocabulary of words: a Hugging Face tokenizer that never joins text across white space.
+
+    content: content of a tokenizer.json, or the loaded file. source: its name in error messages.
+
+    Raises `FolderError` for a tokenizer that cannot be used.
+    """
+
+    def __init__(self, content: bytes | TokenizerFile, source: object = WORDS_FILE) -> None:
+        file = read_tokenizer(content, source) if isinstance(content, bytes) else content
+        self._longest = int(_NORMALIZED / file.growth)
+        self._tokenizer, self.work = file.tokenizer, file.work
+        self.size, self.pieces = len(file.entries), file.written.pieces
+        self.characters, self.ends = file.characters, file.written.ends
+        self.frame = file.frame
+        self.whole_because = None if file.frame is None else file.frame.whole_because
+        try:
+            joins = self._find_spaces(file.entries)
+        except faults() as error:  # the library raises bare exceptions, and panics
+            raise FolderError(f"{source} is not a usable tokenizer.json: {error}") from error
+        if joins:
+            raise FolderError(
+                f"{source} joins text across white space, so a text in chunks would get other ids "
+                "than the whole text; use a tokenizer that first splits on white space"
+            )
+
+    def _find_spaces(self, words: Sequence[str]) -> bool:
+        """Find the characters between words; returns whether the tokenizer joins text there."""
+        self._ids, self._places = PieceCache(), PieceCache()
+        self._separate_at(_SPACES)
+        own = " ".join(dict.fromkeys([*words[:_PROBED], *words[-_PROBED:]]))
+        spaces = "".join(space for space in _SPACES if self._splits_at(space, own))
+        self._separate_at(spaces or _SPACES)
+        probes = [*_PROBES, own]
+        for space in set(_SPACES) - set(spaces):  # deleted, or a part of words
+            beside = f"{space} ", f" {space}"
+            probes += [probe.replace(" ", two) for two in beside for probe in ("ab cd", own)]
+        entries = (probe for word in words for probe in _spaced(word))
+        probes += islice(entries, _MAX_PROBES)
+        return " " not in spaces or any(map(self._joins, probes))
+
+    def encode(self, text: str, word: str = "", more: bool = False) -> tuple[Ids, str]:
+        text, word = self._finished(word + text, more)
+        self._check(text)
+        if len(text) <= _LONG:
+            return np.array(self._ids_by_piece(text), np.int64), word
+        return np.concatenate([self._ids_of(part) for part in self._parts(text, _PART)]), word
+
+    def locate(self, text: str, word: str = "", more: bool = False) -> tuple[Ids, Ids, str]:
+        word_length = len(word)
+        text, word = self._finished(word + text, more)
+        self._check(text)
+        # Arrays, because converting a list of a million tuples would block all other threads.
+        ids, places = array("q"), array("q")
+        for match in self._piece.finditer(text):
+            piece_ids, piece_places = self._located(match[0])
+            start = match.start() - word_length
+            ids.extend(piece_ids)
+            places.extend([start + place for place in piece_places])
+        return np.array(ids, np.int64), np.array(places, np.int64).reshape(-1, 2), word
+
+    def parts(self, text: str, max_characters: int) -> list[str]:
+        return list(self._parts(text, max_characters))
+
+    def _separate_at(self, spaces: str) -> None:
+        """Set the characters between words."""
+        self._spaces = spaces
+        separators = re.escape(spaces)
+        self._piece, self._space = re.compile(f"[^{separators}]+"), re.compile(f"[{separators}]")
+
+    def _splits_at(self, space: str, own: str) -> bool:
+        """Whether the tokenizer splits its own words, and any others, at this character."""
+        if any(self._joins(probe.replace(" ", space)) for probe in ("ab cd", own)):
+            return False
+        try:
+            encoding = self._tokenizer.encode(f"ab{space}cd", add_special_tokens=False)
+        except Exception:  # these words have no entry
+            return True
+        tokens = list(zip(encoding.word_ids, encoding.offsets, strict=True))
+        before = {word for word, (begin, _) in tokens if begin < len("ab")}
+        after = {word for word, (_, end) in tokens if end > len("ab ")}
+        return space == " " or not before & after
+
+    def _check(self, text: str) -> None:
+        """Raise `TextError` if a word is too long for the normalizers."""
+        if len(text) <= self._longest:
+            return
+        longest = max((len(match[0]) for match in self._piece.finditer(text)), default=0)
+        if longest > self._longest:
+            raise TextError(
+                f"a word has {longest:,} characters; the limit of this model's tokenizer is "
+                f"{self._longest:,}: insert white space"
+            )
+
+    def _joins(self, probe: str) -> bool:
+        """Whether a text's ids differ from those of its pieces; skips unknown words."""
+        parts: list[int] = []
+
+        def known(piece: re.Match[str]) -> str:
+            try:
+                parts.extend(self._ids_of_new(piece[0]))
+            except TextError:
+                return ""
+            return piece[0]
+
+        return self._tokenized(self._piece.sub(known, probe)).ids != parts
+
+    def _ids_of(self, text: str) -> Ids:
+        """Return the ids of a long text."""
+        try:
+            ids = self._tokenized(text).ids
+        except Exception:  # a word has no entry: go by pieces to find it
+            ids = self._ids_by_piece(text)
+        # Convert in parts, because each conversion blocks all other threads.
+        at = range(0, max(1, len(ids)), _PART)
+        return np.concatenate([np.array(ids[i : i + _PART], np.int64) for i in at])
+
+    def _ids_by_piece(self, text: str) -> list[int]:
+        """Return the ids of a short text, most of whose words are cached."""
+        ids: list[int] = []
+        known = self._ids.get
+        for piece in self._piece.findall(text):
+            piece_ids = known(piece)
+            ids += self._ids_of_new(piece) if piece_ids is None else piece_ids
+        return ids
+
+    def _ids_of_new(self, piece: str) -> list[int]:
+        """Return the ids of text without white space."""
+        with _named(piece):
+            ids: list[int] = self._tokenized(piece).ids
+        self._ids.add(piece, ids)
+        return ids
+
+    def _located(self, piece: str) -> tuple[list[int], list[int]]:
+        """Return the ids of text without white space, and begin and end of each, in turn."""
+        ids, places = self._ids.get(piece), self._places.get(piece)
+        if ids is None or places is None:
+            with _named(piece):
+                (encoding,) = self._tokenizer.encode_batch([piece], add_special_tokens=False)
+            ids = encoding.ids
+            # `offsets` would build all places in one call, which blocks all other threads.
+            places = [at for i in range(len(ids)) for at in encoding.token_to_chars(i) or ()]
+            self._ids.add(piece, ids)
+            self._places.add(piece, places)
+        return ids, places
+
+    def _finished(self, text: str, more: bool) -> tuple[str, str]:
+        """Split off the last word, which the next chunk may continue; returns both."""
+        if not more:
+            return text, ""
+        end = self._after_last_space(text, 0, len(text))
+        if len(text) - end > MAX_UNFINISHED:
+            raise TextError(
+                f"the last word has {len(text) - end:,} characters; the limit is "
+                f"{MAX_UNFINISHED:,}: "
+                'insert white space or send "more": false'
+            )
+        return text[:end], text[end:]
+
+    def _parts(self, text: str, max_characters: int) -> Iterator[str]:
+        """Cut a text into parts that end with white space.
+
+        Only a word longer than `max_characters` makes a longer part.
+        """
+        start = 0
+        while len(text) - start > max_characters:
+            end = self._after_last_space(text, start, start + max_characters)
+            if end == start:
+                space = self._space.search(text, start + max_characters)
+                end = space.end() if space else len(text)
+            yield text[start:end]
+            start = end
+        if start < len(text):
+            yield text[start:]
+
+    def _after_last_space(self, text: str, begin: int, end: int) -> int:
+        """Return the index after the last white space in `text[begin:end]`; `begin` without any."""
+        return max(begin, 1 + max([text.rfind(space, begin, end) for space in self._spaces]))
+
+    def _tokenized(self, text: str) -> Encoding:
+        """Return the tokens of a text, without their places.
+
+        Unlike `encode`, `encode_batch_fast` releases the GIL.
+        """
+        return self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0]
+
+
+def _spaced(entry: str) -> Iterator[str]:
+    """Texts that contain an entry with white space, if it has any."""
+    if any(space in entry for space in _SPACES):
+        yield from (entry, f"ab{entry}cd")
+    elif " " in (text := entry.replace(SPACE_MARK, " ").strip(" ")):
+        yield text
+
+
+@contextmanager
+def _named(piece: str) -> Iterator[None]:
+    """Raise `TextError` that names the piece if the vocabulary has no entry for it."""
+    try:
+        yield
+    except Exception as error:  # the library raises bare exceptions
+        raise TextError(
+            f"the model's vocabulary has no {piece[:100]!r} and no entry for unknown words; remove "
+            "or replace it"
+        ) from error
+
+
+class Bytes:
+    """A vocabulary of bytes: `values[id]` is the byte of an id."""
+
+    work = 1.0
+    ends: NDArray[np.bool_] | None = None
+    frame: Frame | None = None
+    whole_because: str | None = None
+
+    def __init__(self, values: list[int]) -> None:
+        self.size = len(values)
+        self.pieces = tuple(bytes([value]) for value in values)
+        self.characters: Ids = np.array([value & 0xC0 != 0x80 for value in values], np.int64)
+        self._id_of = np.full(256, -1, np.int64)
+        self._id_of[values] = np.arange(len(values))
+
+    def encode(self, text: str, word: str = "", more: bool = False) -> tuple[Ids, str]:
+        del more  # a byte is never unfinished
+        data = np.frombuffer((word + text).encode(), np.uint8)
+        ids: Ids = self._id_of[data]
+        if len(ids) and ids.min() < 0:
+            place = int(ids.argmin())
+            character = data[place:].tobytes().decode(errors="replace")[0]
+            raise TextError(
+                f"the model's vocabulary has no {character!r} (byte {data[place]:#04x}, at byte "
+                f"{place} of the text); remove or replace it"
+            )
+        return ids, ""
+
+    def locate(self, text: str, word: str = "", more: bool = False) -> tuple[Ids, Ids, str]:
+        """See `Codec.locate`; every byte of a character has the character's place."""
+        ids, rest = self.encode(text, word, more)
+        data = np.frombuffer((word + text).encode(), np.uint8)
+        first: Ids = np.cumsum(data & 0xC0 != 0x80, dtype=np.int64) - 1 - len(word)
+        return ids, np.stack([first, first + 1], 1), rest
+
+    def parts(self, text: str, max_characters: int) -> list[str]:
+        """Return the text in one part, because encoding bytes takes little time."""
+        del max_characters
+        return [text]
+
+
+def make_codec(vocabulary: Mapping[str, bytes], folder: object) -> Codec | None:
+    """Make the codec of a model folder's vocabulary files; None: the model takes and returns ids.
+
+    vocabulary: contents by file name. folder: the folder's path, for error messages.
+
+    Raises `FolderError`.
+    """
+    if WORDS_FILE in vocabulary:
+        return tokenizer_codec(vocabulary[WORDS_FILE], f"{folder}/{WORDS_FILE}")
+    if BYTES_FILE not in vocabulary:
+        return None
+    try:
+        values = json.loads(vocabulary[BYTES_FILE])
+    except (ValueError, RecursionError) as error:
+        raise FolderError(f"{folder}/{BYTES_FILE} is not valid JSON: {error}") from error
+    if not is_byte_list(values):
+        raise FolderError(
+            f"{folder}/{BYTES_FILE} must be a JSON list of distinct integers, 0 to 255"
+        )
+    return Bytes(values)
+
+
+def tokenizer_codec(content: bytes, source: object) -> Codec:
+    """Make the codec of a tokenizer.json. source: its name in error messages.
+
+    Raises `FolderError` that names the part which cannot be honoured.
+    """
+    file = read_tokenizer(content, source)
+    if splits_characters(file):
+        return Characters(file)
+    steps = {step["type"] for step in steps_of(file.tokenizer.pre_tokenizer)}
+    whole = not steps and type(file.tokenizer.model).__name__ in ("BPE", "Unigram")
+    if whole or steps & {"ByteLevel", "Metaspace"}:
+        return Subwords(file, _NORMALIZED)
+    return Words(file, source)
+
+
+def is_byte_list(values: object) -> bool:
+    """Whether a JSON value is a list of distinct bytes, not empty."""
+    return (
+        isinstance(values, list)
+        and all(type(value) is int and 0 <= value < 256 for value in values)
+        and 0 < len(set(values)) == len(values)
+    )

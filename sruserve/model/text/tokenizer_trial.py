@@ -1,0 +1,106 @@
+"""Try a tokenizer.json in a process of its own, which a limit on its time and memory can end.
+
+    python -m sruserve.model.text.tokenizer_trial < tokenizer.json
+
+The library holds the interpreter while it loads a file, and some files keep it busy for hours or
+take all memory, at the load or at a text that ends inside an added token.
+"""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from sruserve.model.errors import FolderError, ModelError, TextError
+
+SECONDS = 30  # of CPU time; a tokenizer of 256,000 entries takes 4
+MEMORY_BYTES = 4 << 30  # of address space; one of 256,000 entries takes 1
+_MAX_TRIALS = 4096  # texts
+_REFUSED = 3  # exit code: the file is refused, and the reason is printed
+_SOURCE = "<tokenizer>"
+
+
+def check_tokenizer(
+    content: bytes, source: object, seconds: int = SECONDS, memory_bytes: int = MEMORY_BYTES
+) -> None:
+    """Raise `FolderError` for a tokenizer that cannot be loaded and run within the limits.
+
+    content: of a tokenizer.json. source: its name in error messages. seconds: of CPU time.
+    memory_bytes: of address space.
+    """
+    if is_plain(content):
+        return
+    command = [sys.executable, "-P", "-m", __name__, str(seconds), str(memory_bytes)]
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"), "1")
+    path = os.pathsep.join(filter(None, sys.path))
+    trial = subprocess.run(  # noqa: S603 - our own interpreter, module and numbers
+        command,
+        input=content,
+        capture_output=True,
+        env={**os.environ, **threads, "PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false"},
+        check=False,
+    )
+    if trial.returncode == _REFUSED:
+        reason = trial.stdout.decode(errors="replace").rstrip()
+        raise FolderError(reason.replace(_SOURCE, str(source), 1))
+    if trial.returncode:
+        raise FolderError(
+            f"{source} is not a usable tokenizer.json: to load it and to read short texts takes "
+            f"more than {seconds} seconds or {memory_bytes >> 20:,} MiB of memory"
+        )
+
+
+def is_plain(content: bytes) -> bool:
+    """Whether a file only maps words to ids, which takes a time linear in its length."""
+    try:
+        described = json.loads(content)
+    except (ValueError, RecursionError):
+        return True  # the library has the better message
+    if not isinstance(described, dict) or described.get("normalizer"):
+        return False
+    model, splits = described.get("model"), described.get("pre_tokenizer")
+    return (
+        isinstance(model, dict)
+        and model.get("type") == "WordLevel"
+        and splits == {"type": "WhitespaceSplit"}
+        and not described.get("added_tokens")
+    )
+
+
+def _run(seconds: int, memory_bytes: int) -> int:
+    """Load the tokenizer of standard input and read the beginnings of its added tokens."""
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    from sruserve.model.text.codec import tokenizer_codec
+
+    content = sys.stdin.buffer.read()
+    try:
+        codec = tokenizer_codec(content, _SOURCE)
+    except ModelError as error:
+        print(error)
+        return _REFUSED
+    for text in _trials(json.loads(content)):
+        try:
+            codec.encode(text)
+        except TextError:
+            continue
+    return 0
+
+
+def _trials(described: dict[str, Any]) -> Iterator[str]:
+    """Beginnings of added tokens, where the library looks for the rest."""
+    count = 0
+    for token in described.get("added_tokens") or ():
+        for end in range(1, len(token["content"]) + 1):
+            yield token["content"][:end]
+            count += 1
+            if count == _MAX_TRIALS:
+                return
+
+
+if __name__ == "__main__":
+    sys.exit(_run(*map(int, sys.argv[1:])))

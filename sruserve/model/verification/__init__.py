@@ -1,0 +1,1 @@
+"""Compare a model with the library that trained it."""
