@@ -145,6 +145,8 @@ def test_steps_ahead_read_the_predictions_before_them(
     assert result["state"] is None
     (plain,) = regress(server, name, features=ROWS)
     assert result["values"] == plain["values"]
+    body = {"model": name, "features": ROWS, "steps_ahead": 5}
+    assert server.post("/v1/regress", json=body).json()["usage"] == {"steps": 65}
 
 
 def test_the_state_of_a_forecast_is_that_before_it(server: httpx.Client) -> None:

@@ -23,6 +23,7 @@ def splits_characters(file: TokenizerFile) -> bool:
         and splits == [{"Regex": EVERY_CHARACTER}]
         and state_of(file.tokenizer.normalizer) in ({}, {"type": "Lowercase"})
         and not file.tokenizer.get_added_tokens_decoder()
+        and any(len(entry) == 1 for entry in file.entries)
     )
 
 

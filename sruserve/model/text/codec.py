@@ -21,7 +21,8 @@ from sruserve.model.text.subwords import MAX_UNFINISHED, Subwords
 from sruserve.model.text.tokenizer_file import TokenizerFile, read_tokenizer
 
 WORDS_FILE, BYTES_FILE = "tokenizer.json", "bytes.json"
-_PROBES = ("ab cd", 'it\'s 3.5\n"x"', "A\tb.c,  d ")
+# Some expressions join a mark and the letters behind it, but not behind a space.
+_PROBES = ("ab cd", 'it\'s 3.5\n"x"', "A\tb.c,  d ", 'ab "cd', "ab (cd", "ab -cd")
 _LONG = 4096  # characters from which the tokenizer is faster on a whole text than on its pieces
 _PART = 1 << 16  # characters of a long text that are tokenized at a time
 _NORMALIZED = 1 << 26  # limit on the characters of a normalized word

@@ -85,7 +85,10 @@ def cuts_of(tokenizer: Tokenizer, entries: Sequence[str]) -> Cuts:
         _check_splits(tokenizer, steps_of(tokenizer.pre_tokenizer), entries, mark)
         added = tokenizer.get_added_tokens_decoder().values()
         for token in added:
-            inside = token.content.lstrip(" ").replace(SPACE_MARK, " ")
+            content = token.content
+            if token.normalized and normalize is not None:
+                content = normalize(content)
+            inside = content.lstrip(" ").replace(SPACE_MARK, " ")
             opens = prepends and (token.normalized or token.content[:1] in (" ", ""))
             if token.rstrip or opens or any(map(str.isspace, inside)):
                 raise _Uncuttable(f"added token {token.content[:40]!r}")

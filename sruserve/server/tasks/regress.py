@@ -58,6 +58,7 @@ class RegressTask(SequenceTask[RegressRequest]):
         results = await super().run(caller, request, served, cost)
         try:
             results.results = await self._forecast(caller, request, served, results)
+            results.steps += len(results.results) * request.steps_ahead
         except BaseException:
             results.__exit__()
             raise
@@ -81,18 +82,19 @@ class RegressTask(SequenceTask[RegressRequest]):
         """The results with the values of the steps ahead."""
         regression = regression_of(served)
         states: list[Snapshot] = [served.end_state(result) for _, result in results.results]
-        ahead: list[list[Values]] = [[] for _ in states]
-        for _ in range(request.steps_ahead):
+        shape = request.steps_ahead, regression.outputs
+        ahead = [np.empty(shape, np.float32) for _ in states]
+        for step in range(request.steps_ahead):
             items = [
                 SequenceInput(state.probabilities[regression.fed_back][None], state)
                 for state in states
             ]
             for index, result in enumerate(await self._step(caller, request, served, items)):
                 states[index] = result.state
-                ahead[index].append(result.values)
+                ahead[index][step] = result.values
         wanted = request.return_state or request.more
         return [
-            (item, replace(result, state=result.state if wanted else None, ahead=np.stack(values)))
+            (item, replace(result, state=result.state if wanted else None, ahead=values))
             for (item, result), values in zip(results.results, ahead, strict=True)
         ]
 
@@ -112,7 +114,6 @@ class RegressTask(SequenceTask[RegressRequest]):
             deliver=results.__setitem__,
             done=caller.loop.create_future(),
             state_output=StateOutput.COPY,
-            deadline=self.deadline(request),
             tenant=served.owner,
             priority=served.tenant.priority(request.priority),
         )

@@ -11,13 +11,14 @@ from tokenizers.pre_tokenizers import (
     ByteLevel,
     Metaspace,
     Sequence,
+    Split,
     UnicodeScripts,
     WhitespaceSplit,
 )
 
 from sruserve.model.errors import FolderError
 from sruserve.model.text.codec import Codec, pieces_after, token_text, tokenizer_codec
-from tests.model.text.trained_tokenizers import trained
+from tests.model.text.trained_tokenizers import LLAMA_3, trained
 
 Change = Callable[[Tokenizer], None]
 
@@ -202,3 +203,26 @@ def test_a_text_is_not_cut_behind_a_character_that_normalizers_make_white(charac
     first, word = codec.encode(text[:-1], more=True)
     second, _ = codec.encode(text[-1:], word)
     assert [*first, *second] == codec.encode(text)[0].tolist()
+
+
+def test_words_behind_an_expression_that_joins_marks_and_letters_are_refused() -> None:
+    words = {word: i for i, word in enumerate(("<unk>", "she", "said", '"', "hello"))}
+    tokenizer = Tokenizer(WordLevel(words, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = Sequence([Split(Regex(LLAMA_3), "isolated"), WhitespaceSplit()])
+    with pytest.raises(FolderError, match="joins text across white space"):
+        tokenizer_codec(tokenizer.to_str().encode(), "tokenizer.json")
+
+
+def test_an_added_token_whose_normalized_form_has_a_space_makes_texts_whole() -> None:
+    def change(tokenizer: Tokenizer) -> None:
+        tokenizer.normalizer = normalizers.Replace("_", " ")
+        tokenizer.add_tokens(["a_b"])
+
+    assert "added token" in (changed("byte level", change).whole_because or "")
+
+
+def test_a_vocabulary_without_a_character_is_one_of_words() -> None:
+    tokenizer = Tokenizer(WordLevel({"<unk>": 0, "[PAD]": 1}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = Split(Regex(r"[\s\S]"), "isolated")
+    with pytest.raises(FolderError, match="joins text across white space"):
+        tokenizer_codec(tokenizer.to_str().encode(), "tokenizer.json")
