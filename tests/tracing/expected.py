@@ -1,6 +1,5 @@
 """What a trained module answers, as a server replies it."""
 
-import pytest
 import torch
 from torch import Tensor, nn
 
@@ -10,11 +9,8 @@ from tests.tracing.training import scores_of, trained
 
 
 def made(network: Network) -> nn.Module:
-    """A trained module; skips a test of a library that is not installed."""
-    try:
-        return trained(network.build())
-    except ModuleNotFoundError as error:
-        pytest.skip(f"needs {error.name}")
+    """A trained module."""
+    return trained(network.build())
 
 
 def expected(module: nn.Module, model: Model, x: Tensor, time_first: bool) -> Tensor:

@@ -8,7 +8,6 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any, cast
 
 import torch
@@ -460,29 +459,17 @@ class TwoStacked(nn.Module):
 
 
 class SRUClassifier(nn.Module):
-    """A network with the released `sru`, or with modules that look like it."""
+    """A network with modules that look like those of `sru`, whose releases have their own tests."""
 
-    def __init__(self, released: bool = False, **options: Any) -> None:
+    def __init__(self, **options: Any) -> None:
         super().__init__()
         self.emb = nn.Embedding(WORDS, 9)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of options that are deprecated
-            self.sru = (released_sru() if released else SRU)(9, 6, **options)
+        self.sru = SRU(9, 6, **options)
         self.fc = nn.Linear(self.sru.output_size, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
-        with torch.enable_grad():  # without gradients, the release needs compiled code
-            out, _ = self.sru(self.emb(x).transpose(0, 1))
+        out, _ = self.sru(self.emb(x).transpose(0, 1))
         return self.fc(out[-1])
-
-
-class SRUStates(SRUClassifier):
-    """The cells' last states."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.enable_grad():
-            _, c = self.sru(self.emb(x).transpose(0, 1))
-        return self.fc(c[-1])
 
 
 class QRNNClassifier(nn.Module):
@@ -514,19 +501,6 @@ class LRNClassifier(nn.Module):
         start = (zeros, zeros) if self.rnn.c_on else zeros
         out, _ = self.rnn(self.emb(x).transpose(0, 1), start)
         return self.fc(out[-1])
-
-
-def released_sru() -> Any:
-    """The class of the installed release, which compiles nothing here."""
-    from torch.utils import cpp_extension
-
-    before = cpp_extension.load, torch.jit.script
-    cpp_extension.load = lambda **_: None
-    torch.jit.script = lambda function: function  # type: ignore[assignment]
-    try:
-        return import_module("sru").SRU
-    finally:
-        cpp_extension.load, torch.jit.script = before
 
 
 def compiled() -> nn.Module:
@@ -605,13 +579,4 @@ NETWORKS = {
     "a GRU of the LRN repository": Network(lambda: LRNClassifier("gru")),
     "an LSTM of the LRN repository": Network(lambda: LRNClassifier("lstm")),
     "an SRU of the LRN repository": Network(lambda: LRNClassifier("sru")),
-    "stacked SRU with an input projection, released": Network(
-        lambda: SRUClassifier(True, num_layers=3, proj_input_to_hidden_first=True, rescale=True)
-    ),
-    "a bidirectional SRU with norms, released": Network(
-        lambda: SRUClassifier(True, bidirectional=True, layer_norm=True, projection_size=4)
-    ),
-    "states of an SRU, released": Network(
-        lambda: SRUStates(True, use_tanh=True, highway_bias=-1.0), head={"final": ("1.c",)}
-    ),
 }
