@@ -197,6 +197,15 @@ def test_kserve_gives_the_same_numbers(server: httpx.Client, name: str) -> None:
         assert reply.as_numpy("ahead").tolist() == [numbers(row) for row in expected["ahead"]]
 
 
+def test_kserve_gives_an_empty_chunk_of_every_step_its_shape(server: httpx.Client) -> None:
+    (first,) = regress(server, "every", features=ROWS, return_state=True)
+    nothing = triton.InferInput("features", [0, 2], "FP32")
+    nothing.set_data_from_numpy(np.zeros((0, 2), np.float32))
+    with triton.InferenceServerClient(server.base_url.netloc.decode()) as client:
+        reply = client.infer("every", [nothing], parameters={"sru_state": first["state"]})
+    assert reply.as_numpy("values").shape == (0, 2)
+
+
 def test_models_name_their_values(server: httpx.Client) -> None:
     last = server.get("/v1/models/last").json()
     assert last["outputs"] == [

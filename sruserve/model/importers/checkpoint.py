@@ -17,6 +17,7 @@ from sruserve.model.importers.names import renamed
 from sruserve.model.weights import read_tensors
 
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "network", "net", "module")
+_LONGEST_NAME = 1024  # characters
 _DIMENSIONS = 8  # limit on a tensor's dimensions; no supported network has more than 2
 _DEPTH = 4  # DrQA has two: {"state_dict": {"network": …}}
 
@@ -54,6 +55,11 @@ def read_checkpoint(path: Path, renames: Sequence[str] = ()) -> dict[str, Tensor
         raise CheckpointError(f"cannot read {path}: {error}") from error
     if not tensors:
         raise CheckpointError(f"{path} holds no tensors; save model.state_dict()")
+    if long := next((name for name in tensors if len(name) > _LONGEST_NAME), None):
+        raise CheckpointError(
+            f"{path}: the tensor {long[:60]}… has a name of {len(long):,} characters; the limit is "
+            f"{_LONGEST_NAME:,}"
+        )
     return renamed(tensors, renames)
 
 

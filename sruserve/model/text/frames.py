@@ -12,6 +12,7 @@ from sruserve.model.text.decoders import Step, steps_of
 
 Ids = NDArray[np.int64]
 
+_MAX_ADDED = 64  # every text of a request gets them
 ENDED = "\0"  # in place of an unfinished word: the text before it has got its suffix
 
 
@@ -59,6 +60,10 @@ def frame_of(tokenizer: Tokenizer) -> Frame | None:
         raise ValueError(
             "its padding adds entries to a single text; remove `padding`, as texts are read in "
             "their own length"
+        )
+    if (added := len(prefix) + len(suffix)) > _MAX_ADDED:
+        raise ValueError(
+            f"its post-processor adds {added:,} ids to a text; the limit is {_MAX_ADDED}"
         )
     limit, keeps_end = None, False
     truncation: dict[str, Any] | None = tokenizer.truncation

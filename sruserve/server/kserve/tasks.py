@@ -177,6 +177,8 @@ class Regress(TextTask):
         batch = (len(rows),) if self.signature.max_batch_size else ()
         nothing = np.full(outputs, np.nan, np.float32)
         values = np.stack([nothing if row.values is None else row.values for row in rows])
+        if not values.size:  # a chunk of no step
+            values = values.reshape(1, 0, outputs)
         shape = (*batch, outputs) if self._regression.steps == "last" else values.shape[1:]
         tensors = [number_tensor("values", "FP32", shape, values)]
         if self._regression.forecasts:

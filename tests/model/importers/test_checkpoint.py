@@ -286,3 +286,10 @@ def test_a_file_that_may_not_be_read_is_named_as_such(
 
 def test_a_folder_is_not_read_as_a_checkpoint(tmp_path: Path) -> None:
     assert "it is a folder; name the file of the weights" in refusal(tmp_path)
+
+
+def test_a_name_of_thousands_of_characters_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "weights.pt"
+    torch.save({"ab." * 1000 + "weight": torch.ones(1)}, path)
+    with pytest.raises(CheckpointError, match="a name of 3,006 characters; the limit is 1,024"):
+        read_checkpoint(path)

@@ -55,6 +55,8 @@ SUFFIX, WORDS = "suffixed", "word piece"
         (lambda tokenizer: tokenizer.enable_truncation(0), "truncation"),
         (part("post_processor", processors.TemplateProcessing("$A $A", "$A $B", [])),
          "TemplateProcessing"),
+        (part("post_processor", processors.TemplateProcessing("a " * 65 + "$A", None, [("a", 0)])),
+         "adds 65 ids to a text"),
         (part("post_processor", processors.BertProcessing(("a", 999), ("b", 1))),
          "post-processor adds ids"),
     ],

@@ -78,5 +78,8 @@ def test_usable_tokenizers_pass_and_plain_ones_take_no_process(
     plain = words_vocabulary()
     assert is_plain(plain)
     assert not is_plain(tokenizer(None, "<sep>"))
+    for part in ("decoder", "post_processor"):
+        described = {**json.loads(plain), part: {"type": "ByteLevel"}}
+        assert not is_plain(json.dumps(described).encode())
     monkeypatch.setattr(tokenizer_trial, "subprocess", None)
     check_tokenizer(plain, "tokenizer.json")
