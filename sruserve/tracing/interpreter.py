@@ -59,10 +59,10 @@ class Interpreter:
 
     def value(self, ref: Ref) -> Value:
         """Return the meaning of a tensor."""
-        found = self._values.get(ref.number)
-        if found is None:  # from outside: a parameter, or what another library computed
-            found = self._values[ref.number] = self._outside(ref.number)
-        return found
+        value = self._values.get(ref.number)
+        if value is None:  # from outside: a parameter, or what another library computed
+            value = self._values[ref.number] = self._outside(ref.number)
+        return value
 
     def _outside(self, number: int) -> Value:
         a, b = self._graph.tensors[number]
@@ -170,7 +170,7 @@ def _values(value: Any) -> list[Value]:
     if isinstance(value, Mapping):
         value = tuple(value.values())
     if isinstance(value, tuple):
-        return [found for entry in value for found in _values(entry)]
+        return [item for entry in value for item in _values(entry)]
     return []
 
 

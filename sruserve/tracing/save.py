@@ -88,8 +88,8 @@ def save(
     path = Path(folder)
     check_destination(path)
     own = on_cpu(module)
-    given = [_example(each) for each in examples or ()]
-    traced, kind = _traced(own, given, tokenizer is not None, output)
+    chosen = [_example(each) for each in examples or ()]
+    traced, kind = _traced(own, chosen, tokenizer is not None, output)
     regression = {
         "names": names and tuple(names),
         "units": units and tuple(units),
@@ -101,7 +101,7 @@ def save(
         raise OptionError(f"{', '.join(regression)}: for task regress only, not for task {task}")
     written = describe(traced, task, labels, pooling, activation, regression)
     files = vocabulary_files(tokenizer, written.config.vocab_size, lowercase)
-    inputs = given or [kind.draw(length, seed=length) for length in LENGTHS]
+    inputs = chosen or [kind.draw(length, seed=length) for length in LENGTHS]
     by_step = written.config.answers_by_step
     theirs = answers.module_answers(own, traced, inputs, by_step)
 

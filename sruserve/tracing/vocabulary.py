@@ -16,13 +16,13 @@ Vocabulary = str | Path | Tokenizer | Sequence[str] | Sequence[int] | bytes | Ma
 
 
 def vocabulary_files(
-    given: Vocabulary | None, size: int | None, lowercase: bool | None
+    tokenizer: Vocabulary | None, size: int | None, lowercase: bool | None
 ) -> dict[str, bytes]:
     """Return file names and contents of a vocabulary of `size` entries; raises `OptionError`.
 
     lowercase: see `save`.
     """
-    if given is None:
+    if tokenizer is None:
         return {}
     if size is None:
         raise OptionError("tokenizer: the module reads features, so omit it")
@@ -32,11 +32,11 @@ def vocabulary_files(
             warnings.warn(_in_python(message), stacklevel=5)
 
     try:
-        if isinstance(given, str | Path):
-            return vocabulary(Path(given), size, bool(lowercase), warn)
+        if isinstance(tokenizer, str | Path):
+            return vocabulary(Path(tokenizer), size, bool(lowercase), warn)
         with TemporaryDirectory() as folder:
             path = Path(folder) / "vocabulary.json"
-            path.write_text(_content(given))
+            path.write_text(_content(tokenizer))
             return vocabulary(path, size, bool(lowercase), warn)
     except ModelError as error:
         raise OptionError(_in_python(str(error))) from error
@@ -48,7 +48,7 @@ def _in_python(message: str) -> str:
     return message.replace("--vocab", "tokenizer").replace("--lowercase", "lowercase")
 
 
-def _content(given: Any) -> str:
-    if callable(getattr(given, "to_str", None)):  # a Tokenizer
-        return str(given.to_str())
-    return json.dumps(dict(given) if isinstance(given, Mapping) else list(given))
+def _content(tokenizer: Any) -> str:
+    if callable(getattr(tokenizer, "to_str", None)):  # a Tokenizer
+        return str(tokenizer.to_str())
+    return json.dumps(dict(tokenizer) if isinstance(tokenizer, Mapping) else list(tokenizer))

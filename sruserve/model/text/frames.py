@@ -21,7 +21,7 @@ class Frame:
     """The ids around a text's own, and its length.
 
     prefix, suffix: (ids), int64: before the first id of a text, and after its last.
-    limit: the most ids of its own that a text keeps; None: all.
+    limit: the number of ids of its own that a text keeps; None: all.
     keeps_end: a longer text keeps its last ids instead of its first.
     """
 
@@ -45,8 +45,8 @@ class Frame:
         """Why a text cannot come in chunks; None: it can."""
         if self.limit is None:
             return None
-        most = self.limit + len(self.prefix) + len(self.suffix)
-        return f"its tokenizer truncates texts to {most:,} ids (`truncation` of tokenizer.json)"
+        max_ids = self.limit + len(self.prefix) + len(self.suffix)
+        return f"its tokenizer truncates texts to {max_ids:,} ids (`truncation` of tokenizer.json)"
 
 
 def frame_of(tokenizer: Tokenizer) -> Frame | None:

@@ -37,9 +37,11 @@ class Subwords:
         ids = [np.zeros(0, np.int64)]
         for part in self._parts(text, _PART):
             self._check(part)
-            found = self._tokenizer.encode_batch_fast([part], add_special_tokens=False)[0].ids
+            part_ids = self._tokenizer.encode_batch_fast([part], add_special_tokens=False)[0].ids
             # Convert in slices, because each conversion blocks all other threads.
-            ids += [np.array(found[i : i + _PART], np.int64) for i in range(0, len(found), _PART)]
+            ids += [
+                np.array(part_ids[i : i + _PART], np.int64) for i in range(0, len(part_ids), _PART)
+            ]
         return np.concatenate(ids), word
 
     def locate(self, text: str, word: str = "", more: bool = False) -> tuple[Ids, Ids, str]:

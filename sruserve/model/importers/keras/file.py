@@ -76,13 +76,13 @@ class LegacyWeights:
         if part.startswith(("forward_layer", "backward_layer")):
             half = len(paths) // 2
             paths = paths[:half] if part.startswith("forward") else paths[half:]
-        found = {path.rpartition("/")[2].partition(":")[0]: path for path in paths}
-        if len(paths) != len(names) or set(found) != set(names):
+        arrays = {path.rpartition("/")[2].partition(":")[0]: path for path in paths}
+        if len(paths) != len(names) or set(arrays) != set(names):
             raise CheckpointError(
                 f"layer {shown(layer)} has the arrays {shown(', '.join(paths))}, but these are "
                 f"expected: {', '.join(names)}"
             )
-        return {name: self.file.array(*place, found[name]) for name in names if name != _COUNT}
+        return {name: self.file.array(*place, arrays[name]) for name in names if name != _COUNT}
 
 
 @contextmanager

@@ -55,8 +55,8 @@ def as_shape(array: Array) -> tuple[int, ...]:
 
 def slices(rank: int, arrays: Sequence[Array | None]) -> list[slice]:
     """Return the slices of a Slice node's constants: starts, ends, axes, steps."""
-    given = [None if a is None else as_shape(a) for a in (*arrays, None, None)[:4]]
-    starts, ends, axes, steps = given
+    arguments = [None if a is None else as_shape(a) for a in (*arrays, None, None)[:4]]
+    starts, ends, axes, steps = arguments
     if starts is None or ends is None:
         raise ValueError("it needs starts and ends")
     axes = tuple(range(len(starts))) if axes is None else axes

@@ -89,8 +89,8 @@ class Constraint:
         def guess() -> Guesses:
             return Guesses(strings=pattern_strings(schema, vocabulary))
 
-        found = _searched(matcher, vocabulary, guess)
-        return cls(_identity("json_schema", text), matcher, vocabulary, *found)
+        completion = _searched(matcher, vocabulary, guess)
+        return cls(_identity("json_schema", text), matcher, vocabulary, *completion)
 
     def begin(self, consumed: bytes = b"") -> ConstraintState:
         """The state after `consumed`; raises `StateTampered` if no match begins with it."""

@@ -45,34 +45,34 @@ def shortest_match(
     patterns: Sequence[str],
     vocabulary: ByteVocabulary,
     in_json: bool = False,
-    least: int = 0,
-    most: int | None = None,
+    min_length: int = 0,
+    max_length: int | None = None,
 ) -> str:
     """A shortest text that all patterns match; "": there is none, or the search takes too long.
 
     in_json: of characters that the vocabulary can spell in a JSON string.
-    least, most: its length, in characters.
+    min_length, max_length: its length, in characters.
     """
-    most = _LONGEST_MATCH if most is None else min(most, _LONGEST_MATCH)
-    too_short, length = least - 1, min(max(least, 1), most)
+    max_length = _LONGEST_MATCH if max_length is None else min(max_length, _LONGEST_MATCH)
+    too_short, length = min_length - 1, min(max(min_length, 1), max_length)
     shortest: LLMatcher | None = None
     try:
         expressions = [*map(_lark, patterns), vocabulary.spellable_text(in_json)]
-        while too_short < length <= most:
-            matcher = _of_length(expressions, least, length)
+        while too_short < length <= max_length:
+            matcher = _of_length(expressions, min_length, length)
             if matcher is None:
                 too_short = length
             else:
-                shortest, most = matcher, length - 1
-            length = (too_short + most + 1) // 2 if shortest else min(2 * length, most)
+                shortest, max_length = matcher, length - 1
+            length = (too_short + max_length + 1) // 2 if shortest else min(2 * length, max_length)
         return "" if shortest is None else _any_match(shortest)
     except InvalidRequest:  # they are too intricate together
         return ""
 
 
-def _of_length(expressions: Sequence[str], least: int, most: int) -> LLMatcher | None:
+def _of_length(expressions: Sequence[str], min_length: int, max_length: int) -> LLMatcher | None:
     """A matcher of what all expressions match in a number of characters; None: nothing."""
-    matcher = _intersection([*expressions, f"(?s:.{{{least},{most}}})"])
+    matcher = _intersection([*expressions, f"(?s:.{{{min_length},{max_length}}})"])
     return matcher if matcher.is_accepting() or allowed_bytes(matcher).any() else None
 
 

@@ -50,23 +50,25 @@ def pattern_strings(schema: object, vocabulary: ByteVocabulary) -> tuple[bytes, 
     One for each string or name of a member that has patterns, and one with all of these together.
     """
     strings: dict[bytes, None] = {}
-    for patterns, least, most in islice(_patterned(schema), _MAX_PATTERNS):
-        whole = len(patterns) == 1 and not least
+    for patterns, min_length, max_length in islice(_patterned(schema), _MAX_PATTERNS):
+        whole = len(patterns) == 1 and not min_length
         expressions = patterns if whole else [_found_anywhere(pattern) for pattern in patterns]
-        text = shortest_match(expressions, vocabulary, in_json=True, least=least, most=most)
+        text = shortest_match(
+            expressions, vocabulary, in_json=True, min_length=min_length, max_length=max_length
+        )
         strings[json.dumps(text, ensure_ascii=False)[1:-1].encode()] = None
     strings[b"".join(strings)] = None
     return tuple(string for string in strings if string)
 
 
 def _patterned(schema: object) -> Iterator[tuple[list[str], int, int | None]]:
-    """The patterns of each string that has any, with its least and largest length."""
+    """The patterns of each string that has any, with its min_length and largest length."""
     for node in _objects(schema):
         parts = _conjunction(node)
         patterns = [part["pattern"] for part in parts if isinstance(part.get("pattern"), str)]
         if patterns:
-            least = max(_lengths(parts, "minLength"), default=0)
-            yield patterns, least, min(_lengths(parts, "maxLength"), default=None)
+            min_length = max(_lengths(parts, "minLength"), default=0)
+            yield patterns, min_length, min(_lengths(parts, "maxLength"), default=None)
         names = node.get("patternProperties")
         if isinstance(names, dict):
             yield from (([name], 0, None) for name in names)
