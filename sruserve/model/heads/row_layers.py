@@ -92,7 +92,7 @@ class ScaleLayer(_RowLayer):
 # These are made of functions that do not, so a number has the same bits at every place.
 _FUNCTIONS: dict[str, Callable[[Tensor, float], Tensor]] = {
     "relu": lambda x, _: x.relu(),
-    "gelu": lambda x, _: x * (1 + (x * 0.5**0.5).erf()) * 0.5,
+    "gelu": lambda x, _: x * (-x * 0.5**0.5).erfc() * 0.5,
     "gelu_tanh": lambda x, _: (
         x * (1 + ((2 / torch.pi) ** 0.5 * (x + 0.044715 * x * x * x)).tanh()) * 0.5
     ),

@@ -21,7 +21,7 @@ def file_format(path: Path, name: str) -> str | None:
     """
     if name != "auto":
         return name if name in FILE_FORMATS else None
-    if _TENSORFLOW.fullmatch(path.name) or (path / "saved_model.pb").exists():
+    if _TENSORFLOW.fullmatch(path.name) or _is_file(path / "saved_model.pb"):
         raise CheckpointError(
             f"{path} is a checkpoint or a SavedModel of TensorFlow, which cannot be read: load it "
             "in TensorFlow; save a Keras model with model.save('model.keras') and import that; for "
@@ -34,3 +34,11 @@ def file_format(path: Path, name: str) -> str | None:
             return "keras" if file.read(len(_HDF5)) == _HDF5 else None
     except OSError:  # the reader of state dicts has the better message
         return None
+
+
+def _is_file(path: Path) -> bool:
+    """Whether there is such a file; one that cannot be seen is none."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
