@@ -41,8 +41,12 @@ class TokenBucket:
         return wait
 
     def refund(self, amount: float) -> None:
-        """Return a part of an amount that was taken; a negative one takes more."""
+        """Return a part of an amount that was taken."""
         self._level += amount
+
+    def owe(self, amount: float) -> None:
+        """Take an amount that was not asked for before."""
+        self._level -= amount
 
     def debt_seconds(self) -> float:
         """The seconds until the bucket is full if there is a debt; else 0."""
@@ -127,7 +131,7 @@ class Tenant:
     def charge(self, steps: int) -> None:
         """Take computed steps of a request that was accepted; they may become a debt."""
         if self._steps is not None:
-            self._steps.refund(-steps)
+            self._steps.owe(steps)
 
     def _over_quota(self) -> StateQuotaExceeded:
         return over_quota(self.state_budget.used, self.state_budget.limit)

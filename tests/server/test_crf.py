@@ -38,7 +38,7 @@ def best_path(model: Model, text: str) -> tuple[list[str], list[str]]:
     ids = torch.from_numpy(model.codec.encode(text)[0])
     hidden = model.network.hidden(ids, single(model.network.layout.allocate(1), len(ids)))
     scores = model.network.logits(hidden)
-    path = model.network.crf.decode(scores, [len(ids)])
+    path = model.network.crf.decode(scores)
     return [TAGS[i] for i in path.tolist()], [TAGS[i] for i in scores.argmax(1).tolist()]
 
 

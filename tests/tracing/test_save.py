@@ -328,7 +328,7 @@ def test_a_tagger_with_a_crf_has_its_paths(tmp_path: Path) -> None:
     assert "decode" not in module.crf.__dict__
     x = torch.randint(WORDS, (40,))
     hidden = model.network.hidden(x, single(model.network.layout.allocate(1), len(x)))
-    path = model.network.crf.decode(model.network.logits(hidden), [len(x)])
+    path = model.network.crf.decode(model.network.logits(hidden))
     with torch.no_grad():
         assert [path.tolist()] == module.eval()(x[None])
     result = CliRunner().invoke(app, ["verify", *map(str, _case(tmp_path / "model"))])

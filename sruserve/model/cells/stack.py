@@ -108,6 +108,12 @@ class StackConfig(BaseModel):
         return self.layer_output(self.num_layers - 1)
 
     @property
+    def final_entries(self) -> tuple[str, ...]:
+        """Names of each layer's entry of the end state: its h, or its c if it carries no h."""
+        kind = "h" if "0.h" in dict(self.states()) else "c"
+        return tuple(f"{layer}.{kind}" for layer in range(self.num_layers))
+
+    @property
     def not_streamable_because(self) -> str | None:
         """Why the stack cannot stream, as a clause "it …"; None if it can."""
         if self.bidirectional:

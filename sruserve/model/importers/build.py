@@ -65,12 +65,7 @@ def import_checkpoint(
     tensors = {} if wired else read_checkpoint(weights, renames)
     name = wired or (recognise(tensors) if format == "auto" else format)
     arguments = None if options is None else _read_object(options)
-    head = _head_options(arguments or {})
-    if task == "regress":
-        keys = [key for key in regression.OPTIONS if arguments and key in arguments]
-        outputs = {key: (arguments or {}).pop(key) for key in keys}
-    else:
-        outputs = {}
+    head, outputs = _own_options(arguments or {}, task)
     names = None if labels is None else _read_labels(labels)
     if wired:
         imported = load_file_format(name).read(weights, arguments, task)
@@ -82,7 +77,7 @@ def import_checkpoint(
     if task in LABELLED and "activation" not in head:
         imported = with_two_classes(imported, names)
     progress("checking tensors and vocabulary")
-    config = describe(task, imported, head, labels, outputs)
+    config = describe(task, imported, head, names, outputs)
     check_width(config, imported.tensors)
     _check_numbers(imported.tensors)
     if lowercase and vocab is None:
@@ -92,12 +87,14 @@ def import_checkpoint(
     return save_model(out, config, imported.tensors, words)
 
 
-def _head_options(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Remove the options of the head from `arguments` and return them."""
-    own = [key for key in _HEAD_OPTIONS if key in arguments]
+def _own_options(arguments: dict[str, Any], task: Task) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Remove the options of the head, and of a regressor's outputs, and return both."""
+    head = [key for key in _HEAD_OPTIONS if key in arguments]
     if arguments.get("activation") in get_args(Scoring):  # LRN has an option of the same name
-        own.append("activation")
-    return {key: arguments.pop(key) for key in own}
+        head.append("activation")
+    regressed = [key for key in regression.OPTIONS if key in arguments and task == "regress"]
+    first, second = ({key: arguments.pop(key) for key in keys} for keys in (head, regressed))
+    return first, second
 
 
 def recognise(names: Mapping[str, Tensor]) -> str:
@@ -116,13 +113,13 @@ def describe(
     task: Task,
     imported: Imported,
     head: Mapping[str, Any],
-    labels: Path | None,
-    regressed: Mapping[str, Any] | None = None,
+    names: Sequence[str] | None,
+    regressed: Mapping[str, Any],
 ) -> ModelConfig:
     """Return the config of a complete network.
 
-    head: the options of the head. labels: file with the names of classes or values. regressed: the
-    options of task regress.
+    head: the options of the head. names: of classes or values. regressed: the options of task
+    regress.
 
     Raises `CheckpointError` or `OptionError` that names the missing tensor or option.
     """
@@ -133,23 +130,21 @@ def describe(
             **head,
             "combine": "concat" if features == 2 * imported.rnn.output_size else "difference",
         }
-    every_step = (regressed or {}).get("steps") == "every"
-    head = _with_pooling(task, imported, head, every_step)
-    names: dict[int, str] = {}
+    head = _with_pooling(task, imported, head, regressed.get("steps") == "every")
+    labels: dict[int, str] = {}
     if task in LABELLED:
-        label_names = [str(i) for i in range(outputs)] if labels is None else _read_labels(labels)
+        label_names = [str(i) for i in range(outputs)] if names is None else names
         if len(label_names) != outputs or len(set(label_names)) != len(label_names):
             raise OptionError(
                 f"--labels: {len(set(label_names))} different labels for {outputs} classes"
             )
-        names = dict(enumerate(label_names))
-    elif labels is not None and task != "regress":
+        labels = dict(enumerate(label_names))
+    elif names is not None and task != "regress":
         tasks = ", ".join((*LABELLED, "regress"))
         raise OptionError(f"--labels is for tasks {tasks}, not for task {task}")
     values = None
     if task == "regress":
-        value_names = None if labels is None else _read_labels(labels)
-        values = regression.read_regression(regressed or {}, value_names, outputs)
+        values = regression.read_regression(regressed, names, outputs)
     try:
         return ModelConfig(
             architectures=(architecture(imported.rnn, task),),
@@ -157,7 +152,7 @@ def describe(
             task=task,
             dtype="float32",
             vocab_size=imported.vocab_size,
-            id2label=names,
+            id2label=labels,
             input_width=imported.input_width,
             input_layers=imported.input_layers,
             rnn=imported.rnn,
@@ -193,11 +188,9 @@ def _with_pooling(
         )
     if head.get("pooling") != "final" or "final" in head:
         return head
-    sizes = {name: shape[0] for name, shape in imported.rnn.states() if len(shape) == 1}
-    kind = "h" if "0.h" in sizes else "c"
-    entries = [f"{layer}.{kind}" for layer in range(imported.rnn.num_layers)]
-    weight = matrix_of(imported.tensors, "output.weight")
-    all_layers = weight is not None and weight.shape[1] == sum(map(sizes.__getitem__, entries))
+    entries, weight = imported.rnn.final_entries, matrix_of(imported.tensors, "output.weight")
+    width = sum(HeadConfig(final=entries).final_sizes(imported.rnn))
+    all_layers = weight is not None and weight.shape[1] == width
     return {**head, "final": entries if all_layers else entries[-1:]}
 
 

@@ -154,12 +154,12 @@ def check_width(config: ModelConfig, tensors: Mapping[str, Tensor]) -> None:
     if inputs == expected[1]:
         return
     rnn, last = config.rnn, config.rnn.num_layers - 1
-    kind = "h" if "0.h" in dict(rnn.states()) else "c"
+    entry = rnn.final_entries[-1]
     raise CheckpointError(
         f"the linear layer reads {inputs} numbers, but pooling {config.head.pooling} gives "
         f"{expected[1]}: pass the pooling of the trained module in --options. Last, mean and max "
-        f'give {rnn.output_size}, final with "final": ["{last}.{kind}"] gives '
-        f"{rnn.layer_output(last)}, and final with the {kind} of all {last + 1} layers "
+        f'give {rnn.output_size}, final with "final": ["{entry}"] gives '
+        f"{rnn.layer_output(last)}, and final with the {entry[-1]} of all {last + 1} layers "
         f"{_of_all_layers(rnn)}"
     )
 

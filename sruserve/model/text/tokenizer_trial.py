@@ -18,6 +18,7 @@ from sruserve.model.errors import FolderError, ModelError, TextError
 
 SECONDS = 15  # of CPU time; a tokenizer of 256,000 entries takes 4
 MEMORY_BYTES = 4 << 30  # of address space; one of 256,000 entries takes 1
+_SMALL_BYTES = 1 << 20
 _MAX_TRIALS = 4096  # texts
 _REFUSED = 3  # exit code: the file is refused, and the reason is printed
 _SOURCE = "<tokenizer>"
@@ -54,7 +55,9 @@ def check_tokenizer(
 
 
 def is_plain(content: bytes) -> bool:
-    """Whether a file only maps words to ids, which takes a time linear in its length."""
+    """Whether a small file only maps words to ids, which takes a time linear in its length."""
+    if len(content) > _SMALL_BYTES:  # to look into it would hold the interpreter, too
+        return False
     try:
         described = json.loads(content)
     except (ValueError, RecursionError):

@@ -129,7 +129,7 @@ def _labels(model: Model, hidden: Tensor, numbers: Tensor) -> tuple[str, ...]:
         return ()
     crf = model.network.crf
     if crf is not None:
-        best = crf.decode(model.network.logits(hidden), [len(hidden)]).tolist()
+        best = crf.decode(model.network.logits(hidden)).tolist()
     else:
         best = [row.index(max(row)) for row in numbers.tolist()]
     return tuple(model.labels[i] for i in best)

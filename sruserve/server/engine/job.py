@@ -189,15 +189,16 @@ class Tagged:
 
 @dataclass(frozen=True, slots=True)
 class Regressed:
-    """Values, (outputs), after the stream's last step, or (steps, outputs), float32.
+    """Values, (outputs), float32, after the stream's last step; None if there is none yet.
 
-    None: there was no step yet.
+    every: (steps, outputs): the values after each step (REGRESS_STEPS).
     ahead: (steps ahead, outputs): the values after steps whose inputs were fed back.
     """
 
     values: Row | None
     steps: int
     state: Snapshot | None
+    every: Row | None = None
     ahead: Row | None = None
 
 

@@ -12,7 +12,6 @@ from torch import Tensor
 from sruserve.kernels.devices import copy_to_device
 from sruserve.model.folder import Model
 from sruserve.model.heads import softmaxes
-from sruserve.model.heads.crf import LinearChain
 from sruserve.model.text.codec import token_text
 from sruserve.server.engine.job import JobKind, Logprobs
 from sruserve.server.engine.sequence import ActiveSequence
@@ -102,12 +101,9 @@ class OutputReader:
         """The likeliest label of each step, its probability, and the last step's probabilities."""
         labels = np.empty(len(hidden), np.int64)
         values = np.empty(len(hidden), np.float32)
-        for start, end in self._blocks(len(hidden)):
-            probabilities = self._probabilities(self._network.logits(hidden[start:end]))
-            labels[start:end] = probabilities.argmax(1)
-            values[start:end] = probabilities.max(1)
-        if self._network.crf is not None:
-            self._choose_paths(self._network.crf, reads, hidden, labels, values)
+        for places, path, probabilities in self._paths(reads, hidden):
+            labels[places] = path
+            values[places] = np.take_along_axis(probabilities, path[:, None], 1)[:, 0]
         last = hidden.index_select(0, indices([rows.stop - 1 for _, rows in reads], hidden.device))
         last_probabilities = self._probabilities(self._network.logits(last))
         for (step_result, rows), at_end in zip(reads, last_probabilities, strict=True):
@@ -116,44 +112,40 @@ class OutputReader:
             )
             step_result.outputs = outputs
 
-    def _choose_paths(
-        self,
-        crf: LinearChain,
-        reads: Sequence[OutputSlice],
-        hidden: Tensor,
-        labels: NDArray[np.int64],
-        values: Floats,
-    ) -> None:
-        """Replace the likeliest labels, and their probabilities, by those of the best paths."""
-        for _, rows in reads:
+    def _paths(
+        self, reads: Sequence[OutputSlice], hidden: Tensor
+    ) -> Iterator[tuple[slice, NDArray[np.int64], Floats]]:
+        """Some places, their labels, (places), and the probabilities of all, (places, labels).
+
+        With a CRF, they are those of a whole sequence, and the labels are its best path.
+        """
+        crf = self._network.crf
+        blocks = [rows for _, rows in reads] if crf else list(self._blocks(len(hidden)))
+        for rows in blocks:
             scores = self._network.logits(hidden[rows])
-            path = crf.decode(scores, [len(scores)]).numpy()
-            labels[rows] = path
-            values[rows] = self._probabilities(scores)[np.arange(len(path)), path]
+            probabilities = self._probabilities(scores)
+            path = crf.decode(scores).numpy() if crf else probabilities.argmax(1)
+            yield rows, path, probabilities
 
     def _regress(self, reads: Sequence[OutputSlice], hidden: Tensor) -> None:
         """The values of each step."""
         values = np.empty((len(hidden), self._outputs), np.float32)
-        for start, end in self._blocks(len(hidden)):
-            values[start:end] = self._probabilities(self._network.logits(hidden[start:end]))
-        for step_result, rows in reads:
+        for block in self._blocks(len(hidden)):
+            values[block] = self._probabilities(self._network.logits(hidden[block]))
+        for step_result, rows in reads:  # a state lives longer than the values of all steps
             own = values[rows].copy()
-            step_result.outputs = SequenceOutputs(own[-1], values=[own])
+            step_result.outputs = SequenceOutputs(own[-1].copy(), values=[own])
 
     def _score(self, step_result: StepResult, hidden: Tensor) -> None:
         """The log-probabilities of the tokens that follow the rows of `hidden`."""
         sequence = step_result.sequence
         next_tokens = sequence.known[sequence.done + 1 : sequence.done + 1 + step_result.consumed]
         targets = copy_to_device(torch.from_numpy(next_tokens), hidden.device).unsqueeze(1)
-        for start, end in self._blocks(len(hidden)):
-            scores = self._network.log_probs(self._network.logits(hidden[start:end]))
-            step_result.outputs.values.append(
-                _numpy(scores.gather(1, targets[start:end]).squeeze(1))
-            )
+        for block in self._blocks(len(hidden)):
+            scores = self._network.log_probs(self._network.logits(hidden[block]))
+            step_result.outputs.values.append(_numpy(scores.gather(1, targets[block]).squeeze(1)))
             if (top := sequence.job.sampling.logprobs) is not None:
-                step_result.outputs.logprobs += self._token_logprobs(
-                    scores, targets[start:end], top
-                )
+                step_result.outputs.logprobs += self._token_logprobs(scores, targets[block], top)
 
     def _token_logprobs(self, scores: Tensor, tokens: Tensor, top: int) -> list[Logprobs]:
         """The `Logprobs` of tokens, (rows, 1), from log-probabilities, (rows, outputs)."""
@@ -166,11 +158,11 @@ class OutputReader:
             for token, value, top_ids, top_values in rows
         ]
 
-    def _blocks(self, rows: int) -> Iterator[tuple[int, int]]:
-        """Ranges of rows, (start, end), whose scores fit into one block."""
+    def _blocks(self, rows: int) -> Iterator[slice]:
+        """Ranges of rows whose scores fit into one block."""
         size = max(1, softmaxes.LOGITS // self._outputs)
         for start in range(0, rows, size):
-            yield start, min(start + size, rows)
+            yield slice(start, min(start + size, rows))
 
     def _probabilities(self, scores: Tensor) -> Floats:
         probabilities = _numpy(self._network.activation(scores))

@@ -308,11 +308,12 @@ class ActiveSequence:
                     raise not_finite()
                 return Tagged(labels, scores, before, steps, state)
             case JobKind.REGRESS_STEPS:
-                nothing = np.zeros((0, 0), np.float32)
-                values = np.concatenate(outputs.values) if steps else nothing
-                if np.isnan(values).any():
+                last = outputs.probabilities
+                width = 0 if last is None else len(last)
+                every = np.concatenate([np.zeros((0, width), np.float32), *outputs.values])
+                if np.isnan(every).any():
                     raise not_finite()
-                return Regressed(values, steps, state)
+                return Regressed(last, steps, state, every)
             case JobKind.ENCODE:
                 encoded = np.concatenate(outputs.values) if steps else np.zeros((0, 0), np.float32)
                 return Encoded(encoded, steps, state)

@@ -162,27 +162,25 @@ class Regress(TextTask):
     options: ClassVar[Sequence[str]] = ("steps_ahead",)
 
     def _signature(self, served: ServedModel, input_spec: Spec, max_batch_size: int) -> Signature:
-        self._regression = regression_of(served)
-        outputs = self._regression.outputs
-        every = self._regression.steps == "every"
+        regression = regression_of(served)
+        outputs, every = regression.outputs, regression.steps == "every"
         specs = [Spec("values", "FP32", (-1, outputs) if every else (outputs,))]
-        if self._regression.forecasts:
+        if regression.forecasts:
             specs.append(Spec("ahead", "FP32", (-1, outputs)))
-        if every or self._regression.forecasts:
+        if every or regression.forecasts:
             max_batch_size = 0  # the numbers of steps differ
         return Signature((input_spec,), tuple(specs), max_batch_size)
 
     def _tensors(self, served: ServedModel, results: Results) -> tuple[list[Tensor], str | None]:
-        outputs, rows = self._regression.outputs, [result for _, result in results.results]
-        batch = (len(rows),) if self.signature.max_batch_size else ()
-        nothing = np.full(outputs, np.nan, np.float32)
-        values = np.stack([nothing if row.values is None else row.values for row in rows])
-        if not values.size:  # a chunk of no step
-            values = values.reshape(1, 0, outputs)
-        shape = (*batch, outputs) if self._regression.steps == "last" else values.shape[1:]
-        tensors = [number_tensor("values", "FP32", shape, values)]
-        if self._regression.forecasts:
-            none = np.zeros((0, outputs), np.float32)
+        regression, rows = regression_of(served), [result for _, result in results.results]
+        values = rows[0].every
+        if values is None:
+            nothing = np.full(regression.outputs, np.nan, np.float32)
+            values = np.stack([nothing if row.values is None else row.values for row in rows])
+            values = values if self.signature.max_batch_size else values[0]
+        tensors = [number_tensor("values", "FP32", values.shape, values)]
+        if regression.forecasts:
+            none = np.zeros((0, regression.outputs), np.float32)
             ahead = none if rows[0].ahead is None else rows[0].ahead
             tensors.append(number_tensor("ahead", "FP32", ahead.shape, ahead))
         return tensors, served.seal_state(rows[0].state)

@@ -126,13 +126,10 @@ class RegressTask(SequenceTask[RegressRequest]):
         self, served: ServedModel, item: SequenceInput, result: Regressed
     ) -> dict[str, Any]:
         del item
-        regression, values = regression_of(served), result.values
-        every = regression.steps == "every"
-        steps = _named(regression, values) if every and values is not None else None
-        last = steps[-1:] if steps is not None else _named(regression, values)
+        regression, last = regression_of(served), result.values
         return {
-            "values": last[0] if last else None,
-            "steps": steps,
+            "values": None if last is None else _named(regression, last[None])[0],
+            "steps": None if result.every is None else _named(regression, result.every),
             "ahead": None if result.ahead is None else _named(regression, result.ahead),
             "state": served.seal_state(result.state),
         }
@@ -145,11 +142,9 @@ def regression_of(served: ServedModel) -> Regression:
     return regression
 
 
-def _named(regression: Regression, values: Values | None) -> list[Mapping[str, Any]]:
-    """The values of each row, by name; those of one row (outputs), too."""
-    if values is None:
-        return []
-    rows = listed(values.reshape(-1, regression.outputs))
+def _named(regression: Regression, values: Values) -> list[Mapping[str, Any]]:
+    """The values of each row of (rows, outputs), by name."""
+    rows = listed(values)
     names, quantiles = regression.names, [str(quantile) for quantile in regression.quantiles]
     if not quantiles:
         return [dict(zip(names, row, strict=True)) for row in rows]

@@ -81,5 +81,6 @@ def test_usable_tokenizers_pass_and_plain_ones_take_no_process(
     for part in ("decoder", "post_processor"):
         described = {**json.loads(plain), part: {"type": "ByteLevel"}}
         assert not is_plain(json.dumps(described).encode())
+    assert not is_plain(plain + b" " * (1 << 20))
     monkeypatch.setattr(tokenizer_trial, "subprocess", None)
     check_tokenizer(plain, "tokenizer.json")

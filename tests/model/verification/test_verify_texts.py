@@ -154,7 +154,7 @@ def test_the_labels_of_a_crf_are_those_of_its_best_path(tmp_path: Path) -> None:
     ids = torch.tensor([1, 2, 3, 4, 2, 1])
     scores = model.network.logits(model.network.hidden(ids, single(states, 6)))
     assert crf is not None
-    path = crf.decode(scores, [6]).tolist()
+    path = crf.decode(scores).tolist()
     assert path != scores.argmax(-1).tolist()
     entry = {"ids": ids.tolist(), "labels": [model.labels[i] for i in path]}
     (found,) = verify_texts(model, case(tmp_path, entry))
