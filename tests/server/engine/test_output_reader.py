@@ -9,6 +9,7 @@ import pytest
 from torch import Tensor
 
 from sruserve.model.folder import Model
+from sruserve.model.heads.regression import Regression
 from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.job import Encoded, JobKind, SequenceInput, StateOutput, Tagged
 from sruserve.server.engine.output_reader import OutputReader, OutputSlice
@@ -85,7 +86,9 @@ def test_scores_are_taken_in_blocks_that_change_nothing(
     assert same_state(blocks.state, whole.state)
 
 
-@pytest.mark.parametrize("kind", [JobKind.CLASSIFY, JobKind.TAG, JobKind.ENCODE])
+@pytest.mark.parametrize(
+    "kind", [JobKind.CLASSIFY, JobKind.TAG, JobKind.REGRESS_STEPS, JobKind.ENCODE]
+)
 def test_what_a_step_finds_for_one_stream_keeps_nothing_of_the_others(
     tagger: Model, encoder: Model, tmp_path: Path, kind: JobKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,6 +104,9 @@ def test_what_a_step_finds_for_one_stream_keeps_nothing_of_the_others(
 
     monkeypatch.setattr(OutputReader, "read", spy)
     models = {JobKind.TAG: tagger, JobKind.ENCODE: encoder}
+    if kind is JobKind.REGRESS_STEPS:
+        regression = Regression(names=("a", "b"), steps="every")
+        models[kind] = random_model(tmp_path / "m", "regress", vocab_size=20, regression=regression)
     model = models.get(kind) or random_model(tmp_path / "m", "classify", vocab_size=20)
     with Driver(model, EngineConfig(max_batch_tokens=64)) as driver:
         asyncio.run(run(driver))
