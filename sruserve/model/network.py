@@ -94,7 +94,9 @@ class Network:
             if self._embedding is not None and not self._maps_inputs:
                 table = self._embedding.table
             self._compiled = CompiledStack(self.layers, table)
-        self._pool = make_pool(head, config.task, tensors, rnn.output_size, self.layout, builder)
+        self._pool = make_pool(
+            head, config.task, tensors, rnn.output_size, self.layout, builder, rnn.directions
+        )
         self._final = FinalState(head.final, self.layout) if head.final else None
         self._head = make_head(head, tensors, config.outputs, builder)
         self.activation = activation(config.activation)

@@ -1,20 +1,21 @@
 """The lightweight recurrent network, LRN (Zhang and Sennrich 2019), and oLRN."""
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from sruserve.kernels import Activation, Cell, CellLayer, Kind, Norm, NormKind
-from sruserve.model.cells.stack import Builder, Shapes, Stack, StackConfig, Unidirectional
+from sruserve.model.cells.stack import Builder, Shapes, Stack, StackConfig
 from sruserve.model.state import StateLayout
 
 
-class LRNConfig(Unidirectional, StackConfig):
+class LRNConfig(StackConfig):
     """A stack of LRN layers: h = g(σ(p + h′) ⊙ r + σ(q - h′) ⊙ h′), with [p | q | r] = W x + b.
 
     With an output gate (oLRN), [p | q | r | o] = W x + b; then c is that h, and h = σ(o - c) ⊙ c.
+    Each block has the channels of the forward direction, then those of the backward one.
     """
 
     family: ClassVar[str] = "lrn"
@@ -26,6 +27,12 @@ class LRNConfig(Unidirectional, StackConfig):
     rms_norm: bool = Field(
         False, description="RMS norm of all of W x, before the bias (doc and nli)."
     )
+
+    @model_validator(mode="after")
+    def _norms_one_direction(self) -> Self:
+        if self.rms_norm and self.bidirectional:
+            raise ValueError("rms_norm is for one direction: set bidirectional to false")
+        return self
 
     @property
     def _blocks(self) -> int:
@@ -61,6 +68,7 @@ class LRNConfig(Unidirectional, StackConfig):
                     linear=builder.linear(weight, None if norm else bias),
                     cell=cell,
                     column=layout.column(f"{i}.h"),
+                    backward_from=self.layer_hidden(i) if self.bidirectional else None,
                     inner_norm=norm,
                     inner_bias=builder.put(bias) if norm else None,
                     fast=builder.fast,

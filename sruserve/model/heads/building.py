@@ -54,11 +54,13 @@ def make_pool(
     width: int,
     layout: StateLayout,
     builder: Builder,
+    directions: int = 1,
 ) -> PoolLayer | AttentionPool | None:
     """Build what pools the outputs of a stack of `width`; None if nothing does."""
     scores = make_layers(config.attention, tensors, "pool.", builder)
     if scores is not None:
-        return AttentionPool(scores, widest(config.attention))
+        forward = width // directions if config.attention_final else None
+        return AttentionPool(scores, widest(config.attention), forward)
     if not config.states(task, width):
         return None
     column, steps = layout.column("pool"), layout.column("pool.steps")

@@ -31,6 +31,11 @@ class HeadConfig(Clustered):
         description="For pooling attention: the layers that score a step, the last of width 1. "
         "Empty for task pair, which has its own.",
     )
+    attention_final: bool = Field(
+        False,
+        description="For pooling attention: its layers read a step's output beside the final "
+        "outputs of the last layer's directions.",
+    )
     layers: RowLayers = Field((), description="Layers between the pooled row and the scores.")
     output_layers: RowLayers = Field((), description="For task regress: layers over the outputs.")
     crf: bool = Field(
@@ -66,7 +71,7 @@ class HeadConfig(Clustered):
         """
         if outputs is None:
             return {}
-        shapes = shapes_of(self.attention, width, "pool.")
+        shapes = shapes_of(self.attention, self._attention_width(width), "pool.")
         inputs = pooled or (self.features(width) if task == "pair" else width)
         shapes |= shapes_of(self.layers, inputs, "head.")
         shapes |= shapes_of(self.output_layers, outputs, "output_layers.")
@@ -169,6 +174,9 @@ class HeadConfig(Clustered):
                 f"{embedding_width}"
             )
 
+    def _attention_width(self, width: int) -> int:
+        return 2 * width if self.attention_final else width
+
     def _check_pooling(self, task: str, rnn: StackConfig) -> None:
         if self.pooling != "last" and task not in ("classify", "pair", "regress"):
             raise ValueError(f"task {task} has no pooling: it returns a result for every step")
@@ -179,7 +187,12 @@ class HeadConfig(Clustered):
         attends = self.pooling == "attention" and task != "pair"
         if attends is not bool(self.attention):
             raise ValueError("pooling attention and the list `attention` of its layers go together")
-        if attends and (width := output_width(self.attention, rnn.output_size)) != 1:
+        inputs = self._attention_width(rnn.output_size)
+        if attends and (width := output_width(self.attention, inputs)) != 1:
             raise ValueError(f"attention: its layers must give one score, not {width}")
+        if self.attention_final and not attends:
+            raise ValueError("attention_final is for pooling attention with its own layers")
+        if self.attention_final and rnn.output_size != rnn.layer_output(rnn.num_layers - 1):
+            raise ValueError("attention_final is not for a stack that concatenates its layers")
         if self.combine != "concat" and task != "pair":
             raise ValueError(f"combine is for task pair only, not for task {task}")

@@ -34,6 +34,14 @@ class Segments:
         """Return the last row of each sequence."""
         return x.index_select(0, self._ends)
 
+    def final(self, x: Tensor, forward: int) -> Tensor:
+        """Return each sequence's outputs at the step where their direction ends.
+
+        forward: number of columns that run forward; the others run backward, and end at the start.
+        """
+        starts = self._offsets[:-1].clamp(max=max(0, len(x) - 1))
+        return torch.cat((self.last(x)[:, :forward], x.index_select(0, starts)[:, forward:]), 1)
+
     def pooled(self, x: Tensor, mean: bool) -> Tensor:
         """Return the mean or the maximum of each sequence's rows, in their dtype."""
         width = x.shape[1]
@@ -71,14 +79,20 @@ class AttentionPool:
     """Each row becomes the mean of its sequence's rows, weighted by the softmax of their scores.
 
     scores: maps rows (rows, width) to (rows, 1). widest: the largest width on its way.
+    forward: None, or the number of columns that run forward: then `scores` maps (rows, 2 * width),
+        a row beside its sequence's final outputs.
     """
 
     scores: RowMap
     widest: int
+    forward: int | None = None
 
     def __call__(self, x: Tensor, batch: RaggedBatch) -> Tensor:
         """Pool x (rows, width) of whole sequences into (rows, width) of its dtype."""
         segments = Segments(batch.offsets.diff(), x.device)
         rows = x[: len(segments.of_row)]  # without padding
-        scores = in_pieces(lambda part: self.scores(part).float(), rows, 1, self.widest)
+        inputs = rows
+        if self.forward is not None:
+            inputs = torch.cat((rows, segments.spread(segments.final(rows, self.forward))), 1)
+        scores = in_pieces(lambda part: self.scores(part).float(), inputs, 1, self.widest)
         return segments.spread(segments.attended(rows, scores))
