@@ -1,5 +1,7 @@
 """LRN layers in both directions, alone and under an attention that reads where they end."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -16,7 +18,13 @@ ATTENTION = [
     {"type": "activation", "function": "tanh"},
     {"type": "linear", "size": 1, "bias": False},
 ]
-SIZES = {"input_size": 6, "hidden_size": [5, 7], "num_layers": 2, "bidirectional": True}
+WIDTHS = (5, 7)
+SIZES: dict[str, Any] = {
+    "input_size": 6,
+    "hidden_size": WIDTHS,
+    "num_layers": 2,
+    "bidirectional": True,
+}
 
 
 def direction(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -29,7 +37,7 @@ def direction(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def layers(x: Tensor, tensors: dict[str, Tensor]) -> Tensor:
-    for i, width in enumerate(SIZES["hidden_size"]):  # type: ignore[arg-type]
+    for i, width in enumerate(WIDTHS):
         weight = tensors[f"rnn.layers.{i}.weight"].view(x.shape[1], 3, 2, width)
         bias = tensors[f"rnn.layers.{i}.bias"].view(3, 2, width)
         forward = direction(x, weight[:, :, 0], bias[:, 0])
@@ -71,8 +79,8 @@ def test_each_direction_has_its_own_columns_of_every_block() -> None:
     config = random_config("encode", model_type="lrn", **SIZES)
     tensors = random_tensors(config)
     network, inputs = Network(config, tensors, torch.float32), parts()
-    outputs = network.hidden(torch.cat(inputs), batch(network, LENGTHS)).split(LENGTHS)
-    for own, x in zip(outputs, inputs, strict=True):
+    hidden = network.hidden(torch.cat(inputs), batch(network, LENGTHS))
+    for own, x in zip(torch.split(hidden, LENGTHS), inputs, strict=True):
         torch.testing.assert_close(own, layers(x, tensors), atol=1e-5, rtol=0)
     assert "bidirectional" in str(network.not_streamable_because)
 
@@ -113,7 +121,7 @@ def test_the_norm_of_a_product_is_that_of_one_direction() -> None:
     ],
 )
 def test_final_outputs_are_those_of_the_last_layer(
-    model: dict[str, bool], head: dict[str, object], says: str
+    model: dict[str, Any], head: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(ValueError, match=says):
         random_config("classify", labels=("a", "b"), head=HeadConfig.model_validate(head), **model)
