@@ -48,7 +48,8 @@ def import_(
         Path,
         typer.Argument(
             readable=False,
-            help="A state dict, .pt or .safetensors; a model of Keras, .keras or .h5; or .onnx.",
+            help="A state dict, .pt or .safetensors; a model of Keras, .keras or .h5; .onnx; or a "
+            "checkpoint of TensorFlow, its folder or a file.",
         ),
     ],
     out: Annotated[

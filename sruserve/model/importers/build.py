@@ -20,7 +20,12 @@ from sruserve.model.importers.names import listed
 from sruserve.model.importers.network import check_width
 from sruserve.model.importers.tensors import matrix_of
 from sruserve.model.importers.two_classes import with_two_classes
-from sruserve.model.importers.vocabulary import is_string_list, read_json, vocabulary
+from sruserve.model.importers.vocabulary import (
+    check_known_words,
+    is_string_list,
+    read_json,
+    vocabulary,
+)
 from sruserve.model.importers.wiring.options import agreed
 from sruserve.model.names import Task
 
@@ -83,6 +88,8 @@ def import_checkpoint(
     if lowercase and vocab is None:
         raise OptionError("--lowercase concerns texts: add --vocab, or omit it")
     words = {} if vocab is None else vocabulary(vocab, config.vocab_size, lowercase, warn)
+    if not imported.reads_unknown_words:
+        check_known_words(words)
     progress("writing the model folder")
     return save_model(out, config, imported.tensors, words)
 

@@ -17,16 +17,18 @@ def file_format(path: Path, name: str) -> str | None:
 
     name: the value of `--format`.
 
-    Raises `CheckpointError` for a checkpoint of TensorFlow.
+    Raises `CheckpointError` for a SavedModel of TensorFlow.
     """
     if name != "auto":
         return name if name in FILE_FORMATS else None
-    if _TENSORFLOW.fullmatch(path.name) or _is_file(path / "saved_model.pb"):
+    if _is_file(path / "saved_model.pb"):
         raise CheckpointError(
-            f"{path} is a checkpoint or a SavedModel of TensorFlow, which cannot be read: load it "
-            "in TensorFlow; save a Keras model with model.save('model.keras') and import that; for "
-            "any other network, save a state dict of the same network in PyTorch"
+            f"{path} is a SavedModel of TensorFlow, which cannot be read: load it in TensorFlow; "
+            "save a Keras model with model.save('model.keras') and import that; for any other "
+            "network, save a state dict of the same network in PyTorch"
         )
+    if _is_tensorflow_checkpoint(path):
+        return "lrn-tf"  # the only networks of which such checkpoints are read
     if suffix := _SUFFIXES.get(path.suffix.lower()):
         return suffix
     try:
@@ -34,6 +36,14 @@ def file_format(path: Path, name: str) -> str | None:
             return "keras" if file.read(len(_HDF5)) == _HDF5 else None
     except OSError:  # the reader of state dicts has the better message
         return None
+
+
+def _is_tensorflow_checkpoint(path: Path) -> bool:
+    """Whether this is a file of a checkpoint, the beginning of its files' names, or its folder."""
+    if _TENSORFLOW.fullmatch(path.name):
+        return True
+    beginning = path.name and not _is_file(path) and _is_file(path.with_name(f"{path.name}.index"))
+    return bool(beginning) or _is_file(path / "checkpoint")
 
 
 def _is_file(path: Path) -> bool:

@@ -24,6 +24,7 @@ class Imported:
     steps: at which steps the network answers, if its file describes the wiring. Then the head's
         pooling and layers are known, too.
     notes: remarks for the user.
+    reads_unknown_words: whether one id can stand for all words outside the vocabulary.
     """
 
     tensors: dict[str, Tensor]
@@ -35,6 +36,7 @@ class Imported:
     input_layers: tuple[RowLayer, ...] = ()
     steps: Literal["last", "every"] | None = None
     notes: tuple[str, ...] = ()
+    reads_unknown_words: bool = True
 
 
 class Format(Protocol):

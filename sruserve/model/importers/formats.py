@@ -16,10 +16,11 @@ FORMATS = {
     "torch": "sruserve.model.importers.torch_rnn",
 }
 
-# Formats whose files describe the whole network, not only its tensors.
+# Formats whose files describe the whole network, not only its tensors of any names.
 FILE_FORMATS = {
     "keras": "sruserve.model.importers.keras.read",
     "onnx": "sruserve.model.importers.onnx.read",
+    "lrn-tf": "sruserve.model.importers.lrn_tf.read",
 }
 
 

@@ -74,6 +74,23 @@ def vocabulary(
     return {WORDS_FILE: tokenizer.to_str(pretty=False).encode()}
 
 
+def check_known_words(files: dict[str, bytes]) -> None:
+    """Raise `OptionError` for a vocabulary with an entry for unknown words.
+
+    files: what `vocabulary` returns.
+    """
+    if WORDS_FILE not in files:
+        return
+    tokenizer = Tokenizer.from_buffer(files[WORDS_FILE])
+    unknown = getattr(tokenizer.model, "unk_token", None)
+    if unknown is not None and tokenizer.token_to_id(unknown) is not None:
+        raise OptionError(
+            f"--vocab: {unknown} would stand for unknown words, but the network reads the "
+            "characters of each word: give this entry another name, so that texts with unknown "
+            "words are refused"
+        )
+
+
 def _is_numbering(content: dict[str, Any]) -> bool:
     """Whether a JSON object maps words to ids."""
     return bool(content) and all(type(number) is int for number in content.values())
