@@ -35,11 +35,12 @@ def header(shards: int = 1, endianness: int = 0) -> bytes:
 
 
 def entry(array: Array, offset: int, dtype: int = 1, **changed: int) -> bytes:
-    """changed: the size or checksum that is stored instead."""
+    """changed: the size, checksum or number of the data file that is stored instead."""
     dims = b"".join(message(2, number(1, size)) for size in array.shape)
     checksum = changed.get("checksum", masked_crc32c(array.tobytes()))
     place = number(4, offset) + number(5, changed.get("size", array.nbytes))
-    return number(1, dtype) + message(2, dims) + place + fixed(6, checksum)
+    shard = number(3, changed.get("shard", 0))
+    return number(1, dtype) + message(2, dims) + shard + place + fixed(6, checksum)
 
 
 def block(pairs: Mapping[bytes, bytes]) -> bytes:

@@ -94,6 +94,18 @@ def test_pretrained_words_have_no_moving_average(tmp_path: Path) -> None:
     assert torch.equal(model_weight(model, "embedding.weight")[3:], words)
 
 
+def test_what_only_the_training_needs_is_left_out(tmp_path: Path) -> None:
+    arrays, shape = variables("raw"), np.ones(2)
+    weight = f"{ROOT}label/W_0_0"
+    for name in ("Adam", "Adam_1", "CTrainOpReplica", "CTrainOpBackUpReplica", "Adam_2"):
+        arrays[f"{weight}/{name}"] = shape
+    for name in ("loss/CTrainOpReplica", "count/CTrainOpReplica", "beta1_power", "global_step"):
+        arrays[name] = shape
+    options = {"ema_decay": -1.0}
+    model = imported(tmp_path, saved(tmp_path, arrays), "classify", options=options)
+    assert torch.equal(model_weight(model, "output.weight").T, torch.from_numpy(arrays[weight]))
+
+
 def test_the_row_of_padding_is_zeros_and_the_import_says_so(tmp_path: Path) -> None:
     model = imported(tmp_path, DATA / "lrn", "classify")
     assert not model_weight(model, "embedding.weight")[0].any()

@@ -94,6 +94,7 @@ ONE_BLOCK = block({b"": header(), b"a": entry(ONES, 0)})
         (table({b"": header(), b"\xff": entry(ONES, 0)}), "no text"),
         (table({b"": header(), b"a" * 1025: b""}), "very long key"),
         (table({b"": header(), b"a": b"\x0b"}), "unknown kind 3"),
+        (table({b"": header(), b"a": b"\x08" + b"\xff" * 9 + b"\x7f"}), "more than 64 bits"),
         (table({b"": header(), b"a": message(1, b"")}), "another type"),
         (table({b"": header(), b"a": number(2, 1)}), "a number where"),
         (table({b"": header(), b"a": number(4, (1 << 64) - 1)}), "negative size"),
@@ -137,6 +138,7 @@ def test_random_damage_ends_in_an_error_or_changes_nothing(tmp_path: Path) -> No
         ({"checksum": 1}, "wrong checksum"),
         ({"dtype": 9}, "type 9, not floats"),
         ({"offset": 1}, "too short"),
+        ({"shard": 1}, "size of its shape"),
     ],
 )
 def test_numbers_that_do_not_fit_are_refused(
@@ -152,6 +154,14 @@ def test_a_shape_larger_than_the_file_takes_no_memory(tmp_path: Path) -> None:
     own = number(1, 1) + message(2, dims) + number(5, 1 << 62) + fixed(6, 0)
     with pytest.raises(CheckpointError, match="too short"):
         Bundle(write(tmp_path, table({b"": header(), b"a": own}))).tensor("a")
+
+
+def test_the_number_of_variables_has_a_limit(tmp_path: Path) -> None:
+    names = {str(i).encode(): b"" for i in range(100_000)}
+    with pytest.raises(CheckpointError, match="too many keys"):
+        Bundle(write(tmp_path, table({b"": header(), **names})))
+    del names[b"7"]
+    assert len(Bundle(write(tmp_path, table({b"": header(), **names}))).shapes) == 99_999
 
 
 def test_a_partitioned_variable_is_refused(tmp_path: Path) -> None:

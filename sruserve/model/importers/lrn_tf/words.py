@@ -39,7 +39,6 @@ def characters(
             f"vocab.char has {len(chars)} entries, but char_embeddings has {count} rows"
         )
     table = variables.read("char_embeddings", count, width)
-    table[0] = 0
     weight = variables.read("char_encoding/cmap/W_0_0", width, width)
     bias = variables.read("char_encoding/cmap/b_0", width)
     ids, largest = {char: i for i, char in enumerate(chars)}, torch.zeros(len(words), width)
