@@ -168,6 +168,14 @@ ONES = np.ones((2, 3), np.float32)
             "label/b_0 has shape [2, 3]; it must be a vector",
         ),
         (
+            changed("raw", lambda a: a.update({f"{LAYER}fetch_state_lrn/hide_x/b_0": ONES[:0, 0]})),
+            "hide_x/b_0 has shape [0]; it must be a vector, not empty",
+        ),
+        (
+            changed("raw", lambda a: a.update({f"{LAYER}fetch_state_lrn/hide_x/b_0": ONES[0, :1]})),
+            "hide_x/W_0_0 has shape [4, 9], not [4, 0]",
+        ),
+        (
             changed("raw", lambda a: a.update({f"{ROOT}general_symbol_embeddings": ONES[0]})),
             "it must be a matrix",
         ),

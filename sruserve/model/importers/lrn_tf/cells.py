@@ -58,23 +58,26 @@ def names_of(kind: str) -> set[str]:
 def stack(variables: Variables, kind: str, inputs: int) -> Built:
     """Return a stack's tensors, by a folder's names, and its config."""
     blocks = sum(_LINEARS[kind][0].values())
-    columns = sum(
-        variables.shape(f"{_FORWARD}fetch_state_{kind}/{name}/b_0")[0] for name in _LINEARS[kind][0]
-    )
-    width = columns // blocks
+    biases = [f"{_FORWARD}fetch_state_{kind}/{name}/b_0" for name in _LINEARS[kind][0]]
+    width = sum(map(variables.size, biases)) // blocks
     sizes = {
         "input_size": inputs,
         "hidden_size": width,
         "num_layers": 1,
         "bidirectional": True,
     }
-    of_x = [_linear(variables, f"{own}fetch_state_{kind}/", kind, 0, inputs, width)
-            for own in _DIRECTIONS]  # fmt: skip
+    of_x = [
+        _linear(variables, f"{own}fetch_state_{kind}/", kind, 0, inputs, width)
+        for own in _DIRECTIONS
+    ]
     if kind == "lrn":
         return _lrn(of_x, width), make(LRNConfig, sizes)
     if kind == "sru":
-        vectors = [variables.read(f"{own}cell_sru/{name}", 1, width).flatten()
-                   for name in _VECTORS for own in _DIRECTIONS]  # fmt: skip
+        vectors = [
+            variables.read(f"{own}cell_sru/{name}", 1, width).flatten()
+            for name in _VECTORS
+            for own in _DIRECTIONS
+        ]
         own = {"biased_blocks": True, "highway_block": True}
         return _sru(of_x, vectors, width), make(SRUConfig, sizes | own)
     of_h = [_linear(variables, f"{own}cell_{kind}/", kind, 1, width, width) for own in _DIRECTIONS]

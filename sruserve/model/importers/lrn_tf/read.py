@@ -1,7 +1,7 @@
 """The LRN repository's document classifier: words, both directions of a cell, attention, labels."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,29 +43,21 @@ def read(path: Path, options: Options | None, task: Task) -> Imported:
             f"the network labels whole texts: import it with --task classify, not {task}"
         )
     prefix, bundle = _open(path)
-    folders = (prefix.parent, prefix.parent.parent)  # the best checkpoint is in a folder below
     arguments = _arguments(prefix.parent) | known(options, _OPTIONS)
     variables = Variables(bundle, _number(arguments, "ema_decay"))
     kind, has_characters = cells.kind_of(variables.names), "char_embeddings" in variables.names
     _check_names(variables, kind, has_characters)
     table = words.embedding(variables)
-    own_sizes = {"embed_size": table.shape[1]}
+    from_weights = {"cell": kind, "embed_size": table.shape[1], "use_char": has_characters}
     notes = [_PADDING]
     if has_characters:
-        spelt = words.read_entries(folders, "vocab.word", flag(arguments, "lower", False))
-        chars = words.read_entries(folders, "vocab.char")
-        if len(spelt) != len(table):
-            raise CheckpointError(
-                f"vocab.word has {len(spelt)} entries, but the embeddings have {len(table)} rows"
-            )
-        features = words.characters(variables, spelt, chars, _longest(arguments))
-        own_sizes["char_embed_size"] = features.shape[1]
+        features = _characters(variables, arguments, prefix.parent, len(table))
+        from_weights["char_embed_size"] = features.shape[1]
         table = torch.cat((table, features), 1)
         notes.append(_UNKNOWN)
     tensors, rnn = cells.stack(variables, kind, table.shape[1])
     head_tensors, head = _head(variables, rnn.output_size)
-    _agree(arguments, {"cell": kind, "hidden_size": rnn.layer_hidden(0), **own_sizes,
-                       "use_char": has_characters})  # fmt: skip
+    _agree(arguments, from_weights | {"hidden_size": rnn.layer_hidden(0)})
     if variables.averaged:
         notes.append(_AVERAGED)
     if flag(arguments, "lower", False):
@@ -116,6 +108,18 @@ def _arguments(folder: Path) -> dict[str, Any]:
     return {name: value for name, value in content.items() if name in _OPTIONS}
 
 
+def _characters(variables: Variables, arguments: Options, folder: Path, count: int) -> Tensor:
+    """Return the features of the characters of all `count` words."""
+    folders = (folder, folder.parent)  # the best checkpoint is in a folder below the others
+    spelt = words.read_entries(folders, "vocab.word", flag(arguments, "lower", False))
+    chars = words.read_entries(folders, "vocab.char")
+    if len(spelt) != count:
+        raise CheckpointError(
+            f"vocab.word has {len(spelt)} entries, but the embeddings have {count} rows"
+        )
+    return words.characters(variables, spelt, chars, _longest(arguments))
+
+
 def _number(arguments: Options, name: str) -> float | None:
     value = arguments.get(name)
     if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
@@ -158,8 +162,7 @@ def _head(variables: Variables, width: int) -> tuple[dict[str, Tensor], HeadConf
 
     s_t = v . tanh(W h_t + b + U [h_end] + d), as one linear layer of both.
     """
-    (size,), (labels,) = (_vector(variables, f"{name}/b_0") for name in
-                          (f"{_ATTENTION}m_tensor", "label"))  # fmt: skip
+    size, labels = variables.size(f"{_ATTENTION}m_tensor/b_0"), variables.size("label/b_0")
     linears = [
         (
             variables.read(f"{_ATTENTION}{name}/W_0_0", width, size),
@@ -182,10 +185,3 @@ def _head(variables: Variables, width: int) -> tuple[dict[str, Tensor], HeadConf
     return tensors, HeadConfig(
         pooling="attention", attention=layers, attention_final=True, activation="softmax"
     )
-
-
-def _vector(variables: Variables, name: str) -> Sequence[int]:
-    shape = variables.shape(name)
-    if len(shape) != 1 or not shape[0]:
-        raise CheckpointError(f"{name} has shape {list(shape)}; it must be a vector, not empty")
-    return shape

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from sruserve.model.errors import CheckpointError
 from sruserve.model.files import read_regular
-from sruserve.model.importers.names import short
 from sruserve.model.importers.options import shown
 from sruserve.model.importers.tensorflow.bundle import Bundle
 
@@ -100,19 +99,28 @@ class Variables:
         """Return a variable's shape; raises `CheckpointError` if it is missing."""
         shape = self._bundle.shapes.get(self._scope + name)
         if shape is None:
-            raise CheckpointError(f"{short(name)} is missing")
+            raise CheckpointError(f"{shown(name)} is missing")
         return shape
+
+    def size(self, name: str) -> int:
+        """Return the length of a variable that must be a vector; raises `CheckpointError`."""
+        shape = self.shape(name)
+        if len(shape) != 1 or not shape[0]:
+            raise CheckpointError(
+                f"{shown(name)} has shape {list(shape)}; it must be a vector, not empty"
+            )
+        return shape[0]
 
     def read(self, name: str, *shape: int) -> Tensor:
         """Read a variable of a shape; raises `CheckpointError`."""
         if self.shape(name) != shape:
             raise CheckpointError(
-                f"{short(name)} has shape {list(self.shape(name))}, not {list(shape)}"
+                f"{shown(name)} has shape {list(self.shape(name))}, not {list(shape)}"
             )
         average = _AVERAGE if name in self._averages else ""
         tensor = self._bundle.tensor(self._scope + name + average)
         if tensor.shape != shape:
-            raise CheckpointError(f"the average of {short(name)} does not have its shape")
+            raise CheckpointError(f"the average of {shown(name)} does not have its shape")
         return tensor
 
 
@@ -140,4 +148,4 @@ def _own_names(names: Iterable[str]) -> list[str]:
 def _some(names: Iterable[str]) -> str:
     listed = sorted(names)
     more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
-    return (", ".join(map(short, listed[:_SHOWN])) or "no variables") + more
+    return (", ".join(map(shown, listed[:_SHOWN])) or "no variables") + more

@@ -12,6 +12,7 @@ from sruserve.model.files import read_regular
 from sruserve.model.importers.lrn_tf.variables import FROZEN, Variables
 
 SPECIAL = ("<pad>", "<unk>", "<eos>")
+PADDING, UNKNOWN = 0, 1
 TABLES = {"special_symbol_embeddings", FROZEN}
 CHARACTERS = {"char_embeddings", "char_encoding/cmap/W_0_0", "char_encoding/cmap/b_0"}
 _SPACE = " \t\n\r\v\f"
@@ -21,13 +22,11 @@ def embedding(variables: Variables) -> Tensor:
     """Return the rows of all words; that of padding is zeros."""
     words, width = _sizes(variables, FROZEN)
     special = variables.read("special_symbol_embeddings", len(SPECIAL), width)
-    special[0] = 0
+    special[PADDING] = 0
     return torch.cat((special, variables.read(FROZEN, words, width)))
 
 
-def characters(
-    variables: Variables, words: list[str], chars: list[str], longest: int
-) -> Tensor:  # fmt: skip
+def characters(variables: Variables, words: list[str], chars: list[str], longest: int) -> Tensor:
     """Return the features of each word's characters, (words, width).
 
     They are a linear map of the largest numbers of the characters' rows. The repository fills a
@@ -43,12 +42,12 @@ def characters(
     bias = variables.read("char_encoding/cmap/b_0", width)
     ids, largest = {char: i for i, char in enumerate(chars)}, torch.zeros(len(words), width)
     for row, word in enumerate(words):
-        spelt = [ids.get(char, SPECIAL.index("<unk>")) for char in word[:longest]]
-        if row >= len(SPECIAL) and spelt:
+        spelt = [ids.get(char, UNKNOWN) for char in word[:longest]]
+        if row not in (PADDING, UNKNOWN) and spelt:
             rows = table[torch.tensor(spelt)].amax(0)
             largest[row] = rows if len(spelt) == longest else rows.clamp(min=0)
     features = largest @ weight + bias
-    features[0] = 0
+    features[PADDING] = 0
     return features
 
 

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from sruserve.model.errors import CheckpointError
 from sruserve.model.files import memory_bytes, open_regular, read_regular
-from sruserve.model.importers.names import short
 from sruserve.model.importers.tensorflow.crc32c import masked_crc32c
 from sruserve.model.importers.tensorflow.encoding import Damaged, Field, fields, message, whole
 from sruserve.model.importers.tensorflow.table import entries
@@ -23,6 +22,7 @@ from sruserve.model.importers.tensorflow.table import entries
 _LARGEST_INDEX = 64 << 20  # bytes: more than 100,000 variables
 _MAX_DIMENSIONS = 8
 _MAX_SHARDS = 100_000
+_SHOWN = 160  # characters at the end of a name, in a message
 # Of `DataType`: float, double and half.
 _DTYPES: dict[int, np.dtype[Any]] = {
     1: np.dtype("<f4"),
@@ -71,7 +71,7 @@ class Bundle:
 
     def tensor(self, name: str) -> Tensor:
         """Read a variable of floats, as float32; raises `CheckpointError`."""
-        entry, own = self._entries[name], short(name)
+        entry, own = self._entries[name], name[-_SHOWN:]
         dtype = _DTYPES.get(entry.dtype)
         if dtype is None:
             raise CheckpointError(f"{own} holds numbers of type {entry.dtype}, not floats")
