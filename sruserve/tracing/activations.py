@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+from sruserve.model.importers.wiring.layers import Activation, Softmax, scale
 from sruserve.tracing.errors import Unserved
-from sruserve.tracing.layers import Activation, Softmax, scale
 from sruserve.tracing.table import Site, handles, placed, rows
 from sruserve.tracing.values import Constant, Value
 

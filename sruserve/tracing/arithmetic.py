@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sruserve.model.importers.wiring.layers import Linear, Residual, affine, scale, width_after
 from sruserve.tracing.errors import Unserved
 from sruserve.tracing.graph import Varying
-from sruserve.tracing.layers import Linear, Residual, affine, scale, width_after
 from sruserve.tracing.pooling import joined, mean_of_sum, weighted
 from sruserve.tracing.table import Site, handles, rows
 from sruserve.tracing.values import Constant, Pooled, Rows, Value, Weights

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+from sruserve.model.importers.wiring.layers import Select, ranges_of
 from sruserve.tracing.errors import Unserved
-from sruserve.tracing.layers import Select, ranges_of
 from sruserve.tracing.table import Site, handles, placed, position
 from sruserve.tracing.values import Axes, Placed, Rows, States, Value, Weights, settled, size_of
 
@@ -130,7 +130,7 @@ def _parts(x: Placed, axis: str, sizes: tuple[object, ...]) -> Axes:
     if axis in ("BT", "TB") and sizes == tuple(axis):
         return tuple(axis)
     if axis == "S" and isinstance(x, States):
-        layers = len(x.atoms) // x.directions
+        layers = len(x.ends) // x.directions
         if sizes == (layers, x.directions):
             return ("L", "D")
     return ()
@@ -169,10 +169,10 @@ def _states(x: States, groups: list[list[str]]) -> Value:
         return settled(replace(x, axes=tuple(axes)))
     if {"S", "L", "D"} & set(axes):
         raise Unserved("joins some end states, and keeps others apart")
-    atoms = x.atoms
+    ends = x.ends
     if beside == ["D", "L"]:
-        atoms = tuple(atom for d in range(x.directions) for atom in atoms[d :: x.directions])
-    return settled(replace(x, atoms=atoms, axes=tuple(axes)))
+        ends = tuple(end for d in range(x.directions) for end in ends[d :: x.directions])
+    return settled(replace(x, ends=ends, axes=tuple(axes)))
 
 
 def columns_of(x: Rows, numbers: list[int]) -> Rows:

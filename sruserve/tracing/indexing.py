@@ -108,7 +108,7 @@ def picked(site: Site, x: Placed, dim: int, item: Any) -> Placed:
     if axis == "F" and isinstance(x, Rows):
         return replace(columns_of(x, [item % x.width]), axes=rest)
     if axis in ("S", "L", "D") and isinstance(x, States):
-        return _entries(x, axis, [range(len(x.atoms))[item] if axis == "S" else item], rest)
+        return _entries(x, axis, [range(len(x.ends))[item] if axis == "S" else item], rest)
     raise Unserved("picks one of the sequences" if axis == "B" else "picks one of several rows")
 
 
@@ -139,24 +139,24 @@ def _entries(x: States, axis: str, numbers: list[int], axes: tuple[str, ...]) ->
     """Return the end states of some layers or directions."""
     directions = x.directions if "D" in x.axes else 1
     if axis == "S":
-        atoms = tuple(x.atoms[i] for i in numbers)
+        ends = tuple(x.ends[i] for i in numbers)
         whole = len(numbers) % x.directions == 0
-        return replace(x, atoms=atoms, axes=axes, directions=x.directions if whole else 1)
+        return replace(x, ends=ends, axes=axes, directions=x.directions if whole else 1)
     if axis == "L":
-        layers = len(x.atoms) // directions
+        layers = len(x.ends) // directions
         starts = [i % layers * directions for i in numbers]
-        atoms = tuple(atom for start in starts for atom in x.atoms[start : start + directions])
-        return replace(x, atoms=atoms, axes=axes)
+        ends = tuple(end for start in starts for end in x.ends[start : start + directions])
+        return replace(x, ends=ends, axes=axes)
     kept = [i % directions for i in numbers]
-    atoms = tuple(atom for i, atom in enumerate(x.atoms) if i % directions in kept)
-    return replace(x, atoms=atoms, axes=axes, directions=len(kept))
+    ends = tuple(end for i, end in enumerate(x.ends) if i % directions in kept)
+    return replace(x, ends=ends, axes=axes, directions=len(kept))
 
 
 def _beside(parts: list[Rows]) -> Rows:
     """Join features of the same rows: picked ones, or those of several linear layers."""
     import torch
 
-    from sruserve.tracing.layers import Linear, affine
+    from sruserve.model.importers.wiring.layers import Linear, affine
 
     first = parts[0]
     common = 0

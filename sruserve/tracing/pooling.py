@@ -4,19 +4,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sruserve.tracing.errors import Unserved
-from sruserve.tracing.layers import (
+from sruserve.model.importers.wiring.layers import (
     Layer,
-    Linear,
-    Residual,
-    Scale,
     Select,
     Softmax,
     columns,
-    commutes_with_max,
+    commutes,
     ranges_of,
 )
-from sruserve.tracing.values import Atom, Axes, Outputs, Pooled, Rows, Weighted, Weights
+from sruserve.model.importers.wiring.network import End
+from sruserve.tracing.errors import Unserved
+from sruserve.tracing.values import Axes, Outputs, Pooled, Rows, Weighted, Weights
 
 
 def pool(x: Rows, kind: str, keep: bool = False) -> Rows:
@@ -31,7 +29,7 @@ def pool(x: Rows, kind: str, keep: bool = False) -> Rows:
     if kind == "first":
         raise Unserved("reads the first step's output, before the rest of the input")
     for layer in x.layers:
-        if not _commutes(layer, kind):
+        if not commutes(layer, kind):
             raise Unserved(f"takes the {kind} of the steps after an operation on each of them")
     return Rows(Pooled(kind, x.origin), axes, x.layers)
 
@@ -80,13 +78,13 @@ def check_attended(weights: Weights, outputs: Rows) -> None:
     if weights.scores.origin is not outputs.origin:
         raise Unserved("multiplies weights of steps with other rows than those that they score")
     for layer in outputs.layers:  # the weights sum to 1, so an affine map commutes
-        if not _commutes(layer, "mean"):
+        if not commutes(layer, "mean"):
             raise Unserved("sums the steps after an operation on each of them")
 
 
 def joined(parts: Sequence[Rows]) -> Rows:
     """Return parts of the end state, side by side."""
-    atoms: list[Atom] = []
+    ends: list[End] = []
     picked: list[int] = []
     longest = max((_pooled(part).outputs for part in parts), key=lambda each: each.depth)
     for part in parts:
@@ -95,28 +93,28 @@ def joined(parts: Sequence[Rows]) -> Rows:
             raise Unserved("joins end states of modules that do not follow each other")
         if not all(isinstance(layer, Select) for layer in part.layers):
             raise Unserved("joins end states after operations on them")
-        before, own = sum(atom.width for atom in atoms), atoms_of(pooled)
-        numbers = list(range(sum(atom.width for atom in own)))
+        before, own = sum(end.width for end in ends), ends_of(pooled)
+        numbers = list(range(sum(end.width for end in own)))
         for layer in part.layers:
             assert isinstance(layer, Select)
             numbers = [numbers[column] for column in columns(layer).tolist()]
         picked += [before + number for number in numbers]
-        atoms += own
-    width = sum(atom.width for atom in atoms)
+        ends += own
+    width = sum(end.width for end in ends)
     layers: tuple[Layer, ...] = ()
     if picked != list(range(width)):
         layers = (Select(ranges_of(picked)),)
-    return Rows(Pooled("final", longest, atoms=tuple(atoms)), parts[0].axes, layers)
+    return Rows(Pooled("final", longest, ends=tuple(ends)), parts[0].axes, layers)
 
 
-def atoms_of(pooled: Pooled) -> tuple[Atom, ...]:
+def ends_of(pooled: Pooled) -> tuple[End, ...]:
     """Return the parts of the end state that a pooled row is."""
     if pooled.kind == "final":
-        return pooled.atoms
+        return pooled.ends
     outputs = pooled.outputs
     stage = outputs.stages[-1]
     if pooled.kind == "last" and not outputs.bidirectional and stage.kinds[0][0] == "h":
-        return (Atom("h", outputs.depth - 1, 0, stage.output_size),)
+        return (End(outputs.depth - 1, "h", 0, stage.output_size),)
     raise Unserved(f"joins the {pooled.kind} of the steps with another pooling")
 
 
@@ -145,16 +143,6 @@ def _half(x: Rows, outputs: Outputs, backward: bool) -> Rows | None:
     numbers = [column - half * backward for column in columns(first).tolist()]
     if not 0 <= min(numbers) <= max(numbers) < half:
         return None
-    atom = Atom("h", outputs.depth - 1, int(backward), half)
+    end = End(outputs.depth - 1, "h", int(backward), half)
     layers = (Select(ranges_of(numbers)), *x.layers[1:])
-    return Rows(Pooled("final", outputs, atoms=(atom,)), x.axes, layers)
-
-
-def _commutes(layer: Layer, kind: str) -> bool:
-    if kind == "last":
-        return True
-    if kind == "max":
-        return commutes_with_max(layer)
-    if isinstance(layer, Residual):
-        return all(_commutes(each, kind) for each in layer.layers)
-    return isinstance(layer, Linear | Scale | Select)
+    return Rows(Pooled("final", outputs, ends=(end,)), x.axes, layers)

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sruserve.model.importers.wiring.layers import Linear, Norm, scale
 from sruserve.tracing.errors import Unserved
-from sruserve.tracing.layers import Linear, Norm, scale
 from sruserve.tracing.pooling import attend
 from sruserve.tracing.table import Site, describe, handles, rows
 from sruserve.tracing.values import Constant, Ids, Lookup, Rows, Value, Weights

@@ -2,11 +2,12 @@
 
 from typing import Any
 
+from sruserve.model.importers.wiring.network import End
 from sruserve.tracing.errors import Unserved
 from sruserve.tracing.recorder import Packed
 from sruserve.tracing.stages import Stage
 from sruserve.tracing.table import describe
-from sruserve.tracing.values import Atom, Constant, Outputs, Pooled, Rows, States, Value
+from sruserve.tracing.values import Constant, Outputs, Pooled, Rows, States, Value
 
 _STARTS = ("hx", "c0", "hidden", "h0")
 
@@ -50,13 +51,13 @@ def call(stage: Stage, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Va
 
 def _states(outputs: Outputs, stage: Stage, before: int, kind: tuple[str, int]) -> Value:
     name, width = kind
-    directions = range(stage.directions) if stage.each_direction else (None,)
-    atoms = [
-        Atom(name, before + layer, direction, width)
+    directions = range(stage.directions if stage.each_direction else 1)
+    ends = [
+        End(before + layer, name, direction, width)
         for layer in range(stage.layers)
         for direction in directions
     ]
-    return States(outputs, tuple(atoms), ("S", "B", "F"), len(directions))
+    return States(outputs, tuple(ends), ("S", "B", "F"), len(directions))
 
 
 def _check_start(starts: Any) -> None:

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
+from sruserve.model.importers.wiring.layers import Linear, Softmax
 from sruserve.tracing.errors import Unserved
-from sruserve.tracing.layers import Linear, Softmax
 from sruserve.tracing.pooling import attend, attention, pool, without
 from sruserve.tracing.table import Site, axis_of, handles, placed, position, rows
 from sruserve.tracing.values import Constant, Pooled, Rows, States, Value, Weighted, size_of
@@ -23,7 +23,7 @@ def total(site: Site, x: Value, dim: Any = None, keepdim: bool = False, dtype: A
             raise Unserved("reduces weighted outputs in another way than a sum over the steps")
         return attend(x.weights, x.outputs, without(x.axes, "T", keepdim))
     if isinstance(x, States) and axis == "S" and not keepdim:
-        return _entries(x, 1.0 if name == "sum" else 1 / len(x.atoms))
+        return _entries(x, 1.0 if name == "sum" else 1 / len(x.ends))
     x = rows(x)
     if axis == "T":
         return pool(x, name, keepdim)
@@ -84,10 +84,10 @@ def softmax(
 def _entries(x: States, factor: float) -> Rows:
     """Return the sum of end states, times a factor, as a linear layer over all side by side."""
     axes = without(x.axes, "S", False)
-    beside = Rows(Pooled("final", x.outputs, atoms=x.atoms), axes)
+    beside = Rows(Pooled("final", x.outputs, ends=x.ends), axes)
     if axes[-1] != "F":
         raise Unserved("sums end states whose features are not the last axis")
-    return beside.then(Linear(torch.cat([factor * torch.eye(x.width)] * len(x.atoms), 1)))
+    return beside.then(Linear(torch.cat([factor * torch.eye(x.width)] * len(x.ends), 1)))
 
 
 def _last_axis(x: Rows, kind: str) -> Value:

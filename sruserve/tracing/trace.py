@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sruserve.model.importers.wiring.layers import Layers, Softmax
 from sruserve.tracing.crf import crfs_of, without_decoding
 from sruserve.tracing.errors import TracingError
 from sruserve.tracing.graph import merge
 from sruserve.tracing.inputs import InputKind
 from sruserve.tracing.interpreter import Interpreter, is_state
-from sruserve.tracing.layers import Layers, Softmax
 from sruserve.tracing.recorder import Recording, Ref, evaluating, forwards_replaced
 from sruserve.tracing.source import Place
 from sruserve.tracing.stages import Stage, stage_of

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from sruserve.model.importers.wiring.layers import Layer, Layers, Softmax, width_after
+from sruserve.model.importers.wiring.network import End
 from sruserve.tracing.errors import Unserved
-from sruserve.tracing.layers import Layer, Layers, Softmax, width_after
 from sruserve.tracing.source import Place
 from sruserve.tracing.stages import Stage
 
@@ -56,32 +57,22 @@ class Outputs:
         return self.stages[-1].directions > 1
 
 
-@dataclass(frozen=True, slots=True)
-class Atom:
-    """A part of the end state: `kind` h or c of a layer; of one direction, or of all (None)."""
-
-    kind: str
-    layer: int
-    direction: int | None
-    width: int
-
-
 @dataclass(frozen=True, eq=False, slots=True)
 class Pooled:
     """One row for a sequence.
 
     kind: "last", "mean", "sum", "max", "attention", "final", or "first", the first step's output.
-    attention: the layers that score a step. atoms: the parts of the end state of "final".
+    attention: the layers that score a step. ends: the parts of the end state of "final".
     """
 
     kind: str
     outputs: Outputs
     attention: Layers = ()
-    atoms: tuple[Atom, ...] = ()
+    ends: tuple[End, ...] = ()
 
     @property
     def width(self) -> int:
-        return sum(atom.width for atom in self.atoms) or self.outputs.width
+        return sum(end.width for end in self.ends) or self.outputs.width
 
 
 Origin = Features | Lookup | Outputs | Pooled
@@ -134,16 +125,16 @@ class Weighted:
 
 @dataclass(frozen=True, eq=False)
 class States:
-    """End states, with an entry for each of `atoms` along "S", or along "L" and "D"."""
+    """End states, with an entry for each of `ends` along "S", or along "L" and "D"."""
 
     outputs: Outputs
-    atoms: tuple[Atom, ...]
+    ends: tuple[End, ...]
     axes: Axes
     directions: int = 1
 
     @property
     def width(self) -> int:
-        return self.atoms[0].width
+        return self.ends[0].width
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,11 +184,11 @@ def states_size(value: States, axis: str) -> int:
         return value.width
     if axis == "D":
         return value.directions
-    return len(value.atoms) // (value.directions if "D" in value.axes else 1)
+    return len(value.ends) // (value.directions if "D" in value.axes else 1)
 
 
 def settled(value: Value) -> Value:
     """Turn end states without an axis of entries into rows."""
     if isinstance(value, States) and not {"S", "L", "D"} & set(value.axes):
-        return Rows(Pooled("final", value.outputs, atoms=value.atoms), value.axes)
+        return Rows(Pooled("final", value.outputs, ends=value.ends), value.axes)
     return value

@@ -7,14 +7,14 @@ from typing import Any, get_args
 from pydantic import ValidationError
 from torch import Tensor
 
-from sruserve.model.config import LABELLED, ModelConfig, architecture, explain
+from sruserve.model.config import LABELLED, ModelConfig, explain
 from sruserve.model.errors import CheckpointError, OptionError, printable
 from sruserve.model.folder import Model, save_model
 from sruserve.model.heads.config import HeadConfig, Scoring
 from sruserve.model.importers import regression
 from sruserve.model.importers.checkpoint import read_checkpoint
 from sruserve.model.importers.file_formats import file_format
-from sruserve.model.importers.format import Imported
+from sruserve.model.importers.format import Imported, config_of
 from sruserve.model.importers.formats import FORMATS, load_file_format, load_format
 from sruserve.model.importers.names import listed
 from sruserve.model.importers.network import check_width
@@ -153,20 +153,7 @@ def describe(
     if task == "regress":
         values = regression.read_regression(regressed, names, outputs)
     try:
-        return ModelConfig(
-            architectures=(architecture(imported.rnn, task),),
-            model_type=imported.rnn.family,
-            task=task,
-            dtype="float32",
-            vocab_size=imported.vocab_size,
-            id2label=labels,
-            input_width=imported.input_width,
-            input_layers=imported.input_layers,
-            rnn=imported.rnn,
-            embedding=imported.embedding,
-            head=HeadConfig.model_validate(imported.head.model_dump() | dict(head)),
-            regression=values,
-        )
+        return config_of(imported, task, head, labels, values)
     except ValidationError as error:
         raise CheckpointError(
             f"the checkpoint is not a network for task {task}: {explain(error)}"

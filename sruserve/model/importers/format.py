@@ -8,8 +8,10 @@ from typing import Any, Literal, Protocol
 from torch import Tensor
 
 from sruserve.model.cells.stack import StackConfig
+from sruserve.model.config import ModelConfig, architecture
 from sruserve.model.embeddings import EmbeddingConfig
 from sruserve.model.heads.config import HeadConfig
+from sruserve.model.heads.regression import Regression
 from sruserve.model.heads.row_layers import RowLayer
 from sruserve.model.names import Task
 
@@ -37,6 +39,33 @@ class Imported:
     steps: Literal["last", "every"] | None = None
     notes: tuple[str, ...] = ()
     reads_unknown_words: bool = True
+
+
+def config_of(
+    imported: Imported,
+    task: Task,
+    head: Mapping[str, Any],
+    labels: Mapping[int, str],
+    regression: Regression | Mapping[str, Any] | None,
+) -> ModelConfig:
+    """Return the config of a complete network; raises `ValidationError`.
+
+    head: fields of the head that replace those of the checkpoint.
+    """
+    fields = {
+        "architectures": (architecture(imported.rnn, task),),
+        "model_type": imported.rnn.family,
+        "task": task,
+        "vocab_size": imported.vocab_size,
+        "id2label": labels,
+        "input_width": imported.input_width,
+        "input_layers": imported.input_layers,
+        "rnn": imported.rnn,
+        "embedding": imported.embedding,
+        "head": imported.head.model_dump() | dict(head),
+        "regression": regression,
+    }
+    return ModelConfig.model_validate(fields)
 
 
 class Format(Protocol):

@@ -6,11 +6,11 @@ from sruserve.model.importers.keras.activations import function_name
 from sruserve.model.importers.keras.file import Weights
 from sruserve.model.importers.keras.graph import Layer
 from sruserve.model.importers.options import shown
+from sruserve.model.importers.wiring.network import End
 from sruserve.model.importers.wiring.steps import (
     Array,
     Cell,
     Direction,
-    End,
     Pool,
     Recurrent,
     Step,
@@ -53,11 +53,12 @@ def bidirectional_steps(layer: Layer, weights: Weights, number: int) -> list[Ste
         _direction(backward, weights, "backward_layer/cell"),
     )
     steps: list[Step] = [Recurrent(layer.name, cells[0], directions)]
+    hidden = len(directions[0].weight_hh[0])
     if not sequences[0]:
-        steps.append(Pool(layer.name, "final", (End(number, "h", 0), End(number, "h", 1))))
+        ends = (End(number, "h", 0, hidden), End(number, "h", 1, hidden))
+        steps.append(Pool(layer.name, "final", ends))
     merge = layer.config.get("merge_mode", "concat")
     if merge in ("sum", "ave"):
-        hidden = len(directions[0].weight_hh[0])
         both = np.concatenate((np.eye(hidden), np.eye(hidden)), 1)
         steps.append(linear(layer.name, both if merge == "sum" else both / 2, None))
     elif merge != "concat":

@@ -168,7 +168,7 @@ def _range(name: str, x: Flow | States, axis: int, begin: int, end: int) -> Flow
         axes[axis] = ()
         return Flow((*x.steps, Pool(name, "last")), tuple(axes))
     if labels == ["feature"] and isinstance(x, Flow):
-        return x.then(select(name, [(begin, end)]), width=end - begin)
+        return x.then(select(name, begin, end), width=end - begin)
     if labels == ["direction"] and isinstance(x, States):
         axes[axis] = (("direction", end - begin),) if end - begin > 1 else ()
         return States(x.parts[begin:end], tuple(axes))

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 
-from sruserve.model.heads.row_layers import ActivationLayer, LinearLayer, ResidualLayer
 from sruserve.model.importers.onnx.values import (
     Const,
     Flow,
@@ -15,6 +14,7 @@ from sruserve.model.importers.onnx.values import (
     sizes,
 )
 from sruserve.model.importers.options import shown
+from sruserve.model.importers.wiring.layers import Activation, Linear, Residual
 from sruserve.model.importers.wiring.steps import (
     Array,
     Rows,
@@ -24,6 +24,7 @@ from sruserve.model.importers.wiring.steps import (
     layer_norm,
     linear,
     scale,
+    tensor,
 )
 
 _PLAIN = {"Relu": "relu", "Tanh": "tanh", "Sigmoid": "sigmoid", "Softplus": "softplus"}
@@ -131,8 +132,8 @@ def _arithmetic(kind: str, name: str, inputs: list[Value | None]) -> Value:
 def _add(name: str, x: Flow, vector: Array) -> Flow:
     """Return x plus a vector: the bias of a product right before, or a layer of its own."""
     last = x.steps[-1] if x.steps else None
-    if isinstance(last, Rows) and isinstance(last.layer, LinearLayer) and not last.layer.bias:
-        with_bias = linear(last.name, last.tensors["weight"], vector)
+    if isinstance(last, Rows) and isinstance(last.layer, Linear) and last.layer.bias is None:
+        with_bias = Rows(last.name, Linear(last.layer.weight, tensor(vector)))
         return Flow((*x.steps[:-1], with_bias), x.axes)
     ones, zeros = np.ones(x.width), np.zeros(x.width)
     return x.then(scale(name, zeros, ones, vector))
@@ -155,20 +156,14 @@ def _of_two(kind: str, name: str, x: Flow, y: Flow) -> Flow:
     shorter, longer = (x, y) if len(x.steps) <= len(y.steps) else (y, x)
     rows = added_rows(longer, shorter)
     if kind == "Add" and rows:
-        layer = ResidualLayer(type="residual", layers=tuple(step.layer for step in rows))
-        tensors = {
-            f"{i}.{key}": array
-            for i, step in enumerate(rows)
-            for key, array in step.tensors.items()
-        }
-        return shorter.then(Rows(name, layer, tensors))
+        return shorter.then(Rows(name, Residual(tuple(step.layer for step in rows))))
     if kind == "Mul" and rows and len(rows) == 1 and _is_sigmoid(rows[0]):
         return shorter.then(activation(name, "silu"))
     raise Refused("joins two branches of the network, which cannot be served there")
 
 
 def _is_sigmoid(rows: Rows) -> bool:
-    return isinstance(rows.layer, ActivationLayer) and rows.layer.function == "sigmoid"
+    return isinstance(rows.layer, Activation) and rows.layer.function == "sigmoid"
 
 
 def _columns(array: Array, x: Flow, width: int) -> Array:

@@ -6,7 +6,8 @@ from math import prod
 from typing import Literal
 
 from sruserve.model.errors import CheckpointError
-from sruserve.model.importers.wiring.steps import Array, End, Pool, Recurrent, Rows, Step
+from sruserve.model.importers.wiring.network import End
+from sruserve.model.importers.wiring.steps import Array, Pool, Recurrent, Rows, Step
 
 Label = Literal["batch", "time", "direction", "feature"]
 Part = tuple[Label, int]
@@ -108,11 +109,11 @@ def rows_of(value: Value, name: str) -> Flow:
     for own, kind, direction in value.parts:
         if any(a is not b for a, b in zip(own, steps, strict=False)):
             raise Refused("joins end states of two branches")
-        layer = sum(isinstance(step, Recurrent) for step in own) - 1
-        ends.append(End(layer, kind, direction))
-    last = sum(isinstance(step, Recurrent) for step in steps) - 1
-    recurrent = next(step for step in reversed(steps) if isinstance(step, Recurrent))
-    if ends == [End(last, "h", 0)] and len(recurrent.directions) == 1:
+        layers = [step for step in own if isinstance(step, Recurrent)]
+        ends.append(End(len(layers) - 1, kind, direction, layers[-1].hidden))
+    layers = [step for step in steps if isinstance(step, Recurrent)]
+    last = End(len(layers) - 1, "h", 0, layers[-1].hidden)
+    if ends == [last] and len(layers[-1].directions) == 1:
         return Flow((*steps, Pool(name, "last")), value.axes)
     return Flow((*steps, Pool(name, "final", tuple(ends))), value.axes)
 

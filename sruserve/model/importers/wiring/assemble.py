@@ -3,28 +3,23 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-import torch
 from pydantic import ValidationError
-from torch import Tensor
 
 from sruserve.model.config import explain
 from sruserve.model.errors import CheckpointError
-from sruserve.model.heads.config import HeadConfig, Scoring
-from sruserve.model.heads.row_layers import ActivationLayer, LinearLayer, SelectLayer, output_width
+from sruserve.model.heads.config import Scoring
 from sruserve.model.importers.format import Imported
-from sruserve.model.importers.wiring.affine import is_affine
+from sruserve.model.importers.wiring.layers import Activation, Layer, Linear, Select, commutes
+from sruserve.model.importers.wiring.network import Network, Pooling, parts_of
 from sruserve.model.importers.wiring.stack import BuiltStack, build_stack
 from sruserve.model.importers.wiring.steps import (
-    Array,
     Embed,
     Pool,
     Recurrent,
     Rows,
     Softmax,
     Step,
-    linear,
-    select,
+    tensor,
 )
 from sruserve.model.names import Task
 
@@ -58,27 +53,23 @@ def assemble(
 
 def _assemble(chain: _Chain, task: Task, features: int | None) -> Imported:
     stack = build_stack(chain.stack)
-    head, rows = _pooling(chain, stack)
-    every = chain.pool is None
     _check_task(task, chain, stack)
-    tensors = {f"rnn.{name}": array for name, array in stack.tensors.items()}
-    if chain.embedding is not None:
-        tensors["embedding.weight"] = chain.embedding.table
-    width = _input_width(chain, stack, features)
-    tensors |= _named("input_layers", chain.inputs)
-    if task != "encode":
-        pooled = head.pooled_width(task, stack.config)
-        head, own = _head(head, rows, pooled, task, chain.softmax)
-        tensors |= own
-    return Imported(
-        {name: _float(array) for name, array in tensors.items()},
-        stack.config,
-        None if chain.embedding is None else len(chain.embedding.table),
-        head=head,
-        input_width=None if width == stack.config.input_size else width,
-        input_layers=tuple(rows.layer for rows in chain.inputs),
-        steps="every" if every else "last",
+    scoring, layers = _scoring(task, [step.layer for step in chain.rows], chain.softmax)
+    if stack.padded and (chain.pool is None or chain.pool.kind != "final"):
+        layers = [Select(((0, stack.width),)), *layers]
+    network = Network(
+        rnn=stack.config,
+        stack=stack.tensors,
+        width=_input_width(chain, stack, features),
+        table=None if chain.embedding is None else tensor(chain.embedding.table),
+        inputs=tuple(step.layer for step in chain.inputs),
+        pooling=None if chain.pool is None else Pooling(chain.pool.kind, chain.pool.ends),
+        layers=tuple(layers),
     )
+    parts = parts_of(network, task)
+    if scoring is None:
+        return parts
+    return replace(parts, head=parts.head.model_copy(update={"activation": scoring}))
 
 
 def _split(steps: Sequence[Step]) -> _Chain:
@@ -101,7 +92,7 @@ def _split(steps: Sequence[Step]) -> _Chain:
     before = after[: after.index(pool)] if pool is not None else []
     for step in before:
         assert isinstance(step, Rows)
-        if pool is not None and not _commutes(step, pool):
+        if pool is not None and not commutes(step.layer, pool.kind):
             raise CheckpointError(
                 f"{step.name} ({step.layer.type}) is between the recurrent layers and {pool.name} "
                 f"({pool.kind} of all steps); only pooling of the recurrent layers' own outputs "
@@ -115,25 +106,6 @@ def _split(steps: Sequence[Step]) -> _Chain:
         [step for step in after if isinstance(step, Rows)],
         softmax,
     )
-
-
-def _commutes(rows: Rows, pool: Pool) -> bool:
-    """Whether a row layer may as well follow the pooling."""
-    return pool.kind == "last" or (pool.kind == "mean" and is_affine(rows))
-
-
-def _pooling(chain: _Chain, stack: BuiltStack) -> tuple[HeadConfig, list[Rows]]:
-    """Return the pooling, and the rows after it."""
-    pool, rows = chain.pool, chain.rows
-    if pool is None or pool.kind != "final":
-        if stack.padded:
-            rows = [select(stack.layers[-1].name, [(0, stack.width)]), *rows]
-        return HeadConfig(pooling="last" if pool is None else pool.kind), rows
-    entries, ranges = stack.final(pool.ends)
-    head = HeadConfig(pooling="final", final=entries)
-    if ranges != [(0, sum(head.final_sizes(stack.config)))]:
-        rows = [select(pool.name, ranges), *rows]
-    return head, rows
 
 
 def _check_task(task: Task, chain: _Chain, stack: BuiltStack) -> None:
@@ -167,40 +139,12 @@ def _input_width(chain: _Chain, stack: BuiltStack, features: int | None) -> int:
         return int(chain.embedding.table.shape[1])
     if features is not None:
         return features
-    layers = (rows for rows in chain.inputs if isinstance(rows.layer, LinearLayer))
-    first = next(layers, None)
-    return stack.config.input_size if first is None else int(first.tensors["weight"].shape[1])
+    linear = (step.layer for step in chain.inputs if isinstance(step.layer, Linear))
+    first = next(linear, None)
+    return stack.config.input_size if first is None else first.weight.shape[1]
 
 
-def _head(
-    head: HeadConfig, rows: list[Rows], width: int, task: Task, softmax: bool
-) -> tuple[HeadConfig, dict[str, Array]]:
-    """Return the head and its tensors: the last linear layer of `rows` is the output."""
-    places = [i for i, step in enumerate(rows) if isinstance(step.layer, LinearLayer)]
-    last = places[-1] if places else len(rows)
-    layers, tail = rows[:last], rows[last + 1 :]
-    scoring, rest = _scoring(task, tail, softmax)
-    if last == len(rows) or (rest and (task != "regress" or _selects(rest))):
-        # No linear layer ends the network, so one that changes nothing gives the scores.
-        scoring, layers = _scoring(task, rows, softmax)
-        rest = []
-        outputs = output_width([step.layer for step in layers], width)
-        output = linear("output", np.eye(outputs, dtype=np.float32), None)
-    else:
-        output = rows[last]
-    tensors = {f"output.{name}": array for name, array in output.tensors.items()}
-    tensors |= _named("head", layers) | _named("output_layers", rest)
-    fields = {
-        "layers": tuple(step.layer for step in layers),
-        "output_layers": tuple(step.layer for step in rest),
-        "bias": "bias" in output.tensors,
-    }
-    if scoring is not None:
-        fields["activation"] = scoring
-    return head.model_copy(update=fields), tensors
-
-
-def _scoring(task: Task, tail: list[Rows], softmax: bool) -> tuple[Scoring | None, list[Rows]]:
+def _scoring(task: Task, layers: list[Layer], softmax: bool) -> tuple[Scoring | None, list[Layer]]:
     """Return what turns scores into the answers, None if the file does not say, and the rest."""
     if softmax:
         if task == "regress":
@@ -208,28 +152,10 @@ def _scoring(task: Task, tail: list[Rows], softmax: bool) -> tuple[Scoring | Non
                 "the network ends in a softmax, which gives probabilities of classes: import it "
                 "with --task classify or tag"
             )
-        return (None if task == "generate" else "softmax"), tail
-    ends_in_sigmoid = bool(tail) and isinstance(tail[-1].layer, ActivationLayer)
-    ends_in_sigmoid = ends_in_sigmoid and tail[-1].layer.function == "sigmoid"  # type: ignore[union-attr]
-    if not ends_in_sigmoid or task == "regress":
-        return None, tail
+        return (None if task == "generate" else "softmax"), layers
+    last = layers[-1] if layers else None
+    if not isinstance(last, Activation) or last.function != "sigmoid" or task == "regress":
+        return None, layers
     if task == "generate":
         raise CheckpointError("task generate needs a softmax over all ids, not sigmoids")
-    return "sigmoid", tail[:-1]
-
-
-def _selects(rows: Sequence[Rows]) -> bool:
-    return any(isinstance(step.layer, SelectLayer) for step in rows)
-
-
-def _named(prefix: str, rows: Sequence[Rows]) -> dict[str, Array]:
-    """Return the tensors of layers in order, by their names in a model folder."""
-    return {
-        f"{prefix}.{i}.{name}": array
-        for i, step in enumerate(rows)
-        for name, array in step.tensors.items()
-    }
-
-
-def _float(array: Array) -> Tensor:
-    return torch.from_numpy(np.array(array, dtype=np.float32, order="C"))
+    return "sigmoid", layers[:-1]

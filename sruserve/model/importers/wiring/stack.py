@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from sruserve.model.cells.gated import GatedConfig, GRUConfig, LSTMConfig, RNNConfig
 from sruserve.model.errors import CheckpointError
-from sruserve.model.importers.wiring.affine import affine_map, is_affine
-from sruserve.model.importers.wiring.steps import Array, Cell, Direction, End, Recurrent, Rows
+from sruserve.model.importers.wiring.layers import Linear, Scale, Select, affine
+from sruserve.model.importers.wiring.steps import Cell, Direction, Recurrent, Rows, tensor
 
 _CONFIGS: dict[Cell, tuple[type[GatedConfig], dict[str, Any]]] = {
     "lstm": (LSTMConfig, {}),
@@ -29,7 +30,7 @@ class BuiltStack:
     """
 
     config: GatedConfig
-    tensors: dict[str, Array]
+    tensors: dict[str, Tensor]
     layers: list[Recurrent]
 
     @property
@@ -42,21 +43,6 @@ class BuiltStack:
         """Whether the last layer's output has columns of zeros after its own."""
         return self.config.output_size != self.width
 
-    def final(self, ends: Sequence[End]) -> tuple[tuple[str, ...], list[tuple[int, int]]]:
-        """Return the state's entries that hold `ends`, and the ranges of their columns."""
-        entries = tuple(dict.fromkeys(f"{end.layer}.{end.kind}" for end in ends))
-        sizes = {name: shape[0] for name, shape in self.config.states()}
-        starts = dict(zip(entries, np.cumsum([0, *map(sizes.__getitem__, entries)]), strict=False))
-        ranges: list[tuple[int, int]] = []
-        for end in ends:
-            hidden = self.layers[end.layer].hidden
-            begin = int(starts[f"{end.layer}.{end.kind}"]) + end.direction * hidden
-            if ranges and ranges[-1][1] == begin:
-                ranges[-1] = (ranges[-1][0], begin + hidden)
-            else:
-                ranges.append((begin, begin + hidden))
-        return entries, ranges
-
 
 def build_stack(steps: Sequence[Recurrent | Rows]) -> BuiltStack:
     """Return the stack; raises `CheckpointError` for layers that cannot be one."""
@@ -67,12 +53,12 @@ def build_stack(steps: Sequence[Recurrent | Rows]) -> BuiltStack:
             f"({layers[0].cell}, {odd.cell}), which cannot be one stack"
         )
     bidirectional = any(len(layer.directions) == 2 for layer in layers)
-    tensors: dict[str, Array] = {}
+    tensors: dict[str, Tensor] = {}
     between: list[Rows] = []
     below: Recurrent | None = None
     for step in steps:
         if isinstance(step, Rows):
-            if not is_affine(step):
+            if not isinstance(step.layer, Linear | Scale | Select):
                 raise CheckpointError(
                     f"{step.name} ({step.layer.type}) is between recurrent layers; only linear "
                     "layers, batch norms and other scalings can be there"
@@ -87,12 +73,12 @@ def build_stack(steps: Sequence[Recurrent | Rows]) -> BuiltStack:
             directions.append(_silent(directions[0]))
         for suffix, each in zip(("", "_reverse"), directions, strict=False):
             for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
-                tensors[f"{name}_l{number}{suffix}"] = getattr(each, name)
+                tensors[f"rnn.{name}_l{number}{suffix}"] = tensor(getattr(each, name))
         below, between = step, []
     sizes = [layer.hidden for layer in layers]
     kind, fields = _CONFIGS[layers[0].cell]
     config = kind(
-        input_size=int(tensors["weight_ih_l0"].shape[1]),
+        input_size=int(tensors["rnn.weight_ih_l0"].shape[1]),
         hidden_size=sizes[0] if len(set(sizes)) == 1 else tuple(sizes),
         num_layers=len(sizes),
         bidirectional=bidirectional,
@@ -114,9 +100,9 @@ def _reading(
     width = below.hidden * len(below.directions)
     weight, bias = direction.weight_ih, direction.bias_ih
     if between:
-        product, offset = affine_map(between, width)
-        exact = weight.astype(np.float64)
-        weight, bias = exact @ product, bias + exact @ offset
+        folded = affine([*(step.layer for step in between), Linear(tensor(weight))], width)
+        assert folded is not None
+        weight, bias = folded[0].numpy(), bias + folded[1].numpy()
     if weight.shape[1] != width:
         raise CheckpointError(
             f"{layer.name} reads {weight.shape[1]} columns, but {below.name} has {width}"

@@ -1,20 +1,23 @@
 """A network as a chain of steps, in the order in which a file computes them."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, Literal, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from sruserve.model.heads.row_layers import (
-    ActivationLayer,
-    LayerNormLayer,
-    LinearLayer,
-    RowLayer,
-    ScaleLayer,
-    SelectLayer,
+from sruserve.model.importers.wiring.layers import (
+    Activation,
+    Layer,
+    Linear,
+    Norm,
+    Scale,
+    Select,
 )
+from sruserve.model.importers.wiring.network import End
 
 Array = NDArray[Any]
 Cell = Literal["lstm", "gru", "gru_reset_before", "rnn_tanh", "rnn_relu"]
@@ -30,11 +33,10 @@ class Embed:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """A layer that maps each row by itself; its tensors have the names of a model folder."""
+    """A layer that maps each row by itself."""
 
     name: str
-    layer: RowLayer
-    tensors: Mapping[str, Array] = field(default_factory=dict)
+    layer: Layer
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,14 +60,6 @@ class Recurrent:
     @property
     def hidden(self) -> int:
         return int(self.directions[0].weight_hh.shape[1])
-
-
-class End(NamedTuple):
-    """A part of the end state: h or c of one direction of a recurrent layer, counted from 0."""
-
-    layer: int
-    kind: Literal["h", "c"]
-    direction: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,8 +89,8 @@ def same(first: Sequence[Step], second: Sequence[Step]) -> bool:
 def _equal(first: object, second: object) -> bool:
     if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
         return first is second or np.array_equal(first, second)
-    if isinstance(first, Mapping) and isinstance(second, Mapping):
-        return first.keys() == second.keys() and all(_equal(first[k], second[k]) for k in first)
+    if isinstance(first, Tensor) and isinstance(second, Tensor):
+        return torch.equal(first, second)
     if isinstance(first, tuple) and isinstance(second, tuple):
         return len(first) == len(second) and all(map(_equal, first, second))
     if is_dataclass(first) and type(first) is type(second):
@@ -106,13 +100,12 @@ def _equal(first: object, second: object) -> bool:
 
 def linear(name: str, weight: Array, bias: Array | None) -> Rows:
     """x W^T + b, with a weight (out, in)."""
-    tensors = {"weight": weight} | ({} if bias is None else {"bias": bias})
-    return Rows(name, LinearLayer(type="linear", size=len(weight), bias=bias is not None), tensors)
+    return Rows(name, Linear(tensor(weight), None if bias is None else tensor(bias)))
 
 
 def scale(name: str, mean: Array, weight: Array, bias: Array) -> Rows:
     """(x - mean) * weight + bias, with one number of each for a column."""
-    return Rows(name, ScaleLayer(type="scale"), {"mean": mean, "weight": weight, "bias": bias})
+    return Rows(name, Scale(*(tensor(each, np.float64) for each in (mean, weight, bias))))
 
 
 def batch_norm(
@@ -124,15 +117,19 @@ def batch_norm(
 
 def layer_norm(name: str, gamma: Array, beta: Array, eps: float) -> Rows:
     """A layer norm over a row."""
-    return Rows(name, LayerNormLayer(type="layer_norm", eps=eps), {"weight": gamma, "bias": beta})
+    return Rows(name, Norm(tensor(gamma), tensor(beta), eps))
 
 
 def activation(name: str, function: str, slope: float | None = None) -> Rows:
     """A function of each number, by its name in a model folder."""
-    fields = {"type": "activation", "function": function, "slope": slope}
-    return Rows(name, ActivationLayer.model_validate(fields))
+    return Rows(name, Activation(function, slope))
 
 
-def select(name: str, ranges: list[tuple[int, int]]) -> Rows:
-    """Some columns, in order."""
-    return Rows(name, SelectLayer(type="select", ranges=tuple(ranges)))
+def select(name: str, begin: int, end: int) -> Rows:
+    """The columns from `begin` to `end`."""
+    return Rows(name, Select(((begin, end),)))
+
+
+def tensor(array: Array, dtype: type = np.float32) -> Tensor:
+    """Return numbers of a file as a tensor of floats."""
+    return torch.from_numpy(np.array(array, dtype, order="C"))

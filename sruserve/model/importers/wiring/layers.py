@@ -1,7 +1,8 @@
-"""The layers of a traced module that map each row by itself, with their tensors."""
+"""The layers of a network that map each row by itself, with their tensors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ _RISING = {"relu", "tanh", "sigmoid", "softplus", "leaky_relu", "elu"}
 class Linear:
     """x W^T + b; weight (out, in), bias (out) or None."""
 
+    type: ClassVar = "linear"
     weight: Tensor
     bias: Tensor | None = None
 
@@ -21,6 +23,7 @@ class Linear:
 class Norm:
     """Layer norm over the features; weight and bias (in)."""
 
+    type: ClassVar = "layer_norm"
     weight: Tensor
     bias: Tensor
     eps: float
@@ -30,6 +33,7 @@ class Norm:
 class Scale:
     """(x - mean) * weight + bias, float64; each has (in) numbers, or one for all."""
 
+    type: ClassVar = "scale"
     mean: Tensor
     weight: Tensor
     bias: Tensor
@@ -39,6 +43,7 @@ class Scale:
 class Activation:
     """A function of each number, by its name in a model folder."""
 
+    type: ClassVar = "activation"
     function: str
     slope: float | None = None
 
@@ -47,6 +52,7 @@ class Activation:
 class Residual:
     """x + f(x)."""
 
+    type: ClassVar = "residual"
     layers: tuple["Layer", ...]
 
 
@@ -54,13 +60,15 @@ class Residual:
 class Select:
     """Some columns, concatenated."""
 
+    type: ClassVar = "select"
     ranges: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Softmax:
-    """A softmax over the features, or its logarithm. Only the last layer of a module may be one."""
+    """A softmax over the features, or its logarithm. It can only be the last layer."""
 
+    type: ClassVar = "softmax"
     log: bool
 
 
@@ -113,12 +121,17 @@ def columns(layer: Select) -> Tensor:
     return torch.cat([torch.arange(begin, end) for begin, end in layer.ranges])
 
 
-def commutes_with_max(layer: Layer) -> bool:
-    """Whether a layer of a maximum is the maximum of the layer's outputs."""
-    if isinstance(layer, Activation):
-        sloped = layer.slope is not None and layer.slope < 0
-        return layer.function in _RISING and not sloped
-    return isinstance(layer, Select)
+def commutes(layer: Layer, kind: str) -> bool:
+    """Whether a layer may as well follow the pooling of its inputs, of a kind in a model folder."""
+    if kind == "last":
+        return True
+    if kind == "max":
+        if isinstance(layer, Activation):
+            return layer.function in _RISING and (layer.slope is None or layer.slope >= 0)
+        return isinstance(layer, Select)
+    if isinstance(layer, Residual):
+        return all(commutes(each, kind) for each in layer.layers)
+    return isinstance(layer, Linear | Scale | Select)
 
 
 def fused(layers: Sequence[Layer]) -> Layers:
