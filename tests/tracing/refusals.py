@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from tests.tracing.networks import CLASSES, FEATURES, WORDS, CRFTagger
+from tests.tracing.networks.network import CLASSES, FEATURES, WORDS
+from tests.tracing.networks.steps import CRFTagger
 
 
 class Base(nn.Module):

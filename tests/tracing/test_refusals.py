@@ -22,7 +22,7 @@ def test_a_network_that_cannot_be_served_is_refused_by_name(name: str, tmp_path:
     place = caught.value.place
     assert (place is None) is (refusal.line is None)
     if place is not None and refusal.line is not None:
-        assert place.file.endswith(("refusals.py", "networks.py"))
+        assert place.file.endswith(("refusals.py", "steps.py"))
         assert refusal.line in place.text
         assert f"line {place.line}: {place.text}" in str(caught.value)
     assert not folder.exists()

@@ -26,18 +26,11 @@ from sruserve.model.folder import CASE_FILE, load_model
 from sruserve.tracing import save as save_file_module
 from sruserve.tracing.errors import DifferentAnswers, TracingError
 from tests.model.text.trained_tokenizers import trained as trained_tokenizer
-from tests.tracing.networks import (
-    CRF,
-    FEATURES,
-    WORDS,
-    CRFTagger,
-    FinalStates,
-    LanguageModel,
-    LitSentiment,
-    MultiLabel,
-    Regressor,
-    Tagger,
-)
+from tests.tracing.networks.features import Regressor
+from tests.tracing.networks.network import FEATURES, WORDS
+from tests.tracing.networks.poolings import FinalStates
+from tests.tracing.networks.steps import CRF, CRFTagger, LanguageModel, Tagger
+from tests.tracing.networks.words import LitSentiment, MultiLabel
 from tests.tracing.refusals import Sine
 
 _ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
@@ -75,7 +68,7 @@ def test_it_needs_no_extra_of_the_server(tmp_path: Path) -> None:
         "for name in ('fastapi', 'uvicorn', 'cryptography', 'prometheus_client', 'websockets'):\n"
         "    sys.modules[name] = None\n"
         "import sruserve, torch\n"
-        "from tests.tracing.networks import LitSentiment\n"
+        "from tests.tracing.networks.words import LitSentiment\n"
         f"sruserve.save(LitSentiment(), {str(tmp_path / 'model')!r}, 'classify')\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from tests.tracing.networks import FEATURES, WORDS, Series
+from tests.tracing.networks.features import Series
+from tests.tracing.networks.network import FEATURES, WORDS
 
 
 def trained(module: nn.Module, seed: int = 0) -> nn.Module:
