@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from sruserve.model.importers.wiring.layers import Linear, Residual, affine, scale, width_after
+from sruserve.tracing.embeddings import combined, looked_up
 from sruserve.tracing.errors import Unserved
 from sruserve.tracing.graph import Varying
 from sruserve.tracing.pooling import joined, mean_of_sum, weighted
@@ -41,6 +42,8 @@ def mul(site: Site, a: Any, b: Any) -> Value:
     if isinstance(a, Weights) or isinstance(b, Weights):
         return weighted(a, b)
     if isinstance(a, Rows) and isinstance(b, Rows):
+        if looked_up([a, b]):
+            return combined([a, b], lambda tables: tables[0] * tables[1])
         raise Unserved("multiplies two parts of the network with each other")
     x, factor = (a, b) if isinstance(a, Rows) else (b, a)
     x = rows(x)
@@ -80,7 +83,7 @@ def _vector(x: Rows, value: Any) -> Tensor | float:
         raise Unserved("uses a number that depends on the input's size")
     if not isinstance(value, Constant):
         raise Unserved("joins the network with something else than a constant")
-    tensor = value.both()
+    tensor = _same_in_all_rows(x, value)
     if tensor.numel() == 1:
         return tensor.reshape(()).double()
     shape = (1,) * (len(x.axes) - tensor.dim()) + tuple(tensor.shape)
@@ -90,6 +93,20 @@ def _vector(x: Rows, value: Any) -> Tensor | float:
     if wide != ["F"] or tensor.numel() != x.width:
         raise Unserved("uses a constant with numbers for other axes than the features")
     return tensor.reshape(-1).double()
+
+
+def _same_in_all_rows(x: Rows, constant: Constant) -> Tensor:
+    """Return a constant of both runs; one row of it, if it repeats that for every step."""
+    first, second = constant.first, constant.second
+    if "T" not in x.axes or x.axes[-1] != "F" or first.shape == second.shape:
+        return constant.both()
+    rows = torch.cat([each.detach().reshape(-1, each.shape[-1]) for each in (first, second)])
+    if torch.equal(rows, rows[:1].expand_as(rows)):
+        return rows[0]
+    raise Unserved(
+        "uses numbers that are not the same at every step, such as those of positions: a table of "
+        "positions ends, and a stream does not"
+    )
 
 
 def _branches(a: Rows, b: Rows, factor: float) -> Value:
@@ -102,6 +119,8 @@ def _branches(a: Rows, b: Rows, factor: float) -> Value:
         eye = torch.eye(a.width)
         return joined([a, b]).then(Linear(torch.cat([eye, factor * eye], 1)))
     if a.origin is not b.origin:
+        if looked_up([a, b]):
+            return combined([a, b], lambda tables: tables[0] + factor * tables[1])
         raise Unserved("adds two parts of the network that do not come from the same rows")
     common = 0
     while common < min(len(a.layers), len(b.layers)):
@@ -115,6 +134,8 @@ def _branches(a: Rows, b: Rows, factor: float) -> Value:
     width = width_after(base.layers, base.origin.width)
     first, second = affine(own, width), affine(others, width)
     if first is None or second is None:
+        if looked_up([a, b]):
+            return combined([a, b], lambda tables: tables[0] + factor * tables[1])
         raise Unserved("adds two branches that cannot be one layer")
     matrix, bias = first[0] + factor * second[0], first[1] + factor * second[1]
     return base.then(Linear(matrix.float(), bias.float()))

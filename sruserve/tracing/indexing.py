@@ -3,7 +3,11 @@
 from dataclasses import replace
 from typing import Any
 
+import torch
+
+from sruserve.model.importers.wiring.layers import Linear, affine
 from sruserve.tracing.axes import columns_of
+from sruserve.tracing.embeddings import combined, looked_up
 from sruserve.tracing.errors import Unserved
 from sruserve.tracing.graph import Varying
 from sruserve.tracing.pooling import joined, pool
@@ -85,6 +89,8 @@ def cat(site: Site, tensors: Any, dim: int | None = None) -> Value:
     first = parts[0]
     if all(part.origin is first.origin for part in parts):
         return _beside(parts)
+    if looked_up(parts):
+        return combined(parts, lambda tables: torch.cat(list(tables), 1))
     return joined(parts)
 
 
@@ -154,10 +160,6 @@ def _entries(x: States, axis: str, numbers: list[int], axes: tuple[str, ...]) ->
 
 def _beside(parts: list[Rows]) -> Rows:
     """Join features of the same rows: picked ones, or those of several linear layers."""
-    import torch
-
-    from sruserve.model.importers.wiring.layers import Linear, affine
-
     first = parts[0]
     common = 0
     while all(
@@ -168,6 +170,8 @@ def _beside(parts: list[Rows]) -> Rows:
     maps = [affine(part.layers[common:], base.width) for part in parts]
     matrices = [each for each in maps if each is not None]
     if len(matrices) < len(maps):
+        if looked_up(parts):
+            return combined(parts, lambda tables: torch.cat(list(tables), 1))
         raise Unserved("joins branches of the network that cannot be one layer")
     weight = torch.cat([matrix for matrix, _ in matrices]).float()
     bias = torch.cat([bias for _, bias in matrices]).float()

@@ -180,6 +180,41 @@ class Positions(Base):
         return self.fc(self.lstm(self.emb(x) + self.places[:, : x.shape[1]])[0][:, -1])
 
 
+class PositionTable(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = nn.Embedding(64, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = self.emb(x) + self.places(torch.arange(x.shape[1]))
+        return self.fc(self.lstm(rows)[0][:, -1])
+
+
+class BagOfWords(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bag = nn.EmbeddingBag(WORDS, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.lstm(self.emb(x) + self.bag(x)[:, None])[0][:, -1])
+
+
+class HashedIds(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.lstm(self.emb(x) + self.emb(x % 7))[0][:, -1])
+
+
+class SumOfInputs(Base):
+    def forward(self, x: Tensor, kinds: Tensor) -> Tensor:
+        return self.fc(self.lstm(self.emb(x) + self.emb(kinds))[0][:, -1])
+
+
+class SoftmaxOfRows(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        rows = self.emb(x) + self.emb(x).softmax(-1)
+        return self.fc(self.lstm(rows)[0][:, -1])
+
+
 class SelfAttention(Base):
     def __init__(self) -> None:
         super().__init__()
@@ -331,6 +366,11 @@ REFUSALS = {
     "a branch on numbers": Refusal(Branching, "to Python", "out.sum() > 0"),
     "a norm between two modules": Refusal(Normalized, "layers between them", "self.second("),
     "positions": Refusal(Positions, "torch.Tensor.add", "self.places"),
+    "a table of positions": Refusal(PositionTable, "such as those of positions", "torch.arange("),
+    "a bag of words": Refusal(BagOfWords, "functional.embedding_bag", "self.bag(x)"),
+    "hashed ids": Refusal(HashedIds, "torch.Tensor.remainder", "x % 7"),
+    "a sum over two inputs": Refusal(SumOfInputs, "needs 2 inputs (x, kinds)", None),
+    "a softmax of an embedding": Refusal(SoftmaxOfRows, "follows a softmax", ".softmax(-1)"),
     "self-attention": Refusal(SelfAttention, "multi_head_attention", "self.attention("),
     "a convolution": Refusal(Convolution, "mixes neighbouring steps", "self.conv("),
     "a function of autograd": Refusal(OwnFunction, "torch.Tensor.pow", "x.pow(3)"),

@@ -107,6 +107,40 @@ def test_one_of_several_outputs_is_chosen(tmp_path: Path) -> None:
     assert model.config.rnn.output_size == 4
 
 
+JOINS = {
+    "sum": [node("Add", "a b", "rows")],
+    "difference": [node("Sub", "a b", "rows")],
+    "product": [node("Mul", "a b", "rows")],
+    "of layers": [node("Relu", "a", "r"), node("Mul", "b by", "t"), node("Add", "r t", "rows")],
+    "side by side": [node("Concat", "a b", "wide", axis=-1), node("MatMul", "wide to", "rows")],
+}
+
+
+@pytest.mark.parametrize("name", JOINS)
+def test_embeddings_of_the_same_ids_become_one_table(tmp_path: Path, name: str) -> None:
+    both = [node("Gather", "first x", "a"), node("Gather", "second x", "b")]
+    tables = {"first": array(11, 3), "second": array(14, 3)}
+    constants = {**LSTM, **LINEAR, **SQUEEZE, **tables}
+    constants |= {"by": np.full(1, 3, np.float32), "to": array(6, 3)}
+    nodes = [*both, *JOINS[name], *lstm("rows W R B")]
+    shape = ("steps", 1)
+    model = imported(
+        tmp_path, graph(tmp_path / "m.onnx", nodes, constants, shape, kind=INT64), "regress"
+    )
+    assert model.config.vocab_size == 11
+    ids = RANDOM.integers(0, 11, 9)
+    one, two = (table[ids] for table in tables.values())
+    rows = {
+        "sum": one + two,
+        "difference": one - two,
+        "product": one * two,
+        "of layers": np.maximum(one, 0) + two * 3,
+        "side by side": np.concatenate([one, two], 1) @ constants["to"],
+    }[name]
+    same = imported(tmp_path, graph(tmp_path / "f.onnx", lstm(), constants), "regress")
+    agree(answers(model, torch.from_numpy(ids)), answers(same, torch.from_numpy(rows)))
+
+
 def lstm(inputs: str = "x W R B", **attributes: Any) -> list[Any]:
     squeeze = node("Squeeze", "h one", "s")
     return [node("LSTM", inputs, "h", hidden_size=4, **attributes), squeeze, *HEAD]

@@ -3,11 +3,12 @@
 A network's loss is only there to give it weights that random initialization does not have.
 """
 
-from tests.tracing.networks import features, libraries, poolings, steps, words
+from tests.tracing.networks import embeddings, features, libraries, poolings, steps, words
 from tests.tracing.networks.network import FEATURES, WORDS, Network
 
 NETWORKS = {
     **words.NETWORKS,
+    **embeddings.NETWORKS,
     **poolings.NETWORKS,
     **features.NETWORKS,
     **steps.NETWORKS,

@@ -4,7 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from sruserve.model.importers.onnx.constants import as_shape, new_shape, slices
+from sruserve.model.importers.onnx.embeddings import combined, embedded
 from sruserve.model.importers.onnx.values import (
     Axis,
     Const,
@@ -33,7 +36,7 @@ def axis_node(
 ) -> Value:
     """Return the result of one of `AXIS_NODES`; raises `Refused`."""
     if kind == "Concat":
-        return _concat(inputs, attributes)
+        return _concat(name, inputs, attributes)
     if kind == "Gather" and isinstance(inputs[0], Const):
         return _embed(name, inputs, attributes)
     x = inputs[0]
@@ -175,8 +178,12 @@ def _range(name: str, x: Flow | States, axis: int, begin: int, end: int) -> Flow
     raise Refused(f"takes a part of an axis ({', '.join(labels) or 'of size 1'})")
 
 
-def _concat(inputs: Sequence[Value | None], attributes: dict[str, Any]) -> Value:
-    """Return end states side by side."""
+def _concat(name: str, inputs: Sequence[Value | None], attributes: dict[str, Any]) -> Value:
+    """Return end states, or embeddings, side by side."""
+    if flows := embedded(inputs):
+        if attributes.get("axis", 0) % len(flows[0].axes) != flows[0].features:
+            raise Refused("joins embeddings along another axis than their features")
+        return combined(name, flows, lambda tables: torch.cat(list(tables), 1))
     states = [value for value in inputs if isinstance(value, States)]
     if len(states) != len(inputs) or not states:
         raise Refused("joins two branches; only end states can be joined")

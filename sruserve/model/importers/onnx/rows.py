@@ -1,9 +1,13 @@
 """Nodes that map rows: products, sums with constants, norms, activations."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from sruserve.model.importers.onnx.embeddings import combined, embedded
 from sruserve.model.importers.onnx.values import (
     Const,
     Flow,
@@ -28,6 +32,7 @@ from sruserve.model.importers.wiring.steps import (
 )
 
 _PLAIN = {"Relu": "relu", "Tanh": "tanh", "Sigmoid": "sigmoid", "Softplus": "softplus"}
+_JOINED: dict[str, Callable[..., Tensor]] = {"Add": torch.add, "Sub": torch.sub, "Mul": torch.mul}
 ROW_NODES = (
     *_PLAIN, "Gelu", "LeakyRelu", "Elu", "Softmax", "LogSoftmax", "LayerNormalization",
     "BatchNormalization", "MatMul", "Gemm", "Add", "Sub", "Mul", "Div", "Swish",
@@ -150,7 +155,7 @@ def _reversed(kind: str, name: str, inputs: list[Value | None]) -> Value:
 
 
 def _of_two(kind: str, name: str, x: Flow, y: Flow) -> Flow:
-    """Return a residual sum x + f(x), or a product of x and a gate of x."""
+    """Return a residual sum x + f(x), a product of x and a gate of x, or joined embeddings."""
     if sizes(x.axes) != sizes(y.axes):
         raise Refused("joins two branches of different shapes")
     shorter, longer = (x, y) if len(x.steps) <= len(y.steps) else (y, x)
@@ -159,6 +164,8 @@ def _of_two(kind: str, name: str, x: Flow, y: Flow) -> Flow:
         return shorter.then(Rows(name, Residual(tuple(step.layer for step in rows))))
     if kind == "Mul" and rows and len(rows) == 1 and _is_sigmoid(rows[0]):
         return shorter.then(activation(name, "silu"))
+    if kind in _JOINED and (both := embedded([x, y])):
+        return combined(name, both, lambda tables: _JOINED[kind](*tables))
     raise Refused("joins two branches of the network, which cannot be served there")
 
 

@@ -86,7 +86,7 @@ def parts_of(network: Network, task: Task) -> Imported:
         if inputs and isinstance(first := inputs[0], Scale) and _is_factor(first):
             embedding = EmbeddingConfig(scale=float(first.weight))
             inputs = inputs[1:]
-    input_layers = _described(inputs, network.width, "input_layers.", tensors)
+    input_layers = row_layers(inputs, network.width, "input_layers.", tensors)
     head = HeadConfig() if task == "encode" else _head(network, task, tensors)
     return Imported(
         {name: tensor.detach().float().contiguous() for name, tensor in tensors.items()},
@@ -95,9 +95,22 @@ def parts_of(network: Network, task: Task) -> Imported:
         embedding,
         head,
         input_width=None if network.width == network.rnn.input_size else network.width,
-        input_layers=_ROW_LAYERS.validate_python(input_layers),
+        input_layers=input_layers,
         steps="every" if network.pooling is None else "last",
     )
+
+
+def row_layers(
+    layers: Layers, width: int, prefix: str, tensors: dict[str, Tensor]
+) -> tuple[RowLayer, ...]:
+    """Return the config of layers over rows of `width`, and add their tensors as float32.
+
+    prefix: of the tensors' names. Raises as `parts_of`.
+    """
+    own: dict[str, Tensor] = {}
+    configs = _ROW_LAYERS.validate_python(_described(fused(layers), width, prefix, own))
+    tensors |= {name: tensor.detach().float().contiguous() for name, tensor in own.items()}
+    return configs
 
 
 def _is_factor(layer: Scale) -> bool:
