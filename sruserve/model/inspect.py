@@ -48,7 +48,8 @@ def _head(model: Model) -> dict[str, str]:
             layer.type for layer in config.input_layers
         )
     if config.task in ("classify", "pair", "regress"):
-        rows["pooling"] = " ".join([head.pooling, *head.final])
+        poolings = ("final " + " ".join(head.final) if k == "final" else k for k in head.poolings)
+        rows["pooling"] = ", ".join(poolings)
     if config.outputs is None:
         return rows
     kind = (

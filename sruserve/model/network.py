@@ -24,10 +24,9 @@ from sruserve.model.cells.stack import Builder, Shapes
 from sruserve.model.config import ModelConfig
 from sruserve.model.embeddings import Embedding
 from sruserve.model.gradients import without_gradients
-from sruserve.model.heads.building import make_head, make_pairs, make_pool
+from sruserve.model.heads.building import make_final, make_head, make_pairs, make_pool
 from sruserve.model.heads.crf import LinearChain
-from sruserve.model.heads.final_state import FinalState
-from sruserve.model.heads.pooling import PoolLayer
+from sruserve.model.heads.pooling import PoolLayer, PoolLayers
 from sruserve.model.heads.row_layers import make_layers, shapes_of, widest
 from sruserve.model.heads.softmaxes import activation
 from sruserve.model.state import StateLayout
@@ -97,7 +96,7 @@ class Network:
         self._pool = make_pool(
             head, config.task, tensors, rnn.output_size, self.layout, builder, rnn.directions
         )
-        self._final = FinalState(head.final, self.layout) if head.final else None
+        self._final = make_final(head, rnn.output_size, self.layout)
         self._head = make_head(head, tensors, config.outputs, builder)
         self.activation = activation(config.activation)
         self.crf = LinearChain(tensors, builder) if head.crf else None
@@ -135,9 +134,10 @@ class Network:
         if self._final is None:
             return self._outputs(inputs, batch, wanted)
         own = self._final.begin(batch)
-        self._outputs(inputs, own, torch.zeros(0, dtype=torch.int64))
         rows = torch.arange(len(inputs)) if wanted is None else wanted
-        return self._final.end(batch, own.states, rows).to(self.dtype)
+        nothing = torch.zeros(0, dtype=torch.int64)
+        outputs = self._outputs(inputs, own, nothing if self._final.stands_alone else rows)
+        return self._final.end(batch, own.states, rows, outputs)
 
     def _outputs(self, inputs: Tensor, batch: RaggedBatch, wanted: Tensor | None) -> Tensor:
         """Compute `hidden`, but for a pooling of end states."""
@@ -319,8 +319,8 @@ class Network:
             hidden = self._through(self._embedded(inputs), batches[0])
         else:
             parts = [self._embedded(inputs[first:end]) for first, end, _ in planned.chunks]
-            layers = (
-                [*self.layers, self._pool] if isinstance(self._pool, PoolLayer) else self.layers
-            )
+            layers = self.layers
+            if isinstance(self._pool, (PoolLayer, PoolLayers)):
+                layers = [*layers, self._pool]
             hidden = torch.cat(run_layers(layers, parts, batches, self._side_stream))
         return hidden if places is None else hidden.index_select(0, places)

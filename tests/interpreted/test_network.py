@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sruserve.kernels import RaggedBatch, uses_triton
 from sruserve.model.folder import Model
+from sruserve.model.heads.config import HeadConfig
 from tests.support import random_model
 
 FORMS: dict[str, dict[str, Any]] = {
@@ -65,6 +66,27 @@ def test_chunks_of_time_change_nothing(model: Model, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(model.network, "_chunk_rows", 4)
     # Not bit for bit: the rows of the interpreter's products depend on how many there are.
     torch.testing.assert_close(run(model), whole, rtol=1e-5, atol=1e-5)
+
+
+def test_several_poolings_are_computed_in_chunks_of_time_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    kinds = ["max", "last", "final", "mean"]
+    head = HeadConfig.model_validate({"pooling": kinds, "final": ["1.c"]})
+    tokens, rows = torch.randint(0, 95, (sum(LENGTHS),)), torch.arange(len(LENGTHS))
+    offsets = torch.tensor([0, *LENGTHS]).cumsum(0)
+
+    def pooled(folder: str, chunk_rows: int) -> tuple[Tensor, Tensor]:
+        network = random_model(tmp_path / folder, "classify", vocab_size=95, head=head).network
+        monkeypatch.setattr(network, "_chunk_rows", chunk_rows)
+        states = network.layout.allocate(len(rows))
+        batch = RaggedBatch(offsets, states, torch.full_like(rows, -1), rows)
+        return network.hidden(tokens, batch), states
+
+    whole, in_chunks = pooled("whole", 1024), pooled("chunks", 4)
+    torch.testing.assert_close(in_chunks, whole, rtol=1e-5, atol=1e-5)
+    on_the_cpu(monkeypatch)
+    torch.testing.assert_close(pooled("cpu", 1024), whole, rtol=1e-5, atol=1e-5)
 
 
 def test_a_step_of_the_decoder_is_a_sequence_of_one_token(model: Model) -> None:

@@ -59,6 +59,9 @@ def test_the_layers_around_the_stack_are_described(tmp_path: Path) -> None:
     head = HeadConfig(pooling="final", final=("0.c", "1.c"), activation="sigmoid")
     classifier = facts(random_model(tmp_path / "c", "classify", vocabulary=[97, 98], head=head))
     assert classifier["pooling"] == "final 0.c 1.c"
+    head = HeadConfig.model_validate({"pooling": ["last", "final", "mean"], "final": ["0.c"]})
+    several = facts(random_model(tmp_path / "s", "classify", vocabulary=[97, 98], head=head))
+    assert several["pooling"] == "last, final 0.c, mean"
     assert classifier["head"] == "linear, 3 outputs"
     assert classifier["activation"] == "sigmoid"
     assert classifier["vocabulary"] == "2 (bytes)"

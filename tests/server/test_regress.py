@@ -28,6 +28,8 @@ SCALE: dict[str, Any] = {"output_layers": [{"type": "scale"}]}
 KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "last": ({"names": NAMES, "units": ("MW", "€/MWh"), "forecasts": True}, SCALE),
     "mean": ({"names": NAMES}, {"pooling": "mean"}),
+    "several": ({"names": NAMES}, {"pooling": ["last", "max", "mean"]}),
+    "ends": ({"names": NAMES}, {"pooling": ["mean", "final"], "final": ["0.c", "1.c"]}),
     "every": ({"names": NAMES, "steps": "every", "forecasts": True}, {}),
     "quantiles": ({"names": NAMES, "quantiles": (0.1, 0.5, 0.9), "forecasts": True}, {}),
 }
@@ -185,7 +187,7 @@ def test_a_web_socket_gets_values(server: httpx.Client) -> None:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_kserve_gives_the_same_numbers(server: httpx.Client, name: str) -> None:
-    steps_ahead = {"steps_ahead": 2} if name != "mean" else {}
+    steps_ahead = {"steps_ahead": 2} if "forecasts" in KINDS[name][0] else {}
     tensor = triton.InferInput("features", [60, 2], "FP32")
     tensor.set_data_from_numpy(np.array(ROWS, np.float32))
     with triton.InferenceServerClient(server.base_url.netloc.decode()) as client:

@@ -7,8 +7,9 @@ from torch import Tensor
 
 from sruserve.model.cells.stack import Builder
 from sruserve.model.heads.config import HeadConfig
+from sruserve.model.heads.final_state import FinalState
 from sruserve.model.heads.pairs import PairFeatures, StepScores
-from sruserve.model.heads.pooling import PoolLayer
+from sruserve.model.heads.pooling import PoolLayer, PoolLayers
 from sruserve.model.heads.row_layers import make_layers, widest
 from sruserve.model.heads.segments import AttentionPool
 from sruserve.model.heads.softmaxes import AdaptiveHead, Head, LayeredHead, LinearHead, MixtureHead
@@ -37,14 +38,15 @@ def make_pairs(
     config: HeadConfig, tensors: Mapping[str, Tensor], width: int, builder: Builder
 ) -> PairFeatures:
     """For task pair: build the features between a stack of `width` and the head."""
+    (pooling,) = config.poolings
     attention = []
-    if config.pooling == "attention":
+    if pooling == "attention":
         for side in range(2):
             own = f"output.pool.{side}"
             inner = builder.linear(tensors[f"{own}.weight"], tensors[f"{own}.bias"])
             scores = builder.linear(tensors[f"{own}.score"][None])
             attention.append(StepScores(inner, scores))
-    return PairFeatures(config.pooling, width, config.combine == "difference", attention)
+    return PairFeatures(pooling, width, config.combine == "difference", attention)
 
 
 def make_pool(
@@ -55,7 +57,7 @@ def make_pool(
     layout: StateLayout,
     builder: Builder,
     directions: int = 1,
-) -> PoolLayer | AttentionPool | None:
+) -> PoolLayer | PoolLayers | AttentionPool | None:
     """Build what pools the outputs of a stack of `width`; None if nothing does."""
     scores = make_layers(config.attention, tensors, "pool.", builder)
     if scores is not None:
@@ -63,8 +65,20 @@ def make_pool(
         return AttentionPool(scores, widest(config.attention), forward)
     if not config.states(task, width):
         return None
-    column, steps = layout.column("pool"), layout.column("pool.steps")
-    return PoolLayer(config.pooling == "mean", width, column, steps)
+    running = {
+        kind: PoolLayer(kind == "mean", width, layout.column(name), layout.column(f"{name}.steps"))
+        for kind, name in config.running()
+    }
+    parts = tuple(running.get(kind) for kind in config.poolings if kind != "final")
+    return PoolLayers(parts, width) if len(parts) > 1 else parts[0]
+
+
+def make_final(config: HeadConfig, width: int, layout: StateLayout) -> FinalState | None:
+    """Build what pools end states, beside other poolings of `width`; None if nothing does."""
+    if "final" not in config.poolings:
+        return None
+    before = config.poolings.index("final") * width
+    return FinalState(config.final, layout, before if len(config.poolings) > 1 else None)
 
 
 def _scorer(

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeInt
+from pydantic import Discriminator, Field, NonNegativeInt, Tag
 
 from sruserve.model.cells.stack import MAX_LAYERS, Shapes, StackConfig, Width
 from sruserve.model.clusters import Clustered
@@ -13,14 +13,27 @@ from sruserve.model.heads.row_layers import RowLayers, output_width, shapes_of
 _MIXED_SCORES = 1 << 24  # limit on the scores of one row in all experts
 
 Pooling = Literal["last", "mean", "max", "attention", "final"]
+Poolings = Annotated[
+    tuple[Literal["last", "mean", "max", "final"], ...], Field(min_length=2, max_length=4)
+]
 Scoring = Literal["softmax", "sigmoid", "none"]
 Combine = Literal["concat", "difference"]
+
+
+def _form(pooling: object) -> str:
+    return "list" if isinstance(pooling, (list, tuple)) else "name"
 
 
 class HeadConfig(Clustered):
     """A linear layer; with `size`, an adaptive softmax; with `experts`, a mixture of softmaxes."""
 
-    pooling: Pooling = Field("last", description="How the head pools a sequence's outputs.")
+    pooling: Annotated[
+        Annotated[Pooling, Tag("name")] | Annotated[Poolings, Tag("list")], Discriminator(_form)
+    ] = Field(
+        "last",
+        description="How the head pools a sequence's outputs. Several, such as [last, max, mean]: "
+        "their rows, side by side.",
+    )
     final: Annotated[tuple[str, ...], Field(max_length=2 * MAX_LAYERS, fail_fast=True)] = Field(
         (),
         description="For pooling final: the entries of the end state that the head reads, side by "
@@ -58,6 +71,11 @@ class HeadConfig(Clustered):
     combine: Combine = Field(
         "concat", description="A pair's features: [a; b], or [a; b; |a - b|; a * b]."
     )
+
+    @property
+    def poolings(self) -> tuple[Pooling, ...]:
+        """The poolings whose rows the head reads, side by side."""
+        return (self.pooling,) if isinstance(self.pooling, str) else self.pooling
 
     def shapes(
         self, task: str, outputs: int | None, width: int, pooled: int | None = None
@@ -110,15 +128,24 @@ class HeadConfig(Clustered):
 
     def states(self, task: str, width: int) -> list[tuple[str, tuple[int, ...]]]:
         """Return the pooling's state entries, name and shape; they are last in a stream's state."""
-        if task == "pair" or self.pooling not in ("mean", "max"):
+        if task == "pair":
             return []
-        return [("pool", (width,)), ("pool.steps", (1,))]
+        entries: list[tuple[str, tuple[int, ...]]] = []
+        for _, name in self.running():
+            entries += [(name, (width,)), (f"{name}.steps", (1,))]
+        return entries
+
+    def running(self) -> list[tuple[Pooling, str]]:
+        """Return the poolings that remember a stream, and the names of their state entries."""
+        kinds = [kind for kind in self.poolings if kind in ("mean", "max")]
+        return [(kind, f"pool.{kind}" if len(kinds) > 1 else "pool") for kind in kinds]
 
     def pooled_width(self, task: str, rnn: StackConfig) -> int:
         """Return the width of what the head's layers read; raises ValueError."""
         if task == "pair":
             return self.features(rnn.output_size)
-        return sum(self.final_sizes(rnn)) or rnn.output_size
+        final = sum(self.final_sizes(rnn))
+        return sum(final if kind == "final" else rnn.output_size for kind in self.poolings)
 
     def final_sizes(self, rnn: StackConfig) -> list[int]:
         """Return the width of each entry of `final`; raises ValueError for an unknown one."""
@@ -180,9 +207,14 @@ class HeadConfig(Clustered):
     def _check_pooling(self, task: str, rnn: StackConfig) -> None:
         if self.pooling != "last" and task not in ("classify", "pair", "regress"):
             raise ValueError(f"task {task} has no pooling: it returns a result for every step")
-        if self.pooling == "final" and task == "pair":
-            raise ValueError("pooling final is not for task pair: use last, mean, max or attention")
-        if (self.pooling == "final") is not bool(self.final):
+        if task == "pair" and ("final" in self.poolings or len(self.poolings) > 1):
+            raise ValueError(
+                "pooling final, and several poolings, are not for task pair: use last, mean, max "
+                "or attention"
+            )
+        if len(set(self.poolings)) < len(self.poolings):
+            raise ValueError(f"pooling names one of {', '.join(self.poolings)} twice")
+        if ("final" in self.poolings) is not bool(self.final):
             raise ValueError("pooling final and the list `final` of its entries go together")
         attends = self.pooling == "attention" and task != "pair"
         if attends is not bool(self.attention):

@@ -1,4 +1,4 @@
-"""Pooling: the mean or maximum of all outputs so far, or their mean by attention."""
+"""Pooling: the mean or maximum of all outputs so far, or several rows side by side."""
 
 from dataclasses import dataclass
 
@@ -49,6 +49,46 @@ class PoolLayer:
         later = (count > 1).to(u.dtype).expand_as(u)
         both = torch.cat((u, later), 1)
         return scan(both, None, None, None, batch, self.column, _MAX, out=out)
+
+    def finish(self, h: Tensor) -> Tensor:
+        """Return h unchanged."""
+        return h
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLayers:
+    """A last layer whose output is that of several poolings, side by side.
+
+    parts: in order; None for the inputs themselves, whose last row a head reads.
+    inputs: width of its inputs, and of the output of each part.
+    """
+
+    parts: tuple[PoolLayer | None, ...]
+    inputs: int
+
+    @property
+    def width(self) -> int:
+        return self.inputs * len(self.parts)
+
+    @property
+    def columns(self) -> int:
+        return sum(part.columns for part in self.parts if part is not None)
+
+    def __call__(self, x: Tensor, batch: RaggedBatch) -> Tensor:
+        """Pool x (rows, inputs) into (rows, width) of its dtype, and advance `batch.states`."""
+        return self.scan(x, x, batch)
+
+    def project(self, x: Tensor, batch: RaggedBatch) -> Tensor:  # noqa: ARG002
+        """Return x: each part converts it for itself."""
+        return x
+
+    def scan(self, u: Tensor, x: Tensor, batch: RaggedBatch, out: Tensor | None = None) -> Tensor:
+        """Pool by each part in order; see `PoolLayer.scan`."""
+        rows = [
+            u if part is None else part.scan(part.project(u, batch), x, batch)
+            for part in self.parts
+        ]
+        return torch.cat(rows, 1, out=out) if out is not None else torch.cat(rows, 1)
 
     def finish(self, h: Tensor) -> Tensor:
         """Return h unchanged."""

@@ -160,7 +160,7 @@ class Case:
                 "probabilities"
             )
         steps, whole = (*self.inputs.shape[:2], config.outputs), (self.batch, config.outputs)
-        allowed = [steps] if config.head.pooling in _RUNNING else []
+        allowed = [steps] if all(kind in _RUNNING for kind in config.head.poolings) else []
         if config.task in ("classify", "regress"):
             allowed.append(whole)
         if tuple(tensor.shape) not in allowed:

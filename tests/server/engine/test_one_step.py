@@ -87,6 +87,8 @@ FORMS: list[dict[str, Any]] = [
     {"model_type": "srupp", "proj_size": 12, "num_heads": 2, "window": 8},
     {"bidirectional": True},
     *({"head": HeadConfig.model_validate({"pooling": pooling})} for pooling in ("mean", "max")),
+    {"head": HeadConfig.model_validate({"pooling": ["last", "max", "mean"]})},
+    {"head": HeadConfig.model_validate({"pooling": ["final", "mean"], "final": ["1.c"]})},
 ]
 
 
