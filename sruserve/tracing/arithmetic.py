@@ -10,7 +10,8 @@ from sruserve.model.importers.wiring.layers import Linear, Residual, affine, sca
 from sruserve.tracing.embeddings import combined, looked_up
 from sruserve.tracing.errors import Unserved
 from sruserve.tracing.graph import Varying
-from sruserve.tracing.pooling import joined, mean_of_sum, weighted
+from sruserve.tracing.joining import poolings
+from sruserve.tracing.pooling import mean_of_sum, weighted
 from sruserve.tracing.table import Site, handles, rows
 from sruserve.tracing.values import Constant, Pooled, Rows, Value, Weights
 
@@ -117,7 +118,7 @@ def _branches(a: Rows, b: Rows, factor: float) -> Value:
         if a.layers or b.layers:
             raise Unserved("adds two parts of the network that do not come from the same rows")
         eye = torch.eye(a.width)
-        return joined([a, b]).then(Linear(torch.cat([eye, factor * eye], 1)))
+        return poolings([a, b]).then(Linear(torch.cat([eye, factor * eye], 1)))
     if a.origin is not b.origin:
         if looked_up([a, b]):
             return combined([a, b], lambda tables: tables[0] + factor * tables[1])

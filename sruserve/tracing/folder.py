@@ -17,7 +17,7 @@ from sruserve.model.importers.wiring.network import Network, Pooling, parts_of
 from sruserve.model.names import Task
 from sruserve.tracing.crf import crf_tensors
 from sruserve.tracing.errors import TracingError
-from sruserve.tracing.pooling import ends_of
+from sruserve.tracing.pooling import end_of_last
 from sruserve.tracing.stacks import stack_of
 from sruserve.tracing.trace import Traced
 from sruserve.tracing.values import Lookup, Pooled
@@ -41,7 +41,7 @@ def describe(
     traced: Traced,
     task: Task,
     labels: Sequence[str] | None,
-    pooling: str | None = None,
+    pooling: str | Sequence[str] | None = None,
     activation: Scoring | None = None,
     regression: Mapping[str, Any] | None = None,
 ) -> Written:
@@ -50,17 +50,17 @@ def describe(
     regression: for task regress: fields of `Regression`, of which `names` has a default.
     """
     tensors, rnn = stack_of(traced.outputs.stages)
-    pooled = _pooling(traced, task)
-    kind = "last" if pooled is None else pooled.kind
-    if pooling not in (None, kind):
-        raise OptionError(f"pooling is {pooling}, but the module's is {kind}")
+    poolings = _poolings(traced, task)
+    kinds = [each.kind for each in poolings] or ["last"]
+    if pooling is not None and kinds != ([pooling] if isinstance(pooling, str) else [*pooling]):
+        raise OptionError(f"pooling is {pooling}, but the module's is {' and '.join(kinds)}")
     if task == "encode" and (traced.layers or traced.softmax):
         raise TracingError("task encode serves a recurrent stack without a head after it")
     layers, returned, scoring = _scoring(traced, task, activation)
     source = traced.outputs.source
     table = source.origin.table if isinstance(source.origin, Lookup) else None
     width = source.origin.width
-    network = Network(rnn, tensors, width, table, source.layers, pooled, layers)
+    network = Network(rnn, tensors, width, table, source.layers, poolings, layers)
     try:
         parts = parts_of(network, task)
         added = _is_binary(parts, task, labels, scoring)
@@ -121,8 +121,8 @@ def _labels(labels: Sequence[str] | None, outputs: int) -> dict[int, str]:
     return dict(enumerate(names))
 
 
-def _pooling(traced: Traced, task: Task) -> Pooling | None:
-    """Return how the steps are pooled; None for a row for every step."""
+def _poolings(traced: Traced, task: Task) -> tuple[Pooling, ...]:
+    """Return how the steps are pooled; empty for a row for every step."""
     by_step = task in ("tag", "generate", "encode")
     if traced.pooled is None:
         if not by_step and task != "regress":
@@ -130,22 +130,22 @@ def _pooling(traced: Traced, task: Task) -> Pooling | None:
                 f"the module returns a row for every step, but task {task} needs one for an input: "
                 "pool the steps in forward, or choose task tag or generate"
             )
-        return None
-    pooled = _plainest(traced.pooled)
-    if by_step and (pooled.kind != "last" or task != "generate" or traced.outputs.bidirectional):
+        return ()
+    poolings = _plainest(traced.pooled)
+    last = [pooling.kind for pooling in poolings] == ["last"]
+    if by_step and (not last or task != "generate" or traced.outputs.bidirectional):
         raise TracingError(
             f"the module returns one row for an input, but task {task} needs one for every step"
         )
-    return Pooling(pooled.kind, pooled.ends, pooled.attention)
+    return poolings
 
 
-def _plainest(pooled: Pooled) -> Pooled:
-    """Return the last output instead of an end state that is the same."""
-    last = replace(pooled, kind="last", ends=())
-    stage = pooled.outputs.stages[-1]
-    if pooled.kind == "final" and stage.kinds[0][0] == "h" and not pooled.outputs.bidirectional:
-        return last if pooled.ends == ends_of(last) else pooled
-    return pooled
+def _plainest(pooled: Pooled) -> tuple[Pooling, ...]:
+    """Return the poolings; the last output instead of an end state that is the same."""
+    (first, *others) = pooled.poolings
+    if not others and first.kind == "final" and first.ends == (end_of_last(pooled.outputs),):
+        return (Pooling("last"),)
+    return pooled.poolings
 
 
 def _scoring(traced: Traced, task: Task, stated: Scoring | None) -> tuple[Layers, str, Scoring]:

@@ -3,14 +3,11 @@
 from dataclasses import replace
 from typing import Any
 
-import torch
-
-from sruserve.model.importers.wiring.layers import Linear, affine
 from sruserve.tracing.axes import columns_of
-from sruserve.tracing.embeddings import combined, looked_up
 from sruserve.tracing.errors import Unserved
 from sruserve.tracing.graph import Varying
-from sruserve.tracing.pooling import joined, pool
+from sruserve.tracing.joining import side_by_side
+from sruserve.tracing.pooling import pool
 from sruserve.tracing.table import Site, handles, placed, position, rows
 from sruserve.tracing.values import Constant, Placed, Rows, States, Value, settled, size_of
 
@@ -86,12 +83,7 @@ def cat(site: Site, tensors: Any, dim: int | None = None) -> Value:
         raise Unserved("joins rows of different axes")
     if parts[0].axes[position(parts[0], dim)] != "F":
         raise Unserved("joins along another axis than the features")
-    first = parts[0]
-    if all(part.origin is first.origin for part in parts):
-        return _beside(parts)
-    if looked_up(parts):
-        return combined(parts, lambda tables: torch.cat(list(tables), 1))
-    return joined(parts)
+    return side_by_side(parts)
 
 
 def picked(site: Site, x: Placed, dim: int, item: Any) -> Placed:
@@ -156,23 +148,3 @@ def _entries(x: States, axis: str, numbers: list[int], axes: tuple[str, ...]) ->
     kept = [i % directions for i in numbers]
     ends = tuple(end for i, end in enumerate(x.ends) if i % directions in kept)
     return replace(x, ends=ends, axes=axes, directions=len(kept))
-
-
-def _beside(parts: list[Rows]) -> Rows:
-    """Join features of the same rows: picked ones, or those of several linear layers."""
-    first = parts[0]
-    common = 0
-    while all(
-        common < len(part.layers) and part.layers[common] is first.layers[common] for part in parts
-    ):
-        common += 1
-    base = replace(first, layers=first.layers[:common])
-    maps = [affine(part.layers[common:], base.width) for part in parts]
-    matrices = [each for each in maps if each is not None]
-    if len(matrices) < len(maps):
-        if looked_up(parts):
-            return combined(parts, lambda tables: torch.cat(list(tables), 1))
-        raise Unserved("joins branches of the network that cannot be one layer")
-    weight = torch.cat([matrix for matrix, _ in matrices]).float()
-    bias = torch.cat([bias for _, bias in matrices]).float()
-    return base.then(Linear(weight, bias if bias.any() else None))

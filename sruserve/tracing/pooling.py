@@ -1,11 +1,9 @@
 """Poolings: one row for a sequence, from the outputs of its steps or from its end states."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from sruserve.model.importers.wiring.layers import (
-    Layer,
     Select,
     Softmax,
     columns,
@@ -14,7 +12,7 @@ from sruserve.model.importers.wiring.layers import (
 )
 from sruserve.model.importers.wiring.network import End
 from sruserve.tracing.errors import Unserved
-from sruserve.tracing.values import Axes, Outputs, Pooled, Rows, Weighted, Weights
+from sruserve.tracing.values import Axes, Outputs, Pooled, Rows, Weighted, Weights, pooled
 
 
 def pool(x: Rows, kind: str, keep: bool = False) -> Rows:
@@ -31,13 +29,13 @@ def pool(x: Rows, kind: str, keep: bool = False) -> Rows:
     for layer in x.layers:
         if not commutes(layer, kind):
             raise Unserved(f"takes the {kind} of the steps after an operation on each of them")
-    return Rows(Pooled(kind, x.origin), axes, x.layers)
+    return Rows(pooled(x.origin, kind), axes, x.layers)
 
 
 def mean_of_sum(x: Rows) -> Rows:
     """Return the mean over steps: their sum, divided by their number."""
     if isinstance(x.origin, Pooled) and x.origin.kind == "sum":
-        return replace(x, origin=replace(x.origin, kind="mean"))
+        return replace(x, origin=pooled(x.origin.outputs, "mean"))
     raise Unserved("divides by the number of steps what is not their sum")
 
 
@@ -70,7 +68,7 @@ def attend(weights: Weights, outputs: Rows, axes: Axes) -> Rows:
     check_attended(weights, outputs)
     assert isinstance(outputs.origin, Outputs)
     layers = weights.scores.layers
-    return Rows(Pooled("attention", outputs.origin, attention=layers), axes, outputs.layers)
+    return Rows(pooled(outputs.origin, "attention", attention=layers), axes, outputs.layers)
 
 
 def check_attended(weights: Weights, outputs: Rows) -> None:
@@ -82,52 +80,18 @@ def check_attended(weights: Weights, outputs: Rows) -> None:
             raise Unserved("sums the steps after an operation on each of them")
 
 
-def joined(parts: Sequence[Rows]) -> Rows:
-    """Return parts of the end state, side by side."""
-    ends: list[End] = []
-    picked: list[int] = []
-    longest = max((_pooled(part).outputs for part in parts), key=lambda each: each.depth)
-    for part in parts:
-        pooled = _pooled(part)
-        if longest.stages[: len(pooled.outputs.stages)] != pooled.outputs.stages:
-            raise Unserved("joins end states of modules that do not follow each other")
-        if not all(isinstance(layer, Select) for layer in part.layers):
-            raise Unserved("joins end states after operations on them")
-        before, own = sum(end.width for end in ends), ends_of(pooled)
-        numbers = list(range(sum(end.width for end in own)))
-        for layer in part.layers:
-            assert isinstance(layer, Select)
-            numbers = [numbers[column] for column in columns(layer).tolist()]
-        picked += [before + number for number in numbers]
-        ends += own
-    width = sum(end.width for end in ends)
-    layers: tuple[Layer, ...] = ()
-    if picked != list(range(width)):
-        layers = (Select(ranges_of(picked)),)
-    return Rows(Pooled("final", longest, ends=tuple(ends)), parts[0].axes, layers)
-
-
-def ends_of(pooled: Pooled) -> tuple[End, ...]:
-    """Return the parts of the end state that a pooled row is."""
-    if pooled.kind == "final":
-        return pooled.ends
-    outputs = pooled.outputs
+def end_of_last(outputs: Outputs) -> End | None:
+    """Return the part of the end state that is the last step's output; None if no part is."""
     stage = outputs.stages[-1]
-    if pooled.kind == "last" and not outputs.bidirectional and stage.kinds[0][0] == "h":
-        return (End(outputs.depth - 1, "h", 0, stage.output_size),)
-    raise Unserved(f"joins the {pooled.kind} of the steps with another pooling")
+    if outputs.bidirectional or stage.kinds[0][0] != "h":
+        return None
+    return End(outputs.depth - 1, "h", 0, stage.output_size)
 
 
 def without(axes: Axes, axis: str, keep: bool) -> Axes:
     """Return axes without one; `keep` leaves an axis of one entry in its place."""
     place = axes.index(axis)
     return (*axes[:place], *(("1",) if keep else ()), *axes[place + 1 :])
-
-
-def _pooled(part: Rows) -> Pooled:
-    if isinstance(part.origin, Pooled):
-        return part.origin
-    raise Unserved("joins rows that are not of the end state")
 
 
 def _half(x: Rows, outputs: Outputs, backward: bool) -> Rows | None:
@@ -145,4 +109,4 @@ def _half(x: Rows, outputs: Outputs, backward: bool) -> Rows | None:
         return None
     end = End(outputs.depth - 1, "h", int(backward), half)
     layers = (Select(ranges_of(numbers)), *x.layers[1:])
-    return Rows(Pooled("final", outputs, ends=(end,)), x.axes, layers)
+    return Rows(pooled(outputs, "final", (end,)), x.axes, layers)

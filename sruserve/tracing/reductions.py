@@ -9,7 +9,7 @@ from sruserve.model.importers.wiring.layers import Linear, Softmax
 from sruserve.tracing.errors import Unserved
 from sruserve.tracing.pooling import attend, attention, pool, without
 from sruserve.tracing.table import Site, axis_of, handles, placed, position, rows
-from sruserve.tracing.values import Constant, Pooled, Rows, States, Value, Weighted, size_of
+from sruserve.tracing.values import Constant, Pooled, Rows, States, Value, Weighted, pooled, size_of
 
 
 @handles("mean", "sum")
@@ -84,7 +84,7 @@ def softmax(
 def _entries(x: States, factor: float) -> Rows:
     """Return the sum of end states, times a factor, as a linear layer over all side by side."""
     axes = without(x.axes, "S", False)
-    beside = Rows(Pooled("final", x.outputs, ends=x.ends), axes)
+    beside = Rows(pooled(x.outputs, "final", x.ends), axes)
     if axes[-1] != "F":
         raise Unserved("sums end states whose features are not the last axis")
     return beside.then(Linear(torch.cat([factor * torch.eye(x.width)] * len(x.ends), 1)))

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from sruserve.model.errors import OptionError
 from sruserve.model.folder import Model, check_destination, save_model
+from sruserve.model.heads.config import Pooling
 from sruserve.model.names import Task
 from sruserve.tracing import answers
 from sruserve.tracing.errors import DifferentAnswers, TracingError
@@ -28,7 +29,7 @@ def save(
     lowercase: bool | None = None,
     labels: Sequence[str] | None = None,
     examples: Sequence[Any] | None = None,
-    pooling: Literal["last", "mean", "max", "final", "attention"] | None = None,
+    pooling: Pooling | Sequence[Pooling] | None = None,
     activation: Literal["softmax", "sigmoid", "none"] | None = None,
     output: int | str | None = None,
     names: Sequence[str] | None = None,
@@ -59,7 +60,7 @@ def save(
     examples: inputs without the batch, (steps) or (steps, features), to compare both on. None:
         random ones of 1, 2, 7 and 33 steps. 600 steps drawn from them are compared, too. A module
         that reads one number a step, (batch, steps), needs examples of floats.
-    pooling: what the folder's pooling must be; None: whatever the module does.
+    pooling: what the folder's pooling must be, or several in order; None: whatever the module does.
     activation: what turns the module's scores into a reply: "softmax" unless stated, "sigmoid" for
         labels that do not exclude each other, "none" for the scores themselves.
     output: index or key of the scores, if the module returns several tensors.

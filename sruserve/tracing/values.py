@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sruserve.model.importers.wiring.layers import Layer, Layers, Softmax, width_after
-from sruserve.model.importers.wiring.network import End
+from sruserve.model.importers.wiring.network import End, Pooling
 from sruserve.tracing.errors import Unserved
 from sruserve.tracing.source import Place
 from sruserve.tracing.stages import Stage
@@ -59,20 +59,32 @@ class Outputs:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Pooled:
-    """One row for a sequence.
+    """One row for a sequence: those of several poolings, side by side.
 
-    kind: "last", "mean", "sum", "max", "attention", "final", or "first", the first step's output.
-    attention: the layers that score a step. ends: the parts of the end state of "final".
+    Besides the kinds of a model folder, one alone may be a "sum".
     """
 
-    kind: str
     outputs: Outputs
-    attention: Layers = ()
-    ends: tuple[End, ...] = ()
+    poolings: tuple[Pooling, ...]
+
+    @property
+    def kind(self) -> str:
+        """The kind of the only pooling; "several" if there are more."""
+        return self.poolings[0].kind if len(self.poolings) == 1 else "several"
 
     @property
     def width(self) -> int:
-        return sum(end.width for end in self.ends) or self.outputs.width
+        return sum(
+            sum(end.width for end in pooling.ends) or self.outputs.width
+            for pooling in self.poolings
+        )
+
+
+def pooled(
+    outputs: Outputs, kind: str, ends: tuple[End, ...] = (), attention: Layers = ()
+) -> Pooled:
+    """Return the row of one pooling."""
+    return Pooled(outputs, (Pooling(kind, ends, attention),))
 
 
 Origin = Features | Lookup | Outputs | Pooled
@@ -190,5 +202,5 @@ def states_size(value: States, axis: str) -> int:
 def settled(value: Value) -> Value:
     """Turn end states without an axis of entries into rows."""
     if isinstance(value, States) and not {"S", "L", "D"} & set(value.axes):
-        return Rows(Pooled("final", value.outputs, ends=value.ends), value.axes)
+        return Rows(pooled(value.outputs, "final", value.ends), value.axes)
     return value

@@ -311,7 +311,28 @@ class TwoPoolings(Base):
 
     def forward(self, x: Tensor) -> Tensor:
         out, _ = self.lstm(self.emb(x))
-        return self.fc(torch.cat([out.mean(1), out.amax(1)], 1))
+        weighted = (out * torch.softmax(out.sum(2, keepdim=True), 1)).sum(1)
+        return self.fc(torch.cat([weighted, out.amax(1)], 1))
+
+
+class TwoFunctions(TwoPoolings):
+    """Poolings that pass through different functions before they are joined."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out, _ = self.lstm(self.emb(x))
+        return self.fc(torch.cat([torch.tanh(out.mean(1)), out.amax(1)], 1))
+
+
+class TwoReaders(TwoPoolings):
+    """Poolings of the outputs of two modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.second = nn.LSTM(5, 5, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, _ = self.lstm(self.emb(x))
+        return self.fc(torch.cat([first.mean(1), self.second(first)[0].amax(1)], 1))
 
 
 class OwnPaths(Base):
@@ -379,7 +400,9 @@ REFUSALS = {
     "a view of changed outputs": Refusal(Aliased, "answers differ", None),
     "no recurrent module": Refusal(NoRecurrence, "no recurrent module", None),
     "cells in a loop": Refusal(Cells, "a loop over the steps", "for row in"),
-    "two poolings": Refusal(TwoPoolings, "joins", "torch.cat("),
+    "attention beside a maximum": Refusal(TwoPoolings, "joins the attention", "torch.cat("),
+    "functions of poolings": Refusal(TwoFunctions, "joins branches", "torch.cat("),
+    "poolings of two modules": Refusal(TwoReaders, "another module's steps", "torch.cat("),
     "a search of the user's own": Refusal(
         OwnPaths, "a loop over the steps", "self.transitions", "tag"
     ),

@@ -23,12 +23,13 @@ from sruserve.cli import app
 from sruserve.kernels import single
 from sruserve.model.errors import FolderError, OptionError
 from sruserve.model.folder import CASE_FILE, load_model
+from sruserve.model.heads.config import Pooling
 from sruserve.tracing import save as save_file_module
 from sruserve.tracing.errors import DifferentAnswers, TracingError
 from tests.model.text.trained_tokenizers import trained as trained_tokenizer
 from tests.tracing.networks.features import Regressor
 from tests.tracing.networks.network import FEATURES, WORDS
-from tests.tracing.networks.poolings import FinalStates
+from tests.tracing.networks.poolings import ConcatPooling, FinalStates
 from tests.tracing.networks.steps import CRF, CRFTagger, LanguageModel, Tagger
 from tests.tracing.networks.words import LitSentiment, MultiLabel
 from tests.tracing.refusals import Sine
@@ -164,6 +165,14 @@ def test_an_argument_that_does_not_fit_is_refused(
         sruserve.save(LitSentiment(), tmp_path / "model", "classify", **options)
     assert problem in str(caught.value)
     assert not (tmp_path / "model").exists()
+
+
+def test_several_poolings_may_be_stated(tmp_path: Path) -> None:
+    stated: list[Pooling] = ["last", "max", "mean"]
+    model = sruserve.save(ConcatPooling(), tmp_path / "model", "classify", pooling=stated)
+    assert model.config.head.poolings == tuple(stated)
+    with pytest.raises(OptionError, match="the module's is last and max and mean"):
+        sruserve.save(ConcatPooling(), tmp_path / "other", "classify", pooling="max")
 
 
 def test_an_activation_that_the_module_does_not_have_is_refused(tmp_path: Path) -> None:

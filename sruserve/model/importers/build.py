@@ -180,11 +180,13 @@ def _with_pooling(
             'final states of both directions, cat(h_n[-2], h_n[-1]); "last" if it reads the '
             'output at the last step; "mean", "max"'
         )
-    if head.get("pooling") != "final" or "final" in head:
+    pooling = head.get("pooling")
+    kinds = pooling if isinstance(pooling, list) else [pooling]
+    if "final" in head or "final" not in kinds:
         return head
     entries, weight = imported.rnn.final_entries, matrix_of(imported.tensors, "output.weight")
     width = sum(HeadConfig(final=entries).final_sizes(imported.rnn))
-    all_layers = weight is not None and weight.shape[1] == width
+    all_layers = len(kinds) == 1 and weight is not None and weight.shape[1] == width
     return {**head, "final": entries if all_layers else entries[-1:]}
 
 

@@ -154,13 +154,13 @@ def check_width(config: ModelConfig, tensors: Mapping[str, Tensor]) -> None:
     if inputs == expected[1]:
         return
     rnn, last = config.rnn, config.rnn.num_layers - 1
-    entry = rnn.final_entries[-1]
+    entry, pooling = rnn.final_entries[-1], " and ".join(config.head.poolings)
     raise CheckpointError(
-        f"the linear layer reads {inputs} numbers, but pooling {config.head.pooling} gives "
-        f"{expected[1]}: pass the pooling of the trained module in --options. Last, mean and max "
-        f'give {rnn.output_size}, final with "final": ["{entry}"] gives '
-        f"{rnn.layer_output(last)}, and final with the {entry[-1]} of all {last + 1} layers "
-        f"{_of_all_layers(rnn)}"
+        f"the linear layer reads {inputs} numbers, but pooling {pooling} gives {expected[1]}: pass "
+        "the pooling of the trained module in --options. Last, mean and max give "
+        f'{rnn.output_size}, several such as ["last", "max", "mean"] as many for each, final with '
+        f'"final": ["{entry}"] gives {rnn.layer_output(last)}, and final with the {entry[-1]} of '
+        f"all {last + 1} layers {_of_all_layers(rnn)}"
     )
 
 

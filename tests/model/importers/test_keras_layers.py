@@ -1,6 +1,7 @@
 """Models of Keras as its documentation defines them, and what cannot be served."""
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +223,110 @@ def test_graphs_that_are_no_chain_are_refused(
     model = functional(layers, {"a": [], **sources}, inputs)
     file = write_archive(tmp_path / "m.keras", layers, model)
     assert problem in refused(tmp_path, file, "classify")
+
+
+IDS = torch.tensor([4, 0, 2, 2, 1])
+MEAN, MAX = "GlobalAveragePooling1D", "GlobalMaxPooling1D"
+
+
+def joining(kind: str, *inputs: list[Layer], after: list[Layer]) -> tuple[list[Layer], Any]:
+    """A functional model: the first list's layers, then the others beside each other, joined."""
+    chain, *beside = inputs
+    layers = [*chain, *(layer for each in beside for layer in each), Layer(kind, {}), *after]
+    for layer in layers:
+        layer.name = ""
+    description(layers)
+    sources: dict[str, list[Any]] = {chain[0].name: []}
+    for one, other in pairwise(chain):
+        sources[other.name] = [tensor(one.name)]
+    for (layer,) in beside:
+        sources[layer.name] = [tensor(chain[-1].name)]
+    join = layers[-1 - len(after)]
+    sources[join.name] = [[tensor(layer.name) for (layer,) in beside]]
+    for one, other in pairwise([join, *after]):
+        sources[other.name] = [tensor(one.name)]
+    return layers, functional(layers, sources)
+
+
+def embedding(rows: int, width: int) -> Layer:
+    config = {"input_dim": rows, "output_dim": width}
+    return Layer("Embedding", config, [WEIGHTS.array(rows, width)])
+
+
+def of_keras_2(model: Any) -> Any:
+    """The same model as Keras 2 describes it."""
+    for entry in model["config"]["layers"]:
+        read = [node["args"][0] for node in entry["inbound_nodes"]]
+        flat = [each for args in read for each in (args if isinstance(args, list) else [args])]
+        names = [[*each["config"]["keras_history"], {}] for each in flat]
+        entry["inbound_nodes"] = [names] if names else []
+    return model
+
+
+@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize("kinds", [(MEAN, MAX), (MAX, MEAN), (MAX, MEAN, MAX)], ids=" ".join)
+def test_poolings_that_are_joined_are_read_side_by_side(
+    tmp_path: Path, kinds: tuple[str, ...], old: bool
+) -> None:
+    before = [START, WEIGHTS.recurrent("LSTM", 3, 4, True)]
+    options = {"activation": "none"}
+    x = torch.from_numpy(WEIGHTS.array(7, 3))
+    rows = []
+    for kind in kinds:
+        file = write_archive(tmp_path / "one.keras", [*map(changed, before), Layer(kind, {})])
+        rows.append(answers(imported(tmp_path, file, "classify", options=options), x)[-1])
+    dense = WEIGHTS.dense(4 * len(kinds), 2)
+    pools = [[Layer(kind, {})] for kind in kinds]
+    layers, model = joining("Concatenate", [*map(changed, before)], *pools, after=[dense])
+    file = write_archive(tmp_path / "both.keras", layers, model)
+    if old:
+        file = write_legacy(tmp_path / "both.h5", layers, of_keras_2(model))
+    read = imported(tmp_path, file, "classify", options=options)
+    assert set(read.config.head.poolings) == {"mean", "max"}
+    kernel, bias = map(torch.from_numpy, dense.arrays)
+    agree(answers(read, x), torch.cat(rows) @ kernel + bias)
+
+
+@pytest.mark.parametrize("kind", ["Add", "Concatenate"])
+def test_embeddings_that_are_joined_become_one_table(tmp_path: Path, kind: str) -> None:
+    tables = [embedding(5, 3), embedding(6, 3)]
+    first, second = (table.arrays[0] for table in tables)
+    both = first + second[:5] if kind == "Add" else np.concatenate([first, second[:5]], 1)
+    after = [WEIGHTS.recurrent("GRU", both.shape[1], 4, False), WEIGHTS.dense(4, 2)]
+    one = changed(tables[0])
+    one.config, one.arrays = {"input_dim": 5, "output_dim": both.shape[1]}, [both]
+    plain = write_archive(tmp_path / "p.keras", [WEIGHTS.inputs(None), one, *map(changed, after)])
+    expected = answers(imported(tmp_path, plain, "classify"), IDS)
+    layers, model = joining(kind, [WEIGHTS.inputs(None)], *([t] for t in tables), after=after)
+    read = imported(tmp_path, write_archive(tmp_path / "j.keras", layers, model), "classify")
+    assert read.config.vocab_size == 5
+    agree(answers(read, IDS), expected)
+
+
+@pytest.mark.parametrize(
+    ("kind", "inputs", "problem"),
+    [
+        ("Add", [Layer(MEAN, {}), Layer(MAX, {})], "joins GlobalAveragePooling1D, GlobalMax"),
+        ("Concatenate", [Layer("Dropout", {}), Layer(MAX, {})], "joins Dropout, GlobalMax"),
+        ("Concatenate", [Layer("Dropout", {}), Layer("Flatten", {})], "joins Dropout, Flatten"),
+        ("Concatenate", [embedding(5, 3), embedding(5, 3)], "must be the first layer"),
+    ],
+)
+def test_other_joins_are_refused(
+    tmp_path: Path, kind: str, inputs: list[Layer], problem: str
+) -> None:
+    before = [changed(START), WEIGHTS.recurrent("LSTM", 3, 4, True)]
+    layers, model = joining(kind, before, *([each] for each in inputs), after=[WEIGHTS.dense(8, 2)])
+    file = write_archive(tmp_path / "m.keras", layers, model)
+    assert problem in refused(tmp_path, file, "classify")
+
+
+def test_embeddings_of_different_widths_are_not_added(tmp_path: Path) -> None:
+    tables = [[embedding(5, 3)], [embedding(5, 2)]]
+    after = [WEIGHTS.recurrent("LSTM", 3, 4, False), WEIGHTS.dense(4, 2)]
+    layers, model = joining("Add", [WEIGHTS.inputs(None)], *tables, after=after)
+    file = write_archive(tmp_path / "m.keras", layers, model)
+    assert "adds rows of different widths" in refused(tmp_path, file, "classify")
 
 
 def test_a_model_of_a_class_of_its_own_is_refused(tmp_path: Path) -> None:

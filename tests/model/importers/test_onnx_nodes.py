@@ -141,6 +141,77 @@ def test_embeddings_of_the_same_ids_become_one_table(tmp_path: Path, name: str) 
     agree(answers(model, torch.from_numpy(ids)), answers(same, torch.from_numpy(rows)))
 
 
+POOLED = {
+    "mean max": "mean max",
+    "last max mean": "last max mean",
+    "h max": "last max",
+    "max h c": "max final",
+    "c mean last h": "final mean",
+    "mean mean": "mean",
+    "last h": "last",
+}
+
+
+def blocks_of(array: Array) -> Array:
+    """The rows of PyTorch's i, f, g, o in the order of the operator: i, o, f, g."""
+    i, f, g, o = np.split(array, 4)
+    return np.concatenate([i, o, f, g])
+
+
+def lstm_weights(module: torch.nn.LSTM, number: int) -> dict[str, Array]:
+    """The operator's W, R and B, with a number after their names."""
+    state = {name: blocks_of(tensor.numpy()) for name, tensor in module.state_dict().items()}
+    suffixes = ("_l0", "_l0_reverse")[: 1 + module.bidirectional]
+    biases = [np.concatenate([state[f"bias_{k}h{s}"] for k in "ih"]) for s in suffixes]
+    return {
+        f"W{number}": np.stack([state[f"weight_ih{s}"] for s in suffixes]),
+        f"R{number}": np.stack([state[f"weight_hh{s}"] for s in suffixes]),
+        f"B{number}": np.stack(biases),
+    }
+
+
+@pytest.mark.parametrize("name", POOLED)
+@pytest.mark.parametrize("directions", [(1, 1), (2, 2), (2, 1), (1, 2)], ids=str)
+def test_poolings_of_the_same_outputs_are_read_side_by_side(
+    tmp_path: Path, name: str, directions: tuple[int, int]
+) -> None:
+    modules, nodes, width, x = [], [], 3, "x"
+    constants = {"flat": np.array([0, 0, -1]), "row": np.array([1, -1])}
+    constants |= {"end": np.array(-1), "first": np.array([0])}
+    for i, count in enumerate(directions):
+        modules.append(torch.nn.LSTM(width, 4, bidirectional=count == 2))
+        constants |= lstm_weights(modules[i], i)
+        direction = "bidirectional" if count == 2 else "forward"
+        states = f"{x} W{i} R{i} B{i}", f"y{i} h{i} c{i}"
+        nodes += [
+            node("LSTM", *states, hidden_size=4, direction=direction),
+            node("Transpose", f"y{i}", f"t{i}", perm=[0, 2, 1, 3]),
+            node("Reshape", f"t{i} flat", f"all{i}"),
+        ]
+        width, x = 4 * count, f"all{i}"
+    nodes += [
+        node("Gather", f"{x} end", "last", axis=0),
+        node("ReduceMean", f"{x} first", "mean", keepdims=0),
+        node("ReduceMax", f"{x} first", "max", keepdims=0),
+        node("Transpose", "h1", "th", perm=[1, 0, 2]),
+        node("Reshape", "th row", "h"),
+        node("Transpose", "c0", "tc", perm=[1, 0, 2]),
+        node("Reshape", "tc row", "c"),
+        node("Concat", name, "y", axis=1),
+    ]
+    path = graph(tmp_path / "m.onnx", nodes, constants)
+    model = imported(tmp_path, path, "classify", options={"activation": "none"})
+    inputs = torch.from_numpy(array(9, 3))
+    with torch.no_grad():
+        below, (_, c) = modules[0](inputs)
+        out, (h, _) = modules[1](below)
+    rows = {"last": out[-1], "mean": out.mean(0), "max": out.amax(0)}
+    rows |= {"h": h.flatten(), "c": c.flatten()}
+    agree(answers(model, inputs), torch.cat([rows[each] for each in name.split()]))
+    if directions == (1, 1):
+        assert " ".join(model.config.head.poolings) == POOLED[name]
+
+
 def lstm(inputs: str = "x W R B", **attributes: Any) -> list[Any]:
     squeeze = node("Squeeze", "h one", "s")
     return [node("LSTM", inputs, "h", hidden_size=4, **attributes), squeeze, *HEAD]

@@ -141,6 +141,37 @@ def test_a_head_reads_the_final_states_of_both_directions(
             agree(ours, theirs(x[None]))
 
 
+class ConcatPooling(FinalStates):
+    """The final states, the maximum and the mean, side by side."""
+
+    def __init__(self, kind: type[nn.LSTM | nn.GRU]) -> None:
+        super().__init__(kind, 1)
+        self.fc = nn.Linear(3 * self.fc.in_features, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out, end = self.rnn(x)
+        h_n = end[0] if isinstance(end, tuple) else end
+        ends = h_n[-2:].transpose(0, 1).flatten(1)
+        scores: Tensor = self.fc(torch.cat([ends, out.amax(1), out.mean(1)], 1))
+        return scores
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_a_head_reads_several_poolings(tmp_path: Path, kind: type[nn.LSTM | nn.GRU]) -> None:
+    theirs = ConcatPooling(kind)
+    options = {"options": {"pooling": ["final", "max", "mean"]}}
+    model = imported(tmp_path, dict(theirs.state_dict()), "classify", *FORMAT, **options)
+    x = torch.randn(9, 6)
+    ours = model.network.logits(hidden(model, x)[-1:])
+    with torch.inference_mode():
+        agree(ours, theirs(x[None]))
+    wrong = {"pooling": ["max", "mean"]}
+    other = tmp_path / "other"
+    other.mkdir()
+    message = refused(other, dict(theirs.state_dict()), "classify", *FORMAT, options=wrong)
+    assert "but pooling max and mean gives" in message
+
+
 def test_a_bidirectional_classifier_without_a_pooling_is_refused(tmp_path: Path) -> None:
     message = refused(tmp_path, dict(FinalStates(nn.LSTM, 1).state_dict()), "classify", *FORMAT)
     assert '"pooling" in --options: "final" if the head reads the final states of both' in message

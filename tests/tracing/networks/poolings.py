@@ -135,7 +135,67 @@ class AveragedStates(FinalStates):
         return self.fc(F.selu(self.act(h.mean(0))))
 
 
+class ConcatPooling(nn.Module):
+    """The last step, the maximum and the mean side by side, as of ULMFiT."""
+
+    def __init__(self, bidirectional: bool = False) -> None:
+        super().__init__()
+        self.emb = nn.Embedding(WORDS, 8)
+        self.rnn = nn.LSTM(8, 6, 2, batch_first=True, bidirectional=bidirectional)
+        width = 18 * (1 + bidirectional)
+        self.head = nn.Sequential(nn.BatchNorm1d(width), nn.Dropout(0.4), nn.Linear(width, CLASSES))
+
+    def pooled(self, out: Tensor, h: Tensor) -> list[Tensor]:
+        del h
+        longest = F.adaptive_max_pool1d(out.permute(0, 2, 1), 1).squeeze(2)
+        return [out[:, -1], longest, out.mean(1)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        out, (h, _) = self.rnn(self.emb(x))
+        return self.head(torch.cat(self.pooled(out, h), 1))
+
+
+class ConcatStates(ConcatPooling):
+    """The final states of both directions, between the maximum and the mean."""
+
+    def __init__(self) -> None:
+        super().__init__(bidirectional=True)
+
+    def pooled(self, out: Tensor, h: Tensor) -> list[Tensor]:
+        return [out.amax(1), torch.cat([h[-2], h[-1]], 1), out.sum(1) / out.shape[1]]
+
+
+class ConcatLayers(ConcatPooling):
+    """The states of the first layer, and activations and products of each row by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.narrow = nn.Linear(6, 6)
+
+    def pooled(self, out: Tensor, h: Tensor) -> list[Tensor]:
+        return [F.relu(self.narrow(out.mean(1))), F.relu(h[0]), F.relu(h[-1] * 2)]
+
+
+class SummedPoolings(ConcatPooling):
+    """The sum of the mean and the maximum, beside the last step."""
+
+    def pooled(self, out: Tensor, h: Tensor) -> list[Tensor]:
+        both = out.mean(1) + out.max(1)[0]
+        return [both, h[-1], both]
+
+
 NETWORKS = {
+    "concat pooling": Network(ConcatPooling, head={"pooling": ("last", "max", "mean")}),
+    "concat pooling of both directions": Network(
+        lambda: ConcatPooling(True), head={"pooling": ("last", "max", "mean")}
+    ),
+    "concat pooling with final states": Network(
+        ConcatStates, head={"pooling": ("max", "final", "mean"), "final": ("1.h",)}
+    ),
+    "concat pooling with states of two layers": Network(
+        ConcatLayers, head={"pooling": ("mean", "final"), "final": ("0.h", "1.h")}
+    ),
+    "summed poolings": Network(SummedPoolings, head={"pooling": ("mean", "max", "last")}),
     "final states of a BiLSTM": Network(FinalStates, head={"final": ("1.h",)}),
     "final states from the outputs": Network(FinalByHalves, head={"final": ("1.h",)}),
     "final states of all layers": Network(AllLayers, head={"final": ("0.h", "1.h")}),

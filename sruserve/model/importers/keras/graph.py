@@ -3,13 +3,14 @@
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sruserve.model.errors import CheckpointError
 from sruserve.model.importers.options import shown
 
 _MAX_LAYERS = 4096
+_JOINS = ("Concatenate", "Add")
 _MASKS = ("NotEqual", "Any")  # operations that Keras adds to a graph for the mask
 
 
@@ -18,12 +19,14 @@ class Layer:
     """A layer of Keras's own.
 
     kind: the name of its class. key: its place in the weights of a `.keras` file.
+    inputs: the layers that it joins; empty for a layer that reads the one before it.
     """
 
     kind: str
     name: str
     key: str
     config: dict[str, Any]
+    inputs: tuple["Layer", ...] = ()
 
     def refuse(self, problem: str) -> CheckpointError:
         """Return the error for a layer that cannot be served."""
@@ -55,16 +58,24 @@ def layers_in_order(model: dict[str, Any]) -> list[Layer]:
         if name in layers:
             raise CheckpointError(f"the model has two layers {shown(name)}")
         layers[name] = (entry, key)
+    joins: dict[str, list[str]] = {}
     if kind == "Sequential":
         order = list(layers)
     elif kind in ("Functional", "Model"):
-        order = _chain(dict(config or {}), {name: entry for name, (entry, _) in layers.items()})
+        nodes = {name: entry for name, (entry, _) in layers.items()}
+        order, joins = _chain(dict(config or {}), nodes)
     else:
         raise CheckpointError(
             f"the model is of class {shown(kind)}, whose code is not in the file: only Sequential "
             "and functional models can be imported"
         )
-    return [_layer(layers[name][0], name, layers[name][1]) for name in order]
+
+    def layer(name: str) -> Layer:
+        entry, key = layers[name]
+        return _layer(entry, name, key)
+
+    joined = {name: tuple(map(layer, names)) for name, names in joins.items()}
+    return [replace(layer(name), inputs=joined.get(name, ())) for name in order]
 
 
 def _layer(entry: dict[str, Any], name: str, key: str) -> Layer:
@@ -79,38 +90,57 @@ def _layer(entry: dict[str, Any], name: str, key: str) -> Layer:
     return layer
 
 
-def _chain(config: dict[str, Any], entries: dict[str, dict[str, Any]]) -> list[str]:
-    """Return the names of a functional model's layers from its only input to its only output."""
+def _chain(
+    config: dict[str, Any], entries: dict[str, dict[str, Any]]
+) -> tuple[list[str], dict[str, list[str]]]:
+    """Return the names of a functional model's layers from its only input to its only output.
+
+    Layers that others of `_JOINS` join are not among them; returns their names for each of those.
+    """
     order: list[str] = []
+    joins: dict[str, list[str]] = {}
     name = _only(config.get("output_layers"), "output")
     while name not in order:
-        entry = entries.get(name)
-        if entry is None:
-            raise CheckpointError(f"the model has no layer {shown(name)}")
         order.append(name)
-        nodes = _of(entry, "inbound_nodes", list)
-        if entry.get("class_name") == "InputLayer":
+        sources = _read_by(name, entries)
+        kind = entries[name].get("class_name")
+        if not sources and kind == "InputLayer":
             break
-        if len(nodes) != 1:
-            raise CheckpointError(
-                f"layer {shown(name)} is used {len(nodes)} times; each layer may run once"
-            )
-        sources = list(dict.fromkeys(_sources(nodes[0])))
+        if kind in _JOINS and len(sources) > 1 and all(i == 0 for _, i in sources):
+            joins[name] = [source for source, _ in sources]
+            sources = [each for source in joins[name] for each in _read_by(source, entries)]
+        sources = list(dict.fromkeys(sources))
         if len(sources) != 1 or sources[0][1] != 0:
             raise CheckpointError(
-                f"layer {shown(name)} ({shown(entry.get('class_name'))}) reads "
+                f"layer {shown(name)} ({shown(kind)}) reads "
                 f"{shown(', '.join(f'output {i} of {source}' for source, i in sources))}; a layer "
                 "may only read the first output of one other: no branches, no states"
             )
         name = sources[0][0]
     _only(config.get("input_layers"), "input")
+    known = {*order, *(each for names in joins.values() for each in names)}
     for other, entry in entries.items():
-        if other not in order and entry.get("class_name") not in _MASKS:
+        if other not in known and entry.get("class_name") not in _MASKS:
             raise CheckpointError(
                 f"layer {shown(other)} ({shown(entry.get('class_name'))}) is on a branch; only a "
                 "chain of layers can be served"
             )
-    return order[::-1]
+    return order[::-1], joins
+
+
+def _read_by(name: str, entries: dict[str, dict[str, Any]]) -> list[tuple[str, int]]:
+    """Return the layers that a layer reads, and the number of the output; none for an input."""
+    entry = entries.get(name)
+    if entry is None:
+        raise CheckpointError(f"the model has no layer {shown(name)}")
+    nodes = _of(entry, "inbound_nodes", list)
+    if entry.get("class_name") == "InputLayer":
+        return []
+    if len(nodes) != 1:
+        raise CheckpointError(
+            f"layer {shown(name)} is used {len(nodes)} times; each layer may run once"
+        )
+    return list(_sources(nodes[0]))
 
 
 def _sources(node: Any) -> Iterator[tuple[str, int]]:

@@ -9,6 +9,7 @@ import numpy as np
 from sruserve.model.importers.keras.activations import activation_layer, activation_steps
 from sruserve.model.importers.keras.file import Weights
 from sruserve.model.importers.keras.graph import Layer
+from sruserve.model.importers.keras.joins import joined_poolings, joined_tables
 from sruserve.model.importers.keras.recurrent import (
     RECURRENT,
     bidirectional_steps,
@@ -24,6 +25,7 @@ from sruserve.model.importers.wiring.steps import (
     batch_norm,
     layer_norm,
     linear,
+    pool,
     scale,
 )
 
@@ -58,6 +60,9 @@ class Reader:
         if layer.kind in (*RECURRENT, "Bidirectional"):
             self._recurrent(layer)
             return
+        if layer.inputs:
+            self._joined(layer)
+            return
         if layer.kind == "TimeDistributed":
             inner = layer.wrapped("layer")
             if self.rank != 3 or inner.kind not in (*_LAYERS, *_ACTIVATIONS, *_NOTHING):
@@ -79,14 +84,7 @@ class Reader:
                 "has; the server skips no step: send inputs without padding"
             )
         elif layer.kind in _POOLS:
-            if (
-                self.rank != 3
-                or layer.config.get("data_format", "channels_last") != "channels_last"
-            ):
-                raise layer.refuse("must pool the steps of a sequence")
-            if layer.config.get("keepdims"):
-                raise layer.refuse("has keepdims, which cannot be served")
-            self.steps.append(Pool(layer.name, _POOLS[layer.kind]))
+            self.steps.append(pool(layer.name, self._pooling(layer)))
             self.rank = 2
         elif self.rank is None or (self.rank == 2 and not self.steps):
             raise layer.refuse("must read steps with features, (batch, steps, features)")
@@ -94,6 +92,31 @@ class Reader:
             self.steps += activation_layer(layer)
         else:
             self.steps += _LAYERS[layer.kind](self, layer, part)
+
+    def _pooling(self, layer: Layer) -> str:
+        """Return the kind of a layer that pools all steps."""
+        if self.rank != 3 or layer.config.get("data_format", "channels_last") != "channels_last":
+            raise layer.refuse("must pool the steps of a sequence")
+        if layer.config.get("keepdims"):
+            raise layer.refuse("has keepdims, which cannot be served")
+        return _POOLS[layer.kind]
+
+    def _joined(self, layer: Layer) -> None:
+        """Read a layer that joins others, all of which read the same."""
+        kinds = {each.kind for each in layer.inputs}
+        if kinds == {"Embedding"}:
+            tables = [self._table(each) for each in layer.inputs]
+            self._embedded(layer, joined_tables(layer, tables))
+        elif layer.kind == "Concatenate" and kinds <= _POOLS.keys():
+            width = self._columns(layer)
+            pooled = [self._pooling(each) for each in layer.inputs]
+            self.steps += joined_poolings(layer, pooled, width)
+            self.rank, self.width = 2, width * len(pooled)
+        else:
+            raise layer.refuse(
+                f"joins {shown(', '.join(sorted(kinds)))}; only poolings of all steps, side by "
+                "side, and embeddings of the same ids can be joined"
+            )
 
     def _begin(self, layer: Layer) -> None:
         """Take the input's shape from the first layer that states it."""
@@ -109,6 +132,13 @@ class Reader:
             self.features = self.width = shape[2]
 
     def _embedding(self, layer: Layer) -> None:
+        self._embedded(layer, self._table(layer))
+
+    def _embedded(self, layer: Layer, table: Array) -> None:
+        self.steps.append(Embed(layer.name, table))
+        self.rank, self.width = 3, int(table.shape[1])
+
+    def _table(self, layer: Layer) -> Array:
         if self.steps or self.rank == 3:
             raise layer.refuse("must be the first layer and read ids, (batch, steps)")
         table = self.weights.of(layer.name, layer.key, "", ["embeddings"])["embeddings"]
@@ -119,8 +149,7 @@ class Reader:
                 f"layer {layer.name} has mask_zero: id 0 is padding, which Keras skips; the server "
                 "skips no step: send inputs without padding"
             )
-        self.steps.append(Embed(layer.name, table))
-        self.rank, self.width = 3, int(table.shape[1])
+        return table
 
     def _recurrent(self, layer: Layer) -> None:
         if self.rank == 2:

@@ -11,10 +11,10 @@ from sruserve.model.importers.wiring.steps import (
     Array,
     Cell,
     Direction,
-    Pool,
     Recurrent,
     Step,
     linear,
+    pool,
 )
 
 RECURRENT = ("LSTM", "GRU", "SimpleRNN")
@@ -31,7 +31,7 @@ def recurrent_steps(layer: Layer, weights: Weights, number: int) -> list[Step]:
     step = Recurrent(layer.name, _cell(layer), (_direction(layer, weights, "cell"),))
     if layer.config.get("return_sequences"):
         return [step]
-    return [step, Pool(layer.name, "last")]
+    return [step, pool(layer.name, "last")]
 
 
 def bidirectional_steps(layer: Layer, weights: Weights, number: int) -> list[Step]:
@@ -56,7 +56,7 @@ def bidirectional_steps(layer: Layer, weights: Weights, number: int) -> list[Ste
     hidden = len(directions[0].weight_hh[0])
     if not sequences[0]:
         ends = (End(number, "h", 0, hidden), End(number, "h", 1, hidden))
-        steps.append(Pool(layer.name, "final", ends))
+        steps.append(pool(layer.name, "final", ends))
     merge = layer.config.get("merge_mode", "concat")
     if merge in ("sum", "ave"):
         both = np.concatenate((np.eye(hidden), np.eye(hidden)), 1)

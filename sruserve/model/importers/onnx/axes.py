@@ -8,6 +8,7 @@ import torch
 
 from sruserve.model.importers.onnx.constants import as_shape, new_shape, slices
 from sruserve.model.importers.onnx.embeddings import combined, embedded
+from sruserve.model.importers.onnx.poolings import side_by_side
 from sruserve.model.importers.onnx.values import (
     Axis,
     Const,
@@ -21,7 +22,7 @@ from sruserve.model.importers.onnx.values import (
     sizes,
     with_axes,
 )
-from sruserve.model.importers.wiring.steps import Embed, Pool, select
+from sruserve.model.importers.wiring.steps import Embed, pool, select
 
 _POOLS = {
     "ReduceMean": "mean", "ReduceMax": "max", "GlobalAveragePool": "mean", "GlobalMaxPool": "max"
@@ -169,7 +170,7 @@ def _range(name: str, x: Flow | States, axis: int, begin: int, end: int) -> Flow
         if (begin, end) != (size - 1, size):
             raise Refused("takes some steps; only the last step can be served")
         axes[axis] = ()
-        return Flow((*x.steps, Pool(name, "last")), tuple(axes))
+        return Flow((*x.steps, pool(name, "last")), tuple(axes))
     if labels == ["feature"] and isinstance(x, Flow):
         return x.then(select(name, begin, end), width=end - begin)
     if labels == ["direction"] and isinstance(x, States):
@@ -179,14 +180,14 @@ def _range(name: str, x: Flow | States, axis: int, begin: int, end: int) -> Flow
 
 
 def _concat(name: str, inputs: Sequence[Value | None], attributes: dict[str, Any]) -> Value:
-    """Return end states, or embeddings, side by side."""
+    """Return end states, embeddings or poolings, side by side."""
     if flows := embedded(inputs):
         if attributes.get("axis", 0) % len(flows[0].axes) != flows[0].features:
             raise Refused("joins embeddings along another axis than their features")
         return combined(name, flows, lambda tables: torch.cat(list(tables), 1))
     states = [value for value in inputs if isinstance(value, States)]
     if len(states) != len(inputs) or not states:
-        raise Refused("joins two branches; only end states can be joined")
+        return side_by_side(name, inputs, attributes.get("axis", 0))
     rank = len(states[0].axes)
     axis = attributes.get("axis", 0) % rank
     parts = tuple(part for each in states for part in each.parts)
@@ -229,5 +230,4 @@ def _reduce(
     kept = [() if i in axes else axis for i, axis in enumerate(x.axes)]
     if not keep:
         kept = [axis for i, axis in enumerate(x.axes) if i not in axes]
-    pool = Pool(name, "mean" if _POOLS[kind] == "mean" else "max")
-    return replace(x, steps=(*x.steps, pool), axes=tuple(kept))
+    return replace(x, steps=(*x.steps, pool(name, _POOLS[kind])), axes=tuple(kept))

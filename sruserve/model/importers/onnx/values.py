@@ -7,7 +7,7 @@ from typing import Literal
 
 from sruserve.model.errors import CheckpointError
 from sruserve.model.importers.wiring.network import End
-from sruserve.model.importers.wiring.steps import Array, Pool, Recurrent, Rows, Step
+from sruserve.model.importers.wiring.steps import Array, Recurrent, Rows, Step, pool
 
 Label = Literal["batch", "time", "direction", "feature"]
 Part = tuple[Label, int]
@@ -114,8 +114,8 @@ def rows_of(value: Value, name: str) -> Flow:
     layers = [step for step in steps if isinstance(step, Recurrent)]
     last = End(len(layers) - 1, "h", 0, layers[-1].hidden)
     if ends == [last] and len(layers[-1].directions) == 1:
-        return Flow((*steps, Pool(name, "last")), value.axes)
-    return Flow((*steps, Pool(name, "final", tuple(ends))), value.axes)
+        return Flow((*steps, pool(name, "last")), value.axes)
+    return Flow((*steps, pool(name, "final", tuple(ends))), value.axes)
 
 
 def added_rows(longer: Flow, shorter: Flow) -> list[Rows] | None:

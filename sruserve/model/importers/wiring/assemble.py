@@ -55,15 +55,16 @@ def _assemble(chain: _Chain, task: Task, features: int | None) -> Imported:
     stack = build_stack(chain.stack)
     _check_task(task, chain, stack)
     scoring, layers = _scoring(task, [step.layer for step in chain.rows], chain.softmax)
-    if stack.padded and (chain.pool is None or chain.pool.kind != "final"):
-        layers = [Select(((0, stack.width),)), *layers]
+    poolings = () if chain.pool is None else chain.pool.poolings
+    if stack.padded and any(not pooling.ends for pooling in poolings or (Pooling("last"),)):
+        layers = [Select(_own_columns(poolings, stack)), *layers]
     network = Network(
         rnn=stack.config,
         stack=stack.tensors,
         width=_input_width(chain, stack, features),
         table=None if chain.embedding is None else tensor(chain.embedding.table),
         inputs=tuple(step.layer for step in chain.inputs),
-        pooling=None if chain.pool is None else Pooling(chain.pool.kind, chain.pool.ends),
+        pooling=poolings,
         layers=tuple(layers),
     )
     parts = parts_of(network, task)
@@ -92,12 +93,14 @@ def _split(steps: Sequence[Step]) -> _Chain:
     before = after[: after.index(pool)] if pool is not None else []
     for step in before:
         assert isinstance(step, Rows)
-        if pool is not None and not commutes(step.layer, pool.kind):
-            raise CheckpointError(
-                f"{step.name} ({step.layer.type}) is between the recurrent layers and {pool.name} "
-                f"({pool.kind} of all steps); only pooling of the recurrent layers' own outputs "
-                "can be served"
-            )
+        assert pool is not None
+        for pooling in pool.poolings:
+            if not commutes(step.layer, pooling.kind):
+                raise CheckpointError(
+                    f"{step.name} ({step.layer.type}) is between the recurrent layers and "
+                    f"{pool.name} ({pooling.kind} of all steps); only pooling of the recurrent "
+                    "layers' own outputs can be served"
+                )
     return _Chain(
         embedding if isinstance(embedding, Embed) else None,
         inputs,
@@ -106,6 +109,17 @@ def _split(steps: Sequence[Step]) -> _Chain:
         [step for step in after if isinstance(step, Rows)],
         softmax,
     )
+
+
+def _own_columns(poolings: Sequence[Pooling], stack: BuiltStack) -> tuple[tuple[int, int], ...]:
+    """Return the columns of the pooled rows that the file has, without the zeros beside them."""
+    ranges = []
+    begin = 0
+    for pooling in poolings or (Pooling("last"),):
+        own = sum(end.width for end in pooling.ends) or stack.width
+        ranges.append((begin, begin + own))
+        begin += own if pooling.ends else stack.config.output_size
+    return tuple(ranges)
 
 
 def _check_task(task: Task, chain: _Chain, stack: BuiltStack) -> None:

@@ -62,7 +62,7 @@ class Network:
     stack: the stack's tensors, with the names of a model folder.
     width: of the embedding's rows, or of the features. table: the embedding's rows.
     inputs: layers before the stack. layers: those after the pooling, or after every step.
-    pooling: None for a result at every step.
+    pooling: those whose rows are side by side; empty for a result at every step.
     """
 
     rnn: StackConfig
@@ -70,7 +70,7 @@ class Network:
     width: int
     table: Tensor | None = None
     inputs: Layers = ()
-    pooling: Pooling | None = None
+    pooling: tuple[Pooling, ...] = ()
     layers: Layers = ()
 
 
@@ -96,7 +96,7 @@ def parts_of(network: Network, task: Task) -> Imported:
         head,
         input_width=None if network.width == network.rnn.input_size else network.width,
         input_layers=input_layers,
-        steps="every" if network.pooling is None else "last",
+        steps="last" if network.pooling else "every",
     )
 
 
@@ -121,16 +121,25 @@ def _is_factor(layer: Scale) -> bool:
 
 def _head(network: Network, task: Task, tensors: dict[str, Tensor]) -> HeadConfig:
     """Return the config of what follows the stack, and add its tensors."""
-    pooling, layers = network.pooling or Pooling("last"), network.layers
-    width = network.rnn.output_size
-    fields: dict[str, Any] = {"pooling": pooling.kind}
-    if pooling.kind == "attention":
-        attention = fused(pooling.attention)
-        fields["attention"] = _described(attention, width, "pool.", tensors)
-    if pooling.kind == "final":
-        fields["final"], columns, width = _final(pooling.ends, network.rnn)
-        if columns != list(range(width)):
-            layers = (Select(ranges_of(columns)), *layers)
+    layers, kinds = network.layers, [pooling.kind for pooling in network.pooling]
+    fields: dict[str, Any] = {}
+    columns: list[int] = []
+    width = 0
+    for pooling in network.pooling:
+        own = network.rnn.output_size
+        picked = list(range(own))
+        if pooling.kind == "attention":
+            attention = fused(pooling.attention)
+            fields["attention"] = _described(attention, own, "pool.", tensors)
+        if pooling.kind == "final":
+            fields["final"], picked, own = _final(pooling.ends, network.rnn)
+        columns += [width + column for column in picked]
+        width += own
+    if kinds:
+        fields["pooling"] = kinds if len(kinds) > 1 else kinds[0]
+    if columns != list(range(width)):
+        layers = (Select(ranges_of(columns)), *layers)
+    width = width or network.rnn.output_size
     layers, output = _split(fused(layers), width)
     fields["layers"] = _described(layers, width, "head.", tensors)
     tied = task == "generate" and network.table is not None

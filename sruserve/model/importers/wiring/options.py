@@ -25,7 +25,8 @@ def agreed(
     Raises `OptionError` for an option that contradicts the file.
     """
     own = imported.head
-    stated: dict[str, Any] = {"pooling": own.pooling, "final": list(own.final)}
+    pooling = own.pooling if isinstance(own.pooling, str) else [*own.pooling]
+    stated: dict[str, Any] = {"pooling": pooling, "final": [*own.final]}
     if "activation" in own.model_fields_set:
         stated["activation"] = own.activation
     for name, value in head.items():

@@ -17,7 +17,7 @@ from sruserve.model.importers.wiring.layers import (
     Scale,
     Select,
 )
-from sruserve.model.importers.wiring.network import End
+from sruserve.model.importers.wiring.network import End, Pooling
 
 Array = NDArray[Any]
 Cell = Literal["lstm", "gru", "gru_reset_before", "rnn_tanh", "rnn_relu"]
@@ -64,11 +64,10 @@ class Recurrent:
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """A whole sequence to one row; `final` concatenates parts of the end state."""
+    """A whole sequence to one row: the rows of some poolings, side by side."""
 
     name: str
-    kind: Literal["last", "mean", "max", "final"]
-    ends: tuple[End, ...] = ()
+    poolings: tuple[Pooling, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,6 +122,11 @@ def layer_norm(name: str, gamma: Array, beta: Array, eps: float) -> Rows:
 def activation(name: str, function: str, slope: float | None = None) -> Rows:
     """A function of each number, by its name in a model folder."""
     return Rows(name, Activation(function, slope))
+
+
+def pool(name: str, kind: str, ends: tuple[End, ...] = ()) -> Pool:
+    """One row for a sequence; `ends` are the parts of the end state, for kind "final"."""
+    return Pool(name, (Pooling(kind, ends),))
 
 
 def select(name: str, begin: int, end: int) -> Rows:
