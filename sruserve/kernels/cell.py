@@ -13,6 +13,7 @@ class Kind(IntEnum):
     SUM = 3
     MAX = 4
     SHIFT = 5
+    DECAY = 6
 
 
 class Activation(IntEnum):
@@ -31,6 +32,7 @@ _BLOCKS = {
     Kind.SUM: (1,),
     Kind.MAX: (2,),
     Kind.SHIFT: (1,),
+    Kind.DECAY: (2,),
 }
 # The default of each switch, and the kinds whose equations contain the switch.
 _SWITCHES: dict[str, tuple[float, tuple[Kind, ...]]] = {
@@ -48,7 +50,7 @@ class Cell:
     blocks: number of planes of u. SRU: candidate, forget, reset, and with 4 the highway input.
         LRN: key, query, value, and with 4 the output gate. QRNN: Z, F, with 3 or more the output
         gate, and with 4 the highway input. MAX: the value, and the number of values before it
-        (0 starts a new maximum).
+        (0 starts a new maximum). DECAY: the value, and the factor on the sum before it.
     activation: g of SRU and LRN.
     updated_reset: SRU's reset gate reads the new c (Algorithm 1 as printed in the paper) instead
         of the previous one (eq. 3, and every release).

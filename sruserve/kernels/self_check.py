@@ -59,6 +59,7 @@ _SHIFT = Cell(kind=Kind.SHIFT, blocks=1)
 _SCANS = (
     (Cell(kind=Kind.SUM, blocks=1), None),
     (Cell(kind=Kind.MAX, blocks=2), None),
+    (Cell(kind=Kind.DECAY, blocks=2), None),
     (Cell(blocks=4, updated_reset=True), 0.5),
 )
 _STREAMS, _STEPS = 4, 5  # of the burst, which replays two graphs

@@ -160,10 +160,8 @@ class ModelConfig(BaseModel):
         """Why the network cannot stream, as a clause "it …"; None if it can."""
         if self.task == "pair":
             return "it compares two whole inputs"
-        if self.head.crf:
-            return "its CRF reads all steps before it labels one"
-        if self.head.pooling == "attention":
-            return "its head weighs all steps of an input"
+        if self.head.attention_final:
+            return "its attention reads the final outputs of an input"
         return self.rnn.not_streamable_because
 
     @property

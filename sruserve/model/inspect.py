@@ -9,7 +9,7 @@ from sruserve.model.folder import Model
 
 def facts(model: Model) -> dict[str, str]:
     """Return the lines of `sruserve inspect`, values by name, in order."""
-    rnn, layout = model.config.rnn, model.network.layout
+    rnn = model.config.rnn
     arrows = "bidirectional" if rnn.bidirectional else "unidirectional"
     layers = "1 layer" if rnn.num_layers == 1 else f"{rnn.num_layers} layers"
     not_streamable_because = model.not_streamable_because
@@ -20,7 +20,7 @@ def facts(model: Model) -> dict[str, str]:
         "stack": f"{layers}, {rnn.input_size} → {rnn.output_size}, {arrows}",
         "options": ", ".join(_options(model)) or "defaults",
         "parameters": f"{model.parameters:,}",
-        "state": f"{layout.nbytes:,} bytes per stream"
+        "state": f"{model.network.state_bytes:,} bytes per stream"
         if not_streamable_because is None
         else f"none: {not_streamable_because}",
         "dtype": model.dtype,
@@ -59,7 +59,9 @@ def _head(model: Model) -> dict[str, str]:
     parts.append(f"{kind}, {config.outputs:,} outputs{'' if head.bias else ' without bias'}")
     parts += ["tied to the embedding"] if head.tied else []
     parts += [layer.type for layer in head.output_layers]
-    parts += ["CRF"] if head.crf else []
+    if head.crf:
+        streams = model.not_streamable_because is None
+        parts.append(f"CRF with a window of {head.crf_window} steps" if streams else "CRF")
     rows["head"] = ", ".join(parts)
     if config.labels:
         rows["activation"] = config.activation

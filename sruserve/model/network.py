@@ -24,6 +24,7 @@ from sruserve.model.cells.stack import Builder, Shapes
 from sruserve.model.config import ModelConfig
 from sruserve.model.embeddings import Embedding
 from sruserve.model.gradients import without_gradients
+from sruserve.model.heads.attention_pool import AttentionPool
 from sruserve.model.heads.building import make_final, make_head, make_pairs, make_pool
 from sruserve.model.heads.crf import LinearChain
 from sruserve.model.heads.pooling import PoolLayer, PoolLayers
@@ -99,7 +100,7 @@ class Network:
         self._final = make_final(head, rnn.output_size, self.layout)
         self._head = make_head(head, tensors, config.outputs, builder)
         self.activation = activation(config.activation)
-        self.crf = LinearChain(tensors, builder) if head.crf else None
+        self.crf = LinearChain(tensors, head.crf_window) if head.crf else None
         self._pairs = None
         if config.task == "pair":
             self._pairs = make_pairs(head, tensors, rnn.output_size, builder)
@@ -112,6 +113,16 @@ class Network:
         self.piece_rows = max(64, min(PIECE_ROWS, PIECE_BYTES // (columns * dtype.itemsize)))
         self._chunk_rows = chunk_rows(self.layers)
         self._side_stream = side_stream_for(device)
+
+    @property
+    def state_size(self) -> int:
+        """The most numbers of a stream's state: its row, and the open paths of a CRF."""
+        return self.layout.width + (0 if self.crf is None else self.crf.state_size)
+
+    @property
+    def state_bytes(self) -> int:
+        """The most bytes of a stream's state."""
+        return self.state_size * 4
 
     @property
     def not_streamable_because(self) -> str | None:
@@ -320,7 +331,7 @@ class Network:
         else:
             parts = [self._embedded(inputs[first:end]) for first, end, _ in planned.chunks]
             layers = self.layers
-            if isinstance(self._pool, (PoolLayer, PoolLayers)):
+            if isinstance(self._pool, PoolLayer | PoolLayers | AttentionPool):
                 layers = [*layers, self._pool]
             hidden = torch.cat(run_layers(layers, parts, batches, self._side_stream))
         return hidden if places is None else hidden.index_select(0, places)

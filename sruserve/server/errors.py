@@ -7,6 +7,7 @@ ServeError
 │   ├── NotFinite               422  not_finite
 │   ├── WrongTask               422  wrong_task
 │   ├── CannotStream            422  cannot_stream
+│   ├── LabelsUndecided         422  labels_undecided
 │   ├── UnfitInput              422  the code that the model gave it
 │   ├── ConstraintUnsatisfiable 422  constraint_unsatisfiable
 │   ├── MalformedBody           400  malformed_body
@@ -145,6 +146,12 @@ class CannotStream(InvalidRequest):
     """The model reads whole inputs only: it cannot continue a state or return one."""
 
     code = "cannot_stream"
+
+
+class LabelsUndecided(InvalidRequest):
+    """More labels of a stream than its state may hold depend on steps that are still to come."""
+
+    code = "labels_undecided"
 
 
 class UnfitInput(InvalidRequest):

@@ -44,10 +44,12 @@ def describe(
     pooling: str | Sequence[str] | None = None,
     activation: Scoring | None = None,
     regression: Mapping[str, Any] | None = None,
+    crf_window: int | None = None,
 ) -> Written:
     """Return the folder's content; raise `TracingError` or `OptionError` if it cannot be one.
 
     regression: for task regress: fields of `Regression`, of which `names` has a default.
+    crf_window: for a CRF: see `HeadConfig`; None: its default.
     """
     tensors, rnn = stack_of(traced.outputs.stages)
     poolings = _poolings(traced, task)
@@ -68,7 +70,12 @@ def describe(
             parts, scoring = with_two_classes(parts, labels), "softmax"
         if traced.crf is not None:
             parts = replace(parts, tensors=parts.tensors | crf_tensors(traced.crf))
-        config = _config(parts, traced, task, labels, scoring, dict(regression or {}))
+        head: dict[str, Any] = {"crf": True} if traced.crf is not None else {}
+        if crf_window is not None:
+            if traced.crf is None:
+                raise OptionError("crf_window is for a module that calls `decode` of a CRF")
+            head["crf_window"] = crf_window
+        config = _config(parts, task, labels, scoring, head, dict(regression or {}))
     except ValidationError as error:
         message = f"the module is not a network for task {task}: {explain(error)}"
         raise TracingError(message) from error
@@ -81,14 +88,13 @@ def describe(
 
 def _config(
     parts: Imported,
-    traced: Traced,
     task: Task,
     labels: Sequence[str] | None,
     scoring: Scoring,
+    head: dict[str, Any],
     regression: dict[str, Any],
 ) -> ModelConfig:
     outputs = len(parts.tensors.get("output.weight", ()))
-    head: dict[str, Any] = {"crf": True} if traced.crf is not None else {}
     names: dict[int, str] = {}
     values = None
     if task in LABELLED:

@@ -36,6 +36,7 @@ def save(
     units: Sequence[str] | None = None,
     quantiles: Sequence[float] | None = None,
     forecasts: bool = False,
+    crf_window: int | None = None,
     tolerance: float = 1e-5,
 ) -> Model:
     """Write a trained module as a model folder that `sruserve serve` serves, and return it loaded.
@@ -65,6 +66,8 @@ def save(
         labels that do not exclude each other, "none" for the scores themselves.
     output: index or key of the scores, if the module returns several tensors.
     names, units, quantiles, forecasts: of a regressor's values, see docs/models.md.
+    crf_window: of a CRF: the most steps of a stream whose labels may depend on later chunks, 1 to
+        1,024. None: 128.
     tolerance: largest difference of an answer, or of its ratio to an example's largest one above 1.
 
     Raises `TracingError`, which names the operation that cannot be served and its line of source;
@@ -100,7 +103,7 @@ def save(
     regression = {name: value for name, value in regression.items() if value is not None}
     if regression and task != "regress":
         raise OptionError(f"{', '.join(regression)}: for task regress only, not for task {task}")
-    written = describe(traced, task, labels, pooling, activation, regression)
+    written = describe(traced, task, labels, pooling, activation, regression, crf_window)
     files = vocabulary_files(tokenizer, written.config.vocab_size, lowercase)
     inputs = chosen or [kind.draw(length, seed=length) for length in LENGTHS]
     by_step = written.config.answers_by_step

@@ -89,6 +89,20 @@ def test_several_poolings_are_computed_in_chunks_of_time_too(
     torch.testing.assert_close(pooled("cpu", 1024), whole, rtol=1e-5, atol=1e-5)
 
 
+def test_chunks_of_time_change_nothing_in_attention_over_the_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layers = [{"type": "linear", "size": 1}]
+    head = HeadConfig.model_validate({"pooling": "attention", "attention": layers})
+    model = random_model(tmp_path / "m", "classify", vocab_size=95, head=head)
+    whole = run(model)
+    monkeypatch.setattr(model.network, "_chunk_rows", 4)
+    torch.testing.assert_close(run(model), whole, rtol=1e-5, atol=1e-5)
+    on_the_cpu(monkeypatch)
+    expected = run(random_model(tmp_path / "cpu", "classify", vocab_size=95, head=head))
+    torch.testing.assert_close(whole, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_a_step_of_the_decoder_is_a_sequence_of_one_token(model: Model) -> None:
     network, g = model.network, torch.Generator().manual_seed(1)
     rows, count = torch.randn(8, network.layout.width, generator=g), 3

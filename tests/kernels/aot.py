@@ -119,6 +119,7 @@ def scan_configurations() -> Iterator[Configuration]:
         "sum": Cell(kind=Kind.SUM, blocks=1),
         "max": Cell(kind=Kind.MAX, blocks=2),
         "shift": Cell(kind=Kind.SHIFT, blocks=1),
+        "decay": Cell(kind=Kind.DECAY, blocks=2),
     }
     for k, (kind, cell) in enumerate(others.items()):
         dtype, tile, _ = kinds[k % 3]

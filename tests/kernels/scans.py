@@ -39,6 +39,7 @@ KIND_VARIANTS: dict[str, dict[str, Any]] = {
     "sum": {"kind": Kind.SUM, "blocks": 1},
     "max": {"kind": Kind.MAX, "blocks": 2},
     "shift": {"kind": Kind.SHIFT, "blocks": 1},
+    "decay": {"kind": Kind.DECAY, "blocks": 2},
 }
 VARIANTS = SRU_VARIANTS | KIND_VARIANTS
 

@@ -68,6 +68,10 @@ def shift(cell: Cell, u: list[float], x: float | None, c: float, gates: list[flo
     return c, u[0]
 
 
+def decay(cell: Cell, u: list[float], x: float | None, c: float, gates: list[float]) -> Step:
+    return u[1] * c + u[0], u[1] * c + u[0]
+
+
 STEPS = {
     Kind.SRU: sru,
     Kind.LRN: lrn,
@@ -75,8 +79,9 @@ STEPS = {
     Kind.SUM: total,
     Kind.MAX: maximum,
     Kind.SHIFT: shift,
+    Kind.DECAY: decay,
 }
-BLOCKS = {Kind.SRU: [3, 4], Kind.LRN: [3, 4], Kind.QRNN: [2, 3, 4], Kind.MAX: [2]}
+BLOCKS = {Kind.SRU: [3, 4], Kind.LRN: [3, 4], Kind.QRNN: [2, 3, 4], Kind.MAX: [2], Kind.DECAY: [2]}
 SWITCHES: dict[Kind, dict[str, Any]] = {
     Kind.SRU: {
         "activation": st.sampled_from(Activation),

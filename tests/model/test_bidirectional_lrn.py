@@ -125,3 +125,9 @@ def test_final_outputs_are_those_of_the_last_layer(
 ) -> None:
     with pytest.raises(ValueError, match=says):
         random_config("classify", labels=("a", "b"), head=HeadConfig.model_validate(head), **model)
+
+
+def test_scores_that_read_the_final_outputs_need_the_whole_input() -> None:
+    head = {"pooling": "attention", "attention": ATTENTION, "attention_final": True}
+    config = random_config("classify", labels=("a", "b"), head=HeadConfig.model_validate(head))
+    assert config.not_streamable_because == "its attention reads the final outputs of an input"

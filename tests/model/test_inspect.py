@@ -70,3 +70,13 @@ def test_the_layers_around_the_stack_are_described(tmp_path: Path) -> None:
     assert generator["head"] == "linear, 9 outputs without bias, tied to the embedding"
     assert not {"pooling", "activation"} & set(generator)
     assert "head" not in facts(random_model(tmp_path / "e", "encode"))
+
+
+def test_the_state_of_a_crf_includes_its_window(tmp_path: Path) -> None:
+    head = HeadConfig(crf=True, crf_window=10)
+    lines = facts(random_model(tmp_path / "t", "tag", vocab_size=9, head=head))
+    assert lines["head"] == "linear, 5 outputs, CRF with a window of 10 steps"
+    assert lines["state"] == f"{4 * (2 * 24 + 1 + 5 * 21):,} bytes per stream"
+    whole = facts(random_model(tmp_path / "b", "tag", vocab_size=9, head=head, bidirectional=True))
+    assert whole["head"] == "linear, 5 outputs, CRF"
+    assert whole["state"].startswith("none: it is bidirectional")

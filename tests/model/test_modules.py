@@ -179,7 +179,9 @@ def test_an_answer_does_not_depend_on_the_batch(case: Any) -> None:
 
 @settings(max_examples=20)
 @given(cuts=st.lists(st.integers(1, 49), max_size=4, unique=True))
-@pytest.mark.parametrize("name", ["final states of an RNN, all layers", "c of an LSTM"])
+@pytest.mark.parametrize(
+    "name", ["final states of an RNN, all layers", "c of an LSTM", "attention over a GRU"]
+)
 def test_any_split_gives_the_bits_of_the_whole(name: str, cuts: list[int]) -> None:
     _, network = networks(CASES[name])
     (x,) = packed([50])
@@ -192,11 +194,10 @@ def test_any_split_gives_the_bits_of_the_whole(name: str, cuts: list[int]) -> No
     assert torch.equal(states, whole)
 
 
-def test_attention_reads_whole_inputs() -> None:
+def test_a_network_streams_unless_it_reads_backward() -> None:
     for name, case in CASES.items():
         _, network = networks(case)
-        assert network.supports_streaming is ("Bi" not in name and "attention" not in name)
-    assert network.not_streamable_because == "its head weighs all steps of an input"
+        assert network.supports_streaming is ("Bi" not in name)
 
 
 def test_layers_before_the_stack_and_before_the_scores_run_in_their_place() -> None:

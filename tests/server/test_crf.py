@@ -11,6 +11,7 @@ import torch
 from sruserve.kernels import single
 from sruserve.model.folder import Model, load_model
 from sruserve.model.heads.config import HeadConfig
+from sruserve.server.http.responses import TagReply
 from tests.server.conftest import CHARACTERS, TAGS, Serve
 from tests.server.posting import refusal
 from tests.support import save_random_model
@@ -57,6 +58,12 @@ def test_labels_are_those_of_the_best_path(server: httpx.Client, folder: Path) -
     ]
 
 
-def test_a_chunk_is_refused(server: httpx.Client) -> None:
+def test_a_chunk_for_a_bidirectional_stack_is_refused(server: httpx.Client) -> None:
     reply = server.post("/v1/tag", json={"input": "Ada", "more": True})
-    assert "its CRF reads all steps" in refusal(reply, 422, "cannot_stream", "more")
+    assert "it is bidirectional" in refusal(reply, 422, "cannot_stream", "more")
+
+
+def test_no_label_of_a_whole_input_is_pending(server: httpx.Client) -> None:
+    reply = server.post("/v1/tag", json={"input": TEXTS[0]})
+    TagReply.model_validate_json(reply.content, strict=True)
+    assert reply.json()["results"][0]["pending"] == 0

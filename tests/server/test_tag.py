@@ -53,6 +53,7 @@ def test_every_word_gets_a_label_and_its_place(tasks: httpx.Client) -> None:
         assert TEXT[token["start"] : token["end"]] == token["text"]
         assert 0.2 <= token["score"] <= 1
     assert result["state"] is None
+    assert "pending" not in result
     for span in result["spans"]:
         assert TEXT[span["start"] : span["end"]] == span["text"]
         inside = [t for t in result["tokens"] if span["start"] <= t["start"] < span["end"]]

@@ -7,6 +7,7 @@ import httpx
 import pytest
 from tokenizers import Tokenizer, processors
 
+from sruserve.model.heads.config import HeadConfig
 from tests.model.text.trained_tokenizers import KINDS, trained
 from tests.server.conftest import LABELS, Serve
 from tests.server.posting import refusal
@@ -47,8 +48,9 @@ def client(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> Iterator[h
         }  # fmt: skip
         save_random_model(parent / f"{name} classify", "classify", labels=LABELS, **kind)
         save_random_model(parent / f"{name} generate", **kind)
-        if name in ("framed", "llama"):
-            save_random_model(parent / f"{name} tag", "tag", labels=("O", "B-X", "I-X"), **kind)
+        kind["labels"] = ("O", "B-X", "I-X")
+        save_random_model(parent / f"{name} tag", "tag", **kind)
+        save_random_model(parent / f"{name} crf", "tag", head=HeadConfig(crf=True), **kind)
     with serve(models=parent, model_folders=()) as (client, _):
         yield client
 
@@ -92,6 +94,25 @@ def test_a_text_in_chunks_has_the_results_of_the_tokenizers_ids(
         assert sum(part[name] for part in parts) == by_ids[name]
     likelihood = sum(part["log_likelihood"] for part in parts)
     assert likelihood == pytest.approx(by_ids["log_likelihood"])
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "framed"])
+def test_open_labels_of_a_crf_keep_the_places_of_their_tokens(
+    client: httpx.Client, kind: str
+) -> None:
+    def tokens(model: str) -> list[tuple[str, int, int, str]]:
+        begin, found = 0, []
+        for chunk, result in zip(CHUNKS, in_chunks(client, "tag", model, CHUNKS), strict=True):
+            for token in result["tokens"]:
+                start, end = token["start"] + begin, token["end"] + begin
+                found.append((token["text"], start, end, token["label"]))
+            begin += len(chunk)
+        return found
+
+    own, plain = tokens(f"{kind} crf"), tokens(f"{kind} tag")
+    assert [token[:3] for token in own] == [token[:3] for token in plain]
+    whole = answer(client, "tag", {"model": f"{kind} crf", "input": TEXT})["tokens"]
+    assert [label for *_, label in own] == [token["label"] for token in whole]
 
 
 @pytest.mark.parametrize("kind", KINDS)

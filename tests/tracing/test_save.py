@@ -322,6 +322,17 @@ def test_a_case_of_other_answers_does_not_agree(tmp_path: Path) -> None:
     assert max(each.largest for each in verify(model, Case(tmp_path / "other.safetensors"))) > 1e-3
 
 
+def test_the_window_of_a_crf_is_chosen_by_the_caller(tmp_path: Path) -> None:
+    labels = ["O", "B", "I"]
+    model = sruserve.save(CRFTagger(), tmp_path / "model", "tag", labels=labels, crf_window=7)
+    assert model.network.crf is not None
+    assert model.network.crf.window == model.config.head.crf_window == 7
+    with pytest.raises(TracingError, match="crf_window"):
+        sruserve.save(CRFTagger(), tmp_path / "none", "tag", labels=labels, crf_window=5000)
+    with pytest.raises(OptionError, match="a module that calls `decode` of a CRF"):
+        sruserve.save(Tagger(), tmp_path / "none", "tag", labels=labels, crf_window=7)
+
+
 def test_a_tagger_with_a_crf_has_its_paths(tmp_path: Path) -> None:
     torch.manual_seed(0)
     module = CRFTagger()

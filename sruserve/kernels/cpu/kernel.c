@@ -24,10 +24,11 @@ enum { SERIAL = 32768 };   /* fewest step x channels (10 us) worth waking other 
 enum { GRAIN = 4096 };     /* fewest step x channels worth one visit to the shared counter */
 
 /* As in `cell.py`. MAX is taken: it is the vectors' maximum. */
-enum kind { SRU, LRN, QRNN, SUM, MAX_OF, SHIFT };
+enum kind { SRU, LRN, QRNN, SUM, MAX_OF, SHIFT, DECAY };
 enum activation { IDENTITY, TANH, RELU, SELU };
-#define EACH_KIND(make) make(SRU) make(LRN) make(QRNN) make(SUM) make(MAX_OF) make(SHIFT)
-enum { KINDS = SHIFT + 1 };
+#define EACH_KIND(make) \
+    make(SRU) make(LRN) make(QRNN) make(SUM) make(MAX_OF) make(SHIFT) make(DECAY)
+enum { KINDS = DECAY + 1 };
 
 /* The arguments of `reference_scan`, in the order in which `library.py` packs them. */
 struct scan {
@@ -280,10 +281,11 @@ EXPORT int sru_scan(const struct scan *s) {
 
 #include "attention_call.h"
 
-/* The sizes by which Python packs its arguments; a library of another version has other ones. */
+/* The sizes by which Python packs its arguments, and the number of kinds; a library of another
+ * version has other ones. */
 EXPORT const int64_t *sru_version(void) {
     static const int64_t version[] = {sizeof(struct scan), sizeof(struct gated),
                                       sizeof(struct attention), sizeof(struct matrix_call),
-                                      sizeof(struct layer), sizeof(struct stack), GROUP};
+                                      sizeof(struct layer), sizeof(struct stack), GROUP, KINDS};
     return version;
 }

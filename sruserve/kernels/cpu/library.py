@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from sruserve.kernels.cell import Cell
+from sruserve.kernels.cell import Cell, Kind
 from sruserve.kernels.panel_weight import GROUP
 from sruserve.kernels.ragged import RaggedBatch
 
@@ -41,7 +41,7 @@ def _load() -> ctypes.CDLL | None:
         library = ctypes.CDLL(str(path))
         library.sru_version.restype = ctypes.POINTER(ctypes.c_int64)
         packed = (SCAN, GATED, ATTENTION, MATRIX, LAYER, STACK)
-        version = (*(arguments.size for arguments in packed), GROUP)
+        version = (*(arguments.size for arguments in packed), GROUP, len(Kind))
         if tuple(library.sru_version()[: len(version)]) != version:
             return None
     except (OSError, AttributeError):  # built for another machine or another version

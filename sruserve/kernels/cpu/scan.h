@@ -15,10 +15,10 @@ TARGET INLINE vf NAME(activate)(vf c, int activation) {
 TARGET INLINE void NAME(steps)(const struct walk *w, int64_t channel, int vectors, int64_t last,
                                int bfloat16, enum kind kind) {
     const int64_t size = bfloat16 ? 2 : 4, stride = LANES * size;
-    const int planes = kind == SRU || kind == LRN ? 3
-                       : kind == QRNN             ? w->planes
-                       : kind == MAX_OF           ? 2
-                                                  : 1;
+    const int planes = kind == SRU || kind == LRN        ? 3
+                       : kind == QRNN                    ? w->planes
+                       : kind == MAX_OF || kind == DECAY ? 2
+                                                         : 1;
     const int activation = w->activation, updated_reset = w->updated_reset;
     const vf fold = NAME(all)(-LOG2_E); /* into u, weights and biases: sigmoid(x) = 1 / (1 + 2^y) */
     vf c[VECTORS], w_f[VECTORS], w_r[VECTORS], b_f[VECTORS], b_r[VECTORS];
@@ -74,6 +74,8 @@ TARGET INLINE void NAME(steps)(const struct walk *w, int64_t channel, int vector
             } else if (kind == MAX_OF) {
                 const vi stays = (second != 0.0f) & ((previous > first) | (previous != previous));
                 out = c[v] = NAME(pick)(stays, previous, first);
+            } else if (kind == DECAY) {
+                out = c[v] = FMA(second, previous, first);
             } else {
                 out = previous;
                 c[v] = first;

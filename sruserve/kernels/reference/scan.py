@@ -92,6 +92,9 @@ def _step(
             return new, new
         case Kind.SHIFT:
             return c, u[0]
+        case Kind.DECAY:
+            new = u[1] * c + u[0]
+            return new, new
 
 
 def _highway(value: Tensor, gate: Tensor, x: Tensor | None) -> Tensor:

@@ -16,6 +16,7 @@ LRN = tl.constexpr(int(Kind.LRN))
 QRNN = tl.constexpr(int(Kind.QRNN))
 SUM = tl.constexpr(int(Kind.SUM))
 MAX = tl.constexpr(int(Kind.MAX))
+DECAY = tl.constexpr(int(Kind.DECAY))
 TANH = tl.constexpr(int(Activation.TANH))
 RELU = tl.constexpr(int(Activation.RELU))
 SELU = tl.constexpr(int(Activation.SELU))
@@ -72,6 +73,9 @@ def cell_step(
         return c + first, c + first
     elif KIND == MAX:
         new = tl.where((second != 0) & ((c > first) | (c != c)), c, first)
+        return new, new
+    elif KIND == DECAY:
+        new = tl.fma(second, c, first)
         return new, new
     else:
         return c, first

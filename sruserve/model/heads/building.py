@@ -6,12 +6,13 @@ import torch
 from torch import Tensor
 
 from sruserve.model.cells.stack import Builder
+from sruserve.model.heads.attention_pool import AttentionPool
 from sruserve.model.heads.config import HeadConfig
 from sruserve.model.heads.final_state import FinalState
 from sruserve.model.heads.pairs import PairFeatures, StepScores
 from sruserve.model.heads.pooling import PoolLayer, PoolLayers
 from sruserve.model.heads.row_layers import make_layers, widest
-from sruserve.model.heads.segments import AttentionPool
+from sruserve.model.heads.segments import FinalAttentionPool
 from sruserve.model.heads.softmaxes import AdaptiveHead, Head, LayeredHead, LinearHead, MixtureHead
 from sruserve.model.state import StateLayout
 
@@ -57,20 +58,29 @@ def make_pool(
     layout: StateLayout,
     builder: Builder,
     directions: int = 1,
-) -> PoolLayer | PoolLayers | AttentionPool | None:
+) -> PoolLayer | PoolLayers | AttentionPool | FinalAttentionPool | None:
     """Build what pools the outputs of a stack of `width`; None if nothing does."""
     scores = make_layers(config.attention, tensors, "pool.", builder)
-    if scores is not None:
-        forward = width // directions if config.attention_final else None
-        return AttentionPool(scores, widest(config.attention), forward)
+    if scores is not None and config.attention_final:
+        return FinalAttentionPool(scores, widest(config.attention), width // directions)
     if not config.states(task, width):
         return None
     running = {
         kind: PoolLayer(kind == "mean", width, layout.column(name), layout.column(f"{name}.steps"))
         for kind, name in config.running()
     }
-    parts = tuple(running.get(kind) for kind in config.poolings if kind != "final")
-    return PoolLayers(parts, width) if len(parts) > 1 else parts[0]
+    if scores is None:
+        parts = tuple(running.get(kind) for kind in config.poolings if kind != "final")
+        return PoolLayers(parts, width) if len(parts) > 1 else parts[0]
+    return AttentionPool(
+        scores=scores,
+        widest=widest(config.attention),
+        width=width,
+        column=layout.column("pool"),
+        largest=layout.column("pool.largest"),
+        previous=layout.column("pool.previous"),
+        steps=layout.column("pool.steps"),
+    )
 
 
 def make_final(config: HeadConfig, width: int, layout: StateLayout) -> FinalState | None:

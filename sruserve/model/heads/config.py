@@ -52,7 +52,13 @@ class HeadConfig(Clustered):
     layers: RowLayers = Field((), description="Layers between the pooled row and the scores.")
     output_layers: RowLayers = Field((), description="For task regress: layers over the outputs.")
     crf: bool = Field(
-        False, description="For task tag: a linear-chain CRF chooses the labels of whole inputs."
+        False, description="For task tag: a linear-chain CRF chooses the best path of labels."
+    )
+    crf_window: int = Field(
+        128,
+        ge=1,
+        le=1024,
+        description="Most steps of a stream whose labels the CRF may leave open for later chunks.",
     )
     activation: Scoring = Field(
         "softmax",
@@ -128,15 +134,19 @@ class HeadConfig(Clustered):
 
     def states(self, task: str, width: int) -> list[tuple[str, tuple[int, ...]]]:
         """Return the pooling's state entries, name and shape; they are last in a stream's state."""
-        if task == "pair":
+        if task == "pair" or self.attention_final:
             return []
         entries: list[tuple[str, tuple[int, ...]]] = []
         for _, name in self.running():
             entries += [(name, (width,)), (f"{name}.steps", (1,))]
+        if self.pooling == "attention":
+            entries = [("pool", (width,))]
+            scores = ("weight", "largest", "previous", "steps")
+            entries += [(f"pool.{name}", (1,)) for name in scores]
         return entries
 
     def running(self) -> list[tuple[Pooling, str]]:
-        """Return the poolings that remember a stream, and the names of their state entries."""
+        """Return the means and maxima that remember a stream, and the names of their entries."""
         kinds = [kind for kind in self.poolings if kind in ("mean", "max")]
         return [(kind, f"pool.{kind}" if len(kinds) > 1 else "pool") for kind in kinds]
 
@@ -179,6 +189,8 @@ class HeadConfig(Clustered):
             )
         if self.crf and task != "tag":
             raise ValueError(f"crf is for task tag only, not for task {task}")
+        if not self.crf and self.crf_window != HeadConfig.model_fields["crf_window"].default:
+            raise ValueError("crf_window is for a head with crf")
         if self.crf and (outputs or 0) > MAX_LABELS:
             raise ValueError(f"a CRF may have {MAX_LABELS} labels; this one has {outputs:,}")
         if self.adaptive and self.experts:

@@ -75,24 +75,24 @@ class Segments:
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionPool:
+class FinalAttentionPool:
     """Each row becomes the mean of its sequence's rows, weighted by the softmax of their scores.
 
-    scores: maps rows (rows, width) to (rows, 1). widest: the largest width on its way.
-    forward: None, or the number of columns that run forward: then `scores` maps (rows, 2 * width),
-        a row beside its sequence's final outputs.
+    A step's score also reads the final outputs of its sequence, so it needs the whole sequence.
+
+    scores: maps rows (rows, 2 * width), each beside its sequence's final outputs, to (rows, 1).
+    widest: the largest width on its way.
+    forward: number of columns that run forward.
     """
 
     scores: RowMap
     widest: int
-    forward: int | None = None
+    forward: int
 
     def __call__(self, x: Tensor, batch: RaggedBatch) -> Tensor:
         """Pool x (rows, width) of whole sequences into (rows, width) of its dtype."""
         segments = Segments(batch.offsets.diff(), x.device)
         rows = x[: len(segments.of_row)]  # without padding
-        inputs = rows
-        if self.forward is not None:
-            inputs = torch.cat((rows, segments.spread(segments.final(rows, self.forward))), 1)
+        inputs = torch.cat((rows, segments.spread(segments.final(rows, self.forward))), 1)
         scores = in_pieces(lambda part: self.scores(part).float(), inputs, 1, self.widest)
         return segments.spread(segments.attended(rows, scores))

@@ -95,6 +95,7 @@ class Engine:
             self._states,
             not network.supports_streaming,
             model.codec,
+            network.crf,
             end,
         )
         self._dispatcher = ResultDispatcher(self._admission_queue.drop)

@@ -6,12 +6,12 @@ from functools import partial
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from sruserve.kernels.devices import copy_to_device
 from sruserve.model.folder import Model
 from sruserve.model.heads import softmaxes
+from sruserve.model.heads.crf import LinearChain
 from sruserve.model.text.codec import token_text
 from sruserve.server.engine.job import JobKind, Logprobs
 from sruserve.server.engine.sequence import ActiveSequence
@@ -99,11 +99,15 @@ class OutputReader:
 
     def _tag(self, reads: Sequence[OutputSlice], hidden: Tensor) -> None:
         """The likeliest label of each step, its probability, and the last step's probabilities."""
+        if self._network.crf is not None:
+            self._extend_paths(self._network.crf, reads, hidden)
+            return
         labels = np.empty(len(hidden), np.int64)
         values = np.empty(len(hidden), np.float32)
-        for places, path, probabilities in self._paths(reads, hidden):
-            labels[places] = path
-            values[places] = np.take_along_axis(probabilities, path[:, None], 1)[:, 0]
+        for block in self._blocks(len(hidden)):
+            probabilities = self._probabilities(self._network.logits(hidden[block]))
+            labels[block] = likeliest = probabilities.argmax(1)
+            values[block] = np.take_along_axis(probabilities, likeliest[:, None], 1)[:, 0]
         last = hidden.index_select(0, indices([rows.stop - 1 for _, rows in reads], hidden.device))
         last_probabilities = self._probabilities(self._network.logits(last))
         for (step_result, rows), at_end in zip(reads, last_probabilities, strict=True):
@@ -112,20 +116,14 @@ class OutputReader:
             )
             step_result.outputs = outputs
 
-    def _paths(
-        self, reads: Sequence[OutputSlice], hidden: Tensor
-    ) -> Iterator[tuple[slice, NDArray[np.int64], Floats]]:
-        """Some places, their labels, (places), and the probabilities of all, (places, labels).
-
-        With a CRF, they are those of a whole sequence, and the labels are its best path.
-        """
-        crf = self._network.crf
-        blocks = [rows for _, rows in reads] if crf else list(self._blocks(len(hidden)))
-        for rows in blocks:
+    def _extend_paths(self, crf: LinearChain, reads: Sequence[OutputSlice], hidden: Tensor) -> None:
+        """The best paths to each label after the last step."""
+        for step_result, rows in reads:
+            paths = step_result.sequence.outputs.paths
+            assert paths is not None
             scores = self._network.logits(hidden[rows])
-            probabilities = self._probabilities(scores)
-            path = crf.decode(scores).numpy() if crf else probabilities.argmax(1)
-            yield rows, path, probabilities
+            paths = crf.extend(paths, _numpy(scores), self._probabilities(scores))
+            step_result.outputs = SequenceOutputs(paths=paths)
 
     def _regress(self, reads: Sequence[OutputSlice], hidden: Tensor) -> None:
         """The values of each step."""

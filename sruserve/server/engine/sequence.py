@@ -3,12 +3,15 @@
 import math
 from collections.abc import Sequence
 from copy import copy
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sruserve.kernels.slots import WINDOW
+from sruserve.model.heads.crf import LinearChain
 from sruserve.model.text.codec import Codec, SpacedPieces, count_characters
+from sruserve.model.text.frames import ENDED
 from sruserve.server.engine.constrained.protocols import MAX_MATCH_BYTES, TextPosition
 from sruserve.server.engine.detokenizer import Detokenizer
 from sruserve.server.engine.job import (
@@ -33,7 +36,7 @@ from sruserve.server.engine.sampling.philox import uniforms
 from sruserve.server.engine.sequence_outputs import SequenceOutputs
 from sruserve.server.engine.state_cache.cache import CachedState
 from sruserve.server.engine.state_cache.transfers import Transfer
-from sruserve.server.errors import NotFinite
+from sruserve.server.errors import LabelsUndecided, NotFinite
 
 _EMPTY_SNAPSHOT = Snapshot(np.zeros(0, np.float32))
 _NO_IDS = np.zeros(0, np.int64)
@@ -67,11 +70,16 @@ def positions_of(job: Job) -> list[TextPosition]:
 
 
 def sequences_of(
-    job: Job, codec: Codec | None, positions: Sequence[TextPosition] = ()
+    job: Job,
+    codec: Codec | None,
+    positions: Sequence[TextPosition] = (),
+    crf: LinearChain | None = None,
 ) -> list["ActiveSequence"]:
     """Create a sequence for every item of a job. Choices of one prompt share its tokens."""
     if not job.kind.predicts:
-        return [ActiveSequence(job, index, codec, _NO_IDS) for index in range(len(job.items))]
+        return [
+            ActiveSequence(job, index, codec, _NO_IDS, crf=crf) for index in range(len(job.items))
+        ]
     known: dict[tuple[int, int], Ids] = {}
     sequences = []
     for index, item in enumerate(job.items):
@@ -98,6 +106,7 @@ class ActiveSequence:
     outputs: the network's outputs for it.
     samples: whether tokens are sampled after its inputs.
     constraint_state: the position of the sampled text in the constraint.
+    crf: decides on the labels of a tagger.
     checkpoint_pending: an intermediate state is being copied, to be sent with its chunk of text.
     """
 
@@ -108,6 +117,7 @@ class ActiveSequence:
         codec: Codec | None,
         known: Ids,
         constraint_state: TextPosition | None = None,
+        crf: LinearChain | None = None,
     ) -> None:
         item = job.items[index]
         start = item.start or _EMPTY_SNAPSHOT
@@ -133,6 +143,9 @@ class ActiveSequence:
                 self.pending = int(self.known[-1])
             self.window = [*start.window, *item.inputs[-WINDOW:].tolist()][-WINDOW:]
         self.outputs = SequenceOutputs(start.probabilities if len(start.probabilities) else None)
+        self.crf = crf
+        if crf is not None:
+            self.outputs.paths = crf.begin(start.probabilities)
         self.admitted = False  # the sequence may hold a state
         self.dropped = False  # the job ended early
         self.checkpoint_pending = False
@@ -279,6 +292,8 @@ class ActiveSequence:
     def finish(self, row: Row | CachedState | None, finish: Finish) -> Result:
         """Return the last result, with the end state if `row` holds it."""
         job = self.job
+        if self.crf is not None:
+            return self._labelled(self.crf, row)
         continues = job.state_output is not StateOutput.NONE and finish is not COMPLETE
         if self._detokenizer is not None and not continues and finish.stop_reason is None:
             self._text.append(self._detokenizer.flush())
@@ -332,6 +347,34 @@ class ActiveSequence:
         if self.job.kind is JobKind.REGRESS:
             return Regressed(probabilities, steps, state)
         return Classified(probabilities, steps, state)
+
+    def _labelled(self, crf: LinearChain, row: Row | CachedState | None) -> Tagged:
+        """Return the labels that are final, with the end state if `row` holds it."""
+        item, paths = self.job.items[self.index], self.outputs.paths
+        assert paths is not None
+        labels, scores, rest = crf.settle(paths) if item.more else crf.finish(paths)
+        if (pending := len(rest.steps)) > crf.window:
+            raise LabelsUndecided(
+                f"the CRF cannot decide the labels of {pending} steps before it reads more, and a "
+                f"state holds at most {crf.window}: send the whole input in one request, or save "
+                "the model with a larger `crf_window`; the stream keeps its previous state"
+            )
+        if np.isnan(scores).any() or not rest.is_finite:
+            raise not_finite()
+        before = paths.before if paths.before >= 0 else None
+        state = None
+        if row is not None:
+            packed, (text, places) = rest.pack(), item.tail(pending)
+            if not np.isfinite(packed).all():
+                raise not_finite()
+            state = replace(
+                self._snapshot(row),
+                word=item.word if item.more else ENDED,
+                held_back=text,
+                window=places,
+                probabilities=packed,
+            )
+        return Tagged(labels, scores, before, len(self.inputs), state, pending)
 
     def _snapshot(self, row: Row | CachedState) -> Snapshot:
         """Return the end state. Raises `NotFinite` if `row` is a copy that is not finite."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from sruserve.model.heads.paths import Paths
 from sruserve.server.engine.job import Logprobs
 
 Floats = NDArray[np.float32]
@@ -20,6 +21,7 @@ class SequenceOutputs:
         (steps, width).
     labels: the most likely label of each step: arrays of (steps), int64.
     logprobs: of each scored token, if the job requests them.
+    paths: of a CRF, after the last step.
     """
 
     probabilities: Floats | None = None
@@ -27,11 +29,14 @@ class SequenceOutputs:
     values: list[Floats] = field(default_factory=list)
     labels: list[NDArray[np.int64]] = field(default_factory=list)
     logprobs: list[Logprobs] = field(default_factory=list)
+    paths: Paths | None = None
 
     def add(self, new: "SequenceOutputs") -> None:
         """Append the outputs of the next step."""
         if new.probabilities is not None:
             self.probabilities, self.logits = new.probabilities, new.logits
+        if new.paths is not None:
+            self.paths = new.paths
         self.values += new.values
         self.labels += new.labels
         self.logprobs += new.logprobs

@@ -60,7 +60,7 @@ def _describe(lifecycle: Lifecycle, served: ServedModel) -> replies.ModelInfo:
         digest=model.digest,
         dtype=model.dtype,
         streams=model.not_streamable_because is None,
-        state_bytes=model.network.layout.nbytes,
+        state_bytes=model.network.state_bytes,
         presets=list(served.presets),
         labels=list(model.labels),
         outputs=_outputs(model.config.regression),

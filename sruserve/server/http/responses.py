@@ -49,7 +49,7 @@ class Tag(BaseModel):
     start: int | None = Field(
         None,
         description="Offset in characters of this request's `input`; negative for a word that was "
-        "held back from the last chunk.",
+        "held back from the last chunk, or a label that was pending.",
     )
     end: int | None = Field(
         None, description="Offset of the character after the token; null for ids and features."
@@ -70,8 +70,16 @@ class Span(BaseModel):
 class Tagging(BaseModel):
     """The labels of one input."""
 
-    tokens: list[Tag] = Field(description="The steps of the input, in order.")
+    tokens: list[Tag] = Field(
+        description="The steps of the input, in order; for a model with a CRF, those whose labels "
+        "have become final, which may be of earlier chunks."
+    )
     spans: list[Span] = Field(description="The spans that the labels mark, in order.")
+    pending: int | None = Field(
+        None,
+        description="Only for a model with a CRF: the number of steps so far whose labels later "
+        "chunks may change; 0 without `more`.",
+    )
     state: _State
 
 
@@ -259,7 +267,7 @@ class ModelInfo(BaseModel):
     )
     dtype: str = Field(description="Compute dtype: `float32`, `bfloat16` or `float16`.")
     streams: bool = Field(description="Whether the model can continue from a state.")
-    state_bytes: int = Field(description="Bytes of one stream's state.")
+    state_bytes: int = Field(description="Bytes of one stream's state; with a CRF, at most.")
     presets: list[str] = Field(description="Names that `preset` accepts.")
     labels: list[str] = Field(
         description="Names of its classes, in the order of their ids; empty without classes."

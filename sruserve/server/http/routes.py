@@ -23,6 +23,7 @@ from sruserve.server.errors import (
     InputTooLong,
     InternalError,
     InvalidRequest,
+    LabelsUndecided,
     MalformedBody,
     ModelNotFound,
     NoProcess,
@@ -106,6 +107,8 @@ TASK: Errors = (
     OutOfDeviceMemory,
     EngineFailure,
 )
+# Errors of a tagger's CRF.
+LABELS: Errors = (LabelsUndecided,)
 # Errors of a completion's grammar.
 GRAMMAR: Errors = (ConstraintUnsatisfiable, GrammarsNeedLlguidance)
 

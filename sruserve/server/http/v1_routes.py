@@ -13,7 +13,16 @@ from sruserve.server.http.responses import (
     ScoreReply,
     TagReply,
 )
-from sruserve.server.http.routes import ANY_TENANT, EVENTS, GRAMMAR, TASK, Errors, Reply, Route
+from sruserve.server.http.routes import (
+    ANY_TENANT,
+    EVENTS,
+    GRAMMAR,
+    LABELS,
+    TASK,
+    Errors,
+    Reply,
+    Route,
+)
 from sruserve.server.http.v1 import CompletionEndpoint, PerInputEndpoint, TaskEndpoint
 from sruserve.server.tasks.completion_request import CompletionRequest
 from sruserve.server.tasks.requests import (
@@ -51,7 +60,8 @@ def tag(path: str, context: Context) -> TaskEndpoint[Any]:
 
     Label each token of texts, or each step of ids or features, and merge the labels into spans.
 
-    A span that continues one of the chunk before is `continued`.
+    A span that continues one of the chunk before is `continued`. A model with a CRF returns the
+    labels of a stream when no later step can change them; `pending` counts the others.
     """
     return PerInputEndpoint(path, "tag", context.tasks.tag, context.tenants)
 
@@ -104,7 +114,7 @@ def _route(
 
 ROUTES: tuple[Route[Create], ...] = (
     _route(classify, ClassifyRequest, Reply(ClassifyReply)),
-    _route(tag, TagRequest, Reply(TagReply)),
+    _route(tag, TagRequest, Reply(TagReply), errors=LABELS),
     _route(regress, RegressRequest, Reply(RegressReply)),
     _route(encode, EncodeRequest, Reply(EncodeReply)),
     _route(score, ScoreRequest, Reply(ScoreReply)),

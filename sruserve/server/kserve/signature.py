@@ -145,7 +145,7 @@ def configure_model(served: ServedModel, signature: Signature) -> dict[str, Any]
         "task": model.config.task,
         "digest": model.digest,
         "dtype": model.dtype,
-        "state_bytes": str(model.network.layout.nbytes),
+        "state_bytes": str(model.network.state_bytes),
     }
     return {
         "name": served.name,

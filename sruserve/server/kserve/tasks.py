@@ -118,7 +118,9 @@ class Tag(TextTask):
     """A label for every step of one input, and the labels' spans."""
 
     def _signature(self, served: ServedModel, input_spec: Spec, max_batch_size: int) -> Signature:
-        del served, max_batch_size  # inputs differ in their steps, so there are no batches
+        del max_batch_size  # inputs differ in their steps, so there are no batches
+        decides = served.model.network.crf is not None
+        pending = (Spec("pending", "INT64", (1,)),) if decides else ()
         places = (Spec("starts", "INT64", (-1,)), Spec("ends", "INT64", (-1,)))
         outputs = (
             Spec("labels", BYTES, (-1,)),
@@ -129,6 +131,7 @@ class Tag(TextTask):
             Spec("span_ends", "INT64", (-1,)),
             Spec("span_scores", "FP64", (-1,)),  # means of `scores`
             Spec("span_continued", "BOOL", (-1,)),
+            *pending,  # steps so far whose labels a CRF has left open
         )
         return Signature((input_spec,), outputs, 0)
 
@@ -144,6 +147,7 @@ class Tag(TextTask):
             "span_ends": (spans, "end"),
             "span_scores": (spans, "score"),
             "span_continued": (spans, "continued"),
+            "pending": (descriptions, "pending"),
         }
         tensors = []
         for spec in self.signature.outputs:

@@ -11,7 +11,7 @@ from sruserve.model.errors import printable
 from sruserve.model.files import read_regular
 from sruserve.model.folder import PRESETS_FILE
 from sruserve.server.engine.job import Job, JobKind, Result, SequenceInput, Snapshot, StateOutput
-from sruserve.server.errors import EmptyInput, ServeError
+from sruserve.server.errors import CannotStream, EmptyInput, ServeError
 from sruserve.server.repository.encoding import encode_features, encode_input
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.settings import SettingsError
@@ -103,6 +103,11 @@ def _read_prefixes(file: Path) -> dict[str, Prefix]:
 
 def _item(served: ServedModel, prefix: Prefix) -> SequenceInput:
     served.check_streams("preset")
+    if served.model.network.crf is not None:
+        raise CannotStream(
+            f"{served.name} has a CRF, whose labels of a preset's text depend on what follows: "
+            "remove the preset"
+        )
     if prefix.features is not None:
         if not prefix.features:
             raise EmptyInput("'features' has no step; give at least one")

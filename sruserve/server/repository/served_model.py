@@ -161,7 +161,7 @@ class ServedModel:
 
     def state_numbers(self, state_output: StateOutput) -> int:
         """The numbers in a reply for the state of one stream."""
-        return self.model.network.layout.width if state_output is StateOutput.COPY else 0
+        return self.model.network.state_size if state_output is StateOutput.COPY else 0
 
     def initial_states(self, request: StateRequest, count: int) -> list[Snapshot | None]:
         """The start states of `count` inputs: a single state is forked to all of them.

@@ -15,17 +15,20 @@ from sruserve.server.state.token import Binding, StateSealer
 class SealedStates:
     """Seals and opens states that are bound to a model's weights and dtype, and to a tenant.
 
-    name: the model's. nbytes: of one state's row.
+    name: the model's. nbytes: the most of one state, without its texts.
     """
 
     def __init__(self, model: Model, sealer: StateSealer, tenant: Tenant) -> None:
         layout = model.network.layout
-        self.name, self.tenant, self.nbytes = model.name, tenant, layout.nbytes
+        self.name, self.tenant, self.nbytes = model.name, tenant, model.network.state_bytes
         self._sealer = sealer
         self._binding = Binding.of(model.digest, model.dtype, layout.width, tenant.id)
         # a full window counts from the start, because the window grows with the stream
         window = WINDOW if model.config.task == "generate" else 0
-        self._fit = sealer.fits(numbers_size(layout.width, len(model.labels), window))
+        labels = len(model.labels)
+        if (crf := model.network.crf) is not None:
+            labels, window = crf.state_size, 2 * crf.window
+        self._fit = sealer.fits(numbers_size(layout.width, labels, window))
         self._metrics = StateMetrics(model.name)
 
     def match(self, other: "SealedStates") -> bool:

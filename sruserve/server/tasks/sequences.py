@@ -1,9 +1,10 @@
 """The base of tasks with a result for each input that also read features."""
 
 from collections.abc import Awaitable, Sequence
-from typing import ClassVar, TypeVar, cast
+from typing import TypeVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sruserve.server.engine.job import SequenceInput, Snapshot
 from sruserve.server.errors import EmptyInput, InputTooLong, InvalidRequest
@@ -20,12 +21,7 @@ Batch = Features | list[list[list[float]]]  # one sequence, or several
 
 
 class SequenceTask(PerInputTask[Body]):
-    """One result for each text, or for each sequence of features.
-
-    features_item: the type of a sequence's item.
-    """
-
-    features_item: ClassVar[type[SequenceInput]] = SequenceInput
+    """One result for each text, or for each sequence of features."""
 
     def items(
         self, caller: Caller, request: Body, served: ServedModel, cost: int
@@ -48,11 +44,22 @@ class SequenceTask(PerInputTask[Body]):
 
         def encode() -> list[SequenceInput]:
             return [
-                self.features_item(encode_features(served, sequence), start, more=request.more)
+                self.features_item(request, served, encode_features(served, sequence), start)
                 for sequence, start in zip(sequences, starts, strict=True)
             ]
 
         return await offload(numbers > LONG_CHARACTERS, encode, cost=cost, caller=caller)
+
+    def features_item(
+        self,
+        request: Body,
+        served: ServedModel,
+        features: NDArray[np.float32],
+        start: Snapshot | None,
+    ) -> SequenceInput:
+        """The item of a sequence of features."""
+        del served
+        return SequenceInput(features, start, more=request.more)
 
     def _check_steps(self, steps: int, start: Snapshot | None) -> None:
         """Raise if a sequence is too long, or empty."""

@@ -4,13 +4,19 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
+from numpy.typing import NDArray
+
+from sruserve.model.text.frames import ENDED
 from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.job import JobKind, SequenceInput, Snapshot, Tagged
+from sruserve.server.errors import CannotStream
 from sruserve.server.repository.catalogue import Catalogue
 from sruserve.server.repository.encoding import Ids, Tokens, encode_input, locate_input
 from sruserve.server.repository.served_model import ServedModel
-from sruserve.server.tasks.limits import InputLimits
-from sruserve.server.tasks.requests import TagRequest
+from sruserve.server.tasks.caller import Caller
+from sruserve.server.tasks.limits import NUMBER_BYTES, InputLimits, text_numbers
+from sruserve.server.tasks.requests import Request, TagRequest
 from sruserve.server.tasks.sequences import SequenceTask
 from sruserve.server.tasks.spans import Scheme
 
@@ -19,7 +25,11 @@ _NUMBERS = 8  # the numbers that take as many bytes as a token's entry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps(SequenceInput):
-    """Features, or ids. The first `carried` ids are of the previous chunk's unfinished word."""
+    """Features, or ids.
+
+    carried: the number of steps before this request's own: those whose labels a CRF has left open,
+        and the ids of the previous chunk's unfinished word.
+    """
 
     carried: int = 0
 
@@ -34,9 +44,12 @@ class Steps(SequenceInput):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Text(Steps):
-    """A text. The first `carried` characters are of the previous chunk's unfinished word.
+    """A text. The first `carried` characters are of earlier chunks.
 
-    places: (steps, 2), int64: the begin and end of each id; the unfinished word is before 0.
+    They are of the steps whose labels a CRF has left open, and of the unfinished word.
+
+    places: (steps, 2), int64: the begin and end of each id, also of open ones; those of earlier
+        chunks are before 0.
     """
 
     text: str
@@ -44,6 +57,14 @@ class Text(Steps):
 
     def token(self, step: int) -> dict[str, Any]:
         return self.place(step, step + 1)
+
+    def tail(self, steps: int) -> tuple[str, tuple[int, ...]]:
+        if not steps:
+            return "", ()
+        places = self.places[-steps:] + self.carried
+        first = int(places[:, 0].min())
+        text = self.text[first : len(self.text) - len(self.word)]
+        return text, tuple((places - first).ravel().tolist())
 
     def place(self, first: int, end: int) -> dict[str, Any]:
         start, stop = int(self.places[first, 0]), int(self.places[end - 1, 1])
@@ -55,7 +76,7 @@ class TagTask(SequenceTask[TagRequest]):
     """The label of each step with its score, and spans."""
 
     name, schema = "tag", TagRequest
-    features_item, locates = Steps, True
+    locates = True
 
     def __init__(self, catalogue: Catalogue, limits: InputLimits) -> None:
         super().__init__(catalogue, limits)
@@ -66,8 +87,31 @@ class TagTask(SequenceTask[TagRequest]):
         return JobKind.TAG
 
     def numbers(self, request: TagRequest, served: ServedModel, item: SequenceInput) -> int:
-        del request, served
-        return _NUMBERS * len(item.inputs)
+        del request
+        crf = served.model.network.crf
+        if crf is None:
+            return _NUMBERS * len(item.inputs)
+        # While the labels of all steps are open, each keeps five bytes for every label.
+        each, steps = _NUMBERS + 5 * crf.labels // NUMBER_BYTES, len(item.inputs)
+        if item.start is None:
+            return each * steps
+        steps += len(item.start.probabilities) // (2 * crf.labels)
+        return each * steps + text_numbers(item.start.held_back)
+
+    async def starts(
+        self, caller: Caller, request: Request, served: ServedModel, count: int, cost: int
+    ) -> list[Snapshot | None]:
+        starts = await super().starts(caller, request, served, count, cost)
+        if served.model.network.crf is not None:
+            for start in starts:
+                if start is not None and start.word == ENDED:
+                    raise CannotStream(
+                        f"the labels of this state's input are final, because {served.name}'s CRF "
+                        'has scored the last one: send chunks with "more": true, apart from the '
+                        "last one",
+                        param=request.begun_by,
+                    )
+        return starts
 
     def text_item(
         self,
@@ -79,11 +123,27 @@ class TagTask(SequenceTask[TagRequest]):
     ) -> SequenceInput:
         if not isinstance(content, str):
             ids, _ = encode_input(served, content, start, "input")
-            return Steps(ids, start, more=request.more, carried=len(ids) - len(content))
+            carried = len(ids) - len(content) + _open_steps(served, start)
+            return Steps(ids, start, more=request.more, carried=carried)
         ids, places, word = locate_input(served, content, start, "input", request.more, tokens)
         text = (start.word if start is not None else "") + content
+        if start is not None and (steps := _open_steps(served, start)):
+            before = np.zeros((steps, 2), np.int64)  # no text, for steps of ids
+            if start.window:
+                before += np.array(start.window).reshape(-1, 2)
+            text = start.held_back + text
+            places = np.concatenate([before - (len(text) - len(content)), places])
         carried = len(text) - len(content)
         return Text(ids, start, word, request.more, text=text, carried=carried, places=places)
+
+    def features_item(
+        self,
+        request: TagRequest,
+        served: ServedModel,
+        features: NDArray[np.float32],
+        start: Snapshot | None,
+    ) -> SequenceInput:
+        return Steps(features, start, more=request.more, carried=_open_steps(served, start))
 
     def _scheme(self, served: ServedModel) -> Scheme:
         """The cached scheme of a model's labels; reading very many labels takes milliseconds."""
@@ -95,6 +155,7 @@ class TagTask(SequenceTask[TagRequest]):
     def describe(self, served: ServedModel, item: Steps, result: Tagged) -> dict[str, Any]:
         names, scores = served.labels, result.scores.tolist()
         labels: list[int] = result.labels.tolist()
+        pending = {} if result.pending is None else {"pending": result.pending}
         return {
             "tokens": [
                 {**item.token(step), "label": names[label], "score": score}
@@ -109,5 +170,12 @@ class TagTask(SequenceTask[TagRequest]):
                 }
                 for span in self._scheme(served).spans(labels, scores, result.before)
             ],
+            **pending,
             "state": served.seal_state(result.state),
         }
+
+
+def _open_steps(served: ServedModel, start: Snapshot | None) -> int:
+    """The number of steps of a state whose labels the model's CRF has left open."""
+    crf = served.model.network.crf
+    return 0 if crf is None or start is None else len(crf.begin(start.probabilities).steps)

@@ -1,27 +1,38 @@
-"""Viterbi's path through a linear chain is the best of all paths."""
+"""Viterbi's path through a linear chain is the best of all paths, whole or in chunks."""
 
 from itertools import pairwise, product
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sruserve.model.cells.stack import Builder
 from sruserve.model.heads.config import HeadConfig
 from sruserve.model.heads.crf import LinearChain, crf_shapes
-from tests.support import CPU, random_config
+from sruserve.model.heads.paths import Paths
+from tests.support import random_config
 
 LABELS = 4
+SCORES = st.sampled_from(["any", "tied", "far"])
 
 
-def chain(seed: int) -> tuple[LinearChain, dict[str, Tensor]]:
+def chain(
+    seed: int, labels: int = LABELS, scores: str = "any"
+) -> tuple[LinearChain, dict[str, Tensor]]:
+    """A random chain: of any numbers, of small integers that make ties, or of a large spread."""
     generator = torch.Generator().manual_seed(seed)
     tensors = {
-        name: torch.randn(shape, generator=generator) for name, shape in crf_shapes(LABELS).items()
+        name: numbers(shape, generator, scores) for name, shape in crf_shapes(labels).items()
     }
-    return LinearChain(tensors, Builder(torch.float32, CPU)), tensors
+    return LinearChain(tensors, 8), tensors
+
+
+def numbers(shape: tuple[int, ...], generator: torch.Generator, scores: str) -> Tensor:
+    if scores == "tied":
+        return torch.randint(-1, 2, shape, generator=generator).float()
+    return torch.randn(shape, generator=generator) * (1.0 if scores == "any" else 300.0)
 
 
 def score(tensors: dict[str, Tensor], emissions: Tensor, path: tuple[int, ...]) -> float:
@@ -34,22 +45,133 @@ def score(tensors: dict[str, Tensor], emissions: Tensor, path: tuple[int, ...]) 
     return float(total)
 
 
+def viterbi(tensors: dict[str, Tensor], emissions: Tensor) -> list[int]:
+    """The best path, as `pytorch-crf` finds it."""
+    w = {name.removeprefix("crf."): tensor for name, tensor in tensors.items()}
+    best, back = w["start_transitions"] + emissions[0], []
+    for emission in emissions[1:]:
+        best, source = (best[:, None] + w["transitions"] + emission).max(0)
+        back.append(source.tolist())
+    path = [int((best + w["end_transitions"]).argmax())]
+    for source in back[::-1]:
+        path.append(source[path[-1]])
+    return path[::-1]
+
+
 @settings(max_examples=60)
-@given(length=st.integers(1, 5), seed=st.integers(0, 50))
-def test_the_path_is_the_best_of_all(length: int, seed: int) -> None:
-    crf, tensors = chain(seed)
-    emissions = torch.randn(length, LABELS, generator=torch.Generator().manual_seed(seed))
+@given(length=st.integers(1, 5), seed=st.integers(0, 50), scores=SCORES)
+def test_the_path_is_the_best_of_all(length: int, seed: int, scores: str) -> None:
+    crf, tensors = chain(seed, scores=scores)
+    emissions = numbers((length, LABELS), torch.Generator().manual_seed(seed), scores)
     path = tuple(crf.decode(emissions).tolist())
     every = product(range(LABELS), repeat=length)
     best = max(score(tensors, emissions, candidate) for candidate in every)
-    assert score(tensors, emissions, path) == pytest.approx(best, abs=1e-5)
+    assert score(tensors, emissions, path) == pytest.approx(best, rel=1e-5, abs=1e-5)
 
 
-def test_a_crf_reads_whole_inputs_and_is_for_tags() -> None:
-    head = HeadConfig(crf=True)
-    config = random_config("tag", labels=("a", "b"), head=head)
-    assert config.not_streamable_because == "its CRF reads all steps before it labels one"
+@settings(max_examples=40)
+@given(length=st.integers(1, 40), seed=st.integers(0, 500), scores=st.sampled_from(["any", "tied"]))
+def test_equal_paths_are_ordered_as_in_pytorch_crf(length: int, seed: int, scores: str) -> None:
+    crf, tensors = chain(seed, scores=scores)
+    emissions = numbers((length, LABELS), torch.Generator().manual_seed(seed + 1), scores)
+    assert crf.decode(emissions).tolist() == viterbi(tensors, emissions)
+
+
+@settings(max_examples=200)
+@given(
+    length=st.integers(1, 60),
+    labels=st.integers(1, 5),
+    cuts=st.lists(st.integers(0, 60), max_size=8),
+    seed=st.integers(0, 10_000),
+    scores=SCORES,
+)
+def test_the_labels_of_any_chunks_are_those_of_the_whole(
+    length: int, labels: int, cuts: list[int], seed: int, scores: str
+) -> None:
+    crf, _ = chain(seed, labels, scores)
+    emissions = numbers((length, labels), torch.Generator().manual_seed(seed + 1), scores)
+    values = emissions.exp()
+    whole = crf.decode(emissions).numpy()
+    state = np.zeros(0, np.float32)
+    path: list[int] = []
+    shown: list[float] = []
+    bounds = [0, *sorted(min(cut, length) for cut in cuts), length]
+    for number, (begin, end) in enumerate(pairwise(bounds), 1):
+        paths = crf.begin(state)
+        assert paths.before == (path[-1] if path else -1)
+        for t in range(begin, end, 7):  # as steps of the engine
+            part = slice(t, min(t + 7, end))
+            paths = crf.extend(paths, emissions[part].numpy(), values[part].numpy())
+        settled, scores_of, rest = (
+            crf.finish(paths) if number == len(bounds) - 1 else crf.settle(paths)
+        )
+        path += settled.tolist()
+        shown += scores_of.tolist()
+        assert len(rest.steps) == end - len(path)
+        state = rest.pack()
+        assert len(state) in (0, Paths.packed_size(labels, len(rest.steps)))
+        assert state.dtype == np.float32
+    assert path == whole.tolist()
+    assert shown == values[torch.arange(length), torch.from_numpy(whole)].tolist()
+
+
+def test_steps_that_every_path_shares_are_final_at_once() -> None:
+    crf, _ = chain(1)
+    emissions = np.zeros((6, LABELS), np.float32)
+    emissions[3, 2] = 1000  # every path goes through it
+    labels, _, rest = crf.settle(crf.extend(Paths(LABELS), emissions, emissions))
+    assert len(labels) >= 4
+    assert labels[3] == 2
+    assert 1 <= len(rest.steps) <= 2
+
+
+def test_paths_that_never_meet_leave_all_labels_open() -> None:
+    tensors = {name: torch.zeros(shape) for name, shape in crf_shapes(3).items()}
+    tensors["crf.transitions"] = torch.full((3, 3), -100.0).fill_diagonal_(0)
+    crf, emissions = LinearChain(tensors, 8), np.zeros((20, 3), np.float32)
+    labels, _, rest = crf.settle(crf.extend(Paths(3), emissions, emissions))
+    assert (len(labels), len(rest.steps)) == (0, 20)
+    emissions[:, 1] = 0.5
+    assert crf.finish(crf.extend(rest, emissions, emissions))[0].tolist() == [1] * 40
+
+
+def test_forbidden_labels_stay_forbidden_across_a_state() -> None:
+    _, tensors = chain(3)
+    tensors["crf.start_transitions"][2:] = -torch.inf
+    tensors["crf.transitions"][0, 2] = -torch.inf
+    crf, emissions = LinearChain(tensors, 8), torch.randn(9, LABELS)
+    emissions[:, 2] += 5
+    state = crf.extend(Paths(LABELS), emissions[:1].numpy(), emissions[:1].numpy()).pack()
+    assert np.isfinite(state).all()
+    rest = crf.extend(crf.begin(state), emissions[1:].numpy(), emissions[1:].numpy())
+    assert crf.finish(rest)[0].tolist() == viterbi(tensors, emissions)
+
+
+@pytest.mark.parametrize(("score", "finite"), [(-torch.inf, True), (torch.inf, False)])
+def test_only_a_score_that_forbids_a_label_may_be_infinite(score: float, finite: bool) -> None:
+    crf, _ = chain(3)
+    emissions = torch.zeros(3, LABELS)
+    emissions[1, 2] = score
+    assert crf.extend(Paths(LABELS), emissions.numpy(), emissions.numpy()).is_finite is finite
+
+
+def test_a_very_long_stream_keeps_its_precision() -> None:
+    crf, tensors = chain(4)
+    emissions = torch.randn(1500, LABELS, generator=torch.Generator().manual_seed(4)) + 10_000
+    exact = {name: tensor.double() for name, tensor in tensors.items()}
+    different = np.array(viterbi(exact, emissions.double())) != crf.decode(emissions).numpy()
+    assert different.sum() <= 5
+    inexact = np.array(viterbi(tensors, emissions)) != crf.decode(emissions).numpy()
+    assert inexact.sum() > 100
+
+
+def test_a_crf_streams_with_a_window_and_is_for_tags() -> None:
+    config = random_config("tag", labels=("a", "b"), head=HeadConfig(crf=True))
+    assert config.not_streamable_because is None
+    assert config.head.crf_window == 128
     with pytest.raises(ValueError, match="crf is for task tag only"):
-        random_config("classify", labels=("a", "b"), head=head)
+        random_config("classify", labels=("a", "b"), head=HeadConfig(crf=True))
     with pytest.raises(ValueError, match="may have 256 labels; this one has 300"):
-        random_config("tag", labels=tuple(map(str, range(300))), head=head)
+        random_config("tag", labels=tuple(map(str, range(300))), head=HeadConfig(crf=True))
+    with pytest.raises(ValueError, match="crf_window is for a head with crf"):
+        random_config("tag", labels=("a", "b"), head=HeadConfig(crf_window=16))

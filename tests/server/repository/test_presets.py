@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from sruserve.model.folder import load_model
+from sruserve.model.heads.config import HeadConfig
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.repository.presets import compute_presets
 from sruserve.server.settings import SettingsError, load_settings
@@ -150,6 +151,15 @@ def test_a_preset_that_cannot_be_stops_the_start(
         asyncio.run(starting.start())
     assert str(tmp_path / "m" / "presets.json") in str(caught.value)
     assert not [t for t in threading.enumerate() if t.name == "engine m"]
+
+
+def test_a_model_with_a_crf_has_no_presets(tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    save_random_model(folder, "tag", labels=TAGS, head=HeadConfig(crf=True), **SPELLED)
+    write(folder, {"first": TEXT})
+    starting = Lifecycle(load_settings(model_folders=(folder,)))
+    with pytest.raises(SettingsError, match="m has a CRF, whose labels of a preset's text"):
+        asyncio.run(starting.start())
 
 
 def test_a_large_file_of_presets_is_not_read(tmp_path: Path) -> None:

@@ -167,6 +167,15 @@ def replicas(
         yield Replicas(running, request.param, clock)
 
 
+@pytest.fixture(scope="module", params=["memory", "redis"])
+def store(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The settings of a server that holds streams in its memory, or in Redis."""
+    if request.param == "memory":
+        return {}
+    port = request.getfixturevalue("redis_port")
+    return {"state_keys": KEYS, "store": f"redis://127.0.0.1:{port}/3"}
+
+
 OwnRedis = tuple[Replicas, Any, int]
 
 

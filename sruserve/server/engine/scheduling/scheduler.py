@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from sruserve.kernels.oom import is_out_of_memory
+from sruserve.model.heads.crf import LinearChain
 from sruserve.model.text.codec import Codec
 from sruserve.server.engine.admission_queue import AdmissionQueue
 from sruserve.server.engine.batch import Batch
@@ -67,10 +68,11 @@ class Scheduler:
         states: StateManager,
         whole: bool,
         codec: Codec | None,
+        crf: LinearChain | None,
         fail: Callable[[Job, ServeError | None], None],
     ) -> None:
         self._config, self._admission_queue, self._states = config, admission_queue, states
-        self._whole, self._codec, self._fail = whole, codec, fail
+        self._whole, self._codec, self._crf, self._fail = whole, codec, crf, fail
         self._jobs: dict[Job, _JobEntry] = {}
         self._large: dict[Hashable, deque[Job]] = {}  # large jobs without sequences, by tenant
         self._unqueued = 0  # items of all jobs whose sequences are not created yet
@@ -299,7 +301,7 @@ class Scheduler:
         entry.unqueued = False
         self._unqueued -= len(job.items)
         try:
-            sequences = sequences_of(job, self._codec, positions)
+            sequences = sequences_of(job, self._codec, positions, self._crf)
             self._states.retain_inputs(sequences)
         except faults() as error:  # fails this job alone
             self._fail(job, _as_serve_error(error))

@@ -22,6 +22,7 @@ from sruserve.server.http.routes import (
     BODY,
     EVENTS,
     GRAMMAR,
+    LABELS,
     STATE,
     TASK,
     Errors,
@@ -86,7 +87,7 @@ ROUTES: tuple[Route[type[StreamEndpoint]], ...] = (
     Route(
         "POST", f"{_PREFIX}/{{id}}/steps", Steps, "step_stream", _TAG,
         (Reply(_StepReply), Reply(_Event, media_type=EVENTS)),
-        (*_STREAM, *TASK, *GRAMMAR, WrongStep, StepReused, StateQuotaExceeded),
+        (*_STREAM, *TASK, *LABELS, *GRAMMAR, WrongStep, StepReused, StateQuotaExceeded),
         _Step,
     ),
     Route(
