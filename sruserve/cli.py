@@ -6,7 +6,7 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from sruserve import __version__
+from sruserve import __version__, cli_export
 from sruserve.cli_models import import_, inspect, verify
 from sruserve.cli_shared import fail
 from sruserve.model.names import DType
@@ -145,3 +145,4 @@ app.command(
 )(import_)
 app.command()(verify)
 app.command()(inspect)
+app.add_typer(cli_export.app)

@@ -74,21 +74,31 @@ class Model:
         return str(self.network.dtype).removeprefix("torch.")
 
 
-def load_model(
-    path: Path, dtype: str | None = None, device: torch.device = CPU, fast: bool = False
-) -> Model:
-    """Load a model folder, or the newest version in one, to compute in `dtype` on `device`.
+@dataclass(frozen=True)
+class FolderContents:
+    """The files of a model folder, read and checked.
+
+    version, path: see `Model`. tensors: named as in `network_shapes`, with the dtypes of the file.
+    vocabulary: contents by file name. digest: see `model_digest`.
+    """
+
+    version: str
+    path: Path
+    config: ModelConfig
+    tensors: dict[str, Tensor]
+    vocabulary: dict[str, bytes]
+    digest: str
+
+
+def read_folder(path: Path) -> FolderContents:
+    """Read a model folder, or the newest version in one.
 
     Reads every file once, into the process's own memory. So the digest is that of the tensors in
     use, even if the files change.
 
-    dtype: "float32", "bfloat16" or, on a GPU, "float16"; None takes that of the model's config.
-    fast: on a GPU, choose kernels by the number of rows; a row's last bits then depend on it.
-
-    Raises `FolderError`, `ConfigError`, `CheckpointError` or `DTypeError`. Nothing is unpickled.
+    Raises `FolderError`, `ConfigError` or `CheckpointError`. Nothing is unpickled.
     """
     path = _resolved(path)
-    name = path.name
     try:
         if not path.is_dir():
             what = "is not a folder" if path.exists() else "does not exist"
@@ -104,7 +114,6 @@ def load_model(
             "has one; create model folders with `sruserve import`"
         )
     config = read_config(path / CONFIG_FILE)
-    compute = compute_dtype(config, dtype, device)
     shapes = network_shapes(config)
     tensors, stored = _read_weights(path / WEIGHTS_FILE, shapes)
     check_tensors(tensors, shapes, str(path / WEIGHTS_FILE))
@@ -121,9 +130,26 @@ def load_model(
             f"{path} was changed after its import: the digest in {WEIGHTS_FILE} is that of other "
             "weights, another config or another vocabulary; import the checkpoint again"
         )
-    if WORDS_FILE in vocabulary:
-        check_tokenizer(vocabulary[WORDS_FILE], path / WORDS_FILE)
-    codec = make_codec(vocabulary, path)
+    return FolderContents(version, path, config, tensors, vocabulary, digest)
+
+
+def load_model(
+    path: Path, dtype: str | None = None, device: torch.device = CPU, fast: bool = False
+) -> Model:
+    """Load a model folder, or the newest version in one, to compute in `dtype` on `device`.
+
+    dtype: "float32", "bfloat16" or, on a GPU, "float16"; None takes that of the model's config.
+    fast: on a GPU, choose kernels by the number of rows; a row's last bits then depend on it.
+
+    Raises `DTypeError`, and every error of `read_folder`.
+    """
+    name = _resolved(path).name
+    folder = read_folder(path)
+    config, tensors, path = folder.config, folder.tensors, folder.path
+    compute = compute_dtype(config, dtype, device)
+    if WORDS_FILE in folder.vocabulary:
+        check_tokenizer(folder.vocabulary[WORDS_FILE], path / WORDS_FILE)
+    codec = make_codec(folder.vocabulary, path)
     if codec is not None and codec.size != config.vocab_size:
         raise FolderError(
             f"{path}: the vocabulary has {codec.size} entries, but vocab_size in {CONFIG_FILE} is "
@@ -132,7 +158,7 @@ def load_model(
     untrained = config.rnn.untrained
     parameters = sum(t.numel() for name, t in tensors.items() if not name.endswith(untrained))
     network = Network(config, tensors, compute, device, fast)
-    return Model(name, version, path, config, network, codec, digest, parameters)
+    return Model(name, folder.version, path, config, network, codec, folder.digest, parameters)
 
 
 def compute_dtype(config: ModelConfig, dtype: str | None, device: torch.device) -> torch.dtype:

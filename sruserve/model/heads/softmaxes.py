@@ -12,7 +12,7 @@ from sruserve.model.clusters import Cluster
 from sruserve.model.heads.row_layers import RowMap, sigmoid
 
 LOGITS = 1 << 22  # limit on a head's intermediate numbers at a time
-_SMALLEST = 1e-8  # a mixture's training adds this to a probability before the logarithm
+SMALLEST = 1e-8  # a mixture's training adds this to a probability before the logarithm
 
 
 class Head(Protocol):
@@ -126,7 +126,7 @@ class MixtureHead:
         mixture = each[:, 0]
         for expert in range(1, self._prior.outputs):  # torch.sum has no fixed order
             mixture = mixture.add_(each[:, expert])
-        return mixture.add(_SMALLEST).log_()
+        return mixture.add(SMALLEST).log_()
 
 
 class LayeredHead:

@@ -1,0 +1,80 @@
+"""The commands that write a model in another form: export onnx."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sruserve.cli_shared import fail, progress_bar
+from sruserve.cli_signals import cleaning_up
+
+if TYPE_CHECKING:
+    from sruserve.export.onnx.export import GraphKind
+
+app = typer.Typer(name="export", help="Write a model in another form: onnx.", no_args_is_help=True)
+_PACKAGES = ("onnx", "onnx_ir", "onnxruntime", "onnxscript")
+
+
+class Graphs(StrEnum):
+    """The choice of graphs."""
+
+    STEP = "step"
+    SEQUENCE = "sequence"
+    BOTH = "both"
+
+
+_KINDS: dict[Graphs, "Sequence[GraphKind]"] = {
+    Graphs.STEP: ("step",),
+    Graphs.SEQUENCE: ("sequence",),
+    Graphs.BOTH: ("sequence", "step"),
+}
+
+
+@app.command(epilog="Example: sruserve export onnx my-model my-model.onnx --graph step")
+def onnx(
+    model: Annotated[Path, typer.Argument(readable=False, help="A model folder.")],
+    out: Annotated[
+        Path,
+        typer.Argument(
+            readable=False,
+            help="The file to write, *.onnx; or a folder, which gets model.onnx and step.onnx.",
+        ),
+    ],
+    graph: Annotated[
+        Graphs | None,
+        typer.Option(
+            help="step: one step of many streams, without control flow. sequence: whole inputs of "
+            "different lengths. Default: both, or sequence for a model that cannot stream.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Write ONNX graphs of a model, in float32, for any runtime of ONNX.
+
+    The state of a stream is an input and an output of a graph. The files hold labels, vocabulary
+    and config as metadata. Each graph is compared with the model first: a file that is written
+    agrees with it to 1e-5.
+    """
+    from sruserve.model.errors import ModelError
+
+    try:
+        from sruserve.export.onnx.export import export_onnx
+    except ModuleNotFoundError as error:
+        if error.name not in _PACKAGES:
+            raise
+        fail(ModelError(f"exports need {error.name}: pip install 'sruserve[onnx]'"))
+    try:
+        with cleaning_up(), progress_bar() as progress:
+            bar = progress.add_task("", total=None)
+            files = export_onnx(
+                model,
+                out,
+                None if graph is None else _KINDS[graph],
+                lambda name: progress.update(bar, description=name),
+            )
+    except ModelError as error:
+        fail(error)
+    for file in files:
+        typer.echo(f"wrote {file}: {file.stat().st_size:,} bytes")

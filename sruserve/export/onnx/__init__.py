@@ -1,0 +1,1 @@
+"""ONNX graphs of models: one step, or whole sequences."""

@@ -1,0 +1,115 @@
+"""Export a model folder as ONNX files, each of which agrees with the model on random inputs."""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Literal
+
+import onnx_ir as ir
+import torch
+
+from sruserve.export.errors import ExportError
+from sruserve.export.onnx.check import GraphCheck
+from sruserve.export.onnx.metadata import metadata_of
+from sruserve.export.onnx.network import GraphMaker
+from sruserve.model.folder import FolderContents, read_folder
+from sruserve.model.network import Network
+
+GraphKind = Literal["step", "sequence"]
+FILES: dict[GraphKind, str] = {"sequence": "model.onnx", "step": "step.onnx"}
+_LARGEST_FILE = 2_000_000_000  # bytes: a protocol buffer ends at 2 GiB
+
+
+def export_onnx(
+    folder: Path,
+    out: Path,
+    graphs: Sequence[GraphKind] | None = None,
+    step: Callable[[str], None] = lambda _: None,
+) -> list[Path]:
+    """Write the ONNX graphs of a model folder; returns their files.
+
+    out: a file `*.onnx`, for one graph; otherwise a folder, which gets `model.onnx` with the graph
+        of whole sequences, and `step.onnx`.
+    graphs: None: the graph of sequences, and of one step if the model can stream.
+    step: called with what is done, as it begins.
+
+    Every graph is first compared with the model, on random inputs of different lengths and splits.
+
+    Raises `ExportError` if the model has no such graph or they disagree, and every error of
+    `read_folder`; then it writes nothing.
+    """
+    step("reading the model")
+    contents = read_folder(folder)
+    network = Network(contents.config, contents.tensors, torch.float32)
+    kinds = _kinds(network, graphs)
+    files = _files(out, kinds)
+    size = 4 * sum(tensor.numel() for tensor in contents.tensors.values())
+    if size > _LARGEST_FILE:
+        raise ExportError(
+            f"the weights take {size:,} bytes in float32; a file of ONNX holds {_LARGEST_FILE:,}"
+        )
+    models = []
+    for kind in kinds:
+        step(f"making the graph of {'one step' if kind == 'step' else 'sequences'}")
+        models.append(_checked(contents, network, kind))
+    step("writing")
+    for model, file in zip(models, files, strict=True):
+        _write(model, file)
+    return files
+
+
+def _kinds(network: Network, graphs: Sequence[GraphKind] | None) -> Sequence[GraphKind]:
+    because = network.not_streamable_because
+    if graphs is None:
+        return ("sequence",) if because else ("sequence", "step")
+    if "step" in graphs and because:
+        raise ExportError(f"the model has no graph of one step: {because}; export --graph sequence")
+    return graphs
+
+
+def _files(out: Path, kinds: Sequence[GraphKind]) -> list[Path]:
+    if out.suffix != ".onnx":
+        if out.exists() and not out.is_dir():
+            raise ExportError(f"{out} is a file; choose a folder, or a name that ends in .onnx")
+        return [out / FILES[kind] for kind in kinds]
+    if len(kinds) > 1:
+        raise ExportError(
+            f"{out} is one file, but there are two graphs: name a folder, or choose one graph with "
+            "--graph step or --graph sequence"
+        )
+    if out.is_dir():
+        raise ExportError(f"{out} is a folder; choose a file, or a folder without .onnx")
+    return [out]
+
+
+def _checked(contents: FolderContents, network: Network, kind: GraphKind) -> ir.Model:
+    maker = GraphMaker(contents.config, contents.tensors)
+    metadata = metadata_of(contents, maker.layout, kind)
+    model = maker.step(metadata) if kind == "step" else maker.sequence(metadata)
+    check = GraphCheck(model, network)
+    if kind == "step":
+        check.step()
+    else:
+        check.sequence()
+    return model
+
+
+def _write(model: ir.Model, file: Path) -> None:
+    """Write a file, which appears under its name when it is complete."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile(dir=file.parent, prefix=f".{file.name}.", delete=False) as partial:
+            try:
+                partial.write(ir.to_proto(model).SerializeToString())
+                partial.flush()
+                os.fsync(partial.fileno())
+                mask = os.umask(0)
+                os.umask(mask)
+                Path(partial.name).chmod(0o666 & ~mask)
+                Path(partial.name).replace(file)
+            except BaseException:
+                Path(partial.name).unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        raise ExportError(f"cannot write {file}: {error.strerror or error}") from error

@@ -1,0 +1,133 @@
+"""An ONNX graph under construction."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Protocol, cast
+
+import onnx_ir as ir
+from onnxscript import GraphBuilder
+from torch import Tensor
+
+from sruserve import __version__
+from sruserve.export.plain import PlainLinear
+
+OPSET, IR_VERSION = 20, 9  # of ONNX 1.15 (2023): every runtime since then reads them
+
+Value = ir.Value
+Body = Callable[..., Sequence[Value]]
+
+
+class Op(Protocol):
+    """Adds nodes: `op.Add(a, b)` returns the output. Numbers become constants of the other type."""
+
+    def __getattr__(self, name: str) -> Callable[..., Value]: ...
+
+
+FLOAT, INT, INT32 = ir.DataType.FLOAT, ir.DataType.INT64, ir.DataType.INT32
+
+
+def split(op: Op, x: Value, sizes: Sequence[int]) -> Sequence[Value]:
+    """Cut the last axis into parts of these sizes."""
+    if len(sizes) == 1:
+        return [x]
+    return outputs(op.Split(x, list(sizes), axis=-1, _outputs=len(sizes)))
+
+
+def outputs(of_node: object) -> Sequence[Value]:
+    """Return the outputs of a node that has several."""
+    return cast(Sequence[Value], of_node)
+
+
+class Graph:
+    """A graph: the names of its weights and nodes have the prefixes of `scope`."""
+
+    def __init__(self, name: str) -> None:
+        graph = ir.Graph([], [], nodes=[], opset_imports={"": OPSET}, name=name)
+        self._builder = GraphBuilder(graph)
+        self._weights: dict[str, Value] = {}
+        self._scopes: list[str] = []
+        self.op = cast(Op, self._builder.op)
+
+    @contextmanager
+    def scope(self, name: str) -> Iterator[None]:
+        """Prefix the names of all that is added inside."""
+        self._builder.push_module(name)
+        self._scopes.append(name)
+        try:
+            yield
+        finally:
+            self._scopes.pop()
+            self._builder.pop_module()
+
+    def input(self, name: str, dtype: ir.DataType, shape: Sequence[str | int]) -> Value:
+        """Add an input; a dimension with a name is dynamic."""
+        return self._builder.input(name, dtype, list(shape))
+
+    def output(
+        self, name: str, value: Value, shape: Sequence[str | int], dtype: ir.DataType = FLOAT
+    ) -> None:
+        """Add an output."""
+        value = self.op.Identity(value)
+        value.dtype, value.shape = dtype, ir.Shape(shape)
+        self._builder.add_output(value, name)
+
+    def weight(self, name: str, tensor: Tensor) -> Value:
+        """Return a weight of the model, which is stored once for each name within its scope."""
+        full = ".".join([*self._scopes, name])
+        if full not in self._weights:
+            stored = ir.tensor(tensor.detach().contiguous().numpy(), name=full)
+            self._weights[full] = self._builder.initializer(stored, full, qualify=False)
+        return self._weights[full]
+
+    def linear(self, x: Value, layer: PlainLinear, name: str) -> Value:
+        """Compute x W^T + b for x (..., in); returns (..., out)."""
+        product = self.op.MatMul(x, self.weight(f"{name}.weight", layer.weight.T))
+        if layer.bias is None:
+            return product
+        return self.op.Add(product, self.weight(f"{name}.bias", layer.bias))
+
+    def columns(self, x: Value, begin: int, end: int) -> Value:
+        """Return the columns of the last axis from `begin` to `end`."""
+        return self.op.Slice(x, [begin], [end], [-1])
+
+    def scan(self, body: Body, starts: Sequence[Value], inputs: Sequence[Value]) -> list[Value]:
+        """Run a recurrence over the first axis of its inputs.
+
+        body: called with `op`, the states (batch, ·) and one step of the inputs (batch, ·); returns
+            the new states.
+        starts: the states before the first step. inputs: (time, batch, ·) each.
+
+        Returns the states after each step, (time, batch, ·) each.
+        """
+
+        def step(op: Op, *values: Value) -> list[Value]:
+            new = body(op, *values)
+            return [*new, *(op.Identity(value) for value in new)]
+
+        def named(kind: str, count: int) -> list[Value]:
+            return [ir.Value(name=f"{kind}_{i}", type=ir.TensorType(FLOAT)) for i in range(count)]
+
+        states = len(starts)
+        graph = self._builder.subgraph(
+            step,
+            named("state", states) + named("input", len(inputs)),
+            named("new_state", states) + named("state_of_step", states),
+            name="step",
+        )
+        results = outputs(
+            self.op.Scan(
+                *starts, *inputs, body=graph, num_scan_inputs=len(inputs), _outputs=2 * states
+            )
+        )
+        return list(results[states:])
+
+    def model(self, metadata: Mapping[str, str]) -> ir.Model:
+        """Return the finished model."""
+        model = ir.Model(
+            self._builder.graph,
+            ir_version=IR_VERSION,
+            producer_name="sruserve",
+            producer_version=__version__,
+        )
+        model.metadata_props.update(metadata)
+        return model

@@ -1,0 +1,111 @@
+"""Pooling of a sequence's outputs into one row, as nodes."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from sruserve.export.onnx.graph import FLOAT, Graph, Value
+from sruserve.export.onnx.row_layers import add_row_layers
+from sruserve.export.onnx.state import StateRows
+from sruserve.export.onnx.steps import LOWEST, Steps
+from sruserve.export.plain import PlainLinear
+from sruserve.model.config import ModelConfig
+from sruserve.model.heads.config import HeadConfig
+from sruserve.model.state import StateLayout
+
+
+def add_pooling(
+    graph: Graph,
+    config: ModelConfig,
+    tensors: Mapping[str, Tensor],
+    hidden: Value,
+    state: StateRows,
+    steps: Steps,
+    layout: StateLayout,
+) -> Value:
+    """Pool rows of steps (..., width) up to the last one, as the head needs them: (batch, n)."""
+    head = config.head
+    match head.pooling:
+        case "last":
+            return steps.last(hidden)
+        case "mean" | "max":
+            return _running(graph, head, hidden, state, steps, layout)
+        case "final":
+            columns = {e.name: range(e.offset, e.offset + e.size) for e in layout.entries}
+            chosen = [column for name in head.final for column in columns[name]]
+            return graph.op.Gather(state.end(layout.width), chosen, axis=-1)
+        case "attention":
+            scores = add_row_layers(graph, head.attention, tensors, "pool.", hidden)
+            return _attended(graph, hidden, scores, steps)
+
+
+def add_pair_features(
+    graph: Graph,
+    config: ModelConfig,
+    tensors: Mapping[str, Tensor],
+    sides: list[tuple[Value, Steps]],
+) -> Value:
+    """Turn the outputs of both sides, (time, batch, width), into (batch, features)."""
+    op, head = graph.op, config.head
+    rows = []
+    for side, (hidden, steps) in enumerate(sides):
+        match head.pooling:
+            case "mean":
+                count = op.Cast(steps.counts(), to=FLOAT)
+                rows.append(op.Div(steps.total(hidden), count))
+            case "max":
+                rows.append(steps.largest(hidden))
+            case "attention":
+                own = f"output.pool.{side}"
+                weight, bias = (tensors[f"{own}.{n}"].float() for n in ("weight", "bias"))
+                inner = op.Tanh(graph.linear(hidden, PlainLinear(weight, bias), own))
+                score = PlainLinear(tensors[f"{own}.score"][None].float(), None)
+                scores = graph.linear(inner, score, f"{own}.score")
+                rows.append(_attended(graph, hidden, scores, steps))
+            case _:
+                rows.append(steps.last(hidden))
+    if head.combine == "difference":
+        a, b = rows
+        rows += [op.Abs(op.Sub(a, b)), op.Mul(a, b)]
+    return op.Concat(*rows, axis=-1)
+
+
+def _running(
+    graph: Graph,
+    head: HeadConfig,
+    hidden: Value,
+    state: StateRows,
+    steps: Steps,
+    layout: StateLayout,
+) -> Value:
+    """Return the mean or the maximum of all steps so far, and advance its state."""
+    op, column, at = graph.op, layout.column("pool"), layout.column("pool.steps")
+    width = at - column
+    before = state.read(at, 1)
+    count = op.Add(before, op.Cast(steps.counts(), to=FLOAT))
+    state.write(at, 1, count)
+    pooled = state.read(column, width)
+    if head.pooling == "mean":
+        total = op.Add(pooled, steps.total(hidden))
+        state.write(column, width, total)
+        return op.Div(total, op.Max(count, 1.0))
+    earlier = op.Where(op.Equal(before, 0.0), LOWEST, pooled)
+    largest = op.Max(earlier, steps.largest(hidden))
+    largest = op.Where(op.Equal(count, 0.0), 0.0, largest)
+    state.write(column, width, largest)
+    return largest
+
+
+def _attended(graph: Graph, hidden: Value, scores: Value, steps: Steps) -> Value:
+    """Return the mean of each sequence's rows, weighted by the softmax of scores (..., 1)."""
+    op = graph.op
+    largest = steps.largest(scores)
+    weights = op.Exp(op.Sub(scores, largest))
+    return op.Div(steps.total(op.Mul(hidden, weights)), steps.total(weights))
+
+
+def zeros(graph: Graph, counts: Value, width: int) -> Value:
+    """Return zeros, (batch, width), for as many sequences as counts (batch, 1) has."""
+    op = graph.op
+    return op.Mul(op.Cast(counts, to=FLOAT), graph.weight("zeros", torch.zeros(1, width)))
