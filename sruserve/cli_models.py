@@ -43,6 +43,12 @@ DTypeOption = Annotated[
 ]
 
 
+ModelArgument = Annotated[
+    Path,
+    typer.Argument(readable=False, help="A model folder, or a file of `sruserve export onnx`."),
+]
+
+
 def import_(
     weights: Annotated[
         Path,
@@ -140,7 +146,9 @@ def import_(
 
 
 def verify(
-    model: Annotated[Path, typer.Argument(readable=False, help="A model folder.")],
+    model: Annotated[
+        Path, typer.Argument(readable=False, help="A model folder, or an ONNX file of one.")
+    ],
     case: Annotated[
         Path,
         typer.Argument(
@@ -233,7 +241,9 @@ def _show(differences: "Sequence[Difference]", mismatches: "Sequence[Mismatch]")
 
 
 def inspect(
-    model: Annotated[Path, typer.Argument(readable=False, help="A model folder.")],
+    model: Annotated[
+        Path, typer.Argument(readable=False, help="A model folder, or an ONNX file of one.")
+    ],
     device: DeviceOption = "auto",
     dtype: DTypeOption = None,
 ) -> None:
@@ -250,9 +260,9 @@ def inspect(
 
 def _load(path: Path, device: str, dtype: DType | None) -> "Model":
     """Load a model on a device, or end the command with an error."""
+    from sruserve.export.runtime.load import load_any
     from sruserve.kernels.devices import DeviceError, resolve_device, use_device
     from sruserve.kernels.oom import is_out_of_memory
-    from sruserve.model.folder import load_model
 
     try:
         resolved = resolve_device(device)
@@ -260,7 +270,7 @@ def _load(path: Path, device: str, dtype: DType | None) -> "Model":
         fail(error)
     try:
         use_device(resolved)
-        return load_model(path, dtype, resolved)
+        return load_any(path, dtype, resolved)
     except (RuntimeError, MemoryError) as error:  # out of memory, or another process owns the GPU
         if resolved.type == "cpu" and not is_out_of_memory(error):
             raise

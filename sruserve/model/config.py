@@ -208,17 +208,23 @@ def read_config(path: Path) -> ModelConfig:
     """Read `config.json`, or raise `ConfigError` that names every invalid field."""
     try:
         content = read_regular(path, _LARGEST_FILE)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    return parse_config(content, path)
+
+
+def parse_config(content: bytes, source: object) -> ModelConfig:
+    """Parse a `config.json`; `source` is its name in errors. Raises `ConfigError`."""
+    try:
         version = _Format.model_validate_json(content).format_version
         if version > FORMAT_VERSION:
             raise ConfigError(
-                f"{path} was written by a newer sruserve (format version {version}; this one reads "
-                f"up to {FORMAT_VERSION}): upgrade sruserve"
+                f"{source} was written by a newer sruserve (format version {version}; this one "
+                f"reads up to {FORMAT_VERSION}): upgrade sruserve"
             )
         return ModelConfig.model_validate_json(content)
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except ValidationError as error:
-        raise ConfigError(f"{path} is not a valid config: {explain(error)}") from error
+        raise ConfigError(f"{source} is not a valid config: {explain(error)}") from error
 
 
 def explain(error: ValidationError) -> str:

@@ -27,6 +27,7 @@ from sruserve.model.errors import (
 )
 from sruserve.model.files import MAX_TEXT_BYTES, read_regular
 from sruserve.model.network import Network, network_shapes
+from sruserve.model.runtime import Runtime
 from sruserve.model.text.codec import BYTES_FILE, WORDS_FILE, Codec, make_codec
 from sruserve.model.text.tokenizer_trial import check_tokenizer
 from sruserve.model.versions import CONFIG_FILE, newest
@@ -53,7 +54,7 @@ class Model:
     version: str
     path: Path
     config: ModelConfig
-    network: Network
+    network: Runtime
     codec: Codec | None
     digest: str
     parameters: int

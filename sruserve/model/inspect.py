@@ -1,8 +1,6 @@
 """Describe a model for `sruserve inspect`."""
 
-from sruserve.kernels import StepLayer, has_packed_linear, kernel_name, uses_panels
 from sruserve.kernels.devices import describe_device
-from sruserve.kernels.dispatch import INTERPRETER
 from sruserve.model.errors import printable
 from sruserve.model.folder import Model
 
@@ -25,8 +23,8 @@ def facts(model: Model) -> dict[str, str]:
         else f"none: {not_streamable_because}",
         "dtype": model.dtype,
         "device": describe_device(model.network.device),
-        "kernel": kernel_name(model.network.device),
-        "exactness": _exactness(model),
+        "kernel": model.network.kernel,
+        "exactness": model.network.exactness,
         "digest": model.digest,
     }
     rows |= _head(model)
@@ -68,28 +66,6 @@ def _head(model: Model) -> dict[str, str]:
     if config.names:
         rows["values"] = ", ".join(config.names)
     return rows
-
-
-def _exactness(model: Model) -> str:
-    """How exactly results agree for other splits of an input and other batches."""
-    if model.network.device.type != "cpu":
-        if model.network.fast:
-            return "to rounding, not bit for bit: fast kernels depend on the number of rows"
-        if not _element_wise(model):
-            return "to rounding, not bit for bit: these layers run in plain torch on a GPU"
-        return "bit for bit by design on this kind of device: any split, any batch"
-    if kernel_name(model.network.device) == INTERPRETER:
-        return "1e-5 (Triton's interpreter, for tests)"
-    if kernel_name(model.network.device) == "reference" and not _element_wise(model):
-        return "1e-5 (without the compiled kernel, these layers' products depend on the batch)"
-    if has_packed_linear() or uses_panels(model.network.dtype):
-        return "bit for bit: any split, any batch"
-    return "1e-5 (this build of torch has no packed products)"
-
-
-def _element_wise(model: Model) -> bool:
-    """Whether no recurrence has a matrix product, whose rows in plain torch depend on the batch."""
-    return all(isinstance(layer, StepLayer) for layer in model.network.layers)
 
 
 def _options(model: Model) -> list[str]:

@@ -9,6 +9,7 @@ from torch import Tensor
 from sruserve.kernels import (
     RaggedBatch,
     StepLayer,
+    kernel_name,
     padded_rows,
     single,
     uses_panels,
@@ -23,6 +24,7 @@ from sruserve.kernels.triton.tiles import SAMPLE_VOCABULARY
 from sruserve.model.cells.stack import Builder, Shapes
 from sruserve.model.config import ModelConfig
 from sruserve.model.embeddings import Embedding
+from sruserve.model.exactness import exactness
 from sruserve.model.gradients import without_gradients
 from sruserve.model.heads.attention_pool import AttentionPool
 from sruserve.model.heads.building import make_final, make_head, make_pairs, make_pool
@@ -128,6 +130,16 @@ class Network:
     def not_streamable_because(self) -> str | None:
         """Why the network cannot stream, as a clause "it …"; None if it can."""
         return self.config.not_streamable_because
+
+    @property
+    def kernel(self) -> str:
+        """Name of the kernels that compute it."""
+        return kernel_name(self.device)
+
+    @property
+    def exactness(self) -> str:
+        """How exactly results agree for other splits of an input and other batches."""
+        return exactness(self.layers, self.dtype, self.device, self.fast)
 
     @without_gradients
     def hidden(self, inputs: Tensor, batch: RaggedBatch, wanted: Tensor | None = None) -> Tensor:

@@ -100,6 +100,11 @@ class Settings(BaseSettings):
         description="GPU kernels chosen by the number of rows: faster, but splits, batches, "
         "restored states and seeds then agree to rounding, not bit for bit.",
     )
+    onnx_allow_cpu: bool = Field(
+        False,
+        description="ONNX models may run on the CPU, whole or in part, where ONNX Runtime cannot "
+        "run them on the GPU that is set; otherwise they are refused.",
+    )
     gpu_memory_bytes: NonNegativeInt = Field(
         0,
         description="Most GPU memory of one worker, for all its models together; 0: 90 % of the "

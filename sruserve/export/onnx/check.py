@@ -9,11 +9,14 @@ import torch
 from torch import Tensor
 
 from sruserve.export.errors import ExportError
+from sruserve.export.onnx.signature import answer_of
 from sruserve.kernels import RaggedBatch
 from sruserve.model.network import Network
 
 TOLERANCE = 1e-5  # of the largest number of an output, or of 1
 _LENGTHS = (7, 1, 4, 0, 12)  # steps of the sequences of a batch
+_CASE_LENGTHS = (5, 3)
+_ANSWERS = 64  # numbers of a case's answer
 _CUTS = (0, 3)  # first step of each part of a sequence that is split
 
 
@@ -64,6 +67,27 @@ class GraphCheck:
                 given = self._run({**self._padded(parts), "state": ours})
                 self._compare(given, expected, states)
                 ours = given["new_state"]
+
+    def case(self) -> dict[str, Any]:
+        """Return inputs from zeros on, and the first numbers of the graph's answer to them."""
+        names = [value.name for value in self._session.get_inputs()]
+        parts = [self._inputs(length) for length in _CASE_LENGTHS]
+        sizes = {"batch": len(parts), "time": max(_CASE_LENGTHS)}
+        if "lengths" in names:
+            inputs = self._padded(parts)
+        elif "state" in names:
+            inputs = self._named(torch.stack([part[0] for part in parts]))
+        else:
+            inputs = {**self._padded(parts, "_a"), **self._padded(parts[::-1], "_b")}
+        states = {}
+        if "state" in names:
+            states["state"] = self._network.layout.allocate(len(parts))
+        answer = self._run({**inputs, **states})[answer_of(self._config)]
+        return {
+            "inputs": {name: value.tolist() for name, value in inputs.items()},
+            "sizes": sizes,
+            "answer": answer.flatten()[:_ANSWERS].tolist(),
+        }
 
     def _pairs(self) -> None:
         lengths = [length for length in _LENGTHS if length]

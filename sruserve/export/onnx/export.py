@@ -1,5 +1,6 @@
 """Export a model folder as ONNX files, each of which agrees with the model on random inputs."""
 
+import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,13 +12,14 @@ import torch
 
 from sruserve.export.errors import ExportError
 from sruserve.export.onnx.check import GraphCheck
-from sruserve.export.onnx.metadata import metadata_of
+from sruserve.export.onnx.metadata import PREFIX, metadata_of
 from sruserve.export.onnx.network import GraphMaker
 from sruserve.model.folder import FolderContents, read_folder
 from sruserve.model.network import Network
+from sruserve.model.versions import ONNX_FILE, STEP_FILE
 
 GraphKind = Literal["step", "sequence"]
-FILES: dict[GraphKind, str] = {"sequence": "model.onnx", "step": "step.onnx"}
+FILES: dict[GraphKind, str] = {"sequence": ONNX_FILE, "step": STEP_FILE}
 _LARGEST_FILE = 2_000_000_000  # bytes: a protocol buffer ends at 2 GiB
 
 
@@ -92,6 +94,7 @@ def _checked(contents: FolderContents, network: Network, kind: GraphKind) -> ir.
         check.step()
     else:
         check.sequence()
+    model.metadata_props[f"{PREFIX}case"] = json.dumps(check.case())
     return model
 
 

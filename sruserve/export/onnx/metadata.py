@@ -14,7 +14,8 @@ def metadata_of(folder: FolderContents, layout: StateLayout, kind: str) -> dict[
 
     format: version of these properties. graph: "step" or "sequence". task. digest: that of the
     folder. labels: JSON list. state: JSON list of the entries of a state row. config: the folder's
-    config.json. vocabulary: JSON object of the vocabulary's files, as text.
+    config.json. vocabulary: JSON object of the vocabulary's files, as text. case: JSON object of
+    inputs that begin from a state of zeros, and the first numbers of the answer to them.
     """
     config = folder.config
     entries = [

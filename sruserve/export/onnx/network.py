@@ -25,6 +25,7 @@ from sruserve.export.onnx.graph import FLOAT, INT, Graph, Value
 from sruserve.export.onnx.heads import add_activation, add_head
 from sruserve.export.onnx.pooling import add_pair_features, add_pooling, zeros
 from sruserve.export.onnx.row_layers import add_row_layers
+from sruserve.export.onnx.signature import answer_of, layout_of
 from sruserve.export.onnx.state import StateRows
 from sruserve.export.onnx.steps import OneStep, Steps, WholeSequences
 from sruserve.export.plain import PlainBuilder, plain
@@ -33,7 +34,6 @@ from sruserve.kernels.layer import CellLayer, Layer
 from sruserve.kernels.srupp import SRUppLayer
 from sruserve.model.cells.stack import Stack
 from sruserve.model.config import LABELLED, ModelConfig
-from sruserve.model.state import StateLayout
 
 
 class GraphMaker:
@@ -44,8 +44,7 @@ class GraphMaker:
 
     def __init__(self, config: ModelConfig, tensors: Mapping[str, Tensor]) -> None:
         self._config, self._tensors = config, tensors
-        pooled = config.head.states(config.task, config.rnn.output_size)
-        self.layout = StateLayout([*config.rnn.states(), *pooled])
+        self.layout = layout_of(config)
         own = {k.removeprefix("rnn."): v for k, v in tensors.items() if k.startswith("rnn.")}
         self._stack: Stack = config.rnn.stack(own, self.layout, PlainBuilder())
 
@@ -122,12 +121,11 @@ class GraphMaker:
 
     def _outputs(self, graph: Graph, hidden: Value, shape: tuple[str, ...]) -> None:
         """Add the outputs that follow from rows (*shape, width)."""
-        config = self._config
+        config, name = self._config, answer_of(self._config)
         if config.outputs is None:
-            graph.output("hidden", hidden, (*shape, config.rnn.output_size))
+            graph.output(name, hidden, (*shape, config.rnn.output_size))
             return
         logits = add_head(graph, config, self._tensors, hidden)
-        name = "values" if config.task == "regress" else "logits"
         graph.output(name, logits, (*shape, config.outputs))
         if config.task in LABELLED:
             scores = add_activation(graph, config, logits)

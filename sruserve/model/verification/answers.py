@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sruserve.kernels import RaggedBatch
 from sruserve.model.folder import Model
-from sruserve.model.network import Network
+from sruserve.model.runtime import Runtime
 
 _CHUNKS = 4  # of each random split
 
@@ -30,7 +30,7 @@ def runs(
 
 
 def outputs(
-    network: Network, sequences: Sequence[Tensor], states: Tensor, ends: Ends, last: bool = False
+    network: Runtime, sequences: Sequence[Tensor], states: Tensor, ends: Ends, last: bool = False
 ) -> list[Tensor | None]:
     """Run every sequence up to each of `ends` in turn, from its row of `states` on.
 
@@ -59,7 +59,7 @@ def outputs(
     return [x[-1:] if last and x is not None else x for x in joined]
 
 
-def result(network: Network, hidden: Tensor, kind: str) -> Tensor:
+def result(network: Runtime, hidden: Tensor, kind: str) -> Tensor:
     """Compute what a case calls `kind` from outputs (rows, width); returns float32 on the CPU.
 
     kind: "h", "logits", "log_probs", or what a reply shows: "probabilities" or "values".

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sruserve.kernels import RaggedBatch
 from sruserve.model.folder import Model
-from sruserve.model.network import Network
+from sruserve.model.runtime import Runtime
 from sruserve.model.verification.answers import Ends, outputs, result, runs
 from sruserve.model.verification.cases import Case
 
@@ -59,7 +59,7 @@ def _compare(model: Model, case: Case, ends: Ends, run: str) -> Iterator[Differe
         yield Difference(run, name, largest)
 
 
-def _largest_of(network: Network, rows: Sequence[tuple[Tensor | None, Tensor]], kind: str) -> float:
+def _largest_of(network: Runtime, rows: Sequence[tuple[Tensor | None, Tensor]], kind: str) -> float:
     """Return the largest difference of results from those of outputs; None has no steps."""
     pairs = ((result(network, h, kind), theirs) for h, theirs in rows if h is not None)
     return max((largest_difference(ours, theirs) for ours, theirs in pairs), default=0.0)

@@ -4,7 +4,7 @@ import os
 
 import torch
 
-from sruserve.model.network import Network
+from sruserve.model.runtime import Runtime
 
 _SMALL_SECONDS = 1e-3  # shorter steps leave the other cores to the HTTP edge
 _FLOPS = 150e9  # per second and core in float32; twice that in bfloat16
@@ -17,7 +17,7 @@ class ThreadPolicy:
     max_threads: for large steps; 0 is one per core of the machine.
     """
 
-    def __init__(self, network: Network, max_threads: int) -> None:
+    def __init__(self, network: Runtime, max_threads: int) -> None:
         self._max_threads = max_threads or os.cpu_count() or 1
         size = network.dtype.itemsize
         self._row_seconds = network.weights * 2 / (_FLOPS * 4 / size)

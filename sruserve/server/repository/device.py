@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from sruserve.export.runtime.load import read_any_config
 from sruserve.kernels import kernel_name
 from sruserve.kernels.devices import (
     DeviceError,
@@ -19,11 +20,10 @@ from sruserve.kernels.devices import (
 from sruserve.kernels.dispatch import INTERPRETER
 from sruserve.kernels.self_check import KernelMismatch, check_kernels
 from sruserve.kernels.torch_members import is_untested, torch_warning
-from sruserve.model.config import ModelConfig, read_config
+from sruserve.model.config import ModelConfig
 from sruserve.model.folder import compute_dtype
 from sruserve.model.names import DType
 from sruserve.model.network import network_shapes
-from sruserve.model.versions import CONFIG_FILE, newest
 from sruserve.server.settings import Settings, SettingsError, variable_name
 
 log = logging.getLogger("sruserve.server")
@@ -82,7 +82,7 @@ def prepare_gpu(
     If they are wrong, `auto` returns the CPU, and an explicit GPU raises `SettingsError`.
     """
     check_gpu_memory(settings, paths, dtypes, device)
-    configs = {path.name: _config(path) for path in paths}
+    configs = {path.name: read_any_config(path) for path in paths}
     compute_dtypes = {
         compute_dtype(config, dtypes[name], device) for name, config in configs.items()
     }
@@ -124,7 +124,7 @@ def check_gpu_memory(
     torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), device)
     needs = []
     for path in paths:
-        config = _config(path)
+        config = read_any_config(path)
         dtype = compute_dtype(config, dtypes[path.name], device)
         needs.append(memory_need(path.name, config, dtype, settings.state_pool_bytes))
     check_fit(needs, limit)
@@ -173,12 +173,6 @@ def check_fit(needs: Iterable[MemoryEstimate], limit: int) -> None:
                 f"worker's {limit} are left; {_ADVICE}"
             )
         remaining -= need.total
-
-
-def _config(folder: Path) -> ModelConfig:
-    """The config of the newest version in a model's folder."""
-    _, path = newest(folder)
-    return read_config(path / CONFIG_FILE)
 
 
 def out_of_memory(model: str, device: torch.device) -> SettingsError:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import torch
 
+from sruserve.export.runtime.load import load_any
 from sruserve.kernels.devices import use_device
 from sruserve.kernels.oom import is_out_of_memory
-from sruserve.model.folder import Model, load_model
+from sruserve.model.folder import Model
 from sruserve.server.auth import Tenant
 from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.engine import Engine
@@ -41,7 +42,8 @@ class Loader:
         settings, device = self._settings, self._device
         use_device(device)
         try:
-            model = load_model(folder, dtype_of(settings, folder.name), device, settings.fast)
+            dtype = dtype_of(settings, folder.name)
+            model = load_any(folder, dtype, device, settings.fast, settings.onnx_allow_cpu)
             if now is not None and _same(model, now.model):
                 return self._reload(model, now)
             engine = self._start_engine(model)

@@ -1,0 +1,1 @@
+"""ONNX files as models: read, checked, and run by ONNX Runtime."""

@@ -1,0 +1,27 @@
+"""How exactly a network's results agree for other splits of an input and other batches."""
+
+from collections.abc import Sequence
+
+import torch
+
+from sruserve.kernels import Layer, StepLayer, has_packed_linear, kernel_name, uses_panels
+from sruserve.kernels.dispatch import INTERPRETER
+
+
+def exactness(layers: Sequence[Layer], dtype: torch.dtype, device: torch.device, fast: bool) -> str:
+    """Describe a network of the compiled kernels, in one clause."""
+    # No recurrence has a matrix product, whose rows in plain torch depend on the batch.
+    element_wise = all(isinstance(layer, StepLayer) for layer in layers)
+    if device.type != "cpu":
+        if fast:
+            return "to rounding, not bit for bit: fast kernels depend on the number of rows"
+        if not element_wise:
+            return "to rounding, not bit for bit: these layers run in plain torch on a GPU"
+        return "bit for bit by design on this kind of device: any split, any batch"
+    if kernel_name(device) == INTERPRETER:
+        return "1e-5 (Triton's interpreter, for tests)"
+    if kernel_name(device) == "reference" and not element_wise:
+        return "1e-5 (without the compiled kernel, these layers' products depend on the batch)"
+    if has_packed_linear() or uses_panels(dtype):
+        return "bit for bit: any split, any batch"
+    return "1e-5 (this build of torch has no packed products)"

@@ -1,0 +1,58 @@
+"""What computes a network over state rows: the compiled kernels, or another runtime."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from sruserve.kernels import RaggedBatch
+from sruserve.kernels.decode import Decoder
+from sruserve.model.config import ModelConfig
+from sruserve.model.heads.crf import LinearChain
+from sruserve.model.state import StateLayout
+
+
+class Runtime(Protocol):
+    """A trained network, ready to run. `Network` documents each member.
+
+    kernel: what computes it, for `inspect`. exactness: how exactly its results agree for other
+        splits of an input and other batches.
+    """
+
+    config: ModelConfig
+    layout: StateLayout
+    dtype: torch.dtype
+    device: torch.device
+    weights: int
+    piece_rows: int
+    supports_streaming: bool
+    crf: LinearChain | None
+
+    @property
+    def activation(self) -> Callable[[Tensor], Tensor]: ...
+
+    @property
+    def kernel(self) -> str: ...
+
+    @property
+    def exactness(self) -> str: ...
+
+    @property
+    def not_streamable_because(self) -> str | None: ...
+
+    def hidden(
+        self, inputs: Tensor, batch: RaggedBatch, wanted: Tensor | None = None
+    ) -> Tensor: ...
+
+    def outputs_of_layers(self, inputs: Tensor, batch: RaggedBatch) -> list[Tensor]: ...
+
+    def logits(self, hidden: Tensor) -> Tensor: ...
+
+    def log_probs(self, scores: Tensor) -> Tensor: ...
+
+    def compare(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor: ...
+
+    def decoder(self, states: Tensor) -> Decoder | None: ...
+
+    def warm_up(self, before: Callable[[int], None] = ...) -> None: ...
