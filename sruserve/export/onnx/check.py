@@ -30,7 +30,7 @@ class GraphCheck:
         self._network, self._config = network, network.config
         self._random = torch.Generator().manual_seed(seed)
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3
+        options.log_severity_level = 4
         content = ir.to_proto(model).SerializeToString()
         self._session = onnxruntime.InferenceSession(
             content, options, providers=["CPUExecutionProvider"]

@@ -23,8 +23,11 @@ def add_best_path(
     labels = len(tensors["crf.start_transitions"])
     own = graph.weight("crf.labels", tensors["crf.start_transitions"].new_tensor(range(labels)))
     first = op.Add(op.Squeeze(op.Slice(scores, [0], [1], [0]), [0]), start)
-    later = op.Slice(scores, [1], [2**62], [0])
-    inside = op.Slice(op.Cast(steps.inside(scores), to=FLOAT), [1], [2**62], [0])
+    # One more step, outside of all sequences, because no runtime scans nothing.
+    later = op.Concat(*(op.Slice(scores, [a], [b], [0]) for a, b in ((1, 2**62), (0, 1))), axis=0)
+    runs = op.Cast(steps.inside(scores), to=FLOAT)
+    ending = op.Mul(op.Slice(runs, [0], [1], [0]), 0.0)
+    inside = op.Concat(op.Slice(runs, [1], [2**62], [0]), ending, axis=0)
 
     def forward(op: Op, best: Value, _: Value, emission: Value, runs: Value) -> list[Value]:
         paths = op.Add(op.Add(op.Unsqueeze(best, [2]), transitions), op.Unsqueeze(emission, [1]))
@@ -35,7 +38,6 @@ def add_best_path(
 
     nowhere = op.Mul(first, 0.0)
     bests, sources = graph.scan(forward, [first, nowhere], [later, inside])
-    bests = op.Concat(op.Unsqueeze(first, [0]), bests, axis=0)
     best = op.Squeeze(op.Slice(bests, [-1], [2**62], [0]), [0])
     last = op.Cast(op.ArgMax(op.Add(best, end), axis=-1, keepdims=1), to=FLOAT)
 
@@ -45,5 +47,4 @@ def add_best_path(
     reverse = op.Slice(sources, [-1], [-(2**62)], [0], [-1])
     (path,) = graph.scan(backward, [last], [reverse])
     path = op.Slice(path, [-1], [-(2**62)], [0], [-1])
-    whole = op.Concat(path, op.Unsqueeze(last, [0]), axis=0)
-    return op.Cast(op.Squeeze(whole, [2]), to=INT)
+    return op.Cast(op.Squeeze(path, [2]), to=INT)

@@ -128,13 +128,13 @@ class OnnxNetwork:
     def _pieces(self, counts: Tensor, begins: Tensor, place: Tensor) -> Iterator[tuple[int, int]]:
         """Cut the time of some sequences: yields the first step and the number of steps."""
         longest = int(counts.max())
-        size = longest
+        size = max(1, longest)
         if self.config.answers_by_step:
             size = max(1, LOGITS // (self._width * len(counts)))
         elif (place[_all_but_last(begins, counts)] >= 0).any():
             size = 1  # somebody reads what is pooled before the end
         if not self.supports_streaming:
-            size = longest
+            size = max(1, longest)
         for start in range(0, longest, size):
             yield start, min(size, longest - start)
 

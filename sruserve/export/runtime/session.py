@@ -30,7 +30,7 @@ class GraphSession:
         self, content: bytes, device: torch.device, threads: int = 0, allow_cpu: bool = False
     ) -> None:
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3
+        options.log_severity_level = 4
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         # Threads that spin would take the cores from the event loop.

@@ -1,0 +1,171 @@
+"""Files that `sruserve export onnx` did not write, or that were changed, are refused by name."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+from sruserve.export.onnx.export import export_onnx
+from sruserve.export.runtime.load import load_any
+from sruserve.model.errors import DTypeError, ModelError
+from tests.support import save_random_model
+
+Change = Callable[[Any], None]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    native = save_random_model(tmp_path / "native", "generate", vocabulary=list(b"abc \n"))
+    export_onnx(native, tmp_path / "model")
+    return tmp_path / "model"
+
+
+def changed(folder: Path, change: Change, name: str = "model.onnx") -> Path:
+    model = onnx.load(folder / name)
+    change(model)
+    (folder / name).write_bytes(model.SerializeToString())
+    return folder
+
+
+def set_property(name: str, value: str) -> Change:
+    def change(model: Any) -> None:
+        (own,) = [p for p in model.metadata_props if p.key == f"sruserve.{name}"]
+        own.value = value
+
+    return change
+
+
+def drop_properties(model: Any) -> None:
+    del model.metadata_props[:]
+
+
+def drop_config(model: Any) -> None:
+    kept = [p for p in model.metadata_props if p.key != "sruserve.config"]
+    del model.metadata_props[:]
+    model.metadata_props.extend(kept)
+
+
+def foreign_node(model: Any) -> None:
+    model.graph.node[0].op_type = "If"
+
+
+def foreign_domain(model: Any) -> None:
+    model.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+
+
+def own_function(model: Any) -> None:
+    model.functions.add().name = "mine"
+
+
+def sparse_weight(model: Any) -> None:
+    model.graph.sparse_initializer.add()
+
+
+def external_data(model: Any) -> None:
+    tensor = model.graph.initializer[0]
+    entry = tensor.external_data.add()
+    entry.key, entry.value = "location", "../../etc/passwd"
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+
+
+def external_data_in_a_body(model: Any) -> None:
+    scan = next(node for node in model.graph.node if node.op_type == "Scan")
+    body = next(a.g for a in scan.attribute if a.name == "body")
+    node = body.node.add(op_type="Identity", name="hidden")
+    attribute = node.attribute.add(name="value", type=onnx.AttributeProto.TENSOR)
+    attribute.t.data_location = onnx.TensorProto.EXTERNAL
+
+
+def other_input(model: Any) -> None:
+    model.graph.input[0].name = "text"
+
+
+def other_shape(model: Any) -> None:
+    state = next(value for value in model.graph.input if value.name == "state")
+    state.type.tensor_type.shape.dim[1].dim_value += 1
+
+
+def other_output(model: Any) -> None:
+    del model.graph.output[-1]
+
+
+def other_weights(model: Any) -> None:
+    tensor = max(model.graph.initializer, key=lambda tensor: len(tensor.raw_data))
+    tensor.raw_data = bytes(len(tensor.raw_data))
+
+
+def wrong_size(model: Any) -> None:
+    tensor = max(model.graph.initializer, key=lambda tensor: len(tensor.raw_data))
+    tensor.raw_data = tensor.raw_data[:-4]
+
+
+REFUSED: dict[str, tuple[Change, str]] = {
+    "no properties": (drop_properties, "was not written by `sruserve export onnx`"),
+    "another format": (set_property("format", "2"), "another version of sruserve"),
+    "no config": (drop_config, "metadata is damaged"),
+    "a wrong config": (set_property("config", '{"task": 1}'), "is not a valid config"),
+    "a wrong state": (set_property("state", "[]"), "its state is not that of its config"),
+    "a wrong case": (set_property("case", "[]"), "metadata is damaged"),
+    "an empty case": (set_property("case", "{}"), "its case cannot run"),
+    "a wrong graph": (set_property("graph", "loop"), "metadata is damaged"),
+    "a wrong vocabulary": (set_property("vocabulary", "[]"), "its vocabulary is damaged"),
+    "a foreign file": (
+        set_property("vocabulary", json.dumps({"../x": ""})),
+        "its vocabulary has an unknown file",
+    ),
+    "another vocabulary": (
+        set_property("vocabulary", json.dumps({"bytes.json": "[97, 98]"})),
+        "vocabulary does not fit",
+    ),
+    "a foreign node": (foreign_node, "is a 'If', which no export has"),
+    "a foreign domain": (foreign_domain, "uses operators of 'com.microsoft'"),
+    "functions": (own_function, "defines functions of its own"),
+    "sparse weights": (sparse_weight, "has sparse weights"),
+    "external data": (external_data, "lies in another file"),
+    "external data in a body": (external_data_in_a_body, "lies in another file"),
+    "another input": (other_input, "its inputs are"),
+    "another shape": (other_shape, "its inputs are"),
+    "a missing output": (other_output, "its outputs are"),
+    "other weights": (other_weights, "answers its own case otherwise"),
+    "a truncated weight": (wrong_size, "ONNX Runtime cannot load the graph"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_file_with_something_else_is_refused(folder: Path, name: str) -> None:
+    change, reason = REFUSED[name]
+    with pytest.raises(ModelError, match=reason) as refused:
+        load_any(changed(folder, change))
+    assert str(folder) in str(refused.value) or "ONNX Runtime" in str(refused.value)
+
+
+def test_an_unchanged_file_is_loaded_whole_or_alone(folder: Path) -> None:
+    assert load_any(folder).digest == load_any(folder / "model.onnx").digest
+    assert load_any(changed(folder, lambda _: None)).name == "model"
+
+
+@pytest.mark.parametrize("content", [b"", b"text", b"\x08"])
+def test_other_content_is_refused(folder: Path, content: bytes) -> None:
+    (folder / "model.onnx").write_bytes(content)
+    with pytest.raises(ModelError, match="not an ONNX file|not written by"):
+        load_any(folder)
+
+
+def test_a_graph_of_one_step_is_no_model_alone(folder: Path) -> None:
+    with pytest.raises(ModelError, match="needs the graph of sequences"):
+        load_any(folder / "step.onnx")
+
+
+def test_graphs_of_two_models_are_refused(folder: Path, tmp_path: Path) -> None:
+    other = save_random_model(tmp_path / "other", "generate", vocabulary=list(b"abc \n"), seed=1)
+    export_onnx(other, folder / "step.onnx", ("step",))
+    with pytest.raises(ModelError, match="not the graph of one step of model.onnx"):
+        load_any(folder)
+
+
+def test_a_16_bit_dtype_is_refused(folder: Path) -> None:
+    with pytest.raises(DTypeError, match="computes in float32"):
+        load_any(folder, "bfloat16")

@@ -1,0 +1,120 @@
+"""ONNX files behind the server: the routes, streams and tokens of a model folder."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from sruserve.export.onnx.export import export_onnx
+from sruserve.model.heads.config import HeadConfig
+from tests.server.conftest import CHARACTERS, TAGS, WORDS, Serve, words_vocabulary
+from tests.support import save_random_model
+
+QUESTION = "who wrote the play"
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder `native` with models, and the folder `onnx` with their ONNX files."""
+    parent = tmp_path_factory.mktemp("portable")
+    words: dict[str, Any] = {"vocabulary": words_vocabulary(), "vocab_size": len(WORDS)}
+    native = parent / "native"
+    save_random_model(native / "characters", "generate", vocabulary=CHARACTERS)
+    save_random_model(
+        native / "question", "classify", labels=("a", "b"), head=HeadConfig(pooling="mean"), **words
+    )
+    save_random_model(native / "tagger", "tag", labels=TAGS, **words)
+    save_random_model(native / "encoder", "encode", input_size=8)
+    save_random_model(native / "pairs", "pair", labels=("same", "other"), **words)
+    for folder in native.iterdir():
+        export_onnx(folder, parent / "onnx" / folder.name)
+    return parent
+
+
+@pytest.fixture(scope="module")
+def both(serve: Serve, models: Path) -> Iterator[tuple[httpx.Client, httpx.Client]]:
+    """Clients of two servers with one key of state tokens: of the kernels, and of ONNX Runtime."""
+    settings: dict[str, Any] = {"model_folders": (), "state_keys": "a" * 64}
+    with (
+        serve(models=models / "native", **settings) as (native, _),
+        serve(models=models / "onnx", **settings) as (onnx, _),
+    ):
+        yield native, onnx
+
+
+def post(client: httpx.Client, path: str, **body: Any) -> dict[str, Any]:
+    reply = client.post(path, json=body)
+    assert reply.status_code == 200, reply.text
+    answer: dict[str, Any] = reply.json()
+    return answer
+
+
+def without_costs(value: Any) -> Any:
+    """A reply without ids, times and tokens; numbers of both engines agree to some digits."""
+    if isinstance(value, dict):
+        unlike = ("id", "created", "state", "usage")
+        return {key: without_costs(v) for key, v in value.items() if key not in unlike}
+    if isinstance(value, list):
+        return [without_costs(part) for part in value]
+    return pytest.approx(value, abs=1e-4) if isinstance(value, float) else value
+
+
+REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "classify": ("/v1/classify", {"model": "question", "input": [QUESTION, "what"]}),
+    "tag": ("/v1/tag", {"model": "tagger", "input": QUESTION}),
+    "encode": ("/v1/encode", {"model": "encoder", "features": [[0.1] * 8, [0.5] * 8]}),
+    "pair": (
+        "/v1/classify",
+        {"model": "pairs", "input": QUESTION, "pair": "what is the play"},
+    ),
+    "completions": (
+        "/v1/completions",
+        {"model": "characters", "prompt": "To be", "max_tokens": 40, "seed": 7, "logprobs": 2},
+    ),
+    "score": ("/v1/score", {"model": "characters", "input": "To be, or not"}),
+}
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_every_route_answers_as_with_the_kernels(
+    both: tuple[httpx.Client, httpx.Client], name: str
+) -> None:
+    path, body = REQUESTS[name]
+    native, onnx = (post(client, path, **body) for client in both)
+    assert without_costs(native) == without_costs(onnx)
+
+
+def test_a_state_token_goes_on_with_either_engine(
+    both: tuple[httpx.Client, httpx.Client],
+) -> None:
+    whole = post(both[0], "/v1/classify", model="question", input=QUESTION + " now")["results"][0]
+    for first, second in (both, both[::-1]):
+        begun = post(first, "/v1/classify", model="question", input="who wrote ", return_state=True)
+        state = begun["results"][0]["state"]
+        rest = post(second, "/v1/classify", model="question", input="the play now", state=state)
+        assert rest["results"][0]["label"] == whole["label"]
+        assert rest["results"][0]["score"] == pytest.approx(whole["score"], abs=1e-4)
+
+
+def test_a_held_stream_generates_on(both: tuple[httpx.Client, httpx.Client]) -> None:
+    texts = []
+    for client in both:
+        created = client.post("/v1/streams", json={"model": "characters"})
+        path = f"/v1/streams/{created.json()['id']}/steps"
+        texts.append(
+            [
+                post(client, path, step=step, prompt=prompt, max_tokens=9, seed=3)["choices"]
+                for step, prompt in enumerate(("To be", ", or not"), 1)
+            ]
+        )
+    assert without_costs(texts[0]) == without_costs(texts[1])
+
+
+def test_a_model_says_that_onnx_runtime_computes_it(
+    both: tuple[httpx.Client, httpx.Client],
+) -> None:
+    native, onnx = (client.get("/v1/models").json()["data"] for client in both)
+    digests = [{model["id"]: model.get("digest") for model in models} for models in (native, onnx)]
+    assert digests[0] == digests[1]
