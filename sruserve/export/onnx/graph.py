@@ -46,6 +46,7 @@ class Graph:
         self._builder = GraphBuilder(graph)
         self._weights: dict[str, Value] = {}
         self._scopes: list[str] = []
+        self._scans = 0
         self.op = cast(Op, self._builder.op)
 
     @contextmanager
@@ -108,12 +109,14 @@ class Graph:
             return [ir.Value(name=f"{kind}_{i}", type=ir.TensorType(FLOAT)) for i in range(count)]
 
         states = len(starts)
-        graph = self._builder.subgraph(
-            step,
-            named("state", states) + named("input", len(inputs)),
-            named("new_state", states) + named("state_of_step", states),
-            name="step",
-        )
+        self._scans += 1
+        with self.scope(f"scan{self._scans}"):  # a name must not be one of the graph around it
+            graph = self._builder.subgraph(
+                step,
+                named("state", states) + named("input", len(inputs)),
+                named("new_state", states) + named("state_of_step", states),
+                name="step",
+            )
         results = outputs(
             self.op.Scan(
                 *starts, *inputs, body=graph, num_scan_inputs=len(inputs), _outputs=2 * states
