@@ -166,7 +166,7 @@ def test_a_model_for_which_there_is_no_memory_is_one_line(
     def full(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("sruserve.model.folder.load_model", full)
+    monkeypatch.setattr("sruserve.export.runtime.load.load_model", full)
     options = [*command[1:], "--device", "cpu"]
     result = CliRunner().invoke(app, [command[0], str(tmp_path / "m"), *options])
     assert result.exit_code == 1

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sruserve.model import inspect
+from sruserve.model import exactness, inspect
 from sruserve.model.folder import Model
 from sruserve.model.heads.config import HeadConfig
 from sruserve.model.inspect import facts
@@ -50,7 +50,7 @@ def test_without_the_compiled_kernel_a_layer_with_a_product_in_each_step_is_not_
 ) -> None:
     gru = random_model(tmp_path / "gru", vocab_size=9, model_type="gru")
     sru = random_model(tmp_path / "sru", vocab_size=9)
-    monkeypatch.setattr(inspect, "kernel_name", lambda _: "reference")
+    monkeypatch.setattr(exactness, "kernel_name", lambda _: "reference")
     assert facts(gru)["exactness"].startswith("1e-5")
     assert facts(sru)["exactness"].startswith("bit for bit")
 

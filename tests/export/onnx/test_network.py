@@ -83,5 +83,5 @@ def test_a_graph_that_disagrees_with_its_network_is_found(kind: str) -> None:
     other["rnn.rnn_lst.1.bias"][3] += 1e-3
     model = GraphMaker(config, other).step({}) if kind == "step" else maker.sequence({})
     checked = network if kind == "step" else Network(config, other, torch.float32)
-    with pytest.raises(ExportError, match="are up to .* from the network's"):
+    with pytest.raises(ExportError, match=r"are up to .* from the network's"):
         getattr(GraphCheck(model, checked), kind)()

@@ -144,7 +144,7 @@ def test_a_gpu_that_is_passed_over_is_told_with_the_reason(
 def load(monkeypatch: pytest.MonkeyPatch, folder: Path, **options: Any) -> None:
     """Load one model as a worker on a GPU would."""
     monkeypatch.setattr(loading, "use_device", lambda _: None)
-    monkeypatch.setattr(loading, "load_model", lambda path, *_: options["load_model"](path))
+    monkeypatch.setattr(loading, "load_any", lambda path, *_: options["load_model"](path))
     Loader(load_settings(), GPU, None, Tenant()).load(folder)  # type: ignore[arg-type]
 
 
