@@ -108,7 +108,7 @@ def _lrn(
         return [op.Mul(op.Sigmoid(op.Sub(gate[0], new)), new) if gate else new]
 
     inputs = [key, query, value, *([skip] if gated and skip is not None else [])]
-    (h,) = steps.recur(body, [start], inputs)
+    (h,) = steps.recur(body, [start], inputs, layer.backward_from)
     return h.after, h.end
 
 

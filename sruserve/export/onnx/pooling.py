@@ -36,7 +36,10 @@ def add_pooling(
             chosen = [column for name in head.final for column in columns[name]]
             return graph.op.Gather(state.end(layout.width), chosen, axis=-1)
         case "attention":
-            scores = add_row_layers(graph, head.attention, tensors, "pool.", hidden)
+            inputs = hidden
+            if head.attention_final:
+                inputs = _beside_final(graph, config, hidden, steps)
+            scores = add_row_layers(graph, head.attention, tensors, "pool.", inputs)
             return _attended(graph, hidden, scores, steps)
 
 
@@ -95,6 +98,15 @@ def _running(
     largest = op.Where(op.Equal(count, 0.0), 0.0, largest)
     state.write(column, width, largest)
     return largest
+
+
+def _beside_final(graph: Graph, config: ModelConfig, hidden: Value, steps: Steps) -> Value:
+    """Return each row beside what its sequence's directions end with, (time, batch, 2 * n)."""
+    op, forward = graph.op, config.rnn.output_size // config.rnn.directions
+    first = op.Squeeze(op.Slice(hidden, [0], [1], [0]), [0])
+    ends = op.Slice(steps.last(hidden), [0], [forward], [-1])
+    final = op.Concat(ends, op.Slice(first, [forward], [2**62], [-1]), axis=-1)
+    return op.Concat(hidden, op.Expand(final, op.Shape(hidden)), axis=-1)
 
 
 def _attended(graph: Graph, hidden: Value, scores: Value, steps: Steps) -> Value:

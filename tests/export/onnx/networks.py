@@ -13,7 +13,7 @@ from tests.support import random_config
 _LABELS = ("yes", "no", "maybe")
 _CLUSTERS: dict[str, Any] = {"size": 16, "cutoffs": (8, 20), "divide": 2}
 _ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "tanh", "sigmoid", "silu", "softplus", "elu")
-_BOTH_WAYS = ("sru", "srupp", "lstm", "gru", "rnn")
+_BOTH_WAYS = ("sru", "srupp", "lrn", "lstm", "gru", "rnn")
 
 STACKS: dict[str, dict[str, Any]] = {
     **FORMS,
@@ -28,7 +28,7 @@ STACKS: dict[str, dict[str, Any]] = {
 BOTH_WAYS = {
     f"{form}-both-ways": {**options, "bidirectional": True, "window": None}
     for form, options in STACKS.items()
-    if form.split("-")[0] in _BOTH_WAYS and form != "srupp-in-chunks"
+    if form.split("-")[0] in _BOTH_WAYS and form not in ("srupp-in-chunks", "lrn-rms")
 }
 
 
@@ -80,6 +80,15 @@ _HEADS: dict[str, tuple[Task, dict[str, Any]]] = {
             **_WORDS,
             "bidirectional": True,
             "head": HeadConfig(pooling="attention", attention=_attention()),
+        },
+    ),
+    "classify-attention-beside-final": (
+        "classify",
+        {
+            **_WORDS,
+            "model_type": "lrn",
+            "bidirectional": True,
+            "head": HeadConfig(pooling="attention", attention=_attention(), attention_final=True),
         },
     ),
     "classify-row-layers": ("classify", {**_WORDS, "head": HeadConfig(layers=_row_layers())}),
