@@ -11,7 +11,6 @@ from sruserve.export.onnx.state import StateRows
 from sruserve.export.onnx.steps import LOWEST, Steps
 from sruserve.export.plain import PlainLinear
 from sruserve.model.config import ModelConfig
-from sruserve.model.heads.config import HeadConfig
 from sruserve.model.state import StateLayout
 
 
@@ -26,21 +25,22 @@ def add_pooling(
 ) -> Value:
     """Pool rows of steps (..., width) up to the last one, as the head needs them: (batch, n)."""
     head = config.head
-    match head.pooling:
-        case "last":
-            return steps.last(hidden)
-        case "mean" | "max":
-            return _running(graph, head, hidden, state, steps, layout)
-        case "final":
-            columns = {e.name: range(e.offset, e.offset + e.size) for e in layout.entries}
-            chosen = [column for name in head.final for column in columns[name]]
-            return graph.op.Gather(state.end(layout.width), chosen, axis=-1)
-        case "attention":
-            inputs = hidden
-            if head.attention_final:
-                inputs = _beside_final(graph, config, hidden, steps)
-            scores = add_row_layers(graph, head.attention, tensors, "pool.", inputs)
-            return _attended(graph, hidden, scores, steps)
+    rows: dict[str, Value] = {}
+    names = {str(kind): name for kind, name in head.running()}
+    for kind in head.poolings:
+        match kind:
+            case "last":
+                rows[kind] = steps.last(hidden)
+            case "mean" | "max":
+                rows[kind] = _running(graph, kind, names[kind], hidden, state, steps, layout)
+            case "attention":
+                rows[kind] = _by_attention(graph, config, tensors, hidden, steps)
+    if "final" in head.poolings:  # it reads the end states, so all must have been written
+        columns = {e.name: range(e.offset, e.offset + e.size) for e in layout.entries}
+        chosen = [column for name in head.final for column in columns[name]]
+        rows["final"] = graph.op.Gather(state.end(layout.width), chosen, axis=-1)
+    parts = [rows[kind] for kind in head.poolings]
+    return parts[0] if len(parts) == 1 else graph.op.Concat(*parts, axis=-1)
 
 
 def add_pair_features(
@@ -76,20 +76,21 @@ def add_pair_features(
 
 def _running(
     graph: Graph,
-    head: HeadConfig,
+    kind: str,
+    name: str,
     hidden: Value,
     state: StateRows,
     steps: Steps,
     layout: StateLayout,
 ) -> Value:
     """Return the mean or the maximum of all steps so far, and advance its state."""
-    op, column, at = graph.op, layout.column("pool"), layout.column("pool.steps")
+    op, column, at = graph.op, layout.column(name), layout.column(f"{name}.steps")
     width = at - column
     before = state.read(at, 1)
     count = op.Add(before, op.Cast(steps.counts(), to=FLOAT))
     state.write(at, 1, count)
     pooled = state.read(column, width)
-    if head.pooling == "mean":
+    if kind == "mean":
         total = op.Add(pooled, steps.total(hidden))
         state.write(column, width, total)
         return op.Div(total, op.Max(count, 1.0))
@@ -98,6 +99,20 @@ def _running(
     largest = op.Where(op.Equal(count, 0.0), 0.0, largest)
     state.write(column, width, largest)
     return largest
+
+
+def _by_attention(
+    graph: Graph,
+    config: ModelConfig,
+    tensors: Mapping[str, Tensor],
+    hidden: Value,
+    steps: Steps,
+) -> Value:
+    inputs = hidden
+    if config.head.attention_final:
+        inputs = _beside_final(graph, config, hidden, steps)
+    scores = add_row_layers(graph, config.head.attention, tensors, "pool.", inputs)
+    return _attended(graph, hidden, scores, steps)
 
 
 def _beside_final(graph: Graph, config: ModelConfig, hidden: Value, steps: Steps) -> Value:

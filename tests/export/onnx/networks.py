@@ -61,6 +61,13 @@ _HEADS: dict[str, tuple[Task, dict[str, Any]]] = {
     "classify-last": ("classify", {**_WORDS}),
     "classify-mean": ("classify", {**_WORDS, "head": HeadConfig(pooling="mean")}),
     "classify-max": ("classify", {**_WORDS, "head": HeadConfig(pooling="max")}),
+    "classify-several": (
+        "classify",
+        {
+            **_WORDS,
+            "head": HeadConfig(pooling=("last", "max", "final", "mean"), final=("1.c",)),
+        },
+    ),
     "classify-final": (
         "classify",
         {
