@@ -11,7 +11,7 @@ from torch import Tensor
 from sruserve.kernels import RaggedBatch
 from sruserve.model.folder import Model
 from sruserve.model.heads.config import HeadConfig
-from sruserve.model.network import Network
+from sruserve.model.runtime import Runtime
 from tests.gpu.exact import assert_same
 from tests.support import random_model
 
@@ -57,7 +57,7 @@ def some_tokens(length: int, seed: int = 0) -> Tensor:
     return torch.randint(0, 95, (length,), generator=torch.Generator().manual_seed(seed))
 
 
-def run(network: Network, tokens: list[Tensor], states: Tensor) -> list[Tensor]:
+def run(network: Runtime, tokens: list[Tensor], states: Tensor) -> list[Tensor]:
     """Continue row b of `states` with tokens[b]; return each sequence's outputs."""
     sizes = [len(t) for t in tokens]
     offsets = torch.tensor([0, *sizes]).cumsum(0)

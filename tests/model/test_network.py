@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sruserve.kernels import RaggedBatch
 from sruserve.model.folder import Model
-from sruserve.model.network import Network
+from sruserve.model.runtime import Runtime
 from tests.memory import least_growth, malloc_bytes, python_blocks
 from tests.support import random_model
 
@@ -44,7 +44,7 @@ def model(
     return random_model(folder / "model", dtype=dtype, **FORMS[request.param])
 
 
-def run(network: Network, tokens: list[Tensor], states: Tensor) -> list[Tensor]:
+def run(network: Runtime, tokens: list[Tensor], states: Tensor) -> list[Tensor]:
     """Continue row b of `states` with tokens[b]; return each sequence's outputs."""
     sizes = [len(t) for t in tokens]
     offsets = torch.tensor([0, *sizes]).cumsum(0)

@@ -34,7 +34,7 @@ def add_pooling(
             case "mean" | "max":
                 rows[kind] = _running(graph, kind, names[kind], hidden, state, steps, layout)
             case "attention":
-                rows[kind] = _by_attention(graph, config, tensors, hidden, steps)
+                rows[kind] = _by_attention(graph, config, tensors, hidden, state, steps, layout)
     if "final" in head.poolings:  # it reads the end states, so all must have been written
         columns = {e.name: range(e.offset, e.offset + e.size) for e in layout.entries}
         chosen = [column for name in head.final for column in columns[name]]
@@ -106,13 +106,37 @@ def _by_attention(
     config: ModelConfig,
     tensors: Mapping[str, Tensor],
     hidden: Value,
+    state: StateRows,
     steps: Steps,
+    layout: StateLayout,
 ) -> Value:
-    inputs = hidden
+    """Return the mean of all steps so far by the softmax of their scores, and advance its state."""
+    op, layers = graph.op, config.head.attention
     if config.head.attention_final:
-        inputs = _beside_final(graph, config, hidden, steps)
-    scores = add_row_layers(graph, config.head.attention, tensors, "pool.", inputs)
-    return _attended(graph, hidden, scores, steps)
+        beside = _beside_final(graph, config, hidden, steps)
+        scores = add_row_layers(graph, layers, tensors, "pool.", beside)
+        return _attended(graph, hidden, scores, steps)
+    scores = add_row_layers(graph, layers, tensors, "pool.", hidden)
+    column, width = layout.column("pool"), config.rnn.output_size
+    places = {name: layout.column(f"pool.{name}") for name in ("weight", "largest", "previous")}
+    at = layout.column("pool.steps")
+    before = state.read(at, 1)
+    count = op.Add(before, op.Cast(steps.counts(), to=FLOAT))
+    earlier = op.Where(op.Equal(before, 0.0), LOWEST, state.read(places["previous"], 1))
+    largest = op.Max(earlier, steps.largest(scores))
+    # Sums are those of exp(score - largest): a new largest score makes the earlier ones smaller.
+    factor = op.Exp(op.Sub(earlier, largest))
+    weights = op.Exp(op.Sub(scores, largest))
+    summed = op.Mul(state.read(column, width), factor)
+    total = op.Add(summed, steps.total(op.Mul(hidden, weights)))
+    weight = op.Add(op.Mul(state.read(places["weight"], 1), factor), steps.total(weights))
+    largest = op.Where(op.Equal(count, 0.0), 0.0, largest)
+    state.write(column, width, total)
+    state.write(places["weight"], 1, weight)
+    state.write(places["largest"], 1, largest)
+    state.write(places["previous"], 1, op.Identity(largest))
+    state.write(at, 1, count)
+    return op.Div(total, op.Where(op.Equal(count, 0.0), 1.0, weight))
 
 
 def _beside_final(graph: Graph, config: ModelConfig, hidden: Value, steps: Steps) -> Value:

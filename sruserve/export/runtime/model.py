@@ -10,7 +10,6 @@ from sruserve.export.onnx.signature import answer_of, layout_of
 from sruserve.export.runtime.file import OnnxFile, read_onnx
 from sruserve.export.runtime.network import OnnxNetwork
 from sruserve.export.runtime.session import GraphSession
-from sruserve.model.cells.stack import Builder
 from sruserve.model.errors import CheckpointError, DTypeError, FolderError
 from sruserve.model.folder import Model
 from sruserve.model.heads.crf import LinearChain, crf_shapes
@@ -75,7 +74,7 @@ def _network(
     if config.head.crf:
         assert config.outputs is not None
         tensors = {name: sequence.tensor(name) for name in crf_shapes(config.outputs)}
-        crf = LinearChain(tensors, Builder(torch.float32, sessions["sequence"].device))
+        crf = LinearChain(tensors, config.head.crf_window)
     return OnnxNetwork(
         config,
         sessions["sequence"],

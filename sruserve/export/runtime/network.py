@@ -51,6 +51,16 @@ class OnnxNetwork:
         """See `Network`."""
         return self.config.not_streamable_because
 
+    @property
+    def state_size(self) -> int:
+        """See `Network`."""
+        return self.layout.width + (0 if self.crf is None else self.crf.state_size)
+
+    @property
+    def state_bytes(self) -> int:
+        """See `Network`."""
+        return self.state_size * 4
+
     def hidden(self, inputs: Tensor, batch: RaggedBatch, wanted: Tensor | None = None) -> Tensor:
         """Run the graph; returns its answers at the rows `wanted`, (wanted, outputs).
 

@@ -16,7 +16,7 @@ from sruserve.model.heads.attention_pool import AttentionPool
 from sruserve.model.heads.building import make_pool
 from sruserve.model.heads.config import HeadConfig
 from sruserve.model.heads.pooling import PoolLayer
-from sruserve.model.network import Network
+from sruserve.model.runtime import Runtime
 from sruserve.model.state import StateLayout
 from tests.support import random_model, random_tensors
 
@@ -156,7 +156,7 @@ def test_only_pooled_streams_remember_for_it(task: str, pooling: str) -> None:
 def test_a_network_pools_what_its_stack_gives(
     pooling: str, options: dict[str, Any], tmp_path: Path
 ) -> None:
-    def last_layers(folder: str, head: HeadConfig) -> tuple[Network, Tensor]:
+    def last_layers(folder: str, head: HeadConfig) -> tuple[Runtime, Tensor]:
         model = random_model(tmp_path / folder, "classify", vocab_size=30, head=head, **options)
         states = model.network.layout.allocate(1)
         return model.network, model.network.hidden(ids, single(states, len(ids)))

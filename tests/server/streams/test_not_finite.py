@@ -106,7 +106,7 @@ def test_text_of_a_model_whose_state_overflows_is_none(
     running: Running, path: str, value: float
 ) -> None:
     client, application = running
-    network = application.lifecycle.catalogue["characters"].model.network
+    network: Any = application.lifecycle.catalogue["characters"].model.network
     embedding: Any = network._embedding
     table = embedding.table
     before = table.clone()
