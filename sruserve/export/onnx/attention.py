@@ -80,7 +80,7 @@ def _attend(
         visible = op.Concat(ring, rows, axis=1)
         _advance(graph, attention, window, depth, ring, rows, seen, counts, state)
     mixed = _mix(op, attention, width, queries, visible, hidden, late)
-    return steps.without_time(op.Transpose(mixed, perm=[1, 0, 2]))
+    return steps.rows(op.Transpose(mixed, perm=[1, 0, 2]))
 
 
 def _advance(

@@ -11,11 +11,11 @@ from sruserve.export.onnx.steps import WholeSequences
 def add_best_path(
     graph: Graph, tensors: Mapping[str, Tensor], scores: Value, steps: WholeSequences
 ) -> Value:
-    """Return the labels of the best path, (time, batch), int64, of scores (time, batch, labels).
+    """Return the labels of the best path, (time, batch), int64, of scores (rows, labels).
 
     Labels after a sequence's last step have no meaning. See `LinearChain.decode`.
     """
-    op = graph.op
+    op, scores = graph.op, steps.with_time(scores)
     start, end, transitions = (
         graph.weight(f"crf.{name}", tensors[f"crf.{name}"].float())
         for name in ("start_transitions", "end_transitions", "transitions")
@@ -25,7 +25,7 @@ def add_best_path(
     first = op.Add(op.Squeeze(op.Slice(scores, [0], [1], [0]), [0]), start)
     # One more step, outside of all sequences, because no runtime scans nothing.
     later = op.Concat(*(op.Slice(scores, [a], [b], [0]) for a, b in ((1, 2**62), (0, 1))), axis=0)
-    runs = op.Cast(steps.inside(scores), to=FLOAT)
+    runs = op.Cast(steps.inside(), to=FLOAT)
     ending = op.Mul(op.Slice(runs, [0], [1], [0]), 0.0)
     inside = op.Concat(op.Slice(runs, [1], [2**62], [0]), ending, axis=0)
 

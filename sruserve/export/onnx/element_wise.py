@@ -3,14 +3,15 @@
 A recurrence's body has only what the next step needs: the rest is computed for all steps at once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
 
 from sruserve.export.onnx.graph import Graph, Op, Value, split
 from sruserve.export.onnx.norm import normalize
 from sruserve.export.onnx.state import StateRows
-from sruserve.export.onnx.steps import Recurrence, Steps
+from sruserve.export.onnx.steps import Steps
 from sruserve.export.plain import PlainLinear, plain
 from sruserve.kernels.cell import Activation, Cell, Kind
 from sruserve.kernels.layer import CellLayer
@@ -27,9 +28,9 @@ def add_cell_layer(
         z = graph.linear(z, plain(layer.projection), "projection")
     if layer.previous is not None:
         inputs = layer.linear.inputs // 2
-        around = steps.previous(state.read(layer.previous, inputs), z)
-        state.write(layer.previous, inputs, around.end)
-        z = graph.op.Concat(z, around.before, axis=-1)
+        before, end = steps.previous(state.read(layer.previous, inputs), z)
+        state.write(layer.previous, inputs, end)
+        z = graph.op.Concat(z, before, axis=-1)
     return add_recurrence(graph, layer, z, x, state, steps)
 
 
@@ -38,12 +39,7 @@ def add_recurrence(
 ) -> Value:
     """Add a layer's product, recurrence and norm: of z (..., linear's inputs), with its input x."""
     op, cell = graph.op, layer.cell
-    u = graph.linear(z, _with_gate_biases(layer), "linear")
-    if layer.inner_norm is not None:
-        u = normalize(graph, u, layer.inner_norm, "inner_norm")
-    if layer.inner_bias is not None:
-        u = op.Add(u, graph.weight("inner_bias", layer.inner_bias))
-    planes = list(split(graph.op, u, [layer.width] * cell.blocks))
+    planes = _planes(graph, layer, z, steps)
     skip = planes[3] if cell.blocks == 4 else None
     if layer.highway_is_input:
         skip = x if cell.scale == 1 else op.Mul(x, cell.scale)
@@ -53,6 +49,32 @@ def add_recurrence(
     if layer.norm is not None and layer.norm_after:
         h = normalize(graph, h, layer.norm, "norm")
     return h
+
+
+def _planes(graph: Graph, layer: CellLayer, z: Value, steps: Steps) -> list[Value]:
+    """Compute the planes of u, (rows, width) each."""
+    op, linear = graph.op, _with_gate_biases(layer)
+    normed = layer.inner_norm is not None or layer.inner_bias is not None
+    if steps.lengths is not None and not normed:  # to cut many rows would take a pass over them
+        weights = linear.weight.chunk(layer.cell.blocks)
+        parts = [
+            PlainLinear(weight, bias)
+            for weight, bias in zip(weights, _chunked(linear.bias, layer.cell.blocks), strict=True)
+        ]
+        return [graph.linear(z, part, f"linear.{i}") for i, part in enumerate(parts)]
+    u = graph.linear(z, linear, "linear")
+    if layer.inner_norm is not None:
+        u = normalize(graph, u, layer.inner_norm, "inner_norm")
+    if layer.inner_bias is not None:
+        u = op.Add(u, graph.weight("inner_bias", layer.inner_bias))
+    return list(split(op, u, [layer.width] * layer.cell.blocks))
+
+
+def _chunked(bias: Tensor | None, parts: int) -> Sequence[Tensor | None]:
+    """Return the parts of a bias; None for a part of zeros."""
+    if bias is None:
+        return [None] * parts
+    return [part if part.any() else None for part in bias.chunk(parts)]
 
 
 def _with_gate_biases(layer: CellLayer) -> PlainLinear:
@@ -82,16 +104,17 @@ def _sru(
 
     def body(op: Op, c: Value, z: Value, u: Value) -> list[Value]:
         f = op.Sigmoid(op.Add(u, op.Mul(c, forget)))
-        return [op.Add(z, op.Mul(op.Sub(c, z), f))]
+        new = op.Add(z, op.Mul(op.Sub(c, z), f))
+        # While c is in cache; the reset gate itself is computed for all steps at once.
+        return [new, op.Mul(new if layer.cell.updated_reset else c, reset)]
 
-    (c,) = steps.recur(body, [start], planes[:2], layer.backward_from)
-    read = c.after if layer.cell.updated_reset else c.before
-    r = op.Sigmoid(op.Add(planes[2], op.Mul(read, reset)))
+    (c,), (read,) = steps.recur(body, [start], planes[:2], layer.backward_from, further=1)
+    r = op.Sigmoid(op.Add(planes[2], read))
     return _highway(op, _activated(op, layer.cell, c.after), r, skip), c.end
 
 
 def _lrn(
-    _: Graph,
+    graph: Graph,
     layer: CellLayer,
     planes: list[Value],
     skip: Value | None,
@@ -99,6 +122,7 @@ def _lrn(
     steps: Steps,
 ) -> tuple[Value, Value]:
     """Zhang and Sennrich 2019; with a fourth plane oLRN, whose output gate reads the new c."""
+    del graph
     key, query, value = planes[:3]
     gated = skip is not None
 
@@ -108,7 +132,7 @@ def _lrn(
         return [op.Mul(op.Sigmoid(op.Sub(gate[0], new)), new) if gate else new]
 
     inputs = [key, query, value, *([skip] if gated and skip is not None else [])]
-    (h,) = steps.recur(body, [start], inputs, layer.backward_from)
+    (h,), _ = steps.recur(body, [start], inputs, layer.backward_from)
     return h.after, h.end
 
 
@@ -129,8 +153,7 @@ def _qrnn(
     def body(op: Op, c: Value, z: Value, f: Value) -> list[Value]:
         return [op.Add(c, op.Mul(f, op.Sub(z, c)))]
 
-    c: Recurrence
-    (c,) = steps.recur(body, [start], [z, f])
+    (c,), _ = steps.recur(body, [start], [z, f])
     if layer.cell.blocks == 2:
         return c.after, c.end
     return _highway(op, c.after, op.Sigmoid(planes[2]), skip), c.end

@@ -54,7 +54,8 @@ def _direction(
         starts.append(state.read(cell.cell_column, cell.width))
     projects = cell.kind is GatedKind.LSTM and cell.second is not None
     if steps.lengths is not None and cell.kind in _OPERATORS and not projects:
-        return _operator(graph, cell, inputs, x, starts, steps.lengths)
+        h, ends = _operator(graph, cell, inputs, steps.with_time(x), starts, steps.lengths)
+        return steps.rows(h), ends
     u = graph.linear(x, inputs, "linear")
     around = _recurrences(graph, cell, u, starts, steps)
     return around[0].after, [each.end for each in around]
@@ -85,7 +86,7 @@ def _recurrences(
         *states, step = values
         return _STEPS[cell.kind](op, cell, step, states, product, last and second_product)
 
-    return steps.recur(body, starts, [u], backward=cell.backward)
+    return steps.recur(body, starts, [u], backward=cell.backward)[0]
 
 
 def _lstm(

@@ -81,46 +81,48 @@ class Graph:
         return self._weights[full]
 
     def linear(self, x: Value, layer: PlainLinear, name: str) -> Value:
-        """Compute x W^T + b for x (..., in); returns (..., out)."""
-        product = self.op.MatMul(x, self.weight(f"{name}.weight", layer.weight.T))
+        """Compute x W^T + b for rows x (rows, in); returns (rows, out)."""
+        weight = self.weight(f"{name}.weight", layer.weight.T)
         if layer.bias is None:
-            return product
-        return self.op.Add(product, self.weight(f"{name}.bias", layer.bias))
+            return self.op.MatMul(x, weight)
+        return self.op.Gemm(x, weight, self.weight(f"{name}.bias", layer.bias))
 
     def columns(self, x: Value, begin: int, end: int) -> Value:
         """Return the columns of the last axis from `begin` to `end`."""
         return self.op.Slice(x, [begin], [end], [-1])
 
-    def scan(self, body: Body, starts: Sequence[Value], inputs: Sequence[Value]) -> list[Value]:
+    def scan(
+        self, body: Body, starts: Sequence[Value], inputs: Sequence[Value], further: int = 0
+    ) -> list[Value]:
         """Run a recurrence over the first axis of its inputs.
 
-        body: called with `op`, the states (batch, ·) and one step of the inputs (batch, ·); returns
-            the new states.
-        starts: the states before the first step. inputs: (time, batch, ·) each.
+        body: called with `op`, the states (batch, n) and one step of the inputs (batch, n); returns
+            the new states, and `further` other values of the step.
+        starts: the states before the first step. inputs: (time, batch, n) each.
 
-        Returns the states after each step, (time, batch, ·) each.
+        Returns the states after each step, and the further values, (time, batch, n) each.
         """
+        states = len(starts)
 
         def step(op: Op, *values: Value) -> list[Value]:
-            new = body(op, *values)
-            return [*new, *(op.Identity(value) for value in new)]
+            new = list(body(op, *values))
+            # An output of the body must have one name only.
+            return [*new[:states], *map(op.Identity, new[:states]), *new[states:]]
 
         def named(kind: str, count: int) -> list[Value]:
             return [ir.Value(name=f"{kind}_{i}", type=ir.TensorType(FLOAT)) for i in range(count)]
 
-        states = len(starts)
         self._scans += 1
         with self.scope(f"scan{self._scans}"):  # a name must not be one of the graph around it
             graph = self._builder.subgraph(
                 step,
                 named("state", states) + named("input", len(inputs)),
-                named("new_state", states) + named("state_of_step", states),
+                named("new_state", states) + named("of_step", states + further),
                 name="step",
             )
+        count = 2 * states + further
         results = outputs(
-            self.op.Scan(
-                *starts, *inputs, body=graph, num_scan_inputs=len(inputs), _outputs=2 * states
-            )
+            self.op.Scan(*starts, *inputs, body=graph, num_scan_inputs=len(inputs), _outputs=count)
         )
         return list(results[states:])
 

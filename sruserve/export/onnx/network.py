@@ -68,16 +68,11 @@ class GraphMaker:
             self._pairs(graph)
             return graph.model(metadata)
         inputs = self._inputs(graph, "", ("batch", "time"))
-        steps = WholeSequences(graph, graph.input("lengths", INT, ("batch",)))
+        steps = WholeSequences(graph, inputs, graph.input("lengths", INT, ("batch",)))
         state = StateRows(graph, graph.input("state", FLOAT, ("batch", self.layout.width)))
-        hidden = self._hidden(graph, _swapped(graph, inputs), state, steps)
+        hidden = self._hidden(graph, self._rows(graph, inputs), state, steps)
         if config.answers_by_step:
-            if config.head.crf:
-                logits = add_head(graph, config, self._tensors, hidden)
-                path = add_best_path(graph, self._tensors, logits, steps)
-                labels = graph.op.Transpose(path, perm=[1, 0])
-                graph.output("labels", labels, ("batch", "time"), INT)
-            self._outputs(graph, _swapped(graph, hidden), ("batch", "time"))
+            self._outputs(graph, hidden, ("batch", "time"), steps)
         else:
             hidden = self._pooled(graph, hidden, state, steps)
             self._outputs(graph, hidden, ("batch",))
@@ -89,9 +84,11 @@ class GraphMaker:
         sides: list[tuple[Value, Steps]] = []
         for end in ("_a", "_b"):
             inputs = self._inputs(graph, end, ("batch", f"time{end}"))
-            steps = WholeSequences(graph, graph.input(f"lengths{end}", INT, ("batch",)))
+            lengths = graph.input(f"lengths{end}", INT, ("batch",))
+            steps = WholeSequences(graph, inputs, lengths)
             state = StateRows(graph, zeros(graph, steps.counts(), self.layout.width))
-            sides.append((self._hidden(graph, _swapped(graph, inputs), state, steps), steps))
+            hidden = self._hidden(graph, self._rows(graph, inputs), state, steps)
+            sides.append((hidden, steps))
         features = add_pair_features(graph, self._config, self._tensors, sides)
         self._outputs(graph, features, ("batch",))
 
@@ -99,6 +96,12 @@ class GraphMaker:
         if self._config.vocab_size is not None:
             return graph.input(f"ids{end}", INT, shape)
         return graph.input(f"features{end}", FLOAT, (*shape, self._config.width))
+
+    def _rows(self, graph: Graph, inputs: Value) -> Value:
+        """Return ids or features of sequences as rows, in the order of time."""
+        if self._config.vocab_size is not None:
+            return graph.op.Reshape(graph.op.Transpose(inputs, perm=[1, 0]), [-1])
+        return graph.op.Flatten(graph.op.Transpose(inputs, perm=[1, 0, 2]), axis=2)
 
     def _hidden(self, graph: Graph, inputs: Value, state: StateRows, steps: Steps) -> Value:
         """Run the stack over ids (...) or features (..., n); returns (..., width)."""
@@ -119,17 +122,33 @@ class GraphMaker:
     def _pooled(self, graph: Graph, hidden: Value, state: StateRows, steps: Steps) -> Value:
         return add_pooling(graph, self._config, self._tensors, hidden, state, steps, self.layout)
 
-    def _outputs(self, graph: Graph, hidden: Value, shape: tuple[str, ...]) -> None:
-        """Add the outputs that follow from rows (*shape, width)."""
-        config, name = self._config, answer_of(self._config)
+    def _outputs(
+        self,
+        graph: Graph,
+        hidden: Value,
+        shape: tuple[str, ...],
+        steps: WholeSequences | None = None,
+    ) -> None:
+        """Add the outputs that follow from rows (rows, width).
+
+        shape: that of the rows in the outputs. steps: None if there is one row for each sequence.
+        """
+        config, op, name = self._config, graph.op, answer_of(self._config)
+
+        def shaped(rows: Value) -> Value:
+            return rows if steps is None else op.Transpose(steps.with_time(rows), perm=[1, 0, 2])
+
         if config.outputs is None:
-            graph.output(name, hidden, (*shape, config.rnn.output_size))
+            graph.output(name, shaped(hidden), (*shape, config.rnn.output_size))
             return
         logits = add_head(graph, config, self._tensors, hidden)
-        graph.output(name, logits, (*shape, config.outputs))
+        if config.head.crf and steps is not None:
+            path = add_best_path(graph, self._tensors, logits, steps)
+            graph.output("labels", op.Transpose(path, perm=[1, 0]), shape, INT)
+        graph.output(name, shaped(logits), (*shape, config.outputs))
         if config.task in LABELLED:
             scores = add_activation(graph, config, logits)
-            graph.output("scores", scores, (*shape, config.outputs))
+            graph.output("scores", shaped(scores), (*shape, config.outputs))
 
 
 def _add_layer(graph: Graph, layer: Layer, x: Value, state: StateRows, steps: Steps) -> Value:
@@ -139,10 +158,3 @@ def _add_layer(graph: Graph, layer: Layer, x: Value, state: StateRows, steps: St
         return add_gated_layer(graph, layer, x, state, steps)
     assert isinstance(layer, SRUppLayer)
     return add_srupp_layer(graph, layer, x, state, steps)
-
-
-def _swapped(graph: Graph, x: Value) -> Value:
-    """Swap the axes of sequences and time."""
-    assert x.shape is None or x.shape.rank() >= 2
-    rank = 3 if x.shape is None else x.shape.rank()
-    return graph.op.Transpose(x, perm=[1, 0, *range(2, rank)])

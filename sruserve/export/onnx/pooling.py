@@ -49,7 +49,7 @@ def add_pair_features(
     tensors: Mapping[str, Tensor],
     sides: list[tuple[Value, Steps]],
 ) -> Value:
-    """Turn the outputs of both sides, (time, batch, width), into (batch, features)."""
+    """Turn the outputs of both sides, (rows, width), into (batch, features)."""
     op, head = graph.op, config.head
     rows = []
     for side, (hidden, steps) in enumerate(sides):
@@ -126,7 +126,7 @@ def _by_attention(
     largest = op.Max(earlier, steps.largest(scores))
     # Sums are those of exp(score - largest): a new largest score makes the earlier ones smaller.
     factor = op.Exp(op.Sub(earlier, largest))
-    weights = op.Exp(op.Sub(scores, largest))
+    weights = op.Exp(op.Sub(scores, steps.for_each(largest)))
     summed = op.Mul(state.read(column, width), factor)
     total = op.Add(summed, steps.total(op.Mul(hidden, weights)))
     weight = op.Add(op.Mul(state.read(places["weight"], 1), factor), steps.total(weights))
@@ -140,19 +140,18 @@ def _by_attention(
 
 
 def _beside_final(graph: Graph, config: ModelConfig, hidden: Value, steps: Steps) -> Value:
-    """Return each row beside what its sequence's directions end with, (time, batch, 2 * n)."""
+    """Return each row beside what its sequence's directions end with, (rows, 2 * n)."""
     op, forward = graph.op, config.rnn.output_size // config.rnn.directions
-    first = op.Squeeze(op.Slice(hidden, [0], [1], [0]), [0])
+    first = op.Squeeze(op.Slice(steps.with_time(hidden), [0], [1], [0]), [0])
     ends = op.Slice(steps.last(hidden), [0], [forward], [-1])
     final = op.Concat(ends, op.Slice(first, [forward], [2**62], [-1]), axis=-1)
-    return op.Concat(hidden, op.Expand(final, op.Shape(hidden)), axis=-1)
+    return op.Concat(hidden, steps.for_each(final), axis=-1)
 
 
 def _attended(graph: Graph, hidden: Value, scores: Value, steps: Steps) -> Value:
     """Return the mean of each sequence's rows, weighted by the softmax of scores (..., 1)."""
     op = graph.op
-    largest = steps.largest(scores)
-    weights = op.Exp(op.Sub(scores, largest))
+    weights = op.Exp(op.Sub(scores, steps.for_each(steps.largest(scores))))
     return op.Div(steps.total(op.Mul(hidden, weights)), steps.total(weights))
 
 

@@ -1,4 +1,8 @@
-"""How a graph goes through time: one step of each stream, or whole sequences."""
+"""How a graph goes through time: one step of each stream, or whole sequences.
+
+The value of a step is a row. A graph of one step has rows (batch, n), and one of sequences has rows
+(time * batch, n), so that products and layers of rows are the same nodes in both.
+"""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -10,15 +14,17 @@ LOWEST = -3.4e38  # below all trained numbers
 
 
 class Recurrence(NamedTuple):
-    """A state around each step, (..., batch, n), and after the last one, (batch, n)."""
+    """A state after each step, and after the last one, (batch, n)."""
 
-    before: Value
     after: Value
     end: Value
 
 
 class Steps(Protocol):
-    """The recurrences of a graph. Values of steps are (batch, n), or (time, batch, n)."""
+    """The recurrences of a graph.
+
+    lengths: steps of each sequence, (batch), int64; None in a graph of one step.
+    """
 
     lengths: Value | None
 
@@ -30,24 +36,29 @@ class Steps(Protocol):
         inputs: Sequence[Value],
         backward_from: int | None = None,
         backward: bool = False,
-    ) -> list[Recurrence]:
+        further: int = 0,
+    ) -> tuple[list[Recurrence], list[Value]]:
         """Run `body`, which maps the states and one step of the inputs to the new states.
 
         backward_from: the first channel that runs from the last step to the first. backward: all
             channels do.
+
+        further: number of other values that `body` returns for each step.
+
+        Returns the states, and those values.
         """
 
     @abstractmethod
-    def previous(self, start: Value, x: Value) -> Recurrence:
-        """Return the rows of `x` before and at each step; before the first, `start` (batch, n)."""
+    def previous(self, start: Value, x: Value) -> tuple[Value, Value]:
+        """Return the row before each of `x`, `start` (batch, n) before the first, and the end."""
 
     @abstractmethod
     def with_time(self, x: Value) -> Value:
-        """Return rows of steps as (time, batch, n)."""
+        """Return rows as (time, batch, n)."""
 
     @abstractmethod
-    def without_time(self, x: Value) -> Value:
-        """Return rows (time, batch, n) as rows of steps."""
+    def rows(self, x: Value) -> Value:
+        """Return (time, batch, n) as rows."""
 
     @abstractmethod
     def counts(self) -> Value:
@@ -55,7 +66,7 @@ class Steps(Protocol):
 
     @abstractmethod
     def last(self, x: Value) -> Value:
-        """Return each sequence's last row of `x`, (batch, n)."""
+        """Return each sequence's last row, (batch, n)."""
 
     @abstractmethod
     def total(self, x: Value) -> Value:
@@ -65,14 +76,21 @@ class Steps(Protocol):
     def largest(self, x: Value) -> Value:
         """Return the largest number of each sequence's rows, (batch, n)."""
 
+    @abstractmethod
+    def for_each(self, x: Value) -> Value:
+        """Return for each row its sequence's row of x (batch, n)."""
+
 
 class OneStep(Steps):
-    """One step of each stream: no control flow."""
+    """One step of each stream: no control flow.
+
+    states: the state rows, which tell the number of streams.
+    """
 
     lengths = None
 
-    def __init__(self, graph: Graph, rows: Value) -> None:
-        self._graph, self._rows = graph, rows
+    def __init__(self, graph: Graph, states: Value) -> None:
+        self._graph, self._states = graph, states
 
     def recur(
         self,
@@ -81,24 +99,27 @@ class OneStep(Steps):
         inputs: Sequence[Value],
         backward_from: int | None = None,
         backward: bool = False,
-    ) -> list[Recurrence]:
+        further: int = 0,
+    ) -> tuple[list[Recurrence], list[Value]]:
         assert backward_from is None
         assert not backward
-        new = body(self._graph.op, *starts, *inputs)
-        return [Recurrence(a, b, b) for a, b in zip(starts, new, strict=True)]
+        values = list(body(self._graph.op, *starts, *inputs))
+        assert len(values) == len(starts) + further
+        states = values[: len(starts)]
+        return [Recurrence(state, state) for state in states], values[len(starts) :]
 
-    def previous(self, start: Value, x: Value) -> Recurrence:
-        return Recurrence(start, x, x)
+    def previous(self, start: Value, x: Value) -> tuple[Value, Value]:
+        return start, x
 
     def with_time(self, x: Value) -> Value:
         return self._graph.op.Unsqueeze(x, [0])
 
-    def without_time(self, x: Value) -> Value:
+    def rows(self, x: Value) -> Value:
         return self._graph.op.Squeeze(x, [0])
 
     def counts(self) -> Value:
         op = self._graph.op
-        one_column = op.Slice(self._rows, [0], [1], [-1])
+        one_column = op.Slice(self._states, [0], [1], [-1])
         return op.Add(op.Mul(op.Cast(one_column, to=INT), 0), 1)
 
     def last(self, x: Value) -> Value:
@@ -110,19 +131,29 @@ class OneStep(Steps):
     def largest(self, x: Value) -> Value:
         return x
 
+    def for_each(self, x: Value) -> Value:
+        return x
+
 
 class WholeSequences(Steps):
     """All steps of sequences, each as long as `lengths` (batch), int64, says.
 
     Rows after a sequence's last step are padding; nothing reads them.
+
+    inputs: the graph's input, (batch, time, ...).
     """
 
-    def __init__(self, graph: Graph, lengths: Value) -> None:
+    def __init__(self, graph: Graph, inputs: Value, lengths: Value) -> None:
         op, self._graph = graph.op, graph
         self.lengths: Value | None = lengths
         self._lengths = lengths
-        batch = op.Range(0, op.Squeeze(op.Shape(lengths), [0]), 1)
-        self._ends = op.Concat(op.Unsqueeze(lengths, [1]), op.Unsqueeze(batch, [1]), axis=1)
+        self._empty = op.Unsqueeze(op.Equal(lengths, 0), [1])
+        size, time = (op.Shape(inputs, start=axis, end=axis + 1) for axis in (0, 1))
+        self._time = op.Range(0, op.Squeeze(time, [0]), 1)
+        self._shape = op.Concat(time, size, [-1], axis=0)
+        batch = op.Range(0, op.Squeeze(size, [0]), 1)
+        last = op.Max(op.Sub(lengths, 1), 0)
+        self._ends = op.Concat(op.Unsqueeze(last, [1]), op.Unsqueeze(batch, [1]), axis=1)
 
     def recur(
         self,
@@ -131,52 +162,57 @@ class WholeSequences(Steps):
         inputs: Sequence[Value],
         backward_from: int | None = None,
         backward: bool = False,
-    ) -> list[Recurrence]:
+        further: int = 0,
+    ) -> tuple[list[Recurrence], list[Value]]:
         turned = 0 if backward else backward_from
-        in_order = [self._turn(x, turned) for x in inputs]
-        recurrences = []
-        for start, scanned in zip(starts, self._graph.scan(body, starts, in_order), strict=True):
-            before, after, end = self._around(start, scanned)
-            recurrences.append(
-                Recurrence(self._turn(before, turned), self._turn(after, turned), end)
-            )
-        return recurrences
+        in_order = [self._turn(self.with_time(x), turned) for x in inputs]
+        scanned = self._graph.scan(body, starts, in_order, further)
+        recurrences = [
+            Recurrence(self.rows(self._turn(states, turned)), self._end(start, states))
+            for start, states in zip(starts, scanned, strict=False)
+        ]
+        more = [self.rows(self._turn(values, turned)) for values in scanned[len(starts) :]]
+        return recurrences, more
 
-    def previous(self, start: Value, x: Value) -> Recurrence:
-        return self._around(start, x)
+    def previous(self, start: Value, x: Value) -> tuple[Value, Value]:
+        op, timed = self._graph.op, self.with_time(x)
+        before = op.Concat(op.Unsqueeze(start, [0]), op.Slice(timed, [0], [-1], [0]), axis=0)
+        return self.rows(before), self._end(start, timed)
 
     def with_time(self, x: Value) -> Value:
-        return x
+        return self._graph.op.Reshape(x, self._shape)
 
-    def without_time(self, x: Value) -> Value:
-        return x
+    def rows(self, x: Value) -> Value:
+        return self._graph.op.Flatten(x, axis=2)
 
     def counts(self) -> Value:
         return self._graph.op.Unsqueeze(self._lengths, [1])
 
     def last(self, x: Value) -> Value:
-        op = self._graph.op
-        return op.GatherND(x, op.Max(op.Sub(self._ends, [1, 0]), 0))
+        return self._graph.op.GatherND(self.with_time(x), self._ends)
 
     def total(self, x: Value) -> Value:
         op = self._graph.op
-        return op.ReduceSum(op.Where(self.inside(x), x, 0.0), [0], keepdims=0)
+        return op.ReduceSum(op.Where(self.inside(), self.with_time(x), 0.0), [0], keepdims=0)
 
     def largest(self, x: Value) -> Value:
         op = self._graph.op
-        return op.ReduceMax(op.Where(self.inside(x), x, LOWEST), [0], keepdims=0)
+        return op.ReduceMax(op.Where(self.inside(), self.with_time(x), LOWEST), [0], keepdims=0)
 
-    def inside(self, x: Value) -> Value:
-        """Return whether each row of `x` is a step of its sequence, (time, batch, 1), bool."""
+    def for_each(self, x: Value) -> Value:
         op = self._graph.op
-        time = op.Range(0, op.Squeeze(op.Shape(x, start=0, end=1), [0]), 1)
-        return op.Less(op.Unsqueeze(time, [1, 2]), self.counts())
+        shape = op.Where(op.Equal(self._shape, -1), 1, self._shape)
+        return self.rows(op.Expand(op.Unsqueeze(x, [0]), shape))
 
-    def _around(self, start: Value, x: Value) -> Recurrence:
+    def inside(self) -> Value:
+        """Return whether each row is a step of its sequence, (time, batch, 1), bool."""
         op = self._graph.op
-        rows = op.Concat(op.Unsqueeze(start, [0]), x, axis=0)
-        before = op.Slice(rows, [0], [-1], [0])
-        return Recurrence(before, x, op.GatherND(rows, self._ends))
+        return op.Less(op.Unsqueeze(self._time, [1, 2]), self.counts())
+
+    def _end(self, start: Value, x: Value) -> Value:
+        """Return each sequence's last row of (time, batch, n); of an empty one, its start."""
+        op = self._graph.op
+        return op.Where(self._empty, start, op.GatherND(x, self._ends))
 
     def _turn(self, x: Value, first: int | None) -> Value:
         """Reverse the steps of the channels from `first` on, within each sequence."""

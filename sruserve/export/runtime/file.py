@@ -24,11 +24,12 @@ _LARGEST_FILE = 2 << 30  # bytes: a protocol buffer holds no more
 _DEPTH = 2  # of graphs within graphs: a recurrence's body has none of its own
 _OPERATORS = {
     "Abs", "Add", "And", "ArgMax", "Cast", "Concat", "Div", "Elu", "Equal", "Erf", "Exp", "Expand",
-    "GRU", "Gather", "GatherElements", "GatherND", "Gelu", "Greater", "GreaterOrEqual", "Identity",
-    "LSTM", "LayerNormalization", "LeakyRelu", "Less", "Log", "LogSoftmax", "MatMul", "Max", "Mod",
-    "Mul", "Or", "RNN", "Range", "ReduceMax", "ReduceMean", "ReduceSum", "Relu", "Reshape",
-    "ReverseSequence", "Scan", "Selu", "Shape", "Sigmoid", "Slice", "Softmax", "Softplus", "Split",
-    "Sqrt", "Squeeze", "Sub", "Tanh", "Transpose", "Unsqueeze", "Where",
+    "Flatten", "GRU", "Gather", "GatherElements", "GatherND", "Gelu", "Gemm", "Greater",
+    "GreaterOrEqual", "Identity", "LSTM", "LayerNormalization", "LeakyRelu", "Less", "Log",
+    "LogSoftmax", "MatMul", "Max", "Mod", "Mul", "Or", "RNN", "Range", "ReduceMax", "ReduceMean",
+    "ReduceSum", "Relu", "Reshape", "ReverseSequence", "Scan", "Selu", "Shape", "Sigmoid", "Slice",
+    "Softmax", "Softplus", "Split", "Sqrt", "Squeeze", "Sub", "Tanh", "Transpose", "Unsqueeze",
+    "Where",
 }  # fmt: skip
 
 
