@@ -1,5 +1,7 @@
-"""The commands that write a model in another form: export onnx."""
+"""The commands that write a model or a state in another form: export onnx, export state."""
 
+import json
+import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -13,7 +15,9 @@ from sruserve.cli_signals import cleaning_up
 if TYPE_CHECKING:
     from sruserve.export.onnx.export import GraphKind
 
-app = typer.Typer(name="export", help="Write a model in another form: onnx.", no_args_is_help=True)
+app = typer.Typer(
+    name="export", help="Write a model or a state in another form.", no_args_is_help=True
+)
 _PACKAGES = ("onnx", "onnx_ir", "onnxruntime", "onnxscript")
 
 
@@ -78,3 +82,37 @@ def onnx(
         fail(error)
     for file in files:
         typer.echo(f"wrote {file}: {file.stat().st_size:,} bytes")
+
+
+@app.command(epilog="Example: sruserve export state sruserve/demo/shakespeare < token > state.json")
+def state(
+    model: Annotated[
+        Path,
+        typer.Argument(readable=False, help="The folder or ONNX file of the state's model."),
+    ],
+) -> None:
+    """Open a state token, and write it as JSON for programs that run an exported graph.
+
+    Reads the token from the standard input. Needs the SRUSERVE_STATE_KEYS of the server that
+    returned it, and opens the tokens of all tenants.
+    """
+    from sruserve.export.runtime.load import load_any
+    from sruserve.model.errors import ModelError
+    from sruserve.server.errors import StateRefused
+    from sruserve.server.settings import SettingsError, key_ring, load_settings
+    from sruserve.server.state.plain import open_for_operator, plain_state
+    from sruserve.server.state.token import StateSealer
+
+    try:
+        settings = load_settings()
+        if settings.state_keys is None:
+            raise SettingsError("SRUSERVE_STATE_KEYS: set it to the keys of the server")
+        limit = settings.max_state_token_bytes
+        sealer = StateSealer(key_ring(settings), settings.state_ttl_seconds, limit)
+        loaded = load_any(model)
+        snapshot = open_for_operator(sys.stdin.read().strip(), sealer, loaded)
+    except SettingsError as error:
+        fail(error, code=2)
+    except (ModelError, StateRefused) as error:
+        fail(error)
+    typer.echo(json.dumps(plain_state(snapshot, loaded.digest)))

@@ -269,3 +269,22 @@ def test_output_to_a_file_has_no_colours(tmp_path: Path) -> None:
     result = run("inspect", str(save_random_model(tmp_path / "m", vocab_size=9)))
     assert "\x1b" not in result.stdout + result.stderr
     assert "\x1b" not in run("serve", str(tmp_path / "nothing")).stderr
+
+
+@pytest.mark.parametrize(
+    ("keys", "code", "message"),
+    [
+        ({}, 2, "error: SRUSERVE_STATE_KEYS: set it to the keys of the server"),
+        ({"SRUSERVE_STATE_KEYS": "short"}, 2, "error: SRUSERVE_STATE_KEYS: "),
+        ({"SRUSERVE_STATE_KEYS": "a" * 64}, 1, "error: the state is no token; send it as it was"),
+    ],
+    ids=["unset", "invalid", "set"],
+)
+def test_a_state_is_exported_only_with_keys_and_from_a_token(
+    tmp_path: Path, keys: dict[str, str], code: int, message: str
+) -> None:
+    model = save_random_model(tmp_path / "m", vocab_size=9)
+    result = CliRunner().invoke(app, ["export", "state", str(model)], input="x\n", env=keys)
+    assert result.exit_code == code
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1

@@ -55,6 +55,21 @@ class Binding:
         return cls(bytes.fromhex(digest_hex)[:16], dtype, width, tenant)
 
 
+def claimed_binding(token: str) -> Binding:
+    """What a token claims to be bound to, without a width; only `StateSealer.open` proves it.
+
+    Raises `StateTampered`.
+    """
+    try:
+        start = token[: _HEADER.size * 4 // 3].encode("ascii").translate(_FROM_URL)
+        header = binascii.a2b_base64(start, strict_mode=True)
+        _, _, _, digest, dtype, tenant, _ = _HEADER.unpack(header)
+        names = {number: name for name, number in _DTYPES.items()}
+        return Binding(digest, names[dtype], 0, tenant)
+    except (UnicodeEncodeError, binascii.Error, struct.error, KeyError):
+        raise StateTampered("the state is no token; send it as it was returned") from None
+
+
 class StateSealer:
     """Seals snapshots into tokens and opens them.
 
