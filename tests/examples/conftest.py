@@ -54,11 +54,11 @@ def export_state(tmp_path: Path) -> ExportState:
 
 
 def completed(client: httpx.Client, prompt: str, **options: Any) -> dict[str, Any]:
-    """The server's one choice."""
+    """The server's last choice."""
     body = {"model": "shakespeare", "prompt": prompt, **options}
     reply = client.post("/v1/completions", json=body)
     assert reply.status_code == 200, reply.text
-    choice: dict[str, Any] = reply.json()["choices"][0]
+    choice: dict[str, Any] = reply.json()["choices"][-1]
     return choice
 
 
@@ -77,3 +77,16 @@ def held_state(client: httpx.Client, model: str, **step: Any) -> tuple[str, str]
     reply = client.post(f"/v1/streams/{stream}/steps", json={"step": 1, **step})
     assert reply.status_code == 200, reply.text
     return stream, client.get(f"/v1/streams/{stream}/state").json()["state"]
+
+
+def interrupted(client: httpx.Client, seed: int) -> str:
+    """A state of the second of two choices, whose last two characters the server holds back.
+
+    A stop string may begin with them.
+    """
+    options = {"max_tokens": 100, "seed": seed, "n": 2}
+    text = completed(client, "JULIET:", **options)["text"]
+    stopped = completed(client, "JULIET:", stop=f"{text[-2:]}~", return_state=True, **options)
+    assert stopped["text"] == text[:-2]
+    token: str = stopped["state"]
+    return token

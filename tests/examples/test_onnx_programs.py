@@ -9,7 +9,14 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.examples.conftest import ROOT, ExportState, classified, completed, held_state
+from tests.examples.conftest import (
+    ROOT,
+    ExportState,
+    classified,
+    completed,
+    held_state,
+    interrupted,
+)
 
 EXAMPLES = ROOT / "examples/onnx"
 # Runs a program in a Python that finds none of these modules.
@@ -72,9 +79,10 @@ def test_a_seed_gives_the_text_of_the_server(
 def test_a_state_of_a_reply_continues_with_the_text_of_the_server(
     client: httpx.Client, exported: Path, export_state: ExportState
 ) -> None:
-    choice = completed(client, "JULIET:", max_tokens=100, seed=2**53 + 1, return_state=True)
-    expected = completed(client, "", max_tokens=150, state=choice["state"])["text"]
-    state = export_state("shakespeare", choice["state"])
+    token = interrupted(client, seed=2**53 + 1)
+    expected = completed(client, "", max_tokens=150, state=token)["text"]
+    assert len(expected) == 152
+    state = export_state("shakespeare", token)
     assert generated(exported, "--state", state, "--max-tokens=150") == expected
 
 
