@@ -16,6 +16,8 @@ def affected_tests(changed: Iterable[str]) -> list[str]:
         top, *folders = path.parts[:-1] or ("",)
         if path.name.startswith("test_") and (ROOT / path).exists():
             paths.add(str(path))
+        elif path.is_relative_to("examples/onnx"):
+            paths.add("tests/examples")
         elif top == "sruserve" and path.suffix == ".py":
             folder = Path("tests", *folders)
             same = folder / f"test_{path.stem}.py"

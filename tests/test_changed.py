@@ -14,6 +14,7 @@ from tests.changed import ALWAYS, ROOT, affected_tests
             "tests/server/engine/sampling/test_philox.py",
         ),
         ("tests/test_layers.py", "tests/test_layers.py"),
+        ("examples/onnx/web/page.js", "tests/examples"),
         ("docs/http.md", None),
         ("sruserve/__init__.py", None),
     ],
