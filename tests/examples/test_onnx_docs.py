@@ -14,6 +14,7 @@ import pytest
 from docs.graphs.draw import FOLDER, KINDS, drawn_operators, small_graph
 from sruserve.export.onnx.metadata import PREFIX
 from tests.examples.conftest import DEMO, KEYS, MODELS, ROOT, ExportState, completed, held_state
+from tests.server.processes import serving
 
 PAGE = (ROOT / "docs/onnx.md").read_text()
 EXPORTS, PROGRAMS, WEB = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
@@ -78,6 +79,17 @@ def test_the_commands_of_the_page_continue_the_text_of_the_server(
     text = completed(client, "ROMEO:", max_tokens=200, seed=7)["text"]
     commands = HAND_OVER.replace("http://127.0.0.1:8000", str(client.base_url).rstrip("/"))
     assert run(commands, portable) == text[100:]
+
+
+def test_a_state_token_continues_where_onnx_runtime_computes(
+    client: httpx.Client, exported: Path
+) -> None:
+    begun = completed(client, "ROMEO:", max_tokens=100, seed=7, return_state=True)
+    continued = completed(client, "", max_tokens=100, state=begun["state"])["text"]
+    with serving(exported / "shakespeare", state_keys=KEYS) as (other, _):
+        moved = completed(other, "", max_tokens=50, state=begun["state"], return_state=True)
+    back = completed(client, "", max_tokens=50, state=moved["state"])
+    assert moved["text"] + back["text"] == continued
 
 
 def test_the_commands_of_the_readme_write_the_text_of_the_server(
