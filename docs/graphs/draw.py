@@ -21,9 +21,12 @@ from sruserve.model.network import network_shapes
 FOLDER = Path(__file__).parent
 KINDS = ("step", "sequence")
 COLOURS = {
+    "Gemm": "#cfe0f7",
     "MatMul": "#cfe0f7",
     "Gather": "#cfe0f7",
     "GatherND": "#e4d7f5",
+    "Flatten": "#e4d7f5",
+    "Reshape": "#e4d7f5",
     "Slice": "#e4d7f5",
     "Split": "#e4d7f5",
     "Concat": "#e4d7f5",
