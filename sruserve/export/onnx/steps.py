@@ -149,7 +149,7 @@ class WholeSequences(Steps):
         self._lengths = lengths
         self._empty = op.Unsqueeze(op.Equal(lengths, 0), [1])
         size, time = (op.Shape(inputs, start=axis, end=axis + 1) for axis in (0, 1))
-        self._time = op.Range(0, op.Squeeze(time, [0]), 1)
+        self._time = time
         self._shape = op.Concat(time, size, [-1], axis=0)
         batch = op.Range(0, op.Squeeze(size, [0]), 1)
         last = op.Max(op.Sub(lengths, 1), 0)
@@ -207,7 +207,8 @@ class WholeSequences(Steps):
     def inside(self) -> Value:
         """Return whether each row is a step of its sequence, (time, batch, 1), bool."""
         op = self._graph.op
-        return op.Less(op.Unsqueeze(self._time, [1, 2]), self.counts())
+        times = op.Range(0, op.Squeeze(self._time, [0]), 1)
+        return op.Less(op.Unsqueeze(times, [1, 2]), self.counts())
 
     def _end(self, start: Value, x: Value) -> Value:
         """Return each sequence's last row of (time, batch, n); of an empty one, its start."""
