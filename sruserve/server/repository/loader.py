@@ -1,5 +1,6 @@
 """Load a model's folder into a served model: start and warm its engine, compute its presets."""
 
+import logging
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,8 @@ from sruserve.server.repository.presets import compute_presets
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.settings import Settings, SettingsError, dtype_of, variable_name
 from sruserve.server.state.token import StateSealer
+
+log = logging.getLogger("sruserve.server")
 
 
 class Loader:
@@ -44,6 +47,8 @@ class Loader:
         try:
             dtype = dtype_of(settings, folder.name)
             model = load_any(folder, dtype, device, settings.fast, settings.onnx_allow_cpu)
+            if model.network.device.type != device.type:  # only if the operator allows it
+                log.warning("%s runs on the CPU: %s", model.name, model.network.kernel)
             if now is not None and _same(model, now.model):
                 return self._reload(model, now)
             engine = self._start_engine(model)

@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import onnxruntime
 import pytest
+import torch
 
+from sruserve.export.errors import RuntimePlacementError
 from sruserve.export.onnx.export import export_onnx
 from sruserve.export.runtime.load import load_any
 from sruserve.model.errors import DTypeError, ModelError
@@ -169,3 +172,16 @@ def test_graphs_of_two_models_are_refused(folder: Path, tmp_path: Path) -> None:
 def test_a_16_bit_dtype_is_refused(folder: Path) -> None:
     with pytest.raises(DTypeError, match="computes in float32"):
         load_any(folder, "bfloat16")
+
+
+def test_without_a_build_for_cuda_a_gpu_is_refused_unless_the_cpu_is_allowed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    providers = ["CPUExecutionProvider"]
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: providers)
+    gpu = torch.device("cuda", 0)
+    with pytest.raises(RuntimePlacementError, match="SRUSERVE_ONNX_ALLOW_CPU"):
+        load_any(folder, device=gpu)
+    network = load_any(folder, device=gpu, allow_cpu=True).network
+    assert network.device.type == "cpu"
+    assert "CPUExecutionProvider" in network.kernel
