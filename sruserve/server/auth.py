@@ -44,10 +44,6 @@ class TokenBucket:
         """Return a part of an amount that was taken."""
         self._level += amount
 
-    def owe(self, amount: float) -> None:
-        """Take an amount that was not asked for before."""
-        self._level -= amount
-
     def debt_seconds(self) -> float:
         """The seconds until the bucket is full if there is a debt; else 0."""
         return self._seconds_until(self._capacity) if self._seconds_until(0) else 0.0
@@ -127,11 +123,6 @@ class Tenant:
     def spend(self, limit: int) -> Spent:
         """Take up to `limit` steps for the work in a `with` block; raises `RateLimited`."""
         return Spent(self._steps, limit) if self._steps is not None else _UNCOUNTED
-
-    def charge(self, steps: int) -> None:
-        """Take computed steps of a request that was accepted; they may become a debt."""
-        if self._steps is not None:
-            self._steps.owe(steps)
 
     def _over_quota(self) -> StateQuotaExceeded:
         return over_quota(self.state_budget.used, self.state_budget.limit)

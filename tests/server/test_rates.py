@@ -48,17 +48,6 @@ def test_more_than_a_second_is_let_through_when_nothing_else_was_and_is_paid_wit
     assert take(tenant, 40) is None
 
 
-def test_steps_that_an_accepted_request_adds_are_owed() -> None:
-    now = 0.0
-    tenant = Tenant("a", LIMITED, lambda: now)
-    assert take(tenant, 5) is None
-    tenant.charge(45)
-    assert take(tenant, 1) == 5  # 40 owed, and then the bucket fills
-    now = 5.0
-    assert take(tenant, 10) is None
-    Tenant("without a rate").charge(5)
-
-
 def test_who_waits_as_long_as_told_is_let_through() -> None:
     chance, now = random.Random(3), 0.0
     tenant = Tenant("a", LIMITED, lambda: now)

@@ -218,21 +218,6 @@ def test_models_name_their_values(server: httpx.Client) -> None:
     assert [value["quantiles"] for value in quantiles] == [[0.1, 0.5, 0.9]] * 2
 
 
-def test_steps_ahead_count_as_steps_of_a_tenants_rate(
-    serve: Serve, parent: Path, tmp_path: Path
-) -> None:
-    keys = tmp_path / "keys.json"
-    key = {"key": "acme-key-0001", "tenant": "acme", "steps_per_second": 0.5}
-    keys.write_text(json.dumps([key]))
-    with serve(models=None, model_folders=(parent / "last",), api_keys_file=keys) as (client, _):
-        client.headers["authorization"] = "Bearer acme-key-0001"
-        (result,) = regress(client, "last", features=ROWS, steps_ahead=40)
-        assert len(result["ahead"]) == 40  # more steps than the rate, in the one accepted request
-        reply = client.post("/v1/regress", json={"model": "last", "features": STEP})
-        assert (reply.status_code, reply.json()["error"]["code"]) == (429, "rate_limited")
-        assert int(reply.headers["retry-after"]) > (60 + 38) / 0.5
-
-
 STEP = [[1.0, 2.0]]
 
 

@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self, TypeVar
 
+from sruserve.server.auth import Spent
 from sruserve.server.engine.job import Job, JobKind, SequenceInput, Snapshot, StateOutput
 from sruserve.server.errors import InvalidRequest, Refused
 from sruserve.server.repository.encoding import Tokens, encode_input
@@ -53,8 +54,14 @@ class PerInputTask(Task[Body]):
 
     locates: ClassVar[bool] = False
 
-    async def run(self, caller: Caller, request: Body, served: ServedModel, cost: int) -> Results:
-        """Compute the results of a request. `cost`: bytes of the request, for the queue."""
+    async def run(
+        self, caller: Caller, request: Body, served: ServedModel, cost: int, *, ahead: int = 0
+    ) -> Results:
+        """Compute the results of a request.
+
+        cost: bytes of the request, for the queue.
+        ahead: further steps of each input, which `run_ahead` computes.
+        """
         state_output = served.state_output(request)
         items = await self.items(caller, request, served, cost)
         numbers = len(items) * served.state_numbers(state_output)
@@ -81,11 +88,14 @@ class PerInputTask(Task[Body]):
         size = numbers + INPUT_CHARACTERS * len(items)
         large = has_many_states or size > LONG_CHARACTERS
         unsent = caller.unsent(self.reserve_reply(numbers))
+        limit = job.inputs
+        if ahead:
+            limit += ahead * len(items)
         try:
-            with served.tenant.spend(job.inputs) as spent:
+            with served.tenant.spend(limit) as spent:
                 served.submit(job)
                 caller.submitted()
-                spent.used = None
+                spent.used = job.inputs if ahead else None
                 try:
                     await caller.wait(job.done)
                 except Refused:
@@ -96,10 +106,24 @@ class PerInputTask(Task[Body]):
                 for result in results:
                     steps += result.steps
                 spent.used = steps
+                if ahead:
+                    results = await self.run_ahead(caller, request, served, results, spent)
+                    spent.used = steps = steps + ahead * len(items)
         except BaseException:
             unsent.__exit__(None, None, None)
             raise
         return Results(list(zip(items, results, strict=True)), steps, large, unsent)
+
+    async def run_ahead(
+        self,
+        caller: Caller,
+        request: Body,
+        served: ServedModel,
+        results: Sequence[Any],
+        spent: Spent,
+    ) -> list[Any]:
+        """The results with those of the steps after the inputs. spent: counts these steps, too."""
+        raise NotImplementedError
 
     def items(
         self, caller: Caller, request: Body, served: ServedModel, cost: int

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sruserve.model.heads.regression import Regression
+from sruserve.server.auth import Spent
 from sruserve.server.engine.job import (
     Job,
     JobKind,
@@ -44,25 +45,23 @@ class RegressTask(SequenceTask[RegressRequest]):
         return 2 * regression.outputs * (steps + request.steps_ahead)
 
     async def run(
-        self, caller: Caller, request: RegressRequest, served: ServedModel, cost: int
+        self,
+        caller: Caller,
+        request: RegressRequest,
+        served: ServedModel,
+        cost: int,
+        *,
+        ahead: int = 0,
     ) -> Results:
-        if not request.steps_ahead:
-            return await super().run(caller, request, served, cost)
-        if not regression_of(served).forecasts:
-            raise InvalidRequest(
-                f"{served.name} does not predict the features of the next step: leave out "
-                "'steps_ahead'",
-                param="steps_ahead",
-            )
-        self._check_steps_ahead(request)
-        results = await super().run(caller, request, served, cost)
-        try:
-            results.results = await self._forecast(caller, request, served, results)
-            results.steps += len(results.results) * request.steps_ahead
-        except BaseException:
-            results.__exit__()
-            raise
-        return results
+        if request.steps_ahead:
+            if not regression_of(served).forecasts:
+                raise InvalidRequest(
+                    f"{served.name} does not predict the features of the next step: leave out "
+                    "'steps_ahead'",
+                    param="steps_ahead",
+                )
+            self._check_steps_ahead(request)
+        return await super().run(caller, request, served, cost, ahead=ahead + request.steps_ahead)
 
     def _check_steps_ahead(self, request: RegressRequest) -> None:
         """Raise if a request has too many steps ahead in all of its inputs."""
@@ -76,12 +75,17 @@ class RegressTask(SequenceTask[RegressRequest]):
                 param="steps_ahead",
             )
 
-    async def _forecast(
-        self, caller: Caller, request: RegressRequest, served: ServedModel, results: Results
-    ) -> Sequence[tuple[SequenceInput, Regressed]]:
-        """The results with the values of the steps ahead."""
+    async def run_ahead(
+        self,
+        caller: Caller,
+        request: RegressRequest,
+        served: ServedModel,
+        results: Sequence[Regressed],
+        spent: Spent,
+    ) -> list[Regressed]:
         regression = regression_of(served)
-        states: list[Snapshot] = [served.end_state(result) for _, result in results.results]
+        states: list[Snapshot] = [served.end_state(result) for result in results]
+        steps = sum(result.steps for result in results)
         shape = request.steps_ahead, regression.outputs
         ahead = [np.empty(shape, np.float32) for _ in states]
         for step in range(request.steps_ahead):
@@ -89,13 +93,15 @@ class RegressTask(SequenceTask[RegressRequest]):
                 SequenceInput(state.probabilities[regression.fed_back][None], state)
                 for state in states
             ]
+            steps += len(items)
+            spent.used = steps
             for index, result in enumerate(await self._step(caller, request, served, items)):
                 states[index] = result.state
                 ahead[index][step] = result.values
         wanted = request.return_state or request.more
         return [
-            (item, replace(result, state=result.state if wanted else None, ahead=values))
-            for (item, result), values in zip(results.results, ahead, strict=True)
+            replace(result, state=result.state if wanted else None, ahead=values)
+            for result, values in zip(results, ahead, strict=True)
         ]
 
     async def _step(
@@ -119,7 +125,6 @@ class RegressTask(SequenceTask[RegressRequest]):
         )
         served.engine.submit(job)  # not by `served`: a stream's state stays behind the input
         await caller.wait(job.done)
-        served.tenant.charge(len(items))
         return results
 
     def describe(
