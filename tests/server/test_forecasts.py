@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
+import tritonclient.grpc as triton_grpc
+import tritonclient.http as triton
 
 from sruserve.model.heads.config import HeadConfig
 from sruserve.model.heads.regression import Regression
@@ -18,6 +21,7 @@ from tests.server.conftest import Serve
 from tests.server.hand_clock import HandClock
 from tests.server.http.json_requests import connect
 from tests.server.keys import ACME, bearer
+from tests.server.kserve.conftest import grpc_address
 from tests.server.observing import until
 from tests.server.posting import refusal
 from tests.support import save_random_model
@@ -35,6 +39,12 @@ def forecaster(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"output_layers": [{"type": "activation", "function": "tanh"}]}
     )
     return save_random_model(folder, "regress", regression=regression, head=bounded, input_size=2)
+
+
+@pytest.fixture(scope="module")
+def running(serve: Serve, forecaster: Path) -> Iterator[tuple[httpx.Client, Application]]:
+    with serve(models=None, model_folders=(forecaster,), grpc_port=0) as running:
+        yield running
 
 
 @contextmanager
@@ -91,3 +101,24 @@ def test_a_forecast_whose_client_leaves_returns_the_steps_that_it_did_not_comput
             until(lambda: engine_of(server).turns > 20)
         clock.now += LONG / 2 / 500
         until(lambda: client.post(PATH, json=STEPS).is_success)
+
+
+@pytest.mark.parametrize("number", [None, 1], ids=["without numbers", "with numbers"])
+@pytest.mark.parametrize("protocol", [triton, triton_grpc], ids=["HTTP", "gRPC"])
+def test_every_request_of_a_sequence_may_forecast(
+    running: tuple[httpx.Client, Application], protocol: Any, number: int | None
+) -> None:
+    client, server = running
+    expected = forecast(client, 3).json()["results"][0]
+    tensor = protocol.InferInput("features", [5, 2], "FP32")
+    tensor.set_data_from_numpy(np.array(STEPS["features"][:5], np.float32))
+    address = f"127.0.0.1:{client.base_url.port}" if protocol is triton else grpc_address(server)
+    with protocol.InferenceServerClient(address) as connection:
+        for end in (False, True):
+            parameters = {"steps_ahead": 3} | ({} if number is None else {"sru_step": 1 + end})
+            reply = connection.infer(
+                "forecaster", [tensor], sequence_id=7, sequence_start=not end, sequence_end=end,
+                parameters=parameters,
+            )  # fmt: skip
+    ahead = reply.as_numpy("ahead").tolist()
+    assert ahead == [list(values.values()) for values in expected["ahead"]]

@@ -51,8 +51,15 @@ class StreamView(ServedModel):
         return [self.start]
 
     def state_output(self, request: StateRequest) -> StateOutput:
-        """The form that the stream's store needs, unless the reply contains a token."""
-        return super().state_output(request) if self._tokens else self._state_output
+        """The form that the stream's store needs, unless the reply contains a token.
+
+        A last step stores no state, but its request may still need one, as a forecast does.
+        """
+        if self._tokens:
+            return super().state_output(request)
+        if self._state_output is StateOutput.NONE and request.state_wanted_by is not None:
+            return StateOutput.COPY
+        return self._state_output
 
     def state_numbers(self, state_output: StateOutput) -> int:
         """The numbers of a state in the reply: 0 unless the reply contains a token of it."""
