@@ -68,6 +68,11 @@ def forecast(client: httpx.Client, steps_ahead: int) -> httpx.Response:
     return client.post(PATH, json=STEPS | {"steps_ahead": steps_ahead})
 
 
+def until_it_has_stepped(engine: Engine, steps: int) -> None:
+    turns = engine.turns
+    until(lambda: engine.turns > turns + steps)
+
+
 def engine_of(server: Application) -> Engine:
     return server.lifecycle.catalogue["forecaster"].engine
 
@@ -122,3 +127,18 @@ def test_every_request_of_a_sequence_may_forecast(
             )  # fmt: skip
     ahead = reply.as_numpy("ahead").tolist()
     assert ahead == [list(values.values()) for values in expected["ahead"]]
+
+
+def test_a_forecast_that_runs_is_not_refused_by_a_full_queue(
+    serve: Serve, forecaster: Path
+) -> None:
+    options: dict[str, Any] = {"models": None, "model_folders": (forecaster,)}
+    with (
+        serve(max_queue_requests=1, **options) as (client, server),
+        ThreadPoolExecutor() as pool,
+    ):
+        replies = [pool.submit(forecast, client, 5000)]
+        for _ in range(3):
+            until_it_has_stepped(engine_of(server), 20)
+            replies.append(pool.submit(forecast, client, 3000))
+        assert [reply.result().status_code for reply in replies] == [200] * 4

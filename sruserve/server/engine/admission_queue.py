@@ -81,11 +81,12 @@ class AdmissionQueue:
         with self._lock:
             if self._closed:
                 raise Draining("the server is stopping; retry on another replica")
-            self._check(amounts)
-            self._check_share(job.tenant, amounts)
-            if not self.queued:
-                self._gap_start = self._clock()
-            self._count(job.tenant, amounts, 1)
+            if job.queues:
+                self._check(amounts)
+                self._check_share(job.tenant, amounts)
+                if not self.queued:
+                    self._gap_start = self._clock()
+                self._count(job.tenant, amounts, 1)
             self._messages.put(job)
 
     def drop(self, cached: CachedState) -> None:
@@ -106,6 +107,8 @@ class AdmissionQueue:
         now = self._clock()
         with self._lock:
             for job in jobs:
+                if not job.queues:
+                    continue
                 self._count(job.tenant, job.amounts, -1)
                 self._consumed.append(job.amounts)
                 self._gaps.append(now - self._gap_start)

@@ -3,7 +3,8 @@
 import logging
 import threading
 import time
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from weakref import proxy
@@ -115,6 +116,8 @@ class Engine:
         self._failure: BaseException | None = None
         self._has_news, self._next_report = False, 0.0
         self._deadline = float("inf")
+        self._continuing = 0  # see `continuing`
+        self._continuing_lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=f"engine {model.name}", daemon=True)
 
     @property
@@ -186,9 +189,23 @@ class Engine:
             raise Draining("the server is stopping; retry on another replica")
         self._admission_queue.check(cost, tenant)
 
+    @contextmanager
+    def continuing(self) -> Iterator[None]:
+        """The block's work takes several jobs, one after another; from any thread.
+
+        While it lasts, a draining engine waits for its next job, until the drain's time is over.
+        """
+        with self._continuing_lock:
+            self._continuing += 1
+        try:
+            yield
+        finally:
+            with self._continuing_lock:
+                self._continuing -= 1
+
     def submit(self, job: Job) -> None:
         """Admit a job, or raise a `ServeError` at once."""
-        if self._draining.is_set():
+        if self._draining.is_set() and not job.continues:
             raise Draining("the server is stopping; retry on another replica")
         if not job.items:
             raise EmptyInput("the request has no inputs: send at least one")
@@ -245,7 +262,7 @@ class Engine:
             return
         finally:
             self._warm.set()
-        while not (self._draining.is_set() and not self._scheduler.busy):
+        while not (self._draining.is_set() and self._is_done()):
             try:
                 self._run_once()
             except _DeviceLost:
@@ -261,6 +278,11 @@ class Engine:
         self._states.transfers.synchronize()
         self._dispatcher.flush()
         self._metrics.ended()
+
+    def _is_done(self) -> bool:
+        """Whether nothing is left to do before the drain ends."""
+        waits = self._continuing and time.monotonic() <= self._deadline
+        return not (waits or self._scheduler.busy)
 
     def _give_up(self) -> None:
         """End without using the device again. Probes then fail, so the process gets restarted."""
@@ -301,7 +323,8 @@ class Engine:
 
     def _wait_for_jobs(self) -> None:
         """Answer the next jobs in one step, or else let the scheduler have them."""
-        messages = self._admission_queue.receive(_REPORT_SECONDS if self._has_news else None)
+        polls = self._has_news or self._draining.is_set()
+        messages = self._admission_queue.receive(_REPORT_SECONDS if polls else None)
         started = time.monotonic()
         rows = 0
         try:

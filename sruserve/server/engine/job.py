@@ -300,6 +300,8 @@ class Job:
     tenant: the owner; tenants get equal shares of each step. None: no owner; all such jobs
         count as one tenant.
     priority: a tenant's waiting jobs with the smallest number get most of its share.
+    continues: the job goes on with the work of an `Engine.continuing` block, also during a drain.
+    queues: the job counts in the admission queue. False: it is a step of work that was admitted.
     """
 
     kind: JobKind
@@ -315,6 +317,8 @@ class Job:
     deadline: float = 0.0
     tenant: Hashable = None
     priority: int = 0
+    continues: bool = False
+    queues: bool = True
     submitted: float = 0.0
     begun: bool = False
     added: Added | None = None

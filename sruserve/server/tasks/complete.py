@@ -1,7 +1,7 @@
 """Complete: continue prompts, as a whole or chunk by chunk, and return the end states."""
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +30,7 @@ from sruserve.server.tasks.prompts import (
 from sruserve.server.tasks.sampling_params import check_completions, read_sampling
 from sruserve.server.tasks.task import Task
 
+_ONE_JOB = nullcontext()
 _WAITING_STATES = 8  # of a client that reads fast enough
 _STREAM_NUMBERS = 1024  # that a stream may always have waiting: enough for a fast client
 
@@ -71,6 +72,7 @@ class CompleteTask(Task[CompletionRequest]):
         hold = self.reserve_reply(numbers, advice)
         with (
             caller.unsent(hold),
+            served.engine.continuing() if request.echoes_logprobs else _ONE_JOB,
             served.tenant.spend(read_tokens + len(items) * request.token_limit) as spending,
         ):
             if request.echoes_logprobs:
@@ -94,6 +96,7 @@ class CompleteTask(Task[CompletionRequest]):
                 input_bytes=cost + sum(_text_bytes(prompt.start) for prompt in prompts),
                 deadline=deadline,
                 priority=served.tenant.priority(request.priority),
+                continues=request.echoes_logprobs,
             )
             served.submit(job)
             caller.submitted()

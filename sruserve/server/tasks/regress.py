@@ -53,15 +53,17 @@ class RegressTask(SequenceTask[RegressRequest]):
         *,
         ahead: int = 0,
     ) -> Results:
-        if request.steps_ahead:
-            if not regression_of(served).forecasts:
-                raise InvalidRequest(
-                    f"{served.name} does not predict the features of the next step: leave out "
-                    "'steps_ahead'",
-                    param="steps_ahead",
-                )
-            self._check_steps_ahead(request)
-        return await super().run(caller, request, served, cost, ahead=ahead + request.steps_ahead)
+        if not request.steps_ahead:
+            return await super().run(caller, request, served, cost, ahead=ahead)
+        if not regression_of(served).forecasts:
+            raise InvalidRequest(
+                f"{served.name} does not predict the features of the next step: leave out "
+                "'steps_ahead'",
+                param="steps_ahead",
+            )
+        self._check_steps_ahead(request)
+        with served.engine.continuing():
+            return await super().run(caller, request, served, cost, ahead=request.steps_ahead)
 
     def _check_steps_ahead(self, request: RegressRequest) -> None:
         """Raise if a request has too many steps ahead in all of its inputs."""
@@ -122,6 +124,8 @@ class RegressTask(SequenceTask[RegressRequest]):
             state_output=StateOutput.COPY,
             tenant=served.owner,
             priority=served.tenant.priority(request.priority),
+            continues=True,
+            queues=False,
         )
         served.engine.submit(job)  # not by `served`: a stream's state stays behind the input
         await caller.wait(job.done)
