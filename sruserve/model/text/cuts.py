@@ -8,7 +8,8 @@ A text is cut between a character that is no white space and a space. This is sa
 - no added token has a space inside, or takes the white space after it.
 
 If a normalizer prepends a space to each text, the space at the cut is left out: the normalizer adds
-it again. What comes after that space must then be known, and no added token.
+it again. What comes after that space must then be known, and no added token. Nor may one come
+before it, since a text is normalized anew after an added token and gets a second space there.
 """
 
 import unicodedata
@@ -41,12 +42,14 @@ class Cuts:
     whole_because: why they cannot be cut; None: they can.
     drops_space: the space at the cut is left out.
     openers: characters after it, besides spaces, before which such a text is not cut.
+    closers: texts before it after which such a text is not cut.
     """
 
     normalize: Callable[[str], str] | None = None
     whole_because: str | None = None
     drops_space: bool = False
     openers: frozenset[str] = frozenset()
+    closers: tuple[str, ...] = ()
 
     def allow(self, text: str, at: int) -> bool:
         """Whether a text may be cut before the space at `at`."""
@@ -55,7 +58,9 @@ class Cuts:
         before = text[at - 1]
         if before == " " or unicodedata.category(before) == "Cf" or before in _PREPENDING:
             return False
-        if self.drops_space and (text[at + 1 : at + 2] or " ") in self.openers:
+        if self.drops_space and (
+            (text[at + 1 : at + 2] or " ") in self.openers or text.endswith(self.closers, 0, at)
+        ):
             return False
         if self.normalize is not None:
             # with a character behind, because some normalizers strip the end of a text
@@ -94,8 +99,11 @@ def cuts_of(tokenizer: Tokenizer, entries: Sequence[str]) -> Cuts:
                 raise _Uncuttable(f"added token {token.content[:40]!r}")
     except _Uncuttable as error:
         return Cuts(whole_because=f"the {error} of its tokenizer.json may change ids beside a cut")
-    openers = frozenset(token.content[0] for token in added) | {" ", SPACE_MARK}
-    return Cuts(normalize, None, prepends, openers if prepends else frozenset())
+    if not prepends:
+        return Cuts(normalize)
+    contents = [token.content for token in added]
+    openers = frozenset(content[0] for content in contents) | {" ", SPACE_MARK}
+    return Cuts(normalize, None, True, openers, tuple(contents))
 
 
 def _mark(steps: Sequence[Step]) -> str:

@@ -4,7 +4,7 @@ from functools import cache
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sruserve.model.text.codec import Codec, pieces_after, tokenizer_codec
@@ -25,6 +25,8 @@ def codec(kind: str) -> Codec:
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(text=TEXTS, cuts=st.lists(st.integers(0, 60), max_size=6))
+@example(text="is<s> far", cuts=[7])
+@example(text="<mask> far <mask> is", cuts=[8, 19])
 def test_any_chunks_of_a_text_give_the_ids_and_places_of_the_whole(
     kind: str, text: str, cuts: list[int]
 ) -> None:
