@@ -66,8 +66,8 @@ def _remove_leftovers(path: Path) -> None:
 
 
 def _is_temporary(folder: Path, path: Path) -> bool:
-    name = folder.name.removeprefix(_prefix(path))
-    return bool(re.fullmatch("[a-z0-9_]+", name)) and not folder.is_symlink()
+    ours = re.escape(_prefix(path)) + "[a-z0-9_]{8}"
+    return bool(re.fullmatch(ours, folder.name)) and not folder.is_symlink()
 
 
 def _remove_leftover(leftover: Path, path: Path) -> None:
@@ -94,7 +94,8 @@ def _locked(folder: Path, wait: bool) -> Iterator[None]:
 
 
 def _prefix(path: Path) -> str:
-    return f".{path.name}."
+    """How a temporary folder's name begins; no other folder's does, such as a hidden copy's."""
+    return f".{path.name}.sruserve-"
 
 
 def _old(temporary: Path, path: Path) -> Path:

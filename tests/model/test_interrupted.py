@@ -79,7 +79,7 @@ def test_the_next_import_removes_what_a_killed_one_left(tmp_path: Path) -> None:
     process.kill()
     process.communicate(timeout=60)
     (left,) = set(names(tmp_path)) - {"weights.pt"}
-    assert left.startswith(".m.")
+    assert left.startswith(".m.sruserve-")
     save_random_model(tmp_path / "m2", vocab_size=9)
     assert left in names(tmp_path)
     save_random_model(tmp_path / "m", vocab_size=9)
@@ -102,20 +102,34 @@ def test_a_model_that_was_being_replaced_is_put_back(tmp_path: Path) -> None:
     """A process that is killed between the two renames leaves the old model aside."""
     folder = save_random_model(tmp_path / "m", vocab_size=9)
     digest = load_model(folder).digest
-    (tmp_path / ".m.abcd1234").mkdir()
-    folder.rename(tmp_path / ".m.abcd1234" / "m.old")
-    (tmp_path / ".m.abcd1234" / "m").mkdir()
+    left = tmp_path / ".m.sruserve-abcd1234"
+    left.mkdir()
+    folder.rename(left / "m.old")
+    (left / "m").mkdir()
     with pytest.raises(ValueError, match="refused"), replace_directory(folder):
         raise ValueError("refused")
     assert names(tmp_path) == ["m"]
     assert load_model(folder).digest == digest
 
 
-@pytest.mark.parametrize("name", [".m.abcd1234", ".m.old.abcd1234", ".mm.abcd1234", ".m.Backup"])
+@pytest.mark.parametrize(
+    "name",
+    [".m.sruserve-abcd1234", ".m.old.sruserve-abcd1234", ".mm.sruserve-abcd1234", ".m.Backup"],
+)
 def test_folders_of_others_are_kept(tmp_path: Path, name: str) -> None:
     (tmp_path / name / "mine").mkdir(parents=True)
     save_random_model(tmp_path / "m", vocab_size=9)
     assert names(tmp_path) == sorted(["m", name])
+
+
+@pytest.mark.parametrize("content", ["m", "m.old", None], ids=["a copy", "an old one", "nothing"])
+@pytest.mark.parametrize("name", [".m.backup", ".m.abcd1234", ".m.sruserve-copy"])
+def test_a_hidden_copy_of_a_model_is_kept(tmp_path: Path, name: str, content: str | None) -> None:
+    (tmp_path / name / (content or "")).mkdir(parents=True)
+    for _ in range(2):
+        save_random_model(tmp_path / "m", vocab_size=9)
+        assert names(tmp_path) == sorted(["m", name])
+        assert names(tmp_path / name) == ([] if content is None else [content])
 
 
 def test_no_descriptor_stays_open(tmp_path: Path) -> None:
