@@ -1,7 +1,7 @@
 """Read the tensors of a checkpoint file without executing code in it."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 from zipfile import BadZipFile, ZipFile
@@ -19,6 +19,8 @@ from sruserve.model.weights import read_tensors
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "network", "net", "module")
 _LONGEST_NAME = 1024  # characters
 _DIMENSIONS = 8  # limit on a tensor's dimensions; no supported network has more than 2
+_MAX_SHARES = 4  # of the bytes in a file by its tensors
+_SMALL_BYTES = 64 << 20  # which any tensors may have
 _DEPTH = 4  # DrQA has two: {"state_dict": {"network": …}}
 
 _HOW_TO_SAVE = (
@@ -100,7 +102,23 @@ def _tensors(path: Path, loaded: Any) -> dict[str, Tensor]:
             f"{path}: {_some(odd)} is sparse, quantized, nested, expanded, without data or has "
             f"more than {_DIMENSIONS} dimensions; save ordinary dense tensors"
         )
+    _check_shared(path, loaded)
     return {str(name): tensor.detach() for name, tensor in loaded.items()}
+
+
+def _check_shared(path: Path, tensors: Mapping[Any, Tensor]) -> None:
+    """Raise `CheckpointError` if the tensors have far more numbers together than the file.
+
+    Tied weights share theirs, so a few times as many are fine.
+    """
+    storages = {tensor.untyped_storage().data_ptr(): tensor for tensor in tensors.values()}
+    held = sum(tensor.untyped_storage().nbytes() for tensor in storages.values())
+    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    if size > max(_MAX_SHARES * held, _SMALL_BYTES):
+        raise CheckpointError(
+            f"{path} has tensors of {size:,} bytes, which share {held:,} bytes: save copies of "
+            "those that belong to it (tensor.clone())"
+        )
 
 
 def _check_archive(path: Path, file: BinaryIO) -> None:

@@ -175,6 +175,22 @@ def test_tensors_that_are_not_dense_numbers_are_refused(tmp_path: Path, kind: st
     assert "ordinary dense tensors" in message or "not unpickled" in message
 
 
+def test_tensors_that_share_few_numbers_are_refused(tmp_path: Path) -> None:
+    shared = torch.ones(1 << 20)  # 4 MiB
+    layers = {f"weight_hh_l{i}": shared.view(1 << 11, 1 << 9) for i in range(17)}
+    path = saved(tmp_path, layers)
+    assert path.stat().st_size < 5 << 20
+    assert "share 4,194,304 bytes" in refusal(path)
+    del layers["weight_hh_l16"]
+    assert len(read_checkpoint(saved(tmp_path, layers))) == 16
+
+
+def test_tied_weights_of_any_size_are_read(tmp_path: Path) -> None:
+    tied = torch.zeros(1 << 12, 1 << 12)  # 64 MiB
+    names = ["embedding.weight", "output.weight"]
+    assert list(read_checkpoint(saved(tmp_path, dict.fromkeys(names, tied)))) == names
+
+
 def test_numbers_of_four_bits_are_refused(tmp_path: Path) -> None:
     packed = torch.zeros(4, 1, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
     message = refused(tmp_path, {"weight_hh_l0": packed}, "encode")
