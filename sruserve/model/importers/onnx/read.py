@@ -9,6 +9,7 @@ import numpy as np
 from sruserve.model.errors import CheckpointError, OptionError
 from sruserve.model.importers.format import Imported, Options
 from sruserve.model.importers.onnx.axes import AXIS_NODES, axis_node
+from sruserve.model.importers.onnx.budget import Budget
 from sruserve.model.importers.onnx.constants import fold
 from sruserve.model.importers.onnx.file import array_of, read_graph
 from sruserve.model.importers.onnx.recurrent import OtherAxis, recurrent_node
@@ -87,7 +88,7 @@ class _Graph:
                 )
         if len(graph.node) > _MAX_NODES:
             raise CheckpointError(f"the model has more than {_MAX_NODES:,} nodes")
-        self._folder = folder
+        self._folder, self._held_bytes = folder, model.ByteSize()
         self._constants = {tensor.name: tensor for tensor in graph.initializer}
         if graph.sparse_initializer:
             raise CheckpointError("the model has sparse tensors, which cannot be read")
@@ -116,6 +117,7 @@ class _Graph:
 
     def run(self, output: str, steps: int, batch_first: bool) -> Flow:
         """Return what an output is, if the batch is the input's first axis, or its second."""
+        self._budget = Budget(self._held_bytes)
         values: dict[str, Value] = {self._input.name: self._start(steps, batch_first)}
         for node in self._needed(output):
             label = f"node {shown(node.name or node.output[0])} ({shown(node.op_type)})"
@@ -169,7 +171,10 @@ class _Graph:
         if name not in values:
             if name not in self._constants:
                 raise Refused(f"reads {shown(name)}, which no node before it computes")
-            values[name] = Const(array_of(self._constants[name], self._folder))
+            tensor = self._constants[name]
+            array = array_of(tensor, self._folder)
+            self._budget.take_constant(tensor, array, self._folder)
+            values[name] = Const(array)
         return values[name]
 
     def _node(self, node: Any, inputs: list[Value | None]) -> tuple[Value, ...]:
@@ -187,11 +192,14 @@ class _Graph:
             return (Const(shape[begin:end], sized=True),)
         if kind == "Shape" and isinstance(first, Const):
             return (Const(np.asarray(first.array.shape, np.int64)),)
+        constants = [value for value in inputs if value is None or isinstance(value, Const)]
+        if len(constants) == len(inputs) and kind not in _RECURRENT:
+            result = fold(kind, constants, attributes)
+            self._budget.take_result(result, inputs)
+            return (result,)
+        self._budget.take_weights(inputs)
         if kind in _RECURRENT:
             return recurrent_node(kind, name, inputs, attributes)
-        constants = [value for value in inputs if value is None or isinstance(value, Const)]
-        if len(constants) == len(inputs):
-            return (fold(kind, constants, attributes),)
         if kind in _SAME and first is not None:
             return self._same(kind, first, attributes)
         if kind in AXIS_NODES:
