@@ -23,7 +23,7 @@ from sruserve.model.errors import ConfigError
 from sruserve.model.files import read_regular
 from sruserve.model.heads.config import HeadConfig, Scoring
 from sruserve.model.heads.regression import Regression
-from sruserve.model.heads.row_layers import RowLayers, output_width
+from sruserve.model.heads.row_layers import RowLayers, output_width, widest
 from sruserve.model.names import DType, Task
 from sruserve.model.state import StateLayout
 
@@ -34,6 +34,7 @@ _LARGEST_FILE = 4 << 20  # bytes: more than 100,000 labels
 _LONGEST_LABEL = 256  # bytes
 _LABEL_NUMBER = 64  # bytes of a label that count as one number of a reply
 _LARGEST_STATE = 1 << 30  # bytes, of one stream
+_WIDEST_ROW = 1 << 16  # numbers: 4,096 rows of a step are 1 GiB
 _ARCHITECTURES: dict[Task, str] = {
     "classify": "ForSequenceClassification",
     "pair": "ForSequencePairClassification",
@@ -139,6 +140,10 @@ class ModelConfig(BaseModel):
                 f"a stream's state would take {needed:,} bytes; the limit is {_LARGEST_STATE:,}: "
                 "lower the window"
             )
+        if (width := self._widest_row) > _WIDEST_ROW:
+            raise ValueError(
+                f"a step would have a row of {width:,} numbers; the limit is {_WIDEST_ROW:,}"
+            )
         if self.task in LABELLED and len(self.id2label) == 1 and self.head.activation == "softmax":
             raise ValueError(
                 "the softmax of one label is always 1: name both labels of a binary logit, or set "
@@ -154,6 +159,13 @@ class ModelConfig(BaseModel):
         if self.head.pooling != "last" and self.regression and self.regression.steps == "every":
             raise ValueError("a regressor of every step has no pooling")
         return self
+
+    @property
+    def _widest_row(self) -> int:
+        """The largest width of a row that every step of an input may have; raises ValueError."""
+        pooled = self.head.pooled_width(self.task, self.rnn)
+        layers = (*self.input_layers, *self.head.attention, *self.head.layers)
+        return max(self.width, self.rnn.input_size, self.rnn.output_size, pooled, widest(layers))
 
     @property
     def not_streamable_because(self) -> str | None:

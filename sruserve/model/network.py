@@ -35,6 +35,7 @@ from sruserve.model.heads.softmaxes import activation
 from sruserve.model.state import StateLayout
 
 PIECE_ROWS = 1024
+_WARM_SCORES = 1 << 26  # numbers: 256 MiB
 PIECE_BYTES = 8 << 20  # of one layer's product: it is still in cache when the scan reads it
 
 
@@ -274,7 +275,7 @@ class Network:
         if self.config.task == "pair":
             self.compare(hidden.repeat(2, 1), [len(hidden)] * 2)
         elif self._head is not None:
-            self.logits(hidden)
+            self.logits(hidden[: max(1, _WARM_SCORES // (self.config.outputs or 1))])
 
     def _zeros(self, rows: int) -> Tensor:
         """Return zeros as inputs, ids or features."""

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from sruserve.model.errors import (
     ModelError,
 )
 from sruserve.model.folder import compute_dtype, load_model, model_digest, save_model
+from sruserve.model.heads.config import HeadConfig
 from sruserve.model.names import Task
 from tests.support import PRINTABLE, random_config, random_tensors, save_random_model
 
@@ -180,6 +182,29 @@ def test_a_state_of_gigabytes_is_refused() -> None:
     random_config("encode", model_type="srupp", proj_size=512, window=1 << 16)
     with pytest.raises(ValueError, match=r"state would take .* lower the window"):
         random_config("encode", model_type="srupp", proj_size=512, window=1 << 20)
+
+
+_WIDE = {"type": "linear", "size": 1 << 17}
+_NARROW = {"type": "select", "ranges": [(0, 8)]}
+WIDE_ROWS: dict[str, tuple[Task, dict[str, Any]]] = {
+    "outputs": ("encode", {"hidden_size": 1 << 17}),
+    "inputs": ("encode", {"input_size": 1 << 17}),
+    "both directions": ("encode", {"hidden_size": 33_000, "bidirectional": True}),
+    "end states": ("classify", {"head": {"pooling": "final", "final": ("0.h",) * 1000}}),
+    "selected": ("classify", {"head": {"layers": [_NARROW | {"ranges": [(0, 96)] * 1024}]}}),
+    "a layer": ("classify", {"head": {"layers": [_WIDE, _NARROW]}}),
+    "a layer before": ("tag", {"input_width": 8, "input_layers": [_WIDE, _NARROW]}),
+    "a pair": ("pair", {"hidden_size": 17_000, "head": {"combine": "difference"}}),
+}
+
+
+@pytest.mark.parametrize("name", WIDE_ROWS)
+def test_rows_of_many_numbers_are_refused(name: str) -> None:
+    task, fields = WIDE_ROWS[name]
+    options: dict[str, Any] = {"model_type": "lstm", "input_size": 8, "hidden_size": 96} | fields
+    options["head"] = HeadConfig.model_validate(fields.get("head", {}))
+    with pytest.raises(ValueError, match=r"a row of .* numbers; the limit is 65,536"):
+        random_config(task, labels=("a", "b"), **options)
 
 
 def edit_config(folder: Path, **fields: object) -> None:

@@ -159,3 +159,20 @@ def test_ten_thousand_tokens_in_one_call_equal_ten_calls(tmp_path: Path) -> None
     parts = [run(network, [chunk], ten)[0] for chunk in torch.split(tokens, 1000)]
     assert torch.equal(torch.cat(parts), whole)
     assert torch.equal(one, ten)
+
+
+def test_a_warm_up_makes_few_scores_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = random_model(tmp_path / "lm", vocab_size=200_000, hidden_size=2).network
+    made: list[int] = []
+    logits = network.logits
+
+    def counted(hidden: Tensor) -> Tensor:
+        scores = logits(hidden)
+        made.append(scores.numel())
+        return scores
+
+    monkeypatch.setattr(network, "logits", counted)
+    network.warm_up()
+    assert 1 << 25 < max(made) <= 1 << 26
