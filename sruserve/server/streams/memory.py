@@ -43,11 +43,12 @@ class _HostBytes:
 
         freed, freed_rows: bytes of another stream, and of rows, that the tenant is about to free.
         """
-        self._of_part.resize(amount, freed)
+        # The quota first: where both are full, its error names the limit of the tenant's key.
+        self._of_quota.resize(amount, freed + freed_rows)
         try:
-            self._of_quota.resize(amount, freed + freed_rows)
+            self._of_part.resize(amount, freed)
         except ServeError:
-            self._of_part.resize(self.amount)
+            self._of_quota.resize(self.amount)
             raise
         self.amount = amount
 

@@ -32,3 +32,21 @@ def test_a_tenant_that_takes_all_it_can_get_leaves_others_theirs(
             assert replies[0].status_code == 200
             assert {code(each) for each in replies if each.is_error} == {"overloaded"}
         goes_on(other, stream, 1)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "full"),
+    [
+        ({"tenant_stream_bytes": 200_000}, "state_quota_exceeded"),
+        ({"stream_bytes": 100_000}, "overloaded"),
+    ],
+    ids=["the tenant's", "the server's"],
+)
+def test_a_refusal_names_the_limit_that_is_reached(
+    serve: Serve, bounds: dict[str, int], full: str
+) -> None:
+    with serve("characters", api_keys=TWO, state_keys=KEYS, **bounds) as (http, _):
+        greedy = Client(http, ACME)
+        while (reply := greedy.post("")).status_code == 201:
+            pass
+        assert code(reply) == full
