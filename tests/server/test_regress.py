@@ -218,6 +218,17 @@ def test_models_name_their_values(server: httpx.Client) -> None:
     assert [value["quantiles"] for value in quantiles] == [[0.1, 0.5, 0.9]] * 2
 
 
+def test_long_names_count_in_a_reply(serve: Serve, tmp_path: Path) -> None:
+    for model, name in (("short", "é" * 31), ("long", "é" * 128)):
+        options: dict[str, Any] = {"regression": Regression(names=(name,), steps="every")}
+        save_random_model(tmp_path / model, "regress", input_size=1, **options)
+    with serve(models=tmp_path, model_folders=(), max_body_bytes=8 * 600) as (client, _):
+        for model, steps in (("short", 300), ("long", 100)):  # of 2 and 6 numbers for each value
+            assert len(regress(client, model, features=[[0.5]] * steps)[0]["steps"]) == steps
+            body = {"model": model, "features": [[0.5]] * (steps + 1)}
+            refusal(client.post("/v1/regress", json=body), 422, "input_too_long")
+
+
 STEP = [[1.0, 2.0]]
 
 

@@ -1,5 +1,6 @@
 """What a regressor predicts: the names and units of its outputs, and at which steps."""
 
+from functools import cached_property
 from itertools import pairwise
 from typing import Annotated, Literal, Self
 
@@ -8,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 _MAX_NAMES = 4096
 _MAX_QUANTILES = 256
 _LONGEST_NAME = 256  # bytes
+_NAME_NUMBER = 64  # bytes of a name that count as one number of a reply; a shorter one is one
 
 Name = Annotated[str, Field(min_length=1)]
 Quantile = Annotated[float, Field(gt=0, lt=1)]
@@ -54,6 +56,11 @@ class Regression(BaseModel):
         if self.forecasts and self.quantiles and 0.5 not in self.quantiles:
             raise ValueError("forecasts feeds medians back, so quantiles must contain 0.5")
         return self
+
+    @cached_property
+    def row_numbers(self) -> int:
+        """Size of a reply with one row of values, in numbers."""
+        return 2 * self.outputs + sum(len(name.encode()) // _NAME_NUMBER for name in self.names)
 
     @property
     def outputs(self) -> int:

@@ -41,8 +41,7 @@ class RegressTask(SequenceTask[RegressRequest]):
     def numbers(self, request: RegressRequest, served: ServedModel, item: SequenceInput) -> int:
         regression = regression_of(served)
         steps = len(item.inputs) if regression.steps == "every" else 1
-        # A name takes about as many bytes as its number.
-        return 2 * regression.outputs * (steps + request.steps_ahead)
+        return regression.row_numbers * (steps + request.steps_ahead)
 
     async def run(
         self,
