@@ -1,43 +1,67 @@
-"""A completion that runs holds nothing long of its request: what was read of it is let go."""
+"""A completion or a forecast that runs holds nothing long of its request: it is let go."""
 
+import asyncio
 import gc
 import json
 import socket
 import threading
 import tracemalloc
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
+import tritonclient.http as triton
 from tritonclient.grpc import service_pb2 as proto
 
+from sruserve.model.heads.regression import Regression
 from sruserve.server.app import Application
 from sruserve.server.engine.model_runner import ModelRunner
+from sruserve.server.tasks.regress import RegressTask
 from tests.server.conftest import Serve
 from tests.server.http.raw_requests import UPGRADE, connect, frame
 from tests.server.kserve.grpc_inputs import INFER
 from tests.server.kserve.raw_http2 import RawClient, message
 from tests.server.observing import until
+from tests.support import save_random_model
 
 Running = tuple[httpx.Client, Application]
 
 SIZE = 200_000  # of what is long in a request
 LONG = SIZE // 2
+STEPS, WIDTH = 30_000, 4  # of features
 
 
 @pytest.fixture(scope="module")
-def running(serve: Serve) -> Iterator[Running]:
-    with serve("characters", "words", max_input_bytes=2 * SIZE, grpc_port=0) as running:
+def running(
+    serve: Serve, folders: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Running]:
+    forecaster = save_random_model(
+        tmp_path_factory.mktemp("models") / "forecaster", "regress",
+        regression=Regression(names=("a", "b", "c", "d"), forecasts=True), input_size=WIDTH,
+    )  # fmt: skip
+    chosen = folders / "characters", folders / "words", forecaster
+    limits = {"max_input_bytes": 2 * SIZE, "grpc_port": 0}
+    with serve(model_folders=chosen, models=None, **limits) as running:
         yield running
 
 
 class Decoding:
-    """Streams that decode wait until `go_on` is set. waits: one does."""
+    """Streams that decode, and forecasts, wait until `go_on` is set. waits: one does."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.waits, self.go_on = threading.Event(), threading.Event()
-        step = ModelRunner.step
+        step, step_ahead = ModelRunner.step, RegressTask._step
+
+        async def gated_step_ahead(*args: Any) -> Any:
+            self.waits.set()
+            while not self.go_on.is_set():
+                await asyncio.sleep(0.01)
+            return await step_ahead(*args)
+
+        monkeypatch.setattr(RegressTask, "_step", gated_step_ahead)
 
         def gated_step(stepper: ModelRunner, batch: Any, *args: Any) -> Any:
             if not batch.inputs:
@@ -85,11 +109,16 @@ LONG_FIELDS: list[dict[str, Any]] = [
 
 def complete(running: Running, route: str, fields: Any, spaces: int = 0) -> socket.socket:
     """Ask for a completion over one of `ROUTES`. spaces: of white space behind the request."""
-    client, _ = running
-    body: dict[str, Any] = {"model": "characters", "prompt": "a", "max_tokens": 1000} | fields
+    body = {"model": "characters", "prompt": "a", "max_tokens": 1000} | fields
     if route == "events":
         route, body["stream"] = "/v1/completions", True
-    elif route == "/v1/streams":
+    return send(running, route, body, spaces)
+
+
+def send(running: Running, route: str, body: dict[str, Any], spaces: int = 0) -> socket.socket:
+    """Send a request, a step or a frame."""
+    client, _ = running
+    if route == "/v1/streams":
         stream = client.post(route, json={"model": body.pop("model")}).json()["id"]
         route, body["step"] = f"/v1/streams/{stream}/steps", 1
     data = json.dumps(body).encode() + b" " * spaces
@@ -114,6 +143,36 @@ def test_a_long_field_is_let_go_when_its_job_is_queued(
     running: Running, decoding: Decoding, route: str, fields: dict[str, Any]
 ) -> None:
     with complete(running, route, fields):
+        decoding.check()
+
+
+@pytest.mark.parametrize("route", ["/v1/regress", "/v1/streams", "/v1/stream"])
+def test_the_features_of_a_forecast_are_let_go(
+    running: Running, decoding: Decoding, route: str
+) -> None:
+    body = {"model": "forecaster", "features": [[0.5] * WIDTH] * STEPS, "steps_ahead": 1}
+    with send(running, route, body):
+        del body
+        decoding.check()
+
+
+@pytest.mark.parametrize("binary", [False, True], ids=["JSON", "binary"])
+@pytest.mark.parametrize("sequence", [False, True], ids=["alone", "sequence"])
+def test_the_features_of_a_forecast_through_tensors_are_let_go(
+    running: Running, decoding: Decoding, binary: bool, sequence: bool
+) -> None:
+    tensor = triton.InferInput("features", [STEPS, WIDTH], "FP32")
+    tensor.set_data_from_numpy(np.full((STEPS, WIDTH), 0.5, np.float32), binary_data=binary)
+    flags = {"sequence_id": 5, "sequence_start": True, "sequence_end": True} if sequence else {}
+    data, length = triton.InferenceServerClient.generate_request_body(
+        [tensor], parameters={"steps_ahead": 1}, **flags
+    )
+    more = "" if length is None else f"inference-header-content-length: {length}\r\n"
+    head = "POST /v2/models/forecaster/infer HTTP/1.1\r\nhost: x\r\n"
+    head += f"{more}content-length: {len(data)}\r\n\r\n"
+    connection = connect(running[0], head.encode() + bytes(data))
+    del tensor, data
+    with connection:
         decoding.check()
 
 
@@ -152,8 +211,20 @@ def test_the_message_of_a_call_is_let_go(running: Running, decoding: Decoding) -
     request.inputs.add(name="text_input", datatype="BYTES", shape=[1, 1])
     request.inputs[0].contents.bytes_contents.append(b"x" * SIZE)
     request.parameters["max_tokens"].int64_param = 1000
+    check_call(running, decoding, request)
+
+
+def test_the_message_of_a_forecast_is_let_go(running: Running, decoding: Decoding) -> None:
+    request = proto.ModelInferRequest(model_name="forecaster")
+    request.inputs.add(name="features", datatype="FP32", shape=[STEPS, WIDTH])
+    request.raw_input_contents.append(bytes(4 * STEPS * WIDTH))
+    request.parameters["steps_ahead"].int64_param = 1
+    check_call(running, decoding, request)
+
+
+def check_call(running: Running, decoding: Decoding, request: Any) -> None:
     data = message(request.SerializeToString())
-    del request
+    request.Clear()
     assert running[1].grpc is not None
     with RawClient(running[1].grpc.port) as client:
         call = client.call(INFER)

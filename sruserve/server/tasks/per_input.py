@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self, TypeVar
 
 from sruserve.server.auth import Spent
@@ -106,7 +106,9 @@ class PerInputTask(Task[Body]):
                 for result in results:
                     steps += result.steps
                 spent.used = steps
-                if ahead:
+                if ahead:  # what was read counts nowhere any more, so nothing refers to it
+                    items = job.items = [_without_inputs(each) for each in items]
+                    del item
                     results = await self.run_ahead(caller, request, served, results, spent)
                     spent.used = steps = steps + ahead * len(items)
         except BaseException:
@@ -190,3 +192,7 @@ class PerInputTask(Task[Body]):
     def describe(self, served: ServedModel, item: Any, result: Any) -> dict[str, Any]:
         """A result in plain values, which each protocol encodes in its own shape."""
         raise NotImplementedError
+
+
+def _without_inputs(item: SequenceInput) -> SequenceInput:
+    return replace(item, inputs=item.inputs[:0].copy(), start=None)

@@ -84,6 +84,7 @@ class RegressTask(SequenceTask[RegressRequest]):
         results: Sequence[Regressed],
         spent: Spent,
     ) -> list[Regressed]:
+        request.drop_read_fields()
         regression = regression_of(served)
         states: list[Snapshot] = [served.end_state(result) for result in results]
         steps = sum(result.steps for result in results)

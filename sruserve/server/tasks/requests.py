@@ -139,6 +139,10 @@ class RegressRequest(SequenceRequest):
     def state_wanted_by(self) -> str | None:
         return super().state_wanted_by or ("steps_ahead" if self.steps_ahead else None)
 
+    def drop_read_fields(self) -> None:
+        """Drop long fields that have been read: the steps ahead do not need them."""
+        self.input = self.features = self.state = None
+
 
 class EncodeRequest(SequenceRequest):
     """Features or a text, or the next chunk of a stream, whose outputs are returned."""

@@ -243,6 +243,7 @@ class SessionEndpoint(Endpoint[WebSocketRequest]):
             return
         assert isinstance(task, PerInputTask)
         request = _validated(task.schema, {"more": True, **fields})
+        fields.clear()  # the request has them now
         view = StreamView(served, stream.state, StateOutput.COPY, tokens=request.return_state)
         with await task.run(frame, request, view, frame.cost) as results:
             reply = await offload(results.large, _describe, task, view, results)
