@@ -5,7 +5,8 @@ A text is cut between a character that is no white space and a space. This is sa
 - its normalizers map both sides by themselves: they map characters, or replace runs of spaces,
 - a pre-tokenizer splits there, whatever surrounds the place, and those before it split locally;
   or there is none, and no entry of a BPE has a space after another character,
-- no added token has a space inside, or takes the white space after it.
+- no added token has a space inside, takes the white space after it, or is a single word that
+  begins with a space.
 
 If a normalizer prepends a space to each text, the space at the cut is left out: the normalizer adds
 it again. What comes after that space must then be known, and no added token. Nor may one come
@@ -95,6 +96,8 @@ def cuts_of(tokenizer: Tokenizer, entries: Sequence[str]) -> Cuts:
                 content = normalize(content)
             inside = content.lstrip(" ").replace(SPACE_MARK, " ")
             opens = prepends and (token.normalized or token.content[:1] in (" ", ""))
+            # At the beginning of a text, it needs no white space before it.
+            opens |= token.single_word and content[:1] in (" ", SPACE_MARK)
             if token.rstrip or opens or any(map(str.isspace, inside)):
                 raise _Uncuttable(f"added token {token.content[:40]!r}")
     except _Uncuttable as error:
