@@ -53,6 +53,8 @@ class Entry(BaseModel):
             raise ValueError("needs a text, or ids")
         if not self.has_answer and (self.text is None or self.ids is None):
             raise ValueError("has nothing to compare: ids of a text, label, probabilities, values")
+        if self.probabilities == {}:
+            raise ValueError("has the probabilities of no label")
         return self
 
     @property

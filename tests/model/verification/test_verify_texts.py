@@ -182,6 +182,7 @@ def test_a_text_that_the_vocabulary_cannot_express_is_a_difference(tmp_path: Pat
     [
         ({"label": "yes"}, "needs a text, or ids"),
         ({"text": "a"}, "has nothing to compare"),
+        ({"text": "a", "probabilities": {}}, "has the probabilities of no label"),
         ({"text": "a", "lable": "yes"}, "lable"),
         ({"text": "a", "label": "never"}, "there is no label 'never'; the labels are yes, no"),
         ({"text": "a", "probabilities": {"never": 1}}, "there is no label 'never'"),
