@@ -35,6 +35,7 @@ def graph(
     more_inputs: Sequence[str] = (),
     kind: int = FLOAT,
     domain: str = "",
+    opset: int = 20,
 ) -> Path:
     """Write a model with the input x."""
     inputs = [helper.make_tensor_value_info("x", kind, shape)]
@@ -42,7 +43,7 @@ def graph(
     tensors = [numpy_helper.from_array(value, name) for name, value in constants.items()]
     results = [helper.make_tensor_value_info(name, FLOAT, None) for name in outputs]
     own = helper.make_graph(list(nodes), "model", inputs, results, tensors)
-    domains = [helper.make_opsetid("", 20)]
+    domains = [helper.make_opsetid("", opset)]
     domains += [helper.make_opsetid(domain, 1)] if domain else []
     path.write_bytes(helper.make_model(own, opset_imports=domains).SerializeToString())
     return path
@@ -271,6 +272,37 @@ def test_nodes_that_cannot_be_served_are_refused_by_name(tmp_path: Path, name: s
     nodes, constants, problem = CASES[name]
     path = graph(tmp_path / "m.onnx", nodes, {**LSTM, **LINEAR, **SQUEEZE, **constants})
     assert problem in refused(tmp_path, path, "regress")
+
+
+@pytest.mark.parametrize("kind", ["Softmax", "LogSoftmax"])
+def test_a_softmax_of_an_early_version_is_over_all_axes_from_the_second(
+    tmp_path: Path, kind: str
+) -> None:
+    nodes = [node("LSTM", "x W R B", "h", hidden_size=4), node("Squeeze", "h", "s", axes=[1])]
+    nodes += [node("MatMul", "s weight", "m")]
+    constants = {**LSTM, "weight": LINEAR["weight"]}
+
+    def early(*last: Any) -> Path:
+        return graph(tmp_path / "m.onnx", [*nodes, *last], constants, opset=11)
+
+    turned = node("Transpose", "m", "t", perm=[1, 0, 2])
+    assert "is not over the features" in refused(
+        tmp_path, early(turned, node(kind, "t", "y")), "tag", labels=["a", "b"]
+    )
+    path = early(turned, node(kind, "t", "y", axis=2))
+    assert imported(tmp_path, path, "tag", labels=["a", "b"]).config.activation == "softmax"
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_a_dropout_that_drops_numbers_is_refused(tmp_path: Path, trains: bool) -> None:
+    nodes = [node("Dropout", "x ratio mode", "z"), *lstm("z W R B")]
+    constants = {**LSTM, **LINEAR, **SQUEEZE}
+    constants |= {"ratio": np.array(0.5, np.float32), "mode": np.array(trains)}
+    path = graph(tmp_path / "m.onnx", nodes, constants)
+    if trains:
+        assert "(Dropout) is in training mode" in refused(tmp_path, path, "regress")
+    else:
+        imported(tmp_path, path, "regress")
 
 
 def test_operators_of_other_domains_are_refused(tmp_path: Path) -> None:

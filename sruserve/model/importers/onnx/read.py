@@ -35,6 +35,7 @@ _MAX_NODES = 100_000
 # What stands for a number of steps that the file leaves open. The network must be the same with
 # both: a third step is no last step. An open number of inputs is 1, as every stream is by itself.
 _STEPS = (131, 3)
+_SOFTMAX_OF_LAST_AXIS = 13  # opset; before, the default was axis 1 with all axes behind it
 _RECURRENT = ("LSTM", "GRU", "RNN")
 _SAME = ("Identity", "Cast", "Dropout")
 _IDS = (6, 7)  # int32, int64
@@ -72,6 +73,12 @@ def _answers(flow: Flow, name: str) -> tuple[Step, ...]:
     return flow.steps
 
 
+def _trains(inputs: list[Value | None]) -> bool:
+    """Whether a Dropout, with its ratio and mode, drops numbers."""
+    mode = inputs[2] if len(inputs) > 2 else None
+    return mode is not None and not (isinstance(mode, Const) and not mode.array.any())
+
+
 class _Graph:
     """The nodes of a model, to find what its output is."""
 
@@ -89,6 +96,10 @@ class _Graph:
         if len(graph.node) > _MAX_NODES:
             raise CheckpointError(f"the model has more than {_MAX_NODES:,} nodes")
         self._folder, self._held_bytes = folder, model.ByteSize()
+        versions = [
+            entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")
+        ]
+        self._opset = max(versions, default=0)
         self._constants = {tensor.name: tensor for tensor in graph.initializer}
         if graph.sparse_initializer:
             raise CheckpointError("the model has sparse tensors, which cannot be read")
@@ -183,6 +194,8 @@ class _Graph:
         if node.domain not in ("", "ai.onnx"):
             raise Refused(f"is of the domain {shown(node.domain)}, which cannot be served")
         attributes = {entry.name: self._attribute(entry) for entry in node.attribute}
+        if kind in ("Softmax", "LogSoftmax") and self._opset < _SOFTMAX_OF_LAST_AXIS:
+            attributes.setdefault("axis", 1)
         if kind == "Constant":
             return (self._constant(attributes),)
         first = inputs[0] if inputs else None
@@ -201,6 +214,8 @@ class _Graph:
         if kind in _RECURRENT:
             return recurrent_node(kind, name, inputs, attributes)
         if kind in _SAME and first is not None:
+            if kind == "Dropout" and _trains(inputs):
+                raise Refused("is in training mode: export the network in evaluation mode")
             return self._same(kind, first, attributes)
         if kind in AXIS_NODES:
             return (axis_node(kind, name, inputs, attributes),)
