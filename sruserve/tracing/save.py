@@ -1,6 +1,6 @@
 """`sruserve.save`: a live module as a model folder, whose answers are the module's own."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, Literal
 
@@ -91,6 +91,9 @@ def save(
     """
     path = Path(folder)
     check_destination(path)
+    ordered = {"labels": labels, "names": names, "units": units, "quantiles": quantiles}
+    for name, value in ordered.items():
+        _check_ordered(name, value)
     own = on_cpu(module)
     chosen = [_example(each) for each in examples or ()]
     traced, kind = _traced(own, chosen, tokenizer is not None, output)
@@ -122,6 +125,12 @@ def save(
 
     case = answers.case(theirs, written, inputs)
     return save_model(path, written.config, written.tensors, files, case, check)
+
+
+def _check_ordered(name: str, value: object) -> None:
+    """Raise `OptionError` for a dict, whose keys may be in any order, a set, or one string."""
+    if isinstance(value, (str, Mapping, Set)):
+        raise OptionError(f"{name}: list them in the order of the module's outputs")
 
 
 def _traced(

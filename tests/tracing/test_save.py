@@ -149,6 +149,10 @@ def test_bytes_are_a_vocabulary(tmp_path: Path) -> None:
     ("options", "problem"),
     [
         ({"labels": ["a", "b"]}, "2 names for 3 outputs"),
+        ({"labels": {"a": 2, "b": 1, "c": 0}}, "labels: list them in the order of the module's"),
+        ({"labels": {"a"}}, "labels: list them in the order of the module's"),
+        ({"labels": "abc"}, "labels: list them in the order of the module's"),
+        ({"units": "abc"}, "units: list them in the order of the module's"),
         ({"pooling": "mean"}, "pooling is mean, but the module's is last"),
         ({"tokenizer": ["ab", "cd"]}, "tokenizer has 2 entries, but the embedding has 30 rows"),
         ({"tokenizer": {"a": 1, "b": 2}}, "without gaps"),
