@@ -11,12 +11,15 @@ import os
 import resource
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
 from sruserve.model.errors import FolderError, ModelError, TextError
 
 SECONDS = 15  # of CPU time; a tokenizer of 256,000 entries takes 4
+# Of these, to load it, which the server then does again: a base, and for each megabyte of the file.
+LOAD_SECONDS, _MEGABYTE_SECONDS = 2.0, 0.5
 MEMORY_BYTES = 4 << 30  # of address space; one of 256,000 entries takes 1
 _SMALL_BYTES = 1 << 20
 _MAX_TRIALS = 4096  # texts
@@ -25,16 +28,21 @@ _SOURCE = "<tokenizer>"
 
 
 def check_tokenizer(
-    content: bytes, source: object, seconds: int = SECONDS, memory_bytes: int = MEMORY_BYTES
+    content: bytes,
+    source: object,
+    seconds: int = SECONDS,
+    memory_bytes: int = MEMORY_BYTES,
+    load_seconds: float = LOAD_SECONDS,
 ) -> None:
     """Raise `FolderError` for a tokenizer that cannot be loaded and run within the limits.
 
     content: of a tokenizer.json. source: its name in error messages. seconds: of CPU time.
-    memory_bytes: of address space.
+    memory_bytes: of address space. load_seconds: of CPU time to load a small file.
     """
     if is_plain(content):
         return
-    command = [sys.executable, "-P", "-m", __name__, str(seconds), str(memory_bytes)]
+    limits = map(str, (seconds, memory_bytes, load_seconds))
+    command = [sys.executable, "-P", "-m", __name__, *limits]
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"), "1")
     path = os.pathsep.join(filter(None, sys.path))
     trial = subprocess.run(  # noqa: S603 - our own interpreter, module and numbers
@@ -75,7 +83,7 @@ def is_plain(content: bytes) -> bool:
     )
 
 
-def _run(seconds: int, memory_bytes: int) -> int:
+def _run(seconds: int, memory_bytes: int, load_seconds: float) -> int:
     """Load the tokenizer of standard input and read the beginnings of its added tokens."""
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
@@ -83,10 +91,18 @@ def _run(seconds: int, memory_bytes: int) -> int:
     from sruserve.model.text.codec import tokenizer_codec
 
     content = sys.stdin.buffer.read()
+    begin = time.process_time()
     try:
         codec = tokenizer_codec(content, _SOURCE)
     except ModelError as error:
         print(error)
+        return _REFUSED
+    limit = load_seconds + _MEGABYTE_SECONDS * len(content) / 1e6
+    if (took := time.process_time() - begin) > limit:
+        print(
+            f"{_SOURCE} is not a usable tokenizer.json: to load {len(content):,} bytes takes "
+            f"{took:.1f} seconds; the limit is {limit:.1f}"
+        )
         return _REFUSED
     for text in _trials(json.loads(content)):
         try:
@@ -108,4 +124,4 @@ def _trials(described: dict[str, Any]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(_run(*map(int, sys.argv[1:])))
+    sys.exit(_run(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])))
