@@ -15,7 +15,7 @@ from sruserve.tracing import answers
 from sruserve.tracing.errors import DifferentAnswers, TracingError
 from sruserve.tracing.folder import describe
 from sruserve.tracing.inputs import LENGTHS, LONG, InputKind, kinds_of
-from sruserve.tracing.trace import Failed, Traced, on_cpu, trace
+from sruserve.tracing.trace import Failed, Traced, in_float64, on_cpu, trace
 from sruserve.tracing.values import Lookup
 from sruserve.tracing.vocabulary import Vocabulary, vocabulary_files
 
@@ -95,7 +95,8 @@ def save(
     for name, value in ordered.items():
         _check_ordered(name, value)
     own = on_cpu(module)
-    chosen = [_example(each) for each in examples or ()]
+    given = [_example(each) for each in examples or ()]
+    chosen = [example.float() if example.is_floating_point() else example for example in given]
     traced, kind = _traced(own, chosen, tokenizer is not None, output)
     regression = {
         "names": names and tuple(names),
@@ -110,7 +111,9 @@ def save(
     files = vocabulary_files(tokenizer, written.config.vocab_size, lowercase)
     inputs = chosen or [kind.draw(length, seed=length) for length in LENGTHS]
     by_step = written.config.answers_by_step
-    theirs = answers.module_answers(own, traced, inputs, by_step)
+    theirs = _in_float64(module, traced, given or inputs, by_step)
+    if theirs is None:
+        theirs = answers.module_answers(own, traced, inputs, by_step)
 
     long = _long(inputs)
     try:
@@ -150,6 +153,20 @@ def _traced(
     raise failures[0]
 
 
+def _in_float64(
+    module: nn.Module, traced: Traced, inputs: Sequence[Tensor], by_step: bool
+) -> list[Tensor] | None:
+    """Return the answers of a module that computes in float64 itself; None for any other one."""
+    exact = in_float64(module)
+    if exact is None:
+        return None
+    doubled = [example.double() if example.is_floating_point() else example for example in inputs]
+    try:
+        return answers.module_answers(exact, traced, doubled, by_step)
+    except Exception:  # its forward turns something into float32, so it is no module of float64
+        return None
+
+
 def _long(inputs: Sequence[Tensor]) -> Tensor:
     """Return an input of `LONG` steps, drawn from those of the inputs."""
     steps = torch.cat(list(inputs))
@@ -159,7 +176,7 @@ def _long(inputs: Sequence[Tensor]) -> Tensor:
 def _example(value: Any) -> Tensor:
     tensor = torch.as_tensor(value).detach().cpu()
     if tensor.is_floating_point():
-        tensor = tensor.float()
+        tensor = tensor if tensor.dtype is torch.float64 else tensor.float()
     elif tensor.dtype is not torch.bool:
         tensor = tensor.long()
     if not 1 <= tensor.dim() <= 1 + tensor.is_floating_point() or not len(tensor):

@@ -191,9 +191,7 @@ def signature_problem(module: nn.Module) -> str | None:
 
 def on_cpu(module: nn.Module) -> nn.Module:
     """Return the module inside its wrappers, in float32 on the CPU; copied unless it is already."""
-    for name in ("_orig_mod", "module"):
-        while isinstance(inner := module._modules.get(name), nn.Module) and _wraps(module, name):
-            module = inner
+    module = _unwrapped(module)
     tensors = [*module.parameters(), *module.buffers()]
     floats = [tensor for tensor in tensors if tensor.is_floating_point()]
     if all(tensor.device.type == "cpu" for tensor in tensors) and all(
@@ -207,6 +205,22 @@ def on_cpu(module: nn.Module) -> nn.Module:
             f"the module cannot be copied to the CPU in float32 ({type(error).__name__}: "
             f"{str(error)[:200]}): call module.float().cpu() before saving it"
         ) from error
+
+
+def in_float64(module: nn.Module) -> nn.Module | None:
+    """Return a copy on the CPU if the module has tensors in float64, whose digits count."""
+    module = _unwrapped(module)
+    tensors = [*module.parameters(), *module.buffers()]
+    if not any(tensor.dtype == torch.float64 for tensor in tensors):
+        return None
+    return copy.deepcopy(module).cpu().double()
+
+
+def _unwrapped(module: nn.Module) -> nn.Module:
+    for name in ("_orig_mod", "module"):
+        while isinstance(inner := module._modules.get(name), nn.Module) and _wraps(module, name):
+            module = inner
+    return module
 
 
 def _wraps(module: nn.Module, name: str) -> bool:

@@ -378,3 +378,26 @@ def test_the_units_and_quantiles_of_a_regressor_are_stored(tmp_path: Path) -> No
     stored = json.loads((tmp_path / "model" / "config.json").read_text())["regression"]
     assert stored["names"] == ["a", "b"]
     assert stored["units"] == ["K", "m"]
+
+
+class OfUnixTime(nn.Module):
+    """Its features have more digits than a float32 holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reader = nn.LSTM(1, 8, batch_first=True)
+        self.value = nn.Linear(8, 1)
+        self.mean: Tensor
+        self.register_buffer("mean", torch.tensor([1.75e9]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        value: Tensor = self.value(self.reader((x - self.mean) / 60)[0][:, -1])
+        return value
+
+
+def test_a_module_whose_answers_need_float64_is_refused(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    times = (1.75e9 + torch.arange(0, 600, 10, dtype=torch.float64))[:, None]
+    with pytest.raises(DifferentAnswers):
+        sruserve.save(OfUnixTime().double(), tmp_path / "m", "regress", examples=[times, times + 7])
+    assert not (tmp_path / "m").exists()
