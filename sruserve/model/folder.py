@@ -48,6 +48,7 @@ class Model:
     name: the folder's name. version: the name of its numeric subfolder; "1" without one.
     digest: SHA-256 of weights, config and vocabulary, in hex; see `model_digest`.
     parameters: number of trained numbers.
+    graphs: checksums of the ONNX graphs that compute it; empty for the compiled kernels.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Model:
     codec: Codec | None
     digest: str
     parameters: int
+    graphs: tuple[str, ...] = ()
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -89,6 +91,12 @@ class FolderContents:
     tensors: dict[str, Tensor]
     vocabulary: dict[str, bytes]
     digest: str
+
+    @property
+    def parameters(self) -> int:
+        """Number of trained numbers."""
+        untrained = self.config.rnn.untrained
+        return sum(t.numel() for name, t in self.tensors.items() if not name.endswith(untrained))
 
 
 def read_folder(path: Path) -> FolderContents:
@@ -156,10 +164,10 @@ def load_model(
             f"{path}: the vocabulary has {codec.size} entries, but vocab_size in {CONFIG_FILE} is "
             f"{config.vocab_size}; import the checkpoint with its own vocabulary"
         )
-    untrained = config.rnn.untrained
-    parameters = sum(t.numel() for name, t in tensors.items() if not name.endswith(untrained))
     network = Network(config, tensors, compute, device, fast)
-    return Model(name, folder.version, path, config, network, codec, folder.digest, parameters)
+    return Model(
+        name, folder.version, path, config, network, codec, folder.digest, folder.parameters
+    )
 
 
 def compute_dtype(config: ModelConfig, dtype: str | None, device: torch.device) -> torch.dtype:

@@ -69,9 +69,9 @@ def _attend(
         slot = op.Range(0, window, 1)
         # Slot s has the newest position p before `seen` with p % window == s.
         newest = op.Sub(seen, 1)
-        kept = op.Sub(newest, op.Mod(op.Sub(newest, slot), window))
+        newest_in_slot = op.Sub(newest, op.Mod(op.Sub(newest, slot), window))
         positions = op.Add(time, seen)  # (batch, time)
-        keys = op.Unsqueeze(op.Concat(kept, positions, axis=1), [1])
+        keys = op.Unsqueeze(op.Concat(newest_in_slot, positions, axis=1), [1])
         asking = op.Unsqueeze(positions, [2])
         age = op.Sub(asking, keys)  # (batch, time, window + time)
         hidden = op.Or(op.Or(op.Less(age, 0), op.Greater(age, window)), op.Less(keys, 0))
@@ -98,8 +98,9 @@ def _advance(
     op = graph.op
     total = op.Add(seen, counts)
     newest = op.Sub(total, 1)
-    kept = op.Sub(newest, op.Mod(op.Sub(newest, op.Range(0, window, 1)), window))
-    place = op.Unsqueeze(op.Sub(kept, seen), [2])  # among the new rows; below 0: not there
+    newest_in_slot = op.Sub(newest, op.Mod(op.Sub(newest, op.Range(0, window, 1)), window))
+    # Its place among the new rows; below 0: it is not there.
+    place = op.Unsqueeze(op.Sub(newest_in_slot, seen), [2])
     fresh = op.GatherND(rows, op.Max(place, 0), batch_dims=1)
     after = op.Where(op.Less(place, 0), ring, fresh)
     state.write(attention.column, window * depth, op.Reshape(after, [0, window * depth]))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sruserve.export.errors import ExportError
+from sruserve.export.onnx.metadata import CASE_NUMBERS
 from sruserve.export.onnx.signature import answer_of
 from sruserve.kernels import RaggedBatch
 from sruserve.model.network import Network
@@ -16,7 +17,6 @@ from sruserve.model.network import Network
 TOLERANCE = 1e-5  # of the largest number of an output, or of 1
 _LENGTHS = (7, 1, 4, 0, 12)  # steps of the sequences of a batch
 _CASE_LENGTHS = (5, 3)
-_ANSWERS = 64  # numbers of a case's answer
 _CUTS = (0, 3)  # first step of each part of a sequence that is split
 
 
@@ -45,9 +45,9 @@ class GraphCheck:
         for _ in range(3):
             inputs = [self._inputs(1) for _ in range(streams)]
             expected = self._expected(inputs, states)
-            given = self._run({**self._named(torch.cat(inputs)), "state": ours})
-            self._compare(given, expected, states)
-            ours = given["new_state"]
+            outputs = self._run({**self._named(torch.cat(inputs)), "state": ours})
+            self._compare(outputs, expected, states)
+            ours = outputs["new_state"]
 
     def sequence(self) -> None:
         """Compare a batch of sequences, whole and split."""
@@ -64,9 +64,9 @@ class GraphCheck:
             for begin, end in zip(cuts, [*cuts[1:], max(_LENGTHS)], strict=True):
                 parts = [sequence[begin:end] for sequence in sequences]
                 expected = self._expected(parts, states)
-                given = self._run({**self._padded(parts), "state": ours})
-                self._compare(given, expected, states)
-                ours = given["new_state"]
+                outputs = self._run({**self._padded(parts), "state": ours})
+                self._compare(outputs, expected, states)
+                ours = outputs["new_state"]
 
     def case(self) -> dict[str, Any]:
         """Return inputs from zeros on, and the first numbers of the graph's answer to them."""
@@ -86,19 +86,19 @@ class GraphCheck:
         return {
             "inputs": {name: value.tolist() for name, value in inputs.items()},
             "sizes": sizes,
-            "answer": answer.flatten()[:_ANSWERS].tolist(),
+            "answer": answer.flatten()[:CASE_NUMBERS].tolist(),
         }
 
     def _pairs(self) -> None:
         lengths = [length for length in _LENGTHS if length]
         sides = [[self._inputs(length) for length in order] for order in (lengths, lengths[::-1])]
-        given = self._run({**self._padded(sides[0], "_a"), **self._padded(sides[1], "_b")})
+        outputs = self._run({**self._padded(sides[0], "_a"), **self._padded(sides[1], "_b")})
         flat = [part for pair in zip(*sides, strict=True) for part in pair]
         sizes = [len(part) for part in flat]
         states = self._states(len(flat), zeros=True)
         hidden = self._network.hidden(torch.cat(flat), _batch(sizes, states))
         expected = self._network.compare(hidden, sizes)
-        self._agree("logits", given["logits"], expected)
+        self._agree("logits", outputs["logits"], expected)
 
     def _expected(self, parts: list[Tensor], states: Tensor) -> list[Tensor | None]:
         """Return the network's outputs for each sequence, (steps, n); advances the states."""
@@ -109,28 +109,28 @@ class GraphCheck:
         return [rows if len(rows) else None for rows in torch.split(hidden, sizes)]
 
     def _compare(
-        self, given: dict[str, Tensor], expected: list[Tensor | None], states: Tensor
+        self, outputs: dict[str, Tensor], expected: list[Tensor | None], states: Tensor
     ) -> None:
         """Compare outputs of each sequence, and the end states."""
-        name = next(n for n in ("logits", "values", "hidden") if n in given)
-        every = given[name].dim() == 3
+        name = next(n for n in ("logits", "values", "hidden") if n in outputs)
+        every = outputs[name].dim() == 3
         for row, rows in enumerate(expected):
             if rows is None:
                 continue
             steps, shown = len(rows), rows if every else rows[-1:]
 
             def ours(name: str, row: int = row, steps: int = steps) -> Tensor:
-                return given[name][row, :steps] if every else given[name][row : row + 1]
+                return outputs[name][row, :steps] if every else outputs[name][row : row + 1]
 
             self._agree(name, ours(name), shown)
-            if "scores" in given:
+            if "scores" in outputs:
                 self._agree("scores", ours("scores"), self._network.activation(shown))
-            if "labels" in given:
+            if "labels" in outputs:
                 assert self._network.crf is not None
-                path = self._network.crf.decode(rows)
-                if not torch.equal(given["labels"][row][: len(rows)], path):
+                path = self._network.crf.decode(ours("logits"))
+                if not torch.equal(outputs["labels"][row][: len(rows)], path):
                     raise ExportError("the graph's labels differ from the network's")
-        self._agree("new_state", given["new_state"], states)
+        self._agree("new_state", outputs["new_state"], states)
 
     def _agree(self, name: str, ours: Tensor, theirs: Tensor) -> None:
         apart = (ours - theirs).abs() / max(1.0, float(theirs.abs().max()))

@@ -124,14 +124,13 @@ def _lrn(
     """Zhang and Sennrich 2019; with a fourth plane oLRN, whose output gate reads the new c."""
     del graph
     key, query, value = planes[:3]
-    gated = skip is not None
 
     def body(op: Op, h: Value, p: Value, q: Value, r: Value, *gate: Value) -> list[Value]:
         i, f = op.Sigmoid(op.Add(p, h)), op.Sigmoid(op.Sub(q, h))
         new = _activated(op, layer.cell, op.Add(op.Mul(i, r), op.Mul(f, h)))
         return [op.Mul(op.Sigmoid(op.Sub(gate[0], new)), new) if gate else new]
 
-    inputs = [key, query, value, *([skip] if gated and skip is not None else [])]
+    inputs = [key, query, value, *([] if skip is None else [skip])]
     (h,), _ = steps.recur(body, [start], inputs, layer.backward_from)
     return h.after, h.end
 

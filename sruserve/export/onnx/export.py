@@ -12,9 +12,11 @@ import torch
 
 from sruserve.export.errors import ExportError
 from sruserve.export.onnx.check import GraphCheck
-from sruserve.export.onnx.metadata import PREFIX, metadata_of
+from sruserve.export.onnx.metadata import PREFIX, checksum, metadata_of
 from sruserve.export.onnx.network import GraphMaker
-from sruserve.model.folder import FolderContents, read_folder
+from sruserve.model.atomic_dir import replace_directory
+from sruserve.model.files import read_regular
+from sruserve.model.folder import PRESETS_FILE, FolderContents, read_folder
 from sruserve.model.network import Network
 from sruserve.model.versions import ONNX_FILE, STEP_FILE
 
@@ -49,15 +51,24 @@ def export_onnx(
     size = 4 * sum(tensor.numel() for tensor in contents.tensors.values())
     if size > _LARGEST_FILE:
         raise ExportError(
-            f"the weights take {size:,} bytes in float32; a file of ONNX holds {_LARGEST_FILE:,}"
+            f"the weights take {size:,} bytes in float32; an ONNX file holds {_LARGEST_FILE:,}"
         )
     models = []
     for kind in kinds:
         step(f"making the graph of {'one step' if kind == 'step' else 'sequences'}")
         models.append(_checked(contents, network, kind))
     step("writing")
-    for model, file in zip(models, files, strict=True):
-        _write(model, file)
+    try:
+        if out.suffix == ".onnx":
+            _write(models[0], out)
+        else:
+            with replace_directory(out.resolve()) as new:
+                if (out / PRESETS_FILE).exists():  # the operator's, of the files that are replaced
+                    (new / PRESETS_FILE).write_bytes(read_regular(out / PRESETS_FILE))
+                for content, file in zip(models, files, strict=True):
+                    (new / file.name).write_bytes(content)
+    except OSError as error:
+        raise ExportError(f"cannot write {out}: {error.strerror or error}") from error
     return files
 
 
@@ -74,6 +85,12 @@ def _files(out: Path, kinds: Sequence[GraphKind]) -> list[Path]:
     if out.suffix != ".onnx":
         if out.exists() and not out.is_dir():
             raise ExportError(f"{out} is a file; choose a folder, or a name that ends in .onnx")
+        names = {entry.name for entry in out.iterdir()} if out.exists() else set()
+        if other := names - {*FILES.values(), PRESETS_FILE}:
+            raise ExportError(
+                f"{out} holds {sorted(other)[0][:80]}, so it is not replaced: choose a new folder, "
+                "or one of ONNX files"
+            )
         return [out / FILES[kind] for kind in kinds]
     if len(kinds) > 1:
         raise ExportError(
@@ -85,7 +102,8 @@ def _files(out: Path, kinds: Sequence[GraphKind]) -> list[Path]:
     return [out]
 
 
-def _checked(contents: FolderContents, network: Network, kind: GraphKind) -> ir.Model:
+def _checked(contents: FolderContents, network: Network, kind: GraphKind) -> bytes:
+    """Return the file of a graph that agrees with the network."""
     maker = GraphMaker(contents.config, contents.tensors)
     metadata = metadata_of(contents, maker.layout, kind)
     model = maker.step(metadata) if kind == "step" else maker.sequence(metadata)
@@ -95,24 +113,24 @@ def _checked(contents: FolderContents, network: Network, kind: GraphKind) -> ir.
     else:
         check.sequence()
     model.metadata_props[f"{PREFIX}case"] = json.dumps(check.case())
-    return model
+    content = ir.to_proto(model)
+    content.metadata_props.add(key=f"{PREFIX}checksum", value=checksum(content))
+    serialized: bytes = content.SerializeToString()
+    return serialized
 
 
-def _write(model: ir.Model, file: Path) -> None:
+def _write(content: bytes, file: Path) -> None:
     """Write a file, which appears under its name when it is complete."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with NamedTemporaryFile(dir=file.parent, prefix=f".{file.name}.", delete=False) as partial:
-            try:
-                partial.write(ir.to_proto(model).SerializeToString())
-                partial.flush()
-                os.fsync(partial.fileno())
-                mask = os.umask(0)
-                os.umask(mask)
-                Path(partial.name).chmod(0o666 & ~mask)
-                Path(partial.name).replace(file)
-            except BaseException:
-                Path(partial.name).unlink(missing_ok=True)
-                raise
-    except OSError as error:
-        raise ExportError(f"cannot write {file}: {error.strerror or error}") from error
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with NamedTemporaryFile(dir=file.parent, prefix=f".{file.name}.", delete=False) as partial:
+        try:
+            partial.write(content)
+            partial.flush()
+            os.fsync(partial.fileno())
+            mask = os.umask(0)
+            os.umask(mask)
+            Path(partial.name).chmod(0o666 & ~mask)
+            Path(partial.name).replace(file)
+        except BaseException:
+            Path(partial.name).unlink(missing_ok=True)
+            raise

@@ -8,7 +8,7 @@ Inputs and outputs, with O outputs of the network and W numbers in a state row:
   `logits` (batch, O), or (batch, time, O) of a network that answers at every step, `new_state`.
 
 A classifier has `scores` beside its logits, which are what a reply shows, a tagger with a CRF has
-the `labels` of the best path, a regressor has `values` instead, and an encoder `hidden`.
+the `labels` of the best path (of whole inputs, whatever `state` is), a regressor has `values` instead, and an encoder `hidden`.
 """
 
 from collections.abc import Mapping

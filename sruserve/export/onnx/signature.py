@@ -2,10 +2,13 @@
 
 from dataclasses import dataclass
 
+import torch
+
 from sruserve.model.config import LABELLED, ModelConfig
 from sruserve.model.state import StateLayout
 
 Shape = tuple[str | int, ...]
+_INTEGERS = ("ids", "lengths", "labels")
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +17,11 @@ class Signature:
 
     inputs: dict[str, Shape]
     outputs: dict[str, Shape]
+
+    @staticmethod
+    def dtype(name: str) -> torch.dtype:
+        """Return the dtype of an input or output."""
+        return torch.int64 if name.startswith(_INTEGERS) else torch.float32
 
 
 def layout_of(config: ModelConfig) -> StateLayout:

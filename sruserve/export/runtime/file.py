@@ -1,9 +1,7 @@
 """Read an ONNX file that `sruserve export onnx` wrote; anything else is refused with a reason."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +9,18 @@ import onnx
 import torch
 from google.protobuf.message import DecodeError
 from onnx import numpy_helper
+from pydantic import ValidationError
 from torch import Tensor
 
-from sruserve.export.onnx.metadata import FORMAT, PREFIX
-from sruserve.export.onnx.signature import layout_of, signature_of
-from sruserve.model.config import ModelConfig, parse_config
-from sruserve.model.errors import CheckpointError, ConfigError
+from sruserve.export.onnx.metadata import FORMAT, PREFIX, Case, Properties, checksum
+from sruserve.export.onnx.signature import answer_of, layout_of, signature_of
+from sruserve.model.config import ModelConfig, explain, parse_config
+from sruserve.model.errors import CheckpointError
 from sruserve.model.files import read_regular
 from sruserve.model.text.codec import BYTES_FILE, WORDS_FILE
 
 _LARGEST_FILE = 2 << 30  # bytes: a protocol buffer holds no more
+_TYPES = {torch.float32: onnx.TensorProto.FLOAT, torch.int64: onnx.TensorProto.INT64}
 _DEPTH = 2  # of graphs within graphs: a recurrence's body has none of its own
 _OPERATORS = {
     "Abs", "Add", "And", "ArgMax", "Cast", "Concat", "Div", "Elu", "Equal", "Erf", "Exp", "Expand",
@@ -37,24 +37,39 @@ _OPERATORS = {
 class OnnxFile:
     """A file that has been checked.
 
-    kind: "step" or "sequence". vocabulary: contents by file name. digest: that of the model folder
-    that was exported. case: see `sruserve.export.onnx.metadata`.
+    kind: "step" or "sequence". vocabulary: contents by file name. The others: see `Properties`.
     """
 
     path: Path
-    content: bytes
     model: Any
     kind: str
     config: ModelConfig
     vocabulary: dict[str, bytes]
     digest: str
-    case: dict[str, Any]
+    checksum: str
+    parameters: int
+    case: Case
 
-    @cached_property
-    def numbers(self) -> int:
-        """Number of the weights' numbers."""
-        floats = [t for t in self.model.graph.initializer if t.data_type == onnx.TensorProto.FLOAT]
-        return sum(len(t.raw_data) // 4 or len(t.float_data) for t in floats)
+    def served(self) -> bytes:
+        """Return the file without what a server computes itself: labels, scores, their nodes."""
+        served = {answer_of(self.config), "new_state"}
+        model = onnx.ModelProto()
+        model.CopyFrom(self.model)
+        outputs = [output for output in model.graph.output if output.name in served]
+        needed, nodes = {output.name for output in outputs}, []
+        for node in reversed(model.graph.node):
+            if needed.intersection(node.output):
+                nodes.append(node)
+                needed |= _names_read(node)
+        graph = onnx.GraphProto(name=model.graph.name)
+        graph.node.extend(reversed(nodes))
+        graph.input.extend(model.graph.input)
+        graph.output.extend(outputs)
+        weights = model.graph.initializer
+        graph.initializer.extend(weight for weight in weights if weight.name in needed)
+        model.graph.CopyFrom(graph)
+        content: bytes = model.SerializeToString()
+        return content
 
     def tensor(self, name: str) -> Tensor:
         """Return a weight by its name."""
@@ -67,9 +82,36 @@ class OnnxFile:
 def read_onnx(path: Path) -> OnnxFile:
     """Read and check a file.
 
-    Raises `CheckpointError` for a file that `sruserve export onnx` did not write, or whose graph is
-    not the one that its config describes.
+    Raises `CheckpointError` for a file that `sruserve export onnx` did not write, that was changed
+    since, or whose graph is not the one that its config describes.
     """
+    model, properties = _read(path)
+    _check_graph(model, path)
+    config = parse_config(properties.config.encode(errors="replace"), f"the config in {path}")
+    expected = [(e.name, list(e.shape), e.offset) for e in layout_of(config).entries]
+    if expected != [(entry.name, entry.shape, entry.offset) for entry in properties.state]:
+        raise CheckpointError(f"{path}: its state is not that of its config; export it again")
+    if properties.task != config.task or properties.labels != list(config.labels):
+        raise CheckpointError(f"{path}: its task or labels are not those of its config")
+    if unknown := properties.vocabulary.keys() - {WORDS_FILE, BYTES_FILE}:
+        name = sorted(unknown)[0][:80]
+        raise CheckpointError(f"{path}: its vocabulary has an unknown file {name!r}")
+    _check_signature(model, config, properties.graph, path)
+    return OnnxFile(
+        path,
+        model,
+        properties.graph,
+        config,
+        {name: text.encode(errors="replace") for name, text in properties.vocabulary.items()},
+        properties.digest,
+        checksum(model),
+        properties.parameters,
+        properties.case,
+    )
+
+
+def _read(path: Path) -> tuple[Any, Properties]:
+    """Return a file's content and its properties."""
     try:
         content = read_regular(path, _LARGEST_FILE)
     except OSError as error:
@@ -79,49 +121,41 @@ def read_onnx(path: Path) -> OnnxFile:
         model.ParseFromString(content)
     except DecodeError as error:
         raise CheckpointError(f"{path} is not an ONNX file, or is truncated") from error
-    properties = {
-        p.key.removeprefix(PREFIX): p.value
-        for p in model.metadata_props
-        if p.key.startswith(PREFIX)
+    texts = {
+        item.key.removeprefix(PREFIX): item.value
+        for item in model.metadata_props
+        if item.key.startswith(PREFIX)
     }
-    if "format" not in properties:
+    if "format" not in texts:
         raise CheckpointError(
             f"{path} was not written by `sruserve export onnx`: `sruserve import` makes a model "
             "folder of an ONNX file with LSTM or GRU nodes"
         )
-    if properties["format"] != FORMAT:
+    if texts["format"] != FORMAT:
         raise CheckpointError(
-            f"{path} was written by another version of sruserve (format {properties['format']}; "
+            f"{path} was written by another version of sruserve (format {texts['format'][:20]!r}; "
             f"this one reads {FORMAT}): export the model again, or upgrade sruserve"
         )
-    _check_graph(model, path)
     try:
-        config = parse_config(properties["config"].encode(), f"the config in {path}")
-        kind, digest = properties["graph"], properties["digest"]
-        texts = json.loads(properties.get("vocabulary", "{}"))
-        state, case = json.loads(properties["state"]), json.loads(properties["case"])
-    except (KeyError, ValueError) as error:
-        if isinstance(error, ConfigError):
-            raise
-        raise CheckpointError(f"{path}: its metadata is damaged: export the model again") from error
-    vocabulary = _vocabulary(texts, path)
-    expected = [[e.name, list(e.shape), e.offset] for e in layout_of(config).entries]
-    if not isinstance(state, list) or expected != [
-        [e.get("name"), e.get("shape"), e.get("offset")] for e in state if isinstance(e, dict)
-    ]:
-        raise CheckpointError(f"{path}: its state is not that of its config; export it again")
-    if kind not in ("step", "sequence") or not isinstance(case, dict):
-        raise CheckpointError(f"{path}: its metadata is damaged: export the model again")
-    _check_signature(model, config, kind, path)
-    return OnnxFile(path, content, model, kind, config, vocabulary, digest, case)
+        properties = Properties.read(texts)
+    except ValidationError as error:
+        raise CheckpointError(
+            f"{path}: its metadata is damaged ({explain(error)[:300]}): export the model again"
+        ) from error
+    if texts.get("checksum") != checksum(model):
+        raise CheckpointError(f"{path} was changed after its export: export the model again")
+    return model, properties
 
 
-def _vocabulary(texts: object, path: Path) -> dict[str, bytes]:
-    if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
-        raise CheckpointError(f"{path}: its vocabulary is damaged: export the model again")
-    if unknown := texts.keys() - {WORDS_FILE, BYTES_FILE}:
-        raise CheckpointError(f"{path}: its vocabulary has an unknown file {sorted(unknown)[0]}")
-    return {name: text.encode() for name, text in texts.items()}
+def _names_read(node: Any) -> set[str]:
+    """Return the names that a node reads, also in graphs inside it."""
+    names = set(node.input)
+    for attribute in node.attribute:
+        for inner in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
+            names |= {output.name for output in inner.output}
+            for each in inner.node:
+                names |= _names_read(each)
+    return names
 
 
 def _check_graph(model: Any, path: Path) -> None:
@@ -172,13 +206,17 @@ def _check_signature(model: Any, config: ModelConfig, kind: str, path: Path) -> 
         ("outputs", model.graph.output, signature.outputs),
     )
     for what, values, expected in pairs:
-        found = {value.name: _shape(value) for value in values}
-        if found != expected:
-            shown = ", ".join(f"{name} {list(shape)}" for name, shape in found.items())[:300]
-            wanted = ", ".join(f"{name} {list(shape)}" for name, shape in expected.items())[:300]
+        actual = {value.name: _shape(value) for value in values}
+        if actual != expected:
+            shown = ", ".join(f"{name[:40]} {list(shape)}" for name, shape in actual.items())
+            wanted = ", ".join(f"{name} {list(shape)}" for name, shape in expected.items())
             raise CheckpointError(
-                f"{path}: its {what} are {shown or 'none'}, but those of its config are {wanted}"
+                f"{path}: its {what} are {shown[:300] or 'none'}, but those of its config are "
+                f"{wanted[:300]}"
             )
+        for value in values:
+            if value.type.tensor_type.elem_type != _TYPES[signature.dtype(value.name)]:
+                raise CheckpointError(f"{path}: {value.name} has another type than its config says")
 
 
 def _shape(value: Any) -> tuple[str | int, ...]:

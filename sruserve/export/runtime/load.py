@@ -20,10 +20,12 @@ def load_any(
     device: torch.device = CPU,
     fast: bool = False,
     allow_cpu: bool = False,
+    threads: int = 0,
 ) -> Model:
     """Load a model folder, or the newest version in one, or an ONNX file of our own.
 
     allow_cpu: an ONNX file's graph may run on the CPU where the GPU cannot run it.
+    threads: of ONNX Runtime; 0: one for each core.
 
     See `load_model`. Also raises `FolderError` if ONNX Runtime is not installed.
     """
@@ -32,7 +34,7 @@ def load_any(
     _need_packages(path)
     from sruserve.export.runtime.model import load_onnx
 
-    return load_onnx(path, dtype, device, allow_cpu)
+    return load_onnx(path, dtype, device, allow_cpu, threads)
 
 
 def read_any_config(folder: Path) -> ModelConfig:
@@ -43,13 +45,17 @@ def read_any_config(folder: Path) -> ModelConfig:
     _need_packages(path)
     from sruserve.export.runtime.file import read_onnx
 
-    return read_onnx(path / ONNX_FILE).config
+    # Whatever the folder that was exported computed in, its graph computes in float32.
+    return read_onnx(path / ONNX_FILE).config.model_copy(update={"dtype": "float32"})
 
 
 def _is_onnx(path: Path) -> bool:
-    if path.is_file():
-        return path.suffix == ".onnx"
-    return path.is_dir() and is_onnx(newest(path)[1])
+    try:
+        if path.is_file():
+            return path.suffix == ".onnx"
+        return path.is_dir() and is_onnx(newest(path)[1])
+    except PermissionError:  # the reader of model folders says so
+        return False
 
 
 def _need_packages(path: Path) -> None:

@@ -1,12 +1,12 @@
 """Make a model of ONNX files: their sessions, their vocabulary, and a trial of both graphs."""
 
 from pathlib import Path
-from typing import Any
 
 import onnxruntime
 import torch
 
-from sruserve.export.onnx.signature import answer_of, layout_of
+from sruserve.export.onnx.metadata import CASE_NUMBERS
+from sruserve.export.onnx.signature import answer_of, layout_of, signature_of
 from sruserve.export.runtime.file import OnnxFile, read_onnx
 from sruserve.export.runtime.network import OnnxNetwork
 from sruserve.export.runtime.session import GraphSession
@@ -20,7 +20,9 @@ from sruserve.model.versions import FIRST, ONNX_FILE, STEP_FILE, newest
 _TOLERANCE = 1e-4  # between machines: a graph that is another one differs by more
 
 
-def load_onnx(path: Path, dtype: str | None, device: torch.device, allow_cpu: bool) -> Model:
+def load_onnx(
+    path: Path, dtype: str | None, device: torch.device, allow_cpu: bool, threads: int
+) -> Model:
     """Load an ONNX file, or a folder with `model.onnx` and, if the model streams, `step.onnx`.
 
     Raises `FolderError`, `CheckpointError`, `ConfigError`, `DTypeError` or
@@ -35,7 +37,10 @@ def load_onnx(path: Path, dtype: str | None, device: torch.device, allow_cpu: bo
             "run `sruserve export onnx` without --graph step"
         )
     if dtype not in (None, "float32"):
-        raise DTypeError(f"{path.name} is an ONNX model, which computes in float32, not in {dtype}")
+        raise DTypeError(
+            f"{path.name} is an ONNX model, which computes in float32, not in {dtype}: set no "
+            "dtype for it"
+        )
     step = None
     if not path.is_file() and (folder / STEP_FILE).is_file():
         step = read_onnx(folder / STEP_FILE)
@@ -43,7 +48,7 @@ def load_onnx(path: Path, dtype: str | None, device: torch.device, allow_cpu: bo
             raise FolderError(
                 f"{step.path} is not the graph of one step of {ONNX_FILE}: export the model again"
             )
-    network = _network(sequence, step, device, allow_cpu)
+    network = _network(sequence, step, device, allow_cpu, threads)
     if WORDS_FILE in sequence.vocabulary:
         check_tokenizer(sequence.vocabulary[WORDS_FILE], sequence.path)
     codec = make_codec(sequence.vocabulary, sequence.path)
@@ -57,17 +62,21 @@ def load_onnx(path: Path, dtype: str | None, device: torch.device, allow_cpu: bo
         network,
         codec,
         sequence.digest,
-        sequence.numbers,
+        sequence.parameters,
+        tuple(file.checksum for file in (sequence, step) if file is not None),
     )
 
 
 def _network(
-    sequence: OnnxFile, step: OnnxFile | None, device: torch.device, allow_cpu: bool
+    sequence: OnnxFile,
+    step: OnnxFile | None,
+    device: torch.device,
+    allow_cpu: bool,
+    threads: int,
 ) -> OnnxNetwork:
-    threads = torch.get_num_threads()
     sessions = {}
     for file in filter(None, (sequence, step)):
-        session = GraphSession(file.content, device, threads, allow_cpu)
+        session = GraphSession(file.served(), device, threads, allow_cpu)
         _try(file, session)
         sessions[file.kind] = session
     config, crf = sequence.config, None
@@ -79,7 +88,7 @@ def _network(
         config,
         sessions["sequence"],
         sessions.get("step"),
-        sequence.numbers,
+        sequence.parameters,
         crf,
         onnxruntime.__version__,
     )
@@ -87,25 +96,26 @@ def _network(
 
 def _try(file: OnnxFile, session: GraphSession) -> None:
     """Run the file's own case; raises `CheckpointError` if the answer is another one."""
+    case, signature = file.case, signature_of(file.config, file.kind)
     try:
-        inputs = {name: _tensor(name, value) for name, value in file.case["inputs"].items()}
-        expected = torch.tensor(file.case["answer"], dtype=torch.float32)
-        sizes = dict(file.case["sizes"])
-        if file.config.task != "pair":
-            inputs["state"] = layout_of(file.config).allocate(sizes["batch"])
-        moved = {name: value.to(session.device) for name, value in inputs.items()}
-        given = session.run(moved, sizes)[answer_of(file.config)].cpu()
-        ours = given.flatten()[: len(expected)]
-        agrees = torch.allclose(ours, expected, rtol=_TOLERANCE, atol=_TOLERANCE)
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        inputs = {
+            name: torch.tensor(case.inputs[name], dtype=signature.dtype(name))
+            for name in signature.inputs
+            if name != "state"
+        }
+        if "state" in signature.inputs:
+            inputs["state"] = layout_of(file.config).allocate(case.sizes["batch"])
+        on_device = {name: value.to(session.device) for name, value in inputs.items()}
+        answer = session.run(on_device, case.sizes)[answer_of(file.config)].cpu().flatten()
+        expected = torch.tensor(case.answer)
+        if len(expected) != min(len(answer), CASE_NUMBERS):
+            raise ValueError(f"it has {len(expected)} numbers of an answer")
+        first = answer[: len(expected)]
+        agrees = torch.allclose(first, expected, rtol=_TOLERANCE, atol=_TOLERANCE)
+    except Exception as error:  # ONNX Runtime's errors have no base class of their own
         raise CheckpointError(f"{file.path}: its case cannot run: {str(error)[:200]}") from error
     if not agrees:
         raise CheckpointError(
-            f"{file.path}: on this machine the graph answers its own case otherwise than the model "
-            "that it was exported from: export the model again"
+            f"{file.path}: on this machine the graph gives a different answer to its built-in test "
+            "case than the exported model did: export the model again"
         )
-
-
-def _tensor(name: str, value: Any) -> torch.Tensor:
-    whole = name.startswith(("ids", "lengths"))
-    return torch.tensor(value, dtype=torch.int64 if whole else torch.float32)

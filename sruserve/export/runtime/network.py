@@ -69,7 +69,9 @@ class OnnxNetwork:
         rows = torch.arange(len(inputs)) if wanted is None else wanted
         if self.config.task == "pair":
             return inputs.index_select(0, rows)
-        answers = torch.empty(len(rows), self._width, device=self.device)
+        answers = torch.full((len(rows), self._width), torch.nan, device=self.device)
+        if not batch.sequences:
+            return answers
         place = torch.full((len(inputs),), -1)
         place[rows] = torch.arange(len(rows))
         lengths = batch.offsets.diff()
@@ -107,7 +109,7 @@ class OnnxNetwork:
         parts = torch.split(hidden, list(lengths))
         results = []
         for a, b in zip(parts[::2], parts[1::2], strict=True):
-            given = {
+            graph_inputs = {
                 f"{name}{end}": copy_to_device(value, self.device)
                 for end, side in (("_a", a), ("_b", b))
                 for name, value in (
@@ -115,7 +117,7 @@ class OnnxNetwork:
                     ("lengths", torch.tensor([len(side)])),
                 )
             }
-            results.append(self._sequence.run(given, {"batch": 1})[self._answer])
+            results.append(self._sequence.run(graph_inputs, {"batch": 1})[self._answer])
         return torch.cat(results)
 
     def decoder(self, states: Tensor) -> Decoder | None:
@@ -133,7 +135,8 @@ class OnnxNetwork:
                 self.compare(inputs.repeat_interleave(2, 0), [rows, rows])
                 continue
             states, first = self.layout.allocate(1, self.device), torch.zeros(1, dtype=torch.int64)
-            self.hidden(inputs, RaggedBatch(torch.tensor([0, rows]), states, first, first))
+            batch = RaggedBatch(torch.tensor([0, rows]), states, first, first)
+            self.hidden(inputs, batch, torch.tensor([rows - 1]))
 
     def _pieces(self, counts: Tensor, begins: Tensor, place: Tensor) -> Iterator[tuple[int, int]]:
         """Cut the time of some sequences: yields the first step and the number of steps."""
@@ -142,7 +145,12 @@ class OnnxNetwork:
         if self.config.answers_by_step:
             size = max(1, LOGITS // (self._width * len(counts)))
         elif (place[_all_but_last(begins, counts)] >= 0).any():
-            size = 1  # somebody reads what is pooled before the end
+            if not self.supports_streaming:
+                raise CaseError(
+                    "the graph answers at the end of an input only: compare its last answer, or "
+                    "verify the model folder"
+                )
+            size = 1
         if not self.supports_streaming:
             size = max(1, longest)
         for start in range(0, longest, size):
@@ -166,15 +174,15 @@ class OnnxNetwork:
         inside = torch.arange(steps) < counts[:, None]
         x = inputs[rows.where(inside, 0)]
         sizes = {"batch": len(begins), "time": steps}
-        given = {"state": states}
+        graph_inputs = {"state": states}
         if self._step is not None and bool((counts == 1).all()):
-            given[self._input] = copy_to_device(x[:, 0], self.device)
-            results = self._step.run(given, sizes)
+            graph_inputs[self._input] = copy_to_device(x[:, 0], self.device)
+            results = self._step.run(graph_inputs, sizes)
             answer = results[self._answer].unsqueeze(1)
         else:
-            given[self._input] = copy_to_device(x, self.device)
-            given["lengths"] = copy_to_device(counts, self.device)
-            results = self._sequence.run(given, sizes)
+            graph_inputs[self._input] = copy_to_device(x, self.device)
+            graph_inputs["lengths"] = copy_to_device(counts, self.device)
+            results = self._sequence.run(graph_inputs, sizes)
             answer = results[self._answer]
         if not self.config.answers_by_step:  # one answer, at the last step
             rows, inside = (begins + counts - 1)[:, None], (counts > 0)[:, None]
@@ -194,9 +202,9 @@ class OnnxNetwork:
     def _write(self, batch: RaggedBatch, chosen: Tensor, states: Tensor) -> None:
         """Write the end states of some sequences where the batch wants them."""
         target = batch.target[chosen]
-        kept = target >= 0
-        rows = states[copy_to_device(kept, self.device)]
-        batch.states[copy_to_device(target[kept], self.device)] = rows
+        has_target = target >= 0
+        rows = states[copy_to_device(has_target, self.device)]
+        batch.states[copy_to_device(target[has_target], self.device)] = rows
 
 
 def _all_but_last(begins: Tensor, counts: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sruserve.export.errors import RuntimePlacementError
+from sruserve.export.onnx.signature import Signature
 from sruserve.model.errors import CheckpointError
 
 _NUMPY = {torch.float32: np.float32, torch.int64: np.int64}
@@ -74,7 +75,7 @@ class GraphSession:
             )
         results = {}
         for name, shape in self.outputs.items():
-            dtype = torch.int64 if name == "labels" else torch.float32
+            dtype = Signature.dtype(name)
             size = [sizes[dim] if isinstance(dim, str) else dim for dim in shape]
             results[name] = torch.empty(size, dtype=dtype, device=self._device)
             binding.bind_output(
@@ -97,7 +98,9 @@ def _gpu_providers(
             "this build of ONNX Runtime has no CUDA: pip install 'sruserve[onnx-gpu]', set "
             "SRUSERVE_DEVICE=cpu, or set SRUSERVE_ONNX_ALLOW_CPU=true"
         )
+    # Without TF32, whose products have 10 bits.
+    gpu = ("CUDAExecutionProvider", {"device_id": device.index or 0, "use_tf32": "0"})
     if not allow_cpu:
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-        return [("CUDAExecutionProvider", {"device_id": device.index or 0})]
-    return [("CUDAExecutionProvider", {"device_id": device.index or 0}), "CPUExecutionProvider"]
+        return [gpu]
+    return [gpu, "CPUExecutionProvider"]

@@ -46,7 +46,8 @@ class Loader:
         use_device(device)
         try:
             dtype = dtype_of(settings, folder.name)
-            model = load_any(folder, dtype, device, settings.fast, settings.onnx_allow_cpu)
+            threads = engine_limits(settings).threads
+            model = load_any(folder, dtype, device, settings.fast, settings.onnx_allow_cpu, threads)
             if model.network.device.type != device.type:  # only if the operator allows it
                 log.warning("%s runs on the CPU: %s", model.name, model.network.kernel)
             if now is not None and _same(model, now.model):
@@ -82,10 +83,9 @@ class Loader:
 
 
 def _same(model: Model, other: Model) -> bool:
-    """Whether two models have the same weights, dtype and config."""
-    return all(
-        getattr(model, name) == getattr(other, name) for name in ("digest", "dtype", "config")
-    )
+    """Whether two models have the same weights, dtype, config and runtime."""
+    same = ("digest", "dtype", "config", "graphs")
+    return all(getattr(model, name) == getattr(other, name) for name in same)
 
 
 def engine_limits(settings: Settings) -> EngineConfig:

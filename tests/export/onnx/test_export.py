@@ -1,6 +1,7 @@
 """`sruserve export onnx`: what is written where, and what is refused."""
 
 import json
+import shutil
 import stat
 from pathlib import Path
 
@@ -77,6 +78,26 @@ def test_a_place_that_cannot_be_written_is_refused(
     assert reason in output
 
 
+def test_a_new_export_replaces_the_files_of_an_older_one(model: Path, tmp_path: Path) -> None:
+    assert run(model, tmp_path / "out")[0] == 0
+    (tmp_path / "out" / "presets.json").write_text("{}")
+    assert run(model, tmp_path / "out", "--graph", "sequence")[0] == 0
+    names = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert names == ["model.onnx", "presets.json"]
+
+
+@pytest.mark.parametrize("version", ["", "1"])
+def test_a_folder_that_holds_other_files_is_not_replaced(
+    model: Path, tmp_path: Path, version: str
+) -> None:
+    own = tmp_path / "own"
+    shutil.copytree(model, own / version)
+    code, output = run(model, own)
+    assert code == 1
+    assert "so it is not replaced" in output
+    assert not (own / "model.onnx").exists()
+
+
 def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
     code, output = run(tmp_path, tmp_path / "out")
     assert code == 1
@@ -99,5 +120,5 @@ def test_weights_that_no_file_holds_are_refused(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(export, "_LARGEST_FILE", 1000)
-    with pytest.raises(ExportError, match="a file of ONNX holds 1,000"):
+    with pytest.raises(ExportError, match="an ONNX file holds 1,000"):
         export_onnx(model, tmp_path / "out")

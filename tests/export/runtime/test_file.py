@@ -12,6 +12,7 @@ import torch
 
 from sruserve.export.errors import RuntimePlacementError
 from sruserve.export.onnx.export import export_onnx
+from sruserve.export.onnx.metadata import checksum
 from sruserve.export.runtime.load import load_any
 from sruserve.model.errors import DTypeError, ModelError
 from tests.support import save_random_model
@@ -27,8 +28,11 @@ def folder(tmp_path: Path) -> Path:
 
 
 def changed(folder: Path, change: Change, name: str = "model.onnx") -> Path:
+    """The folder with a changed file, whose checksum is right."""
     model = onnx.load(folder / name)
     change(model)
+    if model.metadata_props:
+        set_property("checksum", checksum(model))(model)
     (folder / name).write_bytes(model.SerializeToString())
     return folder
 
@@ -37,6 +41,14 @@ def set_property(name: str, value: str) -> Change:
     def change(model: Any) -> None:
         (own,) = [p for p in model.metadata_props if p.key == f"sruserve.{name}"]
         own.value = value
+
+    return change
+
+
+def set_case(**fields: Any) -> Change:
+    def change(model: Any) -> None:
+        (own,) = [p for p in model.metadata_props if p.key == "sruserve.case"]
+        own.value = json.dumps(json.loads(own.value) | fields)
 
     return change
 
@@ -91,6 +103,11 @@ def other_shape(model: Any) -> None:
     state.type.tensor_type.shape.dim[1].dim_value += 1
 
 
+def other_type(model: Any) -> None:
+    state = next(value for value in model.graph.input if value.name == "state")
+    state.type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
+
+
 def other_output(model: Any) -> None:
     del model.graph.output[-1]
 
@@ -112,9 +129,17 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "a wrong config": (set_property("config", '{"task": 1}'), "is not a valid config"),
     "a wrong state": (set_property("state", "[]"), "its state is not that of its config"),
     "a wrong case": (set_property("case", "[]"), "metadata is damaged"),
-    "an empty case": (set_property("case", "{}"), "its case cannot run"),
+    "an empty case": (set_property("case", "{}"), "metadata is damaged"),
+    "a case without an answer": (set_case(answer=[]), "metadata is damaged"),
+    "a case with half an answer": (set_case(answer=[0.5]), "its case cannot run"),
+    "a case without inputs": (set_case(inputs={}), "its case cannot run"),
+    "a large case": (set_case(sizes={"batch": 1 << 40}), "metadata is damaged"),
+    "a deep case": (set_property("case", "[" * 100_000), "metadata is damaged"),
+    "a wrong digest": (set_property("digest", "zz"), "metadata is damaged"),
+    "another task": (set_property("task", "tag"), "its task or labels are not those"),
+    "a half character": (set_property("vocabulary", '{"bytes.json": "\\ud800"}'), "damaged"),
     "a wrong graph": (set_property("graph", "loop"), "metadata is damaged"),
-    "a wrong vocabulary": (set_property("vocabulary", "[]"), "its vocabulary is damaged"),
+    "a wrong vocabulary": (set_property("vocabulary", "[]"), "metadata is damaged"),
     "a foreign file": (
         set_property("vocabulary", json.dumps({"../x": ""})),
         "its vocabulary has an unknown file",
@@ -132,7 +157,8 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "another input": (other_input, "its inputs are"),
     "another shape": (other_shape, "its inputs are"),
     "a missing output": (other_output, "its outputs are"),
-    "other weights": (other_weights, "answers its own case otherwise"),
+    "other weights": (other_weights, "gives a different answer to its built-in test case"),
+    "another type": (other_type, "has another type than its config says"),
     "a truncated weight": (wrong_size, "ONNX Runtime cannot load the graph"),
 }
 
@@ -143,6 +169,15 @@ def test_a_file_with_something_else_is_refused(folder: Path, name: str) -> None:
     with pytest.raises(ModelError, match=reason) as refused:
         load_any(changed(folder, change))
     assert str(folder) in str(refused.value) or "ONNX Runtime" in str(refused.value)
+
+
+@pytest.mark.parametrize("change", [other_weights, set_property("parameters", "7")])
+def test_a_file_that_was_changed_is_refused(folder: Path, change: Change) -> None:
+    model = onnx.load(folder / "step.onnx")
+    change(model)
+    (folder / "step.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(ModelError, match="was changed after its export"):
+        load_any(folder)
 
 
 def test_an_unchanged_file_is_loaded_whole_or_alone(folder: Path) -> None:

@@ -2,13 +2,16 @@
 
 from pathlib import Path
 
+import onnx as onnx_module
 import pytest
 import torch
 from torch import Tensor
 
 from sruserve.export.onnx.export import export_onnx
+from sruserve.export.runtime.file import read_onnx
 from sruserve.export.runtime.load import load_any
 from sruserve.kernels import RaggedBatch
+from sruserve.model.errors import CaseError
 from sruserve.model.folder import Model, load_model, save_model
 from sruserve.model.runtime import Runtime
 from tests.export.onnx.networks import NAMES, config_of
@@ -89,6 +92,31 @@ def test_pairs_are_compared(tmp_path: Path, name: str) -> None:
         hidden = network.hidden(inputs, RaggedBatch(offsets, states, rows, rows))
         scores.append(network.compare(hidden, lengths))
     close(scores[1], scores[0])
+
+
+@pytest.mark.parametrize("name", ["classify-attention-both-ways", "classify-final"])
+def test_rows_that_a_graph_does_not_answer_are_refused(tmp_path: Path, name: str) -> None:
+    _, onnx = both(tmp_path, name)
+    network, nowhere = onnx.network, torch.tensor([-1])
+    batch = RaggedBatch(torch.tensor([0, 5]), network.layout.allocate(1), nowhere, nowhere)
+    with pytest.raises(CaseError, match="at the end of an input only"):
+        network.hidden(inputs_of(network, 5), batch)
+
+
+def test_a_batch_without_sequences_has_no_answers(tmp_path: Path) -> None:
+    _, onnx = both(tmp_path, "generate")
+    nothing = torch.zeros(0, dtype=torch.int64)
+    batch = RaggedBatch(torch.zeros(1, dtype=torch.int64), torch.zeros(1, 48), nothing, nothing)
+    assert onnx.network.hidden(nothing, batch).shape == (0, 11)
+
+
+def test_a_server_computes_neither_labels_nor_scores_in_the_graph(tmp_path: Path) -> None:
+    both(tmp_path, "tag-crf")
+    file = read_onnx(tmp_path / "onnx" / "model.onnx")
+    served = onnx_module.load_from_string(file.served())
+    assert [output.name for output in served.graph.output] == ["logits", "new_state"]
+    scans = [sum(n.op_type == "Scan" for n in m.graph.node) for m in (file.model, served)]
+    assert scans == [4, 2]
 
 
 def test_a_network_says_what_runs_it_and_how_exactly(tmp_path: Path) -> None:
