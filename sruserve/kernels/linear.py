@@ -9,7 +9,9 @@ from torch import Tensor
 from sruserve.kernels.cpu.product import cpu_product
 from sruserve.kernels.devices import CPU
 from sruserve.kernels.dispatch import kernel_name, uses_triton
+from sruserve.kernels.integer_linear import IntegerLinear, multiplies_integers
 from sruserve.kernels.panel_weight import PanelWeight
+from sruserve.kernels.quantized_weight import QuantizedWeight
 from sruserve.kernels.torch_members import (
     has_bfloat16_instructions,
     has_packed_linear,
@@ -52,12 +54,19 @@ def make_linear(
     dtype: torch.dtype,
     device: torch.device = CPU,
     fast: bool = False,
+    integer: bool = False,
 ) -> LinearOp:
     """Pack a weight for `device`.
 
     weight: (out, in), any float dtype. bias: (out) or None. dtype: dtype of inputs and outputs.
     fast: on a GPU, choose kernels by the number of rows; a row's last bits then depend on it.
+    integer: multiply in integers if `dtype` and `device` allow it, and the weight is exactly that
+        of a `QuantizedWeight`.
     """
+    if integer and multiplies_integers(dtype, device):
+        quantized = QuantizedWeight.of(weight, bias)
+        if quantized is not None:
+            return IntegerLinear(quantized)
     weight, bias = weight.to(device), bias if bias is None else bias.to(device)
     if uses_triton(device):
         return (FastLinear if fast else TritonLinear)(weight, bias, dtype)

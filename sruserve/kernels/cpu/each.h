@@ -7,6 +7,8 @@
 
 #include "norm.h"
 
+#include "quantize.h"
+
 #include "gated.h"
 
 #include "attention.h"
@@ -19,3 +21,4 @@
 #undef MAX
 #undef WIDEN
 #undef TRUNCATE
+#undef BYTES

@@ -66,6 +66,8 @@ typedef float quarter __attribute__((vector_size(16))); /* a quarter of the wide
 
 #include "step.h"
 
+#include "integer.h"
+
 #define JOIN_(a, b) a##_##b
 #define JOIN(a, b) JOIN_(a, b)
 #define NAME(name) JOIN(name, SET)
@@ -73,6 +75,7 @@ typedef float quarter __attribute__((vector_size(16))); /* a quarter of the wide
 #define vi NAME(vi)
 #define vu NAME(vu)
 #define vh NAME(vh)
+#define vb NAME(vb)
 #define loose NAME(loose)
 #define loose_half NAME(loose_half)
 
@@ -85,6 +88,7 @@ typedef float quarter __attribute__((vector_size(16))); /* a quarter of the wide
 #define MAX(a, b) NAME(pick)((a) > (b), (a), (b))
 #define WIDEN(half) __builtin_convertvector(half, vu)
 #define TRUNCATE(bits) __builtin_convertvector(bits, vh)
+#define BYTES(numbers) __builtin_convertvector(numbers, vb)
 #include "each.h"
 
 #if defined(__x86_64__)
@@ -96,6 +100,7 @@ typedef float quarter __attribute__((vector_size(16))); /* a quarter of the wide
 #define MAX(a, b) ((vf)_mm256_max_ps((__m256)(a), (__m256)(b)))
 #define WIDEN(half) ((vu)_mm256_cvtepu16_epi32((__m128i)(half)))
 #define TRUNCATE(bits) __builtin_convertvector(bits, vh)
+#define BYTES(numbers) __builtin_convertvector(numbers, vb)
 #include "each.h"
 
 #define SET avx512
@@ -106,6 +111,7 @@ typedef float quarter __attribute__((vector_size(16))); /* a quarter of the wide
 #define MAX(a, b) ((vf)_mm512_max_ps((__m512)(a), (__m512)(b)))
 #define WIDEN(half) ((vu)_mm512_cvtepu16_epi32((__m256i)(half)))
 #define TRUNCATE(bits) ((vh)_mm512_cvtepi32_epi16((__m512i)(bits)))
+#define BYTES(numbers) ((vb)_mm512_cvtepi32_epi8((__m512i)(numbers)))
 #include "each.h"
 #endif
 
@@ -277,6 +283,8 @@ EXPORT int sru_scan(const struct scan *s) {
 
 #include "matrix.h"
 
+#include "integer_matrix.h"
+
 #include "stack.h"
 
 #include "attention_call.h"
@@ -286,6 +294,7 @@ EXPORT int sru_scan(const struct scan *s) {
 EXPORT const int64_t *sru_version(void) {
     static const int64_t version[] = {sizeof(struct scan), sizeof(struct gated),
                                       sizeof(struct attention), sizeof(struct matrix_call),
-                                      sizeof(struct layer), sizeof(struct stack), GROUP, KINDS};
+                                      sizeof(struct layer), sizeof(struct stack),
+                                      sizeof(struct integer_call), GROUP, KINDS};
     return version;
 }

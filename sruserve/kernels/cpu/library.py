@@ -18,15 +18,16 @@ SCAN = struct.Struct("=22q2d")
 GATED = struct.Struct("=27q")
 ATTENTION = struct.Struct("=20qd")
 MATRIX = struct.Struct("=8q")
-LAYER = struct.Struct("=6q" + 3 * "3qd" + "10q2d")
-STACK = struct.Struct("=20q")
+LAYER = struct.Struct("=10q" + 3 * "3qd" + "10q2d")
+STACK = struct.Struct("=21q")
+INTEGER = struct.Struct("=12q")
 _ERRORS: dict[int, tuple[type[Exception], str]] = {
     1: (ValueError, "offsets must start at 0, never fall, and end within the rows"),
     2: (IndexError, "source and target must be rows of states, or -1"),
     3: (IndexError, "a layer's state must lie within the columns of states"),
     4: (ValueError, "a state row holds no valid count of positions after its ring"),
     5: (MemoryError, "not enough memory for the attention scores of a window"),
-    6: (ValueError, "the work memory is too small for the number of sequences"),
+    6: (ValueError, "the work memory is too small for the call"),
     7: (IndexError, "an id must be a row of the embedding"),
 }
 
@@ -40,13 +41,13 @@ def _load() -> ctypes.CDLL | None:
     try:
         library = ctypes.CDLL(str(path))
         library.sru_version.restype = ctypes.POINTER(ctypes.c_int64)
-        packed = (SCAN, GATED, ATTENTION, MATRIX, LAYER, STACK)
+        packed = (SCAN, GATED, ATTENTION, MATRIX, LAYER, STACK, INTEGER)
         version = (*(arguments.size for arguments in packed), GROUP, len(Kind))
         if tuple(library.sru_version()[: len(version)]) != version:
             return None
     except (OSError, AttributeError):  # built for another machine or another version
         return None
-    for name in ("scan", "gated", "attention", "product", "stack"):
+    for name in ("scan", "gated", "attention", "product", "stack", "integer_product"):
         getattr(library, f"sru_{name}").argtypes = [ctypes.c_char_p]
     library.sru_instruction_set.restype = ctypes.c_char_p
     library.sru_use_instruction_set.argtypes = [ctypes.c_char_p]

@@ -2,10 +2,16 @@
  * follow each other without Python, and without its lock, between them.
  */
 
-/* The tensors and switches of a layer, as in `layer.py`; weights are in panels, in float32. */
+/* A weight in panels of float32, or with a scale in groups of int8; NULL if there is none. */
+struct layer_weight {
+    const char *numbers;
+    const float *bias, *scale;
+    const int32_t *correction; /* with a scale */
+};
+
+/* The tensors and switches of a layer, as in `layer.py`. */
 struct layer {
-    const char *weight, *projection; /* projection: NULL if there is none */
-    const float *bias, *projection_bias;
+    struct layer_weight weight, projection;
     const float *weight_c, *gate_bias;
     struct norm before, inner, after;
     int64_t inputs, projected, blocks, width, column, backward_from;
@@ -26,11 +32,12 @@ struct stack {
     int64_t count, rows, inputs, vocabulary;
     int64_t sequences, state_rows, state_width;
     int64_t widest, columns; /* of all rows between layers, and of all products */
+    int64_t work_size;       /* floats */
     int64_t threads;
 };
 
-_Static_assert(sizeof(struct layer) == 30 * 8, "Python packs 30 fields of 8 bytes");
-_Static_assert(sizeof(struct stack) == 20 * 8, "Python packs 20 fields of 8 bytes");
+_Static_assert(sizeof(struct layer) == 34 * 8, "Python packs 34 fields of 8 bytes");
+_Static_assert(sizeof(struct stack) == 21 * 8, "Python packs 21 fields of 8 bytes");
 
 static void (*const NORMALIZE[])(const struct norm *, const float *, float *, int64_t, int64_t) = {
     normalize_baseline,
@@ -40,9 +47,16 @@ static void (*const NORMALIZE[])(const struct norm *, const float *, float *, in
 #endif
 };
 
-static void multiply_rows(const struct stack *s, const float *in, const char *weight,
-                          const float *bias, int64_t inputs, int64_t outputs, float *out) {
-    const struct matrix m = {in, out, laid_out(weight, bias, inputs, outputs, 1), s->rows};
+static void multiply_rows(const struct stack *s, const float *in, const struct layer_weight *w,
+                          int64_t inputs, int64_t outputs, float *out) {
+    if (w->scale) {
+        const struct integer_weight weight = {(const int8_t *)w->numbers, w->scale, w->bias,
+                                              w->correction, inputs, outputs};
+        float *work = s->work + s->rows * (4 * s->widest + s->columns);
+        multiply_integers(&weight, in, out, s->rows, work, s->threads);
+        return;
+    }
+    const struct matrix m = {in, out, laid_out(w->numbers, w->bias, inputs, outputs, 1), s->rows};
     multiply_matrix(&m, s->threads);
 }
 
@@ -79,11 +93,11 @@ static void run_layer(const struct stack *s, const struct layer *l, const float 
         NORMALIZE[current()](&l->before, z, normed, s->rows, l->inputs);
         z = normed;
     }
-    if (l->projection) {
-        multiply_rows(s, z, l->projection, l->projection_bias, l->inputs, l->projected, projected);
+    if (l->projection.numbers) {
+        multiply_rows(s, z, &l->projection, l->inputs, l->projected, projected);
         z = projected;
     }
-    multiply_rows(s, z, l->weight, l->bias, l->projection ? l->projected : l->inputs, columns, u);
+    multiply_rows(s, z, &l->weight, l->projection.numbers ? l->projected : l->inputs, columns, u);
     if (l->inner.weight) NORMALIZE[current()](&l->inner, u, u, s->rows, columns);
     struct scan scan = scan_of(s, l);
     scan.u = (const char *)u;
@@ -93,11 +107,22 @@ static void run_layer(const struct stack *s, const struct layer *l, const float 
     if (l->after.weight) NORMALIZE[current()](&l->after, out, out, s->rows, l->width);
 }
 
+/* Floats of work memory that a layer needs. */
+static int64_t work_of(const struct stack *s, const struct layer *l) {
+    const int64_t floats = s->rows * (4 * s->widest + s->columns);
+    const int64_t last = l->projection.numbers ? l->projected : l->inputs;
+    int64_t bytes = l->weight.scale ? integer_work(s->rows, last) : 0;
+    const int64_t first = l->projection.scale ? integer_work(s->rows, l->inputs) : 0;
+    if (first > bytes) bytes = first;
+    return floats + bytes;
+}
+
 static int check_stack(const struct stack *s) {
     for (int64_t i = 0; i < s->count; ++i) {
         const struct scan scan = scan_of(s, &s->layers[i]);
         const int bad = check(&scan);
         if (bad) return bad;
+        if (work_of(s, &s->layers[i]) > s->work_size) return BAD_WORK;
     }
     if (!s->x)
         for (int64_t row = 0; row < s->rows; ++row)

@@ -3,18 +3,22 @@
 import ctypes
 import threading
 from collections.abc import Sequence
+from types import NoneType
 from typing import TypeGuard
 
 import torch
 from torch import Tensor
 
 import sruserve.kernels.cpu.library as cpu
+from sruserve.kernels.cpu.integer_product import integer_work
+from sruserve.kernels.integer_linear import IntegerLinear
 from sruserve.kernels.layer import CellLayer, Layer
-from sruserve.kernels.linear import PanelLinear
+from sruserve.kernels.linear import LinearOp, PanelLinear
 from sruserve.kernels.norm import Norm
 from sruserve.kernels.ragged import RaggedBatch
 
 _MAX_REUSED = 8 << 20
+_PRODUCTS = (PanelLinear, IntegerLinear)
 
 
 class CompiledStack:
@@ -45,6 +49,10 @@ class CompiledStack:
         self._inputs = widths[0]
         self._widest = max(*widths, *(layer.width for layer in layers))
         self._columns = max(layer.columns for layer in layers)
+        products = [each for layer in layers for each in (layer.linear, layer.projection)]
+        rounded = [each.inputs for each in products if isinstance(each, IntegerLinear)]
+        as_bytes = max((integer_work(1, inputs) for inputs in rounded), default=0)
+        self._row_work = 4 * self._widest + self._columns + as_bytes
         self._threads = threading.local()
 
     def __call__(self, inputs: Tensor, batch: RaggedBatch) -> Tensor:
@@ -99,6 +107,7 @@ class CompiledStack:
                 *states.shape,
                 self._widest,
                 self._columns,
+                rows * self._row_work,
                 torch.get_num_threads(),
             ),
         )
@@ -106,7 +115,7 @@ class CompiledStack:
 
     def _work(self, rows: int) -> Tensor:
         """Work memory of the calling thread; its pages stay mapped between calls."""
-        numbers = rows * (4 * self._widest + self._columns)
+        numbers = rows * self._row_work
         work: Tensor | None = getattr(self._threads, "work", None)
         if work is None or work.numel() < numbers:
             work = torch.empty(numbers)
@@ -119,8 +128,8 @@ def compilable(layers: Sequence[Layer]) -> TypeGuard[Sequence[CellLayer]]:
     """Whether `CompiledStack` has all parts of the layers."""
     return all(
         isinstance(layer, CellLayer)
-        and isinstance(layer.linear, PanelLinear)
-        and isinstance(layer.projection, PanelLinear | None)
+        and isinstance(layer.linear, _PRODUCTS)
+        and isinstance(layer.projection, (*_PRODUCTS, NoneType))
         and layer.previous is None
         and (layer.inner_bias is None or layer.inner_norm is not None)
         for layer in layers
@@ -141,12 +150,10 @@ def _norms(layer: CellLayer) -> list[Norm | None]:
 
 
 def _pack(layer: CellLayer, norms: Sequence[Norm | None]) -> bytes:
-    linear, projection, cell = layer.linear, layer.projection, layer.cell
+    linear, cell = layer.linear, layer.cell
     return cpu.LAYER.pack(
-        _pointer(linear.weight),
-        0 if projection is None else _pointer(projection.weight),
-        _pointer(linear.bias),
-        0 if projection is None else _pointer(projection.bias),
+        *_pack_weight(linear),
+        *_pack_weight(layer.projection),
         _pointer(layer.weight_c),
         _pointer(layer.bias),
         *(number for norm in norms for number in _pack_norm(norm)),
@@ -163,6 +170,16 @@ def _pack(layer: CellLayer, norms: Sequence[Norm | None]) -> bytes:
         cell.scale,
         cell.keep,
     )
+
+
+def _pack_weight(linear: LinearOp | None) -> tuple[int, int, int, int]:
+    if linear is None:
+        return 0, 0, 0, 0
+    if not isinstance(linear, IntegerLinear):
+        return _pointer(linear.weight), _pointer(linear.bias), 0, 0
+    packed = linear.packed
+    numbers, correction = packed.numbers.data_ptr(), packed.correction.data_ptr()
+    return numbers, _pointer(packed.bias), _pointer(packed.scale), correction
 
 
 def _pack_norm(norm: Norm | None) -> tuple[int, int, int, float]:
