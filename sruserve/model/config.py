@@ -2,7 +2,7 @@
 
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -67,6 +67,9 @@ class ModelConfig(BaseModel):
     model_type: str = Field("sru", description="The family of its recurrent layers.")
     task: Task
     dtype: DType = Field("float32", description="Compute dtype unless the operator sets another.")
+    weights: Literal["int8"] | None = Field(
+        None, description="int8: large weights are stored so, with scales; None: as floats."
+    )
     vocab_size: PositiveInt | None = Field(None, description="None: inputs are features, not ids.")
     id2label: dict[int, str] = Field(default_factory=dict)
     input_width: Width | None = Field(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 from safetensors import SafetensorError
@@ -27,6 +28,12 @@ from sruserve.model.errors import (
 )
 from sruserve.model.files import MAX_TEXT_BYTES, read_regular
 from sruserve.model.network import Network, network_shapes
+from sruserve.model.quantized import (
+    restored_tensors,
+    stored_dtypes,
+    stored_shapes,
+    stored_tensors,
+)
 from sruserve.model.runtime import Runtime
 from sruserve.model.text.codec import BYTES_FILE, WORDS_FILE, Codec, make_codec
 from sruserve.model.text.tokenizer_trial import check_tokenizer
@@ -81,7 +88,8 @@ class Model:
 class FolderContents:
     """The files of a model folder, read and checked.
 
-    version, path: see `Model`. tensors: named as in `network_shapes`, with the dtypes of the file.
+    version, path: see `Model`. tensors: named as in `network_shapes`, with the dtypes of the file,
+    but int8 weights as float32.
     vocabulary: contents by file name. digest: see `model_digest`.
     """
 
@@ -123,12 +131,13 @@ def read_folder(path: Path) -> FolderContents:
             "has one; create model folders with `sruserve import`"
         )
     config = read_config(path / CONFIG_FILE)
-    shapes = network_shapes(config)
-    tensors, stored = _read_weights(path / WEIGHTS_FILE, shapes)
-    check_tensors(tensors, shapes, str(path / WEIGHTS_FILE))
+    shapes, source = stored_shapes(config), str(path / WEIGHTS_FILE)
+    stored, recorded = _read_weights(path / WEIGHTS_FILE, shapes)
+    check_tensors(stored, shapes, source, stored_dtypes(config))
+    tensors = restored_tensors(config, stored, source)
     vocabulary = _read_vocabulary(path)
-    digest = model_digest(config, tensors, vocabulary)
-    if stored != digest:
+    digest = model_digest(config, stored, vocabulary)
+    if recorded != digest:
         if config.vocab_size is not None and not vocabulary:
             raise FolderError(
                 f"{path} was changed after its import: it has neither {WORDS_FILE} nor "
@@ -191,6 +200,7 @@ def save_model(
 ) -> Model:
     """Write a model folder, load it back and return it.
 
+    tensors: named as in `network_shapes`; rounded to int8 if the config says so.
     vocabulary: contents by file name.
     case: tensors of a `Case` to write beside the model.
     check: called with the loaded model; if it raises `ModelError`, nothing is replaced.
@@ -205,9 +215,10 @@ def save_model(
     except PermissionError as error:
         raise FolderError(f"cannot write {path}: {error.strerror}") from error
     check_tensors(tensors, network_shapes(config), "the checkpoint")
+    stored = stored_tensors(config, tensors)
     try:
         with replace_directory(path) as new:
-            _write(new, config, tensors, vocabulary or {})
+            _write(new, config, stored, vocabulary or {})
             if case is not None:
                 save_file(dict(case), new / CASE_FILE)
                 (new / CASE_FILE).chmod((new / CONFIG_FILE).stat().st_mode)
@@ -246,16 +257,24 @@ def check_destination(path: Path) -> None:
 
 
 def check_tensors(
-    tensors: Mapping[str, Tensor], expected: Mapping[str, tuple[int, ...]], source: str
+    tensors: Mapping[str, Tensor],
+    expected: Mapping[str, tuple[int, ...]],
+    source: str,
+    dtypes: Mapping[str, torch.dtype] = MappingProxyType({}),
 ) -> None:
-    """Raise `CheckpointError` that names every missing, extra, misshapen or non-float tensor."""
+    """Raise `CheckpointError` that names every missing, extra, misshapen or mistyped tensor.
+
+    dtypes: of the tensors that have one of their own; the others hold any floats.
+    """
     wrong = [f"{name} is missing" for name in expected if name not in tensors]
     for name, tensor in tensors.items():
         if name not in expected:
             wrong.append(f"{name if len(name) <= 80 else name[:79] + '…'} is not expected")
         elif tuple(tensor.shape) != expected[name]:
             wrong.append(f"{name} has shape {list(tensor.shape)}, not {list(expected[name])}")
-        elif tensor.dtype not in _FLOATS:
+        elif name in dtypes and tensor.dtype is not dtypes[name]:
+            wrong.append(f"{name} holds {tensor.dtype}, not {dtypes[name]}")
+        elif name not in dtypes and tensor.dtype not in _FLOATS:
             wrong.append(f"{name} holds {tensor.dtype}, not floats")
     if wrong:
         shown = "; ".join(wrong[:12]) + (f"; and {len(wrong) - 12} more" if len(wrong) > 12 else "")

@@ -1,6 +1,7 @@
 """Describe a model for `sruserve inspect`."""
 
 from sruserve.kernels.devices import describe_device
+from sruserve.kernels.integer_linear import multiplies_integers
 from sruserve.model.errors import printable
 from sruserve.model.folder import Model
 
@@ -22,6 +23,7 @@ def facts(model: Model) -> dict[str, str]:
         if not_streamable_because is None
         else f"none: {not_streamable_because}",
         "dtype": model.dtype,
+        **_weights(model),
         "device": describe_device(model.network.device),
         "kernel": model.network.kernel,
         "exactness": model.network.exactness,
@@ -36,6 +38,15 @@ def facts(model: Model) -> dict[str, str]:
     if model.labels:
         rows["labels"] = ", ".join(model.labels)
     return {name: printable(value) for name, value in rows.items()}
+
+
+def _weights(model: Model) -> dict[str, str]:
+    """Describe int8 weights; empty for floats."""
+    if model.config.weights is None:
+        return {}
+    if multiplies_integers(model.network.dtype, model.network.device):
+        return {"weights": "int8 with a scale per output, multiplied in integers"}
+    return {"weights": f"int8 with a scale per output, restored to {model.dtype} at load"}
 
 
 def _head(model: Model) -> dict[str, str]:

@@ -78,7 +78,7 @@ class Network:
         self.dtype, self.device, self.fast = dtype, device, fast
         # Computed once, because every step reads it.
         self.supports_streaming = config.not_streamable_because is None
-        builder = Builder(dtype, device, fast)
+        builder = Builder(dtype, device, fast, config.weights is not None)
         pooled = head.states(config.task, rnn.output_size)
         self.layout = StateLayout([*rnn.states(), *pooled])
         own = {k.removeprefix("rnn."): v for k, v in tensors.items() if k.startswith("rnn.")}

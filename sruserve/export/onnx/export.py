@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Literal
@@ -45,6 +46,9 @@ def export_onnx(
     """
     step("reading the model")
     contents = read_folder(folder)
+    if contents.config.weights is not None:  # graphs multiply in floats
+        plain = contents.config.model_copy(update={"weights": None})
+        contents = replace(contents, config=plain)
     network = Network(contents.config, contents.tensors, torch.float32)
     kinds = _kinds(network, graphs)
     files = _files(out, kinds)

@@ -38,6 +38,9 @@ class GatedConfig(StackConfig):
                 shapes |= self._direction_shapes(layer, suffix)
         return shapes
 
+    def products(self) -> dict[str, int]:
+        return {name: axis for name, axis in super().products().items() if "_ih" in name}
+
     def states(self) -> Sequence[tuple[str, tuple[int, ...]]]:
         return [(f"{i}.h", (self.layer_output(i),)) for i in range(self.num_layers)]
 

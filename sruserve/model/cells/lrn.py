@@ -48,6 +48,9 @@ class LRNConfig(StackConfig):
                 shapes[f"layers.{i}.norm"] = (columns,)
         return shapes
 
+    def products(self) -> dict[str, int]:
+        return dict.fromkeys(super().products(), 1)
+
     def states(self) -> Sequence[tuple[str, tuple[int, ...]]]:
         return [(f"{i}.h", (self.layer_output(i),)) for i in range(self.num_layers)]
 

@@ -121,6 +121,10 @@ class SRUConfig(StackConfig):
             shapes["layer_norm.weight"] = shapes["layer_norm.bias"] = (normed,)
         return shapes
 
+    def products(self) -> dict[str, int]:
+        first = "input_to_hidden.weight"
+        return {name: int(name != first) for name in super().products()}
+
     def states(self) -> Sequence[tuple[str, tuple[int, ...]]]:
         return [(f"{i}.c", (self.layer_output(i),)) for i in range(self.num_layers)]
 

@@ -24,16 +24,17 @@ StackConfigT = TypeVar("StackConfigT", bound="StackConfig")
 class Builder:
     """Converts weights to a network's device and compute dtype.
 
-    fast: see `make_linear`.
+    fast, integer: see `make_linear`.
     """
 
     dtype: torch.dtype
     device: torch.device
     fast: bool = False
+    integer: bool = False
 
     def linear(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
         """Pack a linear layer with `weight` (out, in) and `bias` (out)."""
-        return make_linear(weight, bias, self.dtype, self.device, self.fast)
+        return make_linear(weight, bias, self.dtype, self.device, self.fast, self.integer)
 
     def put(self, tensor: Tensor) -> Tensor:
         """Convert a tensor to the compute dtype."""
@@ -128,6 +129,10 @@ class StackConfig(BaseModel):
     @abstractmethod
     def shapes(self) -> Shapes:
         """Return the tensors' shapes by name; names as in a model folder, without `rnn.`."""
+
+    def products(self) -> dict[str, int]:
+        """Return the weights that multiply whole inputs, and the axis of their outputs."""
+        return {name: 0 for name, shape in self.shapes().items() if len(shape) == 2}
 
     @abstractmethod
     def states(self) -> Sequence[tuple[str, tuple[int, ...]]]:
