@@ -1,4 +1,4 @@
-"""The commands that write a model or a state in another form: export onnx, export state."""
+"""The commands that write a model or a state in another form: onnx, quantize, state."""
 
 import json
 import sys
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sruserve.cli_quantize import quantize
 from sruserve.cli_shared import fail, progress_bar
 from sruserve.cli_signals import cleaning_up
 
@@ -116,3 +117,9 @@ def state(
     except (ModelError, StateRefused) as error:
         fail(error)
     typer.echo(json.dumps(plain_state(snapshot, loaded.digest)))
+
+
+app.command(
+    epilog="Example: sruserve export quantize my-model my-model-int8 --weights int8 --text "
+    "held-out.txt"
+)(quantize)

@@ -1,0 +1,1 @@
+"""Model folders with smaller weights, and what they cost in accuracy."""
