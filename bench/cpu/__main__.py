@@ -19,10 +19,11 @@ import torch
 from bench.cpu.against_sru import against_sru
 from bench.cpu.families import against_torch, compare_with_sru
 from bench.cpu.matched_models import Disagreement, Shape
+from bench.cpu.quantised import quantised
 from bench.cpu.time_breakdown import scan_alone
 from bench.report.arguments import command_line
 from bench.report.report import Report
-from bench.report.targets import Target
+from bench.report.targets import NO_TARGET, Target
 from bench.serve.endurance import long_input, memory
 from bench.serve.startup import process_start, state_tokens
 
@@ -82,6 +83,10 @@ def main() -> int:
             against_sru(report, shape, plan.rounds, faster, {"float32": Target(maximum=1.25)})
         for shape, times in plan.steps:
             against_sru(report, shape, plan.rounds, {"bfloat16": Target(minimum=times)}, {})
+        quantised(report, plan.stacks[0], plan.rounds, "sru float32", Target(minimum=8))
+        for shape, _ in plan.steps:
+            faster_step = Target(minimum=1.6) if shape.batch == 1 else NO_TARGET
+            quantised(report, shape, plan.rounds, "ours bfloat16", faster_step)
         for shape in plan.stacks:
             compare_with_sru(report, shape, plan.rounds, Target(maximum=1.2))
         for shape in plan.gated:

@@ -34,15 +34,15 @@ def against_sru(
         "float32": models.network(torch.float32),
         "bfloat16": models.network(torch.bfloat16),
     }
-    ours = {name: _ours(models, network, not carries) for name, network in networks.items()}
-    candidates: dict[str, Callable[[], object]] = {"sru float32": _theirs(models, carries)}
+    our_runs = {name: ours(models, network, not carries) for name, network in networks.items()}
+    candidates: dict[str, Callable[[], object]] = {"sru float32": theirs(models, carries)}
     for name, network in networks.items():
-        candidates[f"ours {name}"] = ours[name]
+        candidates[f"ours {name}"] = our_runs[name]
         candidates[f"products {name}"] = matrix_products_alone(models, network)
     samples = interleave(candidates, rounds)
     report.add_case(case, samples)
     for name, network in networks.items():
-        report.add_case(f"{case} {name}: parts", split(network, ours[name], rounds))
+        report.add_case(f"{case} {name}: parts", split(network, our_runs[name], rounds))
         ratio = samples["sru float32"].over(samples[f"ours {name}"]).median
         report.check(f"{case}: sru float32 / ours {name}", ratio, "x", faster.get(name, NO_TARGET))
         ratio = samples[f"ours {name}"].over(samples[f"products {name}"]).median
@@ -50,12 +50,14 @@ def against_sru(
         report.check(label, ratio, "x", products_targets.get(name, NO_TARGET))
 
 
-def _ours(models: MatchedModels, network: Network, begin: bool) -> Callable[[], Tensor]:
+def ours(models: MatchedModels, network: Network, begin: bool) -> Callable[[], Tensor]:
+    """Return a call of our network; begin: from zeros, not from the states of the last call."""
     batch = models.batch(network, begin)
     return lambda: network.hidden(models.packed, batch)
 
 
-def _theirs(models: MatchedModels, carries: bool) -> Callable[[], object]:
+def theirs(models: MatchedModels, carries: bool) -> Callable[[], object]:
+    """Return a call of `sru`; carries: from the states of the last call, not from zeros."""
     shape = models.shape
     state = torch.zeros(shape.layers, shape.batch, shape.width) if carries else None
 

@@ -15,6 +15,7 @@ from sruserve.kernels import RaggedBatch
 from sruserve.model.config import ModelConfig, architecture
 from sruserve.model.importers.sru import read
 from sruserve.model.network import Network
+from sruserve.model.quantized import restored_tensors, stored_tensors
 
 TOLERANCE = 1e-5
 _SEED = 1
@@ -76,6 +77,14 @@ class MatchedModels:
     def network(self, dtype: torch.dtype) -> Network:
         """Return our network, with compute dtype `dtype`."""
         network = Network(self._config, self._tensors, dtype)
+        network.warm_up()
+        return network
+
+    def int8_network(self) -> Network:
+        """Return our network with int8 weights."""
+        config = self._config.model_copy(update={"weights": "int8"})
+        stored = stored_tensors(config, self._tensors)
+        network = Network(config, restored_tensors(config, stored, "sru"), torch.float32)
         network.warm_up()
         return network
 
