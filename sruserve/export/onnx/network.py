@@ -7,8 +7,9 @@ Inputs and outputs, with O outputs of the network and W numbers in a state row:
 - sequence: `ids` (batch, time) or `features` (batch, time, n), `lengths` (batch), `state` ->
   `logits` (batch, O), or (batch, time, O) of a network that answers at every step, `new_state`.
 
-A classifier has `scores` beside its logits, which are what a reply shows, a tagger with a CRF has
-the `labels` of the best path (of whole inputs, whatever `state` is), a regressor has `values` instead, and an encoder `hidden`.
+A classifier has `scores` beside its logits, which are what a reply shows. A tagger with a CRF has
+the `labels` of the best path; they are those of whole inputs, whatever `state` is. A regressor has
+`values` instead, and an encoder `hidden`.
 """
 
 from collections.abc import Mapping
