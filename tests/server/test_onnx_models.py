@@ -1,5 +1,6 @@
 """ONNX files behind the server: the routes, streams and tokens of a model folder."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -118,3 +119,21 @@ def test_a_model_says_that_onnx_runtime_computes_it(
     native, onnx = (client.get("/v1/models").json()["data"] for client in both)
     digests = [{model["id"]: model.get("digest") for model in models} for models in (native, onnx)]
     assert digests[0] == digests[1]
+
+
+def test_a_reload_takes_the_runtime_of_the_newest_version(
+    serve: Serve, models: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "models" / "question"
+    shutil.copytree(models / "native" / "question", folder / "1")
+    settings: dict[str, Any] = {"model_folders": (), "model_control": True}
+    with serve(models=tmp_path / "models", **settings) as (client, application):
+        kernels = []
+        for version, source in (("2", "onnx"), ("3", "native")):
+            shutil.copytree(models / source / "question", folder / version)
+            assert client.post("/v2/repository/models/question/load").status_code == 200
+            served = application.lifecycle.catalogue["question"].model
+            assert served.version == version
+            kernels.append(served.network.kernel)
+    assert kernels[0].startswith("ONNX Runtime")
+    assert not kernels[1].startswith("ONNX Runtime")
