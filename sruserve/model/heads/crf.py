@@ -63,10 +63,12 @@ class LinearChain:
     def settle(self, paths: Paths) -> tuple[Labels, Floats, Paths]:
         """Return the labels that no later step can change, their values, and the rest.
 
-        These are the steps on which the best paths to all labels of the last step agree.
+        These are the steps on which the best paths to all labels of the last step agree. A label
+        whose score is -inf has no path, so nothing waits for it.
         """
-        steps = paths.steps
-        count, labels = len(steps), self._each
+        steps, best = paths.steps, paths.best
+        allowed = self._each if best is None else np.flatnonzero(best != -np.inf)
+        count, labels = len(steps), allowed if len(allowed) else self._each
         while count and (labels != labels[0]).any():
             count -= 1
             labels = steps.sources[count][labels]

@@ -5,7 +5,7 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -145,6 +145,53 @@ def test_forbidden_labels_stay_forbidden_across_a_state() -> None:
     assert np.isfinite(state).all()
     rest = crf.extend(crf.begin(state), emissions[1:].numpy(), emissions[1:].numpy())
     assert crf.finish(rest)[0].tolist() == viterbi(tensors, emissions)
+
+
+@settings(max_examples=200)
+@given(
+    length=st.integers(1, 60),
+    forbidden=st.sets(st.integers(0, LABELS - 1), max_size=LABELS - 1),
+    transitions=st.sets(st.tuples(*[st.integers(0, LABELS - 1)] * 2), max_size=4),
+    cuts=st.lists(st.integers(0, 60), max_size=8),
+    seed=st.integers(0, 10_000),
+)
+def test_forbidden_labels_and_transitions_leave_chunks_the_labels_of_the_whole(
+    length: int,
+    forbidden: set[int],
+    transitions: set[tuple[int, int]],
+    cuts: list[int],
+    seed: int,
+) -> None:
+    _, tensors = chain(seed)
+    for label in forbidden:
+        tensors["crf.start_transitions"][label] = -torch.inf
+        tensors["crf.transitions"][:, label] = -torch.inf
+    for before, after in transitions:
+        tensors["crf.transitions"][before, after] = -torch.inf
+    crf = LinearChain(tensors, 60)
+    emissions = numbers((length, LABELS), torch.Generator().manual_seed(seed + 1), "any")
+    whole = crf.decode(emissions).tolist()
+    assume(score(tensors, emissions, tuple(whole)) > -torch.inf)
+    state, path = np.zeros(0, np.float32), list[int]()
+    for begin, end in pairwise([0, *sorted(min(cut, length) for cut in cuts), length]):
+        part = emissions[begin:end].numpy()
+        labels, _, rest = crf.settle(crf.extend(crf.begin(state), part, part))
+        path += labels.tolist()
+        state = rest.pack()
+    assert path + crf.finish(crf.begin(state))[0].tolist() == whole
+
+
+@pytest.mark.parametrize("label", range(LABELS))
+def test_labels_are_decided_whichever_label_is_forbidden(label: int) -> None:
+    _, tensors = chain(0)
+    tensors["crf.start_transitions"][label] = -torch.inf
+    tensors["crf.transitions"][:, label] = -torch.inf
+    crf, paths = LinearChain(tensors, 8), Paths(LABELS)
+    emissions = 5 * numbers((300, LABELS), torch.Generator().manual_seed(0), "any").numpy()
+    for begin in range(0, len(emissions), 10):
+        part = emissions[begin : begin + 10]
+        _, _, paths = crf.settle(crf.extend(paths, part, part))
+        assert len(paths.steps) <= crf.window
 
 
 @pytest.mark.parametrize(("score", "finite"), [(-torch.inf, True), (torch.inf, False)])

@@ -34,7 +34,10 @@ WINDOW = 16
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Taggers with a CRF of words, of bytes, of features, and one whose paths never meet."""
+    """Taggers with a CRF: of words, of bytes, of features; the last two have special transitions.
+
+    The paths of `apart` never meet. `forbids` has no path to its first label.
+    """
     parent = tmp_path_factory.mktemp("crfs")
     head: dict[str, Any] = {"labels": TAGS, "head": HeadConfig(crf=True, crf_window=WINDOW)}
     words: dict[str, Any] = {"vocabulary": words_vocabulary(), "vocab_size": len(WORDS)}
@@ -45,6 +48,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tensors = {**random_tensors(config), "output.weight": torch.zeros(len(TAGS), 24)}
     apart = torch.full((len(TAGS), len(TAGS)), -100.0).fill_diagonal_(0)
     save_model(parent / "apart", config, tensors | {"crf.transitions": apart})
+    tensors = random_tensors(config)
+    for name in ("crf.start_transitions", "crf.transitions"):
+        tensors[name] = tensors[name].clone()
+        tensors[name][..., 0] = -torch.inf
+    save_model(parent / "forbids", config, tensors)
     return parent
 
 
@@ -128,6 +136,20 @@ def test_features_in_chunks_have_indices_that_count_from_each_chunk(
         tokens += [moved(token, begin) for token in result["tokens"]]
         state = result["state"]
     assert tokens == whole(server, model="motion", features=ROWS)["tokens"]
+
+
+def test_a_stream_of_a_crf_that_forbids_its_first_label_has_the_labels_of_the_whole(
+    server: httpx.Client,
+) -> None:
+    state, tokens = None, []
+    for begin in range(0, len(ROWS), 8):
+        rows, more = ROWS[begin : begin + 8], begin + 8 < len(ROWS)
+        body = {"features": rows, "state": state, "more": more}
+        (result,) = over_http(server, "/v1/tag", model="forbids", **body)["results"]
+        tokens += [moved(token, begin) for token in result["tokens"]]
+        state = result["state"]
+    assert tokens == whole(server, model="forbids", features=ROWS)["tokens"]
+    assert TAGS[0] not in {token["label"] for token in tokens}
 
 
 def test_a_list_continues_each_stream_as_alone(server: httpx.Client) -> None:
