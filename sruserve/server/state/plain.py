@@ -6,6 +6,7 @@ from typing import Any
 from sruserve.model.folder import Model
 from sruserve.server.engine.job import Snapshot
 from sruserve.server.engine.state_cache.cache import CachedState
+from sruserve.server.errors import StateRefused
 from sruserve.server.state.token import Binding, StateSealer, claimed_binding
 
 FORMAT = "1"
@@ -14,11 +15,17 @@ FORMAT = "1"
 def open_for_operator(token: str, sealer: StateSealer, model: Model) -> Snapshot:
     """The snapshot in a token of a model, whichever tenant and dtype it is bound to.
 
-    Raises `StateRefused` like `StateSealer.open`.
+    Raises `StateRefused` like `StateSealer.open`, and for the paths of a CRF.
     """
     claimed = claimed_binding(token)
     own = Binding.of(model.digest, model.dtype, model.network.layout.width)
-    return sealer.open(token, replace(own, dtype=claimed.dtype, tenant=claimed.tenant))
+    snapshot = sealer.open(token, replace(own, dtype=claimed.dtype, tenant=claimed.tenant))
+    if model.network.crf is not None and len(snapshot.probabilities):
+        raise StateRefused(
+            f"{model.name} has a CRF, and the JSON cannot hold the paths in the state, which "
+            "decide its open labels; continue the stream on a server"
+        )
+    return snapshot
 
 
 def plain_state(snapshot: Snapshot, digest: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from sruserve.model.folder import Model, load_model
+from sruserve.model.heads.config import HeadConfig
 from sruserve.server.engine.job import Snapshot
 from sruserve.server.errors import (
     StateExpired,
@@ -69,6 +70,22 @@ def test_a_plain_state_holds_all_that_continues_a_text(model: Model) -> None:
 def test_a_state_without_a_pending_token_has_none_in_its_list(model: Model) -> None:
     row = np.zeros(model.network.layout.width, np.float32)
     assert plain_state(Snapshot(row), model.digest)["pending"] == []
+
+
+def test_a_state_with_the_paths_of_a_crf_is_refused(tmp_path: Path) -> None:
+    """Without them, the labels that are open would be lost."""
+    head = HeadConfig(crf=True)
+    tagger = load_model(save_random_model(tmp_path / "t", "tag", labels=("a", "b"), head=head))
+    crf, row = tagger.network.crf, np.zeros(tagger.network.layout.width, np.float32)
+    assert crf is not None
+    scores = np.ones((2, 2), np.float32)
+    paths = crf.extend(crf.begin(row[:0]), scores, scores).pack()
+    binding = Binding.of(tagger.digest, "float32", len(row))
+    open_labels = Snapshot(row, 2, window=(0, 1, 1, 2), held_back="ab", probabilities=paths)
+    with pytest.raises(StateRefused, match=r"t has a CRF, .* cannot hold the paths"):
+        open_for_operator(sealer().seal(open_labels, binding), sealer(), tagger)
+    begun = sealer().seal(Snapshot(row, word="a"), binding)
+    assert plain_state(open_for_operator(begun, sealer(), tagger), tagger.digest)["word"] == "a"
 
 
 def test_nothing_is_opened_without_the_key_in_time_and_for_its_model(
