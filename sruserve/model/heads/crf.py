@@ -47,8 +47,11 @@ class LinearChain:
         return Paths.packed_size(self.labels, self.window)
 
     def begin(self, packed: Floats) -> Paths:
-        """Return the paths of a state; of one without numbers, those before the first step."""
-        return Paths.unpack(packed, self.labels)
+        """Return the paths of a state; of one without numbers, those before the first step.
+
+        Raises `ValueError` for numbers that no state of this chain has.
+        """
+        return Paths.unpack(packed, self.labels, self.window)
 
     def extend(self, paths: Paths, emissions: Floats, values: Floats) -> Paths:
         """Return the paths after further steps.

@@ -81,12 +81,29 @@ class Paths:
         return np.concatenate(parts, dtype=np.float32)
 
     @classmethod
-    def unpack(cls, packed: Floats, labels: int) -> Self:
-        """Return the paths that `pack` has joined."""
+    def unpack(cls, packed: Floats, labels: int, window: int) -> Self:
+        """Return the paths that `pack` has joined, of at most `window` open steps.
+
+        Raises `ValueError` for numbers that no such paths have.
+        """
         if not len(packed):
             return cls(labels)
-        best = packed[1 : 1 + labels]
-        sources, values = packed[1 + labels :].reshape(2, -1, labels)
+        numbers = len(packed) - cls.packed_size(labels, 0)
+        if not 0 <= numbers <= 2 * labels * window or numbers % (2 * labels):
+            raise ValueError(f"{len(packed)} numbers are no paths of {labels} labels")
+        best, rest = packed[1 : 1 + labels], packed[1 + labels :]
+        sources, values = rest.reshape(2, -1, labels)
+        if not np.isfinite(packed).all():
+            raise ValueError("the numbers of the paths are not finite")
+        if packed[0] != -1 and not _are_labels(packed[:1], labels):
+            raise ValueError(f"the label before the open steps is none of the {labels} labels")
+        if not _are_labels(sources, labels):
+            raise ValueError(f"the source of a path is none of the {labels} labels")
         steps = Steps(sources.astype(np.uint8), values)
         best = np.where(best == _LOWEST, np.float32(-np.inf), best)
         return cls(labels, best, (steps,), int(packed[0]))
+
+
+def _are_labels(numbers: Floats, labels: int) -> bool:
+    inside = (numbers >= 0) & (numbers < labels) & (numbers == np.floor(numbers))
+    return bool(inside.all())

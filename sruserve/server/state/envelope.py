@@ -4,9 +4,10 @@ from time import perf_counter
 
 from sruserve.kernels.slots import WINDOW
 from sruserve.model.folder import Model
+from sruserve.model.heads.crf import LinearChain
 from sruserve.server.auth import Tenant
 from sruserve.server.engine.job import Snapshot
-from sruserve.server.errors import StateRefused, StateTooLarge
+from sruserve.server.errors import StateRefused, StateTampered, StateTooLarge
 from sruserve.server.metrics.metrics import StateMetrics
 from sruserve.server.state.codec import numbers_size
 from sruserve.server.state.token import Binding, StateSealer
@@ -26,7 +27,8 @@ class SealedStates:
         # a full window counts from the start, because the window grows with the stream
         window = WINDOW if model.config.task == "generate" else 0
         labels = len(model.labels)
-        if (crf := model.network.crf) is not None:
+        self._crf = crf = model.network.crf
+        if crf is not None:
             labels, window = crf.state_size, 2 * crf.window
         self._fit = sealer.fits(numbers_size(layout.width, labels, window))
         self._metrics = StateMetrics(model.name)
@@ -58,6 +60,8 @@ class SealedStates:
         begin = perf_counter()
         try:
             snapshot = self._sealer.open(token, self._binding)
+            if self._crf is not None:
+                _check_paths(snapshot, self._crf)
         except StateRefused as error:
             error.param = "state"
             self._metrics.rejected(error.code)
@@ -76,3 +80,18 @@ class SealedStates:
         """The token of a state for the server's own store, which never expires."""
         self.check_store_fit()
         return self.seal(snapshot, never_expires=True)
+
+
+def _check_paths(snapshot: Snapshot, crf: LinearChain) -> None:
+    """Raise `StateTampered` unless a snapshot has paths of this CRF, and places of their steps."""
+    try:
+        steps = len(crf.begin(snapshot.probabilities).steps)
+    except ValueError as error:
+        raise StateTampered(
+            f"the state's open labels do not fit the model, because {error}; "
+            "send it as it was returned"
+        ) from None
+    if len(snapshot.window) not in (0, 2 * steps):
+        raise StateTampered(
+            "the state's open labels do not fit their text; send it as it was returned"
+        )

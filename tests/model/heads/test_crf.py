@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sruserve.model.heads.config import HeadConfig
 from sruserve.model.heads.crf import LinearChain, crf_shapes
-from sruserve.model.heads.paths import Paths
+from sruserve.model.heads.paths import Floats, Paths
 from tests.support import random_config
 
 LABELS = 4
@@ -19,14 +19,14 @@ SCORES = st.sampled_from(["any", "tied", "far"])
 
 
 def chain(
-    seed: int, labels: int = LABELS, scores: str = "any"
+    seed: int, labels: int = LABELS, scores: str = "any", window: int = 60
 ) -> tuple[LinearChain, dict[str, Tensor]]:
     """A random chain: of any numbers, of small integers that make ties, or of a large spread."""
     generator = torch.Generator().manual_seed(seed)
     tensors = {
         name: numbers(shape, generator, scores) for name, shape in crf_shapes(labels).items()
     }
-    return LinearChain(tensors, 8), tensors
+    return LinearChain(tensors, window), tensors
 
 
 def numbers(shape: tuple[int, ...], generator: torch.Generator, scores: str) -> Tensor:
@@ -90,7 +90,7 @@ def test_the_labels_of_any_chunks_are_those_of_the_whole(
 ) -> None:
     crf, _ = chain(seed, labels, scores)
     emissions = numbers((length, labels), torch.Generator().manual_seed(seed + 1), scores)
-    values = emissions.exp()
+    values = -emissions
     whole = crf.decode(emissions).numpy()
     state = np.zeros(0, np.float32)
     path: list[int] = []
@@ -192,6 +192,39 @@ def test_labels_are_decided_whichever_label_is_forbidden(label: int) -> None:
         part = emissions[begin : begin + 10]
         _, _, paths = crf.settle(crf.extend(paths, part, part))
         assert len(paths.steps) <= crf.window
+
+
+def packed(steps: int = 2, **changes: float) -> Floats:
+    """Numbers of open steps, some of them changed; the names are in the order of the numbers."""
+    source, value = np.ones((steps, LABELS)), np.full((steps, LABELS), 0.5)
+    numbers = np.concatenate([[1], np.zeros(LABELS), source.ravel(), value.ravel()])
+    places = {"before": 0, "best": 1, "source": 1 + LABELS, "value": -1}
+    for name, number in changes.items():
+        numbers[places[name]] = number
+    return numbers.astype(np.float32)
+
+
+NO_PATHS = {
+    **{f"source {source}": packed(source=source) for source in (4, -1, 0.5, 1e30, np.nan)},
+    **{f"before {before}": packed(before=before) for before in (4, -2, 0.5, 1e30, np.nan)},
+    **{f"best {best}": packed(best=best) for best in (np.nan, np.inf, -np.inf)},
+    **{f"value {value}": packed(value=value) for value in (np.nan, np.inf)},
+    **{f"{size} numbers": packed()[:size] for size in (1, 2, LABELS, LABELS + 2, 20)},
+    "3 steps": packed(3),
+}
+
+
+@pytest.mark.parametrize("numbers", NO_PATHS.values(), ids=NO_PATHS)
+def test_numbers_that_are_no_paths_of_the_chain_are_refused(numbers: Floats) -> None:
+    crf, _ = chain(3, window=2)
+    with pytest.raises(ValueError, match=r"labels|finite"):
+        crf.begin(numbers)
+
+
+@pytest.mark.parametrize("numbers", [packed(0), packed(1), packed(2), packed(before=-1)])
+def test_numbers_of_paths_are_accepted_up_to_the_window(numbers: Floats) -> None:
+    crf, _ = chain(3, window=2)
+    assert crf.begin(numbers).pack().tolist() == numbers.tolist()
 
 
 @pytest.mark.parametrize(("score", "finite"), [(-torch.inf, True), (torch.inf, False)])

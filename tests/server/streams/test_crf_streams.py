@@ -1,20 +1,25 @@
 """Streams of a tagger with a CRF: labels come when they are final, over every route."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sruserve.model.folder import save_model
+from sruserve.model.folder import load_model, save_model
 from sruserve.model.heads.config import HeadConfig
 from sruserve.server.http.responses import TagReply
+from sruserve.server.key_ring import KeyRing
+from sruserve.server.state.token import Binding, StateSealer
 from tests.server.conftest import CHARACTERS, TAGS, WORDS, Serve, words_vocabulary
 from tests.server.posting import refusal
+from tests.server.streams.conftest import KEYS
 from tests.server.streams.routes import (
     Route,
     by_sequence,
@@ -58,7 +63,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(serve: Serve, store: dict[str, Any], folder: Path) -> Iterator[httpx.Client]:
-    with serve(models=folder, model_folders=(), max_batch_tokens=4, **store) as (client, _):
+    settings = {"state_keys": KEYS, **store}
+    with serve(models=folder, model_folders=(), max_batch_tokens=4, **settings) as (client, _):
         yield client
 
 
@@ -202,6 +208,32 @@ def test_a_chunk_whose_paths_do_not_meet_is_refused_and_changes_nothing(
     last = over_http(server, steps, step=2, features=ROWS[:24], more=False)["results"][0]
     expected = whole(server, model="apart", features=[*ROWS[:WINDOW], *ROWS[:24]])
     assert [moved(token, WINDOW) for token in last["tokens"]] == expected["tokens"]
+
+
+@pytest.mark.parametrize(
+    ("place", "number"),
+    [(0, 1e30), (0, -2), (6, 5), (6, 0.5), (slice(-1, None), ()), ("window", 3)],
+)
+def test_a_sealed_state_whose_open_labels_fit_no_state_of_the_model_is_refused(
+    server: httpx.Client, folder: Path, place: int | slice | str, number: Any
+) -> None:
+    model = load_model(folder / "words")
+    sealer = StateSealer(KeyRing.parse(KEYS), 0, 1 << 20)
+    binding = Binding.of(model.digest, model.dtype, model.network.layout.width)
+    begun = over_http(server, "/v1/tag", model="words", input=TEXT, more=True)["results"][0]
+    assert begun["pending"] > 0
+    state = sealer.open(begun["state"], binding)
+    assert len(state.window) == 2 * begun["pending"]
+    if place == "window":
+        changed = replace(state, window=state.window[:number])
+    else:
+        numbers = state.probabilities.tolist()
+        numbers[place] = number
+        changed = replace(state, probabilities=np.array(numbers, np.float32))
+    body = {"model": "words", "input": "a b", "state": sealer.seal(changed, binding)}
+    message = refusal(server.post("/v1/tag", json=body), 422, "state_tampered", "state")
+    assert "open labels do not fit" in message
+    whole(server, **body | {"state": sealer.seal(state, binding)})
 
 
 def test_features_that_overflow_leave_the_open_labels_as_they_were(server: httpx.Client) -> None:
