@@ -139,7 +139,7 @@ def test_a_wrong_option_is_named_with_its_setting_and_the_allowed_values(
 
 def test_inspect_says_that_a_folder_holds_no_model(tmp_path: Path) -> None:
     for path, reason in (
-        (tmp_path, "is not a model folder: it has no config.json"),
+        (tmp_path, "is not a model folder: it has neither config.json nor model.onnx"),
         (
             tmp_path / "absent",
             "does not exist",

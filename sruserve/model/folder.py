@@ -37,7 +37,7 @@ from sruserve.model.quantized import (
 from sruserve.model.runtime import Runtime
 from sruserve.model.text.codec import BYTES_FILE, WORDS_FILE, Codec, make_codec
 from sruserve.model.text.tokenizer_trial import check_tokenizer
-from sruserve.model.versions import CONFIG_FILE, newest
+from sruserve.model.versions import CONFIG_FILE, ONNX_FILE, is_onnx, newest
 from sruserve.model.weights import read_tensors
 
 WEIGHTS_FILE, PRESETS_FILE = "model.safetensors", "presets.json"
@@ -126,9 +126,14 @@ def read_folder(path: Path) -> FolderContents:
     except PermissionError as error:
         raise FolderError(f"cannot read {path}: {error.strerror}") from error
     if not os.path.lexists(path / CONFIG_FILE):
+        if is_onnx(path):
+            raise ConfigError(
+                f"{path} is an exported model: it has {ONNX_FILE}, and no {CONFIG_FILE} and "
+                "weights; name the folder that was exported"
+            )
         raise ConfigError(
-            f"{path} is not a model folder: it has no {CONFIG_FILE}, and no numeric folder that "
-            "has one; create model folders with `sruserve import`"
+            f"{path} is not a model folder: it has neither {CONFIG_FILE} nor {ONNX_FILE}, and no "
+            "numeric folder that has one of these; create model folders with `sruserve import`"
         )
     config = read_config(path / CONFIG_FILE)
     shapes, source = stored_shapes(config), str(path / WEIGHTS_FILE)

@@ -245,7 +245,7 @@ def test_no_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(FolderError, match="file is not a folder"):
         load_model(tmp_path / "file")
-    with pytest.raises(ConfigError, match=r"is not a model folder: it has no config\.json"):
+    with pytest.raises(ConfigError, match=r"it has neither config\.json nor model\.onnx"):
         load_model(tmp_path)
 
 

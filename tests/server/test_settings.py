@@ -164,7 +164,10 @@ def test_missing_empty_and_ambiguous_folders_are_explained(folders: Path, tmp_pa
     for settings, message in (
         (load_settings(models=tmp_path / "absent"), "not a folder"),
         (load_settings(models=tmp_path), "no model folder"),
-        (load_settings(model_folders=(tmp_path,)), "no config.json"),
+        (
+            load_settings(model_folders=(tmp_path,)),
+            "neither config.json nor model.onnx, and no numeric",
+        ),
         (load_settings(model_folders=(tmp_path / "absent",)), "there is no folder .*/absent; name"),
         (load_settings(model_folders=(twin / "config.json",)), "config.json is a file"),
         (

@@ -6,7 +6,7 @@ from unicodedata import category
 
 import sruserve
 from sruserve.model.errors import printable
-from sruserve.model.versions import versions
+from sruserve.model.versions import CONFIG_FILE, ONNX_FILE, versions
 from sruserve.server.settings import Settings, SettingsError, variable_name
 
 _MAX_NAMES = 8
@@ -108,8 +108,8 @@ def _why_no_model(folder: Path) -> str:
             f"them, run: SRUSERVE_MODELS={folder} sruserve serve"
         )
     return (
-        f"{folder} is not a model folder: it has no config.json, and no numeric folder that has "
-        "one; `sruserve import` makes model folders"
+        f"{folder} is not a model folder: it has neither {CONFIG_FILE} nor {ONNX_FILE}, and no "
+        "numeric folder that has one of these; `sruserve import` makes model folders"
     )
 
 

@@ -104,6 +104,13 @@ def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
     assert "is not a model folder" in output
 
 
+def test_a_model_that_is_exported_already_is_refused(model: Path, tmp_path: Path) -> None:
+    assert run(model, tmp_path / "out")[0] == 0
+    code, output = run(tmp_path / "out", tmp_path / "again")
+    assert code == 1
+    assert "is an exported model: it has model.onnx, and no config.json" in output
+
+
 def test_a_graph_that_disagrees_is_not_written(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
