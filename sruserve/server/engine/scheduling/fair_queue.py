@@ -140,7 +140,10 @@ class FairQueue:
         return width
 
     def take(self, budget: int) -> list[tuple[ActiveSequence, int]]:
-        """Take sequences for a step, each with a count of inputs; at most `budget` in all."""
+        """Take sequences for a step, each with a count of inputs; at most `budget` in all.
+
+        A whole input may be longer, but then it is alone.
+        """
         if not self.tokens:
             return []
         return self._take_whole(budget) if self._whole else self._take_parts(budget)
@@ -193,7 +196,8 @@ class FairQueue:
             heapify(turns)
             while turns:
                 _, number, tenant, tenant_inputs = turns[0]
-                sequence = tenant_inputs.take(budget, strict)
+                # the first one may take a whole step, or it would wait for a larger budget forever
+                sequence = tenant_inputs.take(budget if taken else self._chunk, strict)
                 if sequence is None:
                     heappop(turns)
                     continue

@@ -165,7 +165,7 @@ class Scheduler:
                 else min(max_tokens - len(decodes), input_share)
             )
         elif self._whole:
-            budget = max_tokens
+            budget = input_rows
         else:
             budget = min(fair_rows or max_tokens, input_rows)
         batch = Batch(decodes, self._share(max(1, budget)) if self._queue else [])

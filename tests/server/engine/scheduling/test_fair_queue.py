@@ -174,6 +174,17 @@ def test_whole_inputs_are_left_out_of_a_step_only_where_they_do_not_fit(
         assert all(request.ready[0].remaining > rest for request in requests if request.ready)
 
 
+def test_a_whole_input_that_is_larger_than_a_step_is_read_alone(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    steps = Steps(loop, whole=True)
+    steps.add([30, 90, 20])
+    large = steps.add([200])
+    assert [steps.step(budget=64) for _ in range(4)] == [30, 200, 90, 20]
+    assert not steps.left
+    assert steps.served[large] == 200
+
+
 def test_a_large_whole_input_is_read_while_small_ones_keep_coming(
     loop: asyncio.AbstractEventLoop,
 ) -> None:

@@ -248,6 +248,23 @@ def test_on_a_slow_device_long_inputs_are_read_in_steps_that_stay_short(
         asyncio.run(run(driver))
 
 
+def test_on_a_slow_device_whole_inputs_are_read_in_steps_that_stay_short(tmp_path: Path) -> None:
+    whole = random_model(tmp_path / "c", "classify", vocab_size=50, bidirectional=True)
+
+    async def run(driver: Watched) -> None:
+        for size in (20, 100, 300):
+            driver.job(JobKind.CLASSIFY, [SequenceInput(np.full(size, 3))] * 200)
+        await driver.until_read(5000)
+        before = driver.counts.calls["step"]
+        await driver.until(lambda: driver.counts.calls["step"] > before + 20)
+        assert max(driver.counts.tokens[before:]) == 300  # one input, alone
+        assert max(tokens for tokens in driver.counts.tokens[before:] if tokens != 300) <= 128
+        await driver.end()
+
+    with slow(Watched(whole)) as driver:
+        asyncio.run(run(driver))
+
+
 def test_a_small_whole_input_does_not_wait_for_large_ones(tmp_path: Path) -> None:
     whole = random_model(tmp_path / "c", "classify", vocab_size=50, bidirectional=True)
 
