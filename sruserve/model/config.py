@@ -143,10 +143,6 @@ class ModelConfig(BaseModel):
                 f"a stream's state would take {needed:,} bytes; the limit is {_LARGEST_STATE:,}: "
                 "lower the window"
             )
-        if (width := self._widest_row) > _WIDEST_ROW:
-            raise ValueError(
-                f"a step would have a row of {width:,} numbers; the limit is {_WIDEST_ROW:,}"
-            )
         if self.task in LABELLED and len(self.id2label) == 1 and self.head.activation == "softmax":
             raise ValueError(
                 "the softmax of one label is always 1: name both labels of a binary logit, or set "
@@ -159,6 +155,10 @@ class ModelConfig(BaseModel):
                 f"input_size is {self.rnn.input_size}"
             )
         self.head.check(self.task, self.outputs, self.rnn, self.embedding, self.width)
+        if (width := self._widest_row) > _WIDEST_ROW:
+            raise ValueError(
+                f"a step would have a row of {width:,} numbers; the limit is {_WIDEST_ROW:,}"
+            )
         if self.head.pooling != "last" and self.regression and self.regression.steps == "every":
             raise ValueError("a regressor of every step has no pooling")
         return self
