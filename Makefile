@@ -57,6 +57,7 @@ oldest: $(OLDEST)/.done  ## Run the tests that need no GPU on the oldest allowed
 
 bench: $(VENV)/.bench  ## Measure against the peers; results go to bench/results/
 	$(BIN)/python -m bench.cpu
+	$(BIN)/python -m bench.onnx
 	$(BIN)/python -m bench.serve
 
 REF ?= HEAD
@@ -108,5 +109,5 @@ $(SRU_RELEASES)/sru-%: | $(VENV)/bin/python
 # At its first import, sru compiles its CPU kernel, with ninja and a C++ compiler.
 $(VENV)/.bench: $(VENV)/.serve
 	@echo 'Installing the peers of the benchmarks: some minutes'
-	@$(PIP) --editable '.[bench]'
+	@$(PIP) --editable '.[bench,onnx]'
 	@touch $@
