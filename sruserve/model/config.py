@@ -210,6 +210,12 @@ class ModelConfig(BaseModel):
         return "none" if self.task == "regress" else self.head.activation
 
     @cached_property
+    def layout(self) -> StateLayout:
+        """The entries of a stream's state row."""
+        pooled = self.head.states(self.task, self.rnn.output_size)
+        return StateLayout([*self.rnn.states(), *pooled])
+
+    @cached_property
     def labels(self) -> tuple[str, ...]:
         return tuple(self.id2label[i] for i in range(len(self.id2label)))
 

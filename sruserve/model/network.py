@@ -32,7 +32,6 @@ from sruserve.model.heads.crf import LinearChain
 from sruserve.model.heads.pooling import PoolLayer, PoolLayers
 from sruserve.model.heads.row_layers import make_layers, shapes_of, widest
 from sruserve.model.heads.softmaxes import activation
-from sruserve.model.state import StateLayout
 
 PIECE_ROWS = 1024
 _WARM_SCORES = 1 << 26  # numbers: 256 MiB
@@ -79,8 +78,7 @@ class Network:
         # Computed once, because every step reads it.
         self.supports_streaming = config.not_streamable_because is None
         builder = Builder(dtype, device, fast, config.weights is not None)
-        pooled = head.states(config.task, rnn.output_size)
-        self.layout = StateLayout([*rnn.states(), *pooled])
+        self.layout = config.layout
         own = {k.removeprefix("rnn."): v for k, v in tensors.items() if k.startswith("rnn.")}
         stack = rnn.stack(own, self.layout, builder)
         self._input_projection = stack.input_projection

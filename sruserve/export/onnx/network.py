@@ -26,7 +26,7 @@ from sruserve.export.onnx.graph import FLOAT, INT, Graph, Value
 from sruserve.export.onnx.heads import add_activation, add_head
 from sruserve.export.onnx.pooling import add_pair_features, add_pooling, zeros
 from sruserve.export.onnx.row_layers import add_row_layers
-from sruserve.export.onnx.signature import answer_of, layout_of
+from sruserve.export.onnx.signature import answer_of
 from sruserve.export.onnx.state import StateRows
 from sruserve.export.onnx.steps import OneStep, Steps, WholeSequences
 from sruserve.export.plain import PlainBuilder, plain
@@ -45,7 +45,7 @@ class GraphMaker:
 
     def __init__(self, config: ModelConfig, tensors: Mapping[str, Tensor]) -> None:
         self._config, self._tensors = config, tensors
-        self.layout = layout_of(config)
+        self.layout = config.layout
         own = {k.removeprefix("rnn."): v for k, v in tensors.items() if k.startswith("rnn.")}
         self._stack: Stack = config.rnn.stack(own, self.layout, PlainBuilder())
 

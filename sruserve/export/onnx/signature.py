@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import torch
 
 from sruserve.model.config import LABELLED, ModelConfig
-from sruserve.model.state import StateLayout
 
 Shape = tuple[str | int, ...]
 _INTEGERS = ("ids", "lengths", "labels")
@@ -24,12 +23,6 @@ class Signature:
         return torch.int64 if name.startswith(_INTEGERS) else torch.float32
 
 
-def layout_of(config: ModelConfig) -> StateLayout:
-    """Return the layout of a model's state rows."""
-    pooled = config.head.states(config.task, config.rnn.output_size)
-    return StateLayout([*config.rnn.states(), *pooled])
-
-
 def answer_of(config: ModelConfig) -> str:
     """Return the name of the output with the network's own answer."""
     if config.outputs is None:
@@ -40,7 +33,7 @@ def answer_of(config: ModelConfig) -> str:
 def signature_of(config: ModelConfig, kind: str) -> Signature:
     """Return the signature of a model's graph: "step" or "sequence"."""
     steps: Shape = ("batch",) if kind == "step" else ("batch", "time")
-    state: Shape = ("batch", layout_of(config).width)
+    state: Shape = ("batch", config.layout.width)
     if config.task == "pair":
         inputs: dict[str, Shape] = {}
         for end in ("_a", "_b"):

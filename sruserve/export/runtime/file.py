@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from sruserve.export.onnx.metadata import FORMAT, PREFIX, Case, Properties, checksum
-from sruserve.export.onnx.signature import answer_of, layout_of, signature_of
+from sruserve.export.onnx.signature import answer_of, signature_of
 from sruserve.model.config import ModelConfig, explain, parse_config
 from sruserve.model.errors import CheckpointError
 from sruserve.model.files import read_regular
@@ -88,7 +88,7 @@ def read_onnx(path: Path) -> OnnxFile:
     model, properties = _read(path)
     _check_graph(model, path)
     config = parse_config(properties.config.encode(errors="replace"), f"the config in {path}")
-    expected = [(e.name, list(e.shape), e.offset) for e in layout_of(config).entries]
+    expected = [(e.name, list(e.shape), e.offset) for e in config.layout.entries]
     if expected != [(entry.name, entry.shape, entry.offset) for entry in properties.state]:
         raise CheckpointError(f"{path}: its state is not that of its config; export it again")
     if properties.task != config.task or properties.labels != list(config.labels):

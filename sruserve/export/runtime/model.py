@@ -6,7 +6,7 @@ import onnxruntime
 import torch
 
 from sruserve.export.onnx.metadata import CASE_NUMBERS
-from sruserve.export.onnx.signature import answer_of, layout_of, signature_of
+from sruserve.export.onnx.signature import answer_of, signature_of
 from sruserve.export.runtime.file import OnnxFile, read_onnx
 from sruserve.export.runtime.network import OnnxNetwork
 from sruserve.export.runtime.session import GraphSession
@@ -104,7 +104,7 @@ def _try(file: OnnxFile, session: GraphSession) -> None:
             if name != "state"
         }
         if "state" in signature.inputs:
-            inputs["state"] = layout_of(file.config).allocate(case.sizes["batch"])
+            inputs["state"] = file.config.layout.allocate(case.sizes["batch"])
         on_device = {name: value.to(session.device) for name, value in inputs.items()}
         answer = session.run(on_device, case.sizes)[answer_of(file.config)].cpu().flatten()
         expected = torch.tensor(case.answer)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from sruserve.export.onnx.signature import answer_of, layout_of
+from sruserve.export.onnx.signature import answer_of
 from sruserve.export.runtime.session import GraphSession
 from sruserve.kernels import RaggedBatch
 from sruserve.kernels.decode import Decoder
@@ -34,7 +34,7 @@ class OnnxNetwork:
         crf: LinearChain | None,
         version: str,
     ) -> None:
-        self.config, self.layout = config, layout_of(config)
+        self.config, self.layout = config, config.layout
         self.dtype, self.device = torch.float32, sequence.device
         self.weights, self.piece_rows, self.crf = weights, 1024, crf
         self.supports_streaming = config.not_streamable_because is None

@@ -62,7 +62,7 @@ def pattern_strings(schema: object, vocabulary: ByteVocabulary) -> tuple[bytes, 
 
 
 def _patterned(schema: object) -> Iterator[tuple[list[str], int, int | None]]:
-    """The patterns of each string that has any, with its min_length and largest length."""
+    """The patterns of each string that has any, with its minimum and maximum length."""
     for node in _objects(schema):
         parts = _conjunction(node)
         patterns = [part["pattern"] for part in parts if isinstance(part.get("pattern"), str)]
