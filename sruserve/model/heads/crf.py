@@ -46,6 +46,10 @@ class LinearChain:
         """The most numbers that a state has for the paths."""
         return Paths.packed_size(self.labels, self.window)
 
+    def open_steps(self, packed: Floats) -> int:
+        """Return the number of steps of a valid state whose label is open."""
+        return Paths.packed_steps(len(packed), self.labels)
+
     def begin(self, packed: Floats) -> Paths:
         """Return the paths of a state; of one without numbers, those before the first step.
 
@@ -67,13 +71,16 @@ class LinearChain:
         """Return the labels that no later step can change, their values, and the rest.
 
         These are the steps on which the best paths to all labels of the last step agree. A label
-        whose score is -inf has no path, so nothing waits for it.
+        whose score is -inf has no path, so nothing waits for it. If they agree on no step of the
+        window, no state holds the rest, and the result is that no label is final.
         """
         steps, best = paths.steps, paths.best
         allowed = self._each if best is None else np.flatnonzero(best != -np.inf)
         count, labels = len(steps), allowed if len(allowed) else self._each
         while count and (labels != labels[0]).any():
             count -= 1
+            if len(steps) - count > self.window:  # the walk over a long chunk takes a second
+                return self._cut(paths, steps, 0, 0)
             labels = steps.sources[count][labels]
         return self._cut(paths, steps, count, int(labels[0]))
 

@@ -80,6 +80,11 @@ class Paths:
         parts = [self.before], best, steps.sources.ravel(), steps.values.ravel()
         return np.concatenate(parts, dtype=np.float32)
 
+    @staticmethod
+    def packed_steps(numbers: int, labels: int) -> int:
+        """Return the number of open steps that this many numbers of `pack` have."""
+        return max(0, numbers - 1 - labels) // (2 * labels)
+
     @classmethod
     def unpack(cls, packed: Floats, labels: int, window: int) -> Self:
         """Return the paths that `pack` has joined, of at most `window` open steps.

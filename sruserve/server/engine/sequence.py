@@ -355,9 +355,9 @@ class ActiveSequence:
         labels, scores, rest = crf.settle(paths) if item.more else crf.finish(paths)
         if (pending := len(rest.steps)) > crf.window:
             raise LabelsUndecided(
-                f"the CRF cannot decide the labels of {pending} steps before it reads more, and a "
-                f"state holds at most {crf.window}: send the whole input in one request, or save "
-                "the model with a larger `crf_window`; the stream keeps its previous state"
+                f"more than {crf.window} labels are open until the CRF reads more, and a state "
+                f"holds at most {crf.window} open labels: send the whole input in one request, or "
+                "save the model with a larger `crf_window`; the stream keeps its previous state"
             )
         if np.isnan(scores).any() or not rest.is_finite:
             raise not_finite()

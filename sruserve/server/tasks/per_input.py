@@ -70,7 +70,7 @@ class PerInputTask(Task[Body]):
             if state_output is StateOutput.COPY:
                 numbers += text_numbers(item.word)
             if item.start is not None:
-                cost += len(item.start.word)
+                cost += len(item.start.word) + len(item.start.held_back)
         results: list[Any] = [None] * len(items)
         job = Job(
             kind=self.kind(request, served),

@@ -95,7 +95,7 @@ class TagTask(SequenceTask[TagRequest]):
         each, steps = _NUMBERS + 5 * crf.labels // NUMBER_BYTES, len(item.inputs)
         if item.start is None:
             return each * steps
-        steps += len(item.start.probabilities) // (2 * crf.labels)
+        steps += crf.open_steps(item.start.probabilities)
         return each * steps + text_numbers(item.start.held_back)
 
     async def starts(
@@ -178,4 +178,4 @@ class TagTask(SequenceTask[TagRequest]):
 def _open_steps(served: ServedModel, start: Snapshot | None) -> int:
     """The number of steps of a state whose labels the model's CRF has left open."""
     crf = served.model.network.crf
-    return 0 if crf is None or start is None else len(crf.begin(start.probabilities).steps)
+    return 0 if crf is None or start is None else crf.open_steps(start.probabilities)

@@ -69,26 +69,26 @@ class Task(Generic[Body]):
     ) -> list[T]:
         """Read the inputs of a body; long or many inputs in turns with others, on a thread.
 
-        starts: the state before each input; its unfinished word is read with the input.
+        starts: the state before each input; the text that it carries is read with the input.
         work: reads a slice of the inputs into items; the slice of a long text has this text alone,
             and `work` also gets its tokens.
         more: the texts continue, so their last words are unfinished.
         locate: also find the places of tokens.
 
-        Raises `Overloaded` if too many bytes are being read, and `InputTooLong` if a repeated
-        unfinished word makes the inputs longer than the limit of a body.
+        Raises `Overloaded` if too many bytes are being read, and `InputTooLong` if the repeated
+        text of a state makes the inputs longer than the limit of a body.
         """
-        size, words = count_characters(inputs, starts)
-        if size + words <= served.long_characters:
+        size, carried = count_characters(inputs, starts)
+        if size + carried <= served.long_characters:
             return list(work(0, len(inputs), None))
         limit = self.limits.body_bytes
-        if words > limit and len(inputs) > 1:
+        if carried > limit and len(inputs) > 1:
             raise InputTooLong(
-                f"the unfinished words of the states have {words} characters, counted for each "
-                f"input that continues one, over the limit of {limit}: send fewer inputs, or ask "
-                "the operator to raise SRUSERVE_MAX_BODY_BYTES"
+                f"the unfinished words and open labels of the states have {carried} characters, "
+                f"counted for each input that continues one, over the limit of {limit}: send fewer "
+                "inputs, or ask the operator to raise SRUSERVE_MAX_BODY_BYTES"
             )
-        caller.count_more(self.limits, words)
+        caller.count_more(self.limits, carried)
         items: list[T] = []
         for first, end, size in _turns(inputs, starts):
             tokens, content, start = None, inputs[first], starts[first]
@@ -131,13 +131,13 @@ class Task(Generic[Body]):
 def count_characters(
     inputs: Sequence[str | list[int]], starts: Sequence[Snapshot | None]
 ) -> tuple[int, int]:
-    """The characters or ids of inputs, and the characters of the unfinished words before them."""
-    size = words = 0
+    """The characters or ids of inputs, and the characters that the states before them carry."""
+    size = carried = 0
     for content, start in zip(inputs, starts, strict=True):
         size += len(content) + INPUT_CHARACTERS
         if start is not None:
-            words += len(start.word)
-    return size, words
+            carried += len(start.word) + len(start.held_back)
+    return size, carried
 
 
 def _turns(
@@ -152,7 +152,9 @@ def _turns(
         if first < index and len(content) > _TURN:
             yield first, index, size
             first, size = index, 0
-        size += len(content) + INPUT_CHARACTERS + (len(start.word) if start is not None else 0)
+        size += len(content) + INPUT_CHARACTERS
+        if start is not None:
+            size += len(start.word) + len(start.held_back)
         if size >= _TURN or index + 1 == len(inputs):
             yield first, index + 1, size
             first, size = index + 1, 0

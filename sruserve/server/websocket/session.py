@@ -65,7 +65,8 @@ class Session:
         """The size of the token, in numbers of a reply."""
         if self.state is None:
             return 0
-        return self.states.nbytes // _FLOAT_BYTES + text_numbers(self.state.word)
+        texts = text_numbers(self.state.word) + text_numbers(self.state.held_back)
+        return self.states.nbytes // _FLOAT_BYTES + texts
 
     def continue_from(self, state: Snapshot | None) -> None:
         """Replace the state, and count it for the tenant.

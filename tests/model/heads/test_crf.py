@@ -1,6 +1,7 @@
 """Viterbi's path through a linear chain is the best of all paths, whole or in chunks."""
 
 from itertools import pairwise, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from sruserve.model.heads.config import HeadConfig
 from sruserve.model.heads.crf import LinearChain, crf_shapes
-from sruserve.model.heads.paths import Floats, Paths
+from sruserve.model.heads.paths import Floats, Paths, Steps
 from tests.support import random_config
 
 LABELS = 4
@@ -255,3 +256,24 @@ def test_a_crf_streams_with_a_window_and_is_for_tags() -> None:
         random_config("tag", labels=tuple(map(str, range(300))), head=HeadConfig(crf=True))
     with pytest.raises(ValueError, match="crf_window is for a head with crf"):
         random_config("tag", labels=("a", "b"), head=HeadConfig(crf_window=16))
+
+
+class CountedRows(np.ndarray[Any, np.dtype[np.uint8]]):
+    """An array that counts how often it is indexed."""
+
+    rows = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        CountedRows.rows += 1
+        return super().__getitem__(key)
+
+
+def test_paths_that_do_not_meet_within_the_window_are_not_followed_further() -> None:
+    crf, _ = chain(0, labels=2, window=8)
+    steps, CountedRows.rows = 1000, 0
+    sources = np.tile(np.array([0, 1], np.uint8), (steps, 1)).view(CountedRows)
+    values = np.zeros((steps, 2), np.float32)
+    apart = Paths(2, np.zeros(2, np.float32), (Steps(sources, values),))
+    labels, _, rest = crf.settle(apart)
+    assert (len(labels), len(rest.steps)) == (0, steps)
+    assert CountedRows.rows <= 3 * 8  # of the sources, and of rows of them

@@ -210,6 +210,19 @@ def test_a_chunk_whose_paths_do_not_meet_is_refused_and_changes_nothing(
     assert [moved(token, WINDOW) for token in last["tokens"]] == expected["tokens"]
 
 
+def test_the_text_of_open_labels_counts_for_each_input_that_repeats_it(
+    server: httpx.Client,
+) -> None:
+    word = "\U0001f600" + "x" * 30_000  # unknown: one step, whose label stays open
+    body = {"model": "words", "more": True, "return_state": True}
+    begun = over_http(server, "/v1/tag", **body, input=f"{word} ")["results"][0]
+    assert begun["pending"] == 1
+    inputs = ["a"] * (8 * 1024 * 1024 // len(word) + 1)
+    reply = server.post("/v1/tag", json={**body, "input": inputs, "state": begun["state"]})
+    message = refusal(reply, 422, "input_too_long")
+    assert f"have {len(inputs) * len(f'{word} ')} characters" in message
+
+
 @pytest.mark.parametrize(
     ("place", "number"),
     [(0, 1e30), (0, -2), (6, 5), (6, 0.5), (slice(-1, None), ()), ("window", 3)],

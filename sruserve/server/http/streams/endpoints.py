@@ -186,6 +186,7 @@ class State(StreamEndpoint):
 
             def count(state: Snapshot) -> None:
                 numbers = served.state_numbers(StateOutput.COPY) + text_numbers(state.word)
+                numbers += text_numbers(state.held_back)
                 unsent.enter_context(self.limits.count_reply(numbers))
 
             step, token = await _wait(call, self.streams.token(served, stream_id, count))
