@@ -149,6 +149,7 @@ def lines(tmp_path: Path, content: str) -> Path:
         ('{"text": "a"}\n{"label": "yes"}', r"line 2: text: Field required"),
         ("nonsense", r"line 1: value: Invalid JSON"),
         ('{"text": "a", "label": "perhaps"}', "labels that the model does not know, perhaps"),
+        ('{"text": "a"}\n{"text": ""}', "has no ids"),
     ],
 )
 def test_held_out_texts_that_do_not_fit_are_refused_before_anything_is_written(
@@ -184,13 +185,15 @@ def test_held_out_data_of_another_task_or_without_a_vocabulary_is_refused(tmp_pa
 
 
 @pytest.mark.parametrize("content", ["a", "", "xyz"])
-def test_a_text_that_cannot_be_scored_is_named(tmp_path: Path, content: str) -> None:
+def test_a_text_that_cannot_be_scored_is_refused_before_anything_is_written(
+    tmp_path: Path, content: str
+) -> None:
     model = save_random_model(tmp_path / "lm", vocabulary=[97, 98])
     (tmp_path / "text").write_text(content)
     held_out = HeldOut(text=tmp_path / "text")
-    models = quantize(model, tmp_path / "small", "int8", held_out)
     with pytest.raises(ExportError, match=r"too short|has no ids|is refused"):
-        compare(*models, held_out)
+        quantize(model, tmp_path / "small", "int8", held_out)
+    assert not (tmp_path / "small").exists()
 
 
 def test_the_model_itself_is_not_overwritten(tmp_path: Path) -> None:

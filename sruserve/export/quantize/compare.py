@@ -8,9 +8,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from sruserve.export.errors import ExportError
-from sruserve.export.quantize.texts import HeldOut, LabelledText
-from sruserve.model.errors import TextError
+from sruserve.export.quantize.texts import HeldOut, LabelledText, encode
 from sruserve.model.folder import WEIGHTS_FILE, Model
 from sruserve.model.verification.answers import outputs
 
@@ -39,7 +37,7 @@ class Figures:
 def compare(
     before: Model, after: Model, held_out: HeldOut, step: Callable[[str], None] = lambda _: None
 ) -> tuple[Figures, Figures]:
-    """Measure both models on the same data; raises `ExportError` for a text without ids.
+    """Measure both models on the same data, which fits them: see `HeldOut.check_fit`.
 
     step: called with what is done, as it begins.
     """
@@ -48,7 +46,7 @@ def compare(
         step(f"evaluating {name}")
         bits = None
         if held_out.content is not None:
-            bits = _bits_per_character(model, _ids(model, held_out.content))
+            bits = _bits_per_character(model, encode(model, held_out.content))
         results.append((bits, _labels(model, held_out.labelled)))
     step("measuring speeds")
     inputs = _inputs(before, held_out)
@@ -70,24 +68,11 @@ def compare(
     return old, new
 
 
-def _ids(model: Model, text: str) -> Tensor:
-    assert model.codec is not None
-    try:
-        ids = model.codec.encode(text)[0]
-    except TextError as error:
-        raise ExportError(f"a held-out text is refused: {error}") from error
-    if not len(ids):
-        raise ExportError("a held-out text has no ids")
-    return torch.from_numpy(ids)
-
-
 def _bits_per_character(model: Model, ids: Tensor) -> float:
     """Score all ids with a predecessor, as a request to /v1/score does."""
     assert model.codec is not None
     network, states = model.network, model.network.layout.allocate(1)
     characters = int(model.codec.characters[ids[1:].numpy()].sum())
-    if not characters:
-        raise ExportError("the held-out text is too short to be scored")
     nats = 0.0
     for first in range(0, len(ids) - 1, _PIECE):
         own, following = ids[first : first + _PIECE], ids[first + 1 : first + _PIECE + 1]
@@ -108,7 +93,7 @@ def _labels(model: Model, texts: Sequence[LabelledText]) -> tuple[str, ...]:
     for first in range(0, len(texts), _TEXTS):
         parts = []
         for text in texts[first : first + _TEXTS]:
-            ids = _ids(model, text.text)
+            ids = encode(model, text.text)
             parts.append(ids if frame is None else torch.from_numpy(frame.around(ids.numpy())))
         states = model.network.layout.allocate(len(parts))
         ends = outputs(model.network, parts, states, [[len(part) for part in parts]], last=True)
@@ -121,7 +106,7 @@ def _inputs(model: Model, held_out: HeldOut) -> Tensor:
     """Return the inputs of a measurement of speed: held-out ids, or random ones."""
     config, random = model.config, torch.Generator().manual_seed(0)
     if held_out.content is not None:
-        return _ids(model, held_out.content)[:_READ_STEPS]
+        return encode(model, held_out.content)[:_READ_STEPS]
     if config.vocab_size is None:
         return torch.randn(_READ_STEPS, config.width, generator=random)
     return torch.randint(config.vocab_size, (_READ_STEPS,), generator=random)

@@ -4,10 +4,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
+from torch import Tensor
 
 from sruserve.export.errors import ExportError
 from sruserve.model.config import explain
+from sruserve.model.errors import TextError
 from sruserve.model.files import read_regular
 from sruserve.model.folder import Model
 
@@ -52,7 +55,13 @@ class HeldOut:
                 f"{', '.join(sorted(map(str, unknown))[:5])}; its own are "
                 f"{', '.join(model.labels[:20])}"
             )
-        _ = self.content
+        for line in self.labelled:
+            encode(model, line.text)
+        if self.content is not None:
+            assert model.codec is not None
+            ids = encode(model, self.content)
+            if not model.codec.characters[ids[1:].numpy()].sum():
+                raise ExportError("the held-out text is too short to be scored")
 
     @property
     def labelled_count(self) -> int:
@@ -80,6 +89,18 @@ class HeldOut:
         if not lines:
             raise ExportError(f"{self.texts} has no texts")
         return lines
+
+
+def encode(model: Model, text: str) -> Tensor:
+    """The ids of a text; raises `ExportError` if the model's vocabulary refuses it."""
+    assert model.codec is not None
+    try:
+        ids = model.codec.encode(text)[0]
+    except TextError as error:
+        raise ExportError(f"a held-out text is refused: {error}") from error
+    if not len(ids):
+        raise ExportError("a held-out text has no ids")
+    return torch.from_numpy(ids)
 
 
 def _read(path: Path) -> str:

@@ -139,9 +139,13 @@ class OutputReader:
         sequence = step_result.sequence
         next_tokens = sequence.known[sequence.done + 1 : sequence.done + 1 + step_result.consumed]
         targets = copy_to_device(torch.from_numpy(next_tokens), hidden.device).unsqueeze(1)
+        # One array, made before the first block. A small array for each block would take the place
+        # in the heap that the block leaves, so that each block would extend the heap.
+        values = np.empty(len(hidden), np.float32)
+        step_result.outputs.values.append(values)
         for block in self._blocks(len(hidden)):
             scores = self._network.log_probs(self._network.logits(hidden[block]))
-            step_result.outputs.values.append(_numpy(scores.gather(1, targets[block]).squeeze(1)))
+            values[block] = _numpy(scores.gather(1, targets[block]).squeeze(1))
             if (top := sequence.job.sampling.logprobs) is not None:
                 step_result.outputs.logprobs += self._token_logprobs(scores, targets[block], top)
 

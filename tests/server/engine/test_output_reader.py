@@ -115,6 +115,34 @@ def test_what_a_step_finds_for_one_stream_keeps_nothing_of_the_others(
     assert all(array is None or array.base is None for array in arrays)
 
 
+def test_the_scores_of_all_blocks_of_a_step_go_into_one_array(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = random_model(tmp_path / "m", vocab_size=20)
+    read, log_probs = OutputReader.read, model.network.log_probs
+    sizes: list[int] = []
+    blocks: list[int] = []
+
+    def spy(readout: OutputReader, reads: Sequence[OutputSlice], hidden: Tensor) -> None:
+        read(readout, reads, hidden)
+        sizes.extend(len(array) for advance, _ in reads for array in advance.outputs.values)
+
+    def spy_block(logits: Tensor) -> Tensor:
+        blocks.append(len(logits))
+        return log_probs(logits)
+
+    async def run(driver: Driver) -> None:
+        await driver.job(JobKind.SCORE, [SequenceInput(IDS)]).results()
+
+    monkeypatch.setattr("sruserve.model.heads.softmaxes.LOGITS", 64)
+    monkeypatch.setattr(model.network, "log_probs", spy_block)
+    monkeypatch.setattr(OutputReader, "read", spy)
+    with Driver(model) as driver:
+        asyncio.run(run(driver))
+    assert sizes == [len(IDS) - 1]
+    assert len(blocks) == -(-len(IDS) // 3)
+
+
 def test_outputs_of_many_streams_are_those_of_each_alone(encoder: Model) -> None:
     async def run(driver: Driver, items: list[SequenceInput]) -> list[Encoded]:
         results_of_item = await driver.job(JobKind.ENCODE, items).results()
