@@ -5,9 +5,13 @@ python classify.py model.onnx "How far is it from Den" "ver to Aspen?"
 
 import argparse
 import json
+import os
 from pathlib import Path
 
 import numpy as np
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # sent from version 1.29 on
+
 import onnxruntime
 from tokenizers import Tokenizer
 

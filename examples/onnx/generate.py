@@ -9,6 +9,9 @@ import os
 from pathlib import Path
 
 import numpy as np
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # sent from version 1.29 on
+
 import onnxruntime
 
 

@@ -224,6 +224,11 @@ class ModelConfig(BaseModel):
         """Size of a reply with a score for each label, in numbers."""
         return sum(1 + len(label.encode()) // _LABEL_NUMBER for label in self.labels)
 
+    @cached_property
+    def longest_label_numbers(self) -> int:
+        """Size of the longest label in a reply, in numbers."""
+        return max((len(label.encode()) // _LABEL_NUMBER for label in self.labels), default=0)
+
 
 def read_config(path: Path) -> ModelConfig:
     """Read `config.json`, or raise `ConfigError` that names every invalid field."""

@@ -125,6 +125,12 @@ def test_a_list_gives_what_each_text_gives_alone(tasks: httpx.Client) -> None:
     assert tag(tasks, input=texts) == [tag(tasks, input=text)[0] for text in texts]
 
 
+def test_the_texts_of_tokens_and_spans_count_in_the_reply(tasks: httpx.Client) -> None:
+    texts = ["x" * 730_000] * 3  # one unknown word each
+    reply = tasks.post("/v1/tag", json={"model": "tagger", "input": texts})
+    assert "the reply would have" in refusal(reply, 422, "input_too_long")
+
+
 def test_ids_and_features_have_indices_instead_of_texts(tasks: httpx.Client) -> None:
     (text,) = tag(tasks, input="How far is it", return_state=True)
     (ids,) = tag(tasks, input=[1, 2, 3, 4])

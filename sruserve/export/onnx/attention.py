@@ -58,6 +58,9 @@ def _attend(
     rows = by_stream(new[0] if len(new) == 1 else op.Concat(*new, axis=-1))
     time = op.Range(0, op.Squeeze(op.Shape(rows, start=1, end=2), [0]), 1)
     counts = steps.counts()
+    if steps.lengths is not None:  # a padded step may have NaN, which a weight of 0 leaves as it is
+        padded = op.GreaterOrEqual(op.Unsqueeze(time, [0]), counts)
+        rows = op.Where(op.Unsqueeze(padded, [2]), 0.0, rows)
     late = None
     if window is None:
         hidden = op.Unsqueeze(op.GreaterOrEqual(op.Unsqueeze(time, [0]), counts), [1])

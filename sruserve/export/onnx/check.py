@@ -74,11 +74,14 @@ class GraphCheck:
         parts = [self._inputs(length) for length in _CASE_LENGTHS]
         sizes = {"batch": len(parts), "time": max(_CASE_LENGTHS)}
         if "lengths" in names:
-            inputs = self._padded(parts)
+            inputs = self._padded(parts, finite=True)
         elif "state" in names:
             inputs = self._named(torch.stack([part[0] for part in parts]))
         else:
-            inputs = {**self._padded(parts, "_a"), **self._padded(parts[::-1], "_b")}
+            inputs = {
+                **self._padded(parts, "_a", finite=True),
+                **self._padded(parts[::-1], "_b", finite=True),
+            }
         states = {}
         if "state" in names:
             states["state"] = self._network.layout.allocate(len(parts))
@@ -149,10 +152,20 @@ class GraphCheck:
             for name, value in zip(self._outputs, values, strict=True)
         }
 
-    def _padded(self, parts: list[Tensor], end: str = "") -> dict[str, Tensor]:
-        """Return a batch of sequences as inputs of a graph; padding is of random inputs."""
+    def _padded(
+        self, parts: list[Tensor], end: str = "", finite: bool = False
+    ) -> dict[str, Tensor]:
+        """Return a batch of sequences as inputs of a graph.
+
+        Padding is of random ids, or of NaN, which must reach no result; finite: of features.
+        """
         longest = max(1, *(len(part) for part in parts))
-        rows = [torch.cat((part, self._inputs(longest - len(part)))) for part in parts]
+        rows = []
+        for part in parts:
+            padding = self._inputs(longest - len(part))
+            if padding.is_floating_point() and not finite:
+                padding.fill_(torch.nan)
+            rows.append(torch.cat((part, padding)))
         lengths = torch.tensor([len(part) for part in parts])
         return {**self._named(torch.stack(rows), end), f"lengths{end}": lengths}
 

@@ -173,6 +173,7 @@ class OnnxNetwork:
         rows = begins[:, None] + torch.arange(steps)
         inside = torch.arange(steps) < counts[:, None]
         x = inputs[rows.where(inside, 0)]
+        x[~inside] = 0  # not another sequence's inputs, which may be infinite
         sizes = {"batch": len(begins), "time": steps}
         graph_inputs = {"state": states}
         if self._step is not None and bool((counts == 1).all()):

@@ -88,15 +88,17 @@ class TagTask(SequenceTask[TagRequest]):
 
     def numbers(self, request: TagRequest, served: ServedModel, item: SequenceInput) -> int:
         del request
-        crf = served.model.network.crf
-        if crf is None:
-            return _NUMBERS * len(item.inputs)
-        # While the labels of all steps are open, each keeps five bytes for every label.
-        each, steps = _NUMBERS + 5 * crf.labels // NUMBER_BYTES, len(item.inputs)
-        if item.start is None:
-            return each * steps
-        steps += crf.open_steps(item.start.probabilities)
-        return each * steps + text_numbers(item.start.held_back)
+        crf, steps = served.model.network.crf, len(item.inputs)
+        # A label and a text are in the entry of a token, and in that of a span.
+        each = _NUMBERS + 2 * served.model.config.longest_label_numbers
+        texts = 2 * text_numbers(item.text) if isinstance(item, Text) else 0
+        if crf is not None:
+            # While the labels of all steps are open, each keeps five bytes for every label.
+            each += 5 * crf.labels // NUMBER_BYTES
+            if item.start is not None:
+                steps += crf.open_steps(item.start.probabilities)
+                texts += text_numbers(item.start.held_back)
+        return each * steps + texts
 
     async def starts(
         self, caller: Caller, request: Request, served: ServedModel, count: int, cost: int

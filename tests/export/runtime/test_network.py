@@ -68,6 +68,23 @@ def test_a_batch_of_sequences_gives_the_answers_and_states_of_the_kernels(
         close(ours, theirs)
 
 
+@pytest.mark.parametrize("name", ["sru", "srupp", "srupp-both-ways", "classify-features"])
+def test_the_infinite_features_of_one_sequence_change_no_other(tmp_path: Path, name: str) -> None:
+    _, onnx = both(tmp_path, name)
+    offsets = torch.tensor([0, *LENGTHS]).cumsum(0)
+    inputs = inputs_of(onnx.network, sum(LENGTHS))
+    nowhere, rows = torch.full((len(LENGTHS),), -1), torch.arange(len(LENGTHS))
+    results = []
+    for first in (float(inputs[0, 0]), torch.inf):
+        inputs[0] = first
+        states = onnx.network.layout.allocate(len(LENGTHS))
+        batch = RaggedBatch(offsets, states, nowhere, rows)
+        ends = onnx.network.hidden(inputs, batch, offsets[2:][offsets[1:].diff() > 0] - 1)
+        results.append((ends, states[1:]))
+    for hostile, alone in zip(results[1], results[0], strict=True):
+        assert torch.equal(hostile, alone)
+
+
 @pytest.mark.parametrize("name", ["sru", "lstm", "srupp", "classify-mean", "generate", "qrnn"])
 def test_rows_between_the_ends_are_answered_too(tmp_path: Path, name: str) -> None:
     native, onnx = both(tmp_path, name)

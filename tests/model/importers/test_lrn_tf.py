@@ -263,6 +263,14 @@ def test_files_beside_the_checkpoint_must_fit_it(
     )
 
 
+def test_features_of_characters_beyond_the_memory_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sruserve.model.importers.lrn_tf.words.memory_bytes", lambda: 100)
+    problem = refused(tmp_path, copied(tmp_path, "characters"), "classify")
+    assert "more than half of this machine's memory" in problem
+
+
 def test_the_best_checkpoint_finds_the_vocabularies_in_the_folder_above(tmp_path: Path) -> None:
     best = copied(tmp_path, "characters") / "best"
     best.mkdir()

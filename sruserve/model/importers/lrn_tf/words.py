@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from sruserve.model.errors import CheckpointError
-from sruserve.model.files import read_regular
+from sruserve.model.files import memory_bytes, read_regular
 from sruserve.model.importers.lrn_tf.variables import FROZEN, Variables
 
 SPECIAL = ("<pad>", "<unk>", "<eos>")
 PADDING, UNKNOWN = 0, 1
 TABLES = {"special_symbol_embeddings", FROZEN}
 CHARACTERS = {"char_embeddings", "char_encoding/cmap/W_0_0", "char_encoding/cmap/b_0"}
+_MATRICES = 4  # of (words, width) in memory, while the features are computed
 _SPACE = " \t\n\r\v\f"
 
 
@@ -36,6 +37,11 @@ def characters(variables: Variables, words: list[str], chars: list[str], longest
     if len(chars) != count:
         raise CheckpointError(
             f"vocab.char has {len(chars)} entries, but char_embeddings has {count} rows"
+        )
+    if (size := _MATRICES * 4 * width * len(words)) > memory_bytes() // 2:
+        raise CheckpointError(
+            f"the features of the characters of {len(words):,} words, {width:,} for each, take "
+            f"{size:,} bytes, more than half of this machine's memory"
         )
     table = variables.read("char_embeddings", count, width)
     weight = variables.read("char_encoding/cmap/W_0_0", width, width)

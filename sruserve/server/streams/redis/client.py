@@ -162,7 +162,8 @@ class RedisClient:
         await self._redis.aclose()
 
     def _why(self, error: Exception) -> str:
-        if isinstance(error, AuthenticationError):
+        # A client that sends no greeting gets "unauthenticated multibulk length".
+        if isinstance(error, AuthenticationError) or "unauthenticated" in str(error):
             return "it refuses the user name and password in SRUSERVE_STORE, or requires them"
         if isinstance(error, RecursionError):
             return "its reply is nested too deeply"  # the text depends on the call at the limit
