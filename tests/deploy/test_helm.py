@@ -1,0 +1,258 @@
+"""The Helm chart makes objects that Kubernetes accepts, and the plain manifests are the chart's."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import helm_python
+import pytest
+import yaml
+
+from deploy.manifests import AUTOSCALED, CHART, FOLDER, VALUES, manifests, render
+from sruserve import __version__
+from sruserve.server.ending import KILL_SECONDS
+from sruserve.server.metrics.metrics import EngineMetrics, describe_build
+from sruserve.server.metrics.metrics import render as render_metrics
+from sruserve.server.settings import PREFIX, Settings
+from tests.deploy.kubernetes import objects, validate
+
+ROOT = Path(__file__).parents[2]
+# Settings of TLS, which the chart knows before the server does, and which no default sets.
+OPTIONAL = {"tls_cert", "tls_key"}
+SECRETS: dict[str, Any] = {
+    "secrets": {
+        "apiKeys": {"name": "api-keys"},
+        "store": {"name": "redis"},
+        "tls": {"name": "certificate"},
+    },
+}
+GPU: dict[str, Any] = {
+    "gpu": {"enabled": True},
+    "models": {"existingClaim": "models", "subPath": "newest"},
+    "nodeSelector": {"accelerator": "h200"},
+    "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+}
+MODELS: dict[str, Any] = {
+    "models": {"image": "registry/models:7"},
+    "settings": {"SRUSERVE_WORKERS": 2, "SRUSERVE_ACCESS_LOG": True},
+    "networkPolicy": {"clients": [{"podSelector": {"matchLabels": {"app": "web"}}}]},
+    "podAnnotations": {"team": "speech"},
+    "image": {"digest": f"sha256:{'a' * 64}"},
+    "imagePullSecrets": [{"name": "registry"}],
+}
+each_choice = pytest.mark.parametrize(
+    "values",
+    [{}, VALUES, AUTOSCALED, SECRETS, {**SECRETS, **VALUES}, GPU, MODELS],
+    ids=["defaults", "monitored", "autoscaled", "secrets", "all secrets", "gpu", "models"],
+)
+
+
+def deployed(values: dict[str, Any]) -> dict[str, Any]:
+    """The specification of the chart's deployment."""
+    (deployment,) = objects(render(values)["deployment.yaml"])
+    spec: dict[str, Any] = deployment["spec"]
+    return spec
+
+
+def pod(values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The specification of the chart's pods, and of their container."""
+    spec = deployed(values)["template"]["spec"]
+    (container,) = spec["containers"]
+    return spec, container
+
+
+def variables(container: dict[str, Any]) -> dict[str, Any]:
+    return {each["name"]: each.get("value", each.get("valueFrom")) for each in container["env"]}
+
+
+def test_the_plain_manifests_are_what_the_chart_makes() -> None:
+    files = {path: path.read_text() for path in FOLDER.rglob("*.yaml")}
+    assert files == manifests(), "run: python deploy/manifests.py"
+
+
+def test_helm_finds_nothing_wrong_with_the_chart() -> None:
+    report = helm_python.lint(CHART, strict=True)
+    assert report["errors"] == []
+    assert [each for each in report["messages"] if each["severity"] > 1] == []
+
+
+@each_choice
+def test_kubernetes_accepts_every_object(values: dict[str, Any]) -> None:
+    made = [each for text in render(values).values() for each in objects(text)]
+    for each in made:
+        validate(each)
+        assert each["metadata"]["namespace"] == "sruserve"
+    names = [(each["kind"], each["metadata"]["name"]) for each in made]
+    assert len(names) == len(set(names)) >= 6
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"drainSecond": 5},
+        {"settings": {"SRUSERVE_STATE_KEYS": "secret"}},
+        {"settings": {"SRUSERVE_API_KEYS": "acme:secret"}},
+        {"settings": {"HOME": "/"}},
+        {"secrets": {"stateKeys": {"value": "secret"}}},
+        {"image": {"digest": "latest"}},
+        {"replicas": 0},
+    ],
+)
+def test_a_value_that_is_misspelt_or_a_secret_is_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(helm_python.HelmValuesError):
+        render(values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"secrets": {"stateKeys": {"name": ""}}},
+        {"models": {"existingClaim": "models", "image": "registry/models"}},
+    ],
+)
+def test_values_that_contradict_each_other_are_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(helm_python.HelmRenderError):
+        render(values)
+
+
+@pytest.mark.parametrize("drain_seconds", [0, 20, 600])
+def test_a_pod_is_not_killed_before_the_server_ends_itself(drain_seconds: int) -> None:
+    spec, container = pod({"drainSeconds": drain_seconds})
+    assert variables(container)["SRUSERVE_DRAIN_SECONDS"] == str(drain_seconds)
+    pre_stop_seconds = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    spent = pre_stop_seconds + drain_seconds + KILL_SECONDS
+    assert spec["terminationGracePeriodSeconds"] > spent
+
+
+def test_a_pod_gets_no_right_that_it_does_not_need() -> None:
+    spec, container = pod({})
+    assert spec["automountServiceAccountToken"] is spec["enableServiceLinks"] is False
+    assert spec["securityContext"]["runAsUser"] == 10001
+    assert "10001:10001" in (ROOT / "Dockerfile").read_text()
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for each in (container, *pod(MODELS)[0]["initContainers"]):
+        assert each["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+    assert container["volumeMounts"] == [{"name": "tmp", "mountPath": "/tmp"}]
+    (account,) = objects(render({})["serviceaccount.yaml"])
+    assert account["automountServiceAccountToken"] is False
+
+
+@each_choice
+def test_every_variable_is_a_setting_and_no_secret_is_in_an_object(values: dict[str, Any]) -> None:
+    _, container = pod(values)
+    names = {name.removeprefix(PREFIX).lower() for name in variables(container)}
+    assert names - OPTIONAL <= set(Settings.model_fields)
+    secret = {"SRUSERVE_STATE_KEYS", "SRUSERVE_STORE"} & set(variables(container))
+    assert all("secretKeyRef" in variables(container)[name] for name in secret)
+    assert "SRUSERVE_API_KEYS" not in variables(container)
+    assert not any(each["kind"] == "Secret" for t in render(values).values() for each in objects(t))
+
+
+def test_probes_ask_routes_that_need_no_key() -> None:
+    _, container = pod({})
+    asked = {name: container[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "liveness")}
+    assert asked == {"startup": "/readyz", "liveness": "/livez"}
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    start = container["startupProbe"]
+    assert start["periodSeconds"] * start["failureThreshold"] == 600
+    live = container["livenessProbe"]
+    watch_seconds = Settings.model_fields["worker_timeout_seconds"].default
+    assert live["periodSeconds"] * live["failureThreshold"] > watch_seconds
+    _, encrypted = pod(SECRETS)
+    assert {encrypted[f"{n}Probe"]["httpGet"]["scheme"] for n in ("startup", "liveness")} == {
+        "HTTPS"
+    }
+
+
+def test_models_come_from_a_volume_or_an_image_or_are_the_bundled_ones() -> None:
+    assert "SRUSERVE_MODELS" not in variables(pod({})[1])
+    claimed, container = pod(GPU)
+    assert variables(container)["SRUSERVE_MODELS"] == "/models"
+    claim = {"persistentVolumeClaim": {"claimName": "models", "readOnly": True}, "name": "models"}
+    assert claim in claimed["volumes"]
+    mount = {"name": "models", "mountPath": "/models", "readOnly": True, "subPath": "newest"}
+    assert mount in container["volumeMounts"]
+    copied, container = pod(MODELS)
+    (init,) = copied["initContainers"]
+    assert init["command"] == ["cp", "-R", "/models/.", "/target"]
+    assert {"name": "models", "emptyDir": {}} in copied["volumes"]
+
+
+def test_a_gpu_is_a_limit_beside_the_memory() -> None:
+    _, container = pod(GPU)
+    assert container["resources"]["limits"] == {"memory": "4Gi", "nvidia.com/gpu": 1}
+    assert "nvidia.com/gpu" not in pod({})[1]["resources"]["limits"]
+
+
+def test_an_autoscaled_deployment_leaves_its_number_of_replicas_to_keda() -> None:
+    assert deployed({})["replicas"] == 3
+    assert "replicas" not in deployed(AUTOSCALED)
+    (scaled,) = objects(render(AUTOSCALED)["scaledobject.yaml"])
+    assert scaled["spec"]["scaleTargetRef"]["name"] == "sruserve"
+
+
+def test_a_release_of_another_name_selects_its_own_pods_only() -> None:
+    with helm_python.Chart.load(CHART) as chart:
+        values = {"autoscaling": {"enabled": True}}
+        texts = chart.render(values, name="blue", namespace="speech")
+        deployment = yaml.safe_load(texts["sruserve/templates/deployment.yaml"])
+        scaled = texts["sruserve/templates/scaledobject.yaml"]
+    assert deployment["metadata"]["name"] == "blue-sruserve"
+    assert deployment["spec"]["selector"]["matchLabels"]["app.kubernetes.io/instance"] == "blue"
+    assert scaled.count('namespace="speech",pod=~"blue-sruserve-.+"') == 3
+
+
+def test_the_chart_is_for_this_version_of_the_server() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["appVersion"] == __version__
+
+
+def queries() -> dict[str, str]:
+    (scaled,) = objects(render(AUTOSCALED)["scaledobject.yaml"])
+    return {each["name"]: each["metadata"]["query"] for each in scaled["spec"]["triggers"]}
+
+
+def test_the_queries_of_the_autoscaler_ask_for_what_the_server_exports() -> None:
+    EngineMetrics("helm-test")
+    describe_build("0", "reference")
+    exported = set(re.findall(r"^(sru_\w+)", render_metrics()[0].decode(), re.M))
+    asked = {name for query in queries().values() for name in re.findall(r"sru_\w+", query)}
+    assert asked
+    assert asked <= exported
+
+
+@pytest.mark.parametrize("slow", [0, 30], ids=["idle", "overloaded"])
+def test_prometheus_computes_the_queries_of_the_autoscaler(tmp_path: Path, slow: int) -> None:
+    """Two pods: no requests, or each waits for one to two seconds; one of two models computes."""
+    program = shutil.which("promtool")
+    if program is None:
+        pytest.skip("prometheus is not installed")
+    series = []
+    for name in ("sruserve-a", "sruserve-b"):
+        labels = f'namespace="sruserve",pod="{name}"'
+        series += [{"series": f"sru_build_info{{{labels}}}", "values": "1x20"}]
+        for bound, count in (("1.0", 0), ("2.0", slow), ("+Inf", slow)):
+            bucket = f'sru_queue_seconds_bucket{{{labels},model="m",le="{bound}"}}'
+            series += [{"series": bucket, "values": f"0+{count}x20"}]
+        for model in ("m", "n"):
+            step = 12 if model == "m" and slow else 0
+            seconds = f'sru_step_seconds_sum{{{labels},model="{model}"}}'
+            series += [{"series": seconds, "values": f"0+{step}x20"}]
+    expected = {"queue-seconds": 2 * 1.95 if slow else 0, "busy": 2 * 0.8 if slow else 0}
+    cases = [
+        {"expr": query, "eval_time": "5m", "exp_samples": [{"value": expected[name]}]}
+        for name, query in queries().items()
+    ]
+    for case in cases:
+        case["exp_samples"][0]["labels"] = "{}"  # type: ignore[index]
+    file = {"tests": [{"interval": "15s", "input_series": series, "promql_expr_test": cases}]}
+    (tmp_path / "tests.yaml").write_text(yaml.safe_dump(file))
+    command = [program, "test", "rules", "tests.yaml"]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
