@@ -85,7 +85,7 @@ ROOMS = (
     ("http",),
     ("kserve", "websocket"),
     ("app",),
-    ("run",),
+    ("run", "ray_serve"),
 )
 SERVER = sorted((PACKAGE / "server").rglob("*.py"))
 
