@@ -42,7 +42,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="few streams; nothing is stored")
     arguments = parser.parse_args()
     report = Report("sizing", ("redis",), arguments.quick)
-    streams, rounds = (20, 1) if arguments.quick else (500, 7)
+    streams, rounds = (20, 1) if arguments.quick else (500, 5)
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:
         command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", ""]
@@ -62,14 +62,15 @@ def _measure(report: Report, model: Path, port: int, streams: int, rounds: int) 
         database.flushall()
         token = asyncio.run(_token(server.port, model))
         report.check(f"{model.name}: characters of a state token", len(token), "")
-        ids = asyncio.run(_each(server.port, streams, _create))
         empty = _memory(database)
+        ids = asyncio.run(_each(server.port, streams, _create))
         steps = count(1)
         for step in range(1, CHECKPOINTS + 1):
             asyncio.run(_steps(server.port, model, ids, next(steps)))
             if step in (1, CHECKPOINTS):
                 size = (_memory(database) - empty) / streams
-                report.check(f"{model.name}: bytes in Redis, states {step}", size, "")
+                states = "1 state" if step == 1 else f"{step} states"
+                report.check(f"{model.name}: bytes in Redis with {states}", size, "")
         path, body = _STEPS[model]
         token_body = {**body, "state": token, "return_state": True}
 
