@@ -240,8 +240,7 @@ def test_prometheus_computes_the_queries_of_the_autoscaler(tmp_path: Path, slow:
         for bound, count in (("1.0", 0), ("2.0", slow), ("+Inf", slow)):
             bucket = f'sru_queue_seconds_bucket{{{labels},model="m",le="{bound}"}}'
             series += [{"series": bucket, "values": f"0+{count}x20"}]
-        for model in ("m", "n"):
-            step = 12 if model == "m" and slow else 0
+        for model, step in (("m", 12 if slow else 0), ("n", 6 if slow else 0)):
             seconds = f'sru_step_seconds_sum{{{labels},model="{model}"}}'
             series += [{"series": seconds, "values": f"0+{step}x20"}]
     expected = {"queue-seconds": 2 * 1.95 if slow else 0, "busy": 2 * 0.8 if slow else 0}
