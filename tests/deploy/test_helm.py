@@ -36,7 +36,7 @@ GPU: dict[str, Any] = {
 }
 MODELS: dict[str, Any] = {
     "models": {"image": "registry/models:7"},
-    "settings": {"SRUSERVE_WORKERS": 2, "SRUSERVE_ACCESS_LOG": True},
+    "settings": {"SRUSERVE_WORKERS": 2, "SRUSERVE_THREADS": 1, "SRUSERVE_ACCESS_LOG": True},
     "networkPolicy": {"clients": [{"podSelector": {"matchLabels": {"app": "web"}}}]},
     "podAnnotations": {"team": "speech"},
     "image": {"digest": f"sha256:{'a' * 64}"},
@@ -168,6 +168,16 @@ def test_probes_ask_routes_that_need_no_key() -> None:
     assert {encrypted[f"{n}Probe"]["httpGet"]["scheme"] for n in ("startup", "liveness")} == {
         "HTTPS"
     }
+
+
+def test_a_pod_computes_on_as_many_threads_as_it_requests_cpus_unless_a_value_says_otherwise() -> (
+    None
+):
+    threads = variables(pod({})[1])["SRUSERVE_THREADS"]
+    assert threads["resourceFieldRef"]["resource"] == "requests.cpu"
+    names = [each["name"] for each in pod(MODELS)[1]["env"]]
+    assert len(names) == len(set(names))
+    assert variables(pod(MODELS)[1])["SRUSERVE_THREADS"] == "1"
 
 
 def test_models_come_from_a_volume_or_an_image_or_are_the_bundled_ones() -> None:

@@ -1,0 +1,161 @@
+"""What docs/operations.md says is so: commands run, links lead somewhere, sums are right."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import helm_python
+import pytest
+
+from bench.report.tables import number
+from bench.serve.rolling.clients import RETRIES
+from deploy.manifests import CHART
+from sruserve.model.folder import load_model
+from sruserve.server.ending import KILL_SECONDS
+from sruserve.server.repository.discovery import BUNDLED
+from sruserve.server.settings import Settings
+from tests.deploy.kubernetes import objects
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGE = (DOCS / "operations.md").read_text()
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+COMMANDS = [text for language, text in BLOCKS if language == "sh"]
+SHOWN = [text for language, text in BLOCKS if not language]
+NUMBERS = r"[\d,.\u00d7/+() ]"
+SUMS = re.findall(rf"^({NUMBERS}+?) = ([\d,.]+)(?:  |$)", PAGE, re.MULTILINE)
+SIZING, PEERS = "sizing-amd-epyc-2-cores-avx512", "serve-peers-amd-epyc-2-cores-avx512"
+# Pages and sections that describe other parts of the same service.
+ELSEWHERE = {"monitoring.md", "deployment.md#tls"}
+
+
+def slug(heading: str) -> str:
+    """The anchor of a heading, as the hosts of repositories make it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def results(name: str) -> dict[str, Any]:
+    stored: dict[str, Any] = json.loads((ROOT / f"bench/results/{name}.json").read_text())
+    return stored
+
+
+def checked(name: str) -> dict[str, float]:
+    """The stored figures of a benchmark, by their labels."""
+    return {each["what"]: each["value"] for each in results(name)["checks"]}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_run(command: str) -> None:
+    for program in ("haproxy", "openssl"):
+        if command.startswith(program) and shutil.which(program, path=path()) is None:
+            pytest.skip(f"{program} is not installed")
+    environment = os.environ | {"PATH": path(), "PYTHONPATH": str(ROOT)}
+    script = ("bash", "-euo", "pipefail", "-c", command)
+    run = subprocess.run(
+        script, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def path() -> str:
+    return f"{Path(sys.executable).parent}:{os.environ['PATH']}:/usr/sbin"
+
+
+def test_each_shown_script_is_one_that_bash_reads() -> None:
+    assert SHOWN
+    for script in SHOWN:
+        if not re.match(f"{NUMBERS}+ =", script):
+            subprocess.run(("bash", "-n"), input=script, text=True, check=True)
+
+
+def test_helm_accepts_the_values_of_the_shown_command() -> None:
+    (line,) = [line for script in SHOWN for line in script.splitlines() if "helm upgrade" in line]
+    words = shlex.split(line)
+    values: dict[str, Any] = {}
+    for flag, value in pairwise(words):
+        if flag == "--set":
+            for name, each in helm_python.parse_set_string(value).items():
+                values.setdefault(name, {}).update(each)
+    assert values
+    with helm_python.Chart.load(CHART) as chart:
+        chart.validate_schema(values)
+        assert chart.render(values, name="sruserve", namespace="sruserve")
+
+
+def test_every_value_that_the_page_names_is_in_the_chart() -> None:
+    with helm_python.Chart.load(CHART) as chart:
+        values = chart.values
+    section = PAGE.partition("## Kubernetes")[2].partition("## KServe")[0]
+    names = re.findall(r"^\| `([a-z]\w+(?:\.\w+)*)`", section, re.MULTILINE)
+    assert len(names) > 10
+    for name in names:
+        found: Any = values
+        for part in name.split("."):
+            assert part in found, name
+            found = found[part]
+
+
+def test_files_and_services_that_the_page_names_exist() -> None:
+    for name in re.findall(r"`(deploy/[\w./-]+)`", PAGE) + re.findall(
+        r"(deploy/[\w./-]+\.\w+)", PAGE
+    ):
+        assert (ROOT / name).exists(), name
+    services = objects((ROOT / "deploy/kubernetes/service.yaml").read_text())
+    assert {each["metadata"]["name"] for each in services} == {"sruserve", "sruserve-pods"}
+
+
+def test_links_lead_to_pages_and_sections() -> None:
+    links = re.findall(r"\]\(([\w./-]*)(?:#([\w-]+))?\)", PAGE)
+    assert len(links) > 20
+    for name, anchor in links:
+        target = DOCS / name if name else DOCS / "operations.md"
+        if name in ELSEWHERE and not target.exists():
+            continue
+        headings = re.findall(r"^#+ (.+)$", target.read_text(), re.MULTILINE)
+        if anchor and f"{name}#{anchor}" not in ELSEWHERE:
+            assert anchor in map(slug, headings), f"{name}#{anchor}"
+
+
+def test_settings_that_the_page_names_exist() -> None:
+    names = set(re.findall(r"SRUSERVE_([A-Z_]+)", PAGE))
+    assert {name.lower() for name in names} <= set(Settings.model_fields)
+    assert Settings.model_fields["drain_seconds"].default == 20
+    assert KILL_SECONDS == 13
+
+
+def test_the_rules_of_grpc_are_those_that_the_rolling_restart_uses() -> None:
+    (shown,) = [text for language, text in BLOCKS if language == "json"]
+    assert json.loads(shown) == RETRIES
+
+
+@pytest.mark.parametrize(("left", "right"), SUMS)
+def test_each_sum_is_right(left: str, right: str) -> None:
+    value = eval(left.replace(",", "").replace("\u00d7", "*"), {"__builtins__": {}})
+    decimals = len(right.partition(".")[2])
+    assert f"{value:,.{decimals}f}" == right
+
+
+def test_the_sums_are_there() -> None:
+    assert len(SUMS) > 8
+
+
+def test_the_example_uses_the_state_of_the_bundled_models() -> None:
+    for name in ("question-type", "shakespeare"):
+        bytes_of_state = load_model(BUNDLED / name).network.state_bytes
+        assert f"{bytes_of_state:,}" in PAGE
+
+
+def test_the_example_uses_stored_measurements() -> None:
+    measured = checked(SIZING)
+    for label, value in measured.items():
+        shown = f"{value:.2f}" if label.endswith("alone") else f"{value:,.0f}"
+        assert shown in PAGE, f"{label}: {value}"
+    case = results(PEERS)["cases"]["classify, 128 connections: requests/s"]
+    assert number(case["sruserve, 2 workers"]["median"]) in PAGE
