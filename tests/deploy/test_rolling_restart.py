@@ -14,7 +14,7 @@ from bench.serve.rolling.cluster import PROGRAMS, Cluster, wait_until
 from bench.serve.rolling.run import Outcome, roll
 
 ROOT = Path(__file__).parents[2]
-_PAUSE_SECONDS = 0.05  # so that the load leaves the replicas time to start
+_PAUSE_SECONDS = 0.2  # so that the load leaves the replicas time to start
 _CLIENTS: tuple[type[Client], ...] = (*KINDS, Complete)
 
 

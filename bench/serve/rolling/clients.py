@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from contextlib import suppress
 from typing import Any
 
@@ -17,7 +18,7 @@ from bench.serve.soak.http_client import Http
 CLASSIFIER, LANGUAGE_MODEL = "question-type", "shakespeare"
 QUESTION = "How far is it from Denver to Aspen ?"
 PROMPT = "ROMEO:"
-_SHORT, _LONG = 20, 1000  # tokens of a request
+_SHORT, _LONG = 20, 400  # tokens of a request
 _SERVICE_RESTART = 1012
 # gRPC's own way to repeat what no replica has done; docs/operations.md has the same.
 RETRIES = {
@@ -40,8 +41,13 @@ class Client:
     """Sends requests until it is stopped.
 
     done: requests that ended well. continued: how often it went on elsewhere, by the rules.
-    text: what was generated, for `seed`; empty if the client classifies.
+    text: what was generated, for `seed`; empty if the client classifies. replica: the name of the
+    one that sends a completion at the moment.
     """
+
+    @property
+    def replica(self) -> str | None:
+        return None
 
     def __init__(self, cluster: Cluster, seed: int, pause_seconds: float) -> None:
         self.port, self.grpc_port = cluster.port, cluster.grpc_port
@@ -109,13 +115,22 @@ class Complete(Client):
         super().__init__(cluster, seed, pause_seconds)
         self._state = None
 
+    @property
+    def replica(self) -> str | None:
+        name = re.search(rb"x-replica: (\w+)", self._http.head)
+        return name and name[1].decode()
+
     async def once(self) -> None:
         body = {"model": LANGUAGE_MODEL, "max_tokens": _LONG, "stream": True, "return_state": True}
         if self._state is None:
             body |= {"prompt": PROMPT, "seed": self.seed}
         else:
             body |= {"prompt": "", "state": self._state}
-        choices = [each["choices"][0] for each in await self._http.events("/v1/completions", body)]
+        try:
+            events = await self._http.events("/v1/completions", body)
+        finally:
+            self._http.head = b""
+        choices = [each["choices"][0] for each in events]
         self.text += "".join(each["text"] for each in choices)
         self._state = choices[-1]["state"]
         self.continued += choices[-1]["stop_reason"] == "draining"

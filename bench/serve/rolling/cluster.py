@@ -23,7 +23,7 @@ from bench.serve.rolling import replica
 NAMES = ("one", "two", "three")
 STATE_KEY = "5" * 64
 _CONFIG = ROOT / "deploy" / "haproxy.cfg"
-_POLL_SECONDS, _PATIENCE_SECONDS = 0.02, 120
+_POLL_SECONDS, _PATIENCE_SECONDS = 0.05, 120
 PROGRAMS = ("haproxy", "redis-server")
 
 

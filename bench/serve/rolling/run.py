@@ -31,7 +31,7 @@ async def roll(cluster: Cluster, clients: Sequence[Client], rounds: int = 1) -> 
     try:
         for replica in cluster.replicas * rounds:
             await _progress(clients, tasks)
-            await _until(replica.is_generating, "the replica generates text")
+            await _writes(clients, replica.name)
             exit_codes.append(await asyncio.to_thread(replica.stop))
             await _progress(clients, tasks)  # without it
             replica.start()
@@ -60,6 +60,11 @@ async def _progress(clients: Sequence[Client], tasks: Sequence[asyncio.Task[None
         return all(task.done() or client.done > count for client, count, task in done)
 
     await _until(progressed, "each client has an answer")
+
+
+async def _writes(clients: Sequence[Client], name: str) -> None:
+    """Wait until a replica is in the middle of a streamed completion."""
+    await _until(lambda: any(client.replica == name for client in clients), f"{name} writes")
 
 
 async def _until(condition: Callable[[], bool], what: str) -> None:

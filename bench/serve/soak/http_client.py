@@ -10,11 +10,15 @@ _SECONDS = 120.0  # timeout of a request
 
 
 class Http:
-    """One connection to 127.0.0.1, reopened after the server has closed it."""
+    """One connection to 127.0.0.1, reopened after the server has closed it.
+
+    head: of the current reply, in lower case; empty before its head has arrived.
+    """
 
     def __init__(self, port: int, key: str | None) -> None:
         self._port = port
         self._authorization = f"authorization: Bearer {key}\r\n" if key else ""
+        self.head = b""
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
 
@@ -60,6 +64,7 @@ class Http:
         self._reader = self._writer = None
 
     async def _exchange(self, path: str, body: dict[str, Any] | None) -> tuple[int, bytes]:
+        self.head = b""
         if self._reader is None or self._writer is None:
             self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
         data = b"" if body is None else json.dumps(body).encode()
@@ -73,7 +78,7 @@ class Http:
         return await self._reply(self._reader)
 
     async def _reply(self, reader: asyncio.StreamReader) -> tuple[int, bytes]:
-        head = (await reader.readuntil(b"\r\n\r\n")).lower()
+        head = self.head = (await reader.readuntil(b"\r\n\r\n")).lower()
         status = int(head.split(b" ", 2)[1])
         if b"transfer-encoding: chunked" in head:
             parts = []
