@@ -72,7 +72,7 @@ ROOMS = (
         "redis_pool",
         "seeds",
     ),
-    ("auth",),
+    ("auth", "tls"),
     ("settings",),
     ("logs", "setting_table"),
     ("engine", "supervision"),

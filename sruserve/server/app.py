@@ -31,12 +31,13 @@ from sruserve.server.metrics.page import MetricsPage
 from sruserve.server.origin_list import read_origins
 from sruserve.server.process_limits import process_limit
 from sruserve.server.pulse import Pulse, Watched
-from sruserve.server.settings import Settings, SettingsError
+from sruserve.server.settings import Settings, SettingsError, read_certificates
 from sruserve.server.streams.opening import create_streams
 from sruserve.server.streams.service import Streams
 from sruserve.server.tasks.constraint_cache import ConstraintCache
 from sruserve.server.tasks.limits import NUMBER_BYTES, InputLimits
 from sruserve.server.tasks.table import Tasks
+from sruserve.server.tls.certificates import Certificates
 from sruserve.server.websocket import routes as websocket
 from sruserve.server.websocket.connection import WebSocketEndpoint
 from sruserve.server.websocket.session import SessionEndpoint
@@ -67,8 +68,10 @@ class Application:
         pulse: Pulse | None = None,
         clocks: Clocks = SYSTEM_CLOCKS,
         open_streams: OpenStreams = create_streams,
+        certificates: Certificates | None = None,
     ) -> None:
         self.settings = settings
+        self.certificates = certificates or read_certificates(settings)
         self._pulse, self._clocks, self._open_streams = pulse, clocks, open_streams
         self.lifecycle = Lifecycle(settings, clocks)
         self.metrics = MetricsPage()
@@ -119,7 +122,9 @@ class Application:
     async def _lifespan(self, scope: Message, receive: Receive, send: Send) -> None:
         """Start before the first request, and stop after the last. A failure logs one line."""
         await receive()
-        scope.setdefault("state", {}).update(intake=self.intake, connections=self.connections)
+        scope.setdefault("state", {}).update(
+            intake=self.intake, connections=self.connections, certificates=self.certificates
+        )
         try:
             await self.lifecycle.start()
             inference = self._add_endpoints()
@@ -131,8 +136,12 @@ class Application:
             return
         if self._pulse is not None:
             self._pulse.start(self._watched)
+        if self.certificates is not None:
+            self.certificates.start()
         await send({"type": "lifespan.startup.complete"})
         await receive()
+        if self.certificates is not None:
+            self.certificates.stop()
         if self.grpc is not None:
             await self.grpc.stop()
         await self.lifecycle.stop()
@@ -202,10 +211,14 @@ class Application:
             from sruserve.server.kserve.grpc.server import GrpcServer
 
             max_connections = self.grpc_connections
-            self.grpc = GrpcServer(self.settings, self.lifecycle, inference, max_connections)
+            self.grpc = GrpcServer(
+                self.settings, self.lifecycle, inference, max_connections, self.certificates
+            )
             await self.grpc.start()
 
 
-def create_app(settings: Settings, pulse: Pulse | None = None) -> Application:
-    """Create the application; nothing is loaded before its lifespan starts."""
-    return Application(settings, pulse)
+def create_app(
+    settings: Settings, pulse: Pulse | None = None, certificates: Certificates | None = None
+) -> Application:
+    """Create the application; no model is loaded before its lifespan starts."""
+    return Application(settings, pulse, certificates=certificates)

@@ -16,6 +16,7 @@ ServeError
 │   ├── RequestTimeout          408  request_timeout
 │   ├── UnsupportedMediaType    415  unsupported_media_type
 │   ├── OriginNotAllowed        403  origin_not_allowed
+│   ├── ClientCertificateRequired 403 client_certificate_required
 │   ├── ModelNotFound           404  model_not_found
 │   ├── PresetNotFound          404  preset_not_found
 │   ├── ModelControlRefused     403  model_control_refused
@@ -202,6 +203,12 @@ class OriginNotAllowed(InvalidRequest):
     """The request comes from a web page whose origin is not allowed."""
 
     status, code = 403, "origin_not_allowed"
+
+
+class ClientCertificateRequired(InvalidRequest):
+    """The client has sent no certificate, which the server requires."""
+
+    status, code = 403, "client_certificate_required"
 
 
 class ModelNotFound(InvalidRequest, KeyError):

@@ -24,6 +24,7 @@ from sruserve.server.ending import (
     leave,
     leaving_at_once,
 )
+from sruserve.server.http.tls_handshake import TlsHandshake
 from sruserve.server.http.uvicorn_http import HttpProtocol
 from sruserve.server.kserve.grpc.port import hold_port, wants_grpc
 from sruserve.server.logs import log_config
@@ -34,11 +35,13 @@ from sruserve.server.settings import (
     Settings,
     SettingsError,
     dtypes_by_model,
+    read_certificates,
     state_keys,
     variable_name,
 )
 from sruserve.server.supervision import RestartPolicy
 from sruserve.server.supervisor import Supervisor
+from sruserve.server.tls.certificates import Certificates
 from sruserve.server.websocket.uvicorn_websocket import WebSocketProtocol
 
 if TYPE_CHECKING:
@@ -60,6 +63,7 @@ def serve(settings: Settings) -> int:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
         dtypes_by_model(settings, [path.name for path in find_models(settings)])
+        certificates = read_certificates(settings)
     except SettingsError as error:
         return _fail(str(error), EXIT_USAGE)
     # With several workers each checks for itself: the supervisor runs without torch.
@@ -97,17 +101,25 @@ def serve(settings: Settings) -> int:
         log.info("SRUSERVE_STATE_KEYS is not set: state tokens are valid until this server stops")
         # made before the workers start, which must have the same keys
         settings = settings.model_copy(update={"state_keys": state_keys(settings)})
-    log.info("starting on http://%s:%d", f"[{host}]" if ":" in host else host, port)
+    scheme = "http"
+    if certificates is not None:
+        scheme = "https"
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])  # until it can be heeded
+        certificates.describe()
+    log.info("starting on %s://%s:%d", scheme, f"[{host}]" if ":" in host else host, port)
     with listener, grpc_reservation or nullcontext():
         if settings.workers > 1:
-            return _run_workers(settings, listener)
-        return _run_one(settings, listener, Watchdog(settings.worker_timeout_seconds).beat)
+            return _run_workers(settings, listener, certificates)
+        watchdog = Watchdog(settings.worker_timeout_seconds)
+        return _run_one(settings, listener, watchdog.beat, certificates)
 
 
-def uvicorn_config(settings: Settings, pulse: Pulse) -> uvicorn.Config:
+def uvicorn_config(
+    settings: Settings, pulse: Pulse, certificates: Certificates | None = None
+) -> uvicorn.Config:
     """uvicorn's configuration. The serving process makes the application and imports torch."""
     return uvicorn.Config(
-        partial(_create_app, settings, pulse),
+        partial(_create_app, settings, pulse, certificates),
         factory=True,
         loop="uvloop" if sys.platform != "win32" else "asyncio",
         lifespan="on",
@@ -123,7 +135,7 @@ def uvicorn_config(settings: Settings, pulse: Pulse) -> uvicorn.Config:
 def connections(settings: Settings) -> dict[str, Any]:
     """uvicorn's options of connections."""
     return {
-        "http": HttpProtocol,
+        "http": HttpProtocol if settings.tls_cert is None else TlsHandshake,
         "ws": WebSocketProtocol,
         "ws_max_size": settings.max_body_bytes,
         "ws_per_message_deflate": False,  # a short message may decompress to many megabytes
@@ -131,20 +143,30 @@ def connections(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _create_app(settings: Settings, pulse: Pulse) -> "Application":
+def _create_app(
+    settings: Settings, pulse: Pulse, certificates: Certificates | None
+) -> "Application":
     from sruserve.server.app import create_app
 
-    return create_app(settings, pulse)
+    return create_app(settings, pulse, certificates)
 
 
-def _run_one(settings: Settings, listener: socket.socket, beat: Callable[[], None]) -> int:
+def _run_one(
+    settings: Settings,
+    listener: socket.socket,
+    beat: Callable[[], None],
+    certificates: Certificates | None,
+) -> int:
     """Serve in this process, and call `beat` while its event loop runs."""
-    if heeded(signal.SIGHUP):
+    if certificates is not None:  # also under `nohup`: renewing ends nothing
+        signal.signal(signal.SIGHUP, certificates.on_signal)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
+    elif heeded(signal.SIGHUP):
         signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
     with leaving_at_once():
         import sruserve.server.app  # noqa: F401  # torch takes seconds
     pulse = Pulse(settings.worker_timeout_seconds, beat)
-    server = uvicorn.Server(uvicorn_config(settings, pulse))
+    server = uvicorn.Server(uvicorn_config(settings, pulse, certificates))
 
     def stop(*_: object) -> None:
         # uvicorn raises the signal again after it has stopped, which needs no action
@@ -165,7 +187,9 @@ def _run_one(settings: Settings, listener: socket.socket, beat: Callable[[], Non
     return STOPPED if server.started and not pulse.failed else FAILED
 
 
-def _run_workers(settings: Settings, listener: socket.socket) -> int:
+def _run_workers(
+    settings: Settings, listener: socket.socket, certificates: Certificates | None
+) -> int:
     try:
         folder = MetricFolder.make()
     except OSError as error:
@@ -174,11 +198,12 @@ def _run_workers(settings: Settings, listener: socket.socket) -> int:
         )
     os.environ[VARIABLE] = str(folder.path)
     supervisor = Supervisor(
-        partial(_work, settings, listener),
+        partial(_work, settings, listener, certificates),
         settings.workers,
         RestartPolicy(beat_seconds=settings.worker_timeout_seconds),
         settings.drain_seconds + KILL_SECONDS,
         EndedWorkers(folder.path),
+        renew=None if certificates is None else certificates.renew,
     )
     try:
         return supervisor.run()
@@ -186,7 +211,12 @@ def _run_workers(settings: Settings, listener: socket.socket) -> int:
         folder.leave()
 
 
-def _work(settings: Settings, listener: socket.socket, beat: Callable[[], None]) -> int:
+def _work(
+    settings: Settings,
+    listener: socket.socket,
+    certificates: Certificates | None,
+    beat: Callable[[], None],
+) -> int:
     """Run a worker process."""
     dictConfig(log_config(settings.log_level))
     if reason := _why_no_device(settings):
@@ -198,7 +228,7 @@ def _work(settings: Settings, listener: socket.socket, beat: Callable[[], None])
     except OSError as error:
         log.error("the folder of the workers' metrics was removed: %s; restart the server", error)
     try:
-        return _run_one(settings, listener, beat)
+        return _run_one(settings, listener, beat, certificates)
     finally:
         if folder is not None:
             folder.leave()

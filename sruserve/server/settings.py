@@ -25,6 +25,8 @@ from sruserve.server.field_bounds import allowed_setting
 from sruserve.server.key_entries import KeyEntry, read_keys
 from sruserve.server.key_ring import KeyRing
 from sruserve.server.origin_list import read_origins
+from sruserve.server.tls.certificates import Certificates
+from sruserve.server.tls.credentials import TlsFiles, UnfitCertificate
 
 PREFIX = "SRUSERVE_"
 _TEN_YEARS = 10 * 366 * 24 * 3600
@@ -193,6 +195,19 @@ class Settings(BaseSettings):
         1 << 20, description="Longest state token, in bytes."
     )
 
+    tls_cert: Path | None = Field(
+        None,
+        description="File with the server's certificate in PEM, followed by its chain: HTTP, "
+        "WebSockets and gRPC are then encrypted. SIGHUP renews it. Unset: no TLS.",
+    )
+    tls_key: Path | None = Field(
+        None, description="File with the private key of `SRUSERVE_TLS_CERT` in PEM, not encrypted."
+    )
+    tls_client_ca: Path | None = Field(
+        None,
+        description="File with the certificates, in PEM, that sign those of clients. Clients must "
+        "then present one; without it, HTTP answers only probes, and gRPC nothing.",
+    )
     api_keys: SecretStr | None = Field(
         None,
         description="API keys that clients must send: `tenant:key`, separated by commas, or a JSON "
@@ -408,6 +423,28 @@ def key_ring(settings: Settings) -> KeyRing:
     return KeyRing.parse(state_keys(settings).get_secret_value())
 
 
+def tls_files(settings: Settings) -> TlsFiles | None:
+    """The files of TLS, or None if it is off; raises `SettingsError`."""
+    certificate, key, client_ca = settings.tls_cert, settings.tls_key, settings.tls_client_ca
+    if certificate is not None and key is not None:
+        return TlsFiles(certificate, key, client_ca)
+    for field in ("tls_cert", "tls_key"):
+        if (certificate or key or client_ca) and getattr(settings, field) is None:
+            raise SettingsError(
+                f"{variable_name(field)} is not set: TLS needs a certificate and its key"
+            )
+    return None
+
+
+def read_certificates(settings: Settings) -> Certificates | None:
+    """The certificates of TLS, or None if it is off; raises `SettingsError`."""
+    try:
+        files = tls_files(settings)
+        return None if files is None else Certificates(files)
+    except UnfitCertificate as error:
+        raise SettingsError(str(error)) from None
+
+
 def load_settings(**values: Any) -> Settings:
     """Settings from the environment and from `values`, which win; raises `SettingsError`."""
     for variable in sorted(os.environ):
@@ -420,7 +457,11 @@ def load_settings(**values: Any) -> Settings:
             hint = f"; did you mean {variable_name(close[0])}?" if close else ""
             raise SettingsError(f"{variable} is not a setting of sruserve{hint}")
     try:
-        return Settings(**values)
+        settings = Settings(**values)
+        read_certificates(settings)
+        return settings
+    except SettingsError:
+        raise
     except ValidationError as error:
         raise SettingsError("; ".join(_explain(problem) for problem in error.errors())) from None
     except RecursionError:

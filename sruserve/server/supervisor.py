@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -75,6 +75,7 @@ class Supervisor:
 
     work: called in each process with a function that gives a sign of life; returns an exit code.
     drain_seconds: the time limit of workers after a signal.
+    renew: called on SIGHUP, which is sent on to the workers if it returns true; None: SIGHUP stops.
     """
 
     def __init__(
@@ -85,12 +86,14 @@ class Supervisor:
         drain_seconds: float,
         ended: EndedWorkers,
         clock: Callable[[], float] = time.monotonic,
+        renew: Callable[[], bool] | None = None,
     ) -> None:
         self._work, self._clock, self._ended = work, clock, ended
         self._supervision = Supervision(workers, policy, clock())
         self._workers: list[Worker | None] = [None] * workers
         self._drain_seconds = drain_seconds
         self._signals: list[int] = []
+        self._renew, self._renews = renew, False
 
     def run(self) -> int:
         """Supervise until a signal, and return the process's exit code."""
@@ -101,6 +104,7 @@ class Supervisor:
                     log.critical("%s: stopping", reason)
                     self._stop(woken)
                     return FAILED
+                self._pass_on_renewal()
                 self._wait(woken)
             return self._stop(woken)
 
@@ -131,10 +135,18 @@ class Supervisor:
         self._ended.move()
         return None
 
+    def _pass_on_renewal(self) -> None:
+        """Renew, and let all workers do the same if that is possible."""
+        if self._renews and self._renew is not None:
+            self._renews = False
+            if self._renew():
+                self._send(signal.SIGHUP)
+
     def _start(self, place: int) -> None:
         self._supervision.started(place, self._clock())
         try:
-            self._workers[place] = Worker(self._work)
+            with _blocked(signal.SIGHUP) if self._renew is not None else nullcontext():
+                self._workers[place] = Worker(self._work)
         except OSError as error:  # too few processes or descriptors
             wait = self._supervision.ended(place, self._clock())
             log.error("cannot start a worker: %s; retrying in %.0f s", error, wait)
@@ -194,7 +206,12 @@ class Supervisor:
         for end in (readable, writable):
             os.set_blocking(end, False)
         handlers = {n: signal.signal(n, self._on_signal) for n in _STOP if heeded(n)}
+        if self._renew is not None:  # also under `nohup`
+            handlers.setdefault(signal.SIGHUP, signal.getsignal(signal.SIGHUP))
+            signal.signal(signal.SIGHUP, self._on_renewal)
         waker = signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
+        if self._renew is not None:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
         try:
             yield readable
         finally:
@@ -206,6 +223,19 @@ class Supervisor:
 
     def _on_signal(self, number: int, _: Any) -> None:
         self._signals.append(number)
+
+    def _on_renewal(self, *_: object) -> None:
+        self._renews = True
+
+
+@contextmanager
+def _blocked(number: int) -> Iterator[None]:
+    """Start processes in which a signal waits until they are ready for it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [number])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _run(work: Work, beats: Connection) -> None:

@@ -115,7 +115,8 @@ def serve(folders: Path) -> Serve:
                 time.sleep(0.01)
             assert server.started, "the server did not start"
             port = server.servers[0].sockets[0].getsockname()[1]
-            url = f"http://127.0.0.1:{port}"
+            scheme = "http" if application.certificates is None else "https"
+            url = f"{scheme}://127.0.0.1:{port}"
             thread.name = url  # so that a test finds it
             # to read the certificates that nobody asks for here takes longer than most tests
             with httpx.Client(base_url=url, timeout=60, verify=False) as client:

@@ -44,9 +44,9 @@ def serving(
     process = start(*map(str, folders), limit=limit, **settings)
     try:
         assert process.stdout is not None
-        while not (address := re.search("http://[^ \n]+", line := process.stdout.readline())):
+        while not (address := re.search("https?://[^ \n]+", line := process.stdout.readline())):
             assert line, "the server ended before it listened"
-        with httpx.Client(base_url=address[0], timeout=60) as client:
+        with httpx.Client(base_url=address[0], timeout=60, verify=False) as client:
             until(lambda: is_ready(client), 60)
             yield client, process
     finally:

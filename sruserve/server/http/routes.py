@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 from sruserve.server.errors import (
     BodyTooLarge,
     CannotStream,
+    ClientCertificateRequired,
     ConstraintUnsatisfiable,
     DeadlineExceeded,
     Draining,
@@ -59,6 +60,7 @@ JSON, TEXT, EVENTS = "application/json", "text/plain", "text/event-stream"
 # Errors of any request, in the shape of `/v1`.
 ANY_REQUEST: Errors = (
     OriginNotAllowed,
+    ClientCertificateRequired,
     BodyTooLarge,
     HeadTooLarge,
     RequestTimeout,

@@ -14,9 +14,11 @@ from sruserve.server.kserve.grpc.codec import parse
 from sruserve.server.kserve.grpc.core import is_running, new_server
 from sruserve.server.kserve.grpc.probes import Probes
 from sruserve.server.kserve.grpc.service import SERVICE, GrpcService
+from sruserve.server.kserve.grpc.tls import server_credentials
 from sruserve.server.kserve.inference import Inference
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.settings import Settings, SettingsError, variable_name
+from sruserve.server.tls.certificates import Certificates
 
 log = logging.getLogger("sruserve.server")
 
@@ -56,9 +58,15 @@ class GrpcServer:
     what, busy, turns = "the gRPC server", False, 0  # see `Watched`
 
     def __init__(
-        self, settings: Settings, lifecycle: Lifecycle, inference: Inference, connections: int
+        self,
+        settings: Settings,
+        lifecycle: Lifecycle,
+        inference: Inference,
+        connections: int,
+        certificates: Certificates | None = None,
     ) -> None:
         self.port = 0
+        self._certificates = certificates
         self._settings = settings
         self._stopping = False
         self._server = new_server(_options(settings, connections))
@@ -79,7 +87,11 @@ class GrpcServer:
         host, port = self._settings.host, self._settings.grpc_port
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
-            self.port = self._server.add_insecure_port(address)
+            if self._certificates is None:
+                self.port = self._server.add_insecure_port(address)
+            else:
+                credentials = server_credentials(self._certificates)
+                self.port = self._server.add_secure_port(address, credentials)
         except RuntimeError:
             raise SettingsError(
                 f"cannot listen on {address} for gRPC: set {variable_name('grpc_port')} to a free "

@@ -1,0 +1,1 @@
+"""The certificate of HTTP and gRPC."""
