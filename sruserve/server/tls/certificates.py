@@ -94,4 +94,3 @@ class Certificates:
                 await run_in_thread("certificates", self.renew)  # a file system may be slow
             except NoProcess:
                 self.renew()
-

@@ -1,0 +1,243 @@
+"""TLS loosens no bound: handshakes, silent clients, clients that do not read, stops."""
+
+import json
+import select
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from typing import Any
+
+import httpx
+import pytest
+
+from sruserve.server.http.connections import PeerConnections
+from sruserve.server.http.uvicorn_http import HttpProtocol
+from sruserve.server.kserve.grpc import server as grpc_server
+from tests.server.conftest import Leftovers, Serve
+from tests.server.http.raw_replies import all_replies, next_reply, send
+from tests.server.http.raw_requests import UPGRADE, code, frame, head
+from tests.server.kserve.conftest import grpc_address
+from tests.server.observing import until
+from tests.server.posting import COMPLETE
+from tests.server.tls.authority import Authority
+from tests.server.tls.clients import address, connect, context
+from tests.server.tls.conftest import Running
+
+GRACE = 0.5
+MAX_CONNECTIONS = 8  # of one address half
+LONG = {"model": "characters", "prompt": "a", "max_tokens": 100_000, "stream": True}
+LIVE = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def hasty(serve: Serve, authority: Authority) -> Iterator[Running]:
+    """A server that waits for no client."""
+    settings: dict[str, Any] = {"receive_grace_seconds": GRACE, "max_connections": MAX_CONNECTIONS}
+    with serve("characters", **settings, **authority.settings()) as running:
+        yield running
+
+
+@pytest.fixture
+def hello(hasty: Running, authority: Authority) -> bytes:
+    """The first flight of a client."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = context(authority).wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    return outgoing.read()
+
+
+def silent(client: httpx.Client, data: bytes = b"") -> socket.socket:
+    connection = socket.create_connection(address(client), 60)
+    send(connection, data)
+    return connection
+
+
+@pytest.mark.parametrize("length", [0, 3, 50, None], ids=["nothing", "3", "50", "a whole hello"])
+def test_a_handshake_that_does_not_end_is_ended(
+    hasty: Running, hello: bytes, length: int | None
+) -> None:
+    with silent(hasty[0], hello[:length]) as connection:
+        all_replies(connection)
+    until(lambda: hasty[1].connections.open <= 1)
+
+
+def test_connections_without_a_handshake_count_and_give_way(hasty: Running, hello: bytes) -> None:
+    client, application = hasty
+    with ExitStack() as stack:
+        for number in range(5 * MAX_CONNECTIONS):
+            stack.enter_context(silent(client, hello if number % 2 else b""))
+        until(lambda: application.connections.open <= MAX_CONNECTIONS // 2)
+        with httpx.Client(base_url=client.base_url, verify=False, timeout=60) as other:
+            assert other.get("/livez").status_code == 200
+    until(lambda: application.connections.open == 0)
+
+
+def test_handshakes_take_turns(hasty: Running, authority: Authority) -> None:
+    turns = hasty[1].intake.turns
+    before = turns.budget
+    turns.budget = 0  # as if this turn had handled much
+    try:
+        with connect(hasty[0], context(authority)) as connection:
+            connection.sendall(LIVE)
+            assert next_reply(connection).startswith(b"HTTP/1.1 200 OK")
+    finally:
+        turns.budget = before
+
+
+def test_a_slow_request_is_refused(hasty: Running, authority: Authority) -> None:
+    for begin in (head(100) + b"{", head(100_000) + b"a" * 20_000):
+        with connect(hasty[0], context(authority)) as connection:
+            connection.sendall(begin)
+            reply = all_replies(connection)
+        assert reply.startswith(b"HTTP/1.1 408 ")
+        assert code(reply) == "request_timeout"
+
+
+def test_a_slow_frame_closes_its_socket(hasty: Running, authority: Authority) -> None:
+    with connect(hasty[0], context(authority)) as connection:
+        connection.sendall(UPGRADE)
+        assert b" 101 " in connection.recv(4096)
+        connection.sendall(frame(b"{", 100))
+        assert all_replies(connection).endswith(b"\x03\xf0request_timeout")  # 1008
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_requests_in_one_record_and_records_in_pieces_are_answered(
+    encrypted: Running, authority: Authority, version: ssl.TLSVersion
+) -> None:
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    trusting = context(authority)
+    trusting.minimum_version = trusting.maximum_version = version
+    tls = trusting.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+    with silent(encrypted[0]) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while True:
+            try:
+                tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                connection.sendall(outgoing.read())
+                incoming.write(connection.recv(65536))
+        last_flight = outgoing.read()
+        tls.write(3 * LIVE)
+        for byte in last_flight + outgoing.read():
+            connection.sendall(bytes([byte]))
+        text = b""
+        while text.count(b"HTTP/1.1 200 OK") < 3:
+            incoming.write(connection.recv(65536))
+            with suppress(ssl.SSLWantReadError):
+                while part := tls.read(65536):
+                    text += part
+
+
+def test_a_client_that_leaves_is_noticed_and_leaves_nothing_in_memory(
+    encrypted: Running, authority: Authority, leftovers: Leftovers
+) -> None:
+    client, application = encrypted
+    client.get("/livez")
+    before = application.connections.open
+    engine = application.lifecycle.catalogue["characters"].engine
+    trusting = context(authority)
+    body = json.dumps(LONG | {"stream": False}).encode()
+    head = f"POST {COMPLETE} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+    for notify in (True, False):
+        connection = connect(client, trusting)
+        connection.sendall(head + body)
+        until(lambda: engine.running == 1)
+        if notify:
+            connection.setblocking(False)
+            with pytest.raises(ssl.SSLWantReadError):
+                connection.unwrap()
+            assert select.select([connection], [], [], 60)[0]  # the server closes
+        connection.close()
+        until(lambda: engine.running == 0 and application.connections.open == before)
+    with connect(client, trusting) as connection:
+        connection.sendall(UPGRADE)
+        assert b" 101 " in connection.recv(4096)
+    with silent(client):
+        until(lambda: application.connections.open == before + 1)
+    until(lambda: application.connections.open == before)
+    until(lambda: application.lifecycle.active == 0)
+    assert not leftovers()
+
+
+def protocol_of(application: Any) -> HttpProtocol:
+    """That of the only connection."""
+    (place,) = application.connections._peers.values()
+    assert isinstance(place, PeerConnections)
+    (served,) = place.idle
+    assert isinstance(served, HttpProtocol)
+    return served
+
+
+def test_a_client_that_does_not_read_holds_little_and_is_hung_up_on(
+    serve: Serve, authority: Authority
+) -> None:
+    settings: dict[str, Any] = {"keep_alive_seconds": 1, **authority.settings()}
+    with serve("characters", **settings) as (client, application):
+        client.close()
+        with connect(client, context(authority)) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            until(lambda: application.connections.open == 1)
+            connection.sendall(LIVE)
+            next_reply(connection)
+            served = protocol_of(application)
+            transport = served.transport
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+            connection.sendall(b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n" * 16)
+            until(lambda: served.flow.write_paused)
+            size = transport.get_write_buffer_size()
+            assert 64 << 10 < size < 1 << 20
+            assert transport.get_write_buffer_size() == size
+            until(lambda: application.connections.open == 0)
+
+
+def test_a_refused_body_is_lingered_for_and_its_client_gets_the_reply(
+    encrypted: Running, authority: Authority
+) -> None:
+    with connect(encrypted[0], context(authority)) as connection:
+        connection.sendall(head(100_000_000))
+        for _ in range(20):
+            send(connection, b"a" * 100_000)
+        reply = all_replies(connection)
+    assert reply.startswith(b"HTTP/1.1 413 ")
+
+
+def test_a_stop_closes_every_kind_of_connection(
+    serve: Serve, authority: Authority, hello: bytes
+) -> None:
+    with ExitStack() as stack:
+        with serve("characters", **authority.settings()) as (client, application):
+            idle, socket_ = (
+                stack.enter_context(connect(client, context(authority))) for _ in range(2)
+            )
+            idle.sendall(LIVE)
+            next_reply(idle)
+            socket_.sendall(UPGRADE)
+            assert b" 101 " in socket_.recv(4096)
+            shaking = stack.enter_context(silent(client, hello))
+            assert shaking.recv(1)
+            until(lambda: application.connections.open >= 3)
+        assert idle.recv(1) == b""  # the end is authentic: without close_notify this would raise
+        all_replies(socket_)
+        all_replies(shaking)
+    assert application.connections.open == 0
+
+
+def test_grpc_ends_handshakes_and_bounds_connections(
+    serve: Serve, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grpc_server, "_HELLO_SECONDS", 1)
+    settings: dict[str, Any] = {"grpc_port": 0, **authority.settings()}
+    with (
+        serve("question", grpc_connections=4, **settings) as (_, application),
+        ExitStack() as stack,
+    ):
+        host, port = grpc_address(application).split(":")
+        connections = [
+            stack.enter_context(socket.create_connection((host, int(port)), 60)) for _ in range(12)
+        ]
+        for connection in connections:
+            all_replies(connection)

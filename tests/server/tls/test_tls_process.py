@@ -1,0 +1,81 @@
+"""SIGHUP of real processes: it renews their certificate, and never ends them."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.server.observing import until
+from tests.server.processes import ended, is_ready, serving, start
+from tests.server.test_running import workers_of
+from tests.server.tls.authority import Authority
+from tests.server.tls.clients import address, serial_at
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Authority:
+    authority = Authority(tmp_path)
+    authority.sign()
+    return authority
+
+
+def test_all_workers_renew_and_one_that_is_replaced_needs_no_fit_files(
+    folders: Path, own: Authority
+) -> None:
+    with serving(folders / "question", workers="2", **own.settings()) as (client, process):
+        port = address(client)[1]
+
+        def seen() -> set[int]:
+            return {serial_at(port, own) for _ in range(40)}
+
+        until(lambda: len(workers_of(process)) == 2)
+        serial = own.sign()
+        process.send_signal(signal.SIGHUP)
+        until(lambda: seen() == {serial})
+        (own.folder / "server.key").write_text("no key")
+        process.send_signal(signal.SIGHUP)
+        victim, other = workers_of(process)
+        victim.kill()
+        until(lambda: len({w.pid for w in workers_of(process)} - {victim.pid}) == 2)
+        other.kill()  # so the new worker alone answers, once it is ready
+        until(lambda: is_ready(client))
+        assert serial_at(port, own) == serial
+        process.send_signal(signal.SIGTERM)
+        output = ended(process)
+    assert "the TLS certificate is not renewed" in output
+
+
+def test_signals_while_models_are_loaded_and_drained_renew_also_under_nohup(
+    folders: Path, own: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as `nohup` does
+    try:
+        process = start(str(folders / "characters"), **own.settings())
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    with process:
+        assert process.stdout is not None
+        while "starting on" not in (line := process.stdout.readline()):
+            assert line, "the server ended before it listened"
+        serial = own.sign()
+        process.send_signal(signal.SIGHUP)
+        port = int(line.rpartition(":")[2])
+        while "renewed the TLS certificate" not in (line := process.stdout.readline()):
+            assert line, "the server ended before it renewed"
+        until(lambda: serial_at(port, own) == serial)
+        process.send_signal(signal.SIGTERM)
+        for _ in range(3):
+            process.send_signal(signal.SIGHUP)
+        ended(process)
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_an_unfit_certificate_ends_the_start_in_one_line(
+    folders: Path, own: Authority, workers: str
+) -> None:
+    (own.folder / "server.key").write_text("no key")
+    process = start(str(folders / "characters"), workers=workers, **own.settings())
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert output.count("\n") == 1
+    assert "SRUSERVE_TLS_KEY" in output
