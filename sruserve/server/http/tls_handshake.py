@@ -120,7 +120,9 @@ class TlsHandshake(asyncio.Protocol):
             config = copy(config)
             config.loaded_app = ProbesOnly(cast(Any, config.loaded_app))
         http = HttpProtocol(config, self._server_state, self._app_state, self._loop)
-        encrypted = TlsTransport(self._transport, self._tls, self._incoming, self._outgoing, http)
+        encrypted = TlsTransport(
+            self._transport, self._tls, self._incoming, self._outgoing, http, self._turns
+        )
         self._transport.set_protocol(encrypted)
         self._transport.resume_reading()
         http.connection_made(cast(asyncio.Transport, encrypted))

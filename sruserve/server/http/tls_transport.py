@@ -2,11 +2,19 @@
 
 import asyncio
 import ssl
+from collections.abc import Hashable
 from contextlib import suppress
 from typing import Any
 
+from sruserve.server.http.parse_turns import ParseTurns
+
 _RECORD_BYTES = 16 << 10  # the longest record
-_NOBODY = asyncio.Protocol()
+_NOBODY, _NOTHING = asyncio.Protocol(), memoryview(b"")
+# Decrypted at once. A record without content, such as a new key, takes up to 10 µs for its 27
+# bytes, so bytes that are not content cost a turn; but a record may be incomplete.
+_PIECE_BYTES = 4 << 10
+_COST_PER_BYTE = 2
+_UNPAID_BYTES = _RECORD_BYTES + (1 << 10)
 
 
 class TlsTransport(asyncio.Protocol):
@@ -14,10 +22,16 @@ class TlsTransport(asyncio.Protocol):
 
     asyncio's own TLS has buffers of its own, beyond the limits of `WriteTimeout` and `Intake`, and
     cannot close one direction. Here, encrypted bytes wait in the plain transport alone, which
-    pauses the protocol as it would without TLS, and received bytes are decrypted at once.
+    pauses the protocol as it would without TLS. Received bytes are decrypted at once, or wait for
+    a turn if many bring no content.
 
     tls: has finished its handshake; it reads from `incoming`, and writes to `outgoing`.
     """
+
+    _encrypted = _NOTHING  # waits for a turn
+    _is_held = _is_paused = False  # reading, until that turn, and by the protocol
+    _unpaid = 0  # received bytes that were no content
+    _has_ended = False  # close_notify is sent
 
     def __init__(
         self,
@@ -26,15 +40,72 @@ class TlsTransport(asyncio.Protocol):
         incoming: ssl.MemoryBIO,
         outgoing: ssl.MemoryBIO,
         protocol: asyncio.Protocol,
+        turns: ParseTurns,
     ) -> None:
+        self._turns = turns
         self._plain, self._tls, self._protocol = plain, tls, protocol
         self._incoming, self._outgoing = incoming, outgoing
-        self._has_ended = False  # close_notify is sent
         self.abort, self.is_closing = plain.abort, plain.is_closing
-        self.pause_reading, self.resume_reading = plain.pause_reading, plain.resume_reading
         self.get_write_buffer_size = plain.get_write_buffer_size
 
+    @property
+    def owner(self) -> Hashable:
+        """The owner of the connection."""
+        return getattr(self._protocol, "owner", None)
+
     def data_received(self, data: bytes) -> None:
+        """Decrypt, or wait for a turn."""
+        if len(data) <= _PIECE_BYTES and not self._encrypted and self._turns.budget > 0:
+            self._decrypt(data)
+        else:
+            self._encrypted = memoryview(bytes(self._encrypted) + data)
+            self._decrypt_pieces()
+
+    def parse_more(self) -> None:
+        """Take this connection's turn."""
+        self._decrypt_piece()
+        self._decrypt_pieces()
+
+    def _decrypt_pieces(self) -> None:
+        while self._encrypted and self._turns.budget > 0 and not self.is_closing():
+            self._decrypt_piece()
+        if self.is_closing():
+            self._encrypted = _NOTHING
+        elif self._encrypted:
+            self._hold()
+        else:
+            self._release()
+
+    def _decrypt_piece(self) -> None:
+        piece, self._encrypted = self._encrypted[:_PIECE_BYTES], self._encrypted[_PIECE_BYTES:]
+        self._decrypt(piece)
+
+    def _hold(self) -> None:
+        self._turns.wait(self)
+        if not self._is_held:
+            self._is_held = True
+            if not self._is_paused:
+                self._plain.pause_reading()
+
+    def _release(self) -> None:
+        if self._is_held:
+            self._is_held = False
+            if not self._is_paused:
+                self._plain.resume_reading()
+
+    def pause_reading(self) -> None:
+        """Pause reading for the protocol."""
+        self._is_paused = True
+        if not self._is_held:
+            self._plain.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Resume reading for the protocol."""
+        self._is_paused = False
+        if not self._is_held:
+            self._plain.resume_reading()
+
+    def _decrypt(self, data: bytes | memoryview) -> None:
         """Decrypt records; an incomplete one waits for its rest."""
         self._incoming.write(data)
         parts, has_ended = [], False
@@ -51,10 +122,18 @@ class TlsTransport(asyncio.Protocol):
             return
         if self._outgoing.pending:  # an answer of TLS itself
             self._plain.write(self._outgoing.read())
-        if parts:
-            self._protocol.data_received(b"".join(parts))
+        content = b"".join(parts)
+        self._pay(len(data) - len(content))
+        if content:
+            self._protocol.data_received(content)
         if has_ended and not self.is_closing():
             self.eof_received()
+
+    def _pay(self, size: int) -> None:
+        self._unpaid += size
+        if self._unpaid > _UNPAID_BYTES:
+            self._turns.spend((self._unpaid - _UNPAID_BYTES) * _COST_PER_BYTE, self.owner)
+            self._unpaid = _UNPAID_BYTES
 
     def eof_received(self) -> None:
         """Close, after the protocol has limited the time for unsent bytes."""
@@ -63,6 +142,8 @@ class TlsTransport(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Report the loss, and free the connection."""
+        self._turns.forget(self)
+        self._encrypted = _NOTHING
         protocol, self._protocol = self._protocol, _NOBODY
         protocol.connection_lost(exc)
 

@@ -132,7 +132,8 @@ def _certificates(data: bytes, variable: str, path: Path) -> list[x509.Certifica
 def _private_key(data: bytes, path: Path) -> RSAPrivateKey | EllipticCurvePrivateKey:
     variable = f"SRUSERVE_TLS_KEY={path}"
     try:
-        key = load_pem_private_key(data, None)
+        # validating an RSA key takes up to a second, in which the event loop would wait
+        key = load_pem_private_key(data, None, unsafe_skip_rsa_key_validation=True)
     except TypeError:
         raise UnfitCertificate(
             f"{variable}: the key is encrypted; decrypt it, for example by openssl pkey, and "

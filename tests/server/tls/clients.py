@@ -2,6 +2,7 @@
 
 import socket
 import ssl
+from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -29,6 +30,35 @@ def connect(client: httpx.Client, context: ssl.SSLContext, **options: Any) -> ss
     connection = socket.create_connection(address(client))
     connection.settimeout(60)
     return context.wrap_socket(connection, server_hostname="127.0.0.1", **options)
+
+
+class HandTls:
+    """A client whose encrypted bytes a test sends when it likes, once its handshake is done.
+
+    tls: writes to `outgoing`, which begins with the client's end of the handshake.
+    """
+
+    def __init__(self, connection: socket.socket, context: ssl.SSLContext) -> None:
+        self._connection, self._incoming = connection, ssl.MemoryBIO()
+        self.outgoing = ssl.MemoryBIO()
+        self.tls = context.wrap_bio(self._incoming, self.outgoing, server_hostname="127.0.0.1")
+        while True:
+            try:
+                self.tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                connection.sendall(self.outgoing.read())
+                self._incoming.write(connection.recv(65536))
+
+    def receive(self) -> bytes:
+        """What the server has sent, at least something."""
+        content = b""
+        while not content:
+            self._incoming.write(self._connection.recv(65536))
+            with suppress(ssl.SSLWantReadError):
+                while part := self.tls.read(65536):
+                    content += part
+        return content
 
 
 def serial(connection: ssl.SSLSocket) -> int:

@@ -5,13 +5,15 @@ import select
 import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
 import pytest
 
 from sruserve.server.http.connections import PeerConnections
+from sruserve.server.http.parse_turns import ParseTurns
+from sruserve.server.http.tls_transport import TlsTransport
 from sruserve.server.http.uvicorn_http import HttpProtocol
 from sruserve.server.kserve.grpc import server as grpc_server
 from tests.server.conftest import Leftovers, Serve
@@ -21,7 +23,7 @@ from tests.server.kserve.conftest import grpc_address
 from tests.server.observing import until
 from tests.server.posting import COMPLETE
 from tests.server.tls.authority import Authority
-from tests.server.tls.clients import address, connect, context
+from tests.server.tls.clients import HandTls, address, connect, context
 from tests.server.tls.conftest import Running
 
 GRACE = 0.5
@@ -86,6 +88,34 @@ def test_handshakes_take_turns(hasty: Running, authority: Authority) -> None:
         turns.budget = before
 
 
+def test_records_of_a_byte_take_turns(
+    encrypted: Running, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decrypted = [0]  # in each turn
+    begin, decrypt = ParseTurns._begin, TlsTransport._decrypt
+
+    def begin_counted(turns: ParseTurns) -> None:
+        decrypted.append(0)
+        begin(turns)
+
+    def decrypt_counted(transport: TlsTransport, data: bytes) -> None:
+        decrypted[-1] += len(data)
+        decrypt(transport, data)
+
+    monkeypatch.setattr(ParseTurns, "_begin", begin_counted)
+    monkeypatch.setattr(TlsTransport, "_decrypt", decrypt_counted)
+    body = b'{"model": "absent", "input": "%b"}' % (b"a" * 30_000)
+    with silent(encrypted[0]) as connection:
+        client = HandTls(connection, context(authority))
+        client.tls.write(head(len(body)))
+        for byte in body:
+            client.tls.write(bytes([byte]))
+        connection.sendall(client.outgoing.read())
+        assert client.receive().startswith(b"HTTP/1.1 404 ")
+    assert sum(decrypted) > 20 * len(body)
+    assert max(decrypted) <= 64 << 10
+
+
 def test_a_slow_request_is_refused(hasty: Running, authority: Authority) -> None:
     for begin in (head(100) + b"{", head(100_000) + b"a" * 20_000):
         with connect(hasty[0], context(authority)) as connection:
@@ -107,29 +137,17 @@ def test_a_slow_frame_closes_its_socket(hasty: Running, authority: Authority) ->
 def test_requests_in_one_record_and_records_in_pieces_are_answered(
     encrypted: Running, authority: Authority, version: ssl.TLSVersion
 ) -> None:
-    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     trusting = context(authority)
     trusting.minimum_version = trusting.maximum_version = version
-    tls = trusting.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
     with silent(encrypted[0]) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        while True:
-            try:
-                tls.do_handshake()
-                break
-            except ssl.SSLWantReadError:
-                connection.sendall(outgoing.read())
-                incoming.write(connection.recv(65536))
-        last_flight = outgoing.read()
-        tls.write(3 * LIVE)
-        for byte in last_flight + outgoing.read():
+        client = HandTls(connection, trusting)
+        client.tls.write(3 * LIVE)
+        for byte in client.outgoing.read():  # first the end of the handshake
             connection.sendall(bytes([byte]))
         text = b""
         while text.count(b"HTTP/1.1 200 OK") < 3:
-            incoming.write(connection.recv(65536))
-            with suppress(ssl.SSLWantReadError):
-                while part := tls.read(65536):
-                    text += part
+            text += client.receive()
 
 
 def test_a_client_that_leaves_is_noticed_and_leaves_nothing_in_memory(
