@@ -103,7 +103,7 @@ STOPSIGNAL SIGTERM
 
 # A first start on a GPU compiles the kernels, so it may take its time.
 HEALTHCHECK --interval=5s --timeout=3s --start-period=300s --retries=3 \
-    CMD ["python", "-I", "-c", "import http.client, os, sys; probe = http.client.HTTPConnection('127.0.0.1', int(os.environ.get('SRUSERVE_PORT') or 8000), timeout=2); probe.request('GET', '/readyz'); sys.exit(probe.getresponse().status != 200)"]
+    CMD ["python", "-I", "-c", "import http.client, os, ssl, sys; address = '127.0.0.1', int(os.environ.get('SRUSERVE_PORT') or 8000); probe = http.client.HTTPSConnection(*address, timeout=2, context=ssl._create_unverified_context()) if os.environ.get('SRUSERVE_TLS_CERT') else http.client.HTTPConnection(*address, timeout=2); probe.request('GET', '/readyz'); sys.exit(probe.getresponse().status != 200)"]
 
 ENTRYPOINT ["sruserve"]
 CMD ["serve"]

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import ssl
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from sruserve.server.settings import PREFIX, Settings, load_settings, variable_name
+from tests.server.tls.authority import Authority
 
 ROOT = Path(__file__).parents[2]
 
@@ -216,11 +218,20 @@ def test_the_health_check_fails_when_nobody_listens() -> None:
     assert health_check(port) is False
 
 
-def health_check(port: int) -> bool:
+def test_the_health_check_asks_a_server_with_tls_and_knows_no_authority(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    authority.sign()
+    with answering(200, tmp_path) as port:
+        assert health_check(port, SRUSERVE_TLS_CERT="server.pem") is True
+        assert health_check(port) is False
+
+
+def health_check(port: int, **variables: str) -> bool:
     """Run the image's health check as the container would, through a proxy that does not exist."""
     words = json.loads(last("HEALTHCHECK").split("CMD ", maxsplit=1)[1])
     assert words[0] == "python"
     environment = os.environ | {"SRUSERVE_PORT": str(port), "http_proxy": "http://127.0.0.1:1"}
+    environment |= variables
     done = subprocess.run(
         [sys.executable, *words[1:]], env=environment, capture_output=True, timeout=60, check=False
     )
@@ -228,8 +239,11 @@ def health_check(port: int) -> bool:
 
 
 @contextmanager
-def answering(status: int) -> Iterator[int]:
-    """A server that answers `GET /readyz` with `status`, and with 404 all else; yields its port."""
+def answering(status: int, tls: Path | None = None) -> Iterator[int]:
+    """A server that answers `GET /readyz` with `status`, and with 404 all else; yields its port.
+
+    tls: the folder of its certificate.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -240,6 +254,10 @@ def answering(status: int) -> Iterator[int]:
             pass
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        if tls is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(tls / "server.pem", tls / "server.key")
+            server.socket = context.wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
