@@ -134,9 +134,10 @@ def test_a_slow_frame_closes_its_socket(hasty: Running, authority: Authority) ->
         assert all_replies(connection).endswith(b"\x03\xf0request_timeout")  # 1008
 
 
+@pytest.mark.parametrize("size", [1, 1 << 20], ids=["in bytes", "at once"])
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_requests_in_one_record_and_records_in_pieces_are_answered(
-    encrypted: Running, authority: Authority, version: ssl.TLSVersion
+def test_requests_that_come_with_the_handshake_are_answered(
+    encrypted: Running, authority: Authority, version: ssl.TLSVersion, size: int
 ) -> None:
     trusting = context(authority)
     trusting.minimum_version = trusting.maximum_version = version
@@ -144,8 +145,8 @@ def test_requests_in_one_record_and_records_in_pieces_are_answered(
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         client = HandTls(connection, trusting)
         client.tls.write(3 * LIVE)
-        for byte in client.outgoing.read():  # first the end of the handshake
-            connection.sendall(bytes([byte]))
+        while client.outgoing.pending:  # first the end of the handshake
+            connection.sendall(client.outgoing.read(size))
         text = b""
         while text.count(b"HTTP/1.1 200 OK") < 3:
             text += client.receive()
