@@ -91,6 +91,8 @@ class TlsHandshake(asyncio.Protocol):
 
     def parse_more(self) -> None:
         """Take this connection's turn."""
+        if self._transport.is_closing():
+            return
         self._turns.spend(_FLIGHT_COST, self.owner)
         data, self._received = self._received, b""
         self._account.lower(0)

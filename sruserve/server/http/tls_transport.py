@@ -63,12 +63,16 @@ class TlsTransport(asyncio.Protocol):
 
     def parse_more(self) -> None:
         """Take this connection's turn."""
-        self._decrypt_piece()
-        self._decrypt_pieces()
+        if not self.is_closing():
+            self._decrypt_piece()
+        self._wait_or_go_on()
 
     def _decrypt_pieces(self) -> None:
         while self._encrypted and self._turns.budget > 0 and not self.is_closing():
             self._decrypt_piece()
+        self._wait_or_go_on()
+
+    def _wait_or_go_on(self) -> None:
         if self.is_closing():
             self._encrypted = _NOTHING
         elif self._encrypted:
@@ -157,7 +161,7 @@ class TlsTransport(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         """Encrypt and write."""
-        if not self._has_ended and not self.is_closing():
+        if data and not self._has_ended and not self.is_closing():
             self._tls.write(data)
             self._plain.write(self._outgoing.read())
 

@@ -3,7 +3,7 @@
 import asyncio
 import shutil
 import subprocess
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import cycle
@@ -39,17 +39,20 @@ def start_redis(tmp_path_factory: pytest.TempPathFactory) -> StartRedis:
     """`with start_redis(port)`: Debian's redis-server, which writes nothing.
 
     keeps: a folder, where it writes every change before it answers.
+    options: further ones of the program.
     """
     program = shutil.which("redis-server")
     if program is None:
         pytest.skip("redis-server is not installed")
 
     @contextmanager
-    def run(port: int, keeps: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    def run(
+        port: int, keeps: Path | None = None, options: Sequence[str] = ()
+    ) -> Iterator[subprocess.Popen[bytes]]:
         folder = keeps or tmp_path_factory.mktemp("redis")
         command = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)]
         command += ["--save", "", "--appendonly", "yes" if keeps else "no"]
-        command += ["--appendfsync", "always", "--logfile", str(folder / "log")]
+        command += ["--appendfsync", "always", "--logfile", str(folder / "log"), *options]
         process = subprocess.Popen(command)
         try:
             with redis.Redis(port=port) as client:
