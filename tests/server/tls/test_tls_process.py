@@ -3,10 +3,11 @@
 import signal
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.server.observing import until
-from tests.server.processes import ended, is_ready, serving, start
+from tests.server.processes import Process, ended, is_ready, serving, start
 from tests.server.test_running import workers_of
 from tests.server.tls.authority import Authority
 from tests.server.tls.clients import address, serial_at
@@ -46,27 +47,36 @@ def test_all_workers_renew_and_one_that_is_replaced_needs_no_fit_files(
 
 
 def test_signals_while_models_are_loaded_and_drained_renew_also_under_nohup(
-    folders: Path, own: Authority, monkeypatch: pytest.MonkeyPatch
+    folders: Path, own: Authority
 ) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as `nohup` does
     try:
         process = start(str(folders / "characters"), **own.settings())
     finally:
         signal.signal(signal.SIGHUP, before)
-    with process:
-        assert process.stdout is not None
-        while "starting on" not in (line := process.stdout.readline()):
-            assert line, "the server ended before it listened"
+    try:
+        port = int(line_of(process, "starting on").rpartition(":")[2])
         serial = own.sign()
         process.send_signal(signal.SIGHUP)
-        port = int(line.rpartition(":")[2])
-        while "renewed the TLS certificate" not in (line := process.stdout.readline()):
-            assert line, "the server ended before it renewed"
-        until(lambda: serial_at(port, own) == serial)
+        line_of(process, "renewed the TLS certificate")
+        with httpx.Client(base_url=f"https://127.0.0.1:{port}", verify=False) as client:
+            until(lambda: is_ready(client))
+        assert serial_at(port, own) == serial
         process.send_signal(signal.SIGTERM)
         for _ in range(3):
             process.send_signal(signal.SIGHUP)
         ended(process)
+    finally:
+        process.kill()
+        process.communicate(timeout=60)
+
+
+def line_of(process: Process, text: str) -> str:
+    """The next line of a process's log with a text."""
+    assert process.stdout is not None
+    while text not in (line := process.stdout.readline()):
+        assert line, f"the server ended before it wrote: {text}"
+    return line
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
