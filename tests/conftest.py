@@ -9,6 +9,8 @@ from hypothesis import HealthCheck, settings
 
 # Servers of different tests run at the same time; those of gRPC's tests take free ports.
 os.environ.setdefault("SRUSERVE_GRPC_PORT", "off")
+# Most tests of a server's output read it as a person does.
+os.environ.setdefault("SRUSERVE_LOG_FORMAT", "text")
 
 # A shell's background jobs ignore Ctrl-C, and so would each server that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)

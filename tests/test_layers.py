@@ -76,7 +76,7 @@ ROOMS = (
     ("settings",),
     ("logs", "setting_table"),
     ("engine", "supervision"),
-    ("metrics",),
+    ("metrics", "observation"),
     ("state", "supervisor"),
     ("repository",),
     ("lifecycle", "pulse"),

@@ -1,20 +1,23 @@
 """The ASGI application: a dictionary finds the hot routes, and a router all others."""
 
+import asyncio
 import logging
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sruserve.model.errors import ModelError
 from sruserve.server.auth import Tenants
 from sruserve.server.clocks import SYSTEM_CLOCKS, Clocks
-from sruserve.server.errors import OriginNotAllowed, ServeError
+from sruserve.server.errors import NoProcess, OriginNotAllowed, ServeError
 from sruserve.server.http import docs, management, predict, v1_routes
 from sruserve.server.http.call import HttpCall, Message, Receive, Send
 from sruserve.server.http.connections import Connections, divide_files
 from sruserve.server.http.endpoint import HttpEndpoint
 from sruserve.server.http.intake import Intake
+from sruserve.server.http.observed import refuse
 from sruserve.server.http.openapi import create_document
 from sruserve.server.http.origins import Origins, answer_preflight, readable
 from sruserve.server.http.router import Router
@@ -28,6 +31,8 @@ from sruserve.server.kserve.inference import Inference
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.metrics.metrics import connections_open
 from sruserve.server.metrics.page import MetricsPage
+from sruserve.server.observation.opening import Observers
+from sruserve.server.offload import run_in_thread
 from sruserve.server.origin_list import read_origins
 from sruserve.server.process_limits import process_limit
 from sruserve.server.pulse import Pulse, Watched
@@ -35,6 +40,7 @@ from sruserve.server.settings import Settings, SettingsError, read_certificates
 from sruserve.server.streams.opening import create_streams
 from sruserve.server.streams.service import Streams
 from sruserve.server.tasks.constraint_cache import ConstraintCache
+from sruserve.server.tasks.endpoint import Endpoint
 from sruserve.server.tasks.limits import NUMBER_BYTES, InputLimits
 from sruserve.server.tasks.table import Tasks
 from sruserve.server.tls.certificates import Certificates
@@ -99,7 +105,7 @@ class Application:
             try:
                 origin = self.origins.check(scope)
             except OriginNotAllowed as problem:
-                await HttpCall(scope, receive, send).refuse(problem)
+                await refuse(HttpCall(scope, receive, send), problem)
                 return
             if origin is not None:
                 if scope["method"] == "OPTIONS":
@@ -127,6 +133,9 @@ class Application:
         )
         try:
             await self.lifecycle.start()
+            self._observers = Observers(self.settings)
+            if self._observers.requests is not None:
+                Endpoint.observer = self._observers.requests
             inference = self._add_endpoints()
             await self.streams.start()
             await self._open_grpc(inference)
@@ -145,9 +154,16 @@ class Application:
         if self.grpc is not None:
             await self.grpc.stop()
         await self.lifecycle.stop()
-        await self.streams.stop()
+        await asyncio.gather(self.streams.stop(), self._close_observers())
         self.constraints.close()
         await send({"type": "lifespan.shutdown.complete"})
+
+    async def _close_observers(self) -> None:
+        """Log and trace the last requests, while the last steps are stored."""
+        if self._observers.requests is not None:
+            Endpoint.observer = None
+            with suppress(NoProcess):
+                await run_in_thread("observers", self._observers.close)
 
     def _watched(self) -> Iterable[Watched]:
         """The engines and servers that must not end before the process."""

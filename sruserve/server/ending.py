@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 log = logging.getLogger("sruserve.server")
 
@@ -30,7 +31,14 @@ def heeded(number: int) -> bool:
 def leave(*_: object) -> None:
     """End a process that has not served any request."""
     log.info("stopped before any request was served")
-    os._exit(STOPPED)
+    exit_now(STOPPED)
+
+
+def exit_now(code: int) -> NoReturn:
+    """End the process at once, but for the lines of its log."""
+    for handler in logging.getLogger("sruserve").handlers:
+        handler.flush()
+    os._exit(code)
 
 
 @contextmanager
@@ -60,7 +68,7 @@ def end_after(seconds: float) -> None:
 
     def end() -> None:
         log.critical("still busy %.0f s after the signal to stop: ending by force", seconds)
-        os._exit(FAILED)
+        exit_now(FAILED)
 
     timer = threading.Timer(seconds, end)
     timer.daemon = True

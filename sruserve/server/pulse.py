@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import signal
 import threading
 import time
@@ -10,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
-from sruserve.server.ending import FAILED
+from sruserve.server.ending import FAILED, exit_now
 from sruserve.server.supervision import LOOK_SECONDS, Silence
 
 log = logging.getLogger("sruserve.server")
@@ -117,4 +116,4 @@ class Watchdog:
         while self._silence.look(time.monotonic()) <= self._timeout_seconds:
             time.sleep(LOOK_SECONDS)
         log.critical("the event loop gives no sign of life: ending")
-        os._exit(FAILED)
+        exit_now(FAILED)

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
-from logging.config import dictConfig
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,7 @@ from sruserve.server.ending import (
 from sruserve.server.http.tls_handshake import TlsHandshake
 from sruserve.server.http.uvicorn_http import HttpProtocol
 from sruserve.server.kserve.grpc.port import hold_port, wants_grpc
-from sruserve.server.logs import log_config
+from sruserve.server.logs.config import report_failure, set_up_logging
 from sruserve.server.metrics.files import VARIABLE, EndedWorkers, MetricFolder, preallocate_files
 from sruserve.server.pulse import Pulse, Watchdog
 from sruserve.server.repository.discovery import find_models
@@ -58,7 +57,7 @@ _STDERR = 2  # the last descriptor of a standard stream
 def serve(settings: Settings) -> int:
     """Serve until SIGTERM or Ctrl-C, and return the process's exit code."""
     _open_standard_descriptors()
-    dictConfig(log_config(settings.log_level))
+    set_up_logging(settings.log_level, settings.log_format)
     # OpenMP's threads spin while they wait, which would delay HTTP and steps on the same cores.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
@@ -123,8 +122,8 @@ def uvicorn_config(
         factory=True,
         loop="uvloop" if sys.platform != "win32" else "asyncio",
         lifespan="on",
-        log_config=log_config(settings.log_level),
-        access_log=settings.access_log,
+        log_config=None,
+        access_log=False,  # `RequestLog` writes the lines of requests
         server_header=False,
         proxy_headers=False,
         timeout_graceful_shutdown=CLOSE_SECONDS,
@@ -218,7 +217,7 @@ def _work(
     beat: Callable[[], None],
 ) -> int:
     """Run a worker process."""
-    dictConfig(log_config(settings.log_level))
+    set_up_logging(settings.log_level, settings.log_format)
     if reason := _why_no_device(settings):
         return _fail(reason, FAILED)
     preallocate_files()
@@ -274,5 +273,5 @@ def _bind(host: str, port: int) -> socket.socket:
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"error: {message}", file=sys.stderr)
+    report_failure(message)
     return code

@@ -122,7 +122,19 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Least severe log line that is written."
     )
-    access_log: bool = Field(False, description="Write a log line for every request.")
+    log_format: Literal["auto", "json", "text"] = Field(
+        "auto",
+        description="Format of all log lines; `auto`: text on a terminal, otherwise one JSON "
+        "object for each line.",
+    )
+    access_log: bool = Field(
+        False, description="Write a log line for every request, to standard output."
+    )
+    traces: Literal["off", "otlp"] = Field(
+        "off",
+        description="`otlp`: send traces and metrics of requests to an OpenTelemetry collector, "
+        "which the standard variables `OTEL_…` describe; needs `sruserve[otel]`.",
+    )
 
     max_batch_tokens: PositiveInt = Field(
         4096,
@@ -349,6 +361,17 @@ class Settings(BaseSettings):
                 f"needs {variable_name('state_keys')}: its records are encrypted under keys that "
                 "must be the same on every replica and after a restart"
             )
+        return value
+
+    @field_validator("traces")
+    @classmethod
+    def _traces_have_an_exporter(cls, value: str) -> str:
+        if value != "off":
+            try:
+                import opentelemetry.exporter.otlp.proto.http
+                import opentelemetry.sdk.trace  # noqa: F401
+            except ImportError:
+                raise ValueError("needs the extra 'otel': pip install 'sruserve[otel]'") from None
         return value
 
     @field_validator("allowed_origins")

@@ -105,7 +105,7 @@ def serve(folders: Path) -> Serve:
             application.grpc_connections = grpc_connections
         config = uvicorn.Config(
             application, port=0, loop="uvloop", log_config=None, timeout_graceful_shutdown=2,
-            access_log=application.settings.access_log, **connections(application.settings),
+            access_log=False, **connections(application.settings),
         )  # fmt: skip
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, name="server")

@@ -298,11 +298,11 @@ def test_failures_to_start_are_one_line_and_an_exit_code(
 def test_the_access_log_names_requests_and_no_content(folders: Path) -> None:
     with serving(folders / "characters", access_log="true") as (client, process):
         complete(client, prompt="a secret prompt", max_tokens=1)
-        assert client.get("/livez?api_key=a-secret-key&token=x").status_code == 200
+        assert client.get("/secret?api_key=a-secret-key&token=x").status_code == 404
         process.send_signal(signal.SIGTERM)
         output = ended(process)
-    assert '"POST /v1/completions HTTP/1.1" 200' in output
-    assert '"GET /livez HTTP/1.1" 200' in output
+    assert "INFO sruserve.requests: POST /v1/completions 200 ok characters " in output
+    assert "INFO sruserve.requests: GET none 404 route_not_found unknown " in output
     assert "secret" not in output
 
 

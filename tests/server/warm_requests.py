@@ -15,12 +15,14 @@ Work = Callable[[int], object]
 
 
 @contextmanager
-def profiled(serve: Serve, see: Callable[[FrameType, str, Any], object]) -> Iterator[httpx.Client]:
+def profiled(
+    serve: Serve, see: Callable[[FrameType, str, Any], object], **settings: Any
+) -> Iterator[httpx.Client]:
     """A client of a server all of whose threads have `see` as their profiler."""
     before = threading.getprofile()
     threading.setprofile(see)
     try:
-        with serve("question", "characters") as (client, _):
+        with serve("question", "characters", **settings) as (client, _):
             yield client
     finally:
         threading.setprofile(before)

@@ -362,7 +362,7 @@ class Engine:
         for sequence, steps in batch.inputs:
             inputs += steps
             if not sequence.job.begun:
-                sequence.job.begun = True
+                sequence.job.begun = started
                 self._metrics.queued(started - sequence.job.submitted)
         step_results: list[StepResult] = []
         problem: ServeError | None = None

@@ -292,7 +292,7 @@ class Job:
     stream: a GENERATE job delivers its text in chunks; otherwise once, at the end.
     raw_scores: a CLASSIFY or COMPARE job returns the network's own scores, before the activation.
     input_bytes: bytes of the input that count against the queue's limit.
-    submitted: `time.monotonic()` of the submission. begun: a step has included the job.
+    submitted: `time.monotonic()` of the submission. begun: of its first step; 0: none yet.
     deadline: `time.monotonic()` after which a job that has not begun is dropped; 0 is never.
     amounts: what it counts for in the admission queue; empty before that.
     inputs: number of inputs of all items. steps: the same, but an item without inputs counts as 1.
@@ -320,7 +320,7 @@ class Job:
     continues: bool = False
     queues: bool = True
     submitted: float = 0.0
-    begun: bool = False
+    begun: float = 0.0
     added: Added | None = None
     amounts: tuple[int, ...] = ()
     inputs: int = field(init=False)

@@ -70,7 +70,7 @@ class OneStep:
         if not 0 < rows <= max_rows:
             return 0
         for job in jobs:
-            job.begun = True
+            job.begun = started
             self._metrics.queued(started - job.submitted)
         probabilities = self._classify(inputs, rows)
         self._metrics.step(len(inputs), rows, time.monotonic() - started)

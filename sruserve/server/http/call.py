@@ -4,12 +4,14 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Hashable, Iterable, MutableMapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 from urllib.parse import parse_qs
 
 from sruserve.server.errors import BodyTooLarge, Draining, ServeError
 from sruserve.server.http.json_limits import check_json_size
 from sruserve.server.http.shortcuts import take_body, write_reply
+from sruserve.server.observation.observation import Description
+from sruserve.server.observation.traceparent import read_traceparent
 from sruserve.server.offload import LONG_BYTES, offload, owner
 from sruserve.server.tasks.caller import Caller, ClientDisconnected
 from sruserve.server.tasks.limits import FREE_BYTES, InputLimits
@@ -22,6 +24,8 @@ JSON_TYPE = (b"content-type", b"application/json")
 # If the server does not report a disconnect, a task watches for it; most jobs end earlier.
 _WATCH_AFTER_SECONDS = 0.25
 _REQUEST_ID = re.compile(rb"[!-~]{1,128}")
+# Of all ids that a client sends, only these are logged: any other may be a text, or a key.
+_UUID = re.compile(rb"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _REPLY_HEADERS = b"content-type: application/json\r\ncontent-length: %d\r\nx-request-id: %b\r\n"
 _PIECE_BYTES = 64 << 10  # what a transport buffers before it pauses its writer
 
@@ -68,11 +72,14 @@ class HttpCall(Caller):
 
     connection: counts the bytes of the body; None if the server does not count them.
     path_values: the values of the path's parameters, in order.
+    status: of the reply; None: none was begun.
     """
+
+    protocol: ClassVar[str] = "http"
 
     __slots__ = (
         *("_headers", "_receive", "_scope", "_send", "_watching"),
-        *("connection", "path_values"),
+        *("connection", "path_values", "status"),
     )
 
     def __init__(
@@ -84,6 +91,7 @@ class HttpCall(Caller):
         self.connection: Connection | None = scope.get("connection")
         self.path_values = path_values
         self._watching: asyncio.TimerHandle | asyncio.Task[None] | None = None
+        self.status: int | None = None
 
     @property
     def authorization(self) -> str | None:
@@ -104,6 +112,13 @@ class HttpCall(Caller):
     def path(self) -> str:
         """The decoded path."""
         return str(self._scope["path"])
+
+    def describe(self) -> Description:
+        sent = [value for name, value in self._scope["headers"] if name == b"traceparent"]
+        parent = read_traceparent(sent[0].decode("latin-1")) if len(sent) == 1 else None
+        chosen = self._headers.get(b"x-request-id", b"")
+        number = chosen.decode() if _UUID.fullmatch(chosen) else self.number
+        return Description(self.protocol, number, self.method, self.status, parent)
 
     def query(self, name: str) -> str | None:
         """The first value of a query parameter."""
@@ -169,7 +184,7 @@ class HttpCall(Caller):
 
     async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         """Send the status line and the headers."""
-        self.started = True
+        self.started, self.status = True, status
         headers.append((b"x-request-id", self._request_id()))
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
@@ -189,7 +204,7 @@ class HttpCall(Caller):
         if len(body) <= _PIECE_BYTES:
             headers = _REPLY_HEADERS % (len(body), self._request_id())
             if write_reply(self._send, headers, body):
-                self.started = True
+                self.started, self.status = True, 200
                 return
         await self.reply_as(200, body)
 

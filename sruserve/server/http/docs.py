@@ -9,7 +9,7 @@ from typing import Any
 
 from sruserve.server.errors import NoProcess, RouteNotFound
 from sruserve.server.http.call import JSON_TYPE, HttpCall
-from sruserve.server.http.router import answering_errors
+from sruserve.server.http.observed import answering_errors
 from sruserve.server.http.routes import Mounted, Reply, Route
 from sruserve.server.json_output import json_bytes
 from sruserve.server.offload import run_in_thread

@@ -1,6 +1,6 @@
 """The routes that need not be fast: models, probes and metrics."""
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -10,7 +10,7 @@ from sruserve.server.errors import ModelNotFound, NoProcess
 from sruserve.server.http import probes
 from sruserve.server.http import responses as replies
 from sruserve.server.http.call import HttpCall
-from sruserve.server.http.router import answering_errors
+from sruserve.server.http.observed import answering_errors
 from sruserve.server.http.routes import ANY_TENANT, TEXT, Mounted, Reply, Route
 from sruserve.server.json_output import json_bytes
 from sruserve.server.lifecycle import Lifecycle
@@ -114,13 +114,12 @@ ROUTES: tuple[Route[Any], ...] = (*_PAGES, *_PROBES, METRICS)
 def mount(lifecycle: Lifecycle, metrics: MetricsPage) -> list[Mounted]:
     """The handlers of probes and metrics, which must be fast also under load."""
     answer_metrics = answering_errors(partial(read_metrics, metrics))
-    return [*_answering(_PROBES, lifecycle), (METRICS, answer_metrics)]
+    probes = [(probe, answering_errors(partial(probe.handler, lifecycle))) for probe in _PROBES]
+    return [*probes, (METRICS, answer_metrics)]
 
 
 def mount_pages(lifecycle: Lifecycle) -> list[Mounted]:
     """The handlers of the other routes."""
-    return _answering(_PAGES, lifecycle)
-
-
-def _answering(routes: Iterable[Route[Answer]], lifecycle: Lifecycle) -> list[Mounted]:
-    return [(route, answering_errors(partial(route.handler, lifecycle))) for route in routes]
+    return [
+        (page, answering_errors(partial(page.handler, lifecycle), page.path)) for page in _PAGES
+    ]

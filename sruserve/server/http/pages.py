@@ -9,6 +9,7 @@ from starlette.responses import Response
 from sruserve import __version__
 from sruserve.server.errors import ServeError
 from sruserve.server.http.call import HttpCall, Message, Receive, Send
+from sruserve.server.http.observed import refuse
 from sruserve.server.http.openapi_parts import Json
 from sruserve.server.http.routes import Handler, Mounted
 
@@ -45,12 +46,12 @@ def create_pages(
     )
     app.openapi = document  # type: ignore[method-assign]
 
-    async def refuse(call: HttpCall) -> None:
-        await call.refuse(explain(call))
+    async def refuse_unknown(call: HttpCall) -> None:
+        await refuse(call, explain(call))
 
     def absent(request: Request, error: Exception) -> Response:
         del request, error
-        return _Page(refuse)
+        return _Page(refuse_unknown)
 
     app.add_exception_handler(HTTPException, absent)
     for route, handler in mounted:

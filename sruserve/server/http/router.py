@@ -5,15 +5,12 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel
-
-from sruserve.server.errors import MethodNotAllowed, RouteNotFound, ServeError, faults
+from sruserve.server.errors import MethodNotAllowed, RouteNotFound, ServeError
 from sruserve.server.http.call import HttpCall, Message, Receive, Send
+from sruserve.server.http.observed import refuse
 from sruserve.server.http.openapi_parts import Json
 from sruserve.server.http.pages import create_pages
 from sruserve.server.http.routes import Handler, Mounted, Route
-from sruserve.server.tasks.caller import ClientDisconnected
-from sruserve.server.tasks.error_mapping import as_serve_error
 
 _MAX_PATH_CHARACTERS = 200  # of a path in an error message
 _PARAMETER = re.compile(r"\{\w+\}")
@@ -82,7 +79,7 @@ class Router:
                 return
         if match is None:  # FastAPI would find /docs behind a line break, too
             call = HttpCall(scope, receive, send)
-            await call.refuse(self.explain(call))
+            await refuse(call, self.explain(call))
             return
         with self._answering:
             await self.pages(scope, receive, send)
@@ -97,19 +94,3 @@ class Router:
         return MethodNotAllowed(
             f"{where} is not allowed; use {', '.join(allowed)}", allowed=allowed
         )
-
-
-def answering_errors(handler: Handler) -> Handler:
-    """Wrap a handler, so that errors are answered. No metric counts its requests."""
-
-    async def answer(call: HttpCall) -> None:
-        try:
-            await handler(call)
-        except ClientDisconnected:
-            pass
-        except faults() as error:
-            if call.started:
-                raise
-            await call.refuse(as_serve_error(error, BaseModel))
-
-    return answer

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from sruserve.server.budget import Hold
 from sruserve.server.metrics.metrics import UNKNOWN_MODEL
+from sruserve.server.observation.observation import Description, Observation
 from sruserve.server.tasks.limits import FREE_BYTES, InputLimits
 
 # Every process has its own prefix, so that ids differ between workers and restarts.
@@ -31,6 +32,7 @@ class Caller:
     number: the request's id, for replies.
     model: the name of its model, once it is known.
     started: a part of the reply has been sent.
+    observation: of this request; None: requests are not observed.
     buffers_reply: the whole reply stays in memory until the request ends, also if it is streamed.
     """
 
@@ -44,6 +46,7 @@ class Caller:
         "loop",
         "model",
         "number",
+        "observation",
         "started",
     )
 
@@ -55,11 +58,16 @@ class Caller:
         self.started = self._disconnected = False
         self._body: Hold | None = None
         self._running: asyncio.Future[Any] | None = None
+        self.observation: Observation | None = None
 
     @property
     def authorization(self) -> str | None:
         """The client's credentials, in the form of HTTP's header of this name; None: none."""
         return None
+
+    def describe(self) -> Description:
+        """The request in a log or a trace; called once it has ended."""
+        return Description("other", self.number)
 
     @property
     def disconnected(self) -> bool:
@@ -151,6 +159,7 @@ class StepCaller(Caller):
     def __init__(self, caller: Caller) -> None:
         super().__init__()
         self.begin, self.number, self.model = caller.begin, caller.number, caller.model
+        self.observation = caller.observation
         self._caller = caller
         self._holds: list[Hold] = []
         self._users = 0

@@ -100,6 +100,9 @@ class CompleteTask(Task[CompletionRequest]):
             )
             served.submit(job)
             caller.submitted()
+            if caller.observation is not None:
+                prompt_tokens = 0 if request.echoes_logprobs else completion.prompt_tokens
+                caller.observation.follow(job, prompt_tokens)
             scored, spending.used = spending.used, None
             request.drop_read_fields()  # from now on, only the job refers to unread inputs
             del inputs, prompts, items
@@ -162,6 +165,8 @@ class CompleteTask(Task[CompletionRequest]):
             priority=served.tenant.priority(request.priority),
         )
         served.submit(job)
+        if caller.observation is not None:
+            caller.observation.follow(job)
         spending.used = job.inputs  # also if the client leaves
         try:
             await caller.wait(job.done)

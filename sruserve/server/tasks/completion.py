@@ -25,7 +25,7 @@ class Completion:
     prompts: each has the same number of choices.
     done: resolves after the last chunk.
     buffer: gets the chunks of a stream; without it, they are kept for `choices`.
-    generated: the tokens of all choices so far.
+    prompt_tokens: of all prompts. generated: the tokens of all choices so far.
     large: once `choices` has returned, whether making a reply of them would block the event loop.
     """
 
@@ -53,7 +53,7 @@ class Completion:
         self.generated = 0
         self._state_numbers = served.state_numbers(StateOutput.COPY)
         self._large_echo = echo_numbers(prompts, request) > LONG_CHARACTERS
-        self._prompt_tokens = sum(len(prompt.ids) for prompt in prompts)
+        self.prompt_tokens = sum(len(prompt.ids) for prompt in prompts)
         self._cached_tokens = sum(prompt.start.steps for prompt in prompts if prompt.start)
 
     def deliver(self, index: int, chunk: Any) -> None:
@@ -105,8 +105,8 @@ class Completion:
         """The tokens of the prompts and of all chunks so far, in OpenAI's fields."""
         tokens = sum(choice.tokens for choice in self._choices)
         return {
-            "prompt_tokens": self._prompt_tokens,
+            "prompt_tokens": self.prompt_tokens,
             "completion_tokens": tokens,
-            "total_tokens": self._prompt_tokens + tokens,
+            "total_tokens": self.prompt_tokens + tokens,
             "prompt_tokens_details": {"cached_tokens": self._cached_tokens},
         }

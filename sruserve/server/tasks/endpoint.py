@@ -3,13 +3,14 @@
 from asyncio import CancelledError
 from collections.abc import Iterable
 from time import perf_counter
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel
 
 from sruserve.server.auth import Tenant, Tenants
 from sruserve.server.errors import Draining, ServeError, faults
 from sruserve.server.metrics.metrics import RouteMetrics
+from sruserve.server.observation.observer import RequestObserver
 from sruserve.server.offload import owner
 from sruserve.server.tasks.caller import Caller, ClientDisconnected
 from sruserve.server.tasks.error_mapping import as_serve_error
@@ -24,7 +25,10 @@ class Endpoint(Generic[C]):
     path: the name of the route in metrics.
     schema: the fields of its body, for error messages.
     models: names of models whose metrics are exported before their first request.
+    observer: of all requests of this process; None: they are neither logged nor traced.
     """
+
+    observer: ClassVar[RequestObserver | None] = None
 
     path: str
     schema: type[BaseModel]
@@ -37,6 +41,8 @@ class Endpoint(Generic[C]):
 
     async def __call__(self, call: C) -> None:
         """Answer a request in any case, and count it once."""
+        if (observer := Endpoint.observer) is not None:
+            call.observation = observer.begin(self.path, call.begin)
         outcome, reason = "error", None
         try:
             tenant = self.tenants.authenticate(call.authorization)
@@ -58,6 +64,8 @@ class Endpoint(Generic[C]):
         finally:
             call.submitted()
             self.metrics(call.model).finish(outcome, perf_counter() - call.begin, reason)
+            if call.observation is not None:
+                call.observation.end(call.describe(), call.model, outcome, reason)
 
     async def serve(self, call: C, tenant: Tenant) -> None:
         """Send the reply to a tenant's request, or raise; set `call.model` once it is known."""

@@ -95,6 +95,8 @@ class PerInputTask(Task[Body]):
             with served.tenant.spend(limit) as spent:
                 served.submit(job)
                 caller.submitted()
+                if caller.observation is not None:
+                    caller.observation.follow(job)
                 spent.used = job.inputs if ahead else None
                 try:
                     await caller.wait(job.done)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from typing import ClassVar
 
 from sruserve.server.auth import Tenant
 from sruserve.server.budget import Budget, Hold
@@ -10,6 +11,7 @@ from sruserve.server.http.call import HttpCall, Message, Receive, Send
 from sruserve.server.http.endpoint import HttpEndpoint
 from sruserve.server.http.origins import Origins
 from sruserve.server.metrics.metrics import UNKNOWN_MODEL, SocketMetrics
+from sruserve.server.observation.traceparent import TraceParent
 from sruserve.server.offload import LONG_BYTES, offload
 from sruserve.server.tasks.caller import ClientDisconnected
 from sruserve.server.tasks.requests import Request
@@ -53,8 +55,9 @@ class WebSocketEndpoint(HttpEndpoint):
             return
         # An open socket keeps no headers; without API keys, not even this one.
         authorization = handshake.authorization if self.tenants.count else None
+        parent = handshake.describe().parent if handshake.observation is not None else None
         scope["headers"] = []
-        socket = WebSocketConnection(self._sessions, scope, receive, send, authorization)
+        socket = WebSocketConnection(self._sessions, scope, receive, send, authorization, parent)
         self._open.add(socket)
         self._sockets.opened()
         try:
@@ -89,7 +92,10 @@ class WebSocketEndpoint(HttpEndpoint):
 
 
 class WebSocketConnection:
-    """One client, whose frames are answered in their order, one at a time."""
+    """One client, whose frames are answered in their order, one at a time.
+
+    parent: the span that opened the socket, to whose trace all frames belong.
+    """
 
     def __init__(
         self,
@@ -98,9 +104,11 @@ class WebSocketConnection:
         receive: Receive,
         send: Send,
         authorization: str | None,
+        parent: TraceParent | None = None,
     ) -> None:
         self._sessions, self._receive, self._send = sessions, receive, send
         self._connection, self._authorization = scope.get("connection"), authorization
+        self._parent = parent
         self._waiting = _FrameQueue()
         self._frame: WebSocketRequest | None = None
         self._stream: Session | None = None
@@ -176,7 +184,7 @@ class WebSocketConnection:
 
     def _new_frame(self, data: bytes) -> WebSocketRequest:
         return WebSocketRequest(
-            self._connection, self._send, self._authorization, data, self._stream
+            self._connection, self._send, self._authorization, data, self._stream, self._parent
         )
 
     async def _close(self, code: int) -> None:
@@ -191,6 +199,8 @@ class _Handshake(HttpCall):
 
     place: in the budget of sockets; empty until the client is accepted.
     """
+
+    protocol: ClassVar[str] = "websocket"
 
     __slots__ = ("accepted", "path", "place", "scope")
 
@@ -211,6 +221,7 @@ class _Handshake(HttpCall):
         await self._receive()  # the event "websocket.connect"
         await self._send({"type": "accept"})
         self.accepted = self.started = True
+        self.status = 101
 
 
 def _too_many() -> Overloaded:

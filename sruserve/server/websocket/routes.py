@@ -6,7 +6,7 @@ from functools import partial
 from sruserve.server.auth import Tenants
 from sruserve.server.errors import UpgradeRequired
 from sruserve.server.http.call import HttpCall
-from sruserve.server.http.router import answering_errors
+from sruserve.server.http.observed import answering_errors
 from sruserve.server.http.routes import ANY_TENANT, Mounted, Reply, Route
 from sruserve.server.websocket.session import PATH
 
@@ -34,4 +34,6 @@ ROUTES: tuple[Route[Callable[[Tenants, HttpCall], Awaitable[None]]], ...] = (
 
 def mount(tenants: Tenants) -> list[Mounted]:
     """What answers all routes."""
-    return [(route, answering_errors(partial(route.handler, tenants))) for route in ROUTES]
+    return [
+        (route, answering_errors(partial(route.handler, tenants), route.path)) for route in ROUTES
+    ]

@@ -14,6 +14,8 @@ from sruserve.server.http.call import Send
 from sruserve.server.http.json_limits import check_json_size
 from sruserve.server.json_output import json_bytes, long_json
 from sruserve.server.metrics.metrics import UNKNOWN_MODEL
+from sruserve.server.observation.observation import Description
+from sruserve.server.observation.traceparent import TraceParent
 from sruserve.server.offload import LONG_BYTES, offload
 from sruserve.server.repository.catalogue import Catalogue
 from sruserve.server.repository.served_model import ServedModel
@@ -97,7 +99,7 @@ class WebSocketRequest(Caller):
     """
 
     __slots__ = (
-        "_authorization", "_connection", "_data", "_id", "_send", "cost", "last",
+        "_authorization", "_connection", "_data", "_id", "_parent", "_send", "cost", "last",
         "stream",
     )  # fmt: skip
 
@@ -108,8 +110,10 @@ class WebSocketRequest(Caller):
         authorization: str | None,
         data: bytes,
         stream: Session | None,
+        parent: TraceParent | None = None,
     ) -> None:
         super().__init__()
+        self._parent = parent
         self._connection, self._send, self._authorization = connection, send, authorization
         self.stream, self.last = stream, False
         self._data, self.cost = data, len(data)
@@ -118,6 +122,9 @@ class WebSocketRequest(Caller):
     @property
     def authorization(self) -> str | None:
         return self._authorization
+
+    def describe(self) -> Description:
+        return Description("websocket", self.number, parent=self._parent)
 
     def fields(self) -> dict[str, Any]:
         """The fields of the frame without its id."""

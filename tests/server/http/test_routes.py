@@ -10,7 +10,8 @@ import pytest
 from sruserve.server.app import ROUTES, Application
 from sruserve.server.errors import EngineFailure, InvalidRequest, ServeError
 from sruserve.server.http.call import HttpCall
-from sruserve.server.http.router import Router, answering_errors
+from sruserve.server.http.observed import answering_errors
+from sruserve.server.http.router import Router
 from sruserve.server.http.routes import Reply, Route
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")

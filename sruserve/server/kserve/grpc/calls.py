@@ -8,7 +8,7 @@ from typing import Any
 from sruserve.server.auth import Tenant
 from sruserve.server.budget import Budget, Hold
 from sruserve.server.errors import Overloaded, ServeError, TooManyAtOnce
-from sruserve.server.kserve.grpc.call import GrpcCall, GrpcEndpoint, authorization, end
+from sruserve.server.kserve.grpc.call import GrpcCall, GrpcEndpoint, Metadata, end, read_metadata
 from sruserve.server.kserve.grpc.reading import Reads, TimedRead
 from sruserve.server.lifecycle import Lifecycle
 from sruserve.server.settings import Settings
@@ -20,7 +20,7 @@ _QUICK_SECONDS = 0.25  # nearly all messages arrive within this time
 _MAX_SECONDS = 30.0  # for a message, whose received bytes are not visible
 
 Answer = Callable[[bytes, GrpcCall, Tenant], Awaitable[Any]]
-StreamAnswer = Callable[[bytes, str | None, Callable[[Any], object]], Awaitable[Any]]
+StreamAnswer = Callable[[bytes, Metadata, Callable[[Any], object]], Awaitable[Any]]
 Behaviour = Callable[[Any, Any], Awaitable[Any]]
 
 
@@ -60,7 +60,7 @@ class ConcurrentCallLimit:
                 hold_until_ended(self._unsent.hold(reply.ByteSize(), owner))
                 return reply
 
-            rpc = await endpoint.ask(authorization(context), work)
+            rpc = await endpoint.ask(read_metadata(context), work)
             if rpc.problem is not None:
                 await end(context, rpc.problem)
             return rpc.reply
@@ -70,7 +70,8 @@ class ConcurrentCallLimit:
     def stream(self, endpoint: GrpcEndpoint, answer: StreamAnswer) -> Behaviour:
         """The behaviour of a method that answers each request of a stream.
 
-        answer: gets a request, the call's key, and a function that counts a reply until it is sent.
+        answer: gets a request, the call's metadata, and a function that counts a reply until it is
+            sent.
         """
 
         async def behave(requests: Any, context: Any) -> None:
@@ -85,11 +86,12 @@ class ConcurrentCallLimit:
         self, endpoint: GrpcEndpoint, answer: StreamAnswer, context: Any
     ) -> ServeError | None:
         """Answer a stream to its end. Returns an error that ends it, which counts as a request."""
-        key = authorization(context)
+        metadata = read_metadata(context)
         try:
-            owner = _owner(self._lifecycle.tenants.authenticate(key), context)
+            tenant = self._lifecycle.tenants.authenticate(metadata.authorization)
+            owner = _owner(tenant, context)
             with self._streams.hold(1, owner):
-                await self._answer(answer, context, key, owner)
+                await self._answer(answer, context, metadata, owner)
         except ServeError as problem:
             refusal = problem
 
@@ -97,11 +99,11 @@ class ConcurrentCallLimit:
                 del rpc, tenant
                 raise refusal
 
-            return (await endpoint.ask(key, refuse)).problem
+            return (await endpoint.ask(metadata, refuse)).problem
         return None
 
     async def _answer(
-        self, answer: StreamAnswer, context: Any, key: str | None, owner: Hashable
+        self, answer: StreamAnswer, context: Any, metadata: Metadata, owner: Hashable
     ) -> None:
         seconds = self._seconds
         while True:
@@ -117,7 +119,7 @@ class ConcurrentCallLimit:
                 def count_reply(reply: Any, sent: ExitStack = sent) -> None:
                     sent.enter_context(self._unsent.hold(reply.ByteSize(), owner))
 
-                await context.write(await answer(data, key, count_reply))
+                await context.write(await answer(data, metadata, count_reply))
             del data  # it does not count while the next message is awaited
             seconds = self._idle_seconds
 

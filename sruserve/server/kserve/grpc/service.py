@@ -12,7 +12,7 @@ from sruserve.server.auth import Tenant
 from sruserve.server.errors import InputTooLong, Unsupported
 from sruserve.server.kserve.choosing import reply_numbers
 from sruserve.server.kserve.errors import explain
-from sruserve.server.kserve.grpc.call import GrpcCall, GrpcEndpoint
+from sruserve.server.kserve.grpc.call import GrpcCall, GrpcEndpoint, Metadata
 from sruserve.server.kserve.grpc.calls import ConcurrentCallLimit
 from sruserve.server.kserve.grpc.codec import parse, read_request, write_response
 from sruserve.server.kserve.grpc.probes import Probes
@@ -69,7 +69,7 @@ class GrpcService:
         return handlers
 
     async def _stream_infer(
-        self, data: bytes, key: str | None, count_reply: Callable[[Any], object]
+        self, data: bytes, metadata: Metadata, count_reply: Callable[[Any], object]
     ) -> Any:
         """The reply to one request of a stream. An error is a reply, so the stream continues."""
 
@@ -78,7 +78,7 @@ class GrpcService:
             count_reply(reply)
             return reply
 
-        rpc = await self._infer.ask(key, work)
+        rpc = await self._infer.ask(metadata, work)
         if rpc.problem is None:
             rpc.reply.parameters["triton_final_response"].bool_param = True
             return proto.ModelStreamInferResponse(infer_response=rpc.reply)

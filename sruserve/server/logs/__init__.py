@@ -1,0 +1,1 @@
+"""Log lines: JSON or text, written by a thread that no slow reader can make others wait for."""
