@@ -9,7 +9,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-EXTRAS = ("grammars", "grpc", "keras", "onnx", "redis")
+EXTRAS = ("grammars", "grpc", "keras", "onnx", "otel", "redis")
 # What the tests of `make oldest` do not use.
 UNUSED = (
     *("helm-python-sdk", "kubernetes-validate", "mypy", "ruff"),

@@ -35,9 +35,10 @@ class FollowedJob:
         self.submitted, self.begun, self.ended = job.submitted, 0.0, 0.0
 
     def end(self, done: "Future[None]") -> None:
-        """Record the end of the job."""
+        """Record the end of the job, unless the request has ended before."""
         del done
-        self.ended = time.monotonic()
+        if self.job is not None:
+            self.ended = time.monotonic()
 
     def close(self, now: float) -> None:
         """Forget the job, which refers to its inputs."""

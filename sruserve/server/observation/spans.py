@@ -67,8 +67,10 @@ class Spans:
 
 
 def _name(observation: Observation) -> str:
-    method = observation.described.method
-    return f"{method} {observation.route}" if method else observation.route.lstrip("/")
+    described = observation.described
+    if described.protocol == "grpc":
+        return observation.route.removeprefix("/")
+    return f"{described.method or described.protocol} {observation.route}"
 
 
 def _context(parent: TraceParent | None) -> Context:
@@ -100,7 +102,7 @@ def _attributes(observation: Observation) -> Mapping[str, Value]:
     if observation.reason is not None:
         attributes["error.type"] = observation.reason
     if described.protocol == "grpc":
-        attributes |= {"rpc.system": "grpc", "rpc.method": observation.route.lstrip("/")}
+        attributes |= {"rpc.system": "grpc", "rpc.method": observation.route.removeprefix("/")}
         if described.status is not None:
             attributes["rpc.response.status_code"] = described.status
     else:

@@ -216,6 +216,10 @@ class _Handshake(HttpCall):
         self.scope, self.place = scope, place
         self.accepted = False
 
+    @property
+    def method(self) -> str:
+        return "GET"  # the scope has none
+
     async def accept(self) -> None:
         """Open the socket."""
         await self._receive()  # the event "websocket.connect"
