@@ -3,6 +3,7 @@
 import logging
 import sys
 import threading
+from functools import partial
 from logging.config import dictConfig
 from types import TracebackType
 from typing import Any
@@ -22,8 +23,7 @@ class OwnStart(logging.Filter):
 
 def set_up_logging(level: str, log_format: LogFormat) -> None:
     """Write all lines of this process in one format."""
-    handler = LineHandler(log_format)
-    dictConfig(log_config(level, handler))
+    dictConfig(log_config(level, log_format))
     logging.captureWarnings(True)
     sys.excepthook = _log_uncaught
     threading.excepthook = lambda args: _log_uncaught(
@@ -44,14 +44,14 @@ def report_failure(message: str) -> None:
             print(f"error: {message}", file=sys.stderr)
 
 
-def log_config(level: str, handler: LineHandler) -> dict[str, Any]:
+def log_config(level: str, log_format: LogFormat) -> dict[str, Any]:
     """A `logging.config.dictConfig` for the server and all libraries inside it."""
     ours = {"handlers": ["lines"], "propagate": False}
     return {
         "version": 1,
         "disable_existing_loggers": False,
         "filters": {"own_start": {"()": OwnStart}},
-        "handlers": {"lines": {"()": lambda: handler}},
+        "handlers": {"lines": {"()": partial(LineHandler, log_format)}},
         "root": {"handlers": ["lines"], "level": "WARNING"},
         "loggers": {
             "sruserve": {**ours, "level": level.upper()},

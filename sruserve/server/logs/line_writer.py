@@ -30,6 +30,8 @@ class LineWriter:
         if self._waiting.qsize() >= self._max_waiting:
             self._drop(1)
         else:
+            if self._dropped:
+                self._waiting.put(self._take_notice())
             self._waiting.put(line.encode("utf-8", "backslashreplace") + b"\n")
         if self._thread is None:
             self._start()
@@ -71,11 +73,8 @@ class LineWriter:
                 break
         if batch and not self._put(b"".join(batch)):
             self._drop(len(batch))
-        elif self._dropped:
-            with self._lock:
-                count, self._dropped = self._dropped, 0
-            if not self._put(self._notice(count).encode() + b"\n"):
-                self._drop(count)
+        elif self._dropped and self._waiting.empty():
+            self._put(self._take_notice())
         for event in written:
             event.set()
 
@@ -90,6 +89,12 @@ class LineWriter:
             except OSError:
                 return False
         return True
+
+    def _take_notice(self) -> bytes:
+        """The line that tells how many lines were dropped, which then count no more."""
+        with self._lock:
+            count, self._dropped = self._dropped, 0
+        return self._notice(count).encode() + b"\n" if count else b""
 
     def _drop(self, count: int) -> None:
         with self._lock:

@@ -23,7 +23,7 @@ Resource = dict[str, Any]
 class Collector:
     """What has arrived. spans: each with the attributes of its resource.
 
-    hangs: set it to answer no request until it is cleared.
+    may_answer: while it is cleared, no request is answered.
     """
 
     def __init__(self) -> None:
@@ -46,14 +46,14 @@ class Collector:
                 resource = attributes(resource_spans.resource)
                 for scope in resource_spans.scope_spans:
                     self.spans += [(span, resource) for span in scope.spans]
-            return ExportTraceServiceResponse().SerializeToString()
+            return bytes(ExportTraceServiceResponse().SerializeToString())
         assert path == "/v1/metrics"
         metrics = ExportMetricsServiceRequest.FromString(body)
         for resource_metrics in metrics.resource_metrics:
             for metric_scope in resource_metrics.scope_metrics:
                 for metric in metric_scope.metrics:
                     self.metrics[metric.name] = list(metric.histogram.data_points)
-        return ExportMetricsServiceResponse().SerializeToString()
+        return bytes(ExportMetricsServiceResponse().SerializeToString())
 
     def named(self, name: str) -> list[Span]:
         """The spans of a name."""
