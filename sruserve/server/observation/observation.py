@@ -111,6 +111,11 @@ class Observation:
         if job.kind is JobKind.GENERATE:
             job.deliver = partial(self._deliver, job.deliver, job.stream)
 
+    def extend_steps(self) -> None:
+        """Record that the steps of the last job went on until now, in jobs that nobody follows."""
+        if self.jobs and not self.ended:
+            self.jobs[-1].ended = time.monotonic()
+
     def _deliver(
         self, deliver: Callable[[int, Any], None], streams: bool, index: int, chunk: Generated
     ) -> None:

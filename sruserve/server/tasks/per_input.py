@@ -113,6 +113,8 @@ class PerInputTask(Task[Body]):
                     del item
                     results = await self.run_ahead(caller, request, served, results, spent)
                     spent.used = steps = steps + ahead * len(items)
+                    if caller.observation is not None:
+                        caller.observation.extend_steps()
         except BaseException:
             unsent.__exit__(None, None, None)
             raise
