@@ -23,6 +23,7 @@ from sruserve.server.ending import (
     leave,
     leaving_at_once,
 )
+from sruserve.server.errors import faults
 from sruserve.server.http.tls_handshake import TlsHandshake
 from sruserve.server.http.uvicorn_http import HttpProtocol
 from sruserve.server.kserve.grpc.port import hold_port, wants_grpc
@@ -228,6 +229,9 @@ def _work(
         log.error("the folder of the workers' metrics was removed: %s; restart the server", error)
     try:
         return _run_one(settings, listener, beat, certificates)
+    except faults():  # otherwise its traceback would be written as it is
+        log.critical("the worker failed", exc_info=True)
+        return FAILED
     finally:
         if folder is not None:
             folder.leave()

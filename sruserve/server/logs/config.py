@@ -21,6 +21,15 @@ class OwnStart(logging.Filter):
         return record.msg != "Application startup failed. Exiting."
 
 
+class NoValues(logging.Filter):
+    """Hides the values in OpenTelemetry's lines about `OTEL_EXPORTER_OTLP_HEADERS`: keys."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Pass every line, without its values."""
+        record.args = ("(not shown)",) * len(record.args or ())
+        return True
+
+
 def set_up_logging(level: str, log_format: LogFormat) -> None:
     """Write all lines of this process in one format."""
     dictConfig(log_config(level, log_format))
@@ -50,13 +59,14 @@ def log_config(level: str, log_format: LogFormat) -> dict[str, Any]:
     return {
         "version": 1,
         "disable_existing_loggers": False,
-        "filters": {"own_start": {"()": OwnStart}},
+        "filters": {"own_start": {"()": OwnStart}, "no_values": {"()": NoValues}},
         "handlers": {"lines": {"()": partial(LineHandler, log_format)}},
         "root": {"handlers": ["lines"], "level": "WARNING"},
         "loggers": {
             "sruserve": {**ours, "level": level.upper()},
             # our own lines already report uvicorn's sockets and processes
             "uvicorn.error": {**ours, "level": "WARNING", "filters": ["own_start"]},
+            "opentelemetry.util.re": {"filters": ["no_values"]},
         },
     }
 

@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from uuid import uuid4
 
@@ -50,7 +51,8 @@ class Exports:
             self._shut_down.append(tracers.shutdown)
 
     def close(self, seconds: float) -> None:
-        """Send what waits, at most some time for each exporter."""
+        """Send what waits, at most some time."""
+        deadline = time.monotonic() + seconds
         # daemons, because a collector that hangs must not delay the end of the process
         threads = [
             threading.Thread(target=each, name="exporter's end", daemon=True)
@@ -59,7 +61,7 @@ class Exports:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(seconds)
+            thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def _resource() -> Resource:

@@ -12,7 +12,8 @@ from sruserve.server.observation.observation import Observation
 
 LOGGER = "sruserve.requests"
 _MAX_WAITING = 8192  # lines, of about 400 bytes
-_LEVELS = {"error": "error", "refused": "warning"}  # of other outcomes: info
+_LEVELS = {"error": logging.ERROR, "refused": logging.WARNING}  # of other outcomes: INFO
+_TEXT = TextLines()
 
 
 class RequestLog:
@@ -24,28 +25,29 @@ class RequestLog:
     def __init__(self, log_format: LogFormat, level: str) -> None:
         self._as_json = writes_json(log_format, STDOUT)
         self._least = logging.getLevelNamesMapping()[level.upper()]
-        lines = JsonLines() if self._as_json else TextLines()
+        lines = JsonLines() if self._as_json else _TEXT
         self._writer = LineWriter(STDOUT, _MAX_WAITING, partial(dropped_notice, lines))
         self._worker = os.getpid()
 
     def __call__(self, observation: Observation) -> None:
         """Write the line of a request that has ended."""
-        level = _LEVELS.get(observation.outcome, "info")
-        if logging.getLevelNamesMapping()[level.upper()] >= self._least:
+        level = _LEVELS.get(observation.outcome, logging.INFO)
+        if level >= self._least:
             fields = request_fields(observation, level, self._worker)
-            self._writer.write(json_line(fields) if self._as_json else _text(fields))
+            line = json_line(fields) if self._as_json else _text(observation, fields, level)
+            self._writer.write(line)
 
     def close(self, seconds: float) -> None:
         """Wait until all lines are written, at most some time."""
         self._writer.flush(seconds)
 
 
-def request_fields(observation: Observation, level: str, worker: int) -> dict[str, Any]:
+def request_fields(observation: Observation, level: int, worker: int) -> dict[str, Any]:
     """The fields of the line of a request, as `docs/logs-and-traces.md` describes them."""
     described = observation.described
     return {
         "time": timestamp(observation.ended_ns / 1e9),
-        "level": level,
+        "level": logging.getLevelName(level).lower(),
         "logger": LOGGER,
         "message": "request",
         "worker": worker,
@@ -70,7 +72,7 @@ def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 6)
 
 
-def _text(fields: dict[str, Any]) -> str:
+def _text(observation: Observation, fields: dict[str, Any], level: int) -> str:
     """The line for people."""
     what = [fields["method"] or fields["protocol"], fields["route"], fields["status"]]
     line = " ".join(str(part) for part in what if part is not None)
@@ -78,4 +80,7 @@ def _text(fields: dict[str, Any]) -> str:
     line += f" {1e3 * fields['seconds']:.1f} ms"
     if (queued := fields["queue_seconds"]) is not None:
         line += f", queued {1e3 * queued:.1f} ms"
-    return f"{fields['time']} {fields['level'].upper()} {LOGGER}: {line} [{fields['request_id']}]"
+    line += f" [{fields['request_id']}]"
+    record = logging.LogRecord(LOGGER, level, "", 0, "%s", (line,), None)
+    record.created, record.msecs = observation.ended_ns / 1e9, observation.ended_ns // 10**6 % 1000
+    return _TEXT.format(record)

@@ -138,6 +138,8 @@ logging.getLogger("uvicorn.error").warning("uvicorn's\\nown")
 logging.getLogger("some.library").error("a library's %s", "line")
 logging.getLogger("some.library").info("not severe")
 warnings.warn("a warning", stacklevel=1)
+from opentelemetry.util.re import parse_env_headers
+parse_env_headers("sesame-is-secret")
 def fail(): raise ValueError("sesame-is-secret")
 thread = threading.Thread(target=fail); thread.start(); thread.join()
 class Leaving:
@@ -163,12 +165,13 @@ def test_every_line_of_a_process_is_json_whoever_writes_it(written: list[str]) -
     messages = [line["message"] for line in lines]
     assert messages[:3] == ["ours", "uvicorn's\nown", "a library's line"]
     assert "UserWarning: a warning" in messages[3]
-    assert messages[4:] == [
+    assert messages[4].startswith("Header format invalid!")
+    assert messages[5:] == [
         *("an exception was not handled",) * 2,
         "Task exception was never retrieved",
         "an exception was not handled",
     ]
-    assert all(line["exception"].endswith("ValueError") for line in lines[4:])
+    assert all(line["exception"].endswith("ValueError") for line in lines[5:])
     assert SECRET not in "".join(written)
 
 
