@@ -14,7 +14,7 @@ from sruserve.cli_shared import fail, progress_bar
 from sruserve.cli_signals import cleaning_up
 
 if TYPE_CHECKING:
-    from sruserve.export.onnx.export import GraphKind
+    from sruserve.export.onnx.network import GraphKind
 
 app = typer.Typer(
     name="export", help="Write a model or a state in another form.", no_args_is_help=True
@@ -60,7 +60,8 @@ def onnx(
 
     The state of a stream is an input and an output of a graph. The files hold labels, vocabulary
     and config as metadata. Each graph is compared with the model first: a file that is written
-    agrees with it to 1e-5.
+    agrees with it to 1e-5. A model with int8 weights gets graphs with int8 weights, which agree
+    with it to the rounding of int8.
     """
     from sruserve.model.errors import ModelError
 

@@ -44,7 +44,7 @@ def _weights(model: Model) -> dict[str, str]:
     """Describe int8 weights; empty for floats."""
     if model.config.weights is None:
         return {}
-    if multiplies_integers(model.network.dtype, model.network.device):
+    if model.graphs or multiplies_integers(model.network.dtype, model.network.device):
         return {"weights": "int8 with a scale per output, multiplied in integers"}
     return {"weights": f"int8 with a scale per output, restored to {model.dtype} at load"}
 

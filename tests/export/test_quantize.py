@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -12,7 +13,7 @@ from sruserve.cli import app
 from sruserve.export.errors import ExportError
 from sruserve.export.onnx.export import export_onnx
 from sruserve.export.quantize.compare import compare
-from sruserve.export.quantize.quantize import quantize
+from sruserve.export.quantize.quantize import Weights, quantize
 from sruserve.export.quantize.texts import HeldOut
 from sruserve.model.folder import load_model, save_model
 from sruserve.model.names import Task
@@ -127,10 +128,22 @@ def test_quantising_twice_changes_nothing(tmp_path: Path) -> None:
     assert once.parameters == load_model(tmp_path / "m").parameters
 
 
-def test_an_int8_model_is_exported_as_onnx_with_its_restored_weights(tmp_path: Path) -> None:
+def test_an_onnx_file_has_the_int8_weights_of_its_folder_and_floats_of_bfloat16(
+    tmp_path: Path,
+) -> None:
     save_random_model(tmp_path / "m", vocab_size=20)
-    quantize(tmp_path / "m", tmp_path / "small", "int8")
-    assert export_onnx(tmp_path / "small", tmp_path / "small.onnx", ["step"])
+    kinds: dict[Weights, int] = {
+        "int8": onnx.TensorProto.UINT8,
+        "bf16": onnx.TensorProto.FLOAT,
+    }
+    for weights, dtype in kinds.items():
+        quantize(tmp_path / "m", tmp_path / weights, weights)
+        (file,) = export_onnx(tmp_path / weights, tmp_path / f"{weights}.onnx", ["step"])
+        model = onnx.load(file)
+        properties = {item.key: item.value for item in model.metadata_props}
+        assert properties.get("sruserve.weights") == ("int8" if weights == "int8" else None)
+        tables = {weight.name: weight.data_type for weight in model.graph.initializer}
+        assert tables["embedding.weight"] == tables["output.weight"] == dtype
 
 
 def classifier(folder: Path, task: Task = "classify", **kw: Any) -> Path:

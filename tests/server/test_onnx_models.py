@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from sruserve.export.onnx.export import export_onnx
+from sruserve.export.quantize.quantize import quantize
 from sruserve.model.heads.config import HeadConfig
 from tests.server.conftest import CHARACTERS, TAGS, WORDS, Serve, words_vocabulary
 from tests.support import save_random_model
@@ -29,6 +30,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_random_model(native / "tagger", "tag", labels=TAGS, **words)
     save_random_model(native / "encoder", "encode", input_size=8)
     save_random_model(native / "pairs", "pair", labels=("same", "other"), **words)
+    quantize(native / "characters", native / "small", "int8")
     for folder in native.iterdir():
         export_onnx(folder, parent / "onnx" / folder.name)
     return parent
@@ -97,6 +99,20 @@ def test_a_state_token_goes_on_with_either_engine(
         rest = post(second, "/v1/classify", model="question", input="the play now", state=state)
         assert rest["results"][0]["label"] == whole["label"]
         assert rest["results"][0]["score"] == pytest.approx(whole["score"], abs=1e-4)
+
+
+def test_a_state_token_of_int8_weights_goes_on_with_either_engine(
+    both: tuple[httpx.Client, httpx.Client],
+) -> None:
+    whole = post(both[0], "/v1/score", model="small", input="To be, or not")["results"][0]
+    for first, second in (both, both[::-1]):
+        begun = post(first, "/v1/score", model="small", input="To be,", more=True)["results"][0]
+        rest = post(second, "/v1/score", model="small", input=" or not", state=begun["state"])
+        total = begun["log_likelihood"] + rest["results"][0]["log_likelihood"]
+        assert total == pytest.approx(whole["log_likelihood"], rel=0.01)
+    of_floats = {"model": "characters", "input": "a", "state": begun["state"]}
+    reply = both[1].post("/v1/score", json=of_floats)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (422, "state_wrong_model")
 
 
 def test_a_held_stream_generates_on(both: tuple[httpx.Client, httpx.Client]) -> None:

@@ -2,19 +2,20 @@
 
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
-import onnxruntime
 import torch
 from torch import Tensor
 
 from sruserve.export.errors import ExportError
+from sruserve.export.onnx.integer import INTEGER_TOLERANCE
 from sruserve.export.onnx.metadata import CASE_NUMBERS
-from sruserve.export.onnx.signature import answer_of
+from sruserve.export.onnx.signature import answer_of, signature_of
+from sruserve.export.runtime.session import GraphSession
 from sruserve.kernels import RaggedBatch
+from sruserve.kernels.devices import CPU
 from sruserve.model.network import Network
 
-TOLERANCE = 1e-5  # of the largest number of an output, or of 1
+TOLERANCE = 1e-5
 _LENGTHS = (7, 1, 4, 0, 12)  # steps of the sequences of a batch
 _CASE_LENGTHS = (5, 3)
 _CUTS = (0, 3)  # first step of each part of a sequence that is split
@@ -23,19 +24,25 @@ _CUTS = (0, 3)  # first step of each part of a sequence that is split
 class GraphCheck:
     """Runs a graph and the network side by side; raises `ExportError` where they differ.
 
-    network: in float32, on the CPU.
+    network: in float32, on the CPU. tolerance: of the largest number of an output, or of 1; by
+    default `INTEGER_TOLERANCE` for int8 weights, and `TOLERANCE` for others.
     """
 
-    def __init__(self, model: ir.Model, network: Network, seed: int = 0) -> None:
+    def __init__(
+        self, model: ir.Model, network: Network, seed: int = 0, tolerance: float | None = None
+    ) -> None:
         self._network, self._config = network, network.config
         self._random = torch.Generator().manual_seed(seed)
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4
-        content = ir.to_proto(model).SerializeToString()
-        self._session = onnxruntime.InferenceSession(
-            content, options, providers=["CPUExecutionProvider"]
-        )
-        self._outputs = [output.name for output in self._session.get_outputs()]
+        by_default = TOLERANCE if self._config.weights is None else INTEGER_TOLERANCE
+        self._tolerance = by_default if tolerance is None else tolerance
+        self._session = GraphSession(ir.to_proto(model).SerializeToString(), CPU)
+
+    def run(self, kind: str) -> None:
+        """Compare the graph: "step" or "sequence"."""
+        if kind == "step":
+            self.step()
+        else:
+            self.sequence()
 
     def step(self) -> None:
         """Compare some steps of streams that begin from random states."""
@@ -68,9 +75,9 @@ class GraphCheck:
                 self._compare(outputs, expected, states)
                 ours = outputs["new_state"]
 
-    def case(self) -> dict[str, Any]:
-        """Return inputs from zeros on, and the first numbers of the graph's answer to them."""
-        names = [value.name for value in self._session.get_inputs()]
+    def case(self, kind: str) -> dict[str, Any]:
+        """Return inputs from zeros on, and the first numbers of the answer of a graph to them."""
+        names = signature_of(self._config, kind).inputs
         parts = [self._inputs(length) for length in _CASE_LENGTHS]
         sizes = {"batch": len(parts), "time": max(_CASE_LENGTHS)}
         if "lengths" in names:
@@ -137,20 +144,15 @@ class GraphCheck:
 
     def _agree(self, name: str, ours: Tensor, theirs: Tensor) -> None:
         apart = (ours - theirs).abs() / max(1.0, float(theirs.abs().max()))
-        if not bool((apart <= TOLERANCE).all()):
+        if not bool((apart <= self._tolerance).all()):
             raise ExportError(
                 f"the graph's {name} are up to {float(apart.max()):.3g} from the network's; the "
-                f"limit is {TOLERANCE:g}, so nothing was written"
+                f"limit is {self._tolerance:g}, so nothing was written"
             )
 
     def _run(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        values: list[Any] = self._session.run(
-            None, {name: value.numpy() for name, value in inputs.items()}
-        )
-        return {
-            name: torch.from_numpy(np.asarray(value))
-            for name, value in zip(self._outputs, values, strict=True)
-        }
+        shape = next(iter(inputs.values())).shape
+        return self._session.run(inputs, dict(zip(("batch", "time"), shape, strict=False)))
 
     def _padded(
         self, parts: list[Tensor], end: str = "", finite: bool = False

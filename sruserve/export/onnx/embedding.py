@@ -17,7 +17,7 @@ def add_embedding(
     op, embedding = graph.op, config.embedding
     assert config.vocab_size is not None
     if not embedding.adaptive:
-        rows = op.Gather(graph.weight("embedding.weight", tensors["embedding.weight"].float()), ids)
+        rows = graph.look_up(tensors["embedding.weight"].float(), ids, "embedding")
         return rows if embedding.scale == 1 else op.Mul(rows, embedding.scale)
     parts, projections = [], []
     owner = "output" if config.head.tied else "embedding"
@@ -26,7 +26,7 @@ def add_embedding(
         table = torch.cat((words, words.new_zeros(1, words.shape[1])))
         inside = op.And(op.GreaterOrEqual(ids, cluster.first), op.Less(ids, cluster.end))
         row = op.Where(inside, op.Sub(ids, cluster.first), cluster.words)
-        parts.append(op.Gather(graph.weight(f"embedding.{i}.weight", table), row))
+        parts.append(graph.look_up(table, row, f"embedding.{i}"))
         projections.append(tensors[f"embedding.{i}.proj"].float())
     weight = torch.cat(projections, 1) * embedding.scale
     joined = op.Concat(*parts, axis=-1)

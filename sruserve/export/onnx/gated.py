@@ -53,7 +53,8 @@ def _direction(
     if cell.kind is GatedKind.LSTM:
         starts.append(state.read(cell.cell_column, cell.width))
     projects = cell.kind is GatedKind.LSTM and cell.second is not None
-    if steps.lengths is not None and cell.kind in _OPERATORS and not projects:
+    one_operator = cell.kind in _OPERATORS and not projects and not graph.integer
+    if steps.lengths is not None and one_operator:
         h, ends = _operator(graph, cell, inputs, steps.with_time(x), starts, steps.lengths)
         return steps.rows(h), ends
     u = graph.linear(x, inputs, "linear")

@@ -9,6 +9,15 @@ from onnxscript import GraphBuilder
 from torch import Tensor
 
 from sruserve import __version__
+from sruserve.export.onnx.integer import (
+    ZERO_BYTE,
+    RoundedRows,
+    RoundedWeight,
+    multiply,
+    restore_rows,
+    round_rows,
+    rounded,
+)
 from sruserve.export.plain import PlainLinear
 
 OPSET, IR_VERSION = 20, 9  # of ONNX 1.15 (2023): every runtime since then reads them
@@ -39,14 +48,20 @@ def outputs(of_node: object) -> Sequence[Value]:
 
 
 class Graph:
-    """A graph: the names of its weights and nodes have the prefixes of `scope`."""
+    """A graph: the names of its weights and nodes have the prefixes of `scope`.
 
-    def __init__(self, name: str) -> None:
+    integer: weights that were restored from int8 are stored and multiplied as such.
+    """
+
+    def __init__(self, name: str, integer: bool = False) -> None:
         graph = ir.Graph([], [], nodes=[], opset_imports={"": OPSET}, name=name)
         self._builder = GraphBuilder(graph)
         self._weights: dict[str, Value] = {}
         self._scopes: list[str] = []
+        self._rounded: dict[Value, RoundedRows] = {}
+        self._zero: Value | None = None
         self._scans = 0
+        self.integer = integer
         self.op = cast(Op, self._builder.op)
 
     @contextmanager
@@ -82,10 +97,36 @@ class Graph:
 
     def linear(self, x: Value, layer: PlainLinear, name: str) -> Value:
         """Compute x W^T + b for rows x (rows, in); returns (rows, out)."""
-        weight = self.weight(f"{name}.weight", layer.weight.T)
-        if layer.bias is None:
-            return self.op.MatMul(x, weight)
-        return self.op.Gemm(x, weight, self.weight(f"{name}.bias", layer.bias))
+        op, numbers = self.op, self._integers(layer.weight)
+        if numbers is None:
+            weight = self.weight(f"{name}.weight", layer.weight.T)
+            if layer.bias is None:
+                return op.MatMul(x, weight)
+            return op.Gemm(x, weight, self.weight(f"{name}.bias", layer.bias))
+        weight = self.weight(f"{name}.weight", numbers.numbers.T)
+        product = self._product(x, weight, self.weight(f"{name}.scale", numbers.scale))
+        return (
+            product
+            if layer.bias is None
+            else op.Add(product, self.weight(f"{name}.bias", layer.bias))
+        )
+
+    def look_up(self, table: Tensor, ids: Value, name: str) -> Value:
+        """Return the rows (..., width) of a table (n, width) at ids (...)."""
+        numbers = self._integers(table)
+        if numbers is None:
+            return self.op.Gather(self.weight(f"{name}.weight", table), ids)
+        weight = self.weight(f"{name}.weight", numbers.numbers)
+        return restore_rows(self.op, weight, self.weight(f"{name}.scale", numbers.scale), ids)
+
+    def against(self, x: Value, table: Tensor, name: str) -> Value:
+        """Compute x T^T for rows x (rows, width) and the table (n, width) of `look_up`."""
+        op, numbers = self.op, self._integers(table)
+        stored = table if numbers is None else numbers.numbers
+        columns = op.Transpose(self.weight(f"{name}.weight", stored), perm=[1, 0])
+        if numbers is None:
+            return op.MatMul(x, columns)
+        return self._product(x, columns, self.weight(f"{name}.scale", numbers.scale))
 
     def columns(self, x: Value, begin: int, end: int) -> Value:
         """Return the columns of the last axis from `begin` to `end`."""
@@ -125,6 +166,18 @@ class Graph:
             self.op.Scan(*starts, *inputs, body=graph, num_scan_inputs=len(inputs), _outputs=count)
         )
         return list(results[states:])
+
+    def _integers(self, weight: Tensor) -> RoundedWeight | None:
+        return rounded(weight) if self.integer else None
+
+    def _product(self, x: Value, weight: Value, scale: Value) -> Value:
+        """Multiply rows x by the bytes of a weight (in, out) with scales (out); rounds x once."""
+        if self._zero is None:  # for all products, so without the names of scopes
+            zero = ir.tensor(ZERO_BYTE, name="zero")
+            self._zero = self._builder.initializer(zero, "zero", qualify=False)
+        if x not in self._rounded:
+            self._rounded[x] = round_rows(self.op, x, self._zero)
+        return multiply(self.op, self._rounded[x], self._zero, weight, scale)
 
     def model(self, metadata: Mapping[str, str]) -> ir.Model:
         """Return the finished model."""

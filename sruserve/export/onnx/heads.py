@@ -46,8 +46,7 @@ def _linear(
     if not head.tied:
         weight = tensors["output.weight"].float()
         return graph.linear(hidden, PlainLinear(weight, bias), "output")
-    table = graph.weight("embedding.weight", tensors["embedding.weight"].float())
-    scores = op.MatMul(hidden, op.Transpose(table, perm=[1, 0]))
+    scores = graph.against(hidden, tensors["embedding.weight"].float(), "embedding")
     return scores if bias is None else op.Add(scores, graph.weight("output.bias", bias))
 
 

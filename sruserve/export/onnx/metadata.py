@@ -37,6 +37,7 @@ class Properties(BaseModel):
     """A file's properties; their names begin with `PREFIX`, and all but the plain ones are JSON.
 
     graph: its kind. digest: that of the model folder. parameters: number of trained numbers.
+    weights: of the file: "int8", or None for floats.
     vocabulary: the contents of the vocabulary's files. config: the folder's config.json, as text.
     """
 
@@ -47,6 +48,7 @@ class Properties(BaseModel):
     task: str
     digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     parameters: Annotated[int, Field(ge=0)]
+    weights: Literal["int8"] | None = None
     state: Json[list[Entry]]
     config: str
     labels: Json[list[str]] = Field(default_factory=list)
@@ -75,6 +77,8 @@ def metadata_of(folder: FolderContents, layout: StateLayout, kind: str) -> dict[
         "state": json.dumps(entries),
         "config": config.model_dump_json(exclude_none=True),
     }
+    if config.weights is not None:
+        properties["weights"] = config.weights
     if config.labels:
         properties["labels"] = json.dumps(config.labels)
     if folder.vocabulary:

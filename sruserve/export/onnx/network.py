@@ -13,6 +13,7 @@ the `labels` of the best path; they are those of whole inputs, whatever `state` 
 """
 
 from collections.abc import Mapping
+from typing import Literal
 
 import onnx_ir as ir
 from torch import Tensor
@@ -36,22 +37,30 @@ from sruserve.kernels.srupp import SRUppLayer
 from sruserve.model.cells.stack import Stack
 from sruserve.model.config import LABELLED, ModelConfig
 
+GraphKind = Literal["step", "sequence"]
+
 
 class GraphMaker:
     """Makes the graphs of a network.
 
-    tensors: its weights, named as in `network_shapes`.
+    tensors: its weights, named as in `network_shapes`. Those that were restored from int8 are int8
+    in the graphs of a config that says so.
     """
 
     def __init__(self, config: ModelConfig, tensors: Mapping[str, Tensor]) -> None:
         self._config, self._tensors = config, tensors
+        self._integer = config.weights == "int8"
         self.layout = config.layout
         own = {k.removeprefix("rnn."): v for k, v in tensors.items() if k.startswith("rnn.")}
         self._stack: Stack = config.rnn.stack(own, self.layout, PlainBuilder())
 
+    def graph(self, kind: GraphKind, metadata: Mapping[str, str]) -> ir.Model:
+        """Make a graph with these properties."""
+        return self.step(metadata) if kind == "step" else self.sequence(metadata)
+
     def step(self, metadata: Mapping[str, str]) -> ir.Model:
         """Make the graph of one step, without control flow; the network must be streamable."""
-        graph = Graph("step")
+        graph = Graph("step", self._integer)
         inputs = self._inputs(graph, "", ("batch",))
         rows = graph.input("state", FLOAT, ("batch", self.layout.width))
         state, steps = StateRows(graph, rows), OneStep(graph, rows)
@@ -64,7 +73,7 @@ class GraphMaker:
 
     def sequence(self, metadata: Mapping[str, str]) -> ir.Model:
         """Make the graph of whole sequences."""
-        graph, config = Graph("sequence"), self._config
+        graph, config = Graph("sequence", self._integer), self._config
         if config.task == "pair":
             self._pairs(graph)
             return graph.model(metadata)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from sruserve.export.onnx.metadata import FORMAT, PREFIX, Case, Properties, checksum
 from sruserve.export.onnx.signature import answer_of, signature_of
+from sruserve.export.runtime.signed import make_signed, multiplies_signed
 from sruserve.model.config import ModelConfig, explain, parse_config
 from sruserve.model.errors import CheckpointError
 from sruserve.model.files import read_regular
@@ -26,10 +27,10 @@ _OPERATORS = {
     "Abs", "Add", "And", "ArgMax", "Cast", "Concat", "Div", "Elu", "Equal", "Erf", "Exp", "Expand",
     "Flatten", "GRU", "Gather", "GatherElements", "GatherND", "Gelu", "Gemm", "Greater",
     "GreaterOrEqual", "Identity", "LSTM", "LayerNormalization", "LeakyRelu", "Less", "Log",
-    "LogSoftmax", "MatMul", "Max", "Mod", "Mul", "Or", "RNN", "Range", "ReduceMax", "ReduceMean",
-    "ReduceSum", "Relu", "Reshape", "ReverseSequence", "Scan", "Selu", "Shape", "Sigmoid", "Slice",
-    "Softmax", "Softplus", "Split", "Sqrt", "Squeeze", "Sub", "Tanh", "Transpose", "Unsqueeze",
-    "Where",
+    "LogSoftmax", "MatMul", "MatMulInteger", "Max", "Mod", "Mul", "Or", "QuantizeLinear", "RNN",
+    "Range", "ReduceMax", "ReduceMean", "ReduceSum", "Relu", "Reshape", "ReverseSequence", "Scan",
+    "Selu", "Shape", "Sigmoid", "Slice", "Softmax", "Softplus", "Split", "Sqrt", "Squeeze", "Sub",
+    "Tanh", "Transpose", "Unsqueeze", "Where",
 }  # fmt: skip
 
 
@@ -51,7 +52,11 @@ class OnnxFile:
     case: Case
 
     def served(self) -> bytes:
-        """Return the file without what a server computes itself: labels, scores, their nodes."""
+        """Return the file as a server runs it.
+
+        It lacks labels and scores, which a server computes itself. int8 weights have signs where
+        this processor multiplies these faster.
+        """
         served = {answer_of(self.config), "new_state"}
         model = onnx.ModelProto()
         model.CopyFrom(self.model)
@@ -68,6 +73,8 @@ class OnnxFile:
         weights = model.graph.initializer
         graph.initializer.extend(weight for weight in weights if weight.name in needed)
         model.graph.CopyFrom(graph)
+        if multiplies_signed():
+            make_signed(model.graph)
         content: bytes = model.SerializeToString()
         return content
 
@@ -93,6 +100,8 @@ def read_onnx(path: Path) -> OnnxFile:
         raise CheckpointError(f"{path}: its state is not that of its config; export it again")
     if properties.task != config.task or properties.labels != list(config.labels):
         raise CheckpointError(f"{path}: its task or labels are not those of its config")
+    if properties.weights != config.weights:
+        raise CheckpointError(f"{path}: its weights are not those of its config")
     if unknown := properties.vocabulary.keys() - {WORDS_FILE, BYTES_FILE}:
         name = sorted(unknown)[0][:80]
         raise CheckpointError(f"{path}: its vocabulary has an unknown file {name!r}")

@@ -5,6 +5,7 @@ from pathlib import Path
 import onnxruntime
 import torch
 
+from sruserve.export.onnx.integer import INTEGER_TOLERANCE
 from sruserve.export.onnx.metadata import CASE_NUMBERS
 from sruserve.export.onnx.signature import answer_of, signature_of
 from sruserve.export.runtime.file import OnnxFile, read_onnx
@@ -111,7 +112,8 @@ def _try(file: OnnxFile, session: GraphSession) -> None:
         if len(expected) != min(len(answer), CASE_NUMBERS):
             raise ValueError(f"it has {len(expected)} numbers of an answer")
         first = answer[: len(expected)]
-        agrees = torch.allclose(first, expected, rtol=_TOLERANCE, atol=_TOLERANCE)
+        tolerance = _TOLERANCE if file.config.weights is None else INTEGER_TOLERANCE
+        agrees = torch.allclose(first, expected, rtol=tolerance, atol=tolerance)
     except Exception as error:  # ONNX Runtime's errors have no base class of their own
         raise CheckpointError(f"{file.path}: its case cannot run: {str(error)[:200]}") from error
     if not agrees:

@@ -16,6 +16,11 @@ from sruserve.model.heads.crf import LinearChain
 from sruserve.model.heads.softmaxes import LOGITS, activation, over_words
 
 _ROWS = 4096  # of a padded batch
+_EXACTNESS = "1e-5: the runtime's products may depend on the number of rows"
+_EXACTNESS_OF_INTEGERS = (
+    "to the rounding of int8: products are exact, but the runtime's other operators may depend on "
+    "the number of rows"
+)
 
 
 class OnnxNetwork:
@@ -40,7 +45,7 @@ class OnnxNetwork:
         self.supports_streaming = config.not_streamable_because is None
         self.activation: Callable[[Tensor], Tensor] = activation(config.activation)
         self.kernel = f"ONNX Runtime {version}, {sequence.provider}"
-        self.exactness = "1e-5: the runtime's products may depend on the number of rows"
+        self.exactness = _EXACTNESS if config.weights is None else _EXACTNESS_OF_INTEGERS
         self._sequence, self._step = sequence, step
         self._answer = answer_of(config)
         self._input = "features" if config.vocab_size is None else "ids"

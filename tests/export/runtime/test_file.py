@@ -63,6 +63,10 @@ def drop_config(model: Any) -> None:
     model.metadata_props.extend(kept)
 
 
+def int8_weights(model: Any) -> None:
+    model.metadata_props.add(key="sruserve.weights", value="int8")
+
+
 def foreign_node(model: Any) -> None:
     model.graph.node[0].op_type = "If"
 
@@ -137,6 +141,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "a deep case": (set_property("case", "[" * 100_000), "metadata is damaged"),
     "a wrong digest": (set_property("digest", "zz"), "metadata is damaged"),
     "another task": (set_property("task", "tag"), "its task or labels are not those"),
+    "other weights than the config's": (int8_weights, "its weights are not those of its config"),
     "a half character": (set_property("vocabulary", '{"bytes.json": "\\ud800"}'), "damaged"),
     "a wrong graph": (set_property("graph", "loop"), "metadata is damaged"),
     "a wrong vocabulary": (set_property("vocabulary", "[]"), "metadata is damaged"),

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from sruserve.cli import app
 from sruserve.export.onnx.export import export_onnx
+from sruserve.export.quantize.quantize import quantize
 from sruserve.model.folder import load_model
 from sruserve.model.verification.answers import outputs
 from tests.support import save_random_model
@@ -72,3 +73,17 @@ def test_inspect_shows_what_computes_an_export(model: Path, tmp_path: Path) -> N
     assert code == 0
     assert "ONNX Runtime" in output
     assert load_model(model).digest in output
+
+
+def test_an_int8_export_is_inspected_and_verified_as_its_folder_is(
+    model: Path, tmp_path: Path
+) -> None:
+    quantize(model, tmp_path / "small", "int8")
+    case = case_of(tmp_path / "small", tmp_path / "case.safetensors")
+    export_onnx(tmp_path / "small", tmp_path / "out")
+    code, output = run("verify", tmp_path / "out", case, "--tolerance", "0.05")
+    assert code == 0, output
+    code, output = run("inspect", tmp_path / "out")
+    assert code == 0
+    assert "int8 with a scale per output, multiplied in integers" in output
+    assert load_model(tmp_path / "small").digest in output
