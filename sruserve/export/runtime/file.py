@@ -1,5 +1,6 @@
 """Read an ONNX file that `sruserve export onnx` wrote; anything else is refused with a reason."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,12 @@ from torch import Tensor
 
 from sruserve.export.onnx.metadata import FORMAT, PREFIX, Case, Properties, checksum
 from sruserve.export.onnx.signature import answer_of, signature_of
-from sruserve.export.runtime.signed import make_signed, multiplies_signed
+from sruserve.export.runtime.weights import (
+    make_signed,
+    multiplies_signed,
+    nodes,
+    transpose_tables,
+)
 from sruserve.model.config import ModelConfig, explain, parse_config
 from sruserve.model.errors import CheckpointError
 from sruserve.model.files import read_regular
@@ -22,6 +28,8 @@ from sruserve.model.text.codec import BYTES_FILE, WORDS_FILE
 
 _LARGEST_FILE = 2 << 30  # bytes: a protocol buffer holds no more
 _TYPES = {torch.float32: onnx.TensorProto.FLOAT, torch.int64: onnx.TensorProto.INT64}
+_NODES, _NODES_OF_LAYER = 4096, 256  # more than any export has
+_USES, _SMALL_BYTES = 8, 4096  # of a weight by nodes: some runtimes pack it for each of them
 _DEPTH = 2  # of graphs within graphs: a recurrence's body has none of its own
 _OPERATORS = {
     "Abs", "Add", "And", "ArgMax", "Cast", "Concat", "Div", "Elu", "Equal", "Erf", "Exp", "Expand",
@@ -73,6 +81,7 @@ class OnnxFile:
         weights = model.graph.initializer
         graph.initializer.extend(weight for weight in weights if weight.name in needed)
         model.graph.CopyFrom(graph)
+        transpose_tables(model.graph)
         if multiplies_signed():
             make_signed(model.graph)
         content: bytes = model.SerializeToString()
@@ -98,6 +107,7 @@ def read_onnx(path: Path) -> OnnxFile:
     expected = [(e.name, list(e.shape), e.offset) for e in config.layout.entries]
     if expected != [(entry.name, entry.shape, entry.offset) for entry in properties.state]:
         raise CheckpointError(f"{path}: its state is not that of its config; export it again")
+    _check_sizes(model.graph, config, path)
     if properties.task != config.task or properties.labels != list(config.labels):
         raise CheckpointError(f"{path}: its task or labels are not those of its config")
     if properties.weights != config.weights:
@@ -203,6 +213,23 @@ def _check_tensors(tensors: Iterable[Any], path: Path) -> None:
             raise CheckpointError(
                 f"{path}: the tensor {tensor.name[:80]!r} lies in another file; an export has all "
                 "its weights inside: export the model again"
+            )
+
+
+def _check_sizes(graph: Any, config: ModelConfig, path: Path) -> None:
+    """Raise `CheckpointError` if a session may take much more memory than the file."""
+    limit = _NODES + _NODES_OF_LAYER * config.rnn.num_layers
+    uses: Counter[str] = Counter()
+    for count, node in enumerate(nodes(graph)):
+        if count == limit:
+            raise CheckpointError(f"{path} has more than {limit:,} nodes, which no export has")
+        uses.update(node.input)
+    limit = _USES + config.head.experts
+    for weight in graph.initializer:
+        if uses[weight.name] > limit and weight.ByteSize() > _SMALL_BYTES:
+            raise CheckpointError(
+                f"{path}: {uses[weight.name]:,} nodes read {weight.name[:80]!r}; of an export, "
+                f"{limit} at most"
             )
 
 

@@ -1,6 +1,9 @@
 """Make a model of ONNX files: their sessions, their vocabulary, and a trial of both graphs."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer
 
 import onnxruntime
 import torch
@@ -18,6 +21,7 @@ from sruserve.model.text.codec import WORDS_FILE, make_codec
 from sruserve.model.text.tokenizer_trial import check_tokenizer
 from sruserve.model.versions import FIRST, ONNX_FILE, STEP_FILE, newest
 
+TRIAL_SECONDS = 60.0  # of a file's case, which has some steps of some streams
 _TOLERANCE = 1e-4  # between machines: a graph that is another one differs by more
 
 
@@ -98,6 +102,7 @@ def _network(
 def _try(file: OnnxFile, session: GraphSession) -> None:
     """Run the file's own case; raises `CheckpointError` if the answer is another one."""
     case, signature = file.case, signature_of(file.config, file.kind)
+    options = onnxruntime.RunOptions()
     try:
         inputs = {
             name: torch.tensor(case.inputs[name], dtype=signature.dtype(name))
@@ -107,17 +112,34 @@ def _try(file: OnnxFile, session: GraphSession) -> None:
         if "state" in signature.inputs:
             inputs["state"] = file.config.layout.allocate(case.sizes["batch"])
         on_device = {name: value.to(session.device) for name, value in inputs.items()}
-        answer = session.run(on_device, case.sizes)[answer_of(file.config)].cpu().flatten()
+        with _time_limit(options, TRIAL_SECONDS):
+            results = session.run(on_device, case.sizes, options)
+        answer = results[answer_of(file.config)].cpu().flatten()
         expected = torch.tensor(case.answer)
         if len(expected) != min(len(answer), CASE_NUMBERS):
             raise ValueError(f"it has {len(expected)} numbers of an answer")
         first = answer[: len(expected)]
         tolerance = _TOLERANCE if file.config.weights is None else INTEGER_TOLERANCE
         agrees = torch.allclose(first, expected, rtol=tolerance, atol=tolerance)
-    except Exception as error:  # ONNX Runtime's errors have no base class of their own
+    except Exception as error:  # of a case that does not fit the graph, too
+        if options.terminate:
+            raise CheckpointError(
+                f"{file.path}: its case takes more than {TRIAL_SECONDS:g} seconds"
+            ) from error
         raise CheckpointError(f"{file.path}: its case cannot run: {str(error)[:200]}") from error
     if not agrees:
         raise CheckpointError(
             f"{file.path}: on this machine the graph gives a different answer to its built-in test "
             "case than the exported model did: export the model again"
         )
+
+
+@contextmanager
+def _time_limit(options: onnxruntime.RunOptions, seconds: float) -> Iterator[None]:
+    """End a run with these options after some time, with an error."""
+    timer = Timer(seconds, setattr, (options, "terminate", True))
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

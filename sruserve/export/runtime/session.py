@@ -1,5 +1,6 @@
 """Run a graph by ONNX Runtime, with tensors of torch as its inputs and outputs."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from sruserve.export.errors import RuntimePlacementError
 from sruserve.export.onnx.signature import Signature
+from sruserve.export.runtime.arena import bound_memory
 from sruserve.model.errors import CheckpointError
 
 _NUMPY = {torch.float32: np.float32, torch.int64: np.int64}
@@ -36,13 +38,19 @@ class GraphSession:
         options.inter_op_num_threads = 1
         # Threads that spin would take the cores from the event loop.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        # What runs take is bounded; weights, which the file bounds, are freed with the session.
+        bound_memory()
+        options.add_session_config_entry("session.use_env_allocators", "1")
+        options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
         providers: list[Any] = ["CPUExecutionProvider"]
         if device.type == "cuda":
             providers = _gpu_providers(options, device, allow_cpu)
         try:
-            self._session = onnxruntime.InferenceSession(content, options, providers=providers)
+            self._session = onnxruntime.InferenceSession(
+                content, options, providers=providers, disabled_optimizers=["ConstantFolding"]
+            )
         except Exception as error:  # the library has no base class of its own
-            reason = str(error).splitlines()[0][:300]
+            reason = _explain(error)
             if device.type == "cuda" and "fallback" in reason.lower():
                 raise RuntimePlacementError(
                     f"ONNX Runtime cannot place all nodes on {device}: {reason}; set "
@@ -58,13 +66,19 @@ class GraphSession:
         """Where inputs and outputs lie."""
         return self._device
 
-    def run(self, inputs: Mapping[str, Tensor], sizes: Mapping[str, int]) -> dict[str, Tensor]:
+    def run(
+        self,
+        inputs: Mapping[str, Tensor],
+        sizes: Mapping[str, int],
+        options: onnxruntime.RunOptions | None = None,
+    ) -> dict[str, Tensor]:
         """Run the graph.
 
         inputs: contiguous, on the session's device. sizes: the dynamic dimensions of the outputs.
+        options: whose `terminate` ends the run.
 
         Returns new tensors on the session's device. They never share memory with an input, so a
-        state that is read is not written.
+        state that is read is not written. Raises `RuntimeError` if the graph cannot run.
         """
         binding = self._session.io_binding()
         kind, index = self._device.type, self._device.index or 0
@@ -83,8 +97,23 @@ class GraphSession:
             )
         if kind == "cuda":
             torch.cuda.current_stream(self._device).synchronize()
-        self._session.run_with_iobinding(binding)
+        try:
+            self._session.run_with_iobinding(binding, options)
+        except Exception as error:  # the library has no base class of its own
+            raise RuntimeError(_explain(error)) from error
         return results
+
+
+def _explain(error: Exception) -> str:
+    """Return one line of an error of ONNX Runtime."""
+    text = str(error)
+    if "bfc_arena" in text and "vailable memory" in text:
+        node = re.search(r"running (\w+) node", text)
+        return (
+            f"{'it' if node is None else f'a node {node[1]}'} takes more memory than all ONNX "
+            "graphs together may take, which is half of this machine's memory"
+        )
+    return text.splitlines()[0][:300]
 
 
 def _gpu_providers(

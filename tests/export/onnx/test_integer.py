@@ -20,7 +20,7 @@ from sruserve.export.plain import PlainLinear
 from sruserve.export.quantize.quantize import quantize
 from sruserve.export.runtime.load import load_any
 from sruserve.export.runtime.session import GraphSession
-from sruserve.export.runtime.signed import make_signed
+from sruserve.export.runtime.weights import make_signed, transpose_tables
 from sruserve.kernels import RaggedBatch
 from sruserve.kernels.devices import CPU
 from sruserve.kernels.quantized_weight import dequantize_rows, quantize_rows
@@ -93,6 +93,7 @@ def test_signs_that_a_processor_needs_change_no_bit(name: str) -> None:
     content = ir.to_proto(GraphMaker(*int8(name)).sequence({}))
     signed = onnx.ModelProto()
     signed.CopyFrom(content)
+    transpose_tables(signed.graph)
     make_signed(signed.graph)
     kinds = {weight.data_type for weight in signed.graph.initializer}
     assert onnx.TensorProto.INT8 in kinds
