@@ -24,10 +24,12 @@ from bench.report.targets import Target
 from sruserve.export.onnx.check import TOLERANCE, GraphCheck
 from sruserve.export.onnx.network import GraphMaker
 from sruserve.export.runtime.session import GraphSession
+from sruserve.export.runtime.weights import make_signed, multiplies_signed
 from sruserve.kernels import RaggedBatch
 from sruserve.model.cells.sru import SRUConfig
 from sruserve.model.config import ModelConfig, architecture
 from sruserve.model.network import Network, network_shapes
+from sruserve.model.quantized import restored_tensors, stored_tensors
 
 _SEED = 1
 
@@ -41,6 +43,7 @@ def main() -> int:
     width, layers = (64, 2) if args.quick else (1024, 8)
     for streams, slowest in ((1, 1.3), (32, 1.8)):
         _step(report, streams, width, layers, rounds, Target(maximum=slowest))
+        _integer_step(report, streams, width, layers, rounds)
     report.finish(args.results)
     return 0
 
@@ -108,6 +111,35 @@ def _step(
     report.check(f"{case}: our graph / compiled kernels", ratio, "x", slowest)
 
 
+def _integer_step(report: Report, streams: int, width: int, layers: int, rounds: int) -> None:
+    """One step of some streams with int8 weights, beside our graph in float32."""
+    case = f"int8 step graph ({streams}, {width}, {layers})"
+    report.progress(case)
+    floats, tensors, _ = _model(width, layers)
+    config = floats.model_copy(update={"weights": "int8"})
+    restored = restored_tensors(config, stored_tensors(config, tensors), case)
+    network = Network(config, restored, torch.float32)
+    network.warm_up()
+    graph = GraphMaker(config, restored).step({})
+    GraphCheck(graph, network).step()
+    session, plain = _session(graph), _session(GraphMaker(floats, tensors).step({}))
+    x = torch.randn(streams, width)
+    inputs = {"features": x, "state": torch.zeros(streams, network.layout.width)}
+    samples = interleave(
+        {
+            "compiled int8 kernels": _native(network, x, streams),
+            "our float32 graph": lambda: plain.run(inputs, {"batch": streams}),
+            "our int8 graph": lambda: session.run(inputs, {"batch": streams}),
+        },
+        rounds,
+    )
+    report.add_case(case, samples)
+    ratio = samples["our int8 graph"].over(samples["compiled int8 kernels"]).median
+    report.check(f"{case}: our int8 graph / compiled int8 kernels", ratio, "x")
+    ratio = samples["our float32 graph"].over(samples["our int8 graph"]).median
+    report.check(f"{case}: our float32 graph / our int8 graph", ratio, "x")
+
+
 def _model(width: int, layers: int) -> tuple[ModelConfig, dict[str, Tensor], Network]:
     torch.manual_seed(_SEED)
     rnn = SRUConfig(input_size=width, hidden_size=width, num_layers=layers)
@@ -119,8 +151,10 @@ def _model(width: int, layers: int) -> tuple[ModelConfig, dict[str, Tensor], Net
 
 
 def _session(model: ir.Model) -> GraphSession:
-    content = ir.to_proto(model).SerializeToString()
-    return GraphSession(content, torch.device("cpu"), torch.get_num_threads())
+    content = ir.to_proto(model)
+    if multiplies_signed():  # as a server does
+        make_signed(content.graph)
+    return GraphSession(content.SerializeToString(), torch.device("cpu"), torch.get_num_threads())
 
 
 def _native(network: Network, packed: Tensor, sequences: int) -> Callable[[], Tensor]:
