@@ -32,6 +32,7 @@ from sruserve.model.heads.crf import LinearChain
 from sruserve.model.heads.pooling import PoolLayer, PoolLayers
 from sruserve.model.heads.row_layers import make_layers, shapes_of, widest
 from sruserve.model.heads.softmaxes import activation
+from sruserve.model.runtime import Streamable
 
 PIECE_ROWS = 1024
 _WARM_SCORES = 1 << 26  # numbers: 256 MiB
@@ -51,7 +52,7 @@ def network_shapes(config: ModelConfig) -> Shapes:
     return shapes
 
 
-class Network:
+class Network(Streamable):
     """A trained network, ready to run.
 
     tensors: weights, named as in `network_shapes`.
@@ -114,21 +115,6 @@ class Network:
         self.piece_rows = max(64, min(PIECE_ROWS, PIECE_BYTES // (columns * dtype.itemsize)))
         self._chunk_rows = chunk_rows(self.layers)
         self._side_stream = side_stream_for(device)
-
-    @property
-    def state_size(self) -> int:
-        """The most numbers of a stream's state: its row, and the open paths of a CRF."""
-        return self.layout.width + (0 if self.crf is None else self.crf.state_size)
-
-    @property
-    def state_bytes(self) -> int:
-        """The most bytes of a stream's state."""
-        return self.state_size * 4
-
-    @property
-    def not_streamable_because(self) -> str | None:
-        """Why the network cannot stream, as a clause "it …"; None if it can."""
-        return self.config.not_streamable_because
 
     @property
     def kernel(self) -> str:

@@ -62,3 +62,26 @@ class Runtime(Protocol):
     def decoder(self, states: Tensor) -> Decoder | None: ...
 
     def warm_up(self, before: Callable[[int], None] = ...) -> None: ...
+
+
+class Streamable:
+    """What every runtime says of the states of its streams."""
+
+    config: ModelConfig
+    layout: StateLayout
+    crf: LinearChain | None
+
+    @property
+    def state_size(self) -> int:
+        """The most numbers of a stream's state: its row, and the open paths of a CRF."""
+        return self.layout.width + (0 if self.crf is None else self.crf.state_size)
+
+    @property
+    def state_bytes(self) -> int:
+        """The most bytes of a stream's state."""
+        return self.state_size * 4
+
+    @property
+    def not_streamable_because(self) -> str | None:
+        """Why the network cannot stream, as a clause "it …"; None if it can."""
+        return self.config.not_streamable_because

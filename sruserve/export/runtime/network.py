@@ -14,6 +14,7 @@ from sruserve.model.config import ModelConfig
 from sruserve.model.errors import CaseError
 from sruserve.model.heads.crf import LinearChain
 from sruserve.model.heads.softmaxes import LOGITS, activation, over_words
+from sruserve.model.runtime import Streamable
 
 _ROWS = 4096  # of a padded batch
 _EXACTNESS = "1e-5: the runtime's products may depend on the number of rows"
@@ -23,7 +24,7 @@ _EXACTNESS_OF_INTEGERS = (
 )
 
 
-class OnnxNetwork:
+class OnnxNetwork(Streamable):
     """See `Runtime`. The graph's answer stands for both `hidden` and `logits`.
 
     sequence: the graph of whole sequences. step: that of one step, if there is one.
@@ -50,21 +51,6 @@ class OnnxNetwork:
         self._answer = answer_of(config)
         self._input = "features" if config.vocab_size is None else "ids"
         self._width = config.rnn.output_size if config.outputs is None else config.outputs
-
-    @property
-    def not_streamable_because(self) -> str | None:
-        """See `Network`."""
-        return self.config.not_streamable_because
-
-    @property
-    def state_size(self) -> int:
-        """See `Network`."""
-        return self.layout.width + (0 if self.crf is None else self.crf.state_size)
-
-    @property
-    def state_bytes(self) -> int:
-        """See `Network`."""
-        return self.state_size * 4
 
     def hidden(self, inputs: Tensor, batch: RaggedBatch, wanted: Tensor | None = None) -> Tensor:
         """Run the graph; returns its answers at the rows `wanted`, (wanted, outputs).
