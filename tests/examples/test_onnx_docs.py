@@ -12,7 +12,9 @@ import onnx
 import pytest
 
 from docs.graphs.draw import FOLDER, KINDS, drawn_operators, small_graph
+from sruserve.export.onnx.export import export_onnx
 from sruserve.export.onnx.metadata import PREFIX
+from sruserve.export.quantize.quantize import quantize
 from tests.examples.conftest import DEMO, KEYS, MODELS, ROOT, ExportState, completed, held_state
 from tests.server.processes import serving
 
@@ -118,11 +120,13 @@ def test_the_page_for_browsers_gets_its_files_where_it_looks_for_them() -> None:
         assert f"$ {command}\n" in readme
 
 
-def test_the_page_lists_the_properties_of_files(exported: Path) -> None:
+def test_the_page_lists_the_properties_of_files(exported: Path, tmp_path: Path) -> None:
+    quantize(DEMO / "question-type", tmp_path / "small", "int8")
+    files = export_onnx(tmp_path / "small", tmp_path / "int8.onnx", ["step"])
+    files += [file for name in MODELS for file in (exported / name).iterdir()]
     names = set()
-    for name in MODELS:
-        for file in (exported / name).iterdir():
-            names |= {entry.key for entry in onnx.load(file).metadata_props}
+    for file in files:
+        names |= {entry.key for entry in onnx.load(file).metadata_props}
     assert set(re.findall(rf"^\| `({re.escape(PREFIX)}\w+)`", PAGE, re.MULTILINE)) == names
 
 
