@@ -193,7 +193,7 @@ class Application:
         ]
         self._hot = {route.path: endpoint for route, endpoint in hot}
         self.streams = self._open_streams(settings, tenants, self._clocks.monotonic)
-        self.lifecycle.repository.on_end += [self.streams.end, self.constraints.end]
+        self.lifecycle.repository.on_end.extend((self.streams.end, self.constraints.end))
         by_task = {endpoint.task: endpoint for _, endpoint in endpoints}
         context = Context(self.streams, catalogue, tenants, limits, tasks, by_task)
         inference = Inference(self.lifecycle, tasks, self.streams, limits)

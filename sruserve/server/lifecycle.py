@@ -4,11 +4,13 @@ import asyncio
 import gc
 import logging
 import multiprocessing
+import os
 import signal
 import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -18,6 +20,7 @@ from sruserve.server.auth import Tenants
 from sruserve.server.clocks import SYSTEM_CLOCKS, Clocks
 from sruserve.server.ending import FORCE_SECONDS, LAST_WORDS_SECONDS, end_after, leaving_at_once
 from sruserve.server.errors import faults
+from sruserve.server.metrics.files import VARIABLE
 from sruserve.server.metrics.metrics import describe_build
 from sruserve.server.offload import run_in_thread
 from sruserve.server.repository.catalogue import Catalogue
@@ -34,6 +37,12 @@ from sruserve.server.settings import (
 from sruserve.server.state.token import StateSealer
 
 log = logging.getLogger("sruserve.server")
+
+
+def _shared_folder(settings: Settings) -> Path | None:
+    """The folder through which several workers agree on their models."""
+    folder = os.environ.get(VARIABLE)
+    return Path(folder, "models") if folder and settings.workers > 1 else None
 
 
 class Answering:
@@ -56,7 +65,8 @@ class Lifecycle:
     """
 
     def __init__(self, settings: Settings, clocks: Clocks = SYSTEM_CLOCKS) -> None:
-        self.repository, self._clocks = Repository(settings), clocks
+        self.repository = Repository(settings, clocks, _shared_folder(settings))
+        self._clocks = clocks
         self.tenants = Tenants(api_keys(settings), settings.tenant_stream_bytes, clocks.monotonic)
         self.started_at = int(time.time())
         self.ready = False
@@ -73,9 +83,14 @@ class Lifecycle:
         return self.repository.catalogue
 
     @property
+    def max_versions(self) -> int:
+        """The most versions of one model that are served at once."""
+        return self._settings.model_versions
+
+    @property
     def alive(self) -> bool:
         """Whether no engine has failed."""
-        return all(served.engine.alive for served in self.catalogue.values())
+        return all(served.engine.alive for served in self.catalogue.every())
 
     @property
     def active(self) -> int:

@@ -74,7 +74,14 @@ class Settings(BaseSettings):
     model_control: bool = Field(
         False,
         description="Clients may load and unload models while the server runs; only those of the "
-        "folders above, and not with several workers.",
+        "folders above.",
+    )
+    model_versions: int = Field(
+        4,
+        ge=1,
+        le=64,
+        description="Most versions of one model that are served at once, each with its own memory: "
+        "the current one, and older ones whose states may still arrive.",
     )
     workers: PositiveInt = Field(
         1, le=256, description="Server processes, each with its own engines."
@@ -311,17 +318,6 @@ class Settings(BaseSettings):
     @classmethod
     def _off_is_none(cls, value: Any) -> Any:
         return None if value == "off" else value
-
-    @field_validator("workers")
-    @classmethod
-    def _models_stay_where_workers_are_several(cls, value: int, info: ValidationInfo) -> int:
-        if value > 1 and info.data.get("model_control"):
-            variable = variable_name("model_control")
-            raise ValueError(
-                f"conflicts with {variable}=true, since a request to load or unload a model "
-                f"reaches only one of the workers; set it to 1, or {variable} to false"
-            )
-        return value
 
     @field_validator("state_keys")
     @classmethod

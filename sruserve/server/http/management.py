@@ -30,7 +30,7 @@ async def index(lifecycle: Lifecycle, call: HttpCall) -> None:
 async def list_models(lifecycle: Lifecycle, call: HttpCall) -> None:
     """List the models."""
     lifecycle.tenants.authenticate(call.authorization).admit()
-    models = [_describe(lifecycle, served) for served in lifecycle.catalogue.values()]
+    models = [_describe(lifecycle, *each) for each in lifecycle.catalogue.listed()]
     await call.reply(json_bytes(replies.ModelList(data=models)))
 
 
@@ -38,7 +38,7 @@ async def describe_model(lifecycle: Lifecycle, call: HttpCall) -> None:
     """Describe a model."""
     lifecycle.tenants.authenticate(call.authorization).admit()
     (name,) = call.path_values
-    await call.reply(json_bytes(_describe(lifecycle, lifecycle.catalogue[name])))
+    await call.reply(json_bytes(_describe(lifecycle, name, lifecycle.catalogue[name])))
 
 
 async def read_metrics(metrics: MetricsPage, call: HttpCall) -> None:
@@ -50,10 +50,10 @@ async def read_metrics(metrics: MetricsPage, call: HttpCall) -> None:
     await call.reply_as(200, text, [(b"content-type", content_type.encode())])
 
 
-def _describe(lifecycle: Lifecycle, served: ServedModel) -> replies.ModelInfo:
+def _describe(lifecycle: Lifecycle, model_id: str, served: ServedModel) -> replies.ModelInfo:
     model = served.model
     return replies.ModelInfo(
-        id=served.name,
+        id=model_id,
         created=lifecycle.started_at,
         version=served.version,
         task=model.config.task,

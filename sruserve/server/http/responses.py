@@ -251,9 +251,12 @@ class OutputInfo(BaseModel):
 
 
 class ModelInfo(BaseModel):
-    """A served model."""
+    """A served model, or an older version of it."""
 
-    id: str = Field(description="Id of the model, for the field `model` of requests.")
+    id: str = Field(
+        description="Id for the field `model` of requests: the name of the model, or "
+        "`NAME@VERSION` of a version."
+    )
     object: str = Field("model", description="Always `model`.")
     created: int = Field(description="When the server started, in seconds since 1970.")
     owned_by: str = Field("sruserve", description="Always `sruserve`.")

@@ -14,7 +14,7 @@ from sruserve.server.errors import InvalidRequest, ModelNotFound, Unsupported
 from sruserve.server.kserve.choosing import choose_outputs, reply_numbers, task_of
 from sruserve.server.kserve.errors import unknown_model
 from sruserve.server.kserve.messages import InferRequest, InferResponse, Tensor
-from sruserve.server.kserve.parameters import RequestOptions, read_parameters
+from sruserve.server.kserve.parameters import RequestOptions, read_parameters, read_sequence
 from sruserve.server.kserve.sequences import Sequences, check_step
 from sruserve.server.kserve.signature import (
     PLATFORM,
@@ -62,7 +62,7 @@ class Inference:
         self, caller: Caller, tenant: Tenant, request: InferRequest, cost: int
     ) -> InferResponse:
         """Answer one inference. cost: bytes of the whole request with its parameters."""
-        served = self.find(request.model, request.version).for_tenant(tenant)
+        served = (await self._choose(tenant, request)).for_tenant(tenant)
         with served.in_flight, self._statistics_of(served).request() as timing:
             return await self._infer(caller, served, request, cost, timing)
 
@@ -106,8 +106,32 @@ class Inference:
         return await self._sequences.infer(caller, served, request, sequence, body, cost, work)
 
     def admit(self, tenant: Tenant, name: str, version: str, cost: int) -> None:
-        """Raise if the engine would refuse a tenant's inference of `cost` bytes."""
-        self.find(name, version).for_tenant(tenant).check_admission(cost)
+        """Raise if the engine would refuse a tenant's inference of `cost` bytes.
+
+        Where there are several versions, the request has to be read first.
+        """
+        served = self.find(name, version)
+        if version or name != served.name or self._is_sole(name):
+            served.for_tenant(tenant).check_admission(cost)
+
+    async def _choose(self, tenant: Tenant, request: InferRequest) -> ServedModel:
+        """The version for a request: the one it names, that of its states, or any."""
+        name, parameters = request.model, request.parameters
+        served = self.find(name, request.version)
+        if request.version or name != served.name or self._is_sole(name):
+            return served
+        catalogue, state = self._lifecycle.catalogue, parameters.get("sru_state")
+        if isinstance(state, str):
+            return catalogue.of_states(served, name, state)
+        sequence = read_sequence(parameters)
+        if sequence is not None and not sequence.start:
+            weights = await self._sequences.weights(tenant, name, sequence)
+            return catalogue.of_weights(name, weights)
+        return catalogue.choose(name, served.model.config.task)
+
+    def _is_sole(self, name: str) -> bool:
+        versions = self._lifecycle.catalogue.find(name)
+        return versions is None or versions.sole
 
     def signature(self, name: str, version: str = "") -> Signature:
         """The signature of a model."""
@@ -143,11 +167,16 @@ class Inference:
 
     def metadata(self, name: str, version: str = "") -> dict[str, Any]:
         """Describe a model: its inputs and outputs."""
-        return describe_model(self.find(name, version), self.signature(name, version))
+        served = self.find(name, version)
+        versions = self._lifecycle.catalogue.find(served.name)
+        numbers = [served.version] if versions is None else versions.numbers()
+        return describe_model(served, self.signature(name, version), numbers)
 
     def config(self, name: str, version: str = "") -> dict[str, Any]:
         """Configuration of a model, in the shape of Triton's `ModelConfig`."""
-        return configure_model(self.find(name, version), self.signature(name, version))
+        served = self.find(name, version)
+        max_versions = self._lifecycle.max_versions
+        return configure_model(served, self.signature(name, version), max_versions)
 
     def statistics(self, name: str = "", version: str = "") -> dict[str, Any]:
         """Counts and times of a model, or of all.
@@ -178,7 +207,7 @@ class Inference:
                 )
         if not ready_only:
             unloaded = {"state": "UNAVAILABLE", "reason": "unloaded"}
-            for name, version in self._lifecycle.repository.unloaded.items():
+            for name, version in self._lifecycle.repository.unloaded.values():
                 entries.append({"name": name, "version": version, **unloaded})
         return entries
 
@@ -193,7 +222,7 @@ class Inference:
         await self._lifecycle.unload(name)
 
     def _all(self) -> Iterable[ServedModel]:
-        return self._lifecycle.catalogue.values()
+        return [served for _, served in self._lifecycle.catalogue.listed()]
 
     def find(self, name: str, version: str) -> ServedModel:
         """The model with a name, and with a version unless that is empty."""

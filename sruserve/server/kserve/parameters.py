@@ -62,10 +62,11 @@ def read_parameters(parameters: Parameters, options: Collection[str]) -> Request
         elif name not in (*_OURS, "binary_data_output") and not name.startswith("triton_"):
             known = ", ".join((*_OURS, "timeout", *options))
             raise InvalidRequest(f"unknown parameter '{name[:100]}'; use one of: {known}")
-    return RequestOptions(fields, _sequence(parameters))
+    return RequestOptions(fields, read_sequence(parameters))
 
 
-def _sequence(parameters: Parameters) -> Sequence | None:
+def read_sequence(parameters: Parameters) -> Sequence | None:
+    """The place of a request in a sequence, if it has one; raises `InvalidRequest`."""
     sequence_id = parameters.get("sequence_id", 0)
     if type(sequence_id) not in (int, str):
         raise InvalidRequest("'sequence_id' must be a number or a text", param="sequence_id")

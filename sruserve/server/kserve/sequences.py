@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
+from sruserve.server.auth import Tenant
 from sruserve.server.engine.job import Snapshot
 from sruserve.server.errors import (
     InvalidRequest,
@@ -38,6 +39,14 @@ class Sequences:
 
     def __init__(self, streams: Streams, limits: InputLimits) -> None:
         self._streams, self._limits = streams, limits
+
+    async def weights(self, tenant: Tenant, model: str, sequence: Sequence) -> str:
+        """The weights of a sequence of a model; empty: unknown."""
+        try:
+            _, weights = await self._streams.model(tenant, _stream_id(model, sequence))
+        except ServeError:  # which its step reports
+            return ""
+        return weights
 
     async def infer(
         self,
@@ -79,6 +88,10 @@ class Sequences:
                 return replace(response, id=request.id)
 
 
+def _stream_id(model: str, sequence: Sequence) -> str:
+    return f"kserve:{model}:{sequence.id}"
+
+
 def check_step(model: str, body: Request, sequence: Sequence, batch: int) -> None:
     """Raise if a request cannot be part of a sequence."""
     if batch > 1:
@@ -113,7 +126,7 @@ class _Step:
         counted: Counted = nullcontext,
     ) -> None:
         self._streams, self._served, self._sequence = streams, served, sequence
-        self._id = f"kserve:{served.name}:{sequence.id}"
+        self._id = _stream_id(served.name, sequence)
         self._digest, self._work, self._counted = digest, work, counted
         self._worked = False
 

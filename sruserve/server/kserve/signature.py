@@ -116,19 +116,21 @@ class Signature:
             )
 
 
-def describe_model(served: ServedModel, signature: Signature) -> dict[str, Any]:
-    """A model's metadata."""
+def describe_model(
+    served: ServedModel, signature: Signature, versions: Sequence[str]
+) -> dict[str, Any]:
+    """A model's metadata. versions: all that are served."""
     batch = signature.batch
     return {
         "name": served.name,
-        "versions": [served.version],
+        "versions": list(versions),
         "platform": PLATFORM,
         "inputs": [spec.metadata(batch) for spec in signature.inputs],
         "outputs": [spec.metadata(batch) for spec in signature.outputs],
     }
 
 
-def configure_model(served: ServedModel, signature: Signature) -> dict[str, Any]:
+def configure_model(served: ServedModel, signature: Signature, max_versions: int) -> dict[str, Any]:
     """A model's configuration: Triton's `ModelConfig` as JSON.
 
     `sequence_batching`: the model continues sequences.
@@ -151,7 +153,7 @@ def configure_model(served: ServedModel, signature: Signature) -> dict[str, Any]
         "name": served.name,
         "platform": "",
         "backend": PLATFORM,
-        "version_policy": {"latest": {"num_versions": 1}},
+        "version_policy": {"latest": {"num_versions": max_versions}},
         "max_batch_size": signature.max_batch_size,
         "input": [spec.config() for spec in signature.inputs],
         "output": [spec.config() for spec in signature.outputs],

@@ -79,4 +79,14 @@ IDLE_TIME = Histogram(
 EXPIRED = Counter(
     "sru_streams_expired_total", "Server-held streams that were idle for too long.", ("model",)
 )
+VERSIONS = Gauge(
+    "sru_model_versions",
+    "Versions of a model in memory: current, split (a part of new requests), older, or ending.",
+    ("model", "state"), multiprocess_mode="livemax",
+)  # fmt: skip
+VERSIONS_ENDED = Counter(
+    "sru_model_versions_ended_total",
+    "Versions no longer served: over (no state can arrive), request, or early: versions, memory.",
+    ("model", "reason"),
+)  # fmt: skip
 BUILD = Gauge("sru_build_info", "Always 1.", ("version", "kernel"), multiprocess_mode="max")

@@ -168,6 +168,31 @@ def stream_metrics(model_name: str) -> StreamMetrics:
     return StreamMetrics(model_name)
 
 
+class VersionMetrics:
+    """The versions of one model."""
+
+    _STATES = ("current", "split", "older", "ending")
+
+    def __init__(self, model_name: str) -> None:
+        self._model_name = model_name
+        self._gauges = [series.VERSIONS.labels(model_name, state) for state in self._STATES]
+
+    def set(self, current: int, split: int, older: int, ending: int) -> None:
+        """Set the number of versions in each state."""
+        for gauge, value in zip(self._gauges, (current, split, older, ending), strict=True):
+            gauge.set(value)
+
+    def ended(self, reason: str) -> None:
+        """Count a version that is no longer served."""
+        series.VERSIONS_ENDED.labels(self._model_name, reason).inc()
+
+
+@cache
+def version_metrics(model_name: str) -> VersionMetrics:
+    """The metrics of a model's versions."""
+    return VersionMetrics(model_name)
+
+
 def describe_build(version: str, kernel: str) -> None:
     """Export the version and the kernel."""
     series.BUILD.labels(version, kernel).set(1)

@@ -1,58 +1,128 @@
-"""The catalogue of served models."""
+"""The catalogue of served models, and the choice of a version for each request."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from sruserve.server.errors import InvalidRequest, ModelNotFound, WrongTask
-from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.errors import (
+    InvalidRequest,
+    ModelNotFound,
+    StateTampered,
+    StateWrongModel,
+    WrongTask,
+)
+from sruserve.server.repository.served_model import VERSION_MARK, ServedModel, versioned
+from sruserve.server.repository.versions import Versions
+from sruserve.server.state.token import claimed_binding
 
 
 class Catalogue(Mapping[str, ServedModel]):
-    """All served models by id; only `Repository` changes it."""
+    """All served models by name; only `Repository` changes it.
+
+    A name stands for one version of its model; `NAME@VERSION` is the id of a certain one. Iteration
+    and length are those of the names.
+    """
 
     def __init__(self, served: Iterable[ServedModel] = ()) -> None:
-        self._by_name = {model.name: model for model in served}
+        self._models: dict[str, Versions] = {}
+        self._by_id: dict[str, ServedModel] = {}
+        for model in served:
+            self.put(model)
 
-    def put(self, served: ServedModel) -> ServedModel | None:
-        """Add a model; returns the model of the same name that it replaces, if any."""
-        replaced = self._by_name.get(served.name)
-        self._by_name[served.name] = served
-        return replaced
+    def put(self, served: ServedModel, *, current: bool = True) -> None:
+        """Add a version of a model. current: new requests get it."""
+        versions = self._models.get(served.name)
+        if versions is None:
+            versions = self._models[served.name] = Versions(served)
+        else:
+            versions.put(served)
+        if current:
+            versions.current = served
+        self._publish()
 
-    def take(self, name: str) -> ServedModel:
-        """Remove and return a model; raises `ModelNotFound`."""
-        served = self[name]
-        del self._by_name[name]
-        return served
+    def prepare(self, served: ServedModel) -> None:
+        """Let the states of a version of a served model reach it before `put`."""
+        if served.name in self._models:
+            self._models[served.name].prepared.append(served)
+
+    def forget(self, served: ServedModel) -> None:
+        """Undo `prepare`."""
+        if served.name in self._models:
+            self._models[served.name].forget(served)
+
+    def divide(self, name: str, weights: Mapping[str, int]) -> None:
+        """Divide the new requests of a model among versions; empty: the current one gets them."""
+        self._models[name].divide(weights)
+        self._publish()
+
+    def drop(self, served: ServedModel) -> None:
+        """Remove a version, and with its last one the model."""
+        versions = self._models[served.name]
+        if len(versions.all) == 1:
+            del self._models[served.name]
+        else:
+            versions.drop(served)
+        self._publish()
+
+    def _publish(self) -> None:
+        by_id = {}
+        for name, versions in self._models.items():
+            by_id[name] = versions.default
+            by_id |= {served.id: served for served in versions.numbered.values()}
+        self._by_id = by_id
+
+    def find(self, name: str) -> Versions | None:
+        """The versions of a model, if it is served."""
+        return self._models.get(name)
+
+    def every(self) -> Iterator[ServedModel]:
+        """All versions of all models, also those that only states reach."""
+        for versions in self._models.values():
+            yield from (*versions.all, *versions.prepared)
+
+    def listed(self) -> Iterator[tuple[str, ServedModel]]:
+        """All ids, each version once: a model's name, then the ids of its other versions."""
+        for name, versions in self._models.items():
+            default = versions.default
+            yield name, default
+            for served in reversed(versions.numbered.values()):
+                if served is not default:
+                    yield served.id, served
 
     def version(self, name: str, version: str) -> ServedModel:
-        """The model if this version of it is served; else raises `ModelNotFound`."""
+        """A version of a model, which its id may name already; else raises `ModelNotFound`."""
         served = self[name]
-        if version != served.version:
+        if name == served.id and version != served.version:
             raise ModelNotFound(
-                f"there is no version {version[:20]!r} of {name}; use version {served.version}",
-                param="version",
+                f"{name} is no version {version[:20]!r}: leave one of them out", param="version"
             )
-        return served
+        return self[versioned(served.name, version)]
 
     def __getitem__(self, name: str) -> ServedModel:
         try:
-            return self._by_name[name]
+            return self._by_id[name]
         except KeyError:
-            raise ModelNotFound(
-                f"there is no model {name[:100]!r}; served here: {', '.join(self) or 'none'}",
-                param="model",
-            ) from None
+            raise self._not_found(name) from None
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._by_name)
+        return iter(self._models)
 
     def __len__(self) -> int:
-        return len(self._by_name)
+        return len(self._models)
 
     def choose(self, name: str | None, *tasks: str) -> ServedModel:
-        """The named model, or the only model for the tasks; raises if there is none."""
-        if name is not None and self[name].model.config.task in tasks:
-            return self[name]
+        """The version for a new request of the tasks: of the named model, or of the only one.
+
+        Raises if there is none.
+        """
+        if name is not None:
+            served = self._by_id.get(name)
+            if served is not None and served.model.config.task in tasks:
+                versions = self._models.get(name)
+                if versions is None or versions.split is None:
+                    return served
+                return versions.split.next()
+        return self._choose(name, *tasks)
+
+    def _choose(self, name: str | None, *tasks: str) -> ServedModel:
         needed = " or ".join(f"'{task}'" for task in tasks)
         fitting = self.fitting(*tasks)
         if name is not None:
@@ -69,16 +139,66 @@ class Catalogue(Mapping[str, ServedModel]):
                 f"choose among {', '.join(fitting)}",
                 param="model",
             )
-        return self._by_name[fitting[0]]
+        split = self._models[fitting[0]].split
+        return self._by_id[fitting[0]] if split is None else split.next()
+
+    def of_states(
+        self, served: ServedModel, named: str | None, state: str | list[str | None]
+    ) -> ServedModel:
+        """The version with the weights of a request's states, if one is served.
+
+        served: the version for a request without states. named: the id in the request; one of a
+        version is kept. Raises `StateWrongModel` for states of several versions.
+        """
+        versions = self._models.get(served.name)
+        if versions is None or versions.sole or named not in (None, served.name):
+            return served
+        tokens = (state,) if isinstance(state, str) else state
+        try:
+            weights = {claimed_binding(token).weights for token in tokens if token is not None}
+        except StateTampered:
+            return served  # which refuses it
+        found = [each for each in map(versions.of_weights, sorted(weights)) if each is not None]
+        if len(found) > 1:
+            numbers = " and ".join(sorted((each.version for each in found), key=int))
+            raise StateWrongModel(
+                f"the states belong to the versions {numbers} of {served.name}: send the states "
+                "of one version in a request",
+                param="state",
+            )
+        return found[0] if found else served
+
+    def of_weights(self, name: str, weights: str) -> ServedModel:
+        """The version with the weights of a stream; the default one if it is not served.
+
+        Raises `ModelNotFound` if no version of the model is served.
+        """
+        served = self._by_id.get(name)
+        if served is None:
+            raise self._not_found(name)
+        if not weights or served.states.weights == weights:
+            return served
+        return self._models[name].of_weights(weights) or served
+
+    def _not_found(self, name: str) -> ModelNotFound:
+        model, mark, version = name.rpartition(VERSION_MARK)
+        if mark and model in self._models:
+            numbers = ", ".join(self._models[model].numbers())
+            return ModelNotFound(
+                f"there is no version {version[:20]!r} of {model}; served here: {numbers}",
+                param="model",
+            )
+        return ModelNotFound(
+            f"there is no model {name[:100]!r}; served here: {', '.join(self) or 'none'}",
+            param="model",
+        )
 
     def fitting(self, *tasks: str) -> list[str]:
-        """The ids of the models for the tasks."""
-        return [name for name, served in self._by_name.items() if served.model.config.task in tasks]
+        """The names of the models for the tasks."""
+        return [name for name, served in self.items() if served.model.config.task in tasks]
 
     def streaming(self) -> list[str]:
-        """The ids of the models that can continue from a state."""
+        """The names of the models that can continue from a state."""
         return [
-            name
-            for name, served in self._by_name.items()
-            if served.model.not_streamable_because is None
+            name for name, served in self.items() if served.model.not_streamable_because is None
         ]

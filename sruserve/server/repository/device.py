@@ -37,6 +37,12 @@ _ADVICE = (
 _HOST_ADVICE = f"lower {variable_name('state_pool_bytes')}, or serve fewer models or workers"
 
 
+class NoMemory(SettingsError):
+    """A model does not fit into the memory that is left."""
+
+    no_memory = True
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
     """The device memory that a model needs before it serves a request, in bytes."""
@@ -167,7 +173,7 @@ def check_fit(needs: Iterable[MemoryEstimate], limit: int) -> None:
     remaining = limit
     for need in needs:
         if need.total > remaining:
-            raise SettingsError(
+            raise NoMemory(
                 f"{need.model} does not fit on the GPU: it needs {need.total} bytes "
                 f"({need.weights} of weights, {need.states} of states) and {remaining} of this "
                 f"worker's {limit} are left; {_ADVICE}"
@@ -175,9 +181,9 @@ def check_fit(needs: Iterable[MemoryEstimate], limit: int) -> None:
         remaining -= need.total
 
 
-def out_of_memory(model: str, device: torch.device) -> SettingsError:
+def out_of_memory(model: str, device: torch.device) -> NoMemory:
     """The error for a model that was expected to fit."""
     where, advice = ("GPU", _ADVICE) if device.type == "cuda" else ("host", _HOST_ADVICE)
-    return SettingsError(
+    return NoMemory(
         f"the {where} ran out of memory while {model} was loaded and warmed up; {advice}"
     )

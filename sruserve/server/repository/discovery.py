@@ -7,6 +7,7 @@ from unicodedata import category
 import sruserve
 from sruserve.model.errors import printable
 from sruserve.model.versions import CONFIG_FILE, ONNX_FILE, versions
+from sruserve.server.repository.served_model import VERSION_MARK
 from sruserve.server.settings import Settings, SettingsError, variable_name
 
 _MAX_NAMES = 8
@@ -32,7 +33,7 @@ def find_models(settings: Settings) -> tuple[Path, ...]:
 def loadable_models(settings: Settings) -> dict[str, Path]:
     """The model folders that can be loaded now, by name, while the server runs."""
     paths = (folder.resolve() for folder in _candidates(settings))
-    return {path.name: path for path in paths if versions(path) and _is_id(path.name)}
+    return {path.name: path for path in paths if _is_loadable(path)}
 
 
 def _find(settings: Settings) -> tuple[Path, ...]:
@@ -46,6 +47,11 @@ def _find(settings: Settings) -> tuple[Path, ...]:
                 f"the folder {printable(str(path))} cannot be served: its name, which is the "
                 "model's id, has control characters, line breaks or bytes that are no UTF-8; "
                 "rename it"
+            )
+        if VERSION_MARK in path.name:
+            raise SettingsError(
+                f"the folder {path} cannot be served: its name, which is the model's id, has an "
+                f"'{VERSION_MARK}', which stands before a version; rename it"
             )
         if path.name in by_name:
             raise SettingsError(
@@ -69,6 +75,10 @@ def _find(settings: Settings) -> tuple[Path, ...]:
 def _is_id(name: str) -> bool:
     """Whether a name can be a model's id, in replies, metrics and lines of the log."""
     return not any(category(character) in _UNSAFE for character in name)
+
+
+def _is_loadable(path: Path) -> bool:
+    return bool(versions(path)) and _is_id(path.name) and VERSION_MARK not in path.name
 
 
 def _candidates(settings: Settings) -> Iterable[Path]:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from sruserve.export.runtime.load import load_any
 from sruserve.kernels.devices import use_device
 from sruserve.kernels.oom import is_out_of_memory
 from sruserve.model.folder import Model
+from sruserve.model.versions import versions
 from sruserve.server.auth import Tenant
 from sruserve.server.engine.config import EngineConfig
 from sruserve.server.engine.engine import Engine
@@ -34,11 +36,14 @@ class Loader:
         self._settings, self._device = settings, device
         self._sealer, self._tenant = sealer, tenant
 
-    def load(self, folder: Path, now: ServedModel | None = None) -> ServedModel:
-        """Load the newest version in a folder and make it ready; not for the event loop's thread.
+    def load(
+        self, folder: Path, version: str | None = None, resident: Sequence[ServedModel] = ()
+    ) -> ServedModel:
+        """Load a version in a folder, and make it ready; not for the event loop's thread.
 
-        now: the model that is served now. If it has the same weights, its engine is kept, so that
-            server-held streams continue.
+        version: its number; None: the newest one.
+        resident: the versions that are served now. If one has the same weights, the new one shares
+            its engine, so that server-held streams continue.
 
         Raises `ModelError`, `SettingsError`, `ServeError` or `OSError`.
         """
@@ -47,11 +52,14 @@ class Loader:
         try:
             dtype = dtype_of(settings, folder.name)
             threads = engine_limits(settings).threads
-            model = load_any(folder, dtype, device, settings.fast, settings.onnx_allow_cpu, threads)
+            path = versions(folder).get(version, folder) if version else folder
+            model = load_any(path, dtype, device, settings.fast, settings.onnx_allow_cpu, threads)
+            model = replace(model, name=folder.name, version=version or model.version)
             if model.network.device.type != device.type:  # only if the operator allows it
                 log.warning("%s runs on the CPU: %s", model.name, model.network.kernel)
-            if now is not None and _same(model, now.model):
-                return self._reload(model, now)
+            for served in reversed(resident):
+                if _same(model, served.model):
+                    return self._reload(model, served)
             engine = self._start_engine(model)
         except faults() as error:
             if not is_out_of_memory(error.__cause__ or error):
@@ -69,7 +77,14 @@ class Loader:
         model = replace(now.model, version=model.version, path=model.path)
         presets = compute_presets(ServedModel(model, now.engine, self._sealer, self._tenant))
         return ServedModel(
-            model, now.engine, self._sealer, self._tenant, presets, now.in_flight, now.pool
+            model,
+            now.engine,
+            self._sealer,
+            self._tenant,
+            presets,
+            now.in_flight,
+            now.pool,
+            life=now.states.life,
         )
 
     def _start_engine(self, model: Model) -> Engine:

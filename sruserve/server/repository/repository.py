@@ -1,15 +1,17 @@
-"""The models of one process: load, replace and unload them while the server runs."""
+"""The models of one process: load, replace and unload their versions while the server runs."""
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from sruserve.model.errors import ModelError
 from sruserve.server.budget import Budget
+from sruserve.server.clocks import SYSTEM_CLOCKS, Clocks
 from sruserve.server.engine.engine import Engine
 from sruserve.server.errors import (
     Draining,
@@ -21,11 +23,17 @@ from sruserve.server.errors import (
     ServeError,
     TooManyAtOnce,
 )
+from sruserve.server.metrics.metrics import version_metrics
 from sruserve.server.offload import run_in_thread
 from sruserve.server.repository.catalogue import Catalogue
+from sruserve.server.repository.device import NoMemory
 from sruserve.server.repository.discovery import loadable_models
+from sruserve.server.repository.fleet import Alone, Change, Fleet, WorkerRefused
 from sruserve.server.repository.loader import Loader
-from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.repository.plan import Plan, plan_at_start, wanted
+from sruserve.server.repository.retirement import Retirement, end_of, stop_engine
+from sruserve.server.repository.served_model import VERSION_MARK, ServedModel
+from sruserve.server.repository.workers import Workers
 from sruserve.server.settings import Settings, SettingsError, variable_name
 from sruserve.server.unheard import shielded
 
@@ -33,49 +41,71 @@ log = logging.getLogger("sruserve.server")
 
 _MAX_WAITING = 16  # loads and unloads; each takes seconds
 _MAX_RETIRING = 4  # engines of one name that finish their requests, each with its memory
-_POLL_SECONDS = 0.01  # between two looks at an engine that is stopping
+_LOOK_SECONDS = 1.0  # between two looks for versions whose states are over
+_AGAIN_SECONDS = 60.0  # before the workers are asked again whether a version is over
 
 
 class Repository:
-    """Loads, replaces and unloads models. Requests that hold a model keep its engine running.
+    """Loads, replaces and unloads versions. Requests that hold a model keep its engine running.
 
-    unloaded: versions of the unloaded models, by name.
-    on_end: called with each engine that has ended while the server runs.
+    shared: a folder of all workers of the server; None: there is only this one.
+    unloaded: the ids of versions that were unloaded by request, with their name and number.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(
+        self, settings: Settings, clocks: Clocks = SYSTEM_CLOCKS, shared: Path | None = None
+    ) -> None:
         self.catalogue = Catalogue()
-        self.unloaded: dict[str, str] = {}
-        self.on_end: list[Callable[[Engine], None]] = []
-        self._settings = settings
+        self.unloaded: dict[str, tuple[str, str]] = {}
+        self._settings, self._clock = settings, clocks.epoch
+        self._retirement = Retirement(settings.drain_seconds, self._count)
         self._loader: Loader | None = None
+        self._fleet: Fleet = Alone() if shared is None else Workers(shared)
+        self._prepared: dict[str, list[ServedModel]] = {}
         self._one_change = asyncio.Lock()
         self._waiting = Budget(_MAX_WAITING, _too_many_wait)
         self._running: asyncio.Task[None] | None = None
-        self._retiring: dict[asyncio.Task[None], ServedModel] = {}
+        self._ask_again: dict[ServedModel, float] = {}
+        self._tasks: list[asyncio.Task[None]] = []
         self._closed = False
 
     @property
+    def on_end(self) -> list[Callable[[Engine], None]]:
+        """Called with each engine that has ended while the server runs."""
+        return self._retirement.on_end
+
+    @property
     def engines(self) -> list[Engine]:
-        """The engines of all served models, and of unloaded ones that finish their requests."""
-        return [served.engine for served in (*self.catalogue.values(), *self._retiring.values())]
+        """The engines of all served versions, and of unloaded ones that finish their requests."""
+        engines = dict.fromkeys(served.engine for served in self.catalogue.every())
+        return [*engines, *self._retirement.engines]
 
     async def open(self, loader: Loader, folders: Sequence[Path]) -> None:
-        """Serve the newest version in each of the folders."""
+        """Serve the newest versions in each of the folders, as the other workers do."""
         self._loader = loader
-        for folder in folders:
-            self.catalogue.put(await run_in_thread("load", partial(loader.load, folder)))
+        limit = self._settings.model_versions
+        async with self._fleet.joining({
+            folder.name: plan_at_start(folder, limit) for folder in folders
+        }) as plans:  # fmt: skip
+            by_name = {folder.name: folder for folder in folders}
+            if len(plans) > len(by_name) or plans.keys() - by_name.keys():  # loaded meanwhile
+                by_name = await run_in_thread("load", partial(loadable_models, self._settings))
+            for name, plan in plans.items():
+                if plan.versions:
+                    await self._open(by_name[name], plan)
+        self._tasks = [asyncio.create_task(work) for work in (self._end_forever(), self._follow())]
 
     async def load(self, name: str) -> None:
-        """Serve the newest version in a model's folder, and then stop the old one.
+        """Serve the newest version in a model's folder, and divide new requests as it says.
 
-        Raises `ModelControlRefused`, `TooManyAtOnce`, `ModelNotFound`, `ModelBusy`,
-        `ModelLoadFailed`, `NoProcess` or `Draining`; then the old version stays in service.
+        Older versions stay until their states can no longer arrive. Raises `ModelControlRefused`,
+        `TooManyAtOnce`, `ModelNotFound`, `ModelBusy`, `ModelLoadFailed`, `NoProcess` or `Draining`;
+        then what was served stays in service.
         """
         await self._change(partial(self._load, name))
 
     async def unload(self, name: str) -> None:
-        """Take a model out of service; its running requests finish.
+        """Take a model, or one version of it, out of service; running requests finish.
 
         Raises `ModelControlRefused`, `TooManyAtOnce`, `ModelNotFound` or `Draining`.
         """
@@ -83,12 +113,15 @@ class Repository:
 
     async def stop(self, timeout_seconds: float) -> None:
         """Drain all engines at the same time, and wait until each has ended."""
-        self._closed = True
+        self._closed = self._retirement.closed = True
+        self._fleet.leave()
+        for task in self._tasks:
+            task.cancel()
         engines = self.engines
         for engine in engines:
             engine.drain(timeout_seconds)
         for engine in engines:
-            await _end_of(engine)
+            await end_of(engine)
 
     def stop_now(self) -> None:
         """End all running requests with their results so far."""
@@ -123,50 +156,250 @@ class Repository:
             reasons = [str(cause) for cause in (error, error.__cause__) if cause is not None]
             log.warning("models were not changed: %s", ": ".join(reasons))
 
+    async def _open(self, folder: Path, plan: Plan) -> None:
+        """Load a model's versions at the start; an older one that cannot be loaded is left out."""
+        assert self._loader is not None
+        needed = {plan.current, *plan.split}
+        loaded: list[ServedModel] = []
+        for number, _ in sorted(plan.versions, key=lambda pair: pair[0] not in needed):
+            load = partial(self._loader.load, folder, number, loaded)
+            try:
+                loaded.append(await run_in_thread("load", load))
+            except (ModelError, SettingsError) as error:
+                if number in needed:
+                    raise
+                log.error("version %s of %s is not served: %s", number, folder.name, error)
+        for served in sorted(
+            loaded, key=lambda each: [n for n, _ in plan.versions].index(each.version)
+        ):
+            self.catalogue.put(served, current=served.version == plan.current)
+        self.catalogue.divide(folder.name, plan.split)
+        self._count(folder.name)
+
     async def _load(self, name: str) -> None:
+        async with self._fleet.change() as change:
+            while True:
+                try:
+                    with _explained(name):
+                        plan = await self._prepared_by_all(change, name)
+                    break
+                except _Full:
+                    await self._make_room(change, name)
+            await self._make(change, name, plan)
+
+    async def _prepared_by_all(self, change: Change, name: str) -> Plan:
+        """Load what a load needs, here and in all workers; returns the plan."""
+        try:
+            plan = await self._prepare(name)
+            await change.prepare(name)
+        except (NoMemory, WorkerRefused) as error:
+            await self._forget_prepared(name)
+            versions = self.catalogue.find(name)
+            if error.no_memory and versions is not None and versions.older:
+                raise _Full from error
+            raise
+        except BaseException:
+            await self._forget_prepared(name)
+            raise
+        if self._closed:
+            await self._forget_prepared(name)
+            raise _stopping()
+        return plan
+
+    async def _prepare(self, name: str) -> Plan:
+        """Load the versions that a load needs, so that states reach them; returns the plan."""
         begin = time.perf_counter()
-        if sum(served.name == name for served in self._retiring.values()) >= _MAX_RETIRING:
+        if self._retirement.count(name) >= _MAX_RETIRING:
             raise ModelBusy(
                 f"{_MAX_RETIRING} engines of {name[:100]!r} were unloaded and still finish their "
                 "requests; retry when some have ended"
             )
-        with _explained(name):
-            folders = await run_in_thread("load", partial(loadable_models, self._settings))
-            folder = folders.get(name)
-            if folder is None:
-                raise ModelNotFound(f"there is no model folder named {name[:100]!r}", param="model")
-            assert self._loader is not None
-            now = dict(self.catalogue).get(name)
-            served = await run_in_thread("load", partial(self._loader.load, folder, now))
-        if self._closed:
-            if now is None or served.engine is not now.engine:
-                await _stop(served.engine, 0)
-            raise _stopping()
-        replaced = self.catalogue.put(served)
-        self.unloaded.pop(name, None)
-        seconds = time.perf_counter() - begin
-        log.info("serving version %s of %s (loaded in %.1f s)", served.version, name, seconds)
-        if replaced is not None and replaced.engine is not served.engine:
-            self._retire(replaced)
+        folders = await run_in_thread("load", partial(loadable_models, self._settings))
+        folder = folders.get(name)
+        if folder is None:
+            raise ModelNotFound(f"there is no model folder named {name[:100]!r}", param="model")
+        newest, split = wanted(folder)
+        versions = self.catalogue.find(name)
+        resident = versions.all if versions is not None else []
+        prepared = self._prepared[name] = list[ServedModel]()
+        missing = [
+            number for number in split if versions is None or number not in versions.numbered
+        ]
+        assert self._loader is not None
+        for number in sorted({*missing, newest}, key=int):
+            load = partial(self._loader.load, folder, number, [*resident, *prepared])
+            served = await run_in_thread("load", load)
+            prepared.append(served)
+            self.catalogue.prepare(served)
+            seconds = time.perf_counter() - begin
+            log.info("loaded version %s of %s (%.1f s)", number, name, seconds)
+        return self._plan_with(name, prepared, newest, split)
+
+    def _plan_with(
+        self, name: str, prepared: Sequence[ServedModel], newest: str, split: Mapping[str, int]
+    ) -> Plan:
+        """What is served after a load: within the limit, without the versions that end first."""
+        versions = self.catalogue.find(name)
+        added = tuple((each.version, each.states.weights) for each in prepared)
+        kept = [pair for pair in Plan.of(versions).versions if pair not in added]
+        going = [] if versions is None else versions.older
+        if versions is not None and versions.current.version != newest:
+            going.append(versions.current)  # after all others
+        needed = {newest, *split}
+        for served in going:
+            pair = served.version, served.states.weights
+            if len(kept) + len(added) <= self._settings.model_versions:
+                break
+            if pair in kept and served.version not in needed:
+                kept.remove(pair)
+        return Plan((*kept, *added), newest, split, "versions")
+
+    def _apply(self, name: str, plan: Plan) -> None:
+        """Serve what a plan says, and retire everything else; in one turn of the event loop."""
+        for served in self._prepared.pop(name, []):
+            self.catalogue.put(served, current=served.version == plan.current)
+        versions = self.catalogue.find(name)
+        if versions is None:
+            return
+        if plan.versions:
+            current = versions.numbered.get(plan.current)
+            if current is not None and current is not versions.current:
+                self.catalogue.put(current)
+            numbered = versions.numbered
+            self.catalogue.divide(name, {n: w for n, w in plan.split.items() if n in numbered})
+            self.unloaded = {id_: key for id_, key in self.unloaded.items() if key[0] != name}
+            log.info("serving version %s of %s; new requests get %s", ", ".join(numbered), name,
+                     dict(plan.split) or plan.current)  # fmt: skip
+        for served in list(versions.all):
+            if not plan.keeps(served, versions):
+                self._drop(served, plan.reason)
+        self._count(name)
+
+    def _drop(self, served: ServedModel, reason: str) -> None:
+        """Take a version out of service."""
+        self.catalogue.drop(served)
+        self._ask_again.pop(served, None)
+        if reason == "request":
+            self.unloaded[served.id] = served.name, served.version
+        version_metrics(served.name).ended(reason)
+        log.info("version %s of %s is no longer served (%s)", served.version, served.name, reason)
+        if all(other.engine is not served.engine for other in self.catalogue.every()):
+            self._retirement.retire(served)
+
+    async def _make_room(self, change: Change, name: str) -> None:
+        """Unload the version that would end first, because a new one does not fit into memory."""
+        versions = self.catalogue.find(name)
+        assert versions is not None
+        first = versions.older[0]
+        log.warning("version %s of %s makes room for a new one", first.version, name)
+        engine = first.engine
+        await self._without(change, first, "memory")
+        del first, versions
+        while engine in self._retirement.engines:
+            await end_of(engine)
+            await asyncio.sleep(0)
+
+    async def _forget_prepared(self, name: str) -> None:
+        """Stop what was loaded for a change that does not happen."""
+        for served in self._prepared.pop(name, []):
+            self.catalogue.forget(served)
+            if all(other.engine is not served.engine for other in self.catalogue.every()):
+                await stop_engine(served.engine, 0)
 
     async def _unload(self, name: str) -> None:
-        served = self.catalogue.take(name)
-        self.unloaded[name] = served.version
-        self._retire(served)
+        async with self._fleet.change() as change:
+            served = self.catalogue[name]
+            versions = self.catalogue.find(served.name)
+            assert versions is not None
+            if VERSION_MARK in name and len(versions.all) > 1:
+                await self._without(change, served, "request")
+            else:
+                await self._make(change, served.name, Plan(reason="request"))
 
-    def _retire(self, served: ServedModel) -> None:
-        task = asyncio.create_task(self._end(served))
-        self._retiring[task] = served
-        task.add_done_callback(self._retiring.pop)
+    async def _end_forever(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            for served in [each for each in self.catalogue.every() if self._is_over(each)]:
+                if self._ask_again.get(served, 0.0) <= time.monotonic():
+                    self._ask_again[served] = time.monotonic() + _AGAIN_SECONDS
+                    async with self._one_change:
+                        try:
+                            await self._end_over(served)
+                        except (ServeError, OSError) as error:
+                            log.error("%s is not unloaded: %s", served.id, error)
 
-    async def _end(self, served: ServedModel) -> None:
-        """Stop the engine of a retired model when its last request is done."""
-        await served.in_flight.wait_idle()
-        if not self._closed:
-            await _stop(served.engine, self._settings.drain_seconds)
-            for callback in self.on_end:
-                callback(served.engine)
-            log.info("version %s of %s is unloaded", served.version, served.name)
+    async def _end_over(self, served: ServedModel) -> None:
+        """Unload a version whose states are over in all workers."""
+        async with self._fleet.change() as change:
+            if not self._is_over(served):
+                return
+            with suppress(WorkerRefused):  # it has states of this version
+                await change.prepare(served.name, served.states.weights)
+                await self._without(change, served, "over")
+
+    async def _without(self, change: Change, served: ServedModel, reason: str) -> None:
+        """Take one of several versions out of service in all workers."""
+        versions = self.catalogue.find(served.name)
+        assert versions is not None
+        plan = _without(Plan.of(versions, reason), served)
+        await self._make(change, served.name, plan)
+
+    async def _make(self, change: Change, name: str, plan: Plan) -> None:
+        """Serve what a plan says, in all workers."""
+        await change.commit(name, plan)
+        self._apply(name, plan)
+        await change.finish()
+
+    def _is_over(self, served: ServedModel) -> bool:
+        """Whether nothing can arrive for a version: no new request, and no state."""
+        versions = self.catalogue.find(served.name)
+        if versions is None or served not in versions.older or versions.shares(served):
+            return False
+        if not served.in_flight.idle:
+            return False
+        if served.model.not_streamable_because is not None:
+            return True
+        ttl, idle = self._settings.state_ttl_seconds, self._settings.stream_idle_seconds
+        return served.states.life.is_over(self._clock(), ttl, idle)
+
+    async def _follow(self) -> None:
+        """Make the changes of other workers."""
+        await self._fleet.follow(self._prepare_for, self._forget_prepared, self._apply)
+
+    async def _prepare_for(self, name: str, weights: str) -> None:
+        """Prepare another worker's change. weights: it ends this version; empty: it is a load."""
+        if not weights:
+            with _explained(name):
+                await self._prepare(name)
+            return
+        versions = self.catalogue.find(name)
+        served = versions and versions.of_weights(weights)
+        if served and not self._is_over(served):
+            raise ModelBusy(f"version {served.version} of {name} has states that may arrive")
+
+    def _count(self, name: str) -> None:
+        """Report the numbers of versions."""
+        versions = self.catalogue.find(name)
+        ending = self._retirement.count(name)
+        if versions is None:
+            version_metrics(name).set(0, 0, 0, ending)
+            return
+        older = len(versions.older)
+        version_metrics(name).set(1, len(versions.all) - older - 1, older, ending)
+
+
+class _Full(Exception):
+    """A version does not fit into memory beside the others."""
+
+
+def _without(plan: Plan, served: ServedModel) -> Plan:
+    """A plan without one of several versions."""
+    pair = served.version, served.states.weights
+    rest = tuple(each for each in plan.versions if each != pair)
+    split = {number: weight for number, weight in plan.split.items() if number != served.version}
+    numbers = [number for number, _ in rest]
+    current = plan.current if plan.current in numbers else max(numbers, key=int)
+    return replace(plan, versions=rest, current=current, split=split)
 
 
 def _stopping() -> Draining:
@@ -182,7 +415,7 @@ def _explained(name: str) -> Iterator[None]:
     """Report a failure's kind to the client. Only the log has the reason, with its paths."""
     try:
         yield
-    except (ModelNotFound, NoProcess):
+    except (ModelNotFound, NoProcess, ModelBusy, Draining, ModelLoadFailed):
         raise
     except (ModelError, ServeError, SettingsError, OSError) as error:
         kind = f" ({error.code})" if isinstance(error, ModelError | ServeError) else ""
@@ -190,14 +423,3 @@ def _explained(name: str) -> Iterator[None]:
             f"{name[:100]!r} was not loaded{kind}; the server's log has the reason",
             param="model",
         ) from error
-
-
-async def _stop(engine: Engine, timeout_seconds: float) -> None:
-    engine.drain(timeout_seconds)
-    await _end_of(engine)
-
-
-async def _end_of(engine: Engine) -> None:
-    """Wait for an engine without a thread, which the system may refuse while the server stops."""
-    while not engine.ended:
-        await asyncio.sleep(_POLL_SECONDS)

@@ -17,6 +17,7 @@ from sruserve.server.errors import (
 from sruserve.server.offload import POOL, Offload
 from sruserve.server.seeds import new_seed
 from sruserve.server.state.envelope import SealedStates
+from sruserve.server.state.life import StateLife
 from sruserve.server.state.token import StateSealer
 
 # Longer texts are tokenized on another thread, so that they never block the event loop.
@@ -24,6 +25,12 @@ LONG_CHARACTERS = 8 << 10
 # Limits in look-ups of a tokenizer, 0.2 µs each: for a text on the event loop, and for a character
 # on the threads that all models share.
 _LOOP_WORK, _SHARED_WORK = 1 << 19, 512
+VERSION_MARK = "@"  # between a model's name and a version in an id
+
+
+def versioned(name: str, version: str) -> str:
+    """The id of one version of a model."""
+    return f"{name}{VERSION_MARK}{version}"
 
 
 class StateRequest(Protocol):
@@ -56,6 +63,11 @@ class InFlight:
         if not self._count and self._none is not None:
             self._none.set()
 
+    @property
+    def idle(self) -> bool:
+        """Whether no request is in flight."""
+        return not self._count
+
     async def wait_idle(self) -> None:
         """Wait until no request is in flight; for one waiter at a time."""
         while self._count:
@@ -74,6 +86,7 @@ class ServedModel:
         slow.
     long_characters: texts with more characters are long.
     states: seals and opens the tenant's states of the model.
+    life: of all states of the model's weights; shared by all tenants.
     """
 
     def __init__(
@@ -86,6 +99,7 @@ class ServedModel:
         in_flight: InFlight | None = None,
         pool: Offload | None = None,
         states: SealedStates | None = None,
+        life: StateLife | None = None,
     ) -> None:
         self.name, self.version = model.name, model.version
         self.model = model
@@ -98,8 +112,13 @@ class ServedModel:
         self.pool = pool or (POOL if work <= _SHARED_WORK else Offload(1))
         self.long_characters = int(min(LONG_CHARACTERS, _LOOP_WORK / work))
         self.sealer = sealer
-        self.states = states or SealedStates(model, sealer, tenant)
+        self.states = states or SealedStates(model, sealer, tenant, life)
         self._views: dict[Tenant, ServedModel] = {}
+
+    @property
+    def id(self) -> str:
+        """The id that names this version alone."""
+        return versioned(self.name, self.version)
 
     def for_tenant(self, tenant: Tenant) -> "ServedModel":
         """The same model and engine for a tenant."""
@@ -114,6 +133,7 @@ class ServedModel:
                 self.presets,
                 self.in_flight,
                 self.pool,
+                life=self.states.life,
             )
         return self._views[tenant]
 

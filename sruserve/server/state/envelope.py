@@ -10,6 +10,7 @@ from sruserve.server.engine.job import Snapshot
 from sruserve.server.errors import StateRefused, StateTampered, StateTooLarge
 from sruserve.server.metrics.metrics import StateMetrics
 from sruserve.server.state.codec import numbers_size
+from sruserve.server.state.life import StateLife
 from sruserve.server.state.token import Binding, StateSealer
 
 
@@ -17,13 +18,18 @@ class SealedStates:
     """Seals and opens states that are bound to a model's weights and dtype, and to a tenant.
 
     name: the model's. nbytes: the most of one state, without its texts.
+    weights: names the model's weights and dtype. life: of all states of these weights.
     """
 
-    def __init__(self, model: Model, sealer: StateSealer, tenant: Tenant) -> None:
+    def __init__(
+        self, model: Model, sealer: StateSealer, tenant: Tenant, life: StateLife | None = None
+    ) -> None:
         layout = model.network.layout
         self.name, self.tenant, self.nbytes = model.name, tenant, model.network.state_bytes
         self._sealer = sealer
         self._binding = Binding.of(model.digest, model.dtype, layout.width, tenant.id)
+        self.weights = self._binding.weights
+        self.life = life or StateLife(sealer.clock())
         # a full window counts from the start, because the window grows with the stream
         window = WINDOW if model.config.task == "generate" else 0
         labels = len(model.labels)
@@ -74,7 +80,13 @@ class SealedStates:
         begin = perf_counter()
         token = self._sealer.seal(snapshot, self._binding, never_expires=never_expires)
         self._metrics.sealed(perf_counter() - begin)
+        if not never_expires:
+            self.life.sealed_at = self._sealer.clock()
         return token
+
+    def mark_stored(self) -> None:
+        """Record that a stream of these states lives on in a store outside this process."""
+        self.life.stored_at = self._sealer.clock()
 
     def seal_for_store(self, snapshot: Snapshot) -> str:
         """The token of a state for the server's own store, which never expires."""

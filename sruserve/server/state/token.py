@@ -50,6 +50,11 @@ class Binding:
     width: int
     tenant: bytes = bytes(16)
 
+    @property
+    def weights(self) -> str:
+        """The weights that the states belong to, with their dtype, as a text for records."""
+        return f"{self.digest.hex()}:{self.dtype}"
+
     @classmethod
     def of(cls, digest_hex: str, dtype: str, width: int, tenant: bytes = bytes(16)) -> Self:
         return cls(bytes.fromhex(digest_hex)[:16], dtype, width, tenant)
@@ -88,7 +93,7 @@ class StateSealer:
         self._keys = keys
         self._ttl_seconds = ttl_seconds
         self._max_token_bytes = max_token_bytes
-        self._clock = clock
+        self.clock = clock
 
     def fits(self, packed_bytes: int) -> bool:
         """Whether a packed snapshot of this size fits into a token."""
@@ -109,7 +114,7 @@ class StateSealer:
             )
         seal = self._keys.new_seal()
         expires = self._ttl_seconds and not never_expires
-        expiry = int(self._clock()) + self._ttl_seconds if expires else 0
+        expiry = int(self.clock()) + self._ttl_seconds if expires else 0
         header = _HEADER.pack(
             _VERSION,
             seal.key_id,
@@ -165,7 +170,7 @@ class StateSealer:
                 "the state belongs to another model, other weights or another dtype; "
                 "send it to the model that returned it"
             )
-        if expiry and self._clock() >= expiry:
+        if expiry and self.clock() >= expiry:
             raise StateExpired("the state has expired; start a new stream")
         return unpack_snapshot(payload, binding.width)
 

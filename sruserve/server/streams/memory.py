@@ -14,6 +14,7 @@ from sruserve.server.engine.job import Snapshot, StateOutput
 from sruserve.server.errors import ServeError, StreamExists, TooManyAtOnce
 from sruserve.server.metrics.metrics import stream_metrics
 from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.state.life import StateLife
 from sruserve.server.streams.expiry import Expiry
 from sruserve.server.streams.shared_state import SharedState
 from sruserve.server.streams.shares import fair_shares
@@ -62,6 +63,7 @@ class _Entry:
     """A stream and its memory.
 
     states: by step; None: the stream has read no input yet.
+    life: counts the stream, whose states belong to its weights.
     busy: a request has taken the stream.
     left_seconds: its remaining idle time when it was taken.
     room: reserved for the end state of the running step.
@@ -70,6 +72,7 @@ class _Entry:
     record: StreamRecord
     states: dict[int, SharedState | None]
     bytes: _HostBytes
+    life: StateLife
     busy: bool = False
     left_seconds: float = 0.0
     room: Hold | None = None
@@ -134,13 +137,14 @@ class MemoryStore:
                 raise
         if previous is not None:
             self._remove(key)
-        return self._insert(_Entry(record, {0: state}, host_bytes))
+        return self._insert(_Entry(record, {0: state}, host_bytes, served.states.life))
 
     async def read(self, tenant: Tenant, stream_id: str) -> StreamRecord:
         return self._find((tenant.id, stream_id)).record
 
-    async def model(self, tenant: Tenant, stream_id: str) -> str:
-        return self._find((tenant.id, stream_id)).record.model
+    async def model(self, tenant: Tenant, stream_id: str) -> tuple[str, str]:
+        record = self._find((tenant.id, stream_id)).record
+        return record.model, record.weights
 
     async def take(
         self,
@@ -225,12 +229,12 @@ class MemoryStore:
     async def fork(
         self, served: ServedModel, record: StreamRecord, copies: list[StreamRecord]
     ) -> list[StreamRecord]:
-        del served
+        life = served.states.life
         state = self._entries[_key(record)].states[record.step]
         with ExitStack() as undo:
             entries = []
             for copy in copies:
-                entries.append(_Entry(copy, {copy.step: state}, self._count(copy, state)))
+                entries.append(_Entry(copy, {copy.step: state}, self._count(copy, state), life))
                 undo.callback(entries[-1].bytes.release)
             undo.pop_all()
         for _ in entries:
@@ -289,6 +293,7 @@ class MemoryStore:
     def _insert(self, entry: _Entry) -> StreamRecord:
         key = _key(entry.record)
         self._entries[key] = entry
+        entry.life.holders += 1
         self._tombstones[key[0]].pop(key[1], None)
         stream_metrics(entry.record.model).add_streams(1)
         self._idle(key, entry, entry.record.idle_seconds)
@@ -300,6 +305,7 @@ class MemoryStore:
 
     def _remove(self, key: Key) -> None:
         entry = self._entries.pop(key)
+        entry.life.holders -= 1
         self._expiry.remove(key)
         entry.bytes.release()
         stream_metrics(entry.record.model).add_streams(-1)

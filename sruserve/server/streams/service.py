@@ -19,6 +19,7 @@ from sruserve.server.errors import (
     NoCheckpoint,
     ServeError,
     StateRefused,
+    StateWrongModel,
     StepReused,
     StreamExpired,
     StreamsNeedRedis,
@@ -111,6 +112,7 @@ class Streams:
             seed=new_seed(),
             idle_seconds=idle,
             created=int(time.time()),
+            weights=served.states.weights,
         )
         with served.in_flight:
             async with self._leases.alone(record.tenant, record.id):
@@ -124,8 +126,8 @@ class Streams:
         """The record of a stream; reading it does not extend its life."""
         return await self._store.read(tenant, stream_id)
 
-    async def model(self, tenant: Tenant, stream_id: str) -> str:
-        """The name of a stream's model; the stream may no longer exist."""
+    async def model(self, tenant: Tenant, stream_id: str) -> tuple[str, str]:
+        """The name of a stream's model, and its weights; the stream may no longer exist."""
         return await self._store.model(tenant, stream_id)
 
     async def step(
@@ -289,6 +291,8 @@ class Streams:
                     raise StreamUnknown(
                         f"this stream belongs to {record.model}, not to {served.name}"
                     )
+                if record.weights and record.weights != served.states.weights:
+                    raise _wrong_version(served)
                 reply = await self._compute(served, record, step)
             if reply is not None:
                 return reply
@@ -401,6 +405,13 @@ def _alive(record: StreamRecord) -> StreamRecord:
     if record.ended:
         raise StreamUnknown("the stream has ended; create another one")
     return record
+
+
+def _wrong_version(served: ServedModel) -> StateWrongModel:
+    return StateWrongModel(
+        f"the stream belongs to another version of {served.name} than {served.version}: leave the "
+        "version out, or create another stream if that version is no longer served"
+    )
 
 
 def _still_taken(record: StreamRecord | None) -> StreamRecord:

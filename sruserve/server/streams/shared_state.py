@@ -30,7 +30,7 @@ class SharedState:
         """The state for a model; raises `StateWrongModel` if another engine made it."""
         if self._state is None or served.engine is not self._engine:
             raise StateWrongModel(
-                f"{served.name} was reloaded, and the stream's state was lost with the old engine: "
+                f"the version of {served.name} that the stream's state belongs to was unloaded: "
                 "create another stream"
             )
         return self._state

@@ -21,6 +21,7 @@ class StreamRecord:
     seed: of its first sampling, so that a step that is retried gives the same text.
     created, expires_at: seconds since the epoch.
     step: number of its last step; 0: the stream had none.
+    weights: of its states, as `Binding.weights`; empty: unknown.
     content, reply: the SHA-256 of that step's request, and its reply; empty after a rewind.
         The record contains the reply only before it is stored; later use `StreamStore.reply`.
     ended: no step follows; the last step can still be repeated.
@@ -39,6 +40,7 @@ class StreamRecord:
     reply: bytes = b""
     ended: bool = False
     checkpoints: tuple[int, ...] = (0,)
+    weights: str = ""
 
     def after(self, content: bytes, reply: bytes, max_checkpoints: int, *, ended: bool) -> Self:
         """The stream after its next step."""
@@ -55,6 +57,7 @@ class StreamRecord:
             reply,
             ended,
             () if ended else self.checkpoints_after(max_checkpoints),
+            self.weights,
         )
 
     def checkpoints_after(self, limit: int) -> tuple[int, ...]:
@@ -100,8 +103,8 @@ class StreamStore(Protocol):
         """The record of a stream; reading it does not extend its life."""
         ...
 
-    async def model(self, tenant: Tenant, stream_id: str) -> str:
-        """The name of a stream's model, which never changes; the stream may no longer exist."""
+    async def model(self, tenant: Tenant, stream_id: str) -> tuple[str, str]:
+        """The name of a stream's model, and its weights; the stream may no longer exist."""
         ...
 
     async def take(

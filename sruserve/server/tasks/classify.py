@@ -26,8 +26,16 @@ class ClassifyTask(SequenceTask[ClassifyRequest]):
     def choose(self, request: ClassifyRequest) -> ServedModel:
         """A model of task `pair` for a request with a pair, else one of task `classify`."""
         if request.model is None:
-            return self.catalogue.choose(None, self.name if request.pair is None else _PAIR)
+            served = self.catalogue.choose(None, self.name if request.pair is None else _PAIR)
+            if request.state is not None:
+                served = self.catalogue.of_states(served, None, request.state)
+            return served
         served = super().choose(request)
+        self.check(request, served)
+        return served
+
+    def check(self, request: ClassifyRequest, served: ServedModel) -> None:
+        """Raise `InvalidRequest` unless a request has a pair for a model that compares."""
         compares = served.model.config.task == _PAIR
         if compares and request.pair is None:
             raise InvalidRequest(
@@ -38,7 +46,6 @@ class ClassifyTask(SequenceTask[ClassifyRequest]):
                 f"{served.name} reads one input at a time: leave out `pair`",
                 param=_PAIR,
             )
-        return served
 
     def kind(self, request: ClassifyRequest, served: ServedModel) -> JobKind:
         del served

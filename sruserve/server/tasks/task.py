@@ -44,8 +44,17 @@ class Task(Generic[Body]):
         return self.catalogue.fitting(self.name, *self.other_names)
 
     def choose(self, request: Any) -> ServedModel:
-        """The model for a request; raises `ModelNotFound`, `WrongTask` or `InvalidRequest`."""
-        return self.catalogue.choose(request.model, self.name, *self.other_names)
+        """The model for a request, in the version that its states belong to.
+
+        Raises `ModelNotFound`, `WrongTask`, `InvalidRequest` or `StateWrongModel`.
+        """
+        served = self.catalogue.choose(request.model, self.name, *self.other_names)
+        if request.state is not None:
+            served = self.catalogue.of_states(served, request.model, request.state)
+        return served
+
+    def check(self, request: Any, served: ServedModel) -> None:
+        """Raise `InvalidRequest` if a request does not fit the model of its stream."""
 
     async def starts(
         self, caller: Caller, request: Request, served: ServedModel, count: int, cost: int

@@ -56,6 +56,7 @@ class Session:
 
     def __post_init__(self) -> None:
         self._bytes = self.states.tenant.state_budget.hold()
+        self.states.life.holders += 1
 
     def token(self) -> str | None:
         """The state as a token; raises `StateTooLarge`."""
@@ -82,6 +83,7 @@ class Session:
     def release(self) -> None:
         """Stop counting the state."""
         self._bytes.release()
+        self.states.life.holders -= 1
 
 
 class Connection(Protocol):
@@ -196,8 +198,8 @@ class SessionEndpoint(Endpoint[WebSocketRequest]):
             return
         stream, task = self._begin(beginning, tenant)
         call.model = stream.states.name
-        stream.continue_from(stream.state)
         try:
+            stream.continue_from(stream.state)
             if fields:
                 await self._answer(call, stream, fields)
             else:
@@ -210,7 +212,10 @@ class SessionEndpoint(Endpoint[WebSocketRequest]):
     def _begin(self, beginning: dict[str, Any], tenant: Tenant) -> tuple[Session, str]:
         """Begin a session; returns it with the task of its model."""
         request = _validated(Request, beginning)
-        served = self._catalogue.choose(request.model, *_TASKS).for_tenant(tenant)
+        served = self._catalogue.choose(request.model, *_TASKS)
+        if request.state is not None:
+            served = self._catalogue.of_states(served, request.model, request.state)
+        served = served.for_tenant(tenant)
         served.check_streams("model")
         (state,) = served.initial_states(request, 1)
         return Session(served.states, state), served.model.config.task
@@ -235,10 +240,12 @@ class SessionEndpoint(Endpoint[WebSocketRequest]):
     def _served_model(self, stream: Session) -> ServedModel:
         """The model of a session as it is served now; raises if it is not served."""
         name = stream.states.name
-        served = self._catalogue[name].for_tenant(stream.states.tenant)
+        served = self._catalogue.of_weights(name, stream.states.weights)
+        served = served.for_tenant(stream.states.tenant)
         if not served.states.match(stream.states):
             raise StateWrongModel(
-                f"{name} now has other weights: open another socket for a new stream"
+                f"the version of {name} that this stream belongs to is no longer served: open "
+                "another socket for a new stream"
             )
         return served
 

@@ -47,7 +47,7 @@ def test_an_idle_socket_holds_no_model_that_is_unloaded(
     run(talk)
 
 
-def test_a_socket_goes_on_with_the_same_model_and_with_no_other(
+def test_a_socket_goes_on_with_the_weights_that_it_began_with(
     running: tuple[httpx.Client, Application], models: Path, steps: Steps
 ) -> None:
     client, application = running
@@ -73,7 +73,12 @@ def test_a_socket_goes_on_with_the_same_model_and_with_no_other(
             more = {"prompt": "", "max_tokens": 9}
             rest = client.post("/v1/completions", json={"model": "words", "state": state, **more})
             assert (await completed(connection, **more))[0] == rest.json()["choices"][0]["text"]
+            state = (await ask(connection, op="state"))["state"]
+            rest = client.post("/v1/completions", json={"model": "words", "state": state, **more})
             save_random_model(models / "words", **WORDS, hidden_size=48, seed=5)
+            assert await change_now("load") == 200
+            assert (await completed(connection, **more))[0] == rest.json()["choices"][0]["text"]
+            assert await change_now("unload") == 200
             assert await change_now("load") == 200
             reply = await ask(connection, max_tokens=1)
             assert reply["error"]["code"] == "state_wrong_model"

@@ -68,8 +68,8 @@ class StreamEndpoint(HttpEndpoint):
     async def find(self, call: HttpCall, tenant: Tenant) -> tuple[str, ServedModel]:
         """The id of the stream in the path, and its model."""
         stream_id = _stream_id(call)
-        model = await self.streams.model(tenant, stream_id)
-        served = self.catalogue[model].for_tenant(tenant)
+        model, weights = await self.streams.model(tenant, stream_id)
+        served = self.catalogue.of_weights(model, weights).for_tenant(tenant)
         call.model = model
         return stream_id, served
 
@@ -108,7 +108,10 @@ class Create(StreamEndpoint):
     async def serve(self, call: HttpCall, tenant: Tenant) -> None:
         request = await self.read(call, CreateStream)
         tasks = {served.model.config.task for served in self.catalogue.values()}
-        served = self.catalogue.choose(request.model, *sorted(tasks)).for_tenant(tenant)
+        served = self.catalogue.choose(request.model, *sorted(tasks))
+        if request.state is not None:
+            served = self.catalogue.of_states(served, request.model, request.state)
+        served = served.for_tenant(tenant)
         call.model = served.name
         served.check_admission(0)
         served.check_streams("preset" if request.preset is not None else "state")
@@ -127,7 +130,7 @@ class Describe(StreamEndpoint):
 
     async def serve(self, call: HttpCall, tenant: Tenant) -> None:
         record = await self.streams.describe(tenant, _stream_id(call))
-        served = self.catalogue[record.model]
+        served = self.catalogue.of_weights(record.model, record.weights)
         call.model = record.model
         await _answer(call, self.reply(served, record))
 

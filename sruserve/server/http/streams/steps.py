@@ -122,8 +122,7 @@ class Steps(StreamEndpoint):
             request = schema.model_validate_json(body)
         except ValidationError as error:
             raise as_serve_error(error, schema) from None
-        request.model = served.name
-        task.choose(request)
+        task.check(request, served)
         return self.endpoints[task], request
 
 

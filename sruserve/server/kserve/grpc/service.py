@@ -95,7 +95,7 @@ class GrpcService:
             del data
             rpc.id = request.id
             self._inference.admit(tenant, request.model, request.version, cost)
-            rpc.model = request.model
+            rpc.model = self._inference.find(request.model, request.version).name
             response = await self._inference.infer(rpc, tenant, request, cost)
             size = NUMBER_BYTES * reply_numbers(response.outputs, request.outputs)
             with self._inference.reserve_reply(request, response):

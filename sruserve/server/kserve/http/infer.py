@@ -37,8 +37,7 @@ class InferEndpoint(KServeEndpoint):
 
     async def serve(self, call: HttpCall, tenant: Tenant) -> None:
         model, version = (*call.path_values, "")[:2]
-        self._inference.find(model, version)
-        call.model = model
+        call.model = self._inference.find(model, version).name
         request, cost = await self._read_request(call, tenant, model, version)
         response = await self._inference.infer(call, tenant, request, cost)
         with self._inference.reserve_reply(request, response):

@@ -42,6 +42,7 @@ class RecordCodec:
             ended=record.ended,
             states={step: digests.get(step, "") for step in record.checkpoints},
             reply=digest(reply),
+            weights=record.weights,
         )
         sealed = self._envelope.seal(head.model_dump_json().encode(), owner)
         return {"head": sealed, "reply": reply, "ended": b"%d" % record.ended}
@@ -77,6 +78,7 @@ class RecordCodec:
             content=bytes.fromhex(fields.content),
             ended=fields.ended,
             checkpoints=tuple(fields.states),
+            weights=fields.weights,
         )
         return record, fields.states, fields.reply
 
@@ -116,6 +118,7 @@ class _Head(BaseModel):
     ended: bool
     states: StateDigests
     reply: str
+    weights: str = ""  # missing in a record of a server that served one version at a time
 
 
 def _owner(tenant: Tenant, stream_id: str) -> bytes:

@@ -105,7 +105,7 @@ class RedisStore:
         self._assumed_memory = assumed_memory if len(quotas) > 1 else 0
         self._replies = Budget(max_reply_bytes, _overloaded, share=max_reply_bytes // 2)
         self._taken: dict[Key, _Taken] = {}
-        self._models: OrderedDict[Key, str] = OrderedDict()
+        self._models: OrderedDict[Key, tuple[str, str]] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -131,9 +131,12 @@ class RedisStore:
         record, _ = self._open(tenant, stream_id, reply, lease="")
         return record
 
-    async def model(self, tenant: Tenant, stream_id: str) -> str:
+    async def model(self, tenant: Tenant, stream_id: str) -> tuple[str, str]:
         known = self._models.get((tenant.id, stream_id))
-        return known or (await self.read(tenant, stream_id)).model
+        if known is not None:
+            return known
+        record = await self.read(tenant, stream_id)
+        return record.model, record.weights
 
     async def take(
         self,
@@ -242,6 +245,7 @@ class RedisStore:
         adder: a name of this call alone. A script that runs twice under it adds its stream once.
         """
         max_bytes = self._max_bytes_of(served.tenant)
+        served.states.mark_stored()
         calls: list[Call] = []
         for record in streams:
             fields = await self._fields(record, {}, {record.step: token} if token else {})
@@ -266,6 +270,7 @@ class RedisStore:
         bounded: whether the tenant's quota may refuse it.
         """
         max_bytes = self._max_bytes_of(served.tenant) if bounded else _NO_LIMIT
+        served.states.mark_stored()
         taken = self._taken[_key(record)]
         staying = [_state_field(step) for step in record.checkpoints]
         fields = await self._fields(record, taken.digests, tokens)
@@ -293,8 +298,8 @@ class RedisStore:
         raise self._client.bad_reply()
 
     def _remember(self, record: StreamRecord) -> None:
-        """Keep the model of a stream, so that its next step need not read it first."""
-        self._models[_key(record)] = record.model
+        """Keep the model and the weights of a stream, so that its next step reads neither."""
+        self._models[_key(record)] = record.model, record.weights
         self._models.move_to_end(_key(record))
         if len(self._models) > _KNOWN_MODELS:
             self._models.popitem(last=False)

@@ -1,0 +1,81 @@
+"""Which versions of a model shall be served: what all workers of a server agree on."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sruserve.model.versions import versions
+from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.repository.split import read_split
+from sruserve.server.repository.versions import Versions
+from sruserve.server.settings import SettingsError
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The versions of one model.
+
+    versions: number and weights of each, in the order of loading; empty weights: any. None: the
+        model is not served.
+    current: the number of the version that new requests get.
+    split: the weights of versions that divide new requests; empty: none.
+    reason: why versions end that are not in the plan, for the log and the metrics.
+    """
+
+    versions: tuple[tuple[str, str], ...] = ()
+    current: str = ""
+    split: Mapping[str, int] = field(default_factory=dict)
+    reason: str = ""
+
+    @classmethod
+    def of(cls, versions: Versions | None, reason: str = "") -> "Plan":
+        """What is served now."""
+        if versions is None:
+            return cls(reason=reason)
+        split = versions.split.weights if versions.split is not None else {}
+        return cls(
+            tuple((served.version, served.states.weights) for served in versions.all),
+            versions.current.version,
+            {served.version: weight for served, weight in split.items()},
+            reason,
+        )
+
+    def keeps(self, served: ServedModel, versions: Versions) -> bool:
+        """Whether one of the versions here is in the plan.
+
+        A worker that has started after a change of the files may have other weights under a number.
+        """
+        if (served.version, served.states.weights) in self.versions:
+            return True
+        exact = {each.version for each in versions.all if _pair(each) in self.versions}
+        return served.version not in exact and served.version in dict(self.versions)
+
+
+def _pair(served: ServedModel) -> tuple[str, str]:
+    return served.version, served.states.weights
+
+
+def wanted(folder: Path) -> tuple[str, Mapping[str, int]]:
+    """The newest version in a model's folder, and its split; raises `SettingsError`."""
+    numbers, split = list(versions(folder)), read_split(folder)
+    if absent := [number for number in split if number not in numbers]:
+        raise SettingsError(
+            f"{folder}: the split names version {absent[0]}, and there is no such folder"
+        )
+    return numbers[-1], split
+
+
+def plan_at_start(folder: Path, max_versions: int) -> Plan:
+    """The newest versions of a model's folder, with those of its split; raises `SettingsError`."""
+    newest, split = wanted(folder)
+    numbers = [number for number in versions(folder) if number not in (newest, *split)]
+    needed = len({newest, *split})
+    if needed > max_versions:
+        raise SettingsError(
+            f"{folder}: the split needs {needed} versions, over SRUSERVE_MODEL_VERSIONS="
+            f"{max_versions}"
+        )
+    room = max_versions - needed
+    chosen = sorted({*(numbers[-room:] if room else ()), *split, newest}, key=int)
+    order = [*(number for number in chosen if number != newest), newest]
+    return Plan(tuple((number, "") for number in order), newest, split)
