@@ -35,11 +35,14 @@ _START = "start"  # the id of the first plans
 
 
 class Workers:
-    """The workers of a server that share a folder."""
+    """The workers of a server that share a folder.
 
-    def __init__(self, folder: Path) -> None:
+    name: of this worker; None: its process id.
+    """
+
+    def __init__(self, folder: Path, name: str | None = None) -> None:
         self._folder = folder
-        self._own = f"{os.getpid()}.worker"
+        self._own = f"{name or os.getpid()}.worker"
         self._place: int | None = None
         self._applied = _START
         folder.mkdir(exist_ok=True)
@@ -47,7 +50,7 @@ class Workers:
     @asynccontextmanager
     async def joining(self, plans: Mapping[str, Plan]) -> AsyncIterator[Mapping[str, Plan]]:
         async with self._locked(fcntl.LOCK_SH):
-            first = self._write(f"first.{os.getpid()}", _START, plans)
+            first = self._write(f"{self._own}.first", _START, plans)
             with suppress(FileExistsError):  # another worker was first
                 os.link(first, self._folder / "plans")
             first.unlink()

@@ -1,0 +1,234 @@
+"""Several workers serve the same versions: what one of them loads, all of them do."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+
+import httpx
+import pytest
+
+from sruserve.server.errors import ModelBusy, ModelLoadFailed
+from sruserve.server.repository.device import NoMemory
+from sruserve.server.repository.fleet import WorkerRefused
+from sruserve.server.repository.plan import Plan
+from sruserve.server.repository.workers import Workers
+from tests.server.observing import until
+from tests.server.processes import Process, is_ready, serving
+from tests.server.repository.changing_models import change, classify, save_version
+
+FIRST = {"poems": Plan((("1", "a"),), "1")}
+NEXT = Plan((("1", "a"), ("2", "b")), "2")
+
+
+def workers_of(process: Process) -> list[int]:
+    """The process ids of a server's workers: its children that serve."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    commands = {int(pid): Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children}
+    return [pid for pid, command in commands.items() if b"spawn_main" in command]
+
+
+def serving_workers(process: Process) -> list[int]:
+    """The workers that have loaded their models."""
+    serve = []
+    for pid in workers_of(process):
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        (folder,) = [v.partition(b"=")[2] for v in environment if v.startswith(b"PROMETHEUS_")]
+        if (Path(folder.decode()) / "models" / f"{pid}.worker").exists():
+            serve.append(pid)
+    return serve
+
+
+@contextmanager
+def only(pid: int, others: list[int]) -> Iterator[None]:
+    """All other workers stand still, so that this one answers."""
+    for other in others:
+        if other != pid:
+            os.kill(other, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for other in others:
+            if other != pid:
+                os.kill(other, signal.SIGCONT)
+
+
+def ask(client: httpx.Client, work: Callable[[httpx.Client], Any]) -> Any:
+    """Ask over a new connection, which any worker may accept."""
+    with httpx.Client(base_url=client.base_url, timeout=60) as own:
+        return work(own)
+
+
+def listed(client: httpx.Client) -> list[tuple[str, str]]:
+    return [(m["id"], m["version"]) for m in client.get("/v1/models").json()["data"]]
+
+
+def by_worker(client: httpx.Client, process: Process, work: Callable[[httpx.Client], Any]) -> Any:
+    """What each of two workers answers."""
+    pids = workers_of(process)
+    assert len(pids) == 2
+    answers = []
+    for pid in pids:
+        with only(pid, pids):
+            answers.append(ask(client, work))
+    return answers
+
+
+def test_a_load_reaches_all_workers_and_a_restarted_one_serves_the_same(tmp_path: Path) -> None:
+    save_version(tmp_path / "question", 1)
+    settings = {
+        "workers": "2",
+        "model_control": "true",
+        "models": str(tmp_path),
+        "grpc_port": "off",
+    }
+    with serving(**settings) as (client, process):
+        until(lambda: len(serving_workers(process)) == 2)
+        state = classify(client, return_state=True).json()["results"][0]["state"]
+        expected = classify(client, state=state).json()["results"]
+        save_version(tmp_path / "question", 2)
+        assert change(client, "question", "load").status_code == 200
+        both = [("question", "2"), ("question@1", "1")]
+        assert by_worker(client, process, listed) == [both, both]
+
+        def goes_on(own: httpx.Client) -> Any:
+            return classify(own, state=state).json()["results"]
+
+        assert by_worker(client, process, goes_on) == [expected, expected]
+        (tmp_path / "question" / "3").mkdir()
+        (tmp_path / "question" / "3" / "config.json").write_text("{}")
+        assert change(client, "question", "load").status_code == 400
+        assert by_worker(client, process, listed) == [both, both]
+        rmtree(tmp_path / "question" / "3")
+        save_version(tmp_path / "question", 3)  # written, and not loaded
+        assert change(client, "question@1", "unload").status_code == 200
+        killed, kept = workers_of(process)
+        os.kill(killed, signal.SIGKILL)
+        until(lambda: killed not in (pids := serving_workers(process)) and len(pids) == 2)
+        (new,) = [pid for pid in workers_of(process) if pid != kept]
+        with only(new, [new, kept]):
+            until(lambda: ask(client, is_ready))
+            assert ask(client, listed) == [("question", "2")]
+
+
+class Fake:
+    """A worker without models, which notes what it shall do."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.workers = Workers(folder, name)
+        self.done: list[Any] = []
+        self.error: Exception | None = None
+
+    async def join(self) -> dict[str, Plan]:
+        async with self.workers.joining(FIRST) as plans:
+            self._following = asyncio.create_task(
+                self.workers.follow(self._prepare, self._forget, self._apply)
+            )
+            return dict(plans)
+
+    async def _prepare(self, name: str, weights: str) -> None:
+        self.done.append(("prepare", name, weights))
+        if self.error is not None:
+            raise self.error
+
+    async def _forget(self, name: str) -> None:
+        self.done.append(("forget", name))
+
+    def _apply(self, name: str, plan: Plan) -> None:
+        self.done.append(("apply", name, plan))
+
+    def leave(self) -> None:
+        self._following.cancel()
+        self.workers.leave()
+
+
+def talk(test: Callable[[Fake, Fake], Coroutine[Any, Any, None]], folder: Path) -> None:
+    async def run() -> None:
+        one, two = Fake(folder, "one"), Fake(folder, "two")
+        assert await one.join() == await two.join() == FIRST
+        await test(one, two)
+        one.leave()
+        two.leave()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+async def seen(worker: Fake, *done: Any) -> None:
+    while worker.done != list(done):
+        await asyncio.sleep(0.01)
+
+
+def test_a_change_is_prepared_by_all_before_any_makes_it(tmp_path: Path) -> None:
+    async def test(one: Fake, two: Fake) -> None:
+        async with one.workers.change() as change:
+            await change.prepare("poems")
+            assert two.done == [("prepare", "poems", "")]
+            await change.commit("poems", NEXT)
+            await change.finish()
+        assert two.done == [("prepare", "poems", ""), ("apply", "poems", NEXT)]
+        assert one.done == []
+        late = Fake(tmp_path, "three")
+        assert await late.join() == {"poems": NEXT}
+        late.leave()
+
+    talk(test, tmp_path)
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_what_one_worker_refuses_none_makes(tmp_path: Path, full: bool) -> None:
+    async def test(one: Fake, two: Fake) -> None:
+        two.error = ModelLoadFailed("it was not loaded")
+        two.error.__cause__ = NoMemory("full") if full else OSError("unreadable")
+        with pytest.raises(WorkerRefused, match="it was not loaded") as refused:
+            async with one.workers.change() as change:
+                await change.prepare("poems")
+        assert refused.value.no_memory is full
+        await seen(two, ("prepare", "poems", ""), ("forget", "poems"))
+
+    talk(test, tmp_path)
+
+
+def test_the_change_of_a_worker_that_ends_is_forgotten(tmp_path: Path) -> None:
+    async def test(one: Fake, two: Fake) -> None:
+        change = one.workers.change()
+        await (await change.__aenter__()).prepare("poems")
+        one.leave()
+        await seen(two, ("prepare", "poems", ""), ("forget", "poems"))
+
+    talk(test, tmp_path)
+
+
+def test_a_worker_with_states_of_a_version_keeps_it_for_all(tmp_path: Path) -> None:
+    async def test(one: Fake, two: Fake) -> None:
+        two.error = ModelBusy("it has states that may arrive")
+        with pytest.raises(WorkerRefused, match="it has states that may arrive"):
+            async with one.workers.change() as change:
+                await change.prepare("poems", "a")
+        assert two.done[0] == ("prepare", "poems", "a")
+
+    talk(test, tmp_path)
+
+
+def test_changes_wait_for_each_other_and_nobody_waits_for_one_who_left(tmp_path: Path) -> None:
+    async def test(one: Fake, two: Fake) -> None:
+        order: list[str] = []
+
+        async def change(worker: Fake, name: str) -> None:
+            async with worker.workers.change() as change:
+                order.append(f"begin {name}")
+                await change.prepare(name)
+                await change.commit(name, NEXT)
+                await change.finish()
+                order.append(f"end {name}")
+
+        await asyncio.gather(change(one, "a"), change(two, "b"))
+        assert order in (["begin a", "end a", "begin b", "end b"],
+                         ["begin b", "end b", "begin a", "end a"])  # fmt: skip
+        two.leave()
+        await change(one, "c")
+
+    talk(test, tmp_path)
