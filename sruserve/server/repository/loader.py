@@ -11,6 +11,7 @@ import torch
 from sruserve.export.runtime.load import load_any
 from sruserve.kernels.devices import use_device
 from sruserve.kernels.oom import is_out_of_memory
+from sruserve.model.errors import FolderError
 from sruserve.model.folder import Model
 from sruserve.model.versions import versions
 from sruserve.server.auth import Tenant
@@ -52,7 +53,7 @@ class Loader:
         try:
             dtype = dtype_of(settings, folder.name)
             threads = engine_limits(settings).threads
-            path = versions(folder).get(version, folder) if version else folder
+            path = _folder_of(folder, version)
             model = load_any(path, dtype, device, settings.fast, settings.onnx_allow_cpu, threads)
             model = replace(model, name=folder.name, version=version or model.version)
             if model.network.device.type != device.type:  # only if the operator allows it
@@ -95,6 +96,16 @@ class Loader:
             raise SettingsError(error.message.replace("state_pool_bytes", variable)) from None
         engine.start()
         return engine
+
+
+def _folder_of(folder: Path, version: str | None) -> Path:
+    """The model folder of a version; raises `FolderError`."""
+    if version is None:
+        return folder
+    try:
+        return versions(folder)[version]
+    except KeyError:
+        raise FolderError(f"{folder} has no version {version}; was its folder removed?") from None
 
 
 def _same(model: Model, other: Model) -> bool:

@@ -40,6 +40,11 @@ class Plan:
             reason,
         )
 
+    @property
+    def is_first(self) -> bool:
+        """Whether it was made of the folders alone, and nothing was loaded for it yet."""
+        return not any(weights for _, weights in self.versions)
+
     def keeps(self, served: ServedModel, versions: Versions) -> bool:
         """Whether one of the versions here is in the plan.
 

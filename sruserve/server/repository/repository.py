@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from sruserve.model.errors import ModelError
+from sruserve.model.errors import FolderError, ModelError
 from sruserve.server.budget import Budget
 from sruserve.server.clocks import SYSTEM_CLOCKS, Clocks
 from sruserve.server.engine.engine import Engine
@@ -92,7 +92,7 @@ class Repository:
                 by_name = await run_in_thread("load", partial(loadable_models, self._settings))
             for name, plan in plans.items():
                 if plan.versions:
-                    await self._open(by_name[name], plan)
+                    await self._open(name, by_name.get(name), plan)
         self._tasks = [asyncio.create_task(work) for work in (self._end_forever(), self._follow())]
 
     async def load(self, name: str) -> None:
@@ -156,25 +156,32 @@ class Repository:
             reasons = [str(cause) for cause in (error, error.__cause__) if cause is not None]
             log.warning("models were not changed: %s", ": ".join(reasons))
 
-    async def _open(self, folder: Path, plan: Plan) -> None:
-        """Load a model's versions at the start; an older one that cannot be loaded is left out."""
+    async def _open(self, name: str, folder: Path | None, plan: Plan) -> None:
+        """Load a model's versions at the start.
+
+        An older version that cannot be loaded is left out. So is any that the other workers have
+        loaded before, if its folder was changed meanwhile.
+        """
         assert self._loader is not None
-        needed = {plan.current, *plan.split}
+        needed = {plan.current, *plan.split} if plan.is_first else set[str]()
+        numbers = dict(plan.versions)  # of two with a number, the folder has the later one
         loaded: list[ServedModel] = []
-        for number, _ in sorted(plan.versions, key=lambda pair: pair[0] not in needed):
-            load = partial(self._loader.load, folder, number, loaded)
+        for number in sorted(numbers, key=lambda number: number not in needed):
             try:
+                if folder is None:
+                    raise FolderError("its folder was removed")
+                load = partial(self._loader.load, folder, number, loaded)
                 loaded.append(await run_in_thread("load", load))
             except (ModelError, SettingsError) as error:
                 if number in needed:
                     raise
-                log.error("version %s of %s is not served: %s", number, folder.name, error)
-        for served in sorted(
-            loaded, key=lambda each: [n for n, _ in plan.versions].index(each.version)
-        ):
+                log.error("version %s of %s is not served: %s", number, name, error)
+        for served in sorted(loaded, key=lambda served: list(numbers).index(served.version)):
             self.catalogue.put(served, current=served.version == plan.current)
-        self.catalogue.divide(folder.name, plan.split)
-        self._count(folder.name)
+        if loaded:
+            present = {served.version for served in loaded}
+            self.catalogue.divide(name, {n: w for n, w in plan.split.items() if n in present})
+            self._count(name)
 
     async def _load(self, name: str) -> None:
         async with self._fleet.change() as change:

@@ -125,6 +125,21 @@ def test_a_split_is_changed_and_ended_by_a_load(divided: tuple[httpx.Client, Pat
     assert {versions[told(classify(client))] for _ in range(10)} == {"3"}
 
 
+def test_a_version_of_weight_0_is_there_for_its_id_and_its_states(
+    divided: tuple[httpx.Client, Path],
+) -> None:
+    client, folder = divided
+    versions = version_by_scores(client)
+    write(folder, {"2": 1, "3": 0})
+    assert change(client, "question", "load").status_code == 200
+    assert {versions[told(classify(client))] for _ in range(5)} == {"2"}
+    assert version_of(client) == "2"
+    reply = classify(client, "question@3", return_state=True)
+    assert versions[told(reply)] == "3"
+    state = reply.json()["results"][0]["state"]
+    assert told(classify(client, state=state)) == told(classify(client, "question@3", state=state))
+
+
 def test_a_version_that_is_unloaded_leaves_its_part_to_the_others(
     divided: tuple[httpx.Client, Path],
 ) -> None:
