@@ -34,7 +34,7 @@ class Plan:
             return cls(reason=reason)
         split = versions.split.weights if versions.split is not None else {}
         return cls(
-            tuple((served.version, served.states.weights) for served in versions.all),
+            tuple(map(pair_of, versions.all)),
             versions.current.version,
             {served.version: weight for served, weight in split.items()},
             reason,
@@ -50,19 +50,25 @@ class Plan:
 
         A worker that has started after a change of the files may have other weights under a number.
         """
-        if (served.version, served.states.weights) in self.versions:
+        if pair_of(served) in self.versions:
             return True
-        exact = {each.version for each in versions.all if _pair(each) in self.versions}
+        exact = {each.version for each in versions.all if pair_of(each) in self.versions}
         return served.version not in exact and served.version in dict(self.versions)
 
 
-def _pair(served: ServedModel) -> tuple[str, str]:
+def pair_of(served: ServedModel) -> tuple[str, str]:
+    """The number and the weights of a version."""
     return served.version, served.states.weights
 
 
-def wanted(folder: Path) -> tuple[str, Mapping[str, int]]:
+def wanted(folder: Path, max_versions: int) -> tuple[str, Mapping[str, int]]:
     """The newest version in a model's folder, and its split; raises `SettingsError`."""
     numbers, split = list(versions(folder)), read_split(folder)
+    if (needed := len({numbers[-1], *split})) > max_versions:
+        raise SettingsError(
+            f"{folder}: the split needs {needed} versions, over SRUSERVE_MODEL_VERSIONS="
+            f"{max_versions}"
+        )
     if absent := [number for number in split if number not in numbers]:
         raise SettingsError(
             f"{folder}: the split names version {absent[0]}, and there is no such folder"
@@ -72,15 +78,9 @@ def wanted(folder: Path) -> tuple[str, Mapping[str, int]]:
 
 def plan_at_start(folder: Path, max_versions: int) -> Plan:
     """The newest versions of a model's folder, with those of its split; raises `SettingsError`."""
-    newest, split = wanted(folder)
+    newest, split = wanted(folder, max_versions)
     numbers = [number for number in versions(folder) if number not in (newest, *split)]
-    needed = len({newest, *split})
-    if needed > max_versions:
-        raise SettingsError(
-            f"{folder}: the split needs {needed} versions, over SRUSERVE_MODEL_VERSIONS="
-            f"{max_versions}"
-        )
-    room = max_versions - needed
+    room = max_versions - len({newest, *split})
     chosen = sorted({*(numbers[-room:] if room else ()), *split, newest}, key=int)
     order = [*(number for number in chosen if number != newest), newest]
     return Plan(tuple((number, "") for number in order), newest, split)

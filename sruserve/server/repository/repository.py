@@ -30,7 +30,7 @@ from sruserve.server.repository.device import NoMemory
 from sruserve.server.repository.discovery import loadable_models
 from sruserve.server.repository.fleet import Alone, Change, Fleet, WorkerRefused
 from sruserve.server.repository.loader import Loader
-from sruserve.server.repository.plan import Plan, plan_at_start, wanted
+from sruserve.server.repository.plan import Plan, pair_of, plan_at_start, wanted
 from sruserve.server.repository.retirement import Retirement, end_of, stop_engine
 from sruserve.server.repository.served_model import VERSION_MARK, ServedModel
 from sruserve.server.repository.workers import Workers
@@ -225,7 +225,7 @@ class Repository:
         folder = folders.get(name)
         if folder is None:
             raise ModelNotFound(f"there is no model folder named {name[:100]!r}", param="model")
-        newest, split = wanted(folder)
+        newest, split = wanted(folder, self._settings.model_versions)
         versions = self.catalogue.find(name)
         resident = versions.all if versions is not None else []
         prepared = self._prepared[name] = list[ServedModel]()
@@ -247,24 +247,26 @@ class Repository:
     ) -> Plan:
         """What is served after a load: within the limit, without the versions that end first."""
         versions = self.catalogue.find(name)
-        added = tuple((each.version, each.states.weights) for each in prepared)
+        added = tuple(map(pair_of, prepared))
         kept = [pair for pair in Plan.of(versions).versions if pair not in added]
-        going = [] if versions is None else versions.older
-        if versions is not None and versions.current.version != newest:
-            going.append(versions.current)  # after all others
-        needed = {newest, *split}
-        for served in going:
-            pair = served.version, served.states.weights
-            if len(kept) + len(added) <= self._settings.model_versions:
-                break
-            if pair in kept and served.version not in needed:
-                kept.remove(pair)
+        if versions is not None:
+            new = dict(added)
+            stay = {pair_of(each) for number, each in versions.numbered.items() if number in split}
+            for pair in map(pair_of, versions.first_to_end()):
+                if len(kept) + len(added) <= self._settings.model_versions:
+                    break
+                if pair in kept and (pair not in stay or pair[0] in new):
+                    kept.remove(pair)
         return Plan((*kept, *added), newest, split, "versions")
 
     def _apply(self, name: str, plan: Plan) -> None:
         """Serve what a plan says, and retire everything else; in one turn of the event loop."""
         for served in self._prepared.pop(name, []):
-            self.catalogue.put(served, current=served.version == plan.current)
+            if pair_of(served) in plan.versions:
+                self.catalogue.put(served, current=served.version == plan.current)
+            else:  # the plan makes room for another attempt to load it
+                self.catalogue.forget(served)
+                self._retire(served)
         versions = self.catalogue.find(name)
         if versions is None:
             return
@@ -290,6 +292,10 @@ class Repository:
             self.unloaded[served.id] = served.name, served.version
         version_metrics(served.name).ended(reason)
         log.info("version %s of %s is no longer served (%s)", served.version, served.name, reason)
+        self._retire(served)
+
+    def _retire(self, served: ServedModel) -> None:
+        """End the engine of a version, unless another version uses it."""
         if all(other.engine is not served.engine for other in self.catalogue.every()):
             self._retirement.retire(served)
 
@@ -326,14 +332,18 @@ class Repository:
     async def _end_forever(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
-            for served in [each for each in self.catalogue.every() if self._is_over(each)]:
-                if self._ask_again.get(served, 0.0) <= time.monotonic():
-                    self._ask_again[served] = time.monotonic() + _AGAIN_SECONDS
-                    async with self._one_change:
-                        try:
-                            await self._end_over(served)
-                        except (ServeError, OSError) as error:
-                            log.error("%s is not unloaded: %s", served.id, error)
+            await self._end_some()
+
+    async def _end_some(self) -> None:
+        """Unload the versions whose states are over. Its frame, which refers to them, ends."""
+        for served in [each for each in self.catalogue.every() if self._is_over(each)]:
+            if self._ask_again.get(served, 0.0) <= time.monotonic():
+                self._ask_again[served] = time.monotonic() + _AGAIN_SECONDS
+                async with self._one_change:
+                    try:
+                        await self._end_over(served)
+                    except (ServeError, OSError) as error:
+                        log.error("%s is not unloaded: %s", served.id, error)
 
     async def _end_over(self, served: ServedModel) -> None:
         """Unload a version whose states are over in all workers."""
@@ -401,8 +411,7 @@ class _Full(Exception):
 
 def _without(plan: Plan, served: ServedModel) -> Plan:
     """A plan without one of several versions."""
-    pair = served.version, served.states.weights
-    rest = tuple(each for each in plan.versions if each != pair)
+    rest = tuple(each for each in plan.versions if each != pair_of(served))
     split = {number: weight for number, weight in plan.split.items() if number != served.version}
     numbers = [number for number, _ in rest]
     current = plan.current if plan.current in numbers else max(numbers, key=int)

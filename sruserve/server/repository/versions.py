@@ -44,15 +44,18 @@ class Versions:
 
     @property
     def older(self) -> list[ServedModel]:
-        """The versions that new requests reach only by their number: those to unload first come
-        first.
-
-        A version whose engine another one uses takes no memory, and goes first. Then the order is
-        that of their last states.
-        """
+        """The versions that new requests reach only by their number, in the order of their end."""
         weights = self.split.weights if self.split is not None else {}
         older = [each for each in self.all if each is not self.current and each not in weights]
-        return sorted(older, key=lambda each: (not self.shares(each), each.states.life.sealed_at))
+        return sorted(older, key=self._end_key)
+
+    def first_to_end(self) -> list[ServedModel]:
+        """All versions, in the order in which a limit ends them; the current one is the last."""
+        return sorted(self.all, key=lambda each: (each is self.current, *self._end_key(each)))
+
+    def _end_key(self, served: ServedModel) -> tuple[bool, float]:
+        """A version whose engine another one uses ends first; others by their last states."""
+        return not self.shares(served), served.states.life.sealed_at
 
     def shares(self, served: ServedModel) -> bool:
         """Whether another version has the same weights, and so the same engine."""

@@ -17,12 +17,12 @@ import json
 import logging
 import os
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sruserve.server.errors import ServeError
+from sruserve.server.errors import ServeError, faults
 from sruserve.server.repository.device import NoMemory
 from sruserve.server.repository.fleet import Apply, Forget, Prepare, WorkerRefused
 from sruserve.server.repository.plan import Plan
@@ -45,23 +45,48 @@ class Workers:
         self._own = f"{name or os.getpid()}.worker"
         self._place: int | None = None
         self._applied = _START
-        folder.mkdir(exist_ok=True)
+        self._alone = False
 
     @asynccontextmanager
     async def joining(self, plans: Mapping[str, Plan]) -> AsyncIterator[Mapping[str, Plan]]:
-        async with self._locked(fcntl.LOCK_SH):
-            first = self._write(f"{self._own}.first", _START, plans)
-            with suppress(FileExistsError):  # another worker was first
-                os.link(first, self._folder / "plans")
-            first.unlink()
-            content = self._read("plans")
-            self._applied = content["id"]
-            yield _plans(content)
-            self._place = os.open(self._folder / self._own, os.O_RDWR | os.O_CREAT, 0o600)
-            fcntl.flock(self._place, fcntl.LOCK_EX)
+        async with AsyncExitStack() as stack:
+            agreed: Mapping[str, Plan] = plans
+            try:
+                self._folder.mkdir(exist_ok=True)
+                await stack.enter_async_context(self._locked(fcntl.LOCK_SH))
+                agreed = self._agreed(plans)
+            except (OSError, WorkerRefused) as error:
+                self._give_up(error)
+            yield agreed
+            if not self._alone:
+                try:
+                    self._register()
+                except OSError as error:
+                    self._give_up(error)
+
+    def _agreed(self, plans: Mapping[str, Plan]) -> Mapping[str, Plan]:
+        """The plans of all workers: the first one to start decides."""
+        first = self._write(f"{self._own}.first", _START, plans)
+        with suppress(FileExistsError):  # another worker was first
+            os.link(first, self._folder / "plans")
+        first.unlink()
+        content = self._read("plans")
+        self._applied = content["id"]
+        return _plans(content)
+
+    def _register(self) -> None:
+        self._place = os.open(self._folder / self._own, os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(self._place, fcntl.LOCK_EX)
+
+    def _give_up(self, error: Exception) -> None:
+        """Serve without the other workers, as when the disk is full."""
+        self._alone = True
+        log.error("this worker cannot agree with the others, and changes no models: %s", error)
 
     @asynccontextmanager
     async def change(self) -> AsyncIterator["_SharedChange"]:
+        if self._alone:
+            raise _cannot_agree()
         async with self._locked(fcntl.LOCK_EX):
             change = _SharedChange(self)
             try:
@@ -71,13 +96,13 @@ class Workers:
 
     async def follow(self, prepare: Prepare, forget: Forget, apply: Apply) -> None:
         answered, prepared = "", ""
-        while True:
+        while not self._alone:
             await asyncio.sleep(LOOK_SECONDS)
             try:
                 content = self._read("plans")
                 if content["id"] != self._applied:
                     self._applied, prepared = content["id"], ""
-                    apply(content["name"], _plans(content)[content["name"]])
+                    _apply(apply, content["name"], _plans(content)[content["name"]])
                     self.answer(self._applied, {})
                 proposal = self._read("proposal")
                 if proposal["id"] == answered or proposal["worker"] == self._own:
@@ -159,9 +184,7 @@ class Workers:
         try:
             descriptor = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
-            raise WorkerRefused(
-                "the workers cannot agree on their models; ask the operator to restart the server"
-            ) from error
+            raise _cannot_agree() from error
         try:
             while True:
                 try:
@@ -216,6 +239,12 @@ class _SharedChange:
                 self._workers.propose("", "")
 
 
+def _cannot_agree() -> WorkerRefused:
+    return WorkerRefused(
+        "the workers cannot agree on their models; ask the operator to restart the server"
+    )
+
+
 async def _answer(prepare: Prepare, name: str, weights: str) -> dict[str, Any]:
     """The answer to a proposal; empty: it is prepared."""
     try:
@@ -224,7 +253,17 @@ async def _answer(prepare: Prepare, name: str, weights: str) -> dict[str, Any]:
         log.warning("models are not changed: %s: %s", error, error.__cause__)
         no_memory = isinstance(error.__cause__, NoMemory)
         return {"message": error.message, "no_memory": no_memory}
+    except faults():  # whoever asks must not wait for ever
+        log.exception("a change of another worker was not prepared")
+        return {"message": f"{name!r} was not loaded by all workers", "no_memory": False}
     return {}
+
+
+def _apply(apply: Apply, name: str, plan: Plan) -> None:
+    try:
+        apply(name, plan)
+    except faults():
+        log.exception("a change of another worker was not made")
 
 
 def _plans(content: Mapping[str, Any]) -> dict[str, Plan]:

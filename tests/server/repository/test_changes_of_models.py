@@ -134,13 +134,13 @@ def test_changes_that_meet_a_drain_leave_the_engine_that_drains_alone(
         await lifecycle.start()
         loads.gate.clear()
         served = lifecycle.catalogue["question"]
+        if changed:
+            copytree(folders / "whole", tmp_path / "question" / "2")
         first = asyncio.create_task(lifecycle.load("question"))
         while len(loads.begun) < 2:
             await asyncio.sleep(0.01)
         waits = asyncio.create_task(lifecycle.load("question"))
         await asyncio.sleep(0)
-        if changed:
-            copytree(folders / "whole", tmp_path / "question" / "2")
         stopping = asyncio.create_task(lifecycle.repository.stop(5))
         await asyncio.sleep(0)
         loads.gate.set()

@@ -1,5 +1,7 @@
 """Versions of a model side by side: their ids, whose states go where, and when one ends."""
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from shutil import copytree, rmtree
@@ -430,6 +432,44 @@ def test_a_folder_without_the_newest_version_is_the_way_back(deploying: Running)
     assert change(client, "question", "load").status_code == 200
     assert version_of(client) == "1"
     assert scores(classify(client, state=state)), "of version 2, which stays for it"
+
+
+def test_an_import_in_place_keeps_the_former_weights_for_their_states_within_the_limit(
+    serve: Serve, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {"models": tmp_path, "model_folders": (), "model_control": True}
+
+    def write(seed: int) -> None:
+        save_random_model(tmp_path / "question", "classify", labels=LABELS, seed=seed, **WORDS)
+
+    write(1)
+    with serve(model_versions=3, **settings) as (client, application):
+        states, expected = [], []
+        for seed in (2, 3, 4, 5):
+            states.append(state_of(client))
+            expected.append(scores(classify(client, state=states[-1])))
+            write(seed)
+            assert change(client, "question", "load").status_code == 200
+        assert ids(client) == ["question"]
+        until(lambda: len(application.lifecycle.repository.engines) == 3)
+        assert [scores(classify(client, state=state)) for state in states[2:]] == expected[2:]
+        for state in states[:2]:
+            assert classify(client, state=state).json()["error"]["code"] == "state_wrong_model"
+
+
+def test_a_version_that_has_ended_leaves_nothing_behind(
+    deploying: Running, clock: HandClock
+) -> None:
+    _, application = deploying
+    network = weakref.ref(application.lifecycle.catalogue["question"].model.network)
+    gc.collect()
+    gc.disable()
+    try:
+        deploy(deploying, 2)
+        clock.now += TTL
+        until(lambda: network() is None)
+    finally:
+        gc.enable()
 
 
 def test_a_version_with_the_same_weights_shares_the_engine_of_the_other(

@@ -232,3 +232,16 @@ def test_changes_wait_for_each_other_and_nobody_waits_for_one_who_left(tmp_path:
         await change(one, "c")
 
     talk(test, tmp_path)
+
+
+def test_a_worker_without_the_folder_serves_alone_and_changes_nothing(tmp_path: Path) -> None:
+    async def test() -> None:
+        workers = Workers(tmp_path / "removed" / "models", "one")
+        async with workers.joining(FIRST) as plans:
+            assert plans == FIRST
+        with pytest.raises(WorkerRefused, match="cannot agree"):
+            async with workers.change():
+                pass
+        workers.leave()
+
+    asyncio.run(test())
