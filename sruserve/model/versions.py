@@ -6,6 +6,7 @@ from pathlib import Path
 CONFIG_FILE = "config.json"
 ONNX_FILE, STEP_FILE = "model.onnx", "step.onnx"  # graphs of sequences, and of one step
 FIRST = "1"  # the version of a model folder without numeric subfolders
+VERSION_MARK = "@"  # between a model's name and a version in an id
 _MARKERS = (CONFIG_FILE, ONNX_FILE)
 _NUMBER = re.compile(r"[1-9][0-9]{0,17}")
 

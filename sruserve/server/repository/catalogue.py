@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from sruserve.model.versions import VERSION_MARK
 from sruserve.server.errors import (
     InvalidRequest,
     ModelNotFound,
@@ -9,7 +10,7 @@ from sruserve.server.errors import (
     StateWrongModel,
     WrongTask,
 )
-from sruserve.server.repository.served_model import VERSION_MARK, ServedModel, versioned
+from sruserve.server.repository.served_model import ServedModel, versioned
 from sruserve.server.repository.versions import Versions
 from sruserve.server.state.token import claimed_binding
 

@@ -6,8 +6,7 @@ from unicodedata import category
 
 import sruserve
 from sruserve.model.errors import printable
-from sruserve.model.versions import CONFIG_FILE, ONNX_FILE, versions
-from sruserve.server.repository.served_model import VERSION_MARK
+from sruserve.model.versions import CONFIG_FILE, ONNX_FILE, VERSION_MARK, versions
 from sruserve.server.settings import Settings, SettingsError, variable_name
 
 _MAX_NAMES = 8

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from sruserve.model.errors import FolderError, ModelError
+from sruserve.model.versions import VERSION_MARK
 from sruserve.server.budget import Budget
 from sruserve.server.clocks import SYSTEM_CLOCKS, Clocks
 from sruserve.server.engine.engine import Engine
@@ -32,7 +33,7 @@ from sruserve.server.repository.fleet import Alone, Change, Fleet, WorkerRefused
 from sruserve.server.repository.loader import Loader
 from sruserve.server.repository.plan import Plan, pair_of, plan_at_start, wanted
 from sruserve.server.repository.retirement import Retirement, end_of, stop_engine
-from sruserve.server.repository.served_model import VERSION_MARK, ServedModel
+from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.repository.workers import Workers
 from sruserve.server.settings import Settings, SettingsError, variable_name
 from sruserve.server.unheard import shielded

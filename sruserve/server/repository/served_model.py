@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from sruserve.model.folder import Model
+from sruserve.model.versions import VERSION_MARK
 from sruserve.server.auth import Tenant
 from sruserve.server.engine.engine import Engine
 from sruserve.server.engine.job import Job, Result, Snapshot, StateOutput
@@ -25,7 +26,6 @@ LONG_CHARACTERS = 8 << 10
 # Limits in look-ups of a tokenizer, 0.2 µs each: for a text on the event loop, and for a character
 # on the threads that all models share.
 _LOOP_WORK, _SHARED_WORK = 1 << 19, 512
-VERSION_MARK = "@"  # between a model's name and a version in an id
 
 
 def versioned(name: str, version: str) -> str:
