@@ -6,7 +6,6 @@ of the last begun work plus its cost (self-clocked fair queueing, Golestani 1994
 """
 
 import asyncio
-import os
 import threading
 from asyncio import AbstractEventLoop, Future
 from collections.abc import Callable, Hashable
@@ -19,6 +18,7 @@ from itertools import count
 from typing import Any, Protocol, TypeVar
 
 from sruserve.server.errors import NoProcess, faults
+from sruserve.server.machine import usable_cores
 from sruserve.server.unheard import forget_error
 
 T = TypeVar("T")
@@ -26,7 +26,7 @@ T = TypeVar("T")
 LONG_BYTES = 64 << 10  # parsing or packing more would block the event loop
 _IDLE_SECONDS = 60.0  # before an idle thread ends
 # More threads would delay the event loop: each may hold the interpreter for 2 ms.
-THREADS = max(2, min(4, len(os.sched_getaffinity(0))))
+THREADS = max(2, min(4, usable_cores()))
 
 owner: ContextVar[Hashable] = ContextVar("owner", default=None)  # None: without an owner
 

@@ -28,9 +28,11 @@ from sruserve.server.http.tls_handshake import TlsHandshake
 from sruserve.server.http.uvicorn_http import HttpProtocol
 from sruserve.server.kserve.grpc.port import hold_port, wants_grpc
 from sruserve.server.logs.config import report_failure, set_up_logging
+from sruserve.server.machine import describe_machine
 from sruserve.server.metrics.files import VARIABLE, EndedWorkers, MetricFolder, preallocate_files
 from sruserve.server.pulse import Pulse, Watchdog
 from sruserve.server.repository.discovery import find_models
+from sruserve.server.repository.host_memory import memory_warning
 from sruserve.server.settings import (
     Settings,
     SettingsError,
@@ -38,6 +40,7 @@ from sruserve.server.settings import (
     read_certificates,
     state_keys,
     variable_name,
+    worker_threads,
 )
 from sruserve.server.supervision import RestartPolicy
 from sruserve.server.supervisor import Supervisor
@@ -61,8 +64,11 @@ def serve(settings: Settings) -> int:
     set_up_logging(settings.log_level, settings.log_format)
     # OpenMP's threads spin while they wait, which would delay HTTP and steps on the same cores.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    # Outside steps, such as at loading, OpenMP would have a thread for each core of the machine.
+    os.environ.setdefault("OMP_NUM_THREADS", str(worker_threads(settings)))
     try:
-        dtypes_by_model(settings, [path.name for path in find_models(settings)])
+        folders = find_models(settings)
+        dtypes_by_model(settings, [path.name for path in folders])
         certificates = read_certificates(settings)
     except SettingsError as error:
         return _fail(str(error), EXIT_USAGE)
@@ -106,6 +112,9 @@ def serve(settings: Settings) -> int:
         scheme = "https"
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])  # until it can be heeded
         certificates.describe()
+    log.info("%d CPU threads for each worker; %s", worker_threads(settings), describe_machine())
+    if warning := memory_warning(settings, folders):
+        log.warning(warning)
     log.info("starting on %s://%s:%d", scheme, f"[{host}]" if ":" in host else host, port)
     with listener, grpc_reservation or nullcontext():
         if settings.workers > 1:

@@ -24,6 +24,7 @@ from sruserve.server.auth import STREAM_BYTES
 from sruserve.server.field_bounds import allowed_setting
 from sruserve.server.key_entries import KeyEntry, read_keys
 from sruserve.server.key_ring import KeyRing
+from sruserve.server.machine import usable_cores
 from sruserve.server.origin_list import read_origins
 from sruserve.server.tls.certificates import Certificates
 from sruserve.server.tls.credentials import TlsFiles, UnfitCertificate
@@ -123,8 +124,8 @@ class Settings(BaseSettings):
     threads: NonNegativeInt = Field(
         0,
         le=1024,
-        description="CPU threads of each worker, at most four for each core; 0: the cores divided "
-        "by the workers.",
+        description="CPU threads of each worker, at most four for each core; 0: the cores that the "
+        "server may use, which a container's CPU limit lowers, divided by the workers.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Least severe log line that is written."
@@ -401,6 +402,11 @@ class Settings(BaseSettings):
         if value > limit:
             raise ValueError(f"should be at most {limit}, four for each core")
         return value
+
+
+def worker_threads(settings: Settings) -> int:
+    """The CPU threads of each worker for the steps of its models."""
+    return settings.threads or max(1, usable_cores() // settings.workers)
 
 
 def dtypes_by_model(settings: Settings, models: Iterable[str]) -> dict[str, DType | None]:

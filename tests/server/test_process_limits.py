@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sruserve.server import process_limits
+from sruserve.server import control_groups
 from sruserve.server.process_limits import process_limit
 from sruserve.server.tasks.constraint_cache import ConstraintCache
 
@@ -13,8 +13,8 @@ from sruserve.server.tasks.constraint_cache import ConstraintCache
 @pytest.fixture
 def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine without limits: its control groups lie in `cgroup`, the process's are in `proc`."""
-    monkeypatch.setattr(process_limits, "_PROC", tmp_path / "proc")
-    monkeypatch.setattr(process_limits, "_CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(control_groups, "_PROC", tmp_path / "proc")
+    monkeypatch.setattr(control_groups, "_MOUNTED", tmp_path / "cgroup")
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
     return tmp_path
 

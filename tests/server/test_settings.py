@@ -215,8 +215,8 @@ def test_a_path_that_no_file_can_have_is_told_with_its_setting(name: str, path: 
 
 
 def test_workers_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 8)
-    assert engine_limits(load_settings()).threads == 0
+    monkeypatch.setattr("sruserve.server.settings.usable_cores", lambda: 8)
+    assert engine_limits(load_settings()).threads == 8
     assert engine_limits(load_settings(workers=3)).threads == 2
     assert engine_limits(load_settings(workers=20)).threads == 1
     assert engine_limits(load_settings(workers=3, threads=5)).threads == 5

@@ -10,7 +10,7 @@ class EngineConfig:
     state_pool_bytes: states on the device, of running sequences and cached ones.
     state_host_bytes: cached states in host memory, for which the device has no room.
     burst: maximum decode steps for each run of the scheduler (multi-step decoding).
-    threads: for the matrix products and the recurrence in large steps; 0 is one per core.
+    threads: for the matrix products and the recurrence in large steps; 0 is one per usable core.
     """
 
     max_batch_tokens: int = 4096

@@ -1,10 +1,9 @@
 """Choose the threads of a step: a small step ends before a second thread would help."""
 
-import os
-
 import torch
 
 from sruserve.model.runtime import Runtime
+from sruserve.server.machine import usable_cores
 
 _SMALL_SECONDS = 1e-3  # shorter steps leave the other cores to the HTTP edge
 _FLOPS = 150e9  # per second and core in float32; twice that in bfloat16
@@ -14,11 +13,11 @@ _BYTES = 30e9  # of weights that one core reads per second
 class ThreadPolicy:
     """Sets torch's thread count for the calling thread, step by step.
 
-    max_threads: for large steps; 0 is one per core of the machine.
+    max_threads: for large steps; 0 is one per usable core.
     """
 
     def __init__(self, network: Runtime, max_threads: int) -> None:
-        self._max_threads = max_threads or os.cpu_count() or 1
+        self._max_threads = max_threads or usable_cores()
         size = network.dtype.itemsize
         self._row_seconds = network.weights * 2 / (_FLOPS * 4 / size)
         self._min_seconds = network.weights * size / _BYTES

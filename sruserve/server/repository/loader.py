@@ -1,7 +1,6 @@
 """Load a model's folder into a served model: start and warm its engine, compute its presets."""
 
 import logging
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,13 @@ from sruserve.server.metrics.metrics import EngineMetrics
 from sruserve.server.repository.device import out_of_memory
 from sruserve.server.repository.presets import compute_presets
 from sruserve.server.repository.served_model import ServedModel
-from sruserve.server.settings import Settings, SettingsError, dtype_of, variable_name
+from sruserve.server.settings import (
+    Settings,
+    SettingsError,
+    dtype_of,
+    variable_name,
+    worker_threads,
+)
 from sruserve.server.state.token import StateSealer
 
 log = logging.getLogger("sruserve.server")
@@ -116,9 +121,6 @@ def _same(model: Model, other: Model) -> bool:
 
 def engine_limits(settings: Settings) -> EngineConfig:
     """The configuration of each engine of each worker."""
-    threads = settings.threads
-    if not threads and settings.workers > 1:
-        threads = max(1, (os.cpu_count() or 1) // settings.workers)
     return EngineConfig(
         max_batch_tokens=settings.max_batch_tokens,
         max_queue_requests=settings.max_queue_requests,
@@ -128,5 +130,5 @@ def engine_limits(settings: Settings) -> EngineConfig:
         burst=settings.burst,
         flush_ms=settings.flush_ms,
         flush_max_ms=settings.flush_max_ms,
-        threads=threads,
+        threads=worker_threads(settings),
     )

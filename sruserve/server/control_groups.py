@@ -1,0 +1,35 @@
+"""The control groups of this process, in which a container or a service has its limits."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+_PROC, _MOUNTED = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+
+
+def own_groups(controller: str) -> Iterator[Path]:
+    """The folders of the groups that may limit this process, of versions 1 and 2.
+
+    Each group is followed by those that it is in, whose limits hold, too.
+    """
+    try:
+        lines = _PROC.read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        root = _MOUNTED / controllers
+        folder = root / path.strip("/")
+        for group in (folder, *folder.parents):  # in a container, they may begin at its own root
+            yield group
+            if group == root:
+                break
+
+
+def read_value(group: Path, name: str) -> str:
+    """A file of a group, without its line break; an empty string if there is none."""
+    try:
+        return (group / name).read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,59 @@
+"""The cores and the memory of the machine that this process may use."""
+
+import math
+import os
+from collections.abc import Iterator
+
+from sruserve.server.control_groups import own_groups, read_value
+
+GIB = 1 << 30
+
+
+def usable_cores() -> int:
+    """The number of cores that this process can keep busy, at least 1.
+
+    These are the cores that it may run on, or fewer if the CPU time of its container or service is
+    limited. A part of a core counts as a whole one.
+    """
+    cores = len(os.sched_getaffinity(0))
+    limit = cpu_limit()
+    return cores if limit is None else max(1, min(cores, math.ceil(limit)))
+
+
+def cpu_limit() -> float | None:
+    """The lowest limit of CPU time of the container or the service, in cores; None: no limit."""
+    return min(_cpu_limits(), default=None)
+
+
+def memory_limit() -> int | None:
+    """The lowest memory limit of the container or the service, in bytes; None: no limit."""
+    return min(_memory_limits(), default=None)
+
+
+def describe_machine() -> str:
+    """What this process may use, as a log line has it."""
+    cpus, memory = cpu_limit(), memory_limit()
+    return (
+        f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} cores, "
+        f"{'no CPU limit' if cpus is None else f'CPU limit {cpus:g}'}, "
+        f"{'no memory limit' if memory is None else f'memory limit {memory / GIB:.1f} GiB'}"
+    )
+
+
+def _cpu_limits() -> Iterator[float]:
+    for group in own_groups("cpu"):
+        quota, _, period = read_value(group, "cpu.max").partition(" ")
+        if not quota:  # version 1
+            quota, period = (
+                read_value(group, f"cpu.cfs_{name}_us") for name in ("quota", "period")
+            )
+        if quota.isdigit() and period.isdigit() and int(period):  # neither "max" nor -1
+            yield int(quota) / int(period)
+
+
+def _memory_limits() -> Iterator[int]:
+    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for group in own_groups("memory"):
+        limit = read_value(group, "memory.max") or read_value(group, "memory.limit_in_bytes")
+        if limit.isdigit() and int(limit) < installed:  # version 1 has a huge number for "max"
+            yield int(limit)
