@@ -112,7 +112,7 @@ def serve(settings: Settings) -> int:
         scheme = "https"
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])  # until it can be heeded
         certificates.describe()
-    log.info("%d CPU threads for each worker; %s", worker_threads(settings), describe_machine())
+    log.info("threads for each worker: %d (%s)", worker_threads(settings), describe_machine())
     if warning := memory_warning(settings, folders):
         log.warning(warning)
     log.info("starting on %s://%s:%d", scheme, f"[{host}]" if ":" in host else host, port)

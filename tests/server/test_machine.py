@@ -8,14 +8,17 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+import torch
 
 from sruserve.server import control_groups
+from sruserve.server.engine.threads import ThreadPolicy
 from sruserve.server.machine import cpu_limit, describe_machine, memory_limit, usable_cores
 from sruserve.server.repository.host_memory import host_bytes, memory_warning
 from sruserve.server.repository.loader import engine_limits
 from sruserve.server.settings import load_settings
 from tests.server.observing import until
 from tests.server.processes import ended, start
+from tests.support import random_model
 
 Files = dict[str, str]
 GIB = 1 << 30
@@ -48,6 +51,7 @@ V1_OUTSIDE = "4:cpu,cpuacct:/docker/1\n5:memory:/docker/1\n0::/\n"
         ("0::/\n", {"cpu.max": "200000 100000"}, 2, 2),
         ("0::/\n", {"cpu.max": "150000 100000"}, 1.5, 2),
         ("0::/\n", {"cpu.max": "10000 100000"}, 0.1, 1),
+        ("0::/\n", {"cpu.max": "0 100000"}, 0, 1),
         ("0::/\n", {"cpu.max": "6400000 100000"}, 64, 16),
         ("0::/\n", {"cpu.max": "max 100000"}, None, 16),
         ("0::/a/b\n", {"a/b/cpu.max": "800000 100000", "a/cpu.max": "300000 100000"}, 3, 3),
@@ -74,7 +78,14 @@ V1_OUTSIDE = "4:cpu,cpuacct:/docker/1\n5:memory:/docker/1\n0::/\n"
         ("8:cpuset:/\n", {}, None, 16),
     ],
     ids=[
-        *("container", "part of a core", "less than a core", "more than the cores", "no limit"),
+        *(
+            "container",
+            "part of a core",
+            "less than a core",
+            "nothing",
+            "more than the cores",
+            "no limit",
+        ),
         *("nested", "outside", "version 1 in a container", "version 1 nested", "no number"),
         *("no period", "no file"),
     ],
@@ -130,6 +141,19 @@ def test_workers_share_the_usable_cores_and_a_setting_wins(system: Path) -> None
     assert engine_limits(load_settings(workers=4)).threads == 1
     assert engine_limits(load_settings(workers=2)).threads == 3
     assert engine_limits(load_settings(workers=2, threads=9)).threads == 9
+
+
+def test_an_engine_without_a_number_of_threads_takes_the_usable_cores(system: Path) -> None:
+    put(system, "0::/\n", {"cpu.max": "300000 100000"})
+    policy = ThreadPolicy(random_model(system / "model").network, 0)
+    before = torch.get_num_threads()
+    try:
+        policy.apply(rows=1 << 40)
+        assert torch.get_num_threads() == 3
+        policy.apply(rows=1)
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_memory_limit_below_what_the_settings_allow_is_told_with_a_value_that_fits(
@@ -188,7 +212,7 @@ def test_a_real_limit_holds_for_the_server_and_its_threads(
             assert line, log
         process.terminate()
         log += ended(process)
-    assert re.search(rf"1 CPU threads for each worker; .*{limit}", log), log
+    assert re.search(rf"threads for each worker: 1 \(.*{limit}", log), log
     assert "threads outside steps: 1" in log
 
 
