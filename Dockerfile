@@ -11,15 +11,25 @@
 # All stages must use one image: the environment links to its Python and its C library.
 # deploy/pin-images.sh finds the digest that makes it the same image tomorrow.
 ARG PYTHON_IMAGE=python:3.12-slim-bookworm
+# For a build without a network: the same image with gcc, libc6-dev, pip and Python's headers.
+ARG BUILDER_IMAGE=${PYTHON_IMAGE}
 
-FROM ${PYTHON_IMAGE} AS builder
+# A folder of wheels, from which pip then takes packages, too: `--build-context wheels=FOLDER`.
+FROM scratch AS wheels
 
-ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+FROM ${BUILDER_IMAGE} AS builder
 
-RUN apt-get update \
- && apt-get install --yes --no-install-recommends gcc libc6-dev \
- && rm -rf /var/lib/apt/lists/* \
- && python -m venv --without-pip /opt/sruserve
+# PIP_NO_INDEX=1: pip takes packages from the folder of wheels alone.
+ARG PIP_NO_INDEX=""
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore \
+    PIP_FIND_LINKS=/wheels PIP_NO_INDEX=${PIP_NO_INDEX}
+
+RUN if ! command -v gcc; then \
+        apt-get update \
+        && apt-get install --yes --no-install-recommends gcc libc6-dev \
+        && rm -rf /var/lib/apt/lists/*; \
+    fi \
+ && python3 -m venv --without-pip /opt/sruserve
 
 WORKDIR /src
 COPY constraints.txt requirements.lock requirements-torch.lock ./
@@ -30,41 +40,52 @@ FROM builder AS cpu-environment
 # The package index that PyTorch alone is taken from, to get its CPU build where pip's own index
 # has the CUDA one. Empty: pip's own. docs/deployment.md says which address to give.
 ARG TORCH_INDEX=""
-# The hash of the file that is taken from there, as pip writes it: sha256:…
+# The hash of the file that is taken from there, or else from the folder of wheels, as pip writes it:
+# sha256:…
 ARG TORCH_HASH=""
 
 # PyTorch is most of the download. Alone in its layer, it stays when the code changes.
-RUN --mount=type=cache,target=/root/.cache/pip \
-    if [ -n "${TORCH_INDEX}" ]; then \
+RUN --mount=type=cache,target=/root/.cache/pip --mount=type=bind,from=wheels,target=/wheels \
+    if [ -n "${TORCH_INDEX}${TORCH_HASH}" ]; then \
         echo "$(grep ^torch== constraints.txt)${TORCH_HASH:+ --hash=${TORCH_HASH}}" > torch.txt \
         && pip --python /opt/sruserve/bin/python install \
-            --index-url "${TORCH_INDEX}" --no-deps --requirement torch.txt; \
+            ${TORCH_INDEX:+--index-url "${TORCH_INDEX}"} --no-deps --requirement torch.txt; \
     else \
         pip --python /opt/sruserve/bin/python install \
             --no-deps --require-hashes --requirement requirements-torch.lock; \
     fi
 
-RUN --mount=type=cache,target=/root/.cache/pip \
+RUN --mount=type=cache,target=/root/.cache/pip --mount=type=bind,from=wheels,target=/wheels \
     pip --python /opt/sruserve/bin/python install \
         --no-deps --require-hashes --requirement requirements.lock
 
 COPY . .
 RUN pip --python /opt/sruserve/bin/python install --no-deps --no-build-isolation --no-index .
 
+# Leave out what no server reads: PyTorch's C++ headers, tests and tools (it needs torch_shm_manager
+# alone), the tests of other packages, compiled code of sympy, which PyTorch imports only to compile
+# models, and symbols for debuggers. Libraries in *.libs were patched, which `strip` may break.
+RUN find /opt/sruserve/lib -depth -type d \
+        \( -path "*/torch/include" -o -path "*/torch/test" -o -path "*/site-packages/*/tests" \
+        -o -path "*/sympy/*__pycache__" \) -exec rm -r {} + \
+ && find /opt/sruserve/lib -path "*/torch/bin/*" -type f ! -name torch_shm_manager -delete \
+ && find /opt/sruserve/lib -name "*.so" ! -path "*.libs/*" -size +1M \
+        -exec strip --strip-unneeded {} +
+
 # Without its compiled kernel the server runs too, many times slower, so such an image must not be.
 # -I: the installed package, not the one in this folder.
 RUN /opt/sruserve/bin/python -I -c \
-    "import sys, sruserve.kernels.cpu.library as cpu; sys.exit(not cpu.available() and 'no compiled kernel')"
+    "import sys, sruserve.server.app, sruserve.kernels.cpu.library as cpu; sys.exit(not cpu.available() and 'no compiled kernel')"
 
 
 FROM builder AS gpu-environment
 
 # PyTorch's CUDA build, the CUDA libraries and its own Triton.
-RUN --mount=type=cache,target=/root/.cache/pip \
+RUN --mount=type=cache,target=/root/.cache/pip --mount=type=bind,from=wheels,target=/wheels \
     pip --python /opt/sruserve/bin/python install \
         --no-deps --require-hashes --requirement requirements-torch.lock
 
-RUN --mount=type=cache,target=/root/.cache/pip \
+RUN --mount=type=cache,target=/root/.cache/pip --mount=type=bind,from=wheels,target=/wheels \
     pip --python /opt/sruserve/bin/python install \
         --no-deps --require-hashes --requirement requirements.lock
 
@@ -115,7 +136,7 @@ LABEL org.opencontainers.image.description="Inference server for SRU recurrent m
 
 # Triton compiles the kernels with its own assembler, but what loads and launches them with a C
 # compiler, when the server first runs; no nvcc. The folder keeps both kinds for the next start.
-USER root
+USER 0:0
 RUN apt-get update \
  && apt-get install --yes --no-install-recommends gcc libc6-dev \
  && rm -rf /var/lib/apt/lists/* \

@@ -78,6 +78,11 @@ def test_no_service_may_take_all_memory_and_each_is_started_again(name: str) -> 
     assert service["restart"] == "unless-stopped"
 
 
+def test_the_servers_cpu_time_is_limited_only_by_the_operator() -> None:
+    assert SERVER["cpus"] == "${CPU_LIMIT:-0}"
+    assert "`CPU_LIMIT`" in (ROOT / "docs" / "deployment.md").read_text()
+
+
 def test_the_server_has_room_for_what_its_settings_allow_two_models_to_hold() -> None:
     """Its state pools, the states of idle streams, the queues, and what streams hold beside."""
     default = {name: Settings.model_fields[name].default for name in Settings.model_fields}

@@ -83,10 +83,13 @@ def test_the_image_that_is_built_without_a_target_is_the_one_for_the_cpu() -> No
 
 
 def test_all_stages_run_the_same_python() -> None:
-    bases = {stage[0][1].split()[0] for stage in stages().values()}
-    assert bases - stages().keys() == {"${PYTHON_IMAGE}"}
-    argument = next(a for name, a in instructions() if name == "ARG")
-    assert re.fullmatch(r"PYTHON_IMAGE=python:3\.1[1-9]-slim-[a-z]+", argument)
+    bases = {name: stage[0][1].split()[0] for name, stage in stages().items()}
+    assert bases.pop("wheels") == "scratch", "it is empty unless a folder takes its place"
+    assert bases.pop("builder") == "${BUILDER_IMAGE}"
+    assert set(bases.values()) - stages().keys() == {"${PYTHON_IMAGE}"}
+    image, builder = [a for name, a in instructions() if name == "ARG"][:2]
+    assert re.fullmatch(r"PYTHON_IMAGE=python:3\.1[1-9]-slim-[a-z]+", image)
+    assert builder == "BUILDER_IMAGE=${PYTHON_IMAGE}"
 
 
 @each_image
@@ -171,28 +174,101 @@ def test_everything_that_is_installed_has_a_hash_but_torchs_cpu_build() -> None:
         assert len([c for c in commands if " install " in c]) == 3
 
 
-@pytest.mark.parametrize("digest", ["", "sha256:" + "a" * 64])
-def test_torchs_cpu_build_is_the_tested_version_from_the_chosen_index(
-    digest: str, tmp_path: Path
+@each_image
+def test_every_download_may_come_from_the_folder_of_wheels_alone(target: str) -> None:
+    """`--build-context wheels=FOLDER` takes the place of the empty stage of that name."""
+    downloads = [c for c in runs(f"{target}-environment") if "--requirement" in c]
+    assert len(downloads) == 2
+    assert all("--mount=type=bind,from=wheels,target=/wheels " in c for c in downloads)
+    builder = dict(a.split("=", 1) for n, a in stages()["builder"] if n == "ARG")
+    assert builder == {"PIP_NO_INDEX": '""'}, "an empty variable is none to pip"
+    (environment,) = [a for name, a in stages()["builder"] if name == "ENV"]
+    assert {"PIP_FIND_LINKS=/wheels", "PIP_NO_INDEX=${PIP_NO_INDEX}"} <= set(environment.split())
+
+
+INDEX = "https://index.example/cpu"
+
+
+@pytest.mark.parametrize(
+    ("index", "digest"),
+    [(INDEX, ""), (INDEX, "sha256:" + "a" * 64), ("", "sha256:" + "a" * 64)],
+    ids=["index", "index and hash", "wheel and hash"],
+)
+def test_torchs_cpu_build_is_the_tested_version_from_the_chosen_place(
+    index: str, digest: str, tmp_path: Path
 ) -> None:
     """The line of shell runs here, with a `pip` that shows what it was given."""
     stage = stages()["cpu-environment"]
     assert {("ARG", 'TORCH_INDEX=""'), ("ARG", 'TORCH_HASH=""')} <= set(stage)
-    command = runs("cpu-environment")[0].removeprefix("--mount=type=cache,target=/root/.cache/pip ")
+    command = re.sub(r"--mount=\S+ ", "", runs("cpu-environment")[0])
     (tmp_path / "constraints.txt").write_text((ROOT / "constraints.txt").read_text())
     done = subprocess.run(
         ["sh", "-ec", f'pip() {{ echo "$@"; cat torch.txt; }}; {command}'],
-        env=os.environ | {"TORCH_INDEX": "https://index.example/cpu", "TORCH_HASH": digest},
+        env=os.environ | {"TORCH_INDEX": index, "TORCH_HASH": digest},
         cwd=tmp_path,
         capture_output=True,
         text=True,
         check=True,
     )
     output, line = done.stdout.splitlines()
-    assert output.endswith(
-        "install --index-url https://index.example/cpu --no-deps --requirement torch.txt"
-    )
+    place = f"--index-url {index} " if index else ""
+    assert output.endswith(f"install {place}--no-deps --requirement torch.txt")
     assert re.fullmatch(r"torch==[\d.]+" + (f" --hash={digest}" if digest else ""), line)
+
+
+def test_the_image_leaves_out_what_no_server_reads_and_nothing_else(tmp_path: Path) -> None:
+    """The line of shell runs here, on a small tree, with a `strip` that tells of its files."""
+    (command,) = [c for c in runs("cpu-environment") if "strip" in c]
+    packages = tmp_path / "lib" / "python3.12" / "site-packages"
+    large, small = b"." * (2 << 20), b"."
+    kept = {
+        "torch/__init__.py": small,
+        "torch/bin/torch_shm_manager": small,
+        "torch/lib/libtorch_cpu.so": large,
+        "torch/testing/__init__.py": small,
+        "torch/__pycache__/a.pyc": small,
+        "numpy.libs/libopenblas-1.so": large,
+        "sympy/core/basic.py": small,
+        "sruserve/kernels/cpu/_kernel.so": small,
+    }
+    left_out = {
+        "torch/bin/protoc": small,
+        "torch/include/c10/a.h": small,
+        "torch/test/a_test": small,
+        "torch/fx/passes/tests/__init__.py": small,
+        "numpy/_core/tests/data/tests/a.csv": small,
+        "sympy/__pycache__/a.pyc": small,
+        "sympy/core/__pycache__/basic.pyc": small,
+    }
+    for name, content in (kept | left_out).items():
+        (packages / name).parent.mkdir(parents=True, exist_ok=True)
+        (packages / name).write_bytes(content)
+    strip = tmp_path / "strip"
+    strip.write_text(
+        f'#!/bin/sh\n[ "$1" = --strip-unneeded ] && shift && echo "$@" > {tmp_path}/told\n'
+    )
+    strip.chmod(0o755)
+    subprocess.run(
+        ["sh", "-ec", command.replace("/opt/sruserve/lib", str(tmp_path / "lib"))],
+        env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        check=True,
+    )
+    files = {str(f.relative_to(packages)) for f in packages.rglob("*") if f.is_file()}
+    assert files == kept.keys()
+    assert (tmp_path / "told").read_text().split() == [str(packages / "torch/lib/libtorch_cpu.so")]
+
+
+def test_hadolint_finds_nothing() -> None:
+    """Its exceptions are in .hadolint.yaml, each with its reason."""
+    done = subprocess.run(
+        [str(Path(sys.executable).parent / "hadolint"), "--no-color", "Dockerfile"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_the_build_sees_the_sources_and_nothing_else() -> None:
