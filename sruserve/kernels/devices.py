@@ -109,6 +109,16 @@ def use_own_stream(device: torch.device) -> None:
         torch.cuda.set_stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
 
 
+def memory_use(device: torch.device) -> tuple[int, int, int]:
+    """This process's memory on a GPU, in bytes: its limit, the reserved part, and that in use.
+
+    Asks PyTorch alone, not the GPU, so it never waits.
+    """
+    total = torch.cuda.get_device_properties(device).total_memory
+    limit = int(total * torch.cuda.get_per_process_memory_fraction(device))
+    return limit, torch.cuda.memory_reserved(device), torch.cuda.memory_allocated(device)
+
+
 def is_lost(device: torch.device) -> bool:
     """Whether the process has lost a GPU: after a fault in a kernel every call fails."""
     if device.type != "cuda":

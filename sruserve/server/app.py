@@ -29,7 +29,7 @@ from sruserve.server.kserve.http import routes as kserve
 from sruserve.server.kserve.http.management import UnknownRouteEndpoint
 from sruserve.server.kserve.inference import Inference
 from sruserve.server.lifecycle import Lifecycle
-from sruserve.server.metrics.metrics import connections_open
+from sruserve.server.metrics.metrics import connections_limit, connections_open
 from sruserve.server.metrics.page import MetricsPage
 from sruserve.server.observation.opening import Observers
 from sruserve.server.offload import run_in_thread
@@ -99,6 +99,7 @@ class Application:
             settings.max_connections, wants_grpc(settings)
         )
         self.connections = Connections(max_connections, connections_open)
+        connections_limit(max_connections)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -144,7 +145,7 @@ class Application:
             await send({"type": "lifespan.startup.failed"})
             return
         if self._pulse is not None:
-            self._pulse.start(self._watched)
+            self._pulse.start(self._watched, self.lifecycle.report_memory)
         if self.certificates is not None:
             self.certificates.start()
         await send({"type": "lifespan.startup.complete"})

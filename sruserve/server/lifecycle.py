@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -16,12 +17,13 @@ from typing import Any
 
 from sruserve import __version__
 from sruserve.kernels import kernel_name
+from sruserve.kernels.devices import CPU, memory_use
 from sruserve.server.auth import Tenants
 from sruserve.server.clocks import SYSTEM_CLOCKS, Clocks
 from sruserve.server.ending import FORCE_SECONDS, LAST_WORDS_SECONDS, end_after, leaving_at_once
 from sruserve.server.errors import faults
 from sruserve.server.metrics.files import VARIABLE
-from sruserve.server.metrics.metrics import describe_build
+from sruserve.server.metrics.metrics import describe_build, gpu_memory
 from sruserve.server.offload import run_in_thread
 from sruserve.server.repository.catalogue import Catalogue
 from sruserve.server.repository.device import choose_device, prepare_gpu
@@ -76,6 +78,7 @@ class Lifecycle:
         self._settings = settings
         self._drain: asyncio.Task[None] | None = None
         self._stopping_now = False
+        self._device = CPU
 
     @property
     def catalogue(self) -> Catalogue:
@@ -116,11 +119,19 @@ class Lifecycle:
             loader = Loader(self._settings, device, sealer, self.tenants.anonymous)
             await self.repository.open(loader, paths)
         describe_build(__version__, kernel_name(device))
+        gpu_memory()
+        self._device = device
         if threading.current_thread() is threading.main_thread():
             self._own_process(asyncio.get_running_loop())
         self.ready = True
         seconds = time.perf_counter() - begin
         log.info("ready to serve %s (loaded in %.1f s)", ", ".join(self.catalogue), seconds)
+
+    def report_memory(self) -> None:
+        """Export the GPU memory of this process; on a CPU it stays zero."""
+        if self._device.type == "cuda":
+            with suppress(RuntimeError):  # the device is lost, which its engines notice
+                gpu_memory(*memory_use(self._device))
 
     async def load(self, name: str) -> None:
         """See `Repository.load`."""

@@ -58,14 +58,19 @@ class Pulse:
         self._task: asyncio.Task[None] | None = None
         self._silences: WeakKeyDictionary[Watched, tuple[Silence, int]] = WeakKeyDictionary()
 
-    def start(self, watched: Callable[[], Iterable[Watched]]) -> None:
-        """Beat while the event loop runs."""
-        self._task = asyncio.get_running_loop().create_task(self._run(watched))
+    def start(
+        self, watched: Callable[[], Iterable[Watched]], report: Callable[[], None] = lambda: None
+    ) -> None:
+        """Beat while the event loop runs. report: called with each beat."""
+        self._task = asyncio.get_running_loop().create_task(self._run(watched, report))
 
-    async def _run(self, watched: Callable[[], Iterable[Watched]]) -> None:
+    async def _run(
+        self, watched: Callable[[], Iterable[Watched]], report: Callable[[], None]
+    ) -> None:
         while True:
             self._beat()
             self.look(watched(), time.monotonic())
+            report()
             await asyncio.sleep(LOOK_SECONDS)
 
     def look(self, watched: Iterable[Watched], now: float) -> None:

@@ -122,6 +122,7 @@ class Supervisor:
                 log.error(
                     "worker %s ended with exit code %s: replacing it %s", worker.pid, code, delay
                 )
+                self._ended.count_restart()
         now = self._clock()
         if (reason := self._supervision.hopeless(now)) is not None:
             return reason

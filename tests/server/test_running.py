@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -226,6 +227,20 @@ def workers_of(process: Process) -> list[psutil.Process]:
     return [child for child in psutil.Process(process.pid).children() if serves(child)]
 
 
+def start_time(exported: str) -> float:
+    """When the server started, as `/metrics` says."""
+    said = re.search(r"^sru_start_time_seconds (\S+)$", exported, re.MULTILINE)
+    assert said is not None
+    return float(said[1])
+
+
+def memory_by_worker(client: httpx.Client) -> dict[int, float]:
+    """The resident bytes of each worker by its process id, as `/metrics` says."""
+    exported = client.get("/metrics").text
+    said = re.findall(r'^sru_worker_memory_bytes{worker="(\d+)"} (\S+)$', exported, re.MULTILINE)
+    return {int(pid): float(memory) for pid, memory in said}
+
+
 def test_a_worker_that_dies_is_replaced_and_what_it_counted_stays(
     folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,12 +252,21 @@ def test_a_worker_that_dies_is_replaced_and_what_it_counted_stays(
                 complete(one, prompt="a", max_tokens=2)
         counted = 'sru_requests_total{model="characters",outcome="ok",route="/v1/completions"} 20.0'
         until(lambda: counted in client.get("/metrics").text)
+        exported = client.get("/metrics").text
+        assert "sru_worker_restarts_total 0.0" in exported
+        assert f'sru_worker_memory_bytes{{worker="{workers_of(process)[0].pid}"}}' in exported
+        assert abs(start_time(exported) - psutil.Process(process.pid).create_time()) < 60
         (folder,) = tmp_path.iterdir()
         max_files = len(list(folder.glob("*.db"))) + 2
         victim = workers_of(process)[0]
         victim.kill()
         until(lambda: len({w.pid for w in workers_of(process)} - {victim.pid}) == 2, 60)
-        until(lambda: counted in client.get("/metrics").text)
+        until(lambda: "sru_worker_restarts_total 1.0" in client.get("/metrics").text)
+        until(lambda: set(memory_by_worker(client)) == {w.pid for w in workers_of(process)})
+        assert all(memory > 50 << 20 for memory in memory_by_worker(client).values())
+        again = client.get("/metrics").text
+        assert counted in again
+        assert start_time(again) == start_time(exported), "the server did not start again"
         assert len(list(folder.glob("*.db"))) <= max_files
         assert complete(client, prompt="a", max_tokens=2)["finish_reason"] == "length"
         process.send_signal(signal.SIGINT)

@@ -136,6 +136,14 @@ class Engine:
         return len(self._states.pool)
 
     @property
+    def state_limits(self) -> dict[str, int]:
+        """The bytes of states that each tier of memory can hold."""
+        limits = {self._tier: self._states.pool.capacity * self._states.pool.row_bytes}
+        if self._config.state_host_bytes:
+            limits["host"] = self._config.state_host_bytes
+        return limits
+
+    @property
     def max_cached_states(self) -> int:
         """States that can be cached at a time; 1/64 is left for states in transfer."""
         capacity = self._states.cache.capacity

@@ -1,6 +1,10 @@
 """The series that Prometheus reads: their names, their labels, their buckets."""
 
+from typing import NamedTuple
+
 from prometheus_client import Counter, Gauge, Histogram, disable_created_metrics
+
+from sruserve.server.metrics.files import WORKER_RESTARTS
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # unused series
 
@@ -33,6 +37,10 @@ FIRST_CHARACTER = Histogram(
     "sru_first_character_seconds", "Streamed completion read until its first text.", ("model",),
     buckets=_WAIT_SECONDS,
 )  # fmt: skip
+CHARACTER_GAP = Histogram(
+    "sru_character_gap_seconds", "Streamed completion: from one piece of its text to the next.",
+    ("model",), buckets=_WAIT_SECONDS,
+)  # fmt: skip
 BATCH_SIZE = Histogram("sru_batch_size", "Sequences per step.", ("model",), buckets=_SEQUENCES)
 STEP_TOKENS = Histogram("sru_step_tokens", "Tokens per step.", ("model",), buckets=_TOKENS)
 STEP_TIME = Histogram("sru_step_seconds", "Duration of a step.", ("model",), buckets=_STEP_SECONDS)
@@ -48,12 +56,22 @@ STREAMS = Gauge(
 STATE_BYTES = Gauge(
     "sru_state_bytes", "Memory of those states.", ("model", "tier"), multiprocess_mode="livesum"
 )
+STATE_LIMIT = Gauge(
+    "sru_state_limit_bytes", "Limit of that memory.", ("model", "tier"), multiprocess_mode="livesum"
+)
 QUEUED = Gauge("sru_queue_requests", "Requests that wait.", ("model",), multiprocess_mode="livesum")
+QUEUE_LIMIT = Gauge(
+    "sru_queue_limit_requests", "Limit of the requests that wait.", ("model",),
+    multiprocess_mode="livesum",
+)  # fmt: skip
 RUNNING = Gauge(
     "sru_running", "Sequences that are computed.", ("model",), multiprocess_mode="livesum"
 )
 CONNECTIONS = Gauge(
     "sru_connections", "Open HTTP and WebSocket connections.", multiprocess_mode="livesum"
+)
+CONNECTION_LIMIT = Gauge(
+    "sru_connections_limit", "Limit of the open connections.", multiprocess_mode="livesum"
 )
 SOCKETS = Gauge("sru_sockets", "Open WebSockets.", multiprocess_mode="livesum")
 MINT_TIME = Histogram(
@@ -90,3 +108,33 @@ VERSIONS_ENDED = Counter(
     ("model", "reason"),
 )  # fmt: skip
 BUILD = Gauge("sru_build_info", "Always 1.", ("version", "kernel"), multiprocess_mode="max")
+GPU_MEMORY = Gauge(
+    "sru_gpu_memory_bytes",
+    "GPU memory of the workers: their limit, what they have reserved, and what of it is in use. "
+    "Zero on a CPU.",
+    ("kind",), multiprocess_mode="livesum",
+)  # fmt: skip
+RESTARTS = Counter(*WORKER_RESTARTS)
+
+
+class Collected(NamedTuple):
+    """A series that is read when it is asked for (`processes.py`), instead of recorded."""
+
+    name: str
+    type: str
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+START = Collected("sru_start_time_seconds", "gauge", "When the server started, in Unix time.")
+WORKER_CPU = Collected(
+    "sru_worker_cpu_seconds_total", "counter", "CPU time of a worker, by its process id.",
+    ("worker",),
+)  # fmt: skip
+WORKER_MEMORY = Collected(
+    "sru_worker_memory_bytes", "gauge", "Resident memory of a worker.", ("worker",)
+)
+WORKER_FILES = Collected(
+    "sru_worker_open_files", "gauge", "Open files and sockets of a worker.", ("worker",)
+)
+COLLECTED = (START, WORKER_CPU, WORKER_MEMORY, WORKER_FILES)

@@ -17,14 +17,22 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from prometheus_client import values
-from prometheus_client.mmap_dict import MmapedDict
+from prometheus_client.mmap_dict import MmapedDict, mmap_key
 
 log = logging.getLogger("sruserve.server")
 
 VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # prometheus-client reads it when it is imported
+# Counted by the supervisor, which has no other metric.
+WORKER_RESTARTS = (
+    "sru_worker_restarts_total",
+    "Workers that ended while the server ran, and that it replaced.",
+)
 _PREFIX = "sruserve-metrics-"
 _LOCK = "lock"
 _ENDED = "ended"  # in a file's name, instead of a living worker's process id
+_RESTARTS_KEY = mmap_key(  # as in the files of workers
+    WORKER_RESTARTS[0].removesuffix("_total"), WORKER_RESTARTS[0], [], [], WORKER_RESTARTS[1]
+)
 _SUMS = ("counter", "histogram")
 _FILE_BYTES = 64 << 10  # the initial size, as in prometheus-client
 _RETRY_SECONDS = 60.0  # before a full file is tried and logged again
@@ -92,6 +100,17 @@ def reading(folder: Path) -> Iterator[None]:
         yield
 
 
+def started_at(folder: Path) -> float:
+    """When the server started that made the folder, in Unix time."""
+    return (folder / _LOCK).stat().st_mtime  # made first, and never written
+
+
+def living_workers(folder: Path) -> list[int]:
+    """The process ids of the workers that count in the folder."""
+    names = {file.stem.rpartition("_")[2] for file in folder.glob("counter_*.db")}
+    return sorted(int(name) for name in names if name.isdigit())
+
+
 class EndedWorkers:
     """The counts of ended workers, in one file of each kind. Only the supervisor uses it."""
 
@@ -105,6 +124,12 @@ class EndedWorkers:
     def add(self, pid: int) -> None:
         """Let `move` move the counts of a worker that has ended."""
         self._unmoved.add(pid)
+
+    def count_restart(self) -> None:
+        """Let `move` write that a worker has ended and is replaced."""
+        counters = self._sums["counter"]
+        counters[_RESTARTS_KEY] = counters.get(_RESTARTS_KEY, 0.0) + 1.0
+        self._unwritten.add("counter")
 
     def move(self) -> None:
         """Move the counts of ended workers, unless `/metrics` is being read. Does not wait."""

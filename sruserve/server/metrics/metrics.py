@@ -7,6 +7,7 @@ a client can choose.
 """
 
 import os
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -19,11 +20,29 @@ from prometheus_client import (
 )
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from sruserve.server.errors import (
+    DeadlineExceeded,
+    EngineFailure,
+    InternalError,
+    OutOfDeviceMemory,
+    Overloaded,
+    StateQuotaExceeded,
+    StateRefused,
+    StoreUnavailable,
+)
 from sruserve.server.metrics import definitions as series
 from sruserve.server.metrics import files as metric_files
+from sruserve.server.metrics.processes import ProcessCollector
 from sruserve.server.metrics.step_statistics import step_statistics
 
 UNKNOWN_MODEL = "unknown"
+# Exported before they happen: Prometheus sees a counter grow only if it has seen it before.
+_ALERTED = (
+    *(Overloaded, DeadlineExceeded, OutOfDeviceMemory, StoreUnavailable),
+    *(StateQuotaExceeded, EngineFailure, InternalError),
+)
+if metric_files.VARIABLE not in os.environ:
+    REGISTRY.register(ProcessCollector())
 
 
 class EngineMetrics:
@@ -43,6 +62,7 @@ class EngineMetrics:
         self._running = _Part(series.RUNNING.labels(model_name))
         self._model_name = model_name
         self._tiers: dict[str, tuple[_Part, _Part]] = {}
+        self._limits: list[_Part] = []
 
     def queued(self, seconds: float) -> None:
         """Record a request's wait for its first step."""
@@ -78,9 +98,21 @@ class EngineMetrics:
         count.set(streams)
         byte_count.set(state_bytes)
 
+    def limits(self, queue_requests: int, state_bytes: Mapping[str, int]) -> None:
+        """Set the limits of the waiting requests, and of the states in each tier, once."""
+        limits = [(series.QUEUE_LIMIT.labels(self._model_name), queue_requests)]
+        for tier, tier_bytes in state_bytes.items():
+            limits.append((series.STATE_LIMIT.labels(self._model_name, tier), tier_bytes))
+        for gauge, limit in limits:
+            part = _Part(gauge)
+            part.set(limit)
+            self._limits.append(part)
+
     def ended(self) -> None:
         """Set all to zero, because the engine has ended."""
         self.occupancy(0, 0)
+        for limit in self._limits:
+            limit.set(0)
         for tier in self._tiers:
             self.states(tier, 0, 0)
 
@@ -108,6 +140,8 @@ class RouteMetrics:
             for outcome in ("ok", "invalid", "refused", "cancelled", "error")
         }
         self.disconnected = series.DISCONNECTS.labels(model_name).inc
+        for refusal in _ALERTED:
+            series.REFUSALS.labels(model_name, refusal.code)
 
     def finish(self, outcome: str, seconds: float, reason: str | None = None) -> None:
         """Count a request by its outcome, and by the code of the error that ended it."""
@@ -122,9 +156,21 @@ def first_character(model_name: str, seconds: float) -> None:
     series.FIRST_CHARACTER.labels(model_name).observe(seconds)
 
 
+@cache
+def character_gap(model_name: str) -> Callable[[float], None]:
+    """Records the time from one piece of a streamed text to the next."""
+    observe: Callable[[float], None] = series.CHARACTER_GAP.labels(model_name).observe
+    return observe
+
+
 def connections_open(change: int) -> None:
     """Change the number of open connections."""
     series.CONNECTIONS.inc(change)
+
+
+def connections_limit(limit: int) -> None:
+    """Set the limit of open connections."""
+    series.CONNECTION_LIMIT.set(limit)
 
 
 class SocketMetrics:
@@ -140,10 +186,18 @@ class StateMetrics:
         self._model_name = model_name
         self.sealed = series.MINT_TIME.labels(model_name).observe
         self.opened = series.OPEN_TIME.labels(model_name).observe
+        for refusal in StateRefused.__subclasses__():
+            series.REJECTED.labels(model_name, refusal.code)
 
     def rejected(self, reason: str) -> None:
         """Record a refused token by its error code."""
         series.REJECTED.labels(self._model_name, reason).inc()
+
+
+@cache
+def state_metrics(model_name: str) -> StateMetrics:
+    """The metrics of a served model's state tokens."""
+    return StateMetrics(model_name)
 
 
 class StreamMetrics:
@@ -198,6 +252,12 @@ def describe_build(version: str, kernel: str) -> None:
     series.BUILD.labels(version, kernel).set(1)
 
 
+def gpu_memory(limit: int = 0, reserved: int = 0, used: int = 0) -> None:
+    """Set a worker's limit of GPU memory, what it has reserved, and what of it is in use."""
+    for kind, amount in (("limit", limit), ("reserved", reserved), ("used", used)):
+        series.GPU_MEMORY.labels(kind).set(amount)
+
+
 def render() -> tuple[bytes, str]:
     """All metrics as text, of all workers if there are several, and its content type."""
     if metric_files.VARIABLE not in os.environ:
@@ -205,5 +265,6 @@ def render() -> tuple[bytes, str]:
     folder = Path(os.environ[metric_files.VARIABLE])
     registry = CollectorRegistry()
     MultiProcessCollector(registry, str(folder))  # type: ignore[no-untyped-call]
+    registry.register(ProcessCollector(folder))
     with metric_files.reading(folder):
         return generate_latest(registry), CONTENT_TYPE_LATEST

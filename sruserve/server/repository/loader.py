@@ -94,12 +94,15 @@ class Loader:
         )
 
     def _start_engine(self, model: Model) -> Engine:
+        config = engine_limits(self._settings)
         try:
-            engine = Engine(model, engine_limits(self._settings), EngineMetrics(model.name))
+            metrics = EngineMetrics(model.name)
+            engine = Engine(model, config, metrics)
         except StateTooLarge as error:
             variable = variable_name("state_pool_bytes")
             raise SettingsError(error.message.replace("state_pool_bytes", variable)) from None
         engine.start()
+        metrics.limits(config.max_queue_requests, engine.state_limits)
         return engine
 
 

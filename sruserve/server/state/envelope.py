@@ -8,7 +8,7 @@ from sruserve.model.heads.crf import LinearChain
 from sruserve.server.auth import Tenant
 from sruserve.server.engine.job import Snapshot
 from sruserve.server.errors import StateRefused, StateTampered, StateTooLarge
-from sruserve.server.metrics.metrics import StateMetrics
+from sruserve.server.metrics.metrics import state_metrics
 from sruserve.server.state.codec import numbers_size
 from sruserve.server.state.life import StateLife
 from sruserve.server.state.token import Binding, StateSealer
@@ -37,7 +37,7 @@ class SealedStates:
         if crf is not None:
             labels, window = crf.state_size, 2 * crf.window
         self._fit = sealer.fits(numbers_size(layout.width, labels, window))
-        self._metrics = StateMetrics(model.name)
+        self._metrics = state_metrics(model.name)
 
     def match(self, other: "SealedStates") -> bool:
         """Whether both have the same weights, dtype and tenant, and so open the same states."""

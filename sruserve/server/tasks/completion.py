@@ -6,7 +6,7 @@ from time import perf_counter
 from typing import Any
 
 from sruserve.server.engine.job import Generated, StateOutput
-from sruserve.server.metrics.metrics import first_character
+from sruserve.server.metrics.metrics import character_gap, first_character
 from sruserve.server.offload import offload
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.caller import Caller, ClientDisconnected
@@ -43,7 +43,7 @@ class Completion:
         self.model, self.done, self._buffer = served.name, done, buffer
         self._caller = caller
         self._with_ids = served.model.codec is None
-        self._has_text = False
+        self._text_at: dict[int, float] = {}  # when a choice's last text came
         n = request.n or 1
         self._choices = [
             ChoiceBuilder(i * n + k, served, request, prompt)
@@ -62,10 +62,16 @@ class Completion:
         if self._buffer is None:
             self._choices[index].add(chunk)
             return
-        if not self._has_text and (chunk.tokens if self._with_ids else chunk.text):
-            first_character(self.model, perf_counter() - self._caller.begin)
-            self._has_text = True
+        if chunk.tokens if self._with_ids else chunk.text:
+            self._record_text(index, perf_counter())
         self._buffer.put(index, chunk)
+
+    def _record_text(self, index: int, now: float) -> None:
+        if not self._text_at:
+            first_character(self.model, now - self._caller.begin)
+        elif index in self._text_at:
+            character_gap(self.model)(now - self._text_at[index])
+        self._text_at[index] = now
 
     async def next_chunks(self, timeout_seconds: float) -> Chunks | None:
         """The next chunks of a streamed request; empty after the timeout, None at the end.

@@ -1,24 +1,32 @@
 """Metrics: each event moves its own numbers by as much as happened, and no others."""
 
 import asyncio
+import json
+import os
 import re
+import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import httpx
+import psutil
 import pytest
+import torch
 from prometheus_client.parser import text_string_to_metric_families
 
+from sruserve.server import lifecycle
 from sruserve.server.app import Application
 from sruserve.server.auth import Tenants
 from sruserve.server.http.call import HttpCall
 from sruserve.server.http.v1 import TaskEndpoint
+from sruserve.server.metrics.metrics import gpu_memory
 from sruserve.server.repository.catalogue import Catalogue
 from sruserve.server.tasks.limits import InputLimits
 from sruserve.server.tasks.requests import ClassifyRequest
 from sruserve.server.tasks.task import Task
 from tests.server.conftest import Serve
-from tests.server.observing import until
+from tests.server.observing import metric, until
 
 Read = Callable[..., float]
 PROMISED = (
@@ -31,6 +39,10 @@ PROMISED = (
     "sru_connections",
     *("sru_held_streams", "sru_stream_steps_total", "sru_stream_idle_seconds"),
     "sru_streams_expired_total",
+    *("sru_character_gap_seconds", "sru_state_limit_bytes", "sru_queue_limit_requests"),
+    *("sru_connections_limit", "sru_gpu_memory_bytes", "sru_worker_restarts_total"),
+    *("sru_start_time_seconds", "sru_worker_cpu_seconds_total", "sru_worker_memory_bytes"),
+    "sru_worker_open_files",
 )
 
 
@@ -120,6 +132,66 @@ def test_generated_text_is_counted(client: httpx.Client, read: Read, stream: boo
     assert 8 <= read("sru_generated_characters_total", model="characters") <= 30
 
 
+def test_the_gap_before_each_further_piece_of_a_streamed_text_is_counted(
+    client: httpx.Client, read: Read
+) -> None:
+    body = {"model": "ids", "prompt": [1], "max_tokens": 2000, "n": 2, "stream": True}
+    events = client.post("/v1/completions", json=body).text.split("data: ")[1:]
+    chunks = [json.loads(event)["choices"][0] for event in events if event[0] == "{"]
+    pieces = Counter(chunk["index"] for chunk in chunks if chunk.get("token_ids"))
+    assert min(pieces.values()) > 1, "one piece of each text has no gap"
+    gaps = sum(pieces.values()) - len(pieces)
+    assert read("sru_character_gap_seconds_count", model="ids") == gaps
+    assert 0 < read("sru_character_gap_seconds_sum", model="ids") < 60 * len(pieces)
+    client.post("/v1/completions", json=body | {"stream": False})
+    assert read("sru_character_gap_seconds_count", model="ids") == gaps
+
+
+def test_the_limits_of_the_queue_of_states_and_of_connections_are_exported(serve: Serve) -> None:
+    limits = {"max_queue_requests": 77, "state_host_bytes": 5 << 20, "max_connections": 99}
+    with serve("question", **limits) as (client, application):
+        (served,) = application.lifecycle.catalogue.values()
+        row_bytes = served.engine._states.pool.row_bytes
+        in_pool = (1 << 20) // row_bytes * row_bytes
+        assert metric(client, 'sru_queue_limit_requests{model="question"}') >= 77
+        assert metric(client, 'sru_state_limit_bytes{model="question",tier="host"}') >= 5 << 20
+        assert metric(client, 'sru_state_limit_bytes{model="question",tier="pool"}') >= in_pool
+        assert metric(client, "sru_connections_limit") == 99
+        before = metric(client, 'sru_queue_limit_requests{model="question"}')
+    with serve("sensor") as (client, _):
+        after = metric(client, 'sru_queue_limit_requests{model="question"}')
+        assert after == before - 77, "the limit of an engine that has ended"
+
+
+def test_the_process_is_exported_with_its_cpu_time_memory_and_files(client: httpx.Client) -> None:
+    own, worker = psutil.Process(), f'{{worker="{os.getpid()}"}}'
+    seconds = metric(client, f"sru_worker_cpu_seconds_total{worker}")
+    assert sum(own.cpu_times()[:2]) - 5 < seconds <= sum(own.cpu_times()[:2])
+    assert metric(client, f"sru_worker_memory_bytes{worker}") > own.memory_info().rss / 2
+    assert abs(metric(client, f"sru_worker_open_files{worker}") - own.num_fds()) < 20
+    assert own.create_time() <= metric(client, "sru_start_time_seconds") <= time.time()
+
+
+def test_the_memory_of_a_gpu_is_its_limit_the_reserved_part_and_that_in_use(
+    client: httpx.Client, application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds = [f'sru_gpu_memory_bytes{{kind="{kind}"}}' for kind in ("limit", "reserved", "used")]
+    assert [metric(client, kind) for kind in kinds] == [0, 0, 0], "there is none on a CPU"
+    lost = torch.device("cuda", 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(application.lifecycle, "_device", lost)
+        patch.setattr(lifecycle, "memory_use", lambda device: (30, 20, 10))
+        application.lifecycle.report_memory()
+        assert [metric(client, kind) for kind in kinds] == [30, 20, 10]
+        patch.setattr(lifecycle, "memory_use", fail)
+        application.lifecycle.report_memory()  # the pulse goes on
+    gpu_memory()
+
+
+def fail(device: torch.device) -> None:
+    raise RuntimeError("CUDA error: the device is lost")
+
+
 def test_a_token_without_text_is_no_first_character(client: httpx.Client, read: Read) -> None:
     with_text = 0
     for seed in range(40):  # some of these tokens are a character's first byte only
@@ -177,6 +249,14 @@ def test_series_are_made_ahead_for_what_can_happen_alone(client: httpx.Client) -
     assert not never & made
     assert 'sru_first_character_seconds_count{model="question"}' not in text
     assert "_created" not in text
+
+
+def test_what_alerts_watch_for_is_exported_before_it_happens(client: httpx.Client) -> None:
+    samples = set(client.get("/metrics").text.splitlines())
+    for code in ("out_of_memory", "engine_failure", "store_unavailable"):
+        assert f'sru_refusals_total{{model="question",reason="{code}"}} 0.0' in samples
+    for code in ("state_unknown_key", "state_wrong_model"):
+        assert f'sru_state_rejected_total{{model="question",reason="{code}"}} 0.0' in samples
 
 
 def test_every_promised_metric_is_exported_under_its_name(client: httpx.Client) -> None:
