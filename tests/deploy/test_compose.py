@@ -127,7 +127,7 @@ def test_a_stop_waits_for_as_long_as_the_server_drains() -> None:
 
 
 def test_prometheus_scrapes_the_port_of_the_server() -> None:
-    (job,) = load("deploy/prometheus.yml")["scrape_configs"]
+    (job,) = load("deploy/prometheus/prometheus.yml")["scrape_configs"]
     (discovery,) = job["dns_sd_configs"]
     port = Settings.model_fields["port"].default
     assert discovery["names"] == ["sruserve"]
@@ -135,16 +135,23 @@ def test_prometheus_scrapes_the_port_of_the_server() -> None:
     assert SERVER["ports"][0].endswith(f":{port}")
 
 
-def test_grafana_reads_prometheus_and_finds_its_dashboard() -> None:
+def test_prometheus_finds_its_configuration_and_its_rules() -> None:
+    assert "./deploy/prometheus:/etc/prometheus:ro" in SERVICES["prometheus"]["volumes"]
+    assert "--config.file=/etc/prometheus/prometheus.yml" in SERVICES["prometheus"]["command"]
+    for pattern in load("deploy/prometheus/prometheus.yml")["rule_files"]:
+        assert list((ROOT / "deploy" / "prometheus").glob(pattern)), pattern
+
+
+def test_grafana_reads_prometheus_and_finds_its_dashboards() -> None:
     (source,) = load("deploy/grafana/provisioning/datasources/prometheus.yml")["datasources"]
     (provider,) = load("deploy/grafana/provisioning/dashboards/sruserve.yml")["providers"]
-    scrape = load("deploy/prometheus.yml")["global"]["scrape_interval"]
+    scrape = load("deploy/prometheus/prometheus.yml")["global"]["scrape_interval"]
     folder = provider["options"]["path"]
     home = SERVICES["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
     assert source["url"] == "http://prometheus:9090"
     assert source["jsonData"]["timeInterval"] == scrape
     assert f"./deploy/grafana/dashboards:{folder}:ro" in SERVICES["grafana"]["volumes"]
-    assert home == f"{folder}/sruserve.json"
+    assert home == f"{folder}/overview.json"
 
 
 @each_service

@@ -1,0 +1,140 @@
+"""The rules of Prometheus: each alert fires when it has to, and at no other time."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deploy.grafana.generate.tables import exported
+from deploy.grafana.live.expressions import RULES, rules, selectors
+from sruserve.kernels import kernel_name
+from sruserve.server.errors import ServeError
+from sruserve.server.settings import Settings, variable_name
+
+FOLDER = RULES.parent
+ROOT = FOLDER.parents[1]
+CASES = sorted((FOLDER / "tests").glob("*.yml"))
+ALERTS = rules("alert")
+RECORDED = rules("record")
+DOCS = (ROOT / "docs" / "monitoring.md").read_text()
+OUTCOMES = {"ok", "invalid", "refused", "cancelled", "error", "computed", "repeated"}
+
+each_alert = pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
+
+
+@pytest.fixture
+def promtool() -> str:
+    path = shutil.which("promtool")
+    if path is None:
+        pytest.skip("needs the system package prometheus (apt-get install prometheus)")
+    return path
+
+
+def run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def cases() -> list[dict[str, Any]]:
+    """The cases of all alerts."""
+    return [case for file in CASES for case in yaml.safe_load(file.read_text())["tests"]]
+
+
+def fired() -> dict[str, str]:
+    """The labels with which each alert fires in its case."""
+    return {
+        expected["labels"].split('"')[1]: expected["labels"]
+        for case in cases()
+        for test in case.get("promql_expr_test", ())
+        for expected in test["exp_samples"]
+    }
+
+
+def test_prometheus_accepts_its_configuration_and_rules(promtool: str) -> None:
+    done = run(promtool, "check", "config", str(FOLDER / "prometheus.yml"))
+    assert f"{len(ALERTS)} rules found" in done
+    assert f"{len(RECORDED)} rules found" in done
+
+
+@pytest.mark.parametrize("file", CASES, ids=lambda file: file.stem)
+def test_alerts_fire_and_are_silent_when_they_should(promtool: str, file: Path) -> None:
+    assert "SUCCESS" in run(promtool, "test", "rules", str(file))
+
+
+@each_alert
+def test_every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_is_silent(
+    alert: dict[str, Any],
+) -> None:
+    name, severity = alert["alert"], alert["labels"]["severity"]
+    assert f'severity="{severity}"' in fired()[name]
+    silent = [
+        test["alertname"]
+        for case in cases()
+        for test in case.get("alert_rule_test", ())
+        if "promql_expr_test" not in case and case["input_series"] and "exp_alerts" not in test
+    ]
+    assert silent.count(name) == 1
+
+
+@each_alert
+def test_every_alert_says_how_bad_it_is_what_to_do_and_where_to_read_on(
+    alert: dict[str, Any],
+) -> None:
+    notes = alert["annotations"]
+    assert alert["labels"]["severity"] in ("critical", "warning", "info")
+    assert notes["summary"]
+    assert len(notes["description"]) > 80
+    known = {variable_name(field) for field in Settings.model_fields}
+    assert set(re.findall(r"SRUSERVE_[A-Z_]+", notes["description"])) <= known
+    page, _, anchor = notes["runbook_url"].partition("#")
+    assert page == "docs/monitoring.md"
+    assert anchor == alert["alert"].lower()
+    section = re.search(rf"^### {alert['alert']}\n(.+?)(?=^##)", DOCS + "\n## ", re.M | re.S)
+    assert section is not None, "docs/monitoring.md has no section of that name"
+    assert len(section[1].strip()) > 80
+
+
+@each_alert
+def test_the_text_of_an_alert_names_only_labels_that_it_has(alert: dict[str, Any]) -> None:
+    text = " ".join(alert["annotations"].values())
+    for label in re.findall(r"\$labels\.(\w+)", text):
+        assert f'{label}="' in fired()[alert["alert"]]
+
+
+@pytest.mark.parametrize("rule", ALERTS + RECORDED, ids=lambda r: r.get("alert") or r["record"])
+def test_a_rule_asks_for_values_that_the_server_can_export(rule: dict[str, Any]) -> None:
+    labels = {each.name: {*each.labels, "job", "instance"} for each in exported()}
+    codes = {each.code for each in every_error(ServeError)}
+    for metric, matchers in selectors(rule["expr"]):
+        name = re.sub(r"_(bucket|sum|count)$", "", metric)
+        for label, value in re.findall(r'(\w+)=~?"([^"]*)"', matchers):
+            assert metric == "up" or label in labels[name], f"{metric} has no label {label}"
+            values = set(value.split("|"))
+            assert label != "reason" or values <= codes, value
+            assert label != "outcome" or values <= OUTCOMES, value
+            assert label != "kernel" or value in Path(str(KERNEL_SOURCE)).read_text(), value
+
+
+KERNEL_SOURCE = kernel_name.__code__.co_filename
+
+
+def every_error(kind: type[ServeError]) -> set[type[ServeError]]:
+    return {kind, *(each for sub in kind.__subclasses__() for each in every_error(sub))}
+
+
+def test_recorded_names_that_alerts_and_dashboards_use_are_recorded() -> None:
+    recorded = {rule["record"] for rule in RECORDED}
+    for alert in ALERTS:
+        used = {name for name, _ in selectors(alert["expr"]) if name.startswith("sruserve:")}
+        assert used <= recorded, alert["alert"]
+
+
+def test_the_docs_have_the_numbers_of_the_service_level() -> None:
+    for rule in RECORDED:
+        if number := re.fullmatch(r"vector\(([\d.]+)\)", rule["expr"]):
+            assert f"| `{rule['record']}` | {number[1]} |" in DOCS
