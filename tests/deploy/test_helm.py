@@ -19,8 +19,6 @@ from sruserve.server.settings import PREFIX, Settings
 from tests.deploy.kubernetes import objects, validate
 
 ROOT = Path(__file__).parents[2]
-# Settings of TLS, which the chart knows before the server does, and which no default sets.
-OPTIONAL = {"tls_cert", "tls_key"}
 SECRETS: dict[str, Any] = {
     "secrets": {
         "apiKeys": {"name": "api-keys"},
@@ -147,7 +145,7 @@ def test_a_pod_gets_no_right_that_it_does_not_need() -> None:
 def test_every_variable_is_a_setting_and_no_secret_is_in_an_object(values: dict[str, Any]) -> None:
     _, container = pod(values)
     names = {name.removeprefix(PREFIX).lower() for name in variables(container)}
-    assert names - OPTIONAL <= set(Settings.model_fields)
+    assert names <= set(Settings.model_fields)
     secret = {"SRUSERVE_STATE_KEYS", "SRUSERVE_STORE"} & set(variables(container))
     assert all("secretKeyRef" in variables(container)[name] for name in secret)
     assert "SRUSERVE_API_KEYS" not in variables(container)

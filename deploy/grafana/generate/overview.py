@@ -216,9 +216,39 @@ _SATURATION = Row(
     ],
 )  # fmt: skip
 
+_VERSIONS = Row(
+    "Versions of models",
+    [
+        Panel(
+            "Versions in memory", "short",
+            "Versions of each model, by what they do: `current`, `split` for a part of new "
+            "requests, `older` for the states that belong to it, and `ending`. Many older ones "
+            "take memory: lower SRUSERVE_MODEL_VERSIONS, or let states live shorter.",
+            [
+                Query(
+                    f"max by (model, state) ({selected('sru_model_versions')})",
+                    "{{model}} {{state}}",
+                )
+            ],
+        ),
+        Panel(
+            "Versions ended", "short",
+            "Older versions that are no longer served, in an hour. `over`: no state of them can "
+            "arrive any more. `versions` and `memory`: they made way early, and their streams "
+            "ended; give the server more memory, or raise SRUSERVE_MODEL_VERSIONS.",
+            [
+                Query(
+                    f"sum by (reason) (increase({selected('sru_model_versions_ended_total')}[1h]))",
+                    "{{reason}}",
+                )
+            ],
+        ),
+    ],
+)  # fmt: skip
+
 OVERVIEW = Board(
     "overview",
     "sruserve: overview",
     "Traffic, errors, latency and saturation of all instances.",
-    (_AT_A_GLANCE, _TRAFFIC, _LATENCY, _SATURATION),
+    (_AT_A_GLANCE, _TRAFFIC, _LATENCY, _SATURATION, _VERSIONS),
 )

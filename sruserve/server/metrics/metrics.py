@@ -226,10 +226,13 @@ class VersionMetrics:
     """The versions of one model."""
 
     _STATES = ("current", "split", "older", "ending")
+    _REASONS = ("over", "request", "versions", "memory")
 
     def __init__(self, model_name: str) -> None:
         self._model_name = model_name
         self._gauges = [series.VERSIONS.labels(model_name, state) for state in self._STATES]
+        for reason in self._REASONS:  # from zero on, so that Prometheus sees the first one
+            series.VERSIONS_ENDED.labels(model_name, reason)
 
     def set(self, current: int, split: int, older: int, ending: int) -> None:
         """Set the number of versions in each state."""
