@@ -15,6 +15,7 @@ _SETTINGS = {
     "SRUSERVE_THREADS": "1",
     "SRUSERVE_PORT": "0",
     "SRUSERVE_GRPC_PORT": "off",
+    "SRUSERVE_LOG_FORMAT": "text",
     "SRUSERVE_STATE_KEYS": "a" * 64,
     "SRUSERVE_MAX_QUEUE_REQUESTS": "16",  # short, so that a crowd is refused
     "SRUSERVE_STATE_POOL_BYTES": str(4 << 20),
