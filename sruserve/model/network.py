@@ -112,6 +112,7 @@ class Network(Streamable):
             if tensor.dim() == 2 and (head.tied or not name.startswith("embedding."))
         )
         columns = max(widest(config.input_layers), *(layer.columns for layer in self.layers))
+        self.max_step_rows: int | None = None
         self.piece_rows = max(64, min(PIECE_ROWS, PIECE_BYTES // (columns * dtype.itemsize)))
         self._chunk_rows = chunk_rows(self.layers)
         self._side_stream = side_stream_for(device)

@@ -17,7 +17,8 @@ class Runtime(Protocol):
     """A trained network, ready to run. `Network` documents each member.
 
     kernel: what computes it, for `inspect`. exactness: how exactly its results agree for other
-        splits of an input and other batches.
+        splits of an input and other batches. max_step_rows: the most rows that a caller may ask
+        for at a time; None: any number.
     """
 
     config: ModelConfig
@@ -26,6 +27,7 @@ class Runtime(Protocol):
     device: torch.device
     weights: int
     piece_rows: int
+    max_step_rows: int | None
     supports_streaming: bool
     crf: LinearChain | None
 

@@ -7,9 +7,12 @@ from typing import Any
 
 import httpx
 import pytest
+from torch import Tensor
 
 from sruserve.export.onnx.export import export_onnx
 from sruserve.export.quantize.quantize import quantize
+from sruserve.export.runtime.network import OnnxNetwork
+from sruserve.kernels import RaggedBatch
 from sruserve.model.heads.config import HeadConfig
 from tests.server.conftest import CHARACTERS, TAGS, WORDS, Serve, words_vocabulary
 from tests.support import save_random_model
@@ -153,3 +156,29 @@ def test_a_reload_takes_the_runtime_of_the_newest_version(
             kernels.append(served.network.kernel)
     assert kernels[0].startswith("ONNX Runtime")
     assert not kernels[1].startswith("ONNX Runtime")
+
+
+def test_the_scores_of_a_step_are_bounded(
+    serve: Serve,
+    models: Path,
+    both: tuple[httpx.Client, httpx.Client],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hidden, rows = OnnxNetwork.hidden, []
+
+    def spy(
+        network: OnnxNetwork, inputs: Tensor, batch: RaggedBatch, wanted: Tensor | None = None
+    ) -> Tensor:
+        answers = hidden(network, inputs, batch, wanted)
+        rows.append(len(answers))
+        return answers
+
+    whole = post(both[1], "/v1/score", model="characters", input="how far is it from here")
+    monkeypatch.setattr("sruserve.export.runtime.network._STEP_NUMBERS", 7 * len(CHARACTERS))
+    monkeypatch.setattr(OnnxNetwork, "hidden", spy)
+    with serve(models=models / "onnx", model_folders=()) as (client, _):
+        parts = post(client, "/v1/score", model="characters", input="how far is it from here")
+    assert max(rows) == 7
+    assert parts["results"][0]["bits_per_character"] == pytest.approx(
+        whole["results"][0]["bits_per_character"], abs=1e-5
+    )

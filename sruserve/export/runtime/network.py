@@ -17,6 +17,7 @@ from sruserve.model.heads.softmaxes import LOGITS, activation, over_words
 from sruserve.model.runtime import Streamable
 
 _ROWS = 4096  # of a padded batch
+_STEP_NUMBERS = 16 * LOGITS  # of the answers of one step of the engine
 _EXACTNESS = "1e-5: the runtime's products may depend on the number of rows"
 _EXACTNESS_OF_INTEGERS = (
     "to the rounding of int8: products are exact, but the runtime's other operators may depend on "
@@ -51,6 +52,8 @@ class OnnxNetwork(Streamable):
         self._answer = answer_of(config)
         self._input = "features" if config.vocab_size is None else "ids"
         self._width = config.rnn.output_size if config.outputs is None else config.outputs
+        # The scores of all words at all rows of a step are in memory at the same time.
+        self.max_step_rows: int | None = max(1, _STEP_NUMBERS // self._width)
 
     def hidden(self, inputs: Tensor, batch: RaggedBatch, wanted: Tensor | None = None) -> Tensor:
         """Run the graph; returns its answers at the rows `wanted`, (wanted, outputs).

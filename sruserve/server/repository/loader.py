@@ -95,6 +95,8 @@ class Loader:
 
     def _start_engine(self, model: Model) -> Engine:
         config = engine_limits(self._settings)
+        if (rows := model.network.max_step_rows) is not None:
+            config = replace(config, max_batch_tokens=min(rows, config.max_batch_tokens))
         try:
             metrics = EngineMetrics(model.name)
             engine = Engine(model, config, metrics)
