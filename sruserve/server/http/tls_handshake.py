@@ -23,6 +23,9 @@ log = logging.getLogger("sruserve.server")
 
 # In units of `ParseTurns`: a signature takes about a millisecond.
 _FLIGHT_COST = 8 << 10
+# OpenSSL allocates the length that the head of a message claims, up to 128 KiB, and buffers twice
+# what it has received of it.
+_PARTIAL_BYTES = 160 << 10
 
 
 class TlsHandshake(asyncio.Protocol):
@@ -37,6 +40,7 @@ class TlsHandshake(asyncio.Protocol):
     _timer: asyncio.TimerHandle
     _account: BufferAccount
     _received = b""  # waits for its turn
+    _partial = 0  # bytes of a message that is not complete
     _certificates: Certificates
 
     def __init__(
@@ -100,6 +104,9 @@ class TlsHandshake(asyncio.Protocol):
         try:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
+            if not self._count_partial(len(data)):
+                self._transport.abort()
+                return
             self._answer()
             self._transport.resume_reading()
         except ssl.SSLError as error:
@@ -110,6 +117,18 @@ class TlsHandshake(asyncio.Protocol):
         else:
             self._answer()
             self._begin_http()
+
+    def _count_partial(self, size: int) -> bool:
+        """Count what OpenSSL holds of a message that is not complete; False: there is no room."""
+        if self._outgoing.pending:  # the message was complete, and has an answer
+            self._partial = 0
+            return True
+        self._partial += size
+        try:
+            self._account.count(_PARTIAL_BYTES + 2 * self._partial)
+        except Overloaded:
+            return False
+        return True
 
     def _answer(self) -> None:
         if self._outgoing.pending:

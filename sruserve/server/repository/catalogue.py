@@ -109,21 +109,25 @@ class Catalogue(Mapping[str, ServedModel]):
     def __len__(self) -> int:
         return len(self._models)
 
-    def choose(self, name: str | None, *tasks: str) -> ServedModel:
-        """The version for a new request of the tasks: of the named model, or of the only one.
+    def choose(
+        self, name: str | None, *tasks: str, state: str | list[str | None] | None = None
+    ) -> ServedModel:
+        """The version for a request of the tasks: of the named model, or of the only one.
 
-        Raises if there is none.
+        state: of the request; it goes to its own weights, and takes no turn of a split.
+        Raises if there is none, and `StateWrongModel` for states of several versions.
         """
-        if name is not None:
-            served = self._by_id.get(name)
-            if served is not None and served.model.config.task in tasks:
-                versions = self._models.get(name)
-                if versions is None or versions.split is None:
-                    return served
-                return versions.split.next()
-        return self._choose(name, *tasks)
+        served = self._by_id.get(name) if name is not None else None
+        if served is None or served.model.config.task not in tasks:
+            served = self._only(name, *tasks)
+        if state is not None:
+            return self.of_states(served, name, state)
+        versions = self._models.get(served.name if name is None else name)
+        if versions is None or versions.split is None:
+            return served
+        return versions.split.next()
 
-    def _choose(self, name: str | None, *tasks: str) -> ServedModel:
+    def _only(self, name: str | None, *tasks: str) -> ServedModel:
         needed = " or ".join(f"'{task}'" for task in tasks)
         fitting = self.fitting(*tasks)
         if name is not None:
@@ -140,8 +144,7 @@ class Catalogue(Mapping[str, ServedModel]):
                 f"choose among {', '.join(fitting)}",
                 param="model",
             )
-        split = self._models[fitting[0]].split
-        return self._by_id[fitting[0]] if split is None else split.next()
+        return self._by_id[fitting[0]]
 
     def of_states(
         self, served: ServedModel, named: str | None, state: str | list[str | None]

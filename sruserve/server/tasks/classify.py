@@ -26,10 +26,8 @@ class ClassifyTask(SequenceTask[ClassifyRequest]):
     def choose(self, request: ClassifyRequest) -> ServedModel:
         """A model of task `pair` for a request with a pair, else one of task `classify`."""
         if request.model is None:
-            served = self.catalogue.choose(None, self.name if request.pair is None else _PAIR)
-            if request.state is not None:
-                served = self.catalogue.of_states(served, None, request.state)
-            return served
+            task = self.name if request.pair is None else _PAIR
+            return self.catalogue.choose(None, task, state=request.state)
         served = super().choose(request)
         self.check(request, served)
         return served

@@ -12,7 +12,7 @@ from sruserve.server.offload import offload
 from sruserve.server.repository.encoding import Features, encode_features
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.caller import Caller
-from sruserve.server.tasks.inputs import LONG_CHARACTERS, check_inputs
+from sruserve.server.tasks.inputs import INPUT_CHARACTERS, LONG_CHARACTERS, check_inputs
 from sruserve.server.tasks.per_input import PerInputTask
 from sruserve.server.tasks.requests import SequenceRequest
 
@@ -48,7 +48,8 @@ class SequenceTask(PerInputTask[Body]):
                 for sequence, start in zip(sequences, starts, strict=True)
             ]
 
-        return await offload(numbers > LONG_CHARACTERS, encode, cost=cost, caller=caller)
+        size = numbers + INPUT_CHARACTERS * len(sequences)
+        return await offload(size > LONG_CHARACTERS, encode, cost=cost, caller=caller)
 
     def features_item(
         self,

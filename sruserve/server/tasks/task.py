@@ -48,10 +48,9 @@ class Task(Generic[Body]):
 
         Raises `ModelNotFound`, `WrongTask`, `InvalidRequest` or `StateWrongModel`.
         """
-        served = self.catalogue.choose(request.model, self.name, *self.other_names)
-        if request.state is not None:
-            served = self.catalogue.of_states(served, request.model, request.state)
-        return served
+        return self.catalogue.choose(
+            request.model, self.name, *self.other_names, state=request.state
+        )
 
     def check(self, request: Any, served: ServedModel) -> None:
         """Raise `InvalidRequest` if a request does not fit the model of its stream."""

@@ -212,9 +212,7 @@ class SessionEndpoint(Endpoint[WebSocketRequest]):
     def _begin(self, beginning: dict[str, Any], tenant: Tenant) -> tuple[Session, str]:
         """Begin a session; returns it with the task of its model."""
         request = _validated(Request, beginning)
-        served = self._catalogue.choose(request.model, *_TASKS)
-        if request.state is not None:
-            served = self._catalogue.of_states(served, request.model, request.state)
+        served = self._catalogue.choose(request.model, *_TASKS, state=request.state)
         served = served.for_tenant(tenant)
         served.check_streams("model")
         (state,) = served.initial_states(request, 1)

@@ -60,6 +60,22 @@ def test_so_many_requests_as_the_weights_go_to_each_version(
     assert told(classify(client, "question@1")), "by its id, as ever"
 
 
+def test_requests_with_a_state_take_no_turn_of_others(
+    divided: tuple[httpx.Client, Path],
+) -> None:
+    client, folder = divided
+    write(folder, {"2": 1, "3": 1})
+    assert change(client, "question", "load").status_code == 200
+    versions = version_by_scores(client)
+    body = {"model": "question", "input": "who"}
+    begun = client.post("/v1/classify", json={**body, "return_state": True}).json()
+    counted: Counter[str] = Counter()
+    for state in [begun["results"][0]["state"], "nonsense"] * 10:
+        counted[versions[told(classify(client))]] += 1
+        client.post("/v1/classify", json={**body, "state": state})
+    assert counted == {"2": 10, "3": 10}
+
+
 def test_streams_of_all_protocols_are_divided_and_then_stay(
     divided: tuple[httpx.Client, Path],
 ) -> None:

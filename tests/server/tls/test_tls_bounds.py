@@ -66,6 +66,18 @@ def test_a_handshake_that_does_not_end_is_ended(
     until(lambda: hasty[1].connections.open <= 1)
 
 
+def test_a_part_of_a_hello_counts_with_what_it_claims(hasty: Running, hello: bytes) -> None:
+    client, application = hasty
+    budget = application.intake.budget
+    claims = b"\x16\x03\x01\x00\x08" + b"\x01" + (131_000).to_bytes(3, "big") + b"\x03\x03\x00\x00"
+    with silent(client, claims):
+        until(lambda: budget.used > 128 << 10)
+    until(lambda: budget.used == 0)
+    with silent(client, hello) as connection:
+        assert connection.recv(1)
+        assert budget.used == 0, "a whole hello has its answer"
+
+
 def test_connections_without_a_handshake_count_and_give_way(hasty: Running, hello: bytes) -> None:
     client, application = hasty
     with ExitStack() as stack:

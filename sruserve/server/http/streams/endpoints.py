@@ -108,9 +108,7 @@ class Create(StreamEndpoint):
     async def serve(self, call: HttpCall, tenant: Tenant) -> None:
         request = await self.read(call, CreateStream)
         tasks = {served.model.config.task for served in self.catalogue.values()}
-        served = self.catalogue.choose(request.model, *sorted(tasks))
-        if request.state is not None:
-            served = self.catalogue.of_states(served, request.model, request.state)
+        served = self.catalogue.choose(request.model, *sorted(tasks), state=request.state)
         served = served.for_tenant(tenant)
         call.model = served.name
         served.check_admission(0)
