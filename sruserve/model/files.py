@@ -8,6 +8,8 @@ from io import FileIO
 from pathlib import Path
 from stat import S_ISREG
 
+from sruserve.model.machine import installed_memory, memory_limit
+
 MAX_TEXT_BYTES = 128 << 20  # of a file with a vocabulary, labels, options or presets
 
 
@@ -36,5 +38,6 @@ def read_regular(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
 
 
 def memory_bytes() -> int:
-    """Return the bytes of this machine's memory: no larger file can be loaded."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    """Return the bytes of memory that this process may use: no larger file can be loaded."""
+    limit = memory_limit()
+    return installed_memory() if limit is None else limit

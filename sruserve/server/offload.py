@@ -17,8 +17,8 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any, Protocol, TypeVar
 
+from sruserve.model.machine import usable_cores
 from sruserve.server.errors import NoProcess, faults
-from sruserve.server.machine import usable_cores
 from sruserve.server.unheard import forget_error
 
 T = TypeVar("T")

@@ -3,7 +3,7 @@
 import resource
 from collections.abc import Iterator
 
-from sruserve.server.control_groups import own_groups, read_value
+from sruserve.model.control_groups import own_groups, read_value
 
 
 def process_limit() -> int | None:

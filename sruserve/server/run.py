@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
+from sruserve.model.machine import describe_machine
 from sruserve.server.ending import (
     CLOSE_SECONDS,
     EXIT_USAGE,
@@ -24,11 +25,9 @@ from sruserve.server.ending import (
     leaving_at_once,
 )
 from sruserve.server.errors import faults
-from sruserve.server.http.tls_handshake import TlsHandshake
 from sruserve.server.http.uvicorn_http import HttpProtocol
 from sruserve.server.kserve.grpc.port import hold_port, wants_grpc
 from sruserve.server.logs.config import report_failure, set_up_logging
-from sruserve.server.machine import describe_machine
 from sruserve.server.metrics.files import VARIABLE, EndedWorkers, MetricFolder, preallocate_files
 from sruserve.server.pulse import Pulse, Watchdog
 from sruserve.server.repository.discovery import find_models
@@ -143,8 +142,13 @@ def uvicorn_config(
 
 def connections(settings: Settings) -> dict[str, Any]:
     """uvicorn's options of connections."""
+    http: type = HttpProtocol
+    if settings.tls_cert is not None:
+        from sruserve.server.http.tls_handshake import TlsHandshake  # with metrics and torch
+
+        http = TlsHandshake
     return {
-        "http": HttpProtocol if settings.tls_cert is None else TlsHandshake,
+        "http": http,
         "ws": WebSocketProtocol,
         "ws_max_size": settings.max_body_bytes,
         "ws_per_message_deflate": False,  # a short message may decompress to many megabytes

@@ -19,12 +19,12 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from sruserve.model.machine import usable_cores
 from sruserve.model.names import DType
 from sruserve.server.auth import STREAM_BYTES
 from sruserve.server.field_bounds import allowed_setting
 from sruserve.server.key_entries import KeyEntry, read_keys
 from sruserve.server.key_ring import KeyRing
-from sruserve.server.machine import usable_cores
 from sruserve.server.origin_list import read_origins
 from sruserve.server.tls.certificates import Certificates
 from sruserve.server.tls.credentials import TlsFiles, UnfitCertificate

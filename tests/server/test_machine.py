@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from sruserve.server import control_groups
+from sruserve.model import control_groups
+from sruserve.model.machine import cpu_limit, describe_machine, memory_limit, usable_cores
 from sruserve.server.engine.threads import ThreadPolicy
-from sruserve.server.machine import cpu_limit, describe_machine, memory_limit, usable_cores
 from sruserve.server.repository.host_memory import host_bytes, memory_warning
 from sruserve.server.repository.loader import engine_limits
 from sruserve.server.settings import load_settings

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sruserve.server import control_groups
+from sruserve.model import control_groups
 from sruserve.server.process_limits import process_limit
 from sruserve.server.tasks.constraint_cache import ConstraintCache
 

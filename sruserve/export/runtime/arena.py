@@ -16,7 +16,7 @@ _bounded = False
 
 
 def bound_memory() -> None:
-    """Create the arena, unless it exists: half of this machine's memory."""
+    """Create the arena, unless it exists: half of the memory that this process may use."""
     global _bounded
     with _lock:
         if not _bounded:

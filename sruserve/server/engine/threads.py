@@ -2,8 +2,8 @@
 
 import torch
 
+from sruserve.model.machine import usable_cores
 from sruserve.model.runtime import Runtime
-from sruserve.server.machine import usable_cores
 
 _SMALL_SECONDS = 1e-3  # shorter steps leave the other cores to the HTTP edge
 _FLOPS = 150e9  # per second and core in float32; twice that in bfloat16

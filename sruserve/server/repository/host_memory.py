@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+from sruserve.model.machine import GIB, memory_limit
 from sruserve.model.versions import newest
-from sruserve.server.machine import GIB, memory_limit
 from sruserve.server.settings import Settings, variable_name
 
 _WORKER_BYTES = 1 * GIB  # for libraries, requests in progress and grammars

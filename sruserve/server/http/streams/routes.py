@@ -59,6 +59,7 @@ _Step = (
     | messages.EncodeStep
     | messages.ScoreStep
     | messages.CompleteStep
+    | messages.RegressStep
 )
 _StepReply = (
     messages.ClassifyStepReply
@@ -66,6 +67,7 @@ _StepReply = (
     | messages.EncodeStepReply
     | messages.ScoreStepReply
     | messages.CompleteStepReply
+    | messages.RegressStepReply
 )
 _Event = CompletionReply | ErrorReply
 

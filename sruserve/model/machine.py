@@ -4,7 +4,7 @@ import math
 import os
 from collections.abc import Iterator
 
-from sruserve.server.control_groups import own_groups, read_value
+from sruserve.model.control_groups import own_groups, read_value
 
 GIB = 1 << 30
 
@@ -51,8 +51,13 @@ def _cpu_limits() -> Iterator[float]:
             yield int(quota) / int(period)
 
 
+def installed_memory() -> int:
+    """The memory of the machine, in bytes."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def _memory_limits() -> Iterator[int]:
-    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    installed = installed_memory()
     for group in own_groups("memory"):
         limit = read_value(group, "memory.max") or read_value(group, "memory.limit_in_bytes")
         if limit.isdigit() and int(limit) < installed:  # version 1 has a huge number for "max"
