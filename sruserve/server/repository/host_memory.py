@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from sruserve.model.machine import GIB, memory_limit
-from sruserve.model.versions import newest
+from sruserve.model.versions import versions
 from sruserve.server.settings import Settings, variable_name
 
 _WORKER_BYTES = 1 * GIB  # for libraries, requests in progress and grammars
@@ -20,9 +20,9 @@ def memory_warning(settings: Settings, folders: Iterable[Path]) -> str:
     need = host_bytes(settings, folders)
     if limit is None or need <= limit:
         return ""
-    states = settings.workers * len(folders) * settings.state_host_bytes
-    spare = limit - (need - states)
-    host_bytes_that_fit = max(0, spare) // (settings.workers * len(folders)) >> 20 << 20
+    engines = settings.workers * sum(len(_served(settings, folder)) for folder in folders)
+    spare = limit - (need - engines * settings.state_host_bytes)
+    host_bytes_that_fit = max(0, spare) // engines >> 20 << 20
     change = (
         f"{variable_name('state_host_bytes')}={host_bytes_that_fit}"
         if spare >= 0
@@ -38,9 +38,15 @@ def memory_warning(settings: Settings, folders: Iterable[Path]) -> str:
 
 def host_bytes(settings: Settings, folders: Iterable[Path]) -> int:
     """The most memory that all workers together need under load, about, if they run on a CPU."""
-    for_a_model = settings.state_pool_bytes + settings.state_host_bytes + settings.max_queue_bytes
-    models = sum(for_a_model + _weight_bytes(newest(folder)[1]) for folder in folders)
+    for_a_version = settings.state_pool_bytes + settings.state_host_bytes + settings.max_queue_bytes
+    served = [path for folder in folders for path in _served(settings, folder)]
+    models = sum(for_a_version + _weight_bytes(path) for path in served)
     return settings.workers * (_WORKER_BYTES + settings.stream_bytes + models)
+
+
+def _served(settings: Settings, folder: Path) -> list[Path]:
+    """The folders of a model's versions that are served from the start, about."""
+    return list(versions(folder).values())[-settings.model_versions :]
 
 
 def _weight_bytes(folder: Path) -> int:
