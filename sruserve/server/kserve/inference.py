@@ -124,9 +124,10 @@ class Inference:
         if isinstance(state, str):
             return catalogue.of_states(served, name, state)
         sequence = read_sequence(parameters)
-        if sequence is not None and not sequence.start:
+        if sequence is not None and not (sequence.start and sequence.step is None):
             weights = await self._sequences.weights(tenant, name, sequence)
-            return catalogue.of_weights(name, weights)
+            if weights or not sequence.start:  # a start may be the retry of an earlier one
+                return catalogue.of_weights(name, weights)
         return catalogue.choose(name, served.model.config.task)
 
     def _is_sole(self, name: str) -> bool:
