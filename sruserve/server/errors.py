@@ -430,7 +430,7 @@ class OutOfDeviceMemory(Refused):
 
 
 class ModelBusy(Refused):
-    """Unloaded engines of the model still finish their requests."""
+    """Unloaded engines of the model still finish their requests, or not all workers can change."""
 
     status, code = 503, "model_busy"
     retry_after_seconds = 5

@@ -26,13 +26,13 @@ from sruserve.server.metrics.files import VARIABLE
 from sruserve.server.metrics.metrics import describe_build, gpu_memory
 from sruserve.server.offload import run_in_thread
 from sruserve.server.repository.catalogue import Catalogue
-from sruserve.server.repository.device import choose_device, prepare_gpu
-from sruserve.server.repository.discovery import find_models
+from sruserve.server.repository.device import choose_device, prepare_gpu, readable
 from sruserve.server.repository.loader import Loader
 from sruserve.server.repository.repository import Repository
 from sruserve.server.settings import (
     Settings,
     api_keys,
+    dtype_of,
     dtypes_by_model,
     key_ring,
 )
@@ -103,8 +103,12 @@ class Lifecycle:
     async def start(self) -> None:
         """Load all models and warm their engines; ready when this returns."""
         begin = time.perf_counter()
-        paths = find_models(self._settings)
-        dtypes = dtypes_by_model(self._settings, [path.name for path in paths])
+        paths = self.repository.folders()
+        names = [path.name for path in paths]
+        if self.repository.joins:  # a model of SRUSERVE_DTYPE may have been removed meanwhile
+            dtypes = {name: dtype_of(self._settings, name) for name in names}
+        else:
+            dtypes = dtypes_by_model(self._settings, names)
         sealer = StateSealer(
             key_ring(self._settings),
             self._settings.state_ttl_seconds,
@@ -114,7 +118,8 @@ class Lifecycle:
         with leaving_at_once():
             device = choose_device(self._settings.device)
             if device.type == "cuda":
-                prepare = partial(prepare_gpu, self._settings, paths, dtypes, device)
+                checked = readable(paths) if self.repository.joins else paths
+                prepare = partial(prepare_gpu, self._settings, checked, dtypes, device)
                 device = await run_in_thread("GPU", prepare)
             loader = Loader(self._settings, device, sealer, self.tenants.anonymous)
             await self.repository.open(loader, paths)

@@ -21,6 +21,7 @@ from sruserve.kernels.dispatch import INTERPRETER
 from sruserve.kernels.self_check import KernelMismatch, check_kernels
 from sruserve.kernels.torch_members import is_untested, torch_warning
 from sruserve.model.config import ModelConfig
+from sruserve.model.errors import ModelError
 from sruserve.model.folder import compute_dtype
 from sruserve.model.names import DType
 from sruserve.model.network import network_shapes
@@ -75,6 +76,19 @@ def choose_device(name: str) -> torch.device:
     if name == "auto" and device.type == "cpu" and torch.cuda.is_available():
         log.warning("the GPU is not used: %s", why_no_gpu())
     return device
+
+
+def readable(paths: Iterable[Path]) -> list[Path]:
+    """The model folders whose newest version has a config that can be read."""
+    folders = []
+    for path in paths:
+        try:
+            read_any_config(path)
+        except ModelError as error:
+            log.error("%s", error)
+        else:
+            folders.append(path)
+    return folders
 
 
 def prepare_gpu(

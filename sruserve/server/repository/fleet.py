@@ -1,22 +1,22 @@
 """What the workers of a server agree on: which versions of which models all of them serve."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
 
-from sruserve.server.errors import ModelLoadFailed
 from sruserve.server.repository.plan import Plan
 
+FirstPlans = Callable[[], Mapping[str, Plan]]
 Prepare = Callable[[str, str], Awaitable[None]]
 Forget = Callable[[str], Awaitable[None]]
 Apply = Callable[[str, Plan], None]
 
 
-class WorkerRefused(ModelLoadFailed):
-    """Another worker cannot make a change. no_memory: it has too little memory."""
+class WorkerRefused(Exception):
+    """The workers cannot make a change together. no_memory: one of them has too little memory."""
 
     def __init__(self, message: str, *, no_memory: bool = False) -> None:
-        super().__init__(message, param="model")
+        super().__init__(message)
         self.no_memory = no_memory
 
 
@@ -45,11 +45,16 @@ class Change(Protocol):
 class Fleet(Protocol):
     """The workers of a server, as one of them sees them."""
 
-    def joining(self, plans: Mapping[str, Plan]) -> AbstractAsyncContextManager[Mapping[str, Plan]]:
+    def joining(self, first: FirstPlans) -> AbstractAsyncContextManager[Mapping[str, Plan]]:
         """Join the workers at the block's end; gives the plans to serve.
 
-        plans: those of a server whose models were never changed. Nothing changes meanwhile.
+        first: makes the plans of a server that starts; not called if there are others. Nothing
+            changes meanwhile.
         """
+        ...
+
+    def others(self) -> Sequence[str]:
+        """The other workers that serve."""
         ...
 
     def change(self) -> AbstractAsyncContextManager[Change]:
@@ -69,8 +74,11 @@ class Alone:
     """The only worker of a server: it agrees with itself."""
 
     @asynccontextmanager
-    async def joining(self, plans: Mapping[str, Plan]) -> AsyncIterator[Mapping[str, Plan]]:
-        yield plans
+    async def joining(self, first: FirstPlans) -> AsyncIterator[Mapping[str, Plan]]:
+        yield first()
+
+    def others(self) -> Sequence[str]:
+        return ()
 
     @asynccontextmanager
     async def change(self) -> AsyncIterator[Change]:

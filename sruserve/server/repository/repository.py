@@ -28,7 +28,7 @@ from sruserve.server.metrics.metrics import version_metrics
 from sruserve.server.offload import run_in_thread
 from sruserve.server.repository.catalogue import Catalogue
 from sruserve.server.repository.device import NoMemory
-from sruserve.server.repository.discovery import loadable_models
+from sruserve.server.repository.discovery import find_models, loadable_models
 from sruserve.server.repository.fleet import Alone, Change, Fleet, WorkerRefused
 from sruserve.server.repository.loader import Loader
 from sruserve.server.repository.plan import Plan, pair_of, plan_at_start, wanted
@@ -43,6 +43,7 @@ log = logging.getLogger("sruserve.server")
 _MAX_WAITING = 16  # loads and unloads; each takes seconds
 _MAX_RETIRING = 4  # engines of one name that finish their requests, each with its memory
 _LOOK_SECONDS = 1.0  # between two looks for versions whose states are over
+_STOP_SECONDS = 5.0  # for an engine whose requests have ended
 _AGAIN_SECONDS = 60.0  # before the workers are asked again whether a version is over
 
 
@@ -81,19 +82,33 @@ class Repository:
         engines = dict.fromkeys(served.engine for served in self.catalogue.every())
         return [*engines, *self._retirement.engines]
 
+    @property
+    def joins(self) -> bool:
+        """Whether other workers serve already, so that what is served is decided."""
+        return bool(self._fleet.others())
+
+    def folders(self) -> tuple[Path, ...]:
+        """The folders of the models to serve; raises `SettingsError`, unless it joins others."""
+        return tuple(self._loadable().values()) if self.joins else find_models(self._settings)
+
     async def open(self, loader: Loader, folders: Sequence[Path]) -> None:
         """Serve the newest versions in each of the folders, as the other workers do."""
         self._loader = loader
         limit = self._settings.model_versions
-        async with self._fleet.joining({
-            folder.name: plan_at_start(folder, limit) for folder in folders
-        }) as plans:  # fmt: skip
+
+        def first() -> dict[str, Plan]:
+            return {folder.name: plan_at_start(folder, limit) for folder in folders}
+
+        async with self._fleet.joining(first) as plans:
             by_name = {folder.name: folder for folder in folders}
             if len(plans) > len(by_name) or plans.keys() - by_name.keys():  # loaded meanwhile
-                by_name = await run_in_thread("load", partial(loadable_models, self._settings))
-            for name, plan in plans.items():
-                if plan.versions:
-                    await self._open(name, by_name.get(name), plan)
+                by_name = await run_in_thread("load", self._loadable)
+            served = {name: plan for name, plan in plans.items() if plan.versions}
+            for needed in (True, False):  # no older version takes the memory of a needed one
+                for name, plan in served.items():
+                    await self._open(name, by_name.get(name), plan, needed)
+            for name, plan in served.items():
+                self._arrange(name, plan)
         self._tasks = [asyncio.create_task(work) for work in (self._end_forever(), self._follow())]
 
     async def load(self, name: str) -> None:
@@ -108,7 +123,7 @@ class Repository:
     async def unload(self, name: str) -> None:
         """Take a model, or one version of it, out of service; running requests finish.
 
-        Raises `ModelControlRefused`, `TooManyAtOnce`, `ModelNotFound` or `Draining`.
+        Raises `ModelControlRefused`, `TooManyAtOnce`, `ModelNotFound`, `ModelBusy` or `Draining`.
         """
         await self._change(partial(self._unload, name))
 
@@ -154,46 +169,69 @@ class Repository:
         self._running = None  # its error would keep all its frames alive
         self._one_change.release()
         if not task.cancelled() and (error := task.exception()):
-            reasons = [str(cause) for cause in (error, error.__cause__) if cause is not None]
+            # its message may have a name that is not served
+            reason = error.code if isinstance(error, ServeError) else str(error)
+            reasons = [reason, *([str(error.__cause__)] if error.__cause__ is not None else [])]
             log.warning("models were not changed: %s", ": ".join(reasons))
 
-    async def _open(self, name: str, folder: Path | None, plan: Plan) -> None:
-        """Load a model's versions at the start.
+    def _loadable(self) -> dict[str, Path]:
+        try:
+            return loadable_models(self._settings)
+        except (OSError, ValueError, SettingsError) as error:
+            log.error("the folders of the models cannot be read: %s", error)
+            return {}
 
-        An older version that cannot be loaded is left out. So is any that the other workers have
-        loaded before, if its folder was changed meanwhile.
+    async def _open(self, name: str, folder: Path | None, plan: Plan, needed: bool) -> None:
+        """Load the versions of a model that new requests need, or the others, at the start.
+
+        One that cannot be loaded is left out if it is an older one, or if other workers have loaded
+        it before, because its folder was changed meanwhile.
         """
         assert self._loader is not None
-        needed = {plan.current, *plan.split} if plan.is_first else set[str]()
         numbers = dict(plan.versions)  # of two with a number, the folder has the later one
-        loaded: list[ServedModel] = []
-        for number in sorted(numbers, key=lambda number: number not in needed):
+        fails = needed and plan.is_first and not self.joins
+        for number in numbers:
+            if (number in (plan.current, *plan.split)) is not needed:
+                continue
+            versions = self.catalogue.find(name)
+            resident = versions.all if versions is not None else []
             try:
                 if folder is None:
                     raise FolderError("its folder was removed")
-                load = partial(self._loader.load, folder, number, loaded)
-                loaded.append(await run_in_thread("load", load))
+                load = partial(self._loader.load, folder, number, resident)
+                self.catalogue.put(await run_in_thread("load", load))
             except (ModelError, SettingsError) as error:
-                if number in needed:
+                if fails or (needed and plan.is_first and isinstance(error, NoMemory)):
                     raise
                 log.error("version %s of %s is not served: %s", number, name, error)
-        for served in sorted(loaded, key=lambda served: list(numbers).index(served.version)):
-            self.catalogue.put(served, current=served.version == plan.current)
-        if loaded:
-            present = {served.version for served in loaded}
-            self.catalogue.divide(name, {n: w for n, w in plan.split.items() if n in present})
-            self._count(name)
+
+    def _arrange(self, name: str, plan: Plan) -> None:
+        """Put the versions that were loaded at the start in the order of the plan."""
+        versions = self.catalogue.find(name)
+        if versions is None:
+            return
+        numbered = versions.numbered
+        current = plan.current if plan.current in numbered else max(numbered, key=int)
+        for number in dict(plan.versions):
+            if number in numbered:
+                self.catalogue.put(numbered[number], current=number == current)
+        self.catalogue.divide(name, {n: w for n, w in plan.split.items() if n in numbered})
+        self._count(name)
 
     async def _load(self, name: str) -> None:
-        async with self._fleet.change() as change:
-            while True:
-                try:
-                    with _explained(name):
+        with _explained(name):
+            async with self._fleet.change() as change:
+                while True:
+                    try:
                         plan = await self._prepared_by_all(change, name)
-                    break
-                except _Full:
-                    await self._make_room(change, name)
-            await self._make(change, name, plan)
+                        break
+                    except _Full:
+                        await self._make_room(change, name)
+                try:
+                    await self._make(change, name, plan)
+                except BaseException:
+                    await self._forget_prepared(name)
+                    raise
 
     async def _prepared_by_all(self, change: Change, name: str) -> Plan:
         """Load what a load needs, here and in all workers; returns the plan."""
@@ -217,6 +255,7 @@ class Repository:
     async def _prepare(self, name: str) -> Plan:
         """Load the versions that a load needs, so that states reach them; returns the plan."""
         begin = time.perf_counter()
+        await self._forget_prepared(name)  # what an earlier change may have left
         if self._retirement.count(name) >= _MAX_RETIRING:
             raise ModelBusy(
                 f"{_MAX_RETIRING} engines of {name[:100]!r} were unloaded and still finish their "
@@ -307,11 +346,19 @@ class Repository:
         first = versions.older[0]
         log.warning("version %s of %s makes room for a new one", first.version, name)
         engine = first.engine
+        ending = f"version {first.version} of {name[:100]!r}"
         await self._without(change, first, "memory")
         del first, versions
-        while engine in self._retirement.engines:
-            await end_of(engine)
-            await asyncio.sleep(0)
+        try:
+            async with asyncio.timeout(self._settings.drain_seconds + _STOP_SECONDS):
+                while engine in self._retirement.engines:
+                    await end_of(engine)
+                    await asyncio.sleep(0)
+        except TimeoutError:
+            raise ModelBusy(
+                f"{ending} makes room for the new one, and still finishes its requests; retry when "
+                "they have ended"
+            ) from None
 
     async def _forget_prepared(self, name: str) -> None:
         """Stop what was loaded for a change that does not happen."""
@@ -321,14 +368,17 @@ class Repository:
                 await stop_engine(served.engine, 0)
 
     async def _unload(self, name: str) -> None:
-        async with self._fleet.change() as change:
-            served = self.catalogue[name]
-            versions = self.catalogue.find(served.name)
-            assert versions is not None
-            if VERSION_MARK in name and len(versions.all) > 1:
-                await self._without(change, served, "request")
-            else:
-                await self._make(change, served.name, Plan(reason="request"))
+        try:
+            async with self._fleet.change() as change:
+                served = self.catalogue[name]
+                versions = self.catalogue.find(served.name)
+                assert versions is not None
+                if VERSION_MARK in name and len(versions.all) > 1:
+                    await self._without(change, served, "request")
+                else:
+                    await self._make(change, served.name, Plan(reason="request"))
+        except WorkerRefused as error:
+            raise ModelBusy(str(error)) from error.__cause__ or error
 
     async def _end_forever(self) -> None:
         while True:
@@ -343,7 +393,7 @@ class Repository:
                 async with self._one_change:
                     try:
                         await self._end_over(served)
-                    except (ServeError, OSError) as error:
+                    except (ServeError, WorkerRefused, OSError) as error:
                         log.error("%s is not unloaded: %s", served.id, error)
 
     async def _end_over(self, served: ServedModel) -> None:
@@ -434,6 +484,8 @@ def _explained(name: str) -> Iterator[None]:
         yield
     except (ModelNotFound, NoProcess, ModelBusy, Draining, ModelLoadFailed):
         raise
+    except WorkerRefused as error:
+        raise ModelLoadFailed(str(error), param="model") from error.__cause__ or error
     except (ModelError, ServeError, SettingsError, OSError) as error:
         kind = f" ({error.code})" if isinstance(error, ModelError | ServeError) else ""
         raise ModelLoadFailed(

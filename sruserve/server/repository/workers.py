@@ -4,7 +4,7 @@
 |---|---|
 | `lock` | locked by the worker that makes a change, and shared by one that starts |
 | `PID.worker` | locked by that worker while it serves |
-| `plans` | what all workers serve: the last change that was committed |
+| `plans` | what all workers serve, and the last change of each model that was committed |
 | `proposal` | what all workers shall prepare, before it is committed |
 | `ID.PID` | the answer of a worker to a proposal or a commit |
 
@@ -24,13 +24,14 @@ from typing import Any
 
 from sruserve.server.errors import ServeError, faults
 from sruserve.server.repository.device import NoMemory
-from sruserve.server.repository.fleet import Apply, Forget, Prepare, WorkerRefused
+from sruserve.server.repository.fleet import Apply, FirstPlans, Forget, Prepare, WorkerRefused
 from sruserve.server.repository.plan import Plan
 from sruserve.server.seeds import random_bytes
 
 log = logging.getLogger("sruserve.server")
 
 LOOK_SECONDS = 0.05  # between two looks at the files
+_RETRY_SECONDS = 1.0  # after files that cannot be read or written
 _START = "start"  # the id of the first plans
 
 
@@ -44,34 +45,41 @@ class Workers:
         self._folder = folder
         self._own = f"{name or os.getpid()}.worker"
         self._place: int | None = None
-        self._applied = _START
+        self._applied: dict[str, str] = {}  # the last change of each model
+        self._answered, self._prepared = "", ""
+        self._owed: tuple[str, dict[str, Any]] | None = None  # an answer, until it is written
+        self._calls: tuple[Prepare, Forget, Apply] | None = None
+        self._looking = asyncio.Lock()
         self._alone = False
 
     @asynccontextmanager
-    async def joining(self, plans: Mapping[str, Plan]) -> AsyncIterator[Mapping[str, Plan]]:
+    async def joining(self, first: FirstPlans) -> AsyncIterator[Mapping[str, Plan]]:
         async with AsyncExitStack() as stack:
-            agreed: Mapping[str, Plan] = plans
+            plans: Mapping[str, Plan] | None = None
             try:
                 self._folder.mkdir(exist_ok=True)
                 await stack.enter_async_context(self._locked(fcntl.LOCK_SH))
-                agreed = self._agreed(plans)
+                plans = self._agreed(first)
             except (OSError, WorkerRefused) as error:
                 self._give_up(error)
-            yield agreed
+            yield first() if plans is None else plans
             if not self._alone:
                 try:
                     self._register()
                 except OSError as error:
                     self._give_up(error)
 
-    def _agreed(self, plans: Mapping[str, Plan]) -> Mapping[str, Plan]:
+    def _agreed(self, first: FirstPlans) -> Mapping[str, Plan]:
         """The plans of all workers: the first one to start decides."""
-        first = self._write(f"{self._own}.first", _START, plans)
-        with suppress(FileExistsError):  # another worker was first
-            os.link(first, self._folder / "plans")
-        first.unlink()
+        if not (self._folder / "plans").exists():
+            plans = first()
+            path = self._write(f"{self._own}.first", _START, plans, dict.fromkeys(plans, _START))
+            with suppress(FileExistsError):  # another worker was first
+                os.link(path, self._folder / "plans")
+            path.unlink()
         content = self._read("plans")
-        self._applied = content["id"]
+        self._applied = content["changes"]
+        self._answered = self._proposal()["id"]  # of a change that is over
         return _plans(content)
 
     def _register(self) -> None:
@@ -87,40 +95,81 @@ class Workers:
     async def change(self) -> AsyncIterator["_SharedChange"]:
         if self._alone:
             raise _cannot_agree()
-        async with self._locked(fcntl.LOCK_EX):
+        async with self._locked(fcntl.LOCK_EX), self._looking:
+            try:
+                await self._catch_up()
+            except (OSError, ValueError, KeyError) as error:
+                raise _cannot_agree() from error
             change = _SharedChange(self)
             try:
                 yield change
             finally:
                 change.close()
 
+    async def _catch_up(self) -> None:
+        """Make the changes of other workers that this one has not seen; none is going on."""
+        self._owed = None  # nobody waits for it
+        if self._calls is not None:
+            _prepare, forget, apply = self._calls
+            self._apply_commits(apply)
+            await self._forget_prepared(forget)
+        self._answered = self._proposal()["id"]
+
     async def follow(self, prepare: Prepare, forget: Forget, apply: Apply) -> None:
-        answered, prepared = "", ""
+        self._calls = prepare, forget, apply
         while not self._alone:
             await asyncio.sleep(LOOK_SECONDS)
             try:
-                content = self._read("plans")
-                if content["id"] != self._applied:
-                    self._applied, prepared = content["id"], ""
-                    _apply(apply, content["name"], _plans(content)[content["name"]])
-                    self.answer(self._applied, {})
-                proposal = self._read("proposal")
-                if proposal["id"] == answered or proposal["worker"] == self._own:
-                    dead = proposal.get("worker") and not self.lives(proposal["worker"])
-                    if prepared and dead and self._read("plans")["id"] == self._applied:
-                        await forget(prepared)
-                        prepared = ""
-                    continue
-                if prepared:
-                    await forget(prepared)
-                answered, prepared = proposal["id"], proposal["name"]
-                if prepared:
-                    self.answer(answered, await _answer(prepare, prepared, proposal["weights"]))
-            except FileNotFoundError:  # there is no proposal
-                continue
+                async with self._looking:
+                    await self._look(prepare, forget, apply)
             except (OSError, ValueError, KeyError) as error:
                 log.error("the changes of other workers cannot be followed: %s", error)
-                await asyncio.sleep(1.0)
+                await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _look(self, prepare: Prepare, forget: Forget, apply: Apply) -> None:
+        self._write_owed()
+        proposal = self._proposal()
+        change, worker, name = proposal["id"], proposal["worker"], proposal["name"]
+        over = bool(self._prepared) and not self.lives(worker)  # if it was not committed before
+        if commit := self._apply_commits(apply):
+            self._owe(commit, {})
+        if worker == self._own:
+            return
+        if change == self._answered:
+            if over:
+                await self._forget_prepared(forget)
+            return
+        await self._forget_prepared(forget)
+        self._answered, self._prepared = change, name
+        if name:
+            self._owe(change, await _answer(prepare, name, proposal["weights"]))
+
+    def _apply_commits(self, apply: Apply) -> str:
+        """Make the changes that were committed since the last look; returns the id of the last."""
+        content = self._read("plans")
+        changes, plans = content["changes"], _plans(content)
+        unseen = [name for name in changes if self._applied.get(name) != changes[name]]
+        self._applied = changes
+        for name in unseen:
+            if name == self._prepared:
+                self._prepared = ""
+            _apply(apply, name, plans[name])
+        return content["id"] if unseen else ""
+
+    async def _forget_prepared(self, forget: Forget) -> None:
+        name, self._prepared = self._prepared, ""
+        if name:
+            await forget(name)
+
+    def _owe(self, change: str, content: dict[str, Any]) -> None:
+        """Answer a proposal or a commit; at a later look, if the disk is full."""
+        self._owed = change, content
+        self._write_owed()
+
+    def _write_owed(self) -> None:
+        if self._owed is not None:
+            self.answer(*self._owed)
+            self._owed = None
 
     def leave(self) -> None:
         if self._place is not None:
@@ -137,7 +186,7 @@ class Workers:
         """Whether a worker serves."""
         try:
             descriptor = os.open(self._folder / name, os.O_RDWR)
-        except FileNotFoundError:
+        except (FileNotFoundError, IsADirectoryError):  # there is no such worker, or no name
             return False
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -149,18 +198,23 @@ class Workers:
             os.close(descriptor)
 
     def propose(self, name: str, weights: str) -> str:
-        """Propose a change, or without a name take the proposal back; returns its id."""
+        """Propose a change; returns its id."""
         change = random_bytes().hex()
         content = {"id": change, "worker": self._own, "name": name, "weights": weights}
         self._replace("proposal", json.dumps(content))
         return change
 
+    def take_back(self) -> None:
+        """Take the proposal back, which needs no room on the disk."""
+        (self._folder / "proposal").unlink(missing_ok=True)
+
     def commit(self, name: str, plan: Plan) -> str:
         """Commit a change; returns its id."""
-        plans = {**_plans(self._read("plans")), name: plan}
+        content = self._read("plans")
         change = random_bytes().hex()
-        self._write("plans.new", change, plans, name).replace(self._folder / "plans")
-        self._applied = change
+        plans, changes = {**_plans(content), name: plan}, {**content["changes"], name: change}
+        self._write("plans.new", change, plans, changes).replace(self._folder / "plans")
+        self._applied = {**self._applied, name: change}  # others may be unseen
         return change
 
     def answer(self, change: str, content: dict[str, Any]) -> None:
@@ -200,10 +254,18 @@ class Workers:
         content: dict[str, Any] = json.loads((self._folder / name).read_bytes())
         return content
 
-    def _write(self, file: str, change: str, plans: Mapping[str, Plan], name: str = "") -> Path:
+    def _proposal(self) -> dict[str, str]:
+        try:
+            return self._read("proposal")
+        except FileNotFoundError:
+            return {"id": "", "worker": "", "name": ""}
+
+    def _write(
+        self, file: str, change: str, plans: Mapping[str, Plan], changes: Mapping[str, str]
+    ) -> Path:
         content = {name: asdict(plan) for name, plan in plans.items()}
         path = self._folder / file
-        path.write_text(json.dumps({"id": change, "name": name, "plans": content}))
+        path.write_text(json.dumps({"id": change, "changes": changes, "plans": content}))
         return path
 
     def _replace(self, name: str, text: str) -> None:
@@ -227,7 +289,12 @@ class _SharedChange:
                 raise WorkerRefused(answer["message"], no_memory=answer["no_memory"])
 
     async def commit(self, name: str, plan: Plan) -> None:
-        self._committed, self._proposed = self._workers.commit(name, plan), False
+        try:
+            self._committed, self._proposed = self._workers.commit(name, plan), False
+        except OSError as error:
+            raise WorkerRefused(
+                f"the change of {name[:100]!r} could not be stored; the server's log has the reason"
+            ) from error
 
     async def finish(self) -> None:
         await self._workers.answers(self._committed)
@@ -236,7 +303,7 @@ class _SharedChange:
         """Take back a proposal that was not committed."""
         if self._proposed:
             with suppress(OSError):
-                self._workers.propose("", "")
+                self._workers.take_back()
 
 
 def _cannot_agree() -> WorkerRefused:
@@ -250,7 +317,7 @@ async def _answer(prepare: Prepare, name: str, weights: str) -> dict[str, Any]:
     try:
         await prepare(name, weights)
     except ServeError as error:
-        log.warning("models are not changed: %s: %s", error, error.__cause__)
+        log.warning("models are not changed: %s: %s", error.code, error.__cause__)
         no_memory = isinstance(error.__cause__, NoMemory)
         return {"message": error.message, "no_memory": no_memory}
     except faults():  # whoever asks must not wait for ever

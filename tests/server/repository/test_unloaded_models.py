@@ -5,14 +5,19 @@ import gc
 import threading
 import weakref
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from sruserve.server.app import Application
 from sruserve.server.engine.engine import Engine
+from sruserve.server.repository.device import NoMemory
+from sruserve.server.repository.fleet import WorkerRefused, _OwnChange
+from sruserve.server.repository.loader import Loader
 from sruserve.server.repository.repository import _MAX_RETIRING
-from sruserve.server.repository.served_model import InFlight
+from sruserve.server.repository.served_model import InFlight, ServedModel
+from tests.server.conftest import Serve
 from tests.server.held_steps import Steps
 from tests.server.observing import until
 from tests.server.repository.changing_models import (
@@ -194,3 +199,80 @@ def test_few_engines_of_a_name_may_finish_what_they_began(
     until(lambda: len(application.lifecycle.repository.engines) == 1)
     assert change(client, "question", "load").status_code == 200
     assert classify(client).status_code == 200
+
+
+def test_a_load_that_cannot_be_committed_leaves_no_engine(
+    running: tuple[httpx.Client, Application], models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, application = running
+    before = len(application.lifecycle.repository.engines)
+    save_version(models / "question", 3)
+
+    async def full(*_: object) -> None:
+        raise WorkerRefused("the change could not be stored")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_OwnChange, "commit", full)
+        assert change(client, "question", "load").status_code == 400
+    assert application.lifecycle.repository._prepared == {}
+    assert len(application.lifecycle.repository.engines) == before
+    assert change(client, "question", "load").status_code == 200
+
+
+def test_the_log_has_no_name_that_is_not_served(
+    running: tuple[httpx.Client, Application], caplog: pytest.LogCaptureFixture
+) -> None:
+    client, _ = running
+    for what in ("load", "unload"):
+        assert change(client, "marker", what).status_code == 404
+    assert "model_not_found" in caplog.text
+    assert not [line for line in caplog.messages if "marker" in line and "HTTP" not in line]
+
+
+def test_a_version_that_makes_room_is_waited_for_only_so_long(
+    serve: Serve, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sruserve.server.repository.repository._STOP_SECONDS", 0.0)
+    over, load = threading.Event(), Loader.load
+
+    async def wait_in_flight(_: InFlight) -> None:
+        while not over.is_set():
+            await asyncio.sleep(0.01)
+
+    def full(loader: Loader, folder: Path, version: str, *rest: Any) -> ServedModel:
+        if version == "4" and not over.is_set():
+            raise NoMemory("the GPU ran out of memory")
+        return load(loader, folder, version, *rest)
+
+    monkeypatch.setattr(InFlight, "wait_idle", wait_in_flight)
+    monkeypatch.setattr(Loader, "load", full)
+    options: dict[str, Any] = {"models": models, "model_folders": (), "model_control": True}
+    with serve(drain_seconds=0, **options) as (client, _):
+        try:
+            save_version(models / "question", 3)
+            assert change(client, "question", "load").status_code == 200
+            save_version(models / "question", 4)
+            refused = change(client, "question", "load")
+            assert refused.status_code == 503, refused.text
+            assert "still finishes its requests" in refused.json()["error"]
+        finally:
+            over.set()
+        assert change(client, "question", "load").status_code == 200
+
+
+def test_versions_that_new_requests_need_are_loaded_before_older_ones(
+    serve: Serve, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[tuple[str, str]] = []
+    load = Loader.load
+
+    def note(loader: Loader, folder: Path, version: str, *rest: Any) -> ServedModel:
+        loaded.append((folder.name, version))
+        return load(loader, folder, version, *rest)
+
+    monkeypatch.setattr(Loader, "load", note)
+    save_version(models / "question", 3)
+    with serve(models=models, model_folders=()) as (client, _):
+        assert loaded == [("question", "3"), ("words", "1"), ("question", "2")]
+        listed = [model["id"] for model in client.get("/v1/models").json()["data"]]
+        assert listed == ["question", "question@2", "words"]

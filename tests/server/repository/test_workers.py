@@ -1,6 +1,7 @@
 """Several workers serve the same versions: what one of them loads, all of them do."""
 
 import asyncio
+import errno
 import os
 import signal
 from collections.abc import Callable, Coroutine, Iterator
@@ -36,7 +37,10 @@ def serving_workers(process: Process) -> list[int]:
     """The workers that have loaded their models."""
     serve = []
     for pid in workers_of(process):
-        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        try:
+            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        except ProcessLookupError:  # it has ended
+            continue
         (folder,) = [v.partition(b"=")[2] for v in environment if v.startswith(b"PROMETHEUS_")]
         if (Path(folder.decode()) / "models" / f"{pid}.worker").exists():
             serve.append(pid)
@@ -115,6 +119,44 @@ def test_a_load_reaches_all_workers_and_a_restarted_one_serves_the_same(tmp_path
             assert ask(client, listed) == [("question", "2")]
 
 
+def half_a_split(folder: Path) -> None:
+    (folder / "split.json").write_text('{"1": 90, "2": ')
+
+
+def half_an_upload(folder: Path) -> None:
+    (folder / "2" / "model.safetensors").write_bytes(b"half an upload")
+
+
+def no_folder(folder: Path) -> None:
+    rmtree(folder)
+
+
+@pytest.mark.parametrize(
+    ("edit", "expected"),
+    [
+        (half_a_split, [("question", "2"), ("question@1", "1")]),
+        (half_an_upload, [("question", "1")]),
+        (no_folder, []),
+    ],
+)
+def test_no_edit_of_the_folders_keeps_a_restarted_worker_from_serving(
+    tmp_path: Path, edit: Callable[[Path], None], expected: list[tuple[str, str]]
+) -> None:
+    for version in (1, 2):
+        save_version(tmp_path / "question", version)
+    settings = {"workers": "2", "models": str(tmp_path), "grpc_port": "off"}
+    with serving(**settings) as (client, process):
+        until(lambda: len(serving_workers(process)) == 2)
+        edit(tmp_path / "question")
+        killed, kept = workers_of(process)
+        os.kill(killed, signal.SIGKILL)
+        until(lambda: killed not in (pids := serving_workers(process)) and len(pids) == 2)
+        (new,) = [pid for pid in workers_of(process) if pid != kept]
+        with only(new, [new, kept]):
+            until(lambda: ask(client, is_ready))
+            assert ask(client, listed) == expected
+
+
 class Fake:
     """A worker without models, which notes what it shall do."""
 
@@ -124,7 +166,7 @@ class Fake:
         self.error: Exception | None = None
 
     async def join(self) -> dict[str, Plan]:
-        async with self.workers.joining(FIRST) as plans:
+        async with self.workers.joining(lambda: FIRST) as plans:
             self._following = asyncio.create_task(
                 self.workers.follow(self._prepare, self._forget, self._apply)
             )
@@ -237,7 +279,7 @@ def test_changes_wait_for_each_other_and_nobody_waits_for_one_who_left(tmp_path:
 def test_a_worker_without_the_folder_serves_alone_and_changes_nothing(tmp_path: Path) -> None:
     async def test() -> None:
         workers = Workers(tmp_path / "removed" / "models", "one")
-        async with workers.joining(FIRST) as plans:
+        async with workers.joining(lambda: FIRST) as plans:
             assert plans == FIRST
         with pytest.raises(WorkerRefused, match="cannot agree"):
             async with workers.change():
@@ -245,3 +287,111 @@ def test_a_worker_without_the_folder_serves_alone_and_changes_nothing(tmp_path: 
         workers.leave()
 
     asyncio.run(test())
+
+
+@pytest.mark.parametrize("commits", [False, True])
+def test_a_worker_sees_how_the_last_change_ended_before_it_makes_its_own(
+    tmp_path: Path, commits: bool
+) -> None:
+    async def test(one: Fake, two: Fake) -> None:
+        own = asyncio.Event()
+
+        async def change_own() -> None:
+            async with two.workers.change():
+                two.done.append("own")
+                await own.wait()
+
+        last = one.workers.change()
+        change = await last.__aenter__()
+        await change.prepare("poems")
+        waiting = asyncio.create_task(change_own())
+        await asyncio.sleep(0)
+        if commits:
+            await change.commit("poems", NEXT)
+        one.leave()
+        await last.__aexit__(None, None, None)
+        expected = ("apply", "poems", NEXT) if commits else ("forget", "poems")
+        await seen(two, ("prepare", "poems", ""), expected, "own")
+        own.set()
+        await waiting
+
+    talk(test, tmp_path)
+
+
+def test_a_commit_reaches_those_who_look_after_the_next_one(tmp_path: Path) -> None:
+    async def test(one: Fake, two: Fake) -> None:
+        three = Fake(tmp_path, "three")
+        await three.join()
+        async with one.workers.change() as change:
+            await change.commit("poems", NEXT)
+            one.leave()  # nobody has looked yet
+        async with two.workers.change() as change:
+            await change.commit("verses", NEXT)
+            await change.finish()
+        await seen(two, ("apply", "poems", NEXT))
+        await seen(three, ("apply", "poems", NEXT), ("apply", "verses", NEXT))
+        three.leave()
+
+    talk(test, tmp_path)
+
+
+@pytest.mark.parametrize("full_at", ["prepare", "commit"])
+def test_an_answer_for_which_the_disk_had_no_room_is_written_later(
+    tmp_path: Path, full_at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sruserve.server.repository.workers._RETRY_SECONDS", 0.01)
+
+    async def test(one: Fake, two: Fake) -> None:
+        write = two.workers._replace
+        failed: list[str] = []
+
+        def full_once(name: str, text: str) -> None:
+            if not failed:
+                failed.append(name)
+                raise OSError(errno.ENOSPC, "No space left on device")
+            write(name, text)
+
+        async with one.workers.change() as change:
+            if full_at == "prepare":
+                two.workers._replace = full_once  # type: ignore[method-assign]
+            await change.prepare("poems")
+            if full_at == "commit":
+                two.workers._replace = full_once  # type: ignore[method-assign]
+            await change.commit("poems", NEXT)
+            await change.finish()
+        assert failed
+        assert two.done == [("prepare", "poems", ""), ("apply", "poems", NEXT)]
+
+    talk(test, tmp_path)
+
+
+def test_a_change_that_cannot_be_stored_is_forgotten_by_all(tmp_path: Path) -> None:
+    async def test(one: Fake, two: Fake) -> None:
+        def full(*_: Any) -> Path:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        async with one.workers.change() as change:
+            await change.prepare("poems")
+            one.workers._write = full  # type: ignore[method-assign,assignment]
+            one.workers._replace = full  # type: ignore[method-assign,assignment]
+            with pytest.raises(WorkerRefused, match="could not be stored"):
+                await change.commit("poems", NEXT)
+        await seen(two, ("prepare", "poems", ""), ("forget", "poems"))
+
+    talk(test, tmp_path)
+
+
+def test_a_worker_that_starts_prepares_no_change_that_is_over(tmp_path: Path) -> None:
+    async def test(one: Fake, two: Fake) -> None:
+        async with one.workers.change() as change:
+            await change.prepare("poems")
+            await change.commit("poems", NEXT)
+            await change.finish()
+        late = Fake(tmp_path, "late")
+        await late.join()
+        async with two.workers.change() as change:
+            await change.prepare("verses")
+        assert late.done[0] == ("prepare", "verses", "")
+        late.leave()
+
+    talk(test, tmp_path)
