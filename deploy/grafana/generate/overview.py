@@ -4,6 +4,7 @@ from deploy.grafana.generate.panels import Board, Panel, Query, Row
 from deploy.grafana.generate.queries import (
     INSTANCE,
     active,
+    largest,
     quantile,
     quantiles,
     rate,
@@ -164,27 +165,18 @@ _SATURATION = Row(
         ),
         Panel(
             "Queue, share of its limit", "percentunit",
-            "Waiting requests, as a share of SRUSERVE_MAX_QUEUE_REQUESTS of all workers. At 100 % "
-            "requests get 429: add replicas. A longer queue only makes clients wait longer.",
-            [
-                Query(
-                    share("sru_queue_requests", "sru_queue_limit_requests", by="instance, model"),
-                    "{{model}} {{instance}}",
-                )
-            ],
+            "Waiting requests as a share of SRUSERVE_MAX_QUEUE_REQUESTS, in the worker and version "
+            "where it is largest. At 100 % requests get 429: add replicas. A longer queue only "
+            "makes clients wait longer.",
+            [Query(largest("sru_queue_fill_ratio", "instance, model"), "{{model}} {{instance}}")],
             limit=0.8,
         ),
         Panel(
             "State memory, share of its limit", "percentunit",
             "Memory of states in all tiers, as a share of SRUSERVE_STATE_POOL_BYTES and "
-            "SRUSERVE_STATE_HOST_BYTES. Near 100 % new streams get 429: raise the second, or let "
-            "idle streams expire sooner.",
-            [
-                Query(
-                    share("sru_state_bytes", "sru_state_limit_bytes", by="instance, model"),
-                    "{{model}} {{instance}}",
-                )
-            ],
+            "SRUSERVE_STATE_HOST_BYTES, in the worker and version where it is largest. Near 100 % "
+            "new streams get 429: raise the second, or let idle streams expire sooner.",
+            [Query(largest("sru_state_fill_ratio", "instance, model"), "{{model}} {{instance}}")],
             limit=0.9,
         ),
         Panel(

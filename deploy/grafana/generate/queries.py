@@ -30,6 +30,11 @@ def total(metric: str, *matchers: str, by: str = "", of_models: bool = True) -> 
     return f"{_sum(by)} ({selected(metric, *matchers, of_models=of_models)})"
 
 
+def largest(metric: str, by: str) -> str:
+    """The largest value of a gauge."""
+    return f"max by ({by}) ({selected(metric)})"
+
+
 def quantile(share: float, histogram: str, *matchers: str, by: str = "") -> str:
     """The value below which this share of what a histogram observed is."""
     buckets = rate(f"{histogram}_bucket", *matchers, by=f"le, {by}" if by else "le")

@@ -22,9 +22,9 @@ _STATES = Row(
         ),
         Panel(
             "Memory of states, share of its limit", "percentunit",
-            "By tier. The pool fills before states move to the host, so a full pool is normal. A "
-            "full host tier is not: new streams get 429, so raise SRUSERVE_STATE_HOST_BYTES or add "
-            "replicas.",
+            "By tier, of all workers and versions together; the overview has the fullest of them. "
+            "The pool fills before states move to the host, so a full pool is normal. A full host "
+            "tier is not: new streams get 429, so raise SRUSERVE_STATE_HOST_BYTES or add replicas.",
             [
                 Query(
                     share("sru_state_bytes", "sru_state_limit_bytes", by="model, tier"),

@@ -59,10 +59,20 @@ STATE_BYTES = Gauge(
 STATE_LIMIT = Gauge(
     "sru_state_limit_bytes", "Limit of that memory.", ("model", "tier"), multiprocess_mode="livesum"
 )
+STATE_FILL = Gauge(
+    "sru_state_fill_ratio",
+    "Memory of states in all tiers, as a share of its limit, in the engine where it is largest.",
+    ("model",), multiprocess_mode="livemax",
+)  # fmt: skip
 QUEUED = Gauge("sru_queue_requests", "Requests that wait.", ("model",), multiprocess_mode="livesum")
 QUEUE_LIMIT = Gauge(
     "sru_queue_limit_requests", "Limit of the requests that wait.", ("model",),
     multiprocess_mode="livesum",
+)  # fmt: skip
+QUEUE_FILL = Gauge(
+    "sru_queue_fill_ratio",
+    "Requests that wait, as a share of their limit, in the engine where it is largest.",
+    ("model",), multiprocess_mode="livemax",
 )  # fmt: skip
 RUNNING = Gauge(
     "sru_running", "Sequences that are computed.", ("model",), multiprocess_mode="livesum"

@@ -32,6 +32,7 @@ from sruserve.server.errors import (
 )
 from sruserve.server.metrics import definitions as series
 from sruserve.server.metrics import files as metric_files
+from sruserve.server.metrics.fill import Fill
 from sruserve.server.metrics.processes import ProcessCollector
 from sruserve.server.metrics.step_statistics import step_statistics
 
@@ -63,6 +64,8 @@ class EngineMetrics:
         self._model_name = model_name
         self._tiers: dict[str, tuple[_Part, _Part]] = {}
         self._limits: list[_Part] = []
+        self._queue_fill = Fill(series.QUEUE_FILL.labels(model_name))
+        self._state_fill = Fill(series.STATE_FILL.labels(model_name))
 
     def queued(self, seconds: float) -> None:
         """Record a request's wait for its first step."""
@@ -85,6 +88,7 @@ class EngineMetrics:
         """Set the numbers of waiting requests and running sequences."""
         self._waiting.set(waiting)
         self._running.set(running)
+        self._queue_fill.set(waiting)
 
     def states(self, tier: str, streams: int, state_bytes: int) -> None:
         """Set states and their memory in a tier: "pool" on a CPU, "device" on a GPU, or "host"."""
@@ -97,6 +101,7 @@ class EngineMetrics:
         count, byte_count = self._tiers[tier]
         count.set(streams)
         byte_count.set(state_bytes)
+        self._state_fill.set(sum(used.value for _, used in self._tiers.values()))
 
     def limits(self, queue_requests: int, state_bytes: Mapping[str, int]) -> None:
         """Set the limits of the waiting requests, and of the states in each tier, once."""
@@ -107,6 +112,8 @@ class EngineMetrics:
             part = _Part(gauge)
             part.set(limit)
             self._limits.append(part)
+        self._queue_fill.limit(queue_requests)
+        self._state_fill.limit(sum(state_bytes.values()))
 
     def ended(self) -> None:
         """Set all to zero, because the engine has ended."""
@@ -115,18 +122,20 @@ class EngineMetrics:
             limit.set(0)
         for tier in self._tiers:
             self.states(tier, 0, 0)
+        for fill in (self._queue_fill, self._state_fill):
+            fill.ended()
 
 
 class _Part:
     """One engine's part of a gauge; a model has two engines while it is replaced."""
 
     def __init__(self, gauge: Gauge) -> None:
-        self._add, self._value = gauge.inc, 0
+        self._add, self.value = gauge.inc, 0
 
     def set(self, value: int) -> None:
-        if value != self._value:  # set after every step, and mostly unchanged
-            self._add(value - self._value)
-            self._value = value
+        if value != self.value:  # set after every step, and mostly unchanged
+            self._add(value - self.value)
+            self.value = value
 
 
 class RouteMetrics:

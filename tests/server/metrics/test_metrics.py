@@ -40,6 +40,7 @@ PROMISED = (
     *("sru_held_streams", "sru_stream_steps_total", "sru_stream_idle_seconds"),
     "sru_streams_expired_total",
     *("sru_character_gap_seconds", "sru_state_limit_bytes", "sru_queue_limit_requests"),
+    *("sru_queue_fill_ratio", "sru_state_fill_ratio"),
     *("sru_connections_limit", "sru_gpu_memory_bytes", "sru_worker_restarts_total"),
     *("sru_start_time_seconds", "sru_worker_cpu_seconds_total", "sru_worker_memory_bytes"),
     "sru_worker_open_files",
