@@ -213,7 +213,7 @@ def test_a_release_of_another_name_selects_its_own_pods_only() -> None:
         scaled = texts["sruserve/templates/scaledobject.yaml"]
     assert deployment["metadata"]["name"] == "blue-sruserve"
     assert deployment["spec"]["selector"]["matchLabels"]["app.kubernetes.io/instance"] == "blue"
-    assert scaled.count('namespace="speech",pod=~"blue-sruserve-.+"') == 3
+    assert scaled.count('namespace="speech",pod=~"blue-sruserve-.+"') == 4
 
 
 def test_the_chart_is_for_this_version_of_the_server() -> None:
@@ -235,9 +235,15 @@ def test_the_queries_of_the_autoscaler_ask_for_what_the_server_exports() -> None
     assert asked <= exported
 
 
+@pytest.mark.parametrize("workers", [1, 4], ids=["one worker", "four workers"])
 @pytest.mark.parametrize("slow", [0, 30], ids=["idle", "overloaded"])
-def test_prometheus_computes_the_queries_of_the_autoscaler(tmp_path: Path, slow: int) -> None:
-    """Two pods: no requests, or each waits for one to two seconds; one of two models computes."""
+def test_prometheus_computes_the_queries_of_the_autoscaler(
+    tmp_path: Path, slow: int, workers: int
+) -> None:
+    """Two pods: no requests, or each waits for one to two seconds; one of two models computes.
+
+    The workers of a pod add up the seconds in which they compute.
+    """
     program = shutil.which("promtool")
     if program is None:
         pytest.skip("prometheus is not installed")
@@ -245,12 +251,15 @@ def test_prometheus_computes_the_queries_of_the_autoscaler(tmp_path: Path, slow:
     for name in ("sruserve-a", "sruserve-b"):
         labels = f'namespace="sruserve",pod="{name}"'
         series += [{"series": f"sru_build_info{{{labels}}}", "values": "1x20"}]
+        for worker in range(workers):
+            memory = f'sru_worker_memory_bytes{{{labels},worker="{worker}"}}'
+            series += [{"series": memory, "values": "1x20"}]
         for bound, count in (("1.0", 0), ("2.0", slow), ("+Inf", slow)):
             bucket = f'sru_queue_seconds_bucket{{{labels},model="m",le="{bound}"}}'
             series += [{"series": bucket, "values": f"0+{count}x20"}]
         for model, step in (("m", 12 if slow else 0), ("n", 6 if slow else 0)):
             seconds = f'sru_step_seconds_sum{{{labels},model="{model}"}}'
-            series += [{"series": seconds, "values": f"0+{step}x20"}]
+            series += [{"series": seconds, "values": f"0+{step * workers}x20"}]
     expected = {"queue-seconds": 2 * 1.95 if slow else 0, "busy": 2 * 0.8 if slow else 0}
     cases = [
         {"expr": query, "eval_time": "5m", "exp_samples": [{"value": expected[name]}]}
