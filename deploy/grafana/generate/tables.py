@@ -63,7 +63,8 @@ def _metrics() -> Iterator[str]:
 
 def _panels() -> Iterator[str]:
     for board in BOARDS:
-        yield f"### {board.title.removeprefix('sruserve: ').capitalize()}"
+        title = board.title.removeprefix("sruserve: ")
+        yield f"### {title[0].upper()}{title[1:]}"
         yield ""
         yield board.description
         yield ""
