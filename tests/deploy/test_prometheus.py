@@ -10,10 +10,13 @@ import pytest
 import yaml
 
 from deploy.grafana.generate.tables import exported
-from deploy.grafana.live.expressions import RULES, rules, selectors
+from deploy.grafana.live.expressions import RULES, panel_queries, rules, selectors
 from sruserve.kernels import kernel_name
+from sruserve.server.app import Application
 from sruserve.server.errors import ServeError
-from sruserve.server.settings import Settings, variable_name
+from sruserve.server.kserve.grpc.service import GrpcService
+from sruserve.server.settings import Settings, load_settings, variable_name
+from sruserve.server.tasks.endpoint import Endpoint
 
 FOLDER = RULES.parent
 ROOT = FOLDER.parents[1]
@@ -52,6 +55,7 @@ def fired() -> dict[str, str]:
         for case in cases()
         for test in case.get("promql_expr_test", ())
         for expected in test["exp_samples"]
+        if expected["labels"].startswith("ALERTS")
     }
 
 
@@ -121,6 +125,60 @@ def test_a_rule_asks_for_values_that_the_server_can_export(rule: dict[str, Any])
 
 
 KERNEL_SOURCE = kernel_name.__code__.co_filename
+
+
+@pytest.fixture(scope="module")
+def routes() -> set[str]:
+    """What the label `route` can be: the paths of all endpoints of a server."""
+    paths = set()
+    create = Endpoint.__init__
+
+    def record(endpoint: Endpoint[Any], *arguments: Any) -> None:
+        paths.add(endpoint.path)
+        create(endpoint, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Endpoint, "__init__", record)
+        application = Application(load_settings(models=ROOT / "sruserve" / "demo"))
+        inference = application._add_endpoints()
+        GrpcService(application.settings, application.lifecycle, inference)
+    return paths
+
+
+ROUTED = [
+    *((rule.get("alert") or rule["record"], rule["expr"]) for rule in ALERTS + RECORDED),
+    *((f"{query.board}-{query.panel}", query.expression) for query in panel_queries("1m")),
+]
+
+
+@pytest.mark.parametrize(
+    "expression", [pytest.param(expr, id=name) for name, expr in ROUTED if "route=" in expr]
+)
+def test_every_alternative_of_a_route_matches_one_that_the_server_has(
+    routes: set[str], expression: str
+) -> None:
+    found = re.findall(r'route=~?"([^"]*)"', expression)
+    assert found
+    for pattern in found:
+        for alternative in alternatives(pattern):
+            assert any(re.fullmatch(alternative, route) for route in routes), alternative
+
+
+def test_the_alternatives_of_a_pattern_are_those_of_its_groups_too() -> None:
+    assert alternatives("/a/(b|c)d|(POST )?/e.*") == ["/a/bd", "/a/cd", "POST /e.*", "/e.*"]
+
+
+def alternatives(pattern: str) -> list[str]:
+    """The patterns without `|` and without optional groups that match the same together."""
+    if group := re.search(r"\(([^()]*)\)(\??)", pattern):
+        choices = [*group[1].split("|"), *([""] if group[2] else [])]
+        before, after = pattern[: group.start()], pattern[group.end() :]
+        # a group belongs to one of the outer alternatives
+        head, _, begin = before.rpartition("|")
+        end, _, tail = after.partition("|")
+        parts = [head, *(f"{begin}{choice}{end}" for choice in choices), tail]
+        return [each for part in parts if part for each in alternatives(part)]
+    return pattern.split("|")
 
 
 def every_error(kind: type[ServeError]) -> set[type[ServeError]]:

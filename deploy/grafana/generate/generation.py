@@ -3,7 +3,7 @@
 from deploy.grafana.generate.panels import Board, Panel, Query, Row
 from deploy.grafana.generate.queries import quantiles, rate, total
 
-_COMPLETIONS = 'route=~"/v1/completions|/v2.*generate.*"'
+_COMPLETIONS = 'route="/v1/completions"'
 
 _READER = Row(
     "What a reader sees",
@@ -44,9 +44,9 @@ _OUTPUT = Row(
         ),
         Panel(
             "Completions by outcome", "reqps",
-            "Completions that ended in a second. `cancelled`: the client left before the end. Many "
-            "of them: texts are longer than clients want, so lower their `max_tokens`, or come too "
-            "slowly, so add replicas.",
+            "Completions that ended in a second, without those over KServe. `cancelled`: the "
+            "client left before the end. Many of them: texts are longer than clients want, so "
+            "lower their `max_tokens`, or come too slowly, so add replicas.",
             [Query(rate("sru_requests_total", _COMPLETIONS, by="outcome"), "{{outcome}}")],
         ),
         Panel(
