@@ -6,11 +6,16 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
-_BATCH_BYTES = 64 << 10  # the capacity of a pipe
+from sruserve.server.logs.stream_lock import StreamLock
+
+# A pipe takes as many bytes at once. Bytes of another process may break a longer write.
+_BATCH_BYTES = select.PIPE_BUF
 
 
 class LineWriter:
     """Writes lines in their order. Lines that would wait behind too many others are dropped.
+
+    Those of several writers to one stream, in any process, do not break each other.
 
     `write` may interrupt itself, as a signal handler does.
 
@@ -22,6 +27,8 @@ class LineWriter:
         self._descriptor, self._max_waiting, self._notice = descriptor, max_waiting, notice
         self._waiting: SimpleQueue[bytes | threading.Event] = SimpleQueue()
         self._lock = threading.RLock()
+        self._stream: StreamLock | None = None
+        self._next: bytes | None = None  # a line that the last batch had no room for
         self._dropped = 0
         self._thread: threading.Thread | None = None
 
@@ -52,7 +59,7 @@ class LineWriter:
                 self._thread.start()
             except RuntimeError:  # no thread can be started, now or at the end of the process
                 self._thread = None
-                while not self._waiting.empty():
+                while self._next or not self._waiting.empty():
                     self._write_batch()
 
     def _run(self) -> None:
@@ -61,25 +68,36 @@ class LineWriter:
 
     def _write_batch(self) -> None:
         """Wait for a line, and write it with those that follow it."""
-        batch, size, written = [], 0, []
+        batch: list[bytes] = []
+        written: list[threading.Event] = []
+        size = 0
         while True:
-            item = self._waiting.get()
-            if isinstance(item, bytes):
+            item = self._next or self._waiting.get()
+            self._next = None
+            if not isinstance(item, bytes):
+                written.append(item)
+            elif batch and size + len(item) > _BATCH_BYTES:
+                self._next = item
+                break
+            else:
                 batch.append(item)
                 size += len(item)
-            else:
-                written.append(item)
-            if size >= _BATCH_BYTES or self._waiting.empty():
+            if self._waiting.empty():
                 break
         if batch and not self._put(b"".join(batch)):
             self._drop(len(batch))
-        elif self._dropped and self._waiting.empty():
+        elif self._dropped and self._next is None and self._waiting.empty():
             self._put(self._take_notice())
         for event in written:
             event.set()
 
     def _put(self, data: bytes) -> bool:
         """Write bytes, and wait for their reader; False if nobody can read them."""
+        self._stream = self._stream or StreamLock(self._descriptor)
+        with self._stream.hold():
+            return self._put_alone(data)
+
+    def _put_alone(self, data: bytes) -> bool:
         rest = memoryview(data)
         while rest:
             try:

@@ -91,6 +91,31 @@ def test_a_reader_who_stops_delays_nothing_and_learns_how_many_lines_are_missing
     assert os.read(reading, 100) == b"more\n"
 
 
+def test_lines_of_several_processes_do_not_break_each_other_on_a_pipe() -> None:
+    """Each has two streams, which are the same pipe. Its reader is slow, so that it is full."""
+    program = """
+import json, sys
+from sruserve.server.logs.line_writer import LineWriter
+writers = [LineWriter(descriptor, 1 << 20, str) for descriptor in (1, 2)]
+for number in range(600):
+    for writer in writers:
+        writer.write(json.dumps({"number": number, "padding": "x" * (number * 37 % 700)}))
+        if number % 20 == 0:
+            writer.write(json.dumps({"number": -1, "padding": "x" * 20_000}))
+for writer in writers:
+    writer.flush(600)
+"""
+    reading, writing = os.pipe()
+    command = [sys.executable, "-c", program]
+    processes = [subprocess.Popen(command, stdout=writing, stderr=writing) for _ in range(3)]
+    os.close(writing)
+    with open(reading, "rb", buffering=0) as pipe:
+        received = b"".join(iter(lambda: pipe.read(1000), b""))
+    assert [process.wait(60) for process in processes] == [0] * 3
+    lines = [json.loads(line) for line in received.splitlines()]
+    assert len(lines) == 3 * 2 * (600 + 30)
+
+
 def test_a_reader_who_has_left_delays_nothing() -> None:
     reading, writing = os.pipe()
     os.close(reading)
