@@ -109,6 +109,10 @@ def test_models_are_left_unset_unless_the_operator_names_them() -> None:
     assert SERVER["environment"]["SRUSERVE_MODELS"] is None, "an empty value would be a folder"
 
 
+def test_each_request_has_a_line_unless_the_operator_says_otherwise() -> None:
+    assert SERVER["environment"]["SRUSERVE_ACCESS_LOG"] == "${SRUSERVE_ACCESS_LOG:-true}"
+
+
 def test_secrets_have_no_default() -> None:
     server = SERVER["environment"]["SRUSERVE_STATE_KEYS"]
     grafana = SERVICES["grafana"]["environment"]["GF_SECURITY_ADMIN_PASSWORD"]

@@ -168,6 +168,12 @@ def test_probes_ask_routes_that_need_no_key() -> None:
     }
 
 
+def test_each_request_has_a_line_unless_a_value_says_otherwise() -> None:
+    assert variables(pod({})[1])["SRUSERVE_ACCESS_LOG"] == "true"
+    off = {"settings": {"SRUSERVE_ACCESS_LOG": False}}
+    assert variables(pod(off)[1])["SRUSERVE_ACCESS_LOG"] == "false"
+
+
 def test_a_pod_computes_on_as_many_threads_as_it_requests_cpus_unless_a_value_says_otherwise() -> (
     None
 ):

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 
 from sruserve.server.errors import ClientCertificateRequired
 from sruserve.server.http.call import HttpCall, Message, Receive, Send
+from sruserve.server.http.observed import refuse
 
 # Kubernetes and a container's health check have no certificate.
 _PROBES = ("/livez", "/readyz", "/health", "/v2/health/live", "/v2/health/ready")
@@ -25,10 +26,12 @@ class ProbesOnly:
         async def refuse_socket(message: Message) -> None:
             await send({**message, "type": f"websocket.{message['type']}"})
 
-        answer = refuse_socket if scope["type"] == "websocket" else send
-        await HttpCall(scope, receive, answer).refuse(
+        is_socket = scope["type"] == "websocket"
+        head = {**scope, "method": "GET"} if is_socket else scope
+        await refuse(
+            HttpCall(head, receive, refuse_socket if is_socket else send),
             ClientCertificateRequired(
                 "this server requires a client certificate (SRUSERVE_TLS_CLIENT_CA): connect with "
                 "one; without it, only probes are answered"
-            )
+            ),
         )

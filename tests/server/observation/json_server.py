@@ -73,8 +73,8 @@ def json_server(
         )
     server = JsonServer(process, folder)
     try:
-        url = server.said(r'starting on (http://[^ "]+)')
-        with httpx.Client(base_url=url, timeout=60) as client:
+        url = server.said(r'starting on (https?://[^ "]+)')
+        with httpx.Client(base_url=url, timeout=60, verify=False) as client:
             until(lambda: is_ready(client))
             yield client, server
     finally:

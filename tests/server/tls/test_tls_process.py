@@ -5,12 +5,15 @@ from pathlib import Path
 
 import httpx
 import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect as open_websocket
 
+from tests.server.observation.json_server import json_server
 from tests.server.observing import until
 from tests.server.processes import Process, ended, is_ready, serving, start
 from tests.server.test_running import workers_of
 from tests.server.tls.authority import Authority
-from tests.server.tls.clients import address, serial_at
+from tests.server.tls.clients import address, context, serial_at
 
 
 @pytest.fixture
@@ -89,3 +92,25 @@ def test_an_unfit_certificate_ends_the_start_in_one_line(
     assert process.returncode == 2
     assert output.count("\n") == 1
     assert "SRUSERVE_TLS_KEY" in output
+
+
+def test_refusals_of_clients_without_a_certificate_have_a_line(
+    folders: Path, own: Authority, tmp_path: Path
+) -> None:
+    cert, key = own.settings()["tls_cert"], own.settings()["tls_key"]
+    with json_server(
+        tmp_path,
+        folders / "question",
+        tls_cert=cert,
+        tls_key=key,
+        tls_client_ca=str(own.file),
+        access_log="true",
+    ) as (client, server):
+        assert client.post("/v1/classify").status_code == 403
+        with pytest.raises(InvalidStatus):
+            open_websocket(f"wss://127.0.0.1:{address(client)[1]}/v1/stream", ssl=context(own))
+        until(lambda: len(server.requests) >= 2)
+        lines = server.requests
+    assert [(line["method"], line["status"], line["error"]) for line in lines] == [
+        (method, 403, "client_certificate_required") for method in ("POST", "GET")
+    ]
