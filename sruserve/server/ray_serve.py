@@ -12,7 +12,8 @@ from ray import serve
 
 from sruserve.server.app import Application
 from sruserve.server.auth import Tenants
-from sruserve.server.settings import Settings, SettingsError, load_settings
+from sruserve.server.logs.config import set_up_own_logging
+from sruserve.server.settings import Settings, SettingsError, load_settings, variable_name
 from sruserve.server.streams.opening import create_streams
 from sruserve.server.streams.service import Streams
 
@@ -35,6 +36,13 @@ def replica_settings(settings: Settings, cpus: float) -> Settings:
         raise SettingsError(
             "SRUSERVE_MODEL_CONTROL=true would change the models of one replica only: unset it"
         )
+    tls = [name for name in ("tls_cert", "tls_key", "tls_client_ca") if getattr(settings, name)]
+    if tls:
+        names = " and ".join(map(variable_name, tls))
+        raise SettingsError(
+            f"Ray's proxy is the only port, and it would ignore {names}: unset this, and end TLS "
+            "in a proxy before it"
+        )
     # Ray's proxy is the only port; replicas on one node could not share another.
     threads = settings.threads or max(1, int(cpus))
     return settings.model_copy(update={"threads": threads, "grpc_port": None})
@@ -42,8 +50,10 @@ def replica_settings(settings: Settings, cpus: float) -> Settings:
 
 def create_replica() -> Application:
     """Create the application of a replica, in its process."""
+    settings = load_settings()
+    set_up_own_logging(settings.log_level, settings.log_format)
     cpus = ray.get_runtime_context().get_assigned_resources().get("CPU", 1)
-    return Application(replica_settings(load_settings(), cpus), open_streams=_open_streams)
+    return Application(replica_settings(settings, cpus), open_streams=_open_streams)
 
 
 def _open_streams(settings: Settings, tenants: Tenants, monotonic: Callable[[], float]) -> Streams:

@@ -16,9 +16,10 @@ from websockets.sync.client import connect
 
 from bench.serve.processes import free_port
 from sruserve.server.repository.discovery import BUNDLED
-from sruserve.server.settings import SettingsError, load_settings
+from sruserve.server.settings import SettingsError, load_settings, variable_name
 from tests.server.observing import until
 from tests.server.processes import serving
+from tests.server.tls.authority import Authority
 
 # Those of Ray's own code.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -34,7 +35,9 @@ ENVIRONMENT = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_SERVE_LOG_TO_STDERR": "0",
     "SRUSERVE_STATE_KEYS": KEYS,
-    "SRUSERVE_LOG_LEVEL": "warning",
+    "SRUSERVE_LOG_LEVEL": "info",
+    "SRUSERVE_LOG_FORMAT": "json",
+    "SRUSERVE_ACCESS_LOG": "true",
     "OMP_NUM_THREADS": "1",
 }
 
@@ -76,7 +79,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def undisturbed() -> Iterator[httpx.Client]:
     """The server as its own command starts it."""
-    with serving(*MODELS, state_keys=KEYS, log_level="info", threads="1") as (client, _):
+    logs = {"log_level": "info", "log_format": "text", "access_log": "false"}
+    with serving(*MODELS, state_keys=KEYS, threads="1", **logs) as (client, _):
         yield client
 
 
@@ -168,6 +172,20 @@ def test_replicas_answer_as_the_server_does(address: str, undisturbed: httpx.Cli
     assert converse(address) == converse(own)
 
 
+def test_a_replica_logs_as_its_settings_say(address: str) -> None:
+    """Ray gives each process files for its standard streams, and writes lines there too."""
+    lines = [json.loads(line) for each in replicas() for line in lines_of(each, 2)]
+    assert any(line["level"] == "info" for line in lines)
+    assert httpx.get(f"http://{address}/v1/models").status_code == 200
+    until(lambda: any('"/v1/models"' in line for each in replicas() for line in lines_of(each, 1)))
+
+
+def lines_of(process: psutil.Process, descriptor: int) -> list[str]:
+    """The server's lines in a standard stream of a replica."""
+    text = Path(f"/proc/{process.pid}/fd/{descriptor}").resolve().read_text()
+    return [line for line in text.splitlines() if '"logger":"sruserve' in line]
+
+
 def results(reply: dict[str, Any]) -> Any:
     return reply.get("results") or [choice["text"] for choice in reply["choices"]]
 
@@ -228,3 +246,17 @@ def test_replicas_have_settings_with_which_they_can_stand_in_for_each_other(
         replica_settings(load_settings(), 2.0)
     with pytest.raises(SettingsError, match="SRUSERVE_MODEL_CONTROL"):
         replica_settings(load_settings(state_keys=KEYS, model_control=True), 2.0)
+
+
+def test_a_replica_whose_tls_would_be_ignored_does_not_start(tmp_path: Path) -> None:
+    from sruserve.server.ray_serve import replica_settings
+
+    authority = Authority(tmp_path)
+    authority.sign()
+    encrypted = authority.settings()
+    certified = encrypted | {"tls_client_ca": str(authority.file)}
+    for given in (encrypted, certified):
+        settings = load_settings(state_keys=KEYS, **given)
+        with pytest.raises(SettingsError) as refused:
+            replica_settings(settings, 2.0)
+        assert [name for name in certified if variable_name(name) in str(refused.value)] == [*given]

@@ -43,6 +43,14 @@ def set_up_logging(level: str, log_format: LogFormat) -> None:
     )
 
 
+def set_up_own_logging(level: str, log_format: LogFormat) -> None:
+    """Write the server's lines only, in a process whose other lines are another program's."""
+    ours = logging.getLogger("sruserve")
+    ours.handlers[:] = [LineHandler(log_format)]
+    ours.setLevel(level.upper())
+    ours.propagate = False
+
+
 def report_failure(message: str) -> None:
     """Write why the process ends before it serves: a short line, unless lines are JSON."""
     for handler in logging.getLogger("sruserve").handlers:
