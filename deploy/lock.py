@@ -16,10 +16,10 @@ HEAD = "# Made by `make lock` from pyproject.toml and constraints.txt.\n"
 
 
 def resolve() -> str:
-    """All that `sruserve[grammars,grpc,redis]` needs, as lines for pip."""
+    """All that `sruserve[grammars,grpc,otel,redis]` needs, as lines for pip."""
     command = [
         *("uv", "pip", "compile", "pyproject.toml"),
-        *("--extra", "grammars", "--extra", "grpc", "--extra", "redis"),
+        *("--extra", "grammars", "--extra", "grpc", "--extra", "otel", "--extra", "redis"),
         *("--constraint", "constraints.txt", "--universal", "--python-version", "3.11"),
         "--no-config",
         *("--generate-hashes", "--no-header", "--no-annotate", "--no-build", "--quiet"),

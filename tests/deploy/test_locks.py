@@ -61,7 +61,7 @@ def test_nothing_that_the_server_needs_is_missing() -> None:
     listed = versions([pin for name in LOCKS for pin in locked(name)])
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    in_images = [r for name in ("grammars", "grpc", "redis") for r in extras[name]]
+    in_images = [r for name in ("grammars", "grpc", "otel", "redis") for r in extras[name]]
     wanted = [Requirement(r) for r in (*project["dependencies"], *in_images)]
     seen: set[str] = set()
     while wanted:
