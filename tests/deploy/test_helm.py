@@ -26,6 +26,24 @@ SECRETS: dict[str, Any] = {
         "tls": {"name": "certificate"},
     },
 }
+MUTUAL: dict[str, Any] = {
+    "secrets": {
+        "tls": {"name": "certificate", "clientCa": "ca.crt"},
+        "otlpHeaders": {"name": "collector"},
+    },
+    "settings": {
+        "SRUSERVE_TRACES": "otlp",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector.monitoring.svc:4318",
+    },
+    "podMonitor": {
+        "enabled": True,
+        "tls": {
+            "ca": {"name": "certificate"},
+            "cert": {"name": "prometheus"},
+            "key": {"name": "prometheus"},
+        },
+    },
+}
 GPU: dict[str, Any] = {
     "gpu": {"enabled": True},
     "models": {"existingClaim": "models", "subPath": "newest"},
@@ -42,8 +60,17 @@ MODELS: dict[str, Any] = {
 }
 each_choice = pytest.mark.parametrize(
     "values",
-    [{}, VALUES, AUTOSCALED, SECRETS, {**SECRETS, **VALUES}, GPU, MODELS],
-    ids=["defaults", "monitored", "autoscaled", "secrets", "all secrets", "gpu", "models"],
+    [{}, VALUES, AUTOSCALED, SECRETS, {**SECRETS, **VALUES}, MUTUAL, GPU, MODELS],
+    ids=[
+        "defaults",
+        "monitored",
+        "autoscaled",
+        "secrets",
+        "all secrets",
+        "mutual",
+        "gpu",
+        "models",
+    ],
 )
 
 
@@ -92,6 +119,7 @@ def test_kubernetes_accepts_every_object(values: dict[str, Any]) -> None:
         {"drainSecond": 5},
         {"settings": {"SRUSERVE_STATE_KEYS": "secret"}},
         {"settings": {"SRUSERVE_API_KEYS": "acme:secret"}},
+        {"settings": {"OTEL_EXPORTER_OTLP_HEADERS": "authorization=secret"}},
         {"settings": {"HOME": "/"}},
         {"secrets": {"stateKeys": {"value": "secret"}}},
         {"image": {"digest": "latest"}},
@@ -108,6 +136,9 @@ def test_a_value_that_is_misspelt_or_a_secret_is_refused(values: dict[str, Any])
     [
         {"secrets": {"stateKeys": {"name": ""}}},
         {"models": {"existingClaim": "models", "image": "registry/models"}},
+        {"secrets": {"tls": {"clientCa": "ca.crt"}}},
+        {**MUTUAL, "podMonitor": {"enabled": True}},
+        {**SECRETS, "podMonitor": {"enabled": True, "tls": {"cert": {"name": "prometheus"}}}},
     ],
 )
 def test_values_that_contradict_each_other_are_refused(values: dict[str, Any]) -> None:
@@ -144,9 +175,10 @@ def test_a_pod_gets_no_right_that_it_does_not_need() -> None:
 @each_choice
 def test_every_variable_is_a_setting_and_no_secret_is_in_an_object(values: dict[str, Any]) -> None:
     _, container = pod(values)
-    names = {name.removeprefix(PREFIX).lower() for name in variables(container)}
-    assert names <= set(Settings.model_fields)
-    secret = {"SRUSERVE_STATE_KEYS", "SRUSERVE_STORE"} & set(variables(container))
+    names = {name for name in variables(container) if not name.startswith("OTEL_")}
+    assert {name.removeprefix(PREFIX).lower() for name in names} <= set(Settings.model_fields)
+    secrets = {"SRUSERVE_STATE_KEYS", "SRUSERVE_STORE", "OTEL_EXPORTER_OTLP_HEADERS"}
+    secret = secrets & set(variables(container))
     assert all("secretKeyRef" in variables(container)[name] for name in secret)
     assert "SRUSERVE_API_KEYS" not in variables(container)
     assert not any(each["kind"] == "Secret" for t in render(values).values() for each in objects(t))
@@ -172,6 +204,38 @@ def test_each_request_has_a_line_unless_a_value_says_otherwise() -> None:
     assert variables(pod({})[1])["SRUSERVE_ACCESS_LOG"] == "true"
     off = {"settings": {"SRUSERVE_ACCESS_LOG": False}}
     assert variables(pod(off)[1])["SRUSERVE_ACCESS_LOG"] == "false"
+
+
+def test_prometheus_trusts_the_authority_of_the_pods_and_has_a_certificate_if_they_want_one() -> (
+    None
+):
+    _, container = pod(MUTUAL)
+    names = variables(container)
+    (mount,) = [each for each in container["volumeMounts"] if each["name"] == "tls"]
+    assert names["SRUSERVE_TLS_CLIENT_CA"] == f"{mount['mountPath']}/ca.crt"
+    assert "SRUSERVE_TLS_CLIENT_CA" not in variables(pod(SECRETS)[1])
+    assert tls_of_prometheus(MUTUAL) == {
+        "serverName": "sruserve.sruserve.svc",
+        "ca": {"secret": {"name": "certificate", "key": "ca.crt"}},
+        "cert": {"secret": {"name": "prometheus", "key": "tls.crt"}},
+        "keySecret": {"name": "prometheus", "key": "tls.key"},
+    }
+    assert tls_of_prometheus({**SECRETS, **VALUES}) == {"serverName": "sruserve.sruserve.svc"}
+
+
+def tls_of_prometheus(values: dict[str, Any]) -> dict[str, Any]:
+    (monitor,) = objects(render(values)["podmonitor.yaml"])
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert endpoint["scheme"] == "https"
+    tls: dict[str, Any] = endpoint["tlsConfig"]
+    return tls
+
+
+def test_variables_of_opentelemetry_reach_the_server() -> None:
+    names = variables(pod(MUTUAL)[1])
+    assert names["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://collector.monitoring.svc:4318"
+    headers = names["OTEL_EXPORTER_OTLP_HEADERS"]["secretKeyRef"]
+    assert headers == {"name": "collector", "key": "headers"}
 
 
 def test_a_pod_computes_on_as_many_threads_as_it_requests_cpus_unless_a_value_says_otherwise() -> (
