@@ -1,0 +1,100 @@
+"""HAProxy reaches replicas with TLS by the lines that deploy/haproxy.cfg has in comments."""
+
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import httpx
+import pytest
+from tritonclient.grpc.service_pb2 import ServerLiveRequest
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+
+from bench.serve.processes import free_port
+from tests.deploy.test_rolling_restart import haproxy
+from tests.server.observing import until
+from tests.server.processes import grpc_port_of, serving
+from tests.server.tls.authority import Authority
+
+CONFIG = (Path(__file__).parents[2] / "deploy/haproxy.cfg").read_text()
+LINES = re.compile(r"^( +)# (default-server ssl .*)$", re.MULTILINE)
+NAME = "models.example.com"
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    authority = Authority(tmp_path_factory.mktemp("tls"))
+    authority.sign(NAME)
+    authority.sign("haproxy")
+    both = [(authority.folder / f"haproxy.{kind}").read_text() for kind in ("pem", "key")]
+    (authority.folder / "both.pem").write_text("".join(both))
+    return authority
+
+
+@pytest.fixture(scope="module")
+def ports(authority: Authority) -> Iterator[tuple[int, int]]:
+    """Those of a server that wants certificates: HTTP and gRPC."""
+    haproxy()
+    grpc_port = free_port()
+    settings = authority.settings(NAME) | {"tls_client_ca": str(authority.file)}
+    with serving(grpc_port=str(grpc_port), **settings) as (client, process):
+        assert client.base_url.port
+        yield client.base_url.port, grpc_port_of(process)
+
+
+@contextmanager
+def balanced(
+    folder: Path, authority: Authority, ports: tuple[int, int], name: str = NAME
+) -> Iterator[tuple[int, int]]:
+    """HAProxy before the server, three times the same; yields its ports of HTTP and gRPC."""
+    own = free_port(), free_port()
+    text = CONFIG
+    for here, there, mine in zip((8000, 8001), ports, own, strict=True):
+        text = re.sub(rf"10\.0\.0\.\d:{here}", f"127.0.0.1:{there}", text)
+        text = text.replace(f"127.0.0.1:{here + 80}", f"127.0.0.1:{mine}")
+    text = text.replace("/run/haproxy", str(folder))
+    text, lines = LINES.subn(rf"\1\2 crt {authority.folder / 'both.pem'}", text)
+    assert lines == 2
+    text = text.replace("/etc/haproxy/ca.pem", str(authority.file)).replace(NAME, name)
+    (folder / "haproxy.cfg").write_text(text)
+    process = subprocess.Popen([haproxy(), "-f", str(folder / "haproxy.cfg")])
+    try:
+        until(lambda: answers(own[0]))
+        yield own
+    finally:
+        process.kill()
+        process.wait()
+
+
+def answers(port: int) -> bool:
+    try:
+        return bool(httpx.get(f"http://127.0.0.1:{port}/readyz").status_code)
+    except httpx.TransportError:
+        return False
+
+
+def is_live(port: int) -> bool:
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        reply = GRPCInferenceServiceStub(channel).ServerLive(ServerLiveRequest(), timeout=30)
+        return bool(reply.live)
+
+
+def test_requests_of_http_and_grpc_reach_replicas_with_tls(
+    tmp_path: Path, authority: Authority, ports: tuple[int, int]
+) -> None:
+    with balanced(tmp_path, authority, ports) as (http_port, grpc_port):
+        assert httpx.get(f"http://127.0.0.1:{http_port}/v1/models").status_code == 200
+        assert is_live(grpc_port)
+
+
+def test_a_replica_whose_certificate_has_another_name_gets_no_request(
+    tmp_path: Path, authority: Authority, ports: tuple[int, int]
+) -> None:
+    with balanced(tmp_path, authority, ports, "other.example.com") as (http_port, grpc_port):
+        address = f"http://127.0.0.1:{http_port}/v1/models"
+        until(lambda: httpx.get(address).status_code == 503)
+        with pytest.raises(grpc.RpcError) as refused:
+            is_live(grpc_port)
+    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
