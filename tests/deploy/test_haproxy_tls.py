@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 import httpx
 import pytest
-from tritonclient.grpc.service_pb2 import ServerLiveRequest
+from tritonclient.grpc.service_pb2 import RepositoryModelLoadRequest, ServerLiveRequest
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from bench.serve.processes import free_port
@@ -87,6 +87,24 @@ def test_requests_of_http_and_grpc_reach_replicas_with_tls(
     with balanced(tmp_path, authority, ports) as (http_port, grpc_port):
         assert httpx.get(f"http://127.0.0.1:{http_port}/v1/models").status_code == 200
         assert is_live(grpc_port)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/metrics", "/%6Detrics", "/v2/repository/models/m/load", "/v2/reposit%6Fry/models/m/unload"],
+)
+def test_what_is_for_one_replica_alone_does_not_pass_haproxy(
+    path: str, tmp_path: Path, authority: Authority, ports: tuple[int, int]
+) -> None:
+    with balanced(tmp_path, authority, ports) as (http_port, grpc_port):
+        reply = httpx.post(f"http://127.0.0.1:{http_port}{path}")
+        assert reply.status_code == 404
+        assert "x-replica" not in reply.headers, "a replica answered"
+        with grpc.insecure_channel(f"127.0.0.1:{grpc_port}") as channel:
+            stub = GRPCInferenceServiceStub(channel)
+            with pytest.raises(grpc.RpcError) as refused:
+                stub.RepositoryModelLoad(RepositoryModelLoadRequest(model_name="m"), timeout=30)
+    assert "404" in refused.value.details()
 
 
 def test_a_replica_whose_certificate_has_another_name_gets_no_request(
