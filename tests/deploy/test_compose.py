@@ -139,6 +139,23 @@ def test_prometheus_scrapes_the_port_of_the_server() -> None:
     assert SERVER["ports"][0].endswith(f":{port}")
 
 
+def test_prometheus_can_scrape_servers_with_tls_by_the_lines_in_comments() -> None:
+    text = (ROOT / "deploy/prometheus/prometheus.yml").read_text()
+    plain, comment, rest = text.partition("    # scheme: ")
+    (job,) = yaml.safe_load(plain + re.sub(r"^    # ", "    ", comment + rest, flags=re.M))[
+        "scrape_configs"
+    ]
+    assert job["scheme"] == "https"
+    assert job["tls_config"].keys() == {"ca_file", "server_name", "cert_file", "key_file"}
+
+
+def test_the_settings_of_tls_logs_and_traces_are_passed_on() -> None:
+    names = ("TLS_CERT", "TLS_KEY", "TLS_CLIENT_CA", "LOG_LEVEL", "LOG_FORMAT", "TRACES")
+    passed = {*(PREFIX + name for name in names), "OTEL_EXPORTER_OTLP_ENDPOINT"}
+    assert passed <= SERVER["environment"].keys()
+    assert all(SERVER["environment"][name] is None for name in passed)
+
+
 def test_prometheus_finds_its_configuration_and_its_rules() -> None:
     assert "./deploy/prometheus:/etc/prometheus:ro" in SERVICES["prometheus"]["volumes"]
     assert "--config.file=/etc/prometheus/prometheus.yml" in SERVICES["prometheus"]["command"]
@@ -173,7 +190,7 @@ def test_every_named_volume_is_declared() -> None:
         for mount in service["volumes"]
         if mount[0].isalpha()
     }
-    assert named | {"models"} == COMPOSE["volumes"].keys()
+    assert named | {"models", "tls"} == COMPOSE["volumes"].keys()
 
 
 def test_the_gpu_file_reserves_one_gpu_for_the_image_that_can_use_it() -> None:
