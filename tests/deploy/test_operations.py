@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from configparser import ConfigParser
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from bench.report.tables import number
 from bench.serve.rolling.clients import RETRIES
 from deploy.manifests import CHART
 from sruserve.model.folder import load_model
-from sruserve.server.ending import KILL_SECONDS
+from sruserve.server.ending import EXIT_USAGE, KILL_SECONDS
 from sruserve.server.repository.discovery import BUNDLED
 from sruserve.server.settings import Settings
 from tests.deploy.kubernetes import objects
@@ -155,3 +156,17 @@ def test_the_example_uses_stored_measurements() -> None:
         assert shown in PAGE, f"{label}: {value}"
     case = results(PEERS)["cases"]["classify, 128 connections: requests/s"]
     assert number(case["sruserve, 2 workers"]["median"]) in PAGE
+
+
+def test_the_unit_of_systemd_waits_for_a_stop_and_reloads_by_sighup() -> None:
+    unit = ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(ROOT / "deploy/systemd/sruserve.service")
+    service = unit["Service"]
+    drain_seconds = Settings.model_fields["drain_seconds"].default
+    assert int(service["TimeoutStopSec"]) > drain_seconds + KILL_SECONDS
+    assert service["KillMode"] == "mixed"
+    assert service["Restart"] == "on-failure"
+    assert int(service["RestartPreventExitStatus"]) == EXIT_USAGE
+    assert service["ExecReload"].endswith("-HUP $MAINPID")
+    assert f"/dev/stdin {service['EnvironmentFile']} " in PAGE
