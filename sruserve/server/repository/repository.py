@@ -331,7 +331,9 @@ class Repository:
         if reason == "request":
             self.unloaded[served.id] = served.name, served.version
         version_metrics(served.name).ended(reason)
-        log.info("version %s of %s is no longer served (%s)", served.version, served.name, reason)
+        level = logging.WARNING if reason in ("versions", "memory") else logging.INFO
+        log.log(level, "version %s of %s is no longer served (%s)",
+                served.version, served.name, reason)  # fmt: skip
         self._retire(served)
 
     def _retire(self, served: ServedModel) -> None:

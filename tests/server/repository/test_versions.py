@@ -350,7 +350,7 @@ def test_without_a_limit_on_states_a_version_stays(serve: Serve, tmp_path: Path)
 
 
 def test_one_version_too_many_ends_the_one_whose_last_state_is_oldest(
-    deploying: Running, clock: HandClock
+    deploying: Running, clock: HandClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     client, _ = deploying
     before = ended(client, "versions")
@@ -367,6 +367,8 @@ def test_one_version_too_many_ends_the_one_whose_last_state_is_oldest(
     assert scores(classify(client, state=first))
     assert classify(client, state=second).json()["error"]["code"] == "state_wrong_model"
     assert ended(client, "versions") == before + 1
+    (line,) = [each for each in caplog.records if "is no longer served" in each.message]
+    assert line.levelname == "WARNING", "its streams end"
 
 
 def test_a_new_version_that_does_not_fit_into_memory_ends_the_oldest_one(
