@@ -2,9 +2,10 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
-from zipfile import BadZipFile, ZipFile
+from zipfile import ZIP_STORED, BadZipFile, ZipFile
 
 import torch
 from safetensors import SafetensorError
@@ -14,6 +15,8 @@ from sruserve.model.errors import CheckpointError
 from sruserve.model.files import memory_bytes, open_regular
 from sruserve.model.importers.foreign import foreign_archive, foreign_file
 from sruserve.model.importers.names import renamed
+from sruserve.model.importers.options import shown
+from sruserve.model.importers.pickled import PickleRefused, PickleScan
 from sruserve.model.weights import read_tensors
 
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "network", "net", "module")
@@ -21,6 +24,8 @@ _LONGEST_NAME = 1024  # characters
 _DIMENSIONS = 8  # limit on a tensor's dimensions; no supported network has more than 2
 _MAX_SHARES = 4  # of the bytes in a file by its tensors
 _SMALL_BYTES = 64 << 20  # which any tensors may have
+_ARCHIVE = b"PK\x03\x04"
+_HEADERS = 3  # pickles before the state dict in a file of PyTorch before 1.6
 _DEPTH = 4  # DrQA has two: {"state_dict": {"network": …}}
 
 _HOW_TO_SAVE = (
@@ -70,16 +75,39 @@ def _load(path: Path, file: BinaryIO) -> Any:
     if advice := foreign_file(path, file.read(8)):
         raise CheckpointError(f"{path} is {advice}")
     _check_archive(path, file)
-    file.seek(0)
     try:
+        _scan(file)
+        file.seek(0)
         return torch.load(file, map_location="cpu", weights_only=True)
     except OSError:
         raise
     except Exception as error:  # a damaged pickle can raise anything
+        what = f" ({shown(error)})" if isinstance(error, PickleRefused) else ""
         raise CheckpointError(
-            f"{path} holds more than plain tensors, or is not a checkpoint. It is not unpickled, "
-            f"because that could run code. {_HOW_TO_SAVE.format(path=str(path))}"
+            f"{path} holds more than plain tensors{what}, or is not a checkpoint. It is not "
+            f"unpickled, because that could run code. {_HOW_TO_SAVE.format(path=str(path))}"
         ) from error
+
+
+def _scan(file: BinaryIO) -> None:
+    """Raise `PickleRefused` or another error for pickles that torch.load should not see."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    scan, archived = PickleScan(size), file.read(4) == _ARCHIVE
+    file.seek(0)
+    if archived:
+        # torch's own reader: another one may find another pickle in the same file
+        reader: Any = torch._C.PyTorchFileReader(file)
+        if sum(map(reader.get_record_size, reader.get_all_records())) > size:
+            raise PickleRefused("entries of more bytes than the file")
+        scan.read(BytesIO(reader.get_record("data.pkl")))
+        return
+    for _ in range(_HEADERS):
+        scan.read(file)
+    scan.read(file)
+    keys = scan.read(file)
+    if not isinstance(keys, list) or not all(isinstance(key, str | bytes | int) for key in keys):
+        raise PickleRefused("storages without names")
 
 
 def _tensors(path: Path, loaded: Any) -> dict[str, Tensor]:
@@ -129,14 +157,15 @@ def _check_archive(path: Path, file: BinaryIO) -> None:
     """
     try:
         with ZipFile(file) as archive:
-            unpacked = sum(entry.file_size for entry in archive.infolist())
+            entries = archive.infolist()
             advice = foreign_archive(archive.namelist())
         size = file.seek(0, os.SEEK_END)
     except (OSError, ValueError, BadZipFile):  # torch.load has the better message
         return
     if advice:
         raise CheckpointError(f"{path} is {advice}")
-    if unpacked > size:
+    unpacked = sum(entry.file_size for entry in entries)
+    if unpacked > size or any(entry.compress_type != ZIP_STORED for entry in entries):
         raise CheckpointError(
             f"{path} holds {unpacked:,} bytes in a file of {size:,} bytes, so torch.save did not "
             "write it; unpack it and save its tensors with torch.save"

@@ -1,6 +1,7 @@
 """Open a Keras file: the description of its layers, and their weights."""
 
 import json
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from io import BytesIO
 from os import SEEK_END
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
-from zipfile import BadZipFile, ZipFile
+from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile
 
 from sruserve.model.errors import CheckpointError
 from sruserve.model.files import MAX_TEXT_BYTES, memory_bytes, open_regular
@@ -18,6 +19,7 @@ from sruserve.model.importers.wiring.steps import Array
 
 _WEIGHTS = "model.weights.h5"
 _COUNT = "count"  # of the numbers that a Normalization has seen, a whole number
+_PIECE_BYTES = 1 << 20
 # A `.keras` file of Keras before 3.0 has the second one.
 _ROOTS = ("layers", "_layer_checkpoint_dependencies")
 
@@ -117,12 +119,38 @@ def _archive(file: BinaryIO, size: int) -> tuple[dict[str, Any], Weights]:
             for name in ("config.json", _WEIGHTS):
                 if name not in names:
                     raise CheckpointError(f"the archive has no {name}; save the model with Keras")
-            config, weights = archive.read("config.json"), archive.read(_WEIGHTS)
-    except (BadZipFile, ValueError, NotImplementedError, RuntimeError) as error:
+            config = _unpacked(archive, "config.json", min(size, MAX_TEXT_BYTES))
+            weights = _unpacked(archive, _WEIGHTS, size - len(config))
+    except (
+        BadZipFile,
+        ValueError,
+        EOFError,
+        NotImplementedError,
+        RuntimeError,
+        zlib.error,
+    ) as error:
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(f"the archive is damaged: {shown(error)}") from error
     return _description(config), ArchiveWeights(Hdf5(BytesIO(weights), len(weights)))
+
+
+def _unpacked(archive: ZipFile, name: str, max_bytes: int) -> bytes:
+    """Return an entry's bytes; raises `CheckpointError` if they are more, whatever it says."""
+    if archive.getinfo(name).compress_type not in (ZIP_STORED, ZIP_DEFLATED):
+        raise CheckpointError(
+            f"{name} is compressed in a way of its own; save the model with Keras"
+        )
+    content = bytearray()
+    with archive.open(name) as entry:
+        while piece := entry.read(_PIECE_BYTES):
+            content += piece
+            if len(content) > max_bytes:
+                raise CheckpointError(
+                    f"{name} unpacks to more bytes than the file has, so Keras did not write it; "
+                    "save the model with Keras"
+                )
+    return bytes(content)
 
 
 def _legacy(file: BinaryIO, size: int) -> tuple[dict[str, Any], Weights]:

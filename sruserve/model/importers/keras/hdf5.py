@@ -19,6 +19,9 @@ _DAMAGES = (
     AttributeError,
 )  # fmt: skip
 _MAX_NAMES = 100_000  # in a list of names
+_MAX_REFERENCES = 64  # in a list of texts of variable length, which may all be one text of the file
+_TEXT_READS = 4  # of all texts of a file; two halves of a layer read its names
+_SMALL_BYTES = 1 << 20  # which any texts may have
 
 
 class Hdf5:
@@ -36,6 +39,7 @@ class Hdf5:
             raise CheckpointError(_INSTALL) from error
         self._h5py = h5py
         self._bytes_left = size
+        self._text_bytes_left = _TEXT_READS * size + _SMALL_BYTES
         try:
             self._file = h5py.File(file, "r")
         except _DAMAGES as error:
@@ -101,9 +105,29 @@ class Hdf5:
         owner = self._find(path)
         if owner is None or not self._read(name, lambda: name in owner.attrs):
             return None
-        if self._read(name, lambda: _size(owner.attrs.get_id(name))) > MAX_TEXT_BYTES:
+        self._read(name, lambda: self._check_attribute(name, owner.attrs.get_id(name)))
+        value = self._read(name, lambda: owner.attrs[name])
+        self._text_bytes_left -= _text_bytes(value)
+        if self._text_bytes_left < 0:
+            raise CheckpointError(
+                f"attribute {shown(name)} with the texts before it has more bytes than the file; "
+                "save the model with Keras"
+            )
+        return value
+
+    def _check_attribute(self, name: str, attribute: Any) -> None:
+        """Raise `CheckpointError` for an attribute that would take much memory."""
+        count, dtype = prod(attribute.shape or ()), attribute.dtype
+        if count > _MAX_NAMES or count * dtype.itemsize > MAX_TEXT_BYTES:
             raise CheckpointError(f"attribute {shown(name)} is too large")
-        return self._read(name, lambda: owner.attrs[name])
+        if dtype.hasobject:  # its elements are references, whose bytes no header states
+            if self._h5py.check_string_dtype(dtype) is None:
+                raise CheckpointError(f"attribute {shown(name)} is not a text")
+            if count > _MAX_REFERENCES:
+                raise CheckpointError(
+                    f"attribute {shown(name)} lists {count:,} texts of variable length; the limit "
+                    f"is {_MAX_REFERENCES}: save the model with Keras"
+                )
 
     def _find(self, path: Sequence[str]) -> Any:
         """Return the group or array at `path`; None without it."""
@@ -130,7 +154,11 @@ class Hdf5:
             raise CheckpointError(f"{shown(name)} cannot be read: {shown(error)}") from error
 
 
-def _size(attribute: Any) -> int:
-    """Return the bytes of an attribute, as its header states them."""
-    count = prod(attribute.shape or ())
-    return int(count * attribute.dtype.itemsize) if count <= _MAX_NAMES else MAX_TEXT_BYTES + 1
+def _text_bytes(value: Any) -> int:
+    """Return the bytes of a text, or of a list of texts, about."""
+    if isinstance(value, str | bytes):
+        return len(value)
+    parts = np.asarray(value)
+    if parts.dtype.hasobject:
+        return sum(len(part) for part in parts.reshape(-1))
+    return parts.nbytes
