@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sruserve.cli_memory import limited_memory
 from sruserve.cli_shared import fail, progress_bar
 from sruserve.cli_signals import cleaning_up
 from sruserve.model.importers.formats import FILE_FORMATS, FORMATS
@@ -113,12 +114,13 @@ def import_(
 
     Never executes code in the checkpoint: refuses a pickle that holds more than tensors.
     """
+    from sruserve.kernels.oom import is_out_of_memory
     from sruserve.model.errors import ModelError
     from sruserve.model.importers.build import import_checkpoint
 
     warnings: list[str] = []
     try:
-        with cleaning_up(), progress_bar() as progress:
+        with cleaning_up(), progress_bar() as progress, limited_memory(weights):
             bar = progress.add_task("", total=3)
 
             def step(name: str) -> None:
@@ -139,6 +141,10 @@ def import_(
             )
     except ModelError as error:
         fail(error)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        fail(MemoryError(f"{weights} takes far more memory than a file of its size should"))
     for warning in warnings:
         typer.secho(f"warning: {warning}", fg=typer.colors.YELLOW, err=True)
     typer.echo(f"wrote {out}: {model.parameters:,} parameters, digest {model.digest[:16]}…")
