@@ -31,7 +31,10 @@ class SlowEngine:
 
 def serving(engines: list[SlowEngine]) -> Lifecycle:
     lifecycle = Lifecycle(load_settings())
-    served: list[Any] = [SimpleNamespace(name=str(i), engine=e) for i, e in enumerate(engines)]
+    served: list[Any] = [
+        SimpleNamespace(name=str(i), version="1", id=f"{i}@1", engine=e)
+        for i, e in enumerate(engines)
+    ]
     for each in served:
         lifecycle.catalogue.put(each)
     return lifecycle

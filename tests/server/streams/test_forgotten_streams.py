@@ -8,10 +8,13 @@ import pytest
 
 from sruserve.server.auth import Tenant
 from sruserve.server.errors import ServeError, StateWrongModel
+from sruserve.server.state.life import StateLife
 from sruserve.server.streams.memory import MemoryStore
 from sruserve.server.streams.service import Streams
 from sruserve.server.streams.shared_state import SharedState
 from sruserve.server.streams.store import StreamRecord
+
+STATES = SimpleNamespace(life=StateLife(0))
 
 
 def test_streams_that_expire_together_are_forgotten_in_pieces() -> None:
@@ -21,7 +24,7 @@ def test_streams_that_expire_together_are_forgotten_in_pieces() -> None:
         nonlocal now
         tenant = Tenant("a")
         store = MemoryStore(1 << 30, [tenant.state_bytes], lambda: now)
-        served: Any = type("Served", (), {"tenant": tenant})()
+        served: Any = SimpleNamespace(tenant=tenant, states=STATES)
         for i in range(1000):
             await store.add(served, StreamRecord(f"s{i}", tenant, "m", 0, 10, 0), None)
         now = 11.0
@@ -53,7 +56,9 @@ def test_the_states_of_an_engine_that_has_ended_are_let_go_in_pieces(
         tenant, engine = Tenant("a"), object()
         layout = SimpleNamespace(nbytes=8)
         model = SimpleNamespace(network=SimpleNamespace(layout=layout))
-        served: Any = SimpleNamespace(tenant=tenant, engine=engine, model=model, name="m")
+        served: Any = SimpleNamespace(
+            tenant=tenant, engine=engine, model=model, name="m", states=STATES
+        )
         store: Any = MemoryStore(1 << 30, [1 << 30])
         streams = Streams(
             store, checkpoints=1, idle_seconds=9, reply_bytes=1, waiting_bytes=1, tenants=1
@@ -81,7 +86,7 @@ def test_expired_ids_of_a_tenant_push_out_only_its_own() -> None:
         one, other = Tenant("one"), Tenant("other")
         store = MemoryStore(1 << 30, [1 << 30] * 8192, lambda: now)  # eight ids each
         for tenant, count in ((other, 2), (one, 20)):
-            served: Any = type("Served", (), {"tenant": tenant})()
+            served: Any = SimpleNamespace(tenant=tenant, states=STATES)
             for i in range(count):
                 await store.add(served, StreamRecord(f"s{i}", tenant, "m", 0, 10, 0), None)
         now = 11.0

@@ -172,7 +172,7 @@ def test_a_stream_that_redis_does_not_take_is_no_step(
 
 
 def test_forks_beyond_the_quota_are_none_at_all(serve: Serve, redis_port: int) -> None:
-    keys = json.dumps([{"tenant": "acme", "key": ACME, "state_bytes": 15_300}])
+    keys = json.dumps([{"tenant": "acme", "key": ACME, "state_bytes": 15_600}])
     store = f"redis://127.0.0.1:{redis_port}/5"
     with serve("characters", state_keys=KEYS, store=store, api_keys=keys) as (client, application):
         client.headers.update(bearer(ACME))
