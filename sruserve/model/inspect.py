@@ -13,7 +13,7 @@ def facts(model: Model) -> dict[str, str]:
     layers = "1 layer" if rnn.num_layers == 1 else f"{rnn.num_layers} layers"
     not_streamable_because = model.not_streamable_because
     rows = {
-        "model": model.name,
+        "model": _name(model),
         "task": model.config.task,
         "type": f"{model.config.model_type} ({', '.join(model.config.architectures)})",
         "stack": f"{layers}, {rnn.input_size} → {rnn.output_size}, {arrows}",
@@ -38,6 +38,13 @@ def facts(model: Model) -> dict[str, str]:
     if model.labels:
         rows["labels"] = ", ".join(model.labels)
     return {name: printable(value) for name, value in rows.items()}
+
+
+def _name(model: Model) -> str:
+    """The model's name, with its version if it was chosen among several folders."""
+    if (model.path.parent.name, model.path.name) != (model.name, model.version):
+        return model.name
+    return f"{model.name}, version {model.version}"
 
 
 def _weights(model: Model) -> dict[str, str]:

@@ -18,14 +18,25 @@ def versions(folder: Path) -> dict[str, Path]:
     """
     if any((folder / name).is_file() for name in _MARKERS):
         return {FIRST: folder}
-    folders = {file.parent for name in _MARKERS for file in folder.glob(f"*/{name}")}
-    numbered = [path for path in folders if _NUMBER.fullmatch(path.name)]
+    numbered = [path for path in _below(folder) if _NUMBER.fullmatch(path.name)]
     return {path.name: path for path in sorted(numbered, key=lambda path: int(path.name))}
+
+
+def hidden_versions(folder: Path) -> list[str]:
+    """The numeric folders in a model folder that are not served, because it is one itself."""
+    if versions(folder).get(FIRST) != folder:
+        return []
+    return sorted((p.name for p in _below(folder) if _NUMBER.fullmatch(p.name)), key=int)
 
 
 def newest(folder: Path) -> tuple[str, Path]:
     """Return the highest version and its model folder; without versions, "1" and `folder`."""
     return next(reversed(versions(folder).items()), (FIRST, folder))
+
+
+def _below(folder: Path) -> set[Path]:
+    """The model folders in a folder."""
+    return {file.parent for name in _MARKERS for file in folder.glob(f"*/{name}")}
 
 
 def is_onnx(folder: Path) -> bool:

@@ -58,7 +58,7 @@ class KeyRing:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Keys in base64 or hex with commas between them; raises `ValueError` without any key."""
-        return cls([_parse_key(part.strip()) for part in text.split(",")])
+        return cls([_parse_key(part.strip(), i) for i, part in enumerate(text.split(","), 1)])
 
     @staticmethod
     def random_key() -> str:
@@ -79,7 +79,7 @@ def _derive(key: bytes, salt: bytes, purpose: bytes, length: int) -> bytes:
     return HKDF(hashes.SHA256(), length, salt, purpose).derive(key)
 
 
-def _parse_key(text: str) -> bytes:
+def _parse_key(text: str, number: int) -> bytes:
     try:
         if len(text) == 2 * KEY_BYTES:
             return bytes.fromhex(text)
@@ -89,6 +89,7 @@ def _parse_key(text: str) -> bytes:
         key = b""
     if len(key) != KEY_BYTES:
         raise ValueError(
-            "every key must be 32 bytes in base64 or hex; `openssl rand -base64 32` makes one"
+            f"key {number} {'must be' if text else 'is empty: it must be'} {KEY_BYTES} bytes in "
+            "base64 or hex; `openssl rand -base64 32` makes one"
         )
     return key

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sruserve.model import exactness, inspect
-from sruserve.model.folder import Model
+from sruserve.model.folder import Model, load_model
 from sruserve.model.heads.config import HeadConfig
 from sruserve.model.inspect import facts
 from tests.support import random_model
@@ -80,3 +80,10 @@ def test_the_state_of_a_crf_includes_its_window(tmp_path: Path) -> None:
     whole = facts(random_model(tmp_path / "b", "tag", vocab_size=9, head=head, bidirectional=True))
     assert whole["head"] == "linear, 5 outputs, CRF"
     assert whole["state"].startswith("none: it is bidirectional")
+
+
+def test_the_version_that_was_chosen_among_several_is_told(tmp_path: Path) -> None:
+    random_model(tmp_path / "poems" / "2", vocab_size=9)
+    random_model(tmp_path / "poems" / "10", vocab_size=9)
+    assert facts(load_model(tmp_path / "poems"))["model"] == "poems, version 10"
+    assert facts(load_model(tmp_path / "poems" / "2"))["model"] == "2"

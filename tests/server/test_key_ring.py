@@ -82,6 +82,14 @@ def test_nothing_is_sealed_twice_under_one_key_and_nonce() -> None:
     assert len({ring.new_seal().encrypt(b"", b"") for _ in range(100)}) == 100
 
 
+@pytest.mark.parametrize(
+    ("text", "problem"), [(f"{'01' * 32},", "key 2 is empty"), ("short", "key 1 must be 32 bytes")]
+)
+def test_the_refusal_of_a_key_says_which_it_is(text: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        KeyRing.parse(text)
+
+
 @pytest.mark.parametrize("keys", [[], [b"short"], [OLDER, b"short"]])
 def test_a_ring_has_whole_keys_and_at_least_one(keys: list[bytes]) -> None:
     with pytest.raises(ValueError, match="32 bytes"):

@@ -1,10 +1,10 @@
 """Which versions of a model shall be served: what all workers of a server agree on."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from sruserve.model.versions import versions
+from sruserve.model.versions import hidden_versions, versions
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.repository.split import read_split
 from sruserve.server.repository.versions import Versions
@@ -55,6 +55,16 @@ class Plan:
         exact = {each.version for each in versions.all if pair_of(each) in self.versions}
         return served.version not in exact and served.version in dict(self.versions)
 
+    def without(self, served: ServedModel) -> "Plan":
+        """The plan without one of several versions."""
+        rest = tuple(each for each in self.versions if each != pair_of(served))
+        split = {
+            number: weight for number, weight in self.split.items() if number != served.version
+        }
+        numbers = [number for number, _ in rest]
+        current = self.current if self.current in numbers else max(numbers, key=int)
+        return replace(self, versions=rest, current=current, split=split)
+
 
 def pair_of(served: ServedModel) -> tuple[str, str]:
     """The number and the weights of a version."""
@@ -63,6 +73,11 @@ def pair_of(served: ServedModel) -> tuple[str, str]:
 
 def wanted(folder: Path, max_versions: int) -> tuple[str, Mapping[str, int]]:
     """The newest version in a model's folder, and its split; raises `SettingsError`."""
+    if hidden := hidden_versions(folder):
+        raise SettingsError(
+            f"{folder} is itself a model folder, so folders in it such as {hidden[-1]} would not "
+            "be served: move its own config, weights and vocabulary into a folder with a number"
+        )
     numbers, split = list(versions(folder)), read_split(folder)
     if (needed := len({numbers[-1], *split})) > max_versions:
         raise SettingsError(

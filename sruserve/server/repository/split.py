@@ -57,10 +57,10 @@ def read_split(folder: Path) -> Mapping[str, int]:
         raise SettingsError(f"cannot read {file}: {error.strerror}") from None
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
-        place = printable(".".join(map(str, problem["loc"])))
+        place = "".join(f"{printable(str(key))}: " for key in problem["loc"] if key != "[key]")
         raise SettingsError(
             f"{file} should be a JSON object of whole numbers by version, such as "
-            f'{{"2": 90, "3": 10}}: {place or "it"}: {problem["msg"]}'
+            f'{{"2": 90, "3": 10}}: {place}{problem["msg"]}'
         ) from None
     if weights and not any(weights.values()):
         raise SettingsError(f"{file}: one of the weights should be above 0")

@@ -103,6 +103,14 @@ class Versions:
             else None
         )
 
+    def describe(self) -> str:
+        """What is served, for the log."""
+        numbers, default = ", ".join(self.numbered), self.default
+        weights = self.split.weights if self.split is not None else {default: 1}
+        shares = [f"{each.version} ({weight})" for each, weight in weights.items() if weight]
+        get = ", ".join(shares) if len(shares) > 1 else default.version
+        return f"serving version {numbers} of {default.name}; new requests get {get}"
+
     def numbers(self) -> Sequence[str]:
         """The numbers of all versions that have an id."""
         return list(self.numbered)

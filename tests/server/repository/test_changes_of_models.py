@@ -176,7 +176,7 @@ def test_a_load_that_fails_lets_its_weights_go(folders: Path, leaves: bool) -> N
 
     async def talk() -> None:
         repository = Repository(load_settings(models=folders, model_control=True))
-        repository._loader = Failing()
+        repository._local.loader = Failing()
         loading = asyncio.create_task(repository.load("question"))
         while not read:
             await asyncio.sleep(0.001)

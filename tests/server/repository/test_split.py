@@ -208,3 +208,26 @@ def test_a_load_with_a_wrong_split_changes_nothing(divided: tuple[httpx.Client, 
     write(folder, {"9": 1})
     assert change(client, "question", "load").status_code == 400
     assert Counter(versions[told(classify(client))] for _ in range(10)) == {"2": 9, "3": 1}
+
+
+def test_versions_that_a_model_folder_hides_are_refused(tmp_path: Path) -> None:
+    save_version(tmp_path / "poems", 1)
+    flat = (tmp_path / "poems" / "1").rename(tmp_path / "flat")
+    assert plan_at_start(flat, 4).current == "1"
+    (flat / "drafts").mkdir()
+    save_version(flat, 2)
+    with pytest.raises(SettingsError, match="folders in it such as 2 would not be served"):
+        plan_at_start(flat, 4)
+
+
+def test_a_start_says_which_versions_it_serves_and_leaves_out(
+    serve: Serve, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for version in (1, 2, 3):
+        save_version(tmp_path / "question", version)
+    write(tmp_path / "question", {"2": 9, "3": 1})
+    caplog.set_level("INFO", "sruserve.server")
+    with serve(models=tmp_path, model_folders=(), model_versions=2):
+        pass
+    assert "serving version 2, 3 of question; new requests get 2 (9), 3 (1)" in caplog.messages
+    assert "versions 1 of question are not served: SRUSERVE_MODEL_VERSIONS=2" in caplog.messages

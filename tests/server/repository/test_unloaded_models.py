@@ -15,7 +15,7 @@ from sruserve.server.engine.engine import Engine
 from sruserve.server.repository.device import NoMemory
 from sruserve.server.repository.fleet import WorkerRefused, _OwnChange
 from sruserve.server.repository.loader import Loader
-from sruserve.server.repository.repository import _MAX_RETIRING
+from sruserve.server.repository.local_versions import _MAX_RETIRING
 from sruserve.server.repository.served_model import InFlight, ServedModel
 from tests.server.conftest import Serve
 from tests.server.held_steps import Steps
@@ -214,7 +214,7 @@ def test_a_load_that_cannot_be_committed_leaves_no_engine(
     with monkeypatch.context() as patch:
         patch.setattr(_OwnChange, "commit", full)
         assert change(client, "question", "load").status_code == 400
-    assert application.lifecycle.repository._prepared == {}
+    assert application.lifecycle.repository._local._prepared == {}
     assert len(application.lifecycle.repository.engines) == before
     assert change(client, "question", "load").status_code == 200
 
@@ -232,7 +232,7 @@ def test_the_log_has_no_name_that_is_not_served(
 def test_a_version_that_makes_room_is_waited_for_only_so_long(
     serve: Serve, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sruserve.server.repository.repository._STOP_SECONDS", 0.0)
+    monkeypatch.setattr("sruserve.server.repository.changes._STOP_SECONDS", 0.0)
     over, load = threading.Event(), Loader.load
 
     async def wait_in_flight(_: InFlight) -> None:

@@ -345,7 +345,7 @@ def test_without_a_limit_on_states_a_version_stays(serve: Serve, tmp_path: Path)
         repository = application.lifecycle.repository
         clock.now += 1e9
         (old,) = [each for each in repository.catalogue.every() if each.version == "1"]
-        assert not repository._is_over(old)
+        assert not repository._local.is_over(old)
         assert ids(client) == ["question", "question@1"]
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import shlex
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -57,12 +58,12 @@ def test_after_a_failover_streams_go_on_at_the_new_primary(
 def limited(start_redis: StartRedis) -> Iterator[tuple[int, Any]]:
     """A Redis whose user `sruserve` may do what the documentation says."""
     port = free_port()
-    rule = re.search("^ACL SETUSER sruserve .*$", DOCUMENT.read_text(), re.MULTILINE)
-    assert rule is not None
+    command = re.search("^redis-cli (ACL SETUSER sruserve .*)$", DOCUMENT.read_text(), re.MULTILINE)
+    assert command is not None
     with start_redis(port), redis.Redis(port=port) as connection:
         client: Any = connection
         client.config_set("maxmemory", 8 << 20)
-        client.execute_command(*rule[0].split())
+        client.execute_command(*shlex.split(command[1]))
         yield port, client
 
 
