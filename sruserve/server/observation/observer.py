@@ -55,19 +55,26 @@ class RequestObserver:
             self._dropped += 1
 
     def _run(self) -> None:
-        while (observation := self._waiting.get()) is not None:
-            time.sleep(_GATHER_SECONDS)
-            for number in count(1):
-                self._consume(observation)
-                if number % _TURN == 0:
-                    time.sleep(0)
-                if self._waiting.empty():
-                    break
-                following = self._waiting.get()
-                if following is None:
-                    return
-                observation = following
+        while self._consume_waiting():
             self._report_dropped()
+
+    def _consume_waiting(self) -> bool:
+        """Wait for observations and consume all; False: the observer is closed.
+
+        No observation outlives this call, so a thread that waits keeps none.
+        """
+        observation = self._waiting.get()
+        time.sleep(_GATHER_SECONDS)
+        for number in count(1):
+            if observation is None:
+                return False
+            self._consume(observation)
+            if number % _TURN == 0:
+                time.sleep(0)
+            if self._waiting.empty():
+                break
+            observation = self._waiting.get()
+        return True
 
     def _consume(self, observation: Observation) -> None:
         for consumer in self._consumers:
