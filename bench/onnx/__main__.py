@@ -16,6 +16,7 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
+from bench.onnx.products import products_graph
 from bench.onnx.whole_cell import whole_cell_graph
 from bench.report.arguments import command_line
 from bench.report.report import Report
@@ -51,7 +52,7 @@ def main() -> int:
 def _sequences(
     report: Report, steps: int, batch: int, width: int, layers: int, rounds: int
 ) -> None:
-    """Whole inputs: our graph, the rival, and the compiled kernels."""
+    """Whole inputs: our graph, the rival, the compiled kernels, and the products of both graphs."""
     case = f"sequence graph ({steps}, {batch}, {width}, {layers})"
     report.progress(case)
     config, tensors, network = _model(width, layers)
@@ -59,6 +60,7 @@ def _sequences(
     GraphCheck(graph, network).sequence()
     x = torch.randn(batch, steps, width)
     ours, rival = _session(graph), _session(whole_cell_graph(config, tensors))
+    products, rows = _session(products_graph(config, tensors)), x.flatten(0, 1)
     sizes = {"batch": batch, "time": steps}
     inputs = {
         "features": x,
@@ -76,13 +78,17 @@ def _sequences(
         {
             "Scan of whole cells": lambda: rival.run(rivals_inputs, sizes),
             "our graph": lambda: ours.run(inputs, sizes),
-            "compiled kernels": _native(network, x.flatten(0, 1), batch),
+            "products alone": lambda: products.run({"features": rows}, {"rows": len(rows)}),
+            "compiled kernels": _native(network, rows, batch),
         },
         rounds,
     )
     report.add_case(case, samples)
-    ratio = samples["Scan of whole cells"].over(samples["our graph"]).median
+    rival_times = samples["Scan of whole cells"]
+    ratio = rival_times.over(samples["our graph"]).median
     report.check(f"{case}: Scan of whole cells / our graph", ratio, "x", Target(minimum=1.2))
+    ratio = rival_times.over(samples["products alone"]).median  # no graph could be faster
+    report.check(f"{case}: Scan of whole cells / products alone", ratio, "x")
     ratio = samples["our graph"].over(samples["compiled kernels"]).median
     report.check(f"{case}: our graph / compiled kernels", ratio, "x")
 
