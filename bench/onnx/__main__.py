@@ -71,8 +71,8 @@ def _sequences(
         "features": x.transpose(0, 1).contiguous(),
         "state": torch.zeros(layers, batch, width),
     }
-    given = ours.run(inputs, sizes)["hidden"]
-    difference = (given - rival.run(rivals_inputs, sizes)["hidden"].transpose(0, 1)).abs().max()
+    hidden = ours.run(inputs, sizes)["hidden"]
+    difference = (hidden - rival.run(rivals_inputs, sizes)["hidden"].transpose(0, 1)).abs().max()
     assert difference < TOLERANCE, f"the graphs differ by {difference}"
     samples = interleave(
         {

@@ -95,8 +95,8 @@ def save(
     for name, value in ordered.items():
         _check_ordered(name, value)
     own = on_cpu(module)
-    given = [_example(each) for each in examples or ()]
-    chosen = [example.float() if example.is_floating_point() else example for example in given]
+    originals = [_example(each) for each in examples or ()]
+    chosen = [example.float() if example.is_floating_point() else example for example in originals]
     traced, kind = _traced(own, chosen, tokenizer is not None, output)
     regression = {
         "names": names and tuple(names),
@@ -111,7 +111,7 @@ def save(
     files = vocabulary_files(tokenizer, written.config.vocab_size, lowercase)
     inputs = chosen or [kind.draw(length, seed=length) for length in LENGTHS]
     by_step = written.config.answers_by_step
-    theirs = _in_float64(module, traced, given or inputs, by_step)
+    theirs = _in_float64(module, traced, originals or inputs, by_step)
     if theirs is None:
         theirs = answers.module_answers(own, traced, inputs, by_step)
 

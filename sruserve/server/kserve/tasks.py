@@ -43,7 +43,7 @@ class TensorTask:
 class TextTask(TensorTask):
     """A task with a result for each input.
 
-    most: inputs in a batch.
+    max_batch_size: inputs in a batch.
     """
 
     def __init__(self, served: ServedModel, task: PerInputTask[Any], max_batch_size: int) -> None:

@@ -162,15 +162,15 @@ class Catalogue(Mapping[str, ServedModel]):
             weights = {claimed_binding(token).weights for token in tokens if token is not None}
         except StateTampered:
             return served  # which refuses it
-        found = [each for each in map(versions.of_weights, sorted(weights)) if each is not None]
-        if len(found) > 1:
-            numbers = " and ".join(sorted((each.version for each in found), key=int))
+        matching = [each for each in map(versions.of_weights, sorted(weights)) if each is not None]
+        if len(matching) > 1:
+            numbers = " and ".join(sorted((each.version for each in matching), key=int))
             raise StateWrongModel(
                 f"the states belong to the versions {numbers} of {served.name}: send the states "
                 "of one version in a request",
                 param="state",
             )
-        return found[0] if found else served
+        return matching[0] if matching else served
 
     def of_weights(self, name: str, weights: str) -> ServedModel:
         """The version with the weights of a stream; the default one if it is not served.

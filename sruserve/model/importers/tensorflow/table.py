@@ -19,7 +19,7 @@ def entries(data: bytes) -> dict[bytes, bytes]:
     footer = data[-_FOOTER:]
     _, place = varint(footer, 0)  # the handle of a block with statistics
     _, place = varint(footer, place)
-    found: dict[bytes, bytes] = {}
+    values: dict[bytes, bytes] = {}
     end = 0
     for _, handle in _block(data, footer[place:]):
         begin, size = _place(handle)
@@ -27,10 +27,10 @@ def entries(data: bytes) -> dict[bytes, bytes]:
             raise Damaged("has blocks that overlap")
         end = begin + size
         for key, value in _block(data, handle):
-            if len(found) == _MAX_ENTRIES or key in found:
+            if len(values) == _MAX_ENTRIES or key in values:
                 raise Damaged("has a key twice, or too many keys")
-            found[key] = value
-    return found
+            values[key] = value
+    return values
 
 
 def _block(data: bytes, handle: bytes) -> Iterator[tuple[bytes, bytes]]:
