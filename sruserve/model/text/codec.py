@@ -5,7 +5,6 @@ import re
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,21 +13,17 @@ from tokenizers import Encoding
 
 from sruserve.model.errors import FolderError, TextError, faults
 from sruserve.model.text.characters import Characters, splits_characters
-from sruserve.model.text.decoders import SPACE_MARK, steps_of
+from sruserve.model.text.decoders import steps_of
 from sruserve.model.text.frames import Frame, Ids
 from sruserve.model.text.piece_cache import PieceCache
+from sruserve.model.text.separators import separators, words_of
 from sruserve.model.text.subwords import MAX_UNFINISHED, Subwords
 from sruserve.model.text.tokenizer_file import TokenizerFile, read_tokenizer
 
 WORDS_FILE, BYTES_FILE = "tokenizer.json", "bytes.json"
-# Some expressions join a mark and the letters behind it, but not behind a space.
-_PROBES = ("ab cd", 'it\'s 3.5\n"x"', "A\tb.c,  d ", 'ab "cd', "ab (cd", "ab -cd")
 _LONG = 4096  # characters from which the tokenizer is faster on a whole text than on its pieces
 _PART = 1 << 16  # characters of a long text that are tokenized at a time
 _NORMALIZED = 1 << 26  # limit on the characters of a normalized word
-_PROBED = 64  # entries at the beginning and at the end that are probed together
-_MAX_PROBES = 2048  # of entries with white space
-_SPACES = " \t\n\v\f\r"  # a tokenizer may delete some of them instead of splitting there
 
 
 class Codec(Protocol):
@@ -124,45 +119,21 @@ def pieces_after(codec: Codec, previous: int) -> Sequence[bytes]:
 
 
 class Words:
-    """A vocabulary of words: a Hugging Face tokenizer that never joins text across white space.
+    """A vocabulary of words: a Hugging Face tokenizer that reads each word by itself.
 
-    content: content of a tokenizer.json, or the loaded file. source: its name in error messages.
-
-    Raises `FolderError` for a tokenizer that cannot be used.
+    spaces: the characters between words; see `separators`.
     """
 
-    def __init__(self, content: bytes | TokenizerFile, source: object = WORDS_FILE) -> None:
-        file = read_tokenizer(content, source) if isinstance(content, bytes) else content
+    def __init__(self, file: TokenizerFile, spaces: str) -> None:
         self._longest = int(_NORMALIZED / file.growth)
         self._tokenizer, self.work = file.tokenizer, file.work
         self.size, self.pieces = len(file.entries), file.written.pieces
         self.characters, self.ends = file.characters, file.written.ends
         self.frame = file.frame
         self.whole_because = None if file.frame is None else file.frame.whole_because
-        try:
-            joins = self._find_spaces(file.entries)
-        except faults() as error:  # the library raises bare exceptions, and panics
-            raise FolderError(f"{source} is not a usable tokenizer.json: {error}") from error
-        if joins:
-            raise FolderError(
-                f"{source} joins text across white space, so a text in chunks would get other ids "
-                "than the whole text; use a tokenizer that first splits on white space"
-            )
-
-    def _find_spaces(self, words: Sequence[str]) -> bool:
-        """Find the characters between words; returns whether the tokenizer joins text there."""
+        self._spaces, self._piece = spaces, words_of(spaces)
+        self._space = re.compile(f"[{re.escape(spaces)}]")
         self._ids, self._places = PieceCache(), PieceCache()
-        self._separate_at(_SPACES)
-        own = " ".join(dict.fromkeys([*words[:_PROBED], *words[-_PROBED:]]))
-        spaces = "".join(space for space in _SPACES if self._splits_at(space, own))
-        self._separate_at(spaces or _SPACES)
-        probes = [*_PROBES, own]
-        for space in set(_SPACES) - set(spaces):  # deleted, or a part of words
-            beside = f"{space} ", f" {space}"
-            probes += [probe.replace(" ", two) for two in beside for probe in ("ab cd", own)]
-        entries = (probe for word in words for probe in _spaced(word))
-        probes += islice(entries, _MAX_PROBES)
-        return " " not in spaces or any(map(self._joins, probes))
 
     def encode(self, text: str, word: str = "", more: bool = False) -> tuple[Ids, str]:
         text, word = self._finished(word + text, more)
@@ -187,25 +158,6 @@ class Words:
     def parts(self, text: str, max_characters: int) -> list[str]:
         return list(self._parts(text, max_characters))
 
-    def _separate_at(self, spaces: str) -> None:
-        """Set the characters between words."""
-        self._spaces = spaces
-        separators = re.escape(spaces)
-        self._piece, self._space = re.compile(f"[^{separators}]+"), re.compile(f"[{separators}]")
-
-    def _splits_at(self, space: str, own: str) -> bool:
-        """Whether the tokenizer splits its own words, and any others, at this character."""
-        if any(self._joins(probe.replace(" ", space)) for probe in ("ab cd", own)):
-            return False
-        try:
-            encoding = self._tokenizer.encode(f"ab{space}cd", add_special_tokens=False)
-        except Exception:  # these words have no entry
-            return True
-        tokens = list(zip(encoding.word_ids, encoding.offsets, strict=True))
-        before = {word for word, (begin, _) in tokens if begin < len("ab")}
-        after = {word for word, (_, end) in tokens if end > len("ab ")}
-        return space == " " or not before & after
-
     def _check(self, text: str) -> None:
         """Raise `TextError` if a word is too long for the normalizers."""
         if len(text) <= self._longest:
@@ -216,19 +168,6 @@ class Words:
                 f"a word has {longest:,} characters; the limit of this model's tokenizer is "
                 f"{self._longest:,}: insert white space"
             )
-
-    def _joins(self, probe: str) -> bool:
-        """Whether a text's ids differ from those of its pieces; skips unknown words."""
-        parts: list[int] = []
-
-        def known(piece: re.Match[str]) -> str:
-            try:
-                parts.extend(self._ids_of_new(piece[0]))
-            except TextError:
-                return ""
-            return piece[0]
-
-        return self._tokenized(self._piece.sub(known, probe)).ids != parts
 
     def _ids_of(self, text: str) -> Ids:
         """Return the ids of a long text."""
@@ -308,14 +247,6 @@ class Words:
         Unlike `encode`, `encode_batch_fast` releases the GIL.
         """
         return self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0]
-
-
-def _spaced(entry: str) -> Iterator[str]:
-    """Texts that contain an entry with white space, if it has any."""
-    if any(space in entry for space in _SPACES):
-        yield from (entry, f"ab{entry}cd")
-    elif " " in (text := entry.replace(SPACE_MARK, " ").strip(" ")):
-        yield text
 
 
 @contextmanager
@@ -403,9 +334,14 @@ def tokenizer_codec(content: bytes, source: object) -> Codec:
         return Characters(file)
     steps = {step["type"] for step in steps_of(file.tokenizer.pre_tokenizer)}
     whole = not steps and type(file.tokenizer.model).__name__ in ("BPE", "Unigram")
-    if whole or steps & {"ByteLevel", "Metaspace"}:
-        return Subwords(file, _NORMALIZED)
-    return Words(file, source)
+    if not whole and not steps & {"ByteLevel", "Metaspace"}:
+        try:
+            spaces = separators(file.tokenizer, file.entries)
+        except faults() as error:  # the library raises bare exceptions, and panics
+            raise FolderError(f"{source} is not a usable tokenizer.json: {error}") from error
+        if spaces:
+            return Words(file, spaces)
+    return Subwords(file, _NORMALIZED)
 
 
 def is_byte_list(values: object) -> bool:

@@ -1,7 +1,8 @@
-"""Vocabularies whose pieces have the spaces between words: ByteLevel, Metaspace."""
+"""Vocabularies of tokenizers that do not read each word by itself, such as ByteLevel, Metaspace."""
 
 from array import array
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -15,7 +16,7 @@ _PART = 1 << 16  # characters of a long text that are tokenized at a time
 
 
 class Subwords:
-    """A tokenizer whose entries have the spaces of a text; see `Codec`.
+    """A tokenizer that reads texts as a whole, or up to places where its parts allow a cut.
 
     A chunk's unfinished word begins before its space, or behind it if the tokenizer adds it again.
     max_normalized: limit on the characters of a normalized text that cannot be cut.
@@ -37,7 +38,9 @@ class Subwords:
         ids = [np.zeros(0, np.int64)]
         for part in self._parts(text, _PART):
             self._check(part)
-            part_ids = self._tokenizer.encode_batch_fast([part], add_special_tokens=False)[0].ids
+            with _in_the_vocabulary():
+                (encoding,) = self._tokenizer.encode_batch_fast([part], add_special_tokens=False)
+            part_ids = encoding.ids
             # Convert in slices, because each conversion blocks all other threads.
             ids += [
                 np.array(part_ids[i : i + _PART], np.int64) for i in range(0, len(part_ids), _PART)
@@ -50,7 +53,8 @@ class Subwords:
         ids, places = array("q"), array("q")
         for part in self._parts(text, _PART):
             self._check(part)
-            (encoding,) = self._tokenizer.encode_batch([part], add_special_tokens=False)
+            with _in_the_vocabulary():
+                (encoding,) = self._tokenizer.encode_batch([part], add_special_tokens=False)
             ids.extend(encoding.ids)
             # `offsets` would build all places in one call, which blocks all other threads.
             for number in range(len(encoding)):
@@ -110,3 +114,15 @@ class Subwords:
             # as that of a prepended space, which has the place of the character behind it
             return min(end, len(text) - 1), min(end + 1, len(text))
         return begin, end
+
+
+@contextmanager
+def _in_the_vocabulary() -> Iterator[None]:
+    """Raise `TextError` if a part of the text has no entry."""
+    try:
+        yield
+    except Exception as error:  # the library raises bare exceptions
+        raise TextError(
+            "the model's vocabulary has no entry for a part of the text, and none for unknown "
+            f"words: remove or replace it ({str(error)[:200]})"
+        ) from error

@@ -12,7 +12,7 @@ from tokenizers.models import BPE, Unigram
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from sruserve.model.text import tokenizer_file
-from sruserve.model.text.codec import Words
+from sruserve.model.text.codec import Words, tokenizer_codec
 from sruserve.model.text.piece_cache import MAX_BYTES, MAX_CHARACTERS, PieceCache
 
 LETTERS = {letter: index for index, letter in enumerate(ascii_lowercase)}
@@ -27,7 +27,9 @@ def letters() -> Words:
 def words_of(model: BPE | Unigram) -> Words:
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = WhitespaceSplit()
-    return Words(tokenizer.to_str().encode())
+    words = tokenizer_codec(tokenizer.to_str().encode(), "")
+    assert isinstance(words, Words)
+    return words
 
 
 def random_words(count: int, length: int) -> Iterator[str]:

@@ -24,18 +24,18 @@ from tokenizers.pre_tokenizers import (
 
 from sruserve.model.errors import FolderError, TextError
 from sruserve.model.text import codec as text_module
-from sruserve.model.text.codec import Bytes, Codec, Words, make_codec
+from sruserve.model.text.codec import Bytes, Codec, Words, make_codec, tokenizer_codec
 from sruserve.model.text.normalizers import growth, work
 
 
 @pytest.fixture(scope="module")
-def words() -> Words:
+def words() -> Codec:
     vocabulary = {
         w: i for i, w in enumerate(["<oov>", "how", "far", "is", "it", "?", ".", "'", "s"])
     }
     tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="<oov>"))
     tokenizer.pre_tokenizer = Whitespace()
-    return Words(tokenizer.to_str().encode())
+    return tokenizer_codec(tokenizer.to_str().encode(), "")
 
 
 def codec_of(folder: Path) -> Codec | None:
@@ -156,64 +156,65 @@ def test_words_are_written_with_a_space_before_them(words: Words) -> None:
     assert words.characters.tolist()[:3] == [6, 4, 4]
 
 
-def test_a_tokenizer_that_joins_across_white_space_is_refused(tmp_path: Path) -> None:
+def test_a_tokenizer_that_joins_across_white_space_reads_whole_texts() -> None:
     tokenizer = Tokenizer(WordLevel({"<oov>": 0, "cd": 1, " cd": 2}, unk_token="<oov>"))
     tokenizer.pre_tokenizer = Split(" ", "merged_with_next")
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(FolderError, match="white space"):
-        codec_of(tmp_path)
+    codec = tokenizer_codec(tokenizer.to_str().encode(), "")
+    assert codec.encode("cd cd")[0].tolist() == [1, 2]
+    assert "pre-tokenizer Split" in str(codec.whole_because)
 
 
 @pytest.mark.parametrize("entry", ["Los Angeles", "Los\tAngeles", "1 000"])
-def test_an_entry_across_white_space_is_refused_however_late_it_stands(
-    tmp_path: Path, entry: str
-) -> None:
+def test_an_entry_across_white_space_is_read_however_late_it_stands(entry: str) -> None:
     words = ["<oov>", *map(str, range(200)), "Los", "Angeles", entry]
     vocabulary = {word: number for number, word in enumerate(words)}
     tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="<oov>"))
     tokenizer.pre_tokenizer = Split(Regex(r"\d+ \d+|Los\sAngeles|\S+"), "removed", invert=True)
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(FolderError, match="joins text across white space"):
-        codec_of(tmp_path)
+    codec = tokenizer_codec(tokenizer.to_str().encode(), "")
+    assert codec.encode(f"1 x {entry} 2")[0].tolist() == tokenizer.encode(f"1 x {entry} 2").ids
+    assert codec.whole_because
     tokenizer.pre_tokenizer = WhitespaceSplit()
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    assert codec_of(tmp_path)
+    codec = tokenizer_codec(tokenizer.to_str().encode(), "")
+    assert codec.encode(f"1 {entry} 2")[0].tolist() == tokenizer.encode(f"1 {entry} 2").ids
+    assert codec.whole_because is None
 
 
 @pytest.mark.parametrize("added", ["    ", "   ", "\n    ", " \n", "    x"])
-def test_an_added_token_of_white_space_is_refused(tmp_path: Path, added: str) -> None:
+def test_an_added_token_of_white_space_is_read(added: str) -> None:
     vocabulary = {"<oov>": 0} | {f"w{number}": number for number in range(1, 200)}
     tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="<oov>"))
     tokenizer.pre_tokenizer = WhitespaceSplit()
     tokenizer.add_tokens([added])
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(FolderError, match="joins text across white space"):
-        codec_of(tmp_path)
+    codec, text = tokenizer_codec(tokenizer.to_str().encode(), ""), f"w1{added}w2 w3 {added} w4"
+    ids = tokenizer.encode(text).ids
+    assert codec.encode(text)[0].tolist() == ids
+    assert 200 in ids
 
 
 def test_a_character_that_is_deleted_separates_no_words_whose_ids_it_does_not_change() -> None:
     vocabulary = {letter: number for number, letter in enumerate("abcdefghij\t ")}
     tokenizer = Tokenizer(BPE(vocabulary, []))
     tokenizer.normalizer, tokenizer.pre_tokenizer = BertNormalizer(), WhitespaceSplit()
-    words = Words(tokenizer.to_str().encode())
+    words = tokenizer_codec(tokenizer.to_str().encode(), "")
+    assert isinstance(words, Words)
     assert "\v" not in words._spaces
     assert words.encode("ab\vcd e")[0].tolist() == [0, 1, 2, 3, 4]
 
 
-def test_a_tokenizer_that_strips_what_separates_no_words_is_refused(tmp_path: Path) -> None:
-    vocabulary = {"<oov>": 0, "ab": 1, "cd": 2, "c": 3, "I": 4}
+def test_a_tokenizer_that_strips_what_separates_no_words_reads_whole_texts() -> None:
+    vocabulary = {"<oov>": 0, "ab": 1, "cd": 2, "\tcd": 3}
     tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="<oov>"))
     tokenizer.normalizer, tokenizer.pre_tokenizer = Strip(), CharDelimiterSplit(" ")
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(FolderError, match="joins text across white space"):
-        codec_of(tmp_path)
+    codec = tokenizer_codec(tokenizer.to_str().encode(), "")
+    assert codec.encode("ab \tcd\t")[0].tolist() == [1, 3]
+    assert codec.whole_because
 
 
 def test_the_dropout_of_a_training_is_not_used() -> None:
     vocabulary = {"a": 0, "b": 1, "ab": 2}
     tokenizer = Tokenizer(BPE(vocabulary, [("a", "b")], dropout=1.0))
     tokenizer.pre_tokenizer = WhitespaceSplit()
-    assert Words(tokenizer.to_str().encode()).encode("ab ab")[0].tolist() == [2, 2]
+    assert tokenizer_codec(tokenizer.to_str().encode(), "").encode("ab ab")[0].tolist() == [2, 2]
 
 
 @pytest.mark.parametrize("space", " \t\n\v\f\r")
@@ -221,7 +222,7 @@ def test_a_character_that_the_tokenizer_deletes_separates_no_words(space: str) -
     vocabulary = {"[UNK]": 0, "page": 1, "one": 2, "new": 3, "##new": 4}
     tokenizer = Tokenizer(WordPiece(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer, tokenizer.pre_tokenizer = BertNormalizer(), BertPreTokenizer()
-    words, text = Words(tokenizer.to_str().encode()), f"page one{space}new "
+    words, text = tokenizer_codec(tokenizer.to_str().encode(), ""), f"page one{space}new "
     ids = tokenizer.encode(text, add_special_tokens=False).ids
     assert ids == ([1, 2, 4] if space in "\v\f" else [1, 2, 3])
     assert words.encode(text)[0].tolist() == ids
@@ -336,7 +337,7 @@ SPACES = replace(" ", Regex=" {2,}")
     ids=["none", "longer", "bert", "clip", "albert"],
 )  # fmt: skip
 def test_ordinary_normalizers_are_taken(normalizers: list[dict[str, Any]]) -> None:
-    assert Words(with_steps(*normalizers)).encode("a")[0].size
+    assert tokenizer_codec(with_steps(*normalizers), "").encode("a")[0].size
 
 
 def test_sentencepieces_normalizers_are_ordinary() -> None:
@@ -398,7 +399,7 @@ def test_a_word_that_normalizers_could_make_too_long_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(text_module, "_NORMALIZED", 16 * 100)
-    words = Words(with_steps(LONGER))
+    words = tokenizer_codec(with_steps(LONGER), "")
     assert len(words.encode("b " * 200)[0]) == 200
     assert len(words.encode("b" * 100)[0]) == 1
     for read in (words.encode, words.locate):

@@ -213,12 +213,13 @@ def test_a_text_is_not_cut_behind_a_character_that_normalizers_make_white(charac
     assert [*first, *second] == codec.encode(text)[0].tolist()
 
 
-def test_words_behind_an_expression_that_joins_marks_and_letters_are_refused() -> None:
-    words = {word: i for i, word in enumerate(("<unk>", "she", "said", '"', "hello"))}
+def test_words_behind_an_expression_that_joins_marks_and_letters_are_read_with_them() -> None:
+    words = {word: i for i, word in enumerate(("<unk>", "she", "said", '"', "hello", '"hello'))}
     tokenizer = Tokenizer(WordLevel(words, unk_token="<unk>"))
     tokenizer.pre_tokenizer = Sequence([Split(Regex(LLAMA_3), "isolated"), WhitespaceSplit()])
-    with pytest.raises(FolderError, match="joins text across white space"):
-        tokenizer_codec(tokenizer.to_str().encode(), "tokenizer.json")
+    codec = tokenizer_codec(tokenizer.to_str().encode(), "tokenizer.json")
+    assert codec.encode('she said "hello')[0].tolist() == [1, 2, 3, 4]
+    assert codec.encode('"hello said')[0].tolist() == [5, 2]
 
 
 def test_an_added_token_whose_normalized_form_has_a_space_makes_texts_whole() -> None:
@@ -229,8 +230,9 @@ def test_an_added_token_whose_normalized_form_has_a_space_makes_texts_whole() ->
     assert "added token" in (changed("byte level", change).whole_because or "")
 
 
-def test_a_vocabulary_without_a_character_is_one_of_words() -> None:
+def test_a_vocabulary_without_a_character_is_not_one_of_characters() -> None:
     tokenizer = Tokenizer(WordLevel({"<unk>": 0, "[PAD]": 1}, unk_token="<unk>"))
     tokenizer.pre_tokenizer = Split(Regex(r"[\s\S]"), "isolated")
-    with pytest.raises(FolderError, match="joins text across white space"):
-        tokenizer_codec(tokenizer.to_str().encode(), "tokenizer.json")
+    codec = tokenizer_codec(tokenizer.to_str().encode(), "tokenizer.json")
+    assert codec.encode("a b")[0].tolist() == [0, 0, 0]
+    assert codec.whole_because
