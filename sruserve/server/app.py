@@ -12,7 +12,7 @@ from sruserve.model.errors import ModelError
 from sruserve.server.auth import Tenants
 from sruserve.server.clocks import SYSTEM_CLOCKS, Clocks
 from sruserve.server.errors import NoProcess, OriginNotAllowed, ServeError
-from sruserve.server.http import docs, management, predict, v1_routes
+from sruserve.server.http import docs, management, predict, tokenize, v1_routes
 from sruserve.server.http.call import HttpCall, Message, Receive, Send
 from sruserve.server.http.connections import Connections, divide_files
 from sruserve.server.http.endpoint import HttpEndpoint
@@ -56,6 +56,7 @@ log = logging.getLogger("sruserve.server")
 ROUTES: tuple[Route[Any], ...] = (
     *v1_routes.ROUTES,
     *predict.ROUTES,
+    *tokenize.ROUTES,
     *streams.ROUTES,
     *websocket.ROUTES,
     *management.ROUTES,
@@ -191,6 +192,7 @@ class Application:
         hot: list[tuple[Route[Any], HttpEndpoint]] = [
             *endpoints,
             *predict.mount(tenants, tasks.classify, settings.max_batch_tokens),
+            *tokenize.mount(tasks, tenants),
         ]
         self._hot = {route.path: endpoint for route, endpoint in hot}
         self.streams = self._open_streams(settings, tenants, self._clocks.monotonic)

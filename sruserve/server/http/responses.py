@@ -182,6 +182,22 @@ class ScoreReply(BaseModel):
     usage: Steps = Field(description="What the request computed.")
 
 
+class TokenizeReply(BaseModel):
+    count: int = Field(description="Number of ids.")
+    max_model_len: int | None = Field(
+        description="The most ids that the model reads of a text; null: it reads texts of any "
+        "length."
+    )
+    tokens: list[int] = Field(description="The ids.")
+    token_strs: list[str] | None = Field(
+        description="The text of each id, if the request has `return_token_strs`; else null."
+    )
+
+
+class DetokenizeReply(BaseModel):
+    prompt: str = Field(description="The text.")
+
+
 class CompletionLogprobs(BaseModel):
     tokens: list[str] = Field(description="Text of each token, those of an echoed prompt first.")
     token_logprobs: list[float | None] = Field(

@@ -18,17 +18,17 @@ from sruserve.server.tasks.complete import CompleteTask
 from sruserve.server.tasks.completion import Chunks, Completion
 from sruserve.server.tasks.completion_request import CompletionRequest
 from sruserve.server.tasks.per_input import PerInputTask, Results
-from sruserve.server.tasks.requests import ChunkRequest, Request
-from sruserve.server.tasks.task import Task
+from sruserve.server.tasks.requests import ChunkRequest, ModelRequest
+from sruserve.server.tasks.task import BaseTask
 
-Body = TypeVar("Body", bound=Request)
+Body = TypeVar("Body", bound=ModelRequest)
 Chunk = TypeVar("Chunk", bound=ChunkRequest)
 
 
 class TaskEndpoint(HttpEndpoint, Generic[Body]):
     """`POST path`: one task. Subclasses write its result."""
 
-    def __init__(self, path: str, task: Task[Body], tenants: Tenants) -> None:
+    def __init__(self, path: str, task: BaseTask[Body], tenants: Tenants) -> None:
         self.path, self.schema = path, task.schema
         super().__init__(tenants, (*task.models, UNKNOWN_MODEL))
         self.task = task

@@ -23,12 +23,17 @@ _MORE = (
 )
 
 
-class Request(BaseModel):
-    """The common fields of all requests."""
+class ModelRequest(BaseModel):
+    """A request to a model."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
     model: str | None = Field(None, description=_MODEL)
+
+
+class Request(ModelRequest):
+    """The common fields of all requests that models compute."""
+
     state: State | None = Field(None, description=_STATE)
     preset: str | None = Field(None, description=_PRESET)
     priority: int = Field(
@@ -184,3 +189,27 @@ class ScoreRequest(ChunkRequest):
     )
 
     input: Input = Field(description=INPUT)
+
+
+class TokenizeRequest(ModelRequest):
+    """A text to turn into token ids."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"prompt": "To be, or not", "return_token_strs": True}]}
+    )
+
+    prompt: str = Field(description="The text.")
+    add_special_tokens: bool = Field(
+        True,
+        description="Add the ids that the model reads around a text, so that the ids are those of "
+        "the same text in other requests.",
+    )
+    return_token_strs: bool = Field(False, description="Return the text of each id, too.")
+
+
+class DetokenizeRequest(ModelRequest):
+    """Token ids to turn into a text."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"tokens": [20, 21, 22]}]})
+
+    tokens: Listed[int] = Field(description="The ids.")

@@ -13,6 +13,7 @@ from sruserve.server.tasks.regress import RegressTask
 from sruserve.server.tasks.score import ScoreTask
 from sruserve.server.tasks.tag import TagTask
 from sruserve.server.tasks.task import Task
+from sruserve.server.tasks.tokenize import DetokenizeTask, TokenizeTask
 
 
 class Tasks(NamedTuple):
@@ -24,6 +25,8 @@ class Tasks(NamedTuple):
     encode: EncodeTask
     embed: EmbedTask
     score: ScoreTask
+    tokenize: TokenizeTask
+    detokenize: DetokenizeTask
     complete: CompleteTask
 
     @classmethod
@@ -38,6 +41,8 @@ class Tasks(NamedTuple):
             EncodeTask(catalogue, limits),
             EmbedTask(catalogue, limits),
             ScoreTask(catalogue, limits),
+            TokenizeTask(catalogue, limits),
+            DetokenizeTask(catalogue, limits),
             CompleteTask(catalogue, limits, constraints),
         )
 
