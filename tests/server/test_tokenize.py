@@ -12,6 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from sruserve.server.http.responses import DetokenizeReply, TokenizeReply
 from tests.model.text.trained_tokenizers import KINDS, trained
 from tests.server.conftest import CHARACTERS, LABELS, Serve
+from tests.server.hand_clock import HandClock
 from tests.server.keys import ACME, OTHER, bearer
 from tests.server.observing import metric, until
 from tests.server.posting import refusal
@@ -181,7 +182,7 @@ def test_the_text_of_ids_counts_before_it_is_made(serve: Serve, tmp_path: Path) 
 
 def test_both_routes_need_a_key_and_count_for_its_rate(serve: Serve) -> None:
     keys = json.dumps([{"key": ACME, "requests_per_second": 2}])
-    with serve("characters", api_keys=keys) as (client, _):
+    with serve("characters", api_keys=keys, clock=HandClock()) as (client, _):
         for path, body in (("/tokenize", {"prompt": "a"}), ("/detokenize", {"tokens": [1]})):
             refusal(client.post(path, json=body, headers=bearer(OTHER)), 401, "invalid_api_key")
             labels = f'{{model="characters",outcome="ok",route="{path}"}}'

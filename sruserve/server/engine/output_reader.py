@@ -101,9 +101,10 @@ class OutputReader:
 
     def _embed(self, reads: Sequence[OutputSlice], hidden: Tensor) -> None:
         """The last outputs; states also carry the class probabilities after them."""
-        vectors = _numpy(hidden)
-        for step_result, rows in reads:
-            step_result.outputs.vector = vectors[rows.stop - 1].copy()
+        last = indices([rows.stop - 1 for _, rows in reads], hidden.device)
+        vectors = _numpy(hidden.index_select(0, last))
+        for (step_result, _), vector in zip(reads, vectors, strict=True):
+            step_result.outputs.vector = vector.copy()
         with_state = [
             read for read in reads if read[0].sequence.job.state_output is not StateOutput.NONE
         ]
