@@ -20,6 +20,7 @@ from sruserve.server.http.intake import Intake
 from sruserve.server.http.observed import refuse
 from sruserve.server.http.openapi import create_document
 from sruserve.server.http.origins import Origins, answer_preflight, readable
+from sruserve.server.http.responses_api import routes as responses_api
 from sruserve.server.http.router import Router
 from sruserve.server.http.routes import Mounted, Route
 from sruserve.server.http.streams import routes as streams
@@ -57,6 +58,7 @@ ROUTES: tuple[Route[Any], ...] = (
     *v1_routes.ROUTES,
     *predict.ROUTES,
     *tokenize.ROUTES,
+    *responses_api.ROUTES,
     *streams.ROUTES,
     *websocket.ROUTES,
     *management.ROUTES,
@@ -193,6 +195,7 @@ class Application:
             *endpoints,
             *predict.mount(tenants, tasks.classify, settings.max_batch_tokens),
             *tokenize.mount(tasks, tenants),
+            *responses_api.mount(tasks.complete, tenants, settings.sse_ping_seconds),
         ]
         self._hot = {route.path: endpoint for route, endpoint in hot}
         self.streams = self._open_streams(settings, tenants, self._clocks.monotonic)

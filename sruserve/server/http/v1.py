@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 from sruserve.server.auth import Tenant, Tenants
 from sruserve.server.http.call import HttpCall, ReplyWriter
 from sruserve.server.http.endpoint import HttpEndpoint
-from sruserve.server.http.sse import event, send_events
+from sruserve.server.http.sse import DONE, error_event, event, send_events
 from sruserve.server.json_output import json_bytes, long_json
 from sruserve.server.metrics.metrics import UNKNOWN_MODEL
 from sruserve.server.offload import offload
@@ -118,6 +118,9 @@ class CompletionEndpoint(TaskEndpoint[CompletionRequest]):
 class _CompletionJson:
     """Encodes one completion in OpenAI's shape."""
 
+    long = False
+    error = staticmethod(error_event)
+
     def __init__(self, number: str, request: CompletionRequest, completion: Completion) -> None:
         self._completion = completion
         self._header = {
@@ -147,7 +150,7 @@ class _CompletionJson:
         )
 
     def last(self) -> bytes:
-        """The event with the usage, if the request includes it."""
+        """The event with the usage, if the request includes it, then `[DONE]`."""
         if not self._include_usage:
-            return b""
-        return event({**self._header, "choices": [], "usage": self._completion.usage})
+            return DONE
+        return event({**self._header, "choices": [], "usage": self._completion.usage}) + DONE

@@ -3,6 +3,7 @@
 from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 T = TypeVar("T")
 # Validation of a list stops at its first error: millions of them would block the event loop.
@@ -13,6 +14,8 @@ State = str | Listed[str | None]
 INPUT_SHAPES = "a text, a list of texts, a list of token ids, or a list of such lists"
 INPUT = f"{INPUT_SHAPES.capitalize()}."
 
+EXPLAINED = "explained"  # the type of errors whose message is for the client as it is
+
 _MODEL = "Id of a served model; may be left out when only one of them fits."
 _STATE = "The state that a reply returned. One state with several inputs forks the stream."
 _PRESET = "Name of a preset of the model: begin from its state instead of from nothing."
@@ -21,6 +24,11 @@ _MORE = (
     "More of this text will follow: hold back an unfinished word, and return the state that "
     "continues it."
 )
+
+
+def explained(message: str) -> PydanticCustomError:
+    """An error for a validator to raise, whose message names the field and is sent as it is."""
+    return PydanticCustomError(EXPLAINED, "{message}", {"message": message})
 
 
 class ModelRequest(BaseModel):

@@ -18,7 +18,7 @@ from websockets.exceptions import WebSocketException
 
 from tests.server.keys import bearer
 from tests.server.kserve.grpc_inputs import texts
-from tests.server.observation.clients import ROUTES
+from tests.server.observation.clients import GENERATING, ROUTES
 from tests.server.observation.json_server import JsonServer, json_server
 from tests.server.observing import until
 from tests.server.websocket.sockets import open_socket
@@ -91,7 +91,7 @@ def test_every_protocol_writes_one_line_for_a_request(server: Server, name: str)
     headers = bearer(KEY) | {"traceparent": f"00-{TRACE}-{SPAN}-01"}
     ask(client, rpc, "who what", headers)
     lines = new_lines(running, before, 2 if name in ("step", "talk") else 1)
-    line, generates = lines[-1], name in ("complete", "stream")
+    line, generates = lines[-1], name in GENERATING
     assert line["route"].removeprefix("/") == span_name.split()[-1].removeprefix("/")
     assert line["protocol"] == {"infer_rpc": "grpc", "talk": "websocket"}.get(name, "http")
     assert line["status"] == {"infer_rpc": "OK", "talk": None}.get(name, 200)
