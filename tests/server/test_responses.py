@@ -227,6 +227,23 @@ def test_a_response_that_is_not_stored_has_a_short_id_that_does_not_continue(
         )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [{"role": "user", "content": "a"}] * 1025,
+        [{"role": "user", "content": [{"type": "input_text", "text": "a"}] * 32}] * 32,
+    ],
+    ids=["messages", "parts"],
+)
+def test_the_number_of_messages_and_parts_is_bounded(
+    client: httpx.Client, messages: list[Any]
+) -> None:
+    body = {"model": "characters", "max_output_tokens": 1}
+    reply = client.post("/v1/responses", json=body | {"input": messages})
+    assert "at most 1024" in refusal(reply, 422, "invalid_request", "input")
+    assert client.post("/v1/responses", json=body | {"input": messages[1:-1]}).is_success
+
+
 class Answer(BaseModel):
     fits: bool
 

@@ -6,6 +6,7 @@ from pydantic import BaseModel, Field, PlainValidator
 
 from sruserve.server.tasks.requests import Listed, explained
 
+_MAX_TEXTS = 1024  # of messages and their parts: reading one on the event loop takes some µs
 _ROLES = ("user", "assistant", "system", "developer")
 _TEXT_TYPES = ("input_text", "output_text", "text")
 # Fields of items and parts that a client may repeat from an earlier reply; they add no text.
@@ -42,7 +43,17 @@ def read_input(value: Any) -> str:
             "'input' must be a text or a list of messages, such as "
             '{"role": "user", "content": "To be"}'
         )
+    if len(value) + sum(map(_parts, value[:_MAX_TEXTS])) > _MAX_TEXTS:
+        raise explained(
+            f"'input' may have at most {_MAX_TEXTS} messages and parts: join their texts"
+        )
     return "\n".join([_message_text(item, f"input[{i}]") for i, item in enumerate(value)])
+
+
+def _parts(item: Any) -> int:
+    """The number of parts of an item's content, if it is a list."""
+    content = item.get("content") if isinstance(item, dict) else None
+    return len(content) if isinstance(content, list) else 0
 
 
 def _message_text(item: Any, place: str) -> str:

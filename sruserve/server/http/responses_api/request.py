@@ -64,12 +64,15 @@ Metadata = Annotated[
 ]
 
 
+Format = Literal["text", "json_object", "json_schema"]
+
+
 class TextFormat(BaseModel):
     """OpenAI's option for JSON output."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
-    type: Literal["text", "json_object", "json_schema"] = Field(
+    type: Format = Field(
         description="`text`: no constraint; `json_object`: any JSON object; `json_schema`: the "
         "schema below."
     )
@@ -191,7 +194,7 @@ class ResponsesRequest(ModelRequest):
         return DEFAULT_MAX_OUTPUT_TOKENS if limit is None else limit
 
     @property
-    def format(self) -> str:
+    def format(self) -> Format:
         """The type of the text's form."""
         form = self.text and self.text.format
         return form.type if form else "text"
@@ -223,4 +226,5 @@ class ResponsesRequest(ModelRequest):
 
     def drop_read_fields(self) -> None:
         """Drop long fields that the completion has, too: the reply does not need them."""
+        self.text = TextOptions.model_construct(format=TextFormat.model_construct(type=self.format))
         self.input, self.instructions, self.previous_response_id = "", None, None
