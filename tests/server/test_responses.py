@@ -100,6 +100,7 @@ def test_a_chain_of_responses_is_one_long_completion(
         text += answer.output_text
         assert answer.usage is not None
         assert answer.usage.input_tokens_details.cached_tokens == cached
+        assert answer.usage.input_tokens == (cached or 13)
         if stream:
             later = {"input": "", "previous_response_id": answer.id, "extra_body": {}}
             answer = events_of(connected, **later)[-1].response
