@@ -4,6 +4,7 @@ import asyncio
 import json
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from pydantic import BaseModel
 from sruserve.server.http.responses_api.reply import ResponseEvent, ResponsesReply
 from tests.server.conftest import Serve
 from tests.server.hand_clock import HandClock
+from tests.server.held_steps import Steps
 from tests.server.keys import ACME, OTHER, bearer
 from tests.server.observing import metric, until
 from tests.server.posting import refusal
@@ -408,6 +410,29 @@ def test_an_error_in_the_middle_of_a_stream_ends_it_with_events(
         assert failed.response.error.code == "engine_failure"
         assert "network fails" not in failed.response.error.message
         assert create(connected).output_text
+
+
+def test_an_error_after_pings_alone_has_the_events_of_a_response(
+    serve: Serve, steps: Steps
+) -> None:
+    body = {"model": "characters", "input": PROMPT, "max_output_tokens": 5}
+    with (
+        serve("characters", sse_ping_seconds=0.05) as (client, application),
+        ThreadPoolExecutor(1) as pool,
+    ):
+        steps.hold(application)
+        first = pool.submit(client.post, "/v1/responses", json=body)
+        until(lambda: steps.waiting == 1)
+        late = body | {"stream": True, "timeout_ms": 1}
+        with client.stream("POST", "/v1/responses", json=late) as reply:
+            lines = reply.iter_lines()
+            assert next(lines) == ": ping"
+            steps.go_on()
+            names = [line for line in lines if line.startswith("event: ")]
+        assert first.result().is_success
+    assert (names[0], names[-2:]) == (
+        "event: response.created", ["event: error", "event: response.failed"]
+    )  # fmt: skip
 
 
 def test_a_drain_ends_a_text_whose_id_continues_on_another_server(

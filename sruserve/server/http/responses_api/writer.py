@@ -97,9 +97,9 @@ class ResponseJson:
         """The events of an error after the first event."""
         reason = {"code": problem.code, "message": problem.message}
         failed = {**self._header, "status": "failed", "error": reason}
-        return self._event("error", {**reason, "param": problem.param}) + self._event(
-            "response.failed", {"response": failed}
-        )
+        opening = self._opening()  # the client may have had pings alone
+        error = self._event("error", {**reason, "param": problem.param})
+        return opening + error + self._event("response.failed", {"response": failed})
 
     def _opening(self) -> bytes:
         """The events that begin the response; empty if it has begun."""
