@@ -59,6 +59,7 @@ ECHO = {
     "logprobs": 5,
     "max_tokens": 1,
 }
+MESSAGE = {"role": "user", "content": "a b c"}
 LONG: dict[str, tuple[str, Callable[[], bytes]]] = {
     "a word without end": ("/v1/classify", lambda: body(model="marks", input=COLONS)),
     "words": ("/v1/classify", lambda: body(model="marks", input=words(300_000))),
@@ -81,6 +82,30 @@ LONG: dict[str, tuple[str, Callable[[], bytes]]] = {
     "outputs": ("/v1/encode", lambda: body(model="encoder", features=ROWS)),
     "log-probabilities": ("/v1/completions", lambda: body(**ECHO)),
     "events of log-probabilities": ("/v1/completions", lambda: body(**ECHO, stream=True)),
+    "responses": (
+        "/v1/responses",
+        lambda: body(model="characters", input=words(300_000), max_output_tokens=1),
+    ),
+    "messages": (
+        "/v1/responses",
+        lambda: body(model="characters", input=[MESSAGE] * 1024, max_output_tokens=1),
+    ),
+    "too many messages": (
+        "/v1/responses",
+        lambda: body(model="characters", input=[MESSAGE] * (MAX_JSON_CONTAINERS // 2)),
+    ),
+    "vectors": ("/v1/embeddings", lambda: body(model="encoder", features=ROWS)),
+    "many vectors": (
+        "/v1/embeddings", lambda: body(model="encoder", features=[[[0.5] * 8]] * 1000)
+    ),
+    "tokens": ("/tokenize", lambda: body(model="marks", prompt=words(100_000))),
+    "texts of tokens": (
+        "/tokenize",
+        lambda: body(model="characters", prompt=words(100_000), return_token_strs=True),
+    ),
+    "a text of ids": (
+        "/detokenize", lambda: body(model="characters", tokens=[7] * (MAX_JSON_VALUES - 3))
+    ),
     "predict": ("/predict?model=marks", lambda: body(inputs=[words(300)[:300]] * 1000)),
     "predict, cut": (
         "/predict?model=marks", lambda: body(inputs=COLONS, truncate=True)
@@ -94,4 +119,4 @@ LONG: dict[str, tuple[str, Callable[[], bytes]]] = {
 }  # fmt: skip
 
 # Statuses of those that are not answered with 200.
-REFUSED = {"brackets": 422, "lists": 422, "escapes": 400, "quotes": 400}
+REFUSED = {"too many messages": 422, "brackets": 422, "lists": 422, "escapes": 400, "quotes": 400}

@@ -12,7 +12,7 @@ from sruserve.model.errors import ModelError
 from sruserve.server.auth import Tenants
 from sruserve.server.clocks import SYSTEM_CLOCKS, Clocks
 from sruserve.server.errors import NoProcess, OriginNotAllowed, ServeError
-from sruserve.server.http import docs, management, predict, v1_routes
+from sruserve.server.http import docs, management, predict, tokenize, v1_routes
 from sruserve.server.http.call import HttpCall, Message, Receive, Send
 from sruserve.server.http.connections import Connections, divide_files
 from sruserve.server.http.endpoint import HttpEndpoint
@@ -20,6 +20,7 @@ from sruserve.server.http.intake import Intake
 from sruserve.server.http.observed import refuse
 from sruserve.server.http.openapi import create_document
 from sruserve.server.http.origins import Origins, answer_preflight, readable
+from sruserve.server.http.responses_api import routes as responses_api
 from sruserve.server.http.router import Router
 from sruserve.server.http.routes import Mounted, Route
 from sruserve.server.http.streams import routes as streams
@@ -56,6 +57,8 @@ log = logging.getLogger("sruserve.server")
 ROUTES: tuple[Route[Any], ...] = (
     *v1_routes.ROUTES,
     *predict.ROUTES,
+    *tokenize.ROUTES,
+    *responses_api.ROUTES,
     *streams.ROUTES,
     *websocket.ROUTES,
     *management.ROUTES,
@@ -191,6 +194,8 @@ class Application:
         hot: list[tuple[Route[Any], HttpEndpoint]] = [
             *endpoints,
             *predict.mount(tenants, tasks.classify, settings.max_batch_tokens),
+            *tokenize.mount(tasks, tenants),
+            *responses_api.mount(tasks.complete, tenants, settings.sse_ping_seconds),
         ]
         self._hot = {route.path: endpoint for route, endpoint in hot}
         self.streams = self._open_streams(settings, tenants, self._clocks.monotonic)

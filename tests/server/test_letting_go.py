@@ -184,6 +184,24 @@ def test_a_field_that_is_ignored_is_let_go(
         decoding.check()
 
 
+RESPONSES: dict[str, dict[str, Any]] = {
+    "text": {"input": "x" * SIZE},
+    "message": {"input": [{"role": "user", "content": "x" * SIZE}]},
+    "instructions": {"instructions": "x" * SIZE},
+    "ignored": {"user": ["x" * SIZE]},
+}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "events"])
+@pytest.mark.parametrize("name", RESPONSES)
+def test_the_input_of_a_response_is_let_go(
+    running: Running, decoding: Decoding, name: str, stream: bool
+) -> None:
+    body = {"model": "characters", "input": "a", "max_output_tokens": 1000, "stream": stream}
+    with send(running, "/v1/responses", body | RESPONSES[name]):
+        decoding.check()
+
+
 # Of inferences with a long text.
 PARAMETERS: list[dict[str, Any]] = [
     {},

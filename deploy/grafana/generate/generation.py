@@ -3,7 +3,7 @@
 from deploy.grafana.generate.panels import Board, Panel, Query, Row
 from deploy.grafana.generate.queries import quantiles, rate, total
 
-_COMPLETIONS = 'route="/v1/completions"'
+_COMPLETIONS = 'route=~"/v1/(completions|responses)"'
 
 _READER = Row(
     "What a reader sees",

@@ -15,6 +15,7 @@ Mode = Literal["validation", "serialization"]
 
 _RETRY_AFTER = "Seconds to wait before sending the same request again."
 _SHOULD_RETRY = "Whether to send the same request again, if the status alone would mislead clients."
+_EVENTS = "Events with JSON data; the data of the last event is [DONE]."
 _HEADERS = {
     Unauthorized: ("WWW-Authenticate", "How to send a key."),
     UpgradeRequired: ("Upgrade", "The protocol that the path needs."),
@@ -107,7 +108,7 @@ def _schema_of(reply: Reply, schemas: Schemas) -> Json:
     if reply.media_type == EVENTS:
         return {
             "type": "string",
-            "description": "Events with JSON data; the data of the last event is [DONE].",
+            "description": reply.description or _EVENTS,
             "contentMediaType": EVENTS,
             "contentSchema": schemas.of(reply.schema),
         }

@@ -21,10 +21,16 @@ EVENT_HEADERS = (
 
 
 class Events(Protocol):
-    """Encodes chunks as events."""
+    """Encodes chunks as events, in the shape of one protocol.
 
+    long: encoding the last events would block the event loop.
+    """
+
+    @property
+    def long(self) -> bool: ...
     def of(self, chunks: Chunks, large: bool) -> bytes: ...
     def last(self) -> bytes: ...
+    def error(self, problem: ServeError) -> bytes: ...
 
 
 async def send_events(
@@ -34,7 +40,7 @@ async def send_events(
     events: Events,
     ping_seconds: float,
 ) -> None:
-    """Send all chunks of a completion, then the last event, then `[DONE]`.
+    """Send all chunks of a completion, then the last events.
 
     An error before the first event becomes an ordinary reply, and a later error an event.
     """
@@ -43,12 +49,13 @@ async def send_events(
         while (chunks := await completion.next_chunks(ping_seconds)) is not None:
             large = completion.is_large([chunk for _, chunk in chunks])
             await _send(reply, await offload(large, events.of, chunks, large) if chunks else PING)
-        await _send(reply, events.last() + DONE, more=False)
+        last = await offload(events.long, events.last)
+        await _send(reply, last, more=False)
     except faults() as error:
         if isinstance(error, ClientDisconnected) or not reply.started:
             raise
         problem = as_serve_error(error, CompletionRequest)
-        await reply.send(error_event(problem))
+        await reply.send(events.error(problem))
         raise problem from error
     finally:
         caller.unwatch()

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 from sruserve.server.auth import Tenant, Tenants
 from sruserve.server.http.call import HttpCall, ReplyWriter
 from sruserve.server.http.endpoint import HttpEndpoint
-from sruserve.server.http.sse import event, send_events
+from sruserve.server.http.sse import DONE, error_event, event, send_events
 from sruserve.server.json_output import json_bytes, long_json
 from sruserve.server.metrics.metrics import UNKNOWN_MODEL
 from sruserve.server.offload import offload
@@ -18,17 +18,17 @@ from sruserve.server.tasks.complete import CompleteTask
 from sruserve.server.tasks.completion import Chunks, Completion
 from sruserve.server.tasks.completion_request import CompletionRequest
 from sruserve.server.tasks.per_input import PerInputTask, Results
-from sruserve.server.tasks.requests import ChunkRequest, Request
-from sruserve.server.tasks.task import Task
+from sruserve.server.tasks.requests import ChunkRequest, ModelRequest
+from sruserve.server.tasks.task import BaseTask
 
-Body = TypeVar("Body", bound=Request)
+Body = TypeVar("Body", bound=ModelRequest)
 Chunk = TypeVar("Chunk", bound=ChunkRequest)
 
 
 class TaskEndpoint(HttpEndpoint, Generic[Body]):
     """`POST path`: one task. Subclasses write its result."""
 
-    def __init__(self, path: str, task: Task[Body], tenants: Tenants) -> None:
+    def __init__(self, path: str, task: BaseTask[Body], tenants: Tenants) -> None:
         self.path, self.schema = path, task.schema
         super().__init__(tenants, (*task.models, UNKNOWN_MODEL))
         self.task = task
@@ -66,14 +66,15 @@ class PerInputEndpoint(TaskEndpoint[Chunk]):
         self, caller: Caller, reply: ReplyWriter, request: Chunk, served: ServedModel, cost: int
     ) -> None:
         with await self._per_input.run(caller, request, served, cost) as results:
-            fields = caller.number, served, results
+            fields = caller.number, request, served, results
             if results.large:
                 body = await offload(True, self._body, *fields, caller=caller)
             else:
                 body = self._body(*fields)
             await reply.reply(body)
 
-    def _body(self, number: str, served: ServedModel, results: Results) -> bytes:
+    def _body(self, number: str, request: Chunk, served: ServedModel, results: Results) -> bytes:
+        del request
         describe = self._per_input.describe
         body = {
             "id": f"{self._prefix}-{number}",
@@ -117,6 +118,9 @@ class CompletionEndpoint(TaskEndpoint[CompletionRequest]):
 class _CompletionJson:
     """Encodes one completion in OpenAI's shape."""
 
+    long = False
+    error = staticmethod(error_event)
+
     def __init__(self, number: str, request: CompletionRequest, completion: Completion) -> None:
         self._completion = completion
         self._header = {
@@ -146,7 +150,7 @@ class _CompletionJson:
         )
 
     def last(self) -> bytes:
-        """The event with the usage, if the request includes it."""
+        """The event with the usage, if the request includes it, then `[DONE]`."""
         if not self._include_usage:
-            return b""
-        return event({**self._header, "choices": [], "usage": self._completion.usage})
+            return DONE
+        return event({**self._header, "choices": [], "usage": self._completion.usage}) + DONE

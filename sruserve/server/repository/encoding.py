@@ -85,7 +85,7 @@ def encode_input(
         if tokens is not None:
             ids, word = tokens.ids, tokens.word
         elif isinstance(content, str):
-            ids, word = _codec(served, field).encode(content, unfinished, more)
+            ids, word = codec_of(served, field).encode(content, unfinished, more)
         else:
             ids, word = check_ids(content, model, field), ""
             if unfinished and model.codec is not None:  # ids begin a new word
@@ -117,7 +117,7 @@ def locate_input(
     else:
         unfinished = start.word if start is not None else ""
         try:
-            ids, places, word = _codec(served, field).locate(text, unfinished, more)
+            ids, places, word = codec_of(served, field).locate(text, unfinished, more)
         except TextError as error:
             raise _unfit(error, field) from error
     _check_not_empty(ids, text, start, field, more)
@@ -161,7 +161,8 @@ def _unfit(error: TextError, field: str) -> UnfitInput:
     return UnfitInput(str(error), code=error.code, param=field)
 
 
-def _codec(served: ServedModel, field: str) -> Codec:
+def codec_of(served: ServedModel, field: str) -> Codec:
+    """A model's vocabulary; raises `InvalidRequest` if it has none."""
     model = served.model
     if model.codec is None:
         raise InvalidRequest(

@@ -17,7 +17,7 @@ from sruserve.server.errors import (
 )
 from sruserve.server.field_bounds import in_words
 from sruserve.server.tasks.completion_request import MAX_BIASES
-from sruserve.server.tasks.requests import INPUT_SHAPES
+from sruserve.server.tasks.requests import EXPLAINED, INPUT_SHAPES
 
 log = logging.getLogger("sruserve.api")
 
@@ -85,10 +85,17 @@ def explain_validation(problems: Iterable[Any], fields: Mapping[str, FieldInfo])
         return InvalidRequest(f"{_place(path)} is missing{also}", param=param)
     if kind == "model_type":
         return InvalidRequest("the body must be a JSON object")
-    if param in _SHAPES:
+    if kind == EXPLAINED:
+        return InvalidRequest(message, param=param)
+    field = fields.get(str(param))
+    if param in _SHAPES and (field is None or field.annotation is not str):
         return InvalidRequest(f"'{param}' must be {_SHAPES[param]}", param=param)
-    field = fields.get(str(param)) if len(path) == 1 else None
-    if kind in _OUT_OF_RANGE and field is not None and (allowed := in_words(field)):
+    if (
+        kind in _OUT_OF_RANGE
+        and len(path) == 1
+        and field is not None
+        and (allowed := in_words(field))
+    ):
         message = f"must be {allowed}"
     if kind == "value_error":
         message = message.removeprefix("Value error, ")

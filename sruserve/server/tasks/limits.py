@@ -69,7 +69,12 @@ class InputLimits:
 def text_numbers(text: str | bytes) -> int:
     """The numbers in a reply that take as many bytes as a text, about."""
     exact = isinstance(text, bytes) or text.isascii()
-    return len(text) // _TEXT_BYTES if exact else len(text)
+    return bytes_numbers(len(text)) if exact else len(text)
+
+
+def bytes_numbers(size: int) -> int:
+    """The numbers in a reply that take as many bytes as UTF-8 of this size, about."""
+    return size // _TEXT_BYTES
 
 
 def _too_many_bytes() -> Overloaded:

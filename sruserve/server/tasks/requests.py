@@ -1,8 +1,9 @@
 """The schemas of requests, which validate and document them."""
 
-from typing import Annotated, Self, TypeVar
+from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 T = TypeVar("T")
 # Validation of a list stops at its first error: millions of them would block the event loop.
@@ -12,6 +13,8 @@ State = str | Listed[str | None]
 
 INPUT_SHAPES = "a text, a list of texts, a list of token ids, or a list of such lists"
 INPUT = f"{INPUT_SHAPES.capitalize()}."
+
+EXPLAINED = "explained"  # the type of errors whose message is for the client as it is
 
 _MODEL = "Id of a served model; may be left out when only one of them fits."
 _STATE = "The state that a reply returned. One state with several inputs forks the stream."
@@ -23,12 +26,22 @@ _MORE = (
 )
 
 
-class Request(BaseModel):
-    """The common fields of all requests."""
+def explained(message: str) -> PydanticCustomError:
+    """An error for a validator to raise, whose message names the field and is sent as it is."""
+    return PydanticCustomError(EXPLAINED, "{message}", {"message": message})
+
+
+class ModelRequest(BaseModel):
+    """A request to a model."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
     model: str | None = Field(None, description=_MODEL)
+
+
+class Request(ModelRequest):
+    """The common fields of all requests that models compute."""
+
     state: State | None = Field(None, description=_STATE)
     preset: str | None = Field(None, description=_PRESET)
     priority: int = Field(
@@ -154,6 +167,26 @@ class EncodeRequest(SequenceRequest):
     )
 
 
+class EmbedRequest(SequenceRequest):
+    """Texts or features to turn into vectors, in the shape of OpenAI's embeddings."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"input": ["How far is it?", "Who wrote it?"], "encoding_format": "float"}]
+        }
+    )
+
+    encoding_format: Literal["float", "base64"] = Field(
+        "float",
+        description="`float`: lists of numbers; `base64`: the bytes of little-endian float32 "
+        "numbers, in base64.",
+    )
+    dimensions: int | None = Field(
+        None, description="Not supported unless equal to the width of the model's vectors."
+    )
+    user: str | None = Field(None, description="Ignored.")
+
+
 class ScoreRequest(ChunkRequest):
     """A text, or the next chunk of one, whose likelihood is returned."""
 
@@ -164,3 +197,27 @@ class ScoreRequest(ChunkRequest):
     )
 
     input: Input = Field(description=INPUT)
+
+
+class TokenizeRequest(ModelRequest):
+    """A text to turn into token ids."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"prompt": "To be, or not", "return_token_strs": True}]}
+    )
+
+    prompt: str = Field(description="The text.")
+    add_special_tokens: bool = Field(
+        True,
+        description="Add the ids that the model reads around a text, so that the ids are those of "
+        "the same text in other requests.",
+    )
+    return_token_strs: bool = Field(False, description="Return the text of each id, too.")
+
+
+class DetokenizeRequest(ModelRequest):
+    """Token ids to turn into a text."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"tokens": [20, 21, 22]}]})
+
+    tokens: Listed[int] = Field(description="The ids.")

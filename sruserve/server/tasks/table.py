@@ -6,12 +6,14 @@ from sruserve.server.repository.catalogue import Catalogue
 from sruserve.server.tasks.classify import ClassifyTask
 from sruserve.server.tasks.complete import CompleteTask
 from sruserve.server.tasks.constraint_cache import ConstraintCache
+from sruserve.server.tasks.embed import EmbedTask
 from sruserve.server.tasks.encode import EncodeTask
 from sruserve.server.tasks.limits import InputLimits
 from sruserve.server.tasks.regress import RegressTask
 from sruserve.server.tasks.score import ScoreTask
 from sruserve.server.tasks.tag import TagTask
 from sruserve.server.tasks.task import Task
+from sruserve.server.tasks.tokenize import DetokenizeTask, TokenizeTask
 
 
 class Tasks(NamedTuple):
@@ -21,7 +23,10 @@ class Tasks(NamedTuple):
     tag: TagTask
     regress: RegressTask
     encode: EncodeTask
+    embed: EmbedTask
     score: ScoreTask
+    tokenize: TokenizeTask
+    detokenize: DetokenizeTask
     complete: CompleteTask
 
     @classmethod
@@ -34,7 +39,10 @@ class Tasks(NamedTuple):
             TagTask(catalogue, limits),
             RegressTask(catalogue, limits),
             EncodeTask(catalogue, limits),
+            EmbedTask(catalogue, limits),
             ScoreTask(catalogue, limits),
+            TokenizeTask(catalogue, limits),
+            DetokenizeTask(catalogue, limits),
             CompleteTask(catalogue, limits, constraints),
         )
 

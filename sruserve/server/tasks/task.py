@@ -15,16 +15,17 @@ from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.caller import Caller
 from sruserve.server.tasks.inputs import INPUT_CHARACTERS, opens_long
 from sruserve.server.tasks.limits import InputLimits
-from sruserve.server.tasks.requests import Request
+from sruserve.server.tasks.requests import ModelRequest, Request
 
+AnyBody = TypeVar("AnyBody", bound=ModelRequest)
 Body = TypeVar("Body", bound=Request)
 T = TypeVar("T")
 
 _TURN = 8 << 10  # characters or ids that one turn on a thread reads: some milliseconds
 
 
-class Task(Generic[Body]):
-    """A task that models compute. Subclasses run a valid request.
+class BaseTask(Generic[AnyBody]):
+    """A task that reads texts for a model. Subclasses run a valid request.
 
     name: of the task in the configuration of models.
     other_names: further tasks whose models it uses.
@@ -33,7 +34,7 @@ class Task(Generic[Body]):
 
     name: ClassVar[str]
     other_names: ClassVar[tuple[str, ...]] = ()
-    schema: ClassVar[type[Request]]
+    schema: ClassVar[type[ModelRequest]]
 
     def __init__(self, catalogue: Catalogue, limits: InputLimits) -> None:
         self.catalogue, self.limits = catalogue, limits
@@ -44,24 +45,8 @@ class Task(Generic[Body]):
         return self.catalogue.fitting(self.name, *self.other_names)
 
     def choose(self, request: Any) -> ServedModel:
-        """The model for a request, in the version that its states belong to.
-
-        Raises `ModelNotFound`, `WrongTask`, `InvalidRequest` or `StateWrongModel`.
-        """
-        return self.catalogue.choose(
-            request.model, self.name, *self.other_names, state=request.state
-        )
-
-    def check(self, request: Any, served: ServedModel) -> None:
-        """Raise `InvalidRequest` if a request does not fit the model of its stream."""
-
-    async def starts(
-        self, caller: Caller, request: Request, served: ServedModel, count: int, cost: int
-    ) -> list[Snapshot | None]:
-        """`ServedModel.initial_states`, off the event loop if there are many or long states."""
-        if not opens_long(request.state):
-            return served.initial_states(request, count)
-        return await offload(True, served.initial_states, request, count, cost=cost, caller=caller)
+        """The model for a request; raises `ModelNotFound`, `WrongTask` or `InvalidRequest`."""
+        return self.catalogue.choose(request.model, self.name, *self.other_names)
 
     async def read_inputs(
         self,
@@ -127,6 +112,32 @@ class Task(Generic[Body]):
                 "ask the operator to raise SRUSERVE_MAX_BODY_BYTES"
             )
         return self.limits.count_reply(numbers)
+
+
+class Task(BaseTask[Body]):
+    """A task that models compute, beginning from a state."""
+
+    schema: ClassVar[type[Request]]
+
+    def choose(self, request: Any) -> ServedModel:
+        """The model for a request, in the version that its states belong to.
+
+        Raises `ModelNotFound`, `WrongTask`, `InvalidRequest` or `StateWrongModel`.
+        """
+        return self.catalogue.choose(
+            request.model, self.name, *self.other_names, state=request.state
+        )
+
+    def check(self, request: Any, served: ServedModel) -> None:
+        """Raise `InvalidRequest` if a request does not fit the model of its stream."""
+
+    async def starts(
+        self, caller: Caller, request: Request, served: ServedModel, count: int, cost: int
+    ) -> list[Snapshot | None]:
+        """`ServedModel.initial_states`, off the event loop if there are many or long states."""
+        if not opens_long(request.state):
+            return served.initial_states(request, count)
+        return await offload(True, served.initial_states, request, count, cost=cost, caller=caller)
 
     def deadline(self, request: Request) -> float:
         """The time limit of a job that waits in the queue, on `time.monotonic()`; 0: none."""

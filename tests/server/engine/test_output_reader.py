@@ -87,7 +87,7 @@ def test_scores_are_taken_in_blocks_that_change_nothing(
 
 
 @pytest.mark.parametrize(
-    "kind", [JobKind.CLASSIFY, JobKind.TAG, JobKind.REGRESS_STEPS, JobKind.ENCODE]
+    "kind", [JobKind.CLASSIFY, JobKind.TAG, JobKind.REGRESS_STEPS, JobKind.ENCODE, JobKind.EMBED]
 )
 def test_what_a_step_finds_for_one_stream_keeps_nothing_of_the_others(
     tagger: Model, encoder: Model, tmp_path: Path, kind: JobKind, monkeypatch: pytest.MonkeyPatch
@@ -103,14 +103,18 @@ def test_what_a_step_finds_for_one_stream_keeps_nothing_of_the_others(
         await driver.job(kind, [SequenceInput(IDS[:size]) for size in (7, 50, 200)]).results()
 
     monkeypatch.setattr(OutputReader, "read", spy)
-    models = {JobKind.TAG: tagger, JobKind.ENCODE: encoder}
+    models = {JobKind.TAG: tagger, JobKind.ENCODE: encoder, JobKind.EMBED: encoder}
     if kind is JobKind.REGRESS_STEPS:
         regression = Regression(names=("a", "b"), steps="every")
         models[kind] = random_model(tmp_path / "m", "regress", vocab_size=20, regression=regression)
     model = models.get(kind) or random_model(tmp_path / "m", "classify", vocab_size=20)
     with Driver(model, EngineConfig(max_batch_tokens=64)) as driver:
         asyncio.run(run(driver))
-    arrays = [array for one in collected for array in (one.probabilities, *one.values, *one.labels)]
+    arrays = [
+        array
+        for one in collected
+        for array in (one.probabilities, one.vector, *one.values, *one.labels)
+    ]
     assert len(arrays) >= 3
     assert all(array is None or array.base is None for array in arrays)
 

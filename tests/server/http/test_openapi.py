@@ -112,7 +112,10 @@ def document(client: httpx.Client) -> dict[str, Any]:
     return parsed
 
 
-HOT = ["/v1/classify", "/v1/tag", "/v1/encode", "/v1/completions", "/v1/score"]
+HOT = [
+    *("/v1/classify", "/v1/tag", "/v1/encode", "/v1/completions", "/v1/score", "/v1/responses"),
+    *("/v1/embeddings", "/tokenize", "/detokenize"),
+]
 
 
 @pytest.mark.parametrize("path", HOT)
@@ -135,6 +138,7 @@ def test_documented_examples_work(
     client: httpx.Client, tasks: httpx.Client, document: dict[str, Any]
 ) -> None:
     models = {"/v1/classify": "question", "/v1/tag": "tagger", "/v1/encode": "small"}
+    models["/v1/embeddings"] = "question"
     for path in HOT:
         reference = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]
         name = reference["schema"]["$ref"].rsplit("/", 1)[1]

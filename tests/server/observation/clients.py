@@ -32,6 +32,16 @@ def stream(client: httpx.Client, rpc: str, text: str, headers: Headers) -> None:
     assert reply.text.endswith("data: [DONE]\n\n")
 
 
+def respond(client: httpx.Client, rpc: str, text: str, headers: Headers) -> None:
+    body = {"model": "characters", "input": text, "max_output_tokens": 5}
+    client.post("/v1/responses", json=body, headers=headers).raise_for_status()
+
+
+def embed(client: httpx.Client, rpc: str, text: str, headers: Headers) -> None:
+    body = {"model": "question", "input": text}
+    client.post("/v1/embeddings", json=body, headers=headers).raise_for_status()
+
+
 def predict(client: httpx.Client, rpc: str, text: str, headers: Headers) -> None:
     parameters = {"model": "question"}
     reply = client.post("/predict", params=parameters, json={"inputs": text}, headers=headers)
@@ -67,6 +77,8 @@ ROUTES: dict[str, tuple[Ask, str]] = {
     "classify": (classify, "POST /v1/classify"),
     "complete": (complete, "POST /v1/completions"),
     "stream": (stream, "POST /v1/completions"),
+    "respond": (respond, "POST /v1/responses"),
+    "embed": (embed, "POST /v1/embeddings"),
     "predict": (predict, "POST /predict"),
     "step": (step, "POST /v1/streams/{id}/steps"),
     "infer": (infer, "POST /v2/infer"),
@@ -74,6 +86,8 @@ ROUTES: dict[str, tuple[Ask, str]] = {
     "talk": (talk, "websocket /v1/stream"),
 }
 """By name: a request, and the name of its span."""
+GENERATING = ("complete", "stream", "respond")
+"""The names of those that generate text."""
 
 
 def reply_id(reply: Any) -> str:

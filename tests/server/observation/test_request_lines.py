@@ -18,7 +18,7 @@ from websockets.exceptions import WebSocketException
 
 from tests.server.keys import bearer
 from tests.server.kserve.grpc_inputs import texts
-from tests.server.observation.clients import ROUTES
+from tests.server.observation.clients import GENERATING, ROUTES
 from tests.server.observation.json_server import JsonServer, json_server
 from tests.server.observing import until
 from tests.server.websocket.sockets import open_socket
@@ -91,7 +91,7 @@ def test_every_protocol_writes_one_line_for_a_request(server: Server, name: str)
     headers = bearer(KEY) | {"traceparent": f"00-{TRACE}-{SPAN}-01"}
     ask(client, rpc, "who what", headers)
     lines = new_lines(running, before, 2 if name in ("step", "talk") else 1)
-    line, generates = lines[-1], name in ("complete", "stream")
+    line, generates = lines[-1], name in GENERATING
     assert line["route"].removeprefix("/") == span_name.split()[-1].removeprefix("/")
     assert line["protocol"] == {"infer_rpc": "grpc", "talk": "websocket"}.get(name, "http")
     assert line["status"] == {"infer_rpc": "OK", "talk": None}.get(name, 200)
@@ -169,6 +169,20 @@ def test_a_mistake_of_the_server_is_one_line_with_its_stack_and_without_the_text
     assert failure["exception"].endswith("\nKeyError")
 
 
+@pytest.mark.parametrize(
+    ("path", "body"), [("/tokenize", {"prompt": "who"}), ("/detokenize", {"tokens": [9, 10]})]
+)
+def test_a_request_that_computes_nothing_has_a_line_without_tokens(
+    server: Server, path: str, body: dict[str, Any]
+) -> None:
+    client, running, _ = server
+    before = settled(client, running)
+    client.post(path, json={"model": "question"} | body, headers=bearer(KEY)).raise_for_status()
+    (line,) = new_lines(running, before, 1)
+    assert (line["route"], line["model"], line["status"]) == (path, "question", 200)
+    assert (line["outcome"], line["input_tokens"], line["output_tokens"]) == ("ok", 0, 0)
+
+
 def test_nothing_that_a_client_has_sent_is_in_a_line(server: Server) -> None:
     client, running, rpc = server
     names = ("x-request-id", "user-agent", "traceparent", "tracestate", "referer", SECRET)
@@ -179,6 +193,7 @@ def test_nothing_that_a_client_has_sent_is_in_a_line(server: Server) -> None:
     breaking = f'a\r\n{{"level":"{SECRET}"}}\u2028\x1b[31m'
     for path in (
         *("/v1/classify", "/v1/completions", "/predict", f"/v1/{SECRET}", f"/%0d%0a{SECRET}"),
+        *("/v1/embeddings", "/v1/responses", "/tokenize", "/detokenize"),
         *(f"/v1/streams/{SECRET}/steps", f"/v1/streams/{state[:60]}/steps"),
     ):
         for body in (
@@ -191,6 +206,13 @@ def test_nothing_that_a_client_has_sent_is_in_a_line(server: Server) -> None:
             {"model": "characters", "prompt": SECRET, "json_schema": {"const": SECRET}},
             {"model": "characters", "prompt": SECRET, "stop": SECRET, "stream": True},
             {SECRET: SECRET, "model": "question", "input": SECRET},
+            {"model": "question", "input": SECRET, "encoding_format": "base64"},
+            {"model": "question", "prompt": SECRET, "return_token_strs": True},
+            {"model": "question", "tokens": [1, 2]},
+            {"model": "characters", "input": SECRET, "instructions": SECRET, "stream": True},
+            {"model": "characters", "input": [{"role": "user", "content": [{"type": SECRET}]}]},
+            {"model": "characters", "input": SECRET, "previous_response_id": f"resp_{SECRET}"},
+            {"model": "characters", "input": "a", "previous_response_id": f"resp_{state}"},
             [SECRET],
         ):
             client.post(path, json=body, params={SECRET: SECRET}, headers=headers)

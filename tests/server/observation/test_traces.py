@@ -12,7 +12,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from sruserve.server.tasks.endpoint import Endpoint
 from tests.server.conftest import WORDS, Serve
 from tests.server.kserve.conftest import grpc_address
-from tests.server.observation.clients import ROUTES, stream
+from tests.server.observation.clients import GENERATING, ROUTES, stream
 from tests.server.observation.collector import Collector, attributes, collecting
 from tests.server.observing import until
 
@@ -75,8 +75,9 @@ def test_a_request_is_a_span_of_its_client_s_trace_over_every_protocol(
     times += [reply.start_time_unix_nano, reply.end_time_unix_nano, request.end_time_unix_nano]
     assert times == sorted(times)
     found = attributes(request)
-    generates = name in ("complete", "stream")
-    assert found["gen_ai.operation.name"] == ("text_completion" if generates else "classify")
+    generates = name in GENERATING
+    operation = {"embed": "embeddings"}.get(name, "text_completion" if generates else "classify")
+    assert found["gen_ai.operation.name"] == operation
     assert found["gen_ai.request.model"] == ("characters" if generates else "question")
     assert found["gen_ai.usage.input_tokens"] == (8 if generates else 2)
     assert found["gen_ai.usage.output_tokens"] == (5 if generates else 0)
@@ -113,7 +114,7 @@ def test_traces_of_concurrent_requests_are_never_mixed(traced: Traced) -> None:
     def ask(number: int) -> tuple[str, int, bytes, bytes]:
         """A request with a number of tokens that no other one of its kind has."""
         name = names[number % len(names)]
-        generates, count = name in ("complete", "stream"), 1 + number
+        generates, count = name in GENERATING, 1 + number
         text = "x" * count if generates else " ".join([words[0]] * count)
         trace, parent, headers = new_parent()
         ROUTES[name][0](client, rpc, text, headers)
