@@ -1,0 +1,199 @@
+"""sruserve's own protocol: tasks under `/v1`, state tokens, held streams with numbered steps."""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from sruserve.check.errors import CheckError, NotApplicable, Refused
+from sruserve.check.protocols.choosing import choose
+from sruserve.check.protocols.completions import result_of
+from sruserve.check.protocols.fields import field, objects
+from sruserve.check.protocols.openai import OpenAiServer
+from sruserve.check.protocols.sruserve_results import task_result
+from sruserve.check.protocols.tensors import Input, model_inputs
+from sruserve.check.results import Result
+from sruserve.check.samples import Sample
+from sruserve.check.server import (
+    NumberedStream,
+    Ready,
+    Server,
+    Stream,
+    Tokens,
+    TokenStream,
+)
+from sruserve.check.transport import Transport
+
+_GENERATION = {"max_tokens": 24, "temperature": 0.8, "logprobs": 1, "return_token_ids": True}
+_IDLE_SECONDS = 300  # of a stream that an interrupted examination leaves
+_KIND = "models"
+_ID_INPUTS = ("input_ids", "pair_ids")
+
+
+class SruserveServer(Server):
+    """A model of any task."""
+
+    protocol = "sruserve"
+
+    def __init__(
+        self,
+        replicas: Sequence[Transport],
+        description: Mapping[str, Any],
+        inputs: Sequence[Input],
+    ) -> None:
+        super().__init__(replicas, field(description, "id", str))
+        self.task = field(description, "task", str)
+        self.can_stream = bool(description.get("streams"))
+        self.path = "/v1/completions" if self.task == "generate" else f"/v1/{self.task}"
+        if self.task == "pair":
+            self.path = "/v1/classify"
+        self._inputs = tuple(inputs)
+        self._vocab_size = description.get("vocab_size")
+
+    @classmethod
+    def open(cls, replicas: Sequence[Transport], model: str | None) -> "SruserveServer":
+        """Choose the model, and read what it takes."""
+        entries = {
+            field(entry, "id", str): entry
+            for entry in objects(replicas[0].get("/v1/models"), "data")
+        }
+        chosen = choose(model, list(entries), _KIND)
+        metadata = replicas[0].get(f"/v2/models/{chosen}")
+        config = replicas[0].get(f"/v2/models/{chosen}/config")
+        inputs = model_inputs(metadata, config if isinstance(config, dict) else {})
+        return cls(replicas, entries[chosen], inputs)
+
+    def samples(self, texts: Sequence[str]) -> tuple[Sample, ...]:
+        return tuple(self._sample(text, number) for number, text in enumerate(texts))
+
+    def _sample(self, text: str, number: int) -> Sample:
+        generator = random.Random(number)
+        name = "prompt" if self.task == "generate" else "input"
+        first = self._inputs[0]
+        if first.name == "features":
+            return Sample({"features": first.value(text, generator)}, frozenset({"features"}))
+        value: Any = text
+        if first.name in _ID_INPUTS:
+            size = self._vocab_size if isinstance(self._vocab_size, int) else 10
+            value = [generator.randrange(size) for _ in text.split()]
+        values = {name: value}
+        if self.task == "pair":
+            values["pair"] = value[::-1]
+        options = _GENERATION | {"seed": number} if self.task == "generate" else {}
+        return Sample(values, frozenset({name}), options)
+
+    def cut(self, sample: Sample, places: Sequence[float]) -> list[Sample]:
+        """Of a generated text, the prompt stays whole, and the tokens are cut."""
+        return sample.cut_generation(places) if sample.options else sample.cut(places)
+
+    def ask(self, sample: Sample, ready: Ready | None = None) -> Result:
+        return self.result(self.replicas[0].post(self.path, self.body(sample), ready))
+
+    def ask_in_one(self, samples: Sequence[Sample]) -> list[Result]:
+        if self.task == "generate":
+            raise NotApplicable("prompts of one request share a seed")
+        listed = {name: [s.values[name] for s in samples] for name in samples[0].values}
+        reply = self.replicas[0].post(self.path, {"model": self.model, **listed})
+        return [task_result(self.task, each) for each in objects(reply, "results", len(samples))]
+
+    def tokens(self) -> Tokens:
+        self._needs_streams()
+        return _SruserveTokens(self)
+
+    def streams(self) -> dict[str, Callable[[], Stream]]:
+        self._needs_streams()
+        tokens = self.tokens()
+        kinds: dict[str, Callable[[], Stream]] = {tokens.name: lambda: TokenStream(tokens)}
+        with suppress(NotApplicable):
+            kinds["held streams"] = self.numbered()
+        return kinds
+
+    def numbered(self) -> Callable[[], NumberedStream]:
+        self._needs_streams()
+        try:
+            _HeldStream(self).close()
+        except Refused as error:
+            raise NotApplicable(f"held streams are not available: {error}") from None
+        return lambda: _HeldStream(self)
+
+    def complete(
+        self, sample: Sample, seed: int, want_events: bool = False, ready: Ready | None = None
+    ) -> Result:
+        if self.task != "generate":
+            raise NotApplicable(f"model {self.model} is of task {self.task}: it writes no text")
+        completions = OpenAiServer(self.replicas, self.model)
+        return completions.complete(sample, seed, want_events, ready)
+
+    def body(self, sample: Sample, **fields: Any) -> dict[str, Any]:
+        """A request to the task's route."""
+        return {"model": self.model, **sample.values, **sample.options, **fields}
+
+    def result(self, reply: Any) -> Result:
+        """The result of the only input of a request."""
+        (entry,) = self.entries(reply)
+        if self.task == "generate":
+            return result_of(entry)
+        return task_result(self.task, entry)
+
+    def entries(self, reply: Any) -> list[dict[str, Any]]:
+        return objects(reply, "choices" if self.task == "generate" else "results", 1)
+
+    def more(self, last: bool) -> dict[str, bool]:
+        """The field that announces another chunk; a completion has none."""
+        return {} if self.task == "generate" or last else {"more": True}
+
+    def _needs_streams(self) -> None:
+        if not self.can_stream:
+            raise NotApplicable(f"model {self.model} reads whole inputs only, so it has no states")
+
+
+class _SruserveTokens(Tokens):
+    """The `state` of a reply, which any replica continues."""
+
+    def __init__(self, server: SruserveServer) -> None:
+        self._server = server
+
+    def step(
+        self,
+        state: str | None,
+        chunk: Sample,
+        last: bool,
+        replica: int = 0,
+        ready: Ready | None = None,
+    ) -> tuple[Result, str]:
+        server = self._server
+        fields: dict[str, Any] = server.more(last)
+        if state is not None:
+            fields["state"] = state
+        if not last:
+            fields["return_state"] = True
+        body = server.body(chunk, **fields)
+        reply = server.replicas[replica].post(server.path, body, ready)
+        (entry,) = server.entries(reply)
+        return server.result(reply), "" if last else field(entry, "state", str)
+
+
+class _HeldStream(NumberedStream):
+    """A stream of `/v1/streams`."""
+
+    def __init__(self, server: SruserveServer) -> None:
+        self._server, self._next = server, 1
+        body = {"model": server.model, "idle_seconds": _IDLE_SECONDS}
+        self._path = f"/v1/streams/{field(server.replicas[0].post('/v1/streams', body), 'id', str)}"
+
+    def send(self, chunk: Sample, last: bool) -> Result:
+        result = self.step(self._next, chunk, last)
+        self._next += 1
+        return result
+
+    def step(
+        self, number: int, chunk: Sample, last: bool, replica: int = 0, ready: Ready | None = None
+    ) -> Result:
+        body = self._server.body(chunk, step=number, **self._server.more(last))
+        del body["model"]
+        reply = self._server.replicas[replica].post(f"{self._path}/steps", body, ready)
+        return self._server.result(reply)
+
+    def close(self) -> None:
+        with suppress(CheckError):  # it expires
+            self._server.replicas[0].delete(self._path)
