@@ -58,7 +58,8 @@ def test_tracing_knows_models_alone_and_only_the_package_itself_knows_tracing(pa
 CHECK_PARTS = (
     ("errors",),
     ("address", "results", "samples", "together"),
-    ("transport", "findings"),
+    ("connections", "findings"),
+    ("transport",),
     ("server",),
     ("protocols", "checks"),
     ("examine",),

@@ -10,7 +10,8 @@ CheckError
 
 from sruserve.model.errors import printable
 
-_MAX_MESSAGE = 300
+_MAX_MESSAGE = 2000
+_MAX_SAID = 300  # by a server
 
 
 class CheckError(Exception):
@@ -19,7 +20,7 @@ class CheckError(Exception):
     code = "check_error"
 
     def __init__(self, message: str) -> None:
-        super().__init__(printable(message))
+        super().__init__(printable(message[:_MAX_MESSAGE]))
 
 
 class Misuse(CheckError):
@@ -40,7 +41,7 @@ class Refused(CheckError):
     code = "refused"
 
     def __init__(self, status: int, message: str, request: str) -> None:
-        said = f": {message[:_MAX_MESSAGE]}" if message else ""
+        said = f": {message[:_MAX_SAID]}" if message else ""
         hint = ""
         if status in (401, 403):
             hint = "; set SRUSERVE_CHECK_API_KEY to a key of this server"

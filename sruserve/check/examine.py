@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from sruserve.check.checks.company import Company
 from sruserve.check.checks.events import Events
 from sruserve.check.checks.examination import Check, Examination
+from sruserve.check.checks.replicas import Replicas
 from sruserve.check.checks.retry import Retry
 from sruserve.check.checks.seed import Seed
 from sruserve.check.checks.split import Split
@@ -13,7 +14,7 @@ from sruserve.check.checks.survival import Survival
 from sruserve.check.errors import CheckError, NotApplicable
 from sruserve.check.findings import Finding, Verdict
 
-CHECKS: tuple[Check, ...] = (Split(), Company(), Seed(), Events(), Retry(), Survival())
+CHECKS: tuple[Check, ...] = (Split(), Company(), Seed(), Events(), Retry(), Survival(), Replicas())
 _TO_OPEN = 10  # requests that find out protocol, model and fields
 _PUT_OFF = 50  # requests that a server may put off with 429 or 503
 

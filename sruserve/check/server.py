@@ -78,7 +78,7 @@ class Server(ABC):
         """Inputs of different lengths for the model."""
 
     @abstractmethod
-    def ask(self, sample: Sample, ready: Ready | None = None) -> Result:
+    def ask(self, sample: Sample, ready: Ready | None = None, replica: int = 0) -> Result:
         """The result of a whole input."""
 
     @abstractmethod

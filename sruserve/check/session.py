@@ -60,8 +60,9 @@ def check_server(
     bound = most_requests(len(texts))
     addresses = [Address.parse(url) for url in options.urls]
     replicas = [Transport(address, access, bound) for address in addresses]
+    to_each = " to each" if len(addresses) > 1 else ""
     announce(
-        f"checking {' and '.join(map(str, addresses))}: at most {bound} requests, "
+        f"checking {' and '.join(map(str, addresses))}: at most {bound} requests{to_each}, "
         f"{options.concurrency} at a time"
     )
     try:

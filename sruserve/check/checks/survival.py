@@ -1,12 +1,12 @@
-"""Does a state survive? Used later, twice, after other work, among others, on a replica."""
+"""Does a state survive? Used later, twice, after other work, and streams among others."""
 
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 
 from sruserve.check.checks.examination import Examination
 from sruserve.check.checks.split import feed
-from sruserve.check.errors import NotApplicable, Refused
-from sruserve.check.findings import Comparisons, Finding, Verdict
+from sruserve.check.errors import NotApplicable
+from sruserve.check.findings import Comparisons, Finding
 from sruserve.check.results import Result
 from sruserve.check.samples import Sample
 from sruserve.check.server import Server, Stream, Tokens
@@ -19,24 +19,20 @@ _COPIES = 3  # of one state, used at the same time
 
 class Survival:
     name = "state"
-    question = "Does a state give the same later, twice, after other work, elsewhere?"
+    question = "Does a state give the same later, twice and after other work?"
 
     def most_requests(self, samples: int) -> int:
         chosen = min(samples, _SAMPLES)
         probes = 10
-        return probes + chosen * (5 + _COPIES) + samples + chosen * _KINDS * 2 * (2 + 2)
+        return probes + chosen * (4 + _COPIES) + samples + chosen * _KINDS * 2 * (2 + 2)
 
     def run(self, examination: Examination) -> Finding:
         server, comparisons = examination.server, examination.comparisons()
         kinds = server.streams()
         done = []
         with suppress(NotApplicable):
-            try:
-                _compare_tokens(examination, comparisons, server.tokens())
-            except _RefusedElsewhere as error:
-                return error.finding(comparisons)
+            _compare_tokens(examination, comparisons, server.tokens())
             done.append("state tokens twice, later and at once")
-            done += ["on another replica"] * (len(server.replicas) > 1)
         for kind, open_stream in kinds.items():
             _compare_interleaved(examination, comparisons, kind, open_stream)
             done.append(f"{kind} among others")
@@ -45,24 +41,6 @@ class Survival:
         if not comparisons.failures:
             return comparisons.passed(", ".join(done))
         return _explained(comparisons)
-
-
-class _RefusedElsewhere(Exception):
-    """Another replica refused a state."""
-
-    def __init__(self, sample: Sample, refused: Refused) -> None:
-        super().__init__(str(refused))
-        self._sample = sample
-
-    def finding(self, comparisons: Comparisons) -> Finding:
-        return Finding(
-            Verdict.FAILS,
-            "another replica refuses the state: do all replicas serve the same model, with the "
-            "same keys of states?",
-            example=f"the state after half of {self._sample}",
-            difference=str(self),
-            comparisons=comparisons.count,
-        )
 
 
 def _compare_tokens(examination: Examination, comparisons: Comparisons, tokens: Tokens) -> None:
@@ -87,12 +65,6 @@ def _compare_tokens(examination: Examination, comparisons: Comparisons, tokens: 
         copies = examination.at_once([_use(tokens, state, second)] * _COPIES)
         for copy in copies:
             compare(i, copy, f"{_COPIES} times at once")
-        if len(server.replicas) > 1:
-            try:
-                got, _ = tokens.step(state, second, last=True, replica=1)
-            except Refused as error:
-                raise _RefusedElsewhere(chosen[i], error) from None
-            compare(i, got, "on another replica")
 
 
 def _use(tokens: Tokens, state: str, chunk: Sample) -> Callable[[Callable[[], None]], Result]:
@@ -131,8 +103,6 @@ def _explained(comparisons: Comparisons) -> Finding:
             "a stream changes if others run between its chunks: the server probably keeps one "
             "state for several streams"
         )
-    elif all("replica" in failure.example for failure in failures):
-        cause = "another replica continues the state differently: do all serve the same weights?"
     elif all("at once" in failure.example for failure in failures):
         cause = "uses of one state at the same time disturb each other"
     rounding = (

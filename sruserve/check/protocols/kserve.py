@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
+from urllib.parse import quote
 
 from sruserve.check.errors import Misuse, NotApplicable, Refused
 from sruserve.check.protocols.choosing import choose
@@ -41,7 +42,7 @@ class KServeServer(Server):
         is_sruserve: bool,
     ) -> None:
         super().__init__(replicas, model)
-        self.path = f"/v2/models/{model}/infer"
+        self.path = f"/v2/models/{quote(model, safe='')}/infer"
         self.is_sruserve = is_sruserve
         self.has_sequences = "sequence_batching" in config
         self._inputs = tuple(inputs)
@@ -58,10 +59,11 @@ class KServeServer(Server):
             entries = [e for e in objects(index, "models") if e.get("state", "READY") == "READY"]
             names = list(dict.fromkeys(field(entry, "name", str) for entry in entries))
         chosen = choose(model, names, _KIND)
-        metadata = server.get(f"/v2/models/{chosen}")
+        path = f"/v2/models/{quote(chosen, safe='')}"
+        metadata = server.get(path)
         config: dict[str, Any] = {}
         with suppress(Refused):
-            config = server.get(f"/v2/models/{chosen}/config")
+            config = server.get(f"{path}/config")
         config = config if isinstance(config, dict) else {}
         policy = config.get("model_transaction_policy")
         if isinstance(policy, dict) and policy.get("decoupled"):
@@ -79,11 +81,11 @@ class KServeServer(Server):
             samples.append(Sample(values, along, options))
         return tuple(samples)
 
-    def ask(self, sample: Sample, ready: Ready | None = None) -> Result:
+    def ask(self, sample: Sample, ready: Ready | None = None, replica: int = 0) -> Result:
         parameters: dict[str, Any] = {}
         if self.has_sequences and not self.is_sruserve:  # Triton runs such models in sequences only
             parameters = _place(_new_sequence(), first=True, last=True)
-        return self.infer([sample], parameters, ready=ready)[0]
+        return self.infer([sample], parameters, replica, ready)[0]
 
     def ask_in_one(self, samples: Sequence[Sample]) -> list[Result]:
         if not all(each.has_batch for each in self._inputs):

@@ -60,8 +60,9 @@ class OpenAiServer(Server):
     def numbered(self) -> Callable[[], NumberedStream]:
         raise NotApplicable("OpenAI's completions have no steps: a retried request changes nothing")
 
-    def ask(self, sample: Sample, ready: Ready | None = None) -> Result:
-        return result_of(complete(self.replicas[0], self._greedy(sample.values["prompt"]), ready))
+    def ask(self, sample: Sample, ready: Ready | None = None, replica: int = 0) -> Result:
+        body = self._greedy(sample.values["prompt"])
+        return result_of(complete(self.replicas[replica], body, ready))
 
     def ask_in_one(self, samples: Sequence[Sample]) -> list[Result]:
         body = self._greedy([sample.values["prompt"] for sample in samples])

@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
+from urllib.parse import quote
 
 from sruserve.check.errors import CheckError, NotApplicable, Refused
 from sruserve.check.protocols.choosing import choose
@@ -58,8 +59,8 @@ class SruserveServer(Server):
             for entry in objects(replicas[0].get("/v1/models"), "data")
         }
         chosen = choose(model, list(entries), _KIND)
-        metadata = replicas[0].get(f"/v2/models/{chosen}")
-        config = replicas[0].get(f"/v2/models/{chosen}/config")
+        path = f"/v2/models/{quote(chosen, safe='')}"
+        metadata, config = replicas[0].get(path), replicas[0].get(f"{path}/config")
         inputs = model_inputs(metadata, config if isinstance(config, dict) else {})
         return cls(replicas, entries[chosen], inputs)
 
@@ -86,8 +87,8 @@ class SruserveServer(Server):
         """Of a generated text, the prompt stays whole, and the tokens are cut."""
         return sample.cut_generation(places) if sample.options else sample.cut(places)
 
-    def ask(self, sample: Sample, ready: Ready | None = None) -> Result:
-        return self.result(self.replicas[0].post(self.path, self.body(sample), ready))
+    def ask(self, sample: Sample, ready: Ready | None = None, replica: int = 0) -> Result:
+        return self.result(self.replicas[replica].post(self.path, self.body(sample), ready))
 
     def ask_in_one(self, samples: Sequence[Sample]) -> list[Result]:
         if self.task == "generate":
@@ -179,7 +180,8 @@ class _HeldStream(NumberedStream):
     def __init__(self, server: SruserveServer) -> None:
         self._server, self._next = server, 1
         body = {"model": server.model, "idle_seconds": _IDLE_SECONDS}
-        self._path = f"/v1/streams/{field(server.replicas[0].post('/v1/streams', body), 'id', str)}"
+        stream = field(server.replicas[0].post("/v1/streams", body), "id", str)
+        self._path = f"/v1/streams/{quote(stream, safe='')}"
 
     def send(self, chunk: Sample, last: bool) -> Result:
         result = self.step(self._next, chunk, last)
