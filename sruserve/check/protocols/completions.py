@@ -28,17 +28,20 @@ def complete_all(server: Transport, body: Mapping[str, Any], count: int) -> list
 def streamed(server: Transport, body: Mapping[str, Any], ready: Ready | None = None) -> Result:
     """The text of a completion that arrives as events."""
     texts: list[str] = []
+    ids: list[Any] = []
     finish: Any = None
     for event in server.events(PATH, {**body, "stream": True}, ready):
         for choice in objects(event, "choices"):
             texts.append(field(choice, "text", str))
+            ids += choice.get("token_ids") or ()
             finish = choice.get("finish_reason") or finish
-    return Result({"text": tuple("".join(texts)), "finish_reason": flatten(finish)})
+    whole = {"text": "".join(texts), "finish_reason": finish, "token_ids": ids}
+    return text_alone(result_of(whole))
 
 
 def text_alone(result: Result) -> Result:
     """What a streamed completion can be compared with."""
-    return Result({name: result.parts[name] for name in ("text", "finish_reason")})
+    return Result({name: part for name, part in result.parts.items() if name != "logprobs"})
 
 
 def result_of(choice: Mapping[str, Any]) -> Result:

@@ -127,7 +127,10 @@ class SruserveServer(Server):
 
     def body(self, sample: Sample, **fields: Any) -> dict[str, Any]:
         """A request to the task's route."""
-        return {"model": self.model, **sample.values, **sample.options, **fields}
+        values = sample.values
+        if values.get("prompt") == []:
+            values = {"prompt": [[]]}  # one prompt of no ids
+        return {"model": self.model, **values, **sample.options, **fields}
 
     def result(self, reply: Any) -> Result:
         """The result of the only input of a request."""

@@ -1,0 +1,54 @@
+"""Streams that forget, repeat or share are found; the same server without the fault passes."""
+
+import pytest
+
+from sruserve.check.findings import Verdict
+from tests.check.conftest import Examine, findings
+from tests.check.fakes import StreamServer, running
+
+STREAMED = ("split", "retry", "state")
+
+
+def test_exact_streams_pass(examine: Examine) -> None:
+    with running(StreamServer()) as server:
+        found = findings(examine(server.url))
+    assert {found[name].verdict for name in STREAMED} == {Verdict.PASSES}
+
+
+@pytest.mark.parametrize(
+    ("fault", "check", "cause"),
+    [
+        ("forgets", "split", "ignores the state"),
+        ("twice", "retry", "applied again"),
+        ("refuses", "retry", "is refused"),
+        ("in place", "state", "changes it in place"),
+        ("shared", "state", "one state for several streams"),
+    ],
+)
+def test_a_fault_of_streams_fails_its_check_with_the_cause(
+    examine: Examine, fault: str, check: str, cause: str
+) -> None:
+    with running(StreamServer(fault)) as server:
+        outcome = examine(server.url)
+    found = findings(outcome)
+    assert found[check].verdict is Verdict.FAILS, found[check]
+    assert cause in found[check].reason
+    assert found[check].example
+    assert found[check].difference
+    assert found["company"].verdict is Verdict.PASSES
+    assert outcome.exit_code == 1
+
+
+def test_replicas_that_do_not_share_states_fail(examine: Examine) -> None:
+    with running(StreamServer("other")) as one, running(StreamServer("other")) as other:
+        found = findings(examine(one.url, other.url))["replica"]
+    assert found.verdict is Verdict.FAILS
+    assert "keys" in found.reason
+    assert "the state has another key" in found.difference
+
+
+def test_replicas_that_share_states_pass(examine: Examine) -> None:
+    one, other = StreamServer(), StreamServer()
+    other._states = one._states
+    with running(one), running(other):
+        assert findings(examine(one.url, other.url))["replica"].verdict is Verdict.PASSES
