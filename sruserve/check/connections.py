@@ -76,20 +76,18 @@ class Connections:
         self, plain: socket.socket, context: ssl.SSLContext, track: Track
     ) -> ssl.SSLSocket:
         host = self._address.host
+        encrypted = context.wrap_socket(plain, server_hostname=host, do_handshake_on_connect=False)
         try:
-            encrypted = context.wrap_socket(
-                plain, server_hostname=host, do_handshake_on_connect=False
-            )
             track(encrypted)
             encrypted.do_handshake()
         except ssl.SSLCertVerificationError as error:
-            plain.close()
+            encrypted.close()
             raise Unreachable(
                 f"the certificate of {self._address} is not trusted: {error.verify_message}; name "
                 "its authority with --ca-file"
             ) from None
-        except (OSError, ValueError) as error:
-            plain.close()
+        except OSError as error:
+            encrypted.close()
             reason = getattr(error, "reason", None) or error
             raise Unreachable(
                 f"no TLS with {self._address}: {reason}; use http:// if the server has no TLS"

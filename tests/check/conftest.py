@@ -8,6 +8,7 @@ import pytest
 
 from sruserve.check.findings import Finding
 from sruserve.check.session import Options, Outcome, check_server
+from sruserve.model.heads.regression import Regression
 from tests.server.processes import serving
 from tests.support import PRINTABLE, save_random_model
 
@@ -21,6 +22,7 @@ def model_folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     parent = tmp_path_factory.mktemp("checked")
     features: dict[str, Any] = {"input_size": 4}
     characters: dict[str, Any] = {"vocabulary": PRINTABLE}
+    meter = Regression(names=("load",), steps="every")
     pair: dict[str, Any] = {"labels": ("same", "other"), **characters}
     return [
         DEMO / "question-type",
@@ -28,6 +30,7 @@ def model_folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         save_random_model(parent / "tagger", "tag", labels=("O", "B-X", "I-X"), **characters),
         save_random_model(parent / "encoder", "encode", **features),
         save_random_model(parent / "sensor", "classify", labels=("low", "high"), **features),
+        save_random_model(parent / "meter", "regress", regression=meter, **features),
         save_random_model(parent / "ids", vocab_size=50),
         save_random_model(
             parent / "whole", "classify", labels=("a", "b"), bidirectional=True, **characters

@@ -4,12 +4,12 @@ import json
 import select
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, TypeVar
 
-Answer = Callable[[Any], Any]  # of a request's JSON: the reply's JSON, or (status, JSON)
+Server = TypeVar("Server", bound="FakeServer")
 
 
 class FakeServer(ThreadingHTTPServer):
@@ -83,7 +83,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def running(server: FakeServer) -> Iterator[FakeServer]:
+def running(server: Server) -> Iterator[Server]:
     """The server, in a thread."""
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
@@ -177,6 +177,7 @@ class CompletionServer(BatchingServer):
     def __init__(self, fault: str = "") -> None:
         super().__init__()
         self._fault, self._requests = fault, 0
+        self.prompts: set[str] = set()
 
     def answer(self, method: str, path: str, body: Any) -> Any:
         if path == "/v1/models":
@@ -186,6 +187,7 @@ class CompletionServer(BatchingServer):
         if self._fault == "logprobs" and "logprobs" in body:
             return 400, {"error": {"message": "logprobs are not supported"}}
         prompts = body["prompt"] if isinstance(body["prompt"], list) else [body["prompt"]]
+        self.prompts |= set(prompts)
         seed = body.get("seed", 0) if body["temperature"] else 0
         texts = self.in_batch((prompts, seed, body["max_tokens"]))
         if body.get("stream"):
