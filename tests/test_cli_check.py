@@ -1,18 +1,18 @@
 """`sruserve check`: its output, exit codes, mistakes and interruption."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from sruserve.cli import app
 from tests.check.fakes import CompletionServer, StreamServer, TensorServer, running
-from tests.check.hostile import answering, is_silent
 
 SHORT = "How far"
 LONG = "a longer text, which is cut where a letter ends"
@@ -109,24 +109,44 @@ def test_the_path_before_the_protocol_is_kept() -> None:
     with running(CompletionServer()) as server:
         done = CliRunner().invoke(app, ["check", f"{server.url}/v1/", "--protocol", "openai"])
         assert done.exit_code == 0
-        CliRunner().invoke(app, ["check", f"{server.url}/behind/v1", "--protocol", "openai"])
+        CliRunner().invoke(app, ["check", f"{server.url}/prefix/v1", "--protocol", "openai"])
     assert server.sent[0] == "GET /v1/models"
-    assert server.sent[-1] == "GET /behind/v1/models"
+    assert server.sent[-1] == "GET /prefix/v1/models"
+
+
+class Stuck(TensorServer):
+    """Never answers two requests at the same time; `stuck` is set once it has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stuck, self.over = threading.Event(), threading.Event()
+
+    def compute(self, batch: list[Any]) -> list[Any]:
+        if len(batch) > 1:
+            self.stuck.set()
+            self.changed.wait_for(self.over.is_set)
+        return super().compute(batch)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_the_command_while_it_waits(number: int, code: int) -> None:
-    with answering(is_silent) as url:
+def test_a_signal_ends_the_command_while_its_threads_wait(number: int, code: int) -> None:
+    with running(Stuck()) as server:
         process = subprocess.Popen(
-            [sys.executable, "-m", "sruserve", "check", url],
+            [sys.executable, "-m", "sruserve", "check", server.url],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=os.environ,
             text=True,
         )
-        assert process.stderr is not None
-        assert process.stderr.readline().startswith("checking ")
-        process.send_signal(number)
-        out, err = process.communicate(timeout=60)
+        try:
+            assert server.stuck.wait(60)
+            process.send_signal(number)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+            server.over.set()
+            with server.changed:
+                server.changed.notify_all()
     assert process.returncode == code, err
-    assert "Traceback" not in out + err
+    assert out == ""
+    assert err.startswith("checking ")
+    assert "Traceback" not in err

@@ -36,7 +36,7 @@ class NoAnswer(CheckError):
 
 
 class Refused(CheckError):
-    """status: of HTTP. message: what the server says, cut."""
+    """status: of HTTP. message: the server's own, cut."""
 
     code = "refused"
 

@@ -1,4 +1,4 @@
-"""The outcome of a check: what was compared, the smallest example of a difference, its cause."""
+"""The outcome of a check: its comparisons, the smallest example of a difference, its cause."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -17,10 +17,10 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found. reason: one sentence; of a failure, its likely cause.
+    """The result of a check. reason: one sentence; of a failure, its likely cause.
 
-    example: the smallest request that showed it. difference: what differed there.
-    largest: the largest difference of two numbers. within_rounding: that all of it is rounding.
+    example: the smallest request that showed it. difference: the first value that differed there.
+    largest: the largest difference of two numbers. within_rounding: all differences are rounding.
     """
 
     verdict: Verdict

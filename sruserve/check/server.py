@@ -1,4 +1,4 @@
-"""What a check may ask of a server, whatever its protocol.
+"""The questions that a check may ask of a server, in any protocol.
 
 A protocol that does not have something raises `NotApplicable` with the reason.
 """

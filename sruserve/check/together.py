@@ -11,7 +11,7 @@ Job = Callable[[Callable[[], None]], T]
 
 
 class _Runner(Generic[T]):
-    """A thread's job, and what became of it."""
+    """A thread's job, and its result or error."""
 
     def __init__(self, job: Job[T], barrier: threading.Barrier) -> None:
         self._job, self._barrier = job, barrier
@@ -25,7 +25,7 @@ class _Runner(Generic[T]):
         except BaseException as error:
             self.error = error
         finally:
-            self._barrier.abort()  # whoever still waits for this one goes ahead
+            self._barrier.abort()  # a job that ended early must not block the others
 
     def _ready(self) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Requests to a server that nobody trusts: bounded in number, and so are their replies."""
+"""Requests to an untrusted server: their number and the size of their replies are bounded."""
 
 import json
 import ssl

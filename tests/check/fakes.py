@@ -2,6 +2,7 @@
 
 import json
 import select
+import sys
 import threading
 import zlib
 from collections.abc import Iterator
@@ -49,6 +50,11 @@ class FakeServer(ThreadingHTTPServer):
             self.open -= 1
             self.changed.notify_all()
         super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print nothing about clients that left; any other error fails the test that waits."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
     def awaited(self) -> int:
         """The number of connections whose requests are here or on their way."""
@@ -205,6 +211,36 @@ class CompletionServer(BatchingServer):
         return texts
 
 
+class SequenceServer(FakeServer):
+    """KServe v2: a sum of characters in their order over the requests of a sequence.
+
+    fault: "shared" keeps one sum for all sequences; "forgets" keeps none.
+    """
+
+    def __init__(self, fault: str = "") -> None:
+        super().__init__()
+        self._fault = fault
+        self._sums: dict[int, int] = {}
+
+    def answer(self, method: str, path: str, body: Any) -> Any:
+        if path == "/v2":
+            return {"name": "fake", "extensions": ["sequence"]}
+        if path == "/v2/models/sum":
+            return {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [-1, 1]}]}
+        if path == "/v2/models/sum/config":
+            return {"max_batch_size": 8, "sequence_batching": {"direct": {}}}
+        if path != "/v2/models/sum/infer":
+            return super().answer(method, path, body)
+        place = body["parameters"]
+        key = 0 if self._fault == "shared" else place["sequence_id"]
+        with self.changed:
+            anew = place["sequence_start"] or self._fault == "forgets"
+            start = 1 if anew else self._sums[key]
+            self._sums[key] = end = summed(start, body["inputs"][0]["data"][0])
+        data = [end / 1_000_003]
+        return {"outputs": [{"name": "sum", "datatype": "FP32", "shape": [1, 1], "data": data}]}
+
+
 def _letters(prompt: str, key: int, count: int) -> str:
     codes = (zlib.crc32(f"{prompt} {key} {i}".encode()) for i in range(count))
     return "".join(chr(97 + code % 26) for code in codes)
@@ -256,7 +292,7 @@ class StreamServer(FakeServer):
         if state is not None and state not in self._states:
             return 400, {"error": {"message": "the state has another key", "code": "state_key"}}
         start = 1 if state is None or self._fault == "forgets" else self._states[state]
-        ends = [_summed(start, text) for text in texts]
+        ends = [summed(start, text) for text in texts]
         if state is not None and self._fault == "in place":
             self._states[state] = ends[0]
         token = f"{id(self)}:{ends[0]}" if self._fault == "other" else f"state:{ends[0]}"
@@ -271,13 +307,13 @@ class StreamServer(FakeServer):
         if again and self._fault not in ("twice", "shared"):
             return stream["reply"]
         start = 1 if self._fault == "forgets" else stream["value"]
-        stream["value"] = _summed(start, body["input"])
+        stream["value"] = summed(start, body["input"])
         stream["step"] = body["step"]
         stream["reply"] = {"results": [_scores(stream["value"])]}
         return stream["reply"]
 
 
-def _summed(start: int, text: str) -> int:
+def summed(start: int, text: str) -> int:
     value = start
     for character in text:
         value = (value * 31 + ord(character)) % 1_000_003

@@ -4,7 +4,7 @@ import pytest
 
 from sruserve.check.findings import Verdict
 from tests.check.conftest import Examine, findings
-from tests.check.fakes import StreamServer, running
+from tests.check.fakes import SequenceServer, StreamServer, running
 
 STREAMED = ("split", "retry", "state")
 
@@ -52,3 +52,25 @@ def test_replicas_that_share_states_pass(examine: Examine) -> None:
     other._states = one._states
     with running(one), running(other):
         assert findings(examine(one.url, other.url))["replica"].verdict is Verdict.PASSES
+
+
+def test_exact_sequences_of_any_kserve_server_pass_without_step_numbers(examine: Examine) -> None:
+    with running(SequenceServer()) as server:
+        outcome = examine(server.url, model="sum")
+    found = findings(outcome)
+    assert {found[name].verdict for name in ("split", "company", "state")} == {Verdict.PASSES}
+    assert found["retry"].verdict is Verdict.NOT_APPLICABLE
+    assert "no step numbers" in found["retry"].reason
+
+
+@pytest.mark.parametrize(
+    ("fault", "check", "cause"),
+    [("shared", "state", "one state for several streams"), ("forgets", "split", "starts anew")],
+)
+def test_a_fault_of_sequences_fails_its_check_with_the_cause(
+    examine: Examine, fault: str, check: str, cause: str
+) -> None:
+    with running(SequenceServer(fault)) as server:
+        found = findings(examine(server.url, model="sum"))[check]
+    assert found.verdict is Verdict.FAILS
+    assert cause in found.reason

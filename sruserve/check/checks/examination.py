@@ -1,4 +1,4 @@
-"""What all checks share: the server, its inputs, how many requests run at once, the tolerance."""
+"""Shared by all checks: the server, its inputs, how many requests run at once, the tolerance."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

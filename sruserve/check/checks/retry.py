@@ -37,7 +37,7 @@ class Retry:
                 try:
                     _compare(examination, comparisons, stream, sample, chunks, once)
                 except Refused as error:
-                    refused = (sample, str(error))
+                    refused = refused or (sample, str(error))
         if refused is not None and not comparisons.failures:
             sample, message = refused
             return Finding(

@@ -45,7 +45,7 @@ def text_alone(result: Result) -> Result:
 
 
 def result_of(choice: Mapping[str, Any]) -> Result:
-    """A choice as plain values: its text, why it ended, and its log probabilities if they came."""
+    """A choice as plain values: its text, why it ended, and its log probabilities, if any."""
     parts: dict[str, Values] = {
         "text": tuple(field(choice, "text", str)),
         "finish_reason": flatten(choice.get("finish_reason")),
