@@ -25,7 +25,7 @@ def test_a_table_says_what_failed_and_why_without_colours_in_a_file() -> None:
     rows = [line.split("  ")[0].strip() for line in done.stdout.splitlines()]
     assert [row for row in rows if row in ("split", "company", "seed", "retry", "state")]
     assert "company   fails" in done.stdout
-    assert "smallest example: an input of 1 steps" in done.stdout
+    assert "smallest example: input 0 (1 step)" in done.stdout
     assert "\x1b" not in done.output
     assert f"checking {server.url}: at most" in done.stderr
     assert "8 at a time" in done.stderr

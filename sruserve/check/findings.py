@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from sruserve.check.errors import NotApplicable
 from sruserve.check.results import Difference, Result, compare
 
 
@@ -68,6 +69,8 @@ class Comparisons:
 
     def passed(self, what: str) -> Finding:
         """The finding of a check without failures. what: the compared requests."""
+        if not self.count:
+            raise NotApplicable("no input is long enough to be cut")
         how = "equal bit for bit"
         if self.largest:
             how = f"largest difference {self.largest:.3g}, within the tolerance"

@@ -33,11 +33,13 @@ class Sample:
 
     along: the values that are cut when the input is sent in chunks.
     options: the other fields of its request, such as `max_tokens` and `seed` of a generated text.
+    number: names an input without a text.
     """
 
     values: Mapping[str, Any]
     along: frozenset[str]
     options: dict[str, Any] = field(default_factory=dict)
+    number: int = 0
 
     @property
     def size(self) -> int:
@@ -47,7 +49,8 @@ class Sample:
     def __str__(self) -> str:
         texts = [value for value in self.values.values() if isinstance(value, str)]
         if not texts:
-            return f"an input of {self.size} steps" if self.along else "an input"
+            steps = f" ({self.size} step{'s' if self.size > 1 else ''})" if self.along else ""
+            return f"input {self.number}{steps}"
         text = texts[0]
         shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
         return f"{shown!r} ({len(text)} characters)"

@@ -177,7 +177,8 @@ class CompletionServer(BatchingServer):
     """OpenAI's completions of random letters.
 
     fault: "load" draws with the size of the batch; "unseeded" ignores the seed; "greedy" always
-    draws the same; "drops" leaves a letter out of the events; "logprobs" refuses that field.
+    draws the same; "drops" leaves a letter out of the events; "logprobs" refuses that field;
+    "tips" changes greedy texts with the size of the batch.
     """
 
     def __init__(self, fault: str = "") -> None:
@@ -206,7 +207,7 @@ class CompletionServer(BatchingServer):
         for prompts, seed, count in batch:
             self._requests += 1
             key = {"greedy": 0, "unseeded": self._requests if seed else 0}.get(self._fault, seed)
-            key += len(batch) if self._fault == "load" and seed else 0
+            key += len(batch) if self._fault == ("load" if seed else "tips") else 0
             texts.append([_letters(prompt, key, count) for prompt in prompts])
         return texts
 

@@ -21,7 +21,7 @@ def test_a_server_that_pads_fails_and_is_told_so(examine: Examine) -> None:
     found = findings(outcome)["company"]
     assert found.verdict is Verdict.FAILS
     assert "pads" in found.reason
-    assert found.example == "an input of 1 steps with an input of 53 steps at the same time"
+    assert found.example == "input 0 (1 step) with input 6 (53 steps) at the same time"
     assert found.difference.startswith("y[0]: ")
     assert found.largest > 0.01
     assert not found.within_rounding
@@ -34,6 +34,16 @@ def test_a_server_that_normalises_over_the_batch_is_not_said_to_pad(examine: Exa
     assert found.verdict is Verdict.FAILS
     assert "pads" not in found.reason
     assert "normalises" in found.reason
+
+
+def test_texts_that_change_with_the_batch_are_explained_by_close_choices(
+    examine: Examine,
+) -> None:
+    with running(CompletionServer("tips")) as server:
+        found = findings(examine(server.url))["company"]
+    assert found.verdict is Verdict.FAILS
+    assert "tips close choices" in found.reason
+    assert found.difference.startswith("text[0]: ")
 
 
 def test_a_server_whose_results_change_by_themselves_is_found_without_company(

@@ -78,6 +78,11 @@ class _Company:
                 "results depend on the batch, and only the longest input keeps its own: the "
                 "server probably pads inputs, and computes with the padding"
             )
+        if any("text" in result.parts for result in self._alone):
+            cause = (
+                "texts depend on the batch: rounding that changes with its size probably tips "
+                "close choices, or the server pads prompts"
+            )
         rounding = (
             "results agree within rounding only: the server probably chooses kernels by the size "
             "of the batch; --tolerance 1e-5 allows that"

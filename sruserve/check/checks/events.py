@@ -16,7 +16,7 @@ class Events:
 
     def run(self, examination: Examination) -> Finding:
         server, comparisons = examination.server, examination.comparisons()
-        for sample in examination.few(_SAMPLES):
+        for sample in examination.by_length()[-_SAMPLES:]:
             whole = server.complete(sample, _SEED)
             events = server.complete(sample, _SEED, want_events=True)
             comparisons.add(whole, events, f"{sample}, seed {_SEED}, as events", sample.size)

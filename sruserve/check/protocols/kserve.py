@@ -78,7 +78,7 @@ class KServeServer(Server):
             generator = random.Random(number)
             values = {each.name: each.value(text, generator) for each in self._inputs}
             options = _GENERATION if self.generates else {}
-            samples.append(Sample(values, along, options))
+            samples.append(Sample(values, along, options, number))
         return tuple(samples)
 
     def ask(self, sample: Sample, ready: Ready | None = None, replica: int = 0) -> Result:
@@ -116,7 +116,7 @@ class KServeServer(Server):
 
     def streams(self) -> dict[str, Callable[[], Stream]]:
         if not self.has_sequences:
-            raise NotApplicable(f"the configuration of model {self.model} has no sequences")
+            raise NotApplicable(f"the configuration of {self.model} names no sequences")
         if not any(each.is_text or each.has_time for each in self._inputs):
             raise NotApplicable("each request is one step, so no request is the whole of several")
         return {"sequences": lambda: _Sequence(self)}

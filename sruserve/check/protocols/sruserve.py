@@ -72,7 +72,8 @@ class SruserveServer(Server):
         name = "prompt" if self.task == "generate" else "input"
         first = self._inputs[0]
         if first.name == "features":
-            return Sample({"features": first.value(text, generator)}, frozenset({"features"}))
+            features = {"features": first.value(text, generator)}
+            return Sample(features, frozenset(features), number=number)
         value: Any = text
         if first.name in _ID_INPUTS:
             size = self._vocab_size if isinstance(self._vocab_size, int) else 10
@@ -81,7 +82,7 @@ class SruserveServer(Server):
         if self.task == "pair":
             values["pair"] = value[::-1]
         options = _GENERATION | {"seed": number} if self.task == "generate" else {}
-        return Sample(values, frozenset({name}), options)
+        return Sample(values, frozenset({name}), options, number)
 
     def cut(self, sample: Sample, places: Sequence[float]) -> list[Sample]:
         """Of a generated text, the prompt stays whole, and the tokens are cut."""

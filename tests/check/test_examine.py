@@ -1,0 +1,43 @@
+"""Each check keeps to its own bound of requests, and the exit code follows from all findings."""
+
+import pytest
+
+from sruserve.check.address import Address
+from sruserve.check.checks.examination import Check, Examination
+from sruserve.check.examine import CHECKS, Checked, examine, exit_code
+from sruserve.check.findings import Finding, Verdict
+from sruserve.check.protocols.detect import PROTOCOLS
+from sruserve.check.samples import TEXTS
+from sruserve.check.transport import Access, Transport
+
+
+@pytest.mark.parametrize("count", [2, 5, 8])
+@pytest.mark.parametrize("model", ["shakespeare", "question-type"])
+def test_a_check_sends_no_more_requests_than_it_announces(url: str, model: str, count: int) -> None:
+    replicas = [Transport(Address.parse(url), Access(), 1000) for _ in range(2)]
+    server = PROTOCOLS["sruserve"](replicas, model)
+    sent = []
+
+    def begin(check: Check) -> None:
+        sent.append(sum(replica.requests for replica in replicas))
+
+    samples = server.samples(TEXTS[:count])
+    examine(Examination(server, samples, 8, 0.0), begin)
+    sent.append(sum(replica.requests for replica in replicas))
+    for check, before, after in zip(CHECKS, sent, sent[1:], strict=False):
+        bound = check.most_requests(count) * (2 if check.name == "replica" else 1)
+        assert after - before <= bound, check.name
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "code"),
+    [
+        ("passes, not applicable", 0),
+        ("not applicable", 2),
+        ("passes, no answer", 2),
+        ("passes, no answer, fails", 1),
+    ],
+)
+def test_the_exit_code_follows_from_all_findings(verdicts: str, code: int) -> None:
+    checked = [Checked(CHECKS[0], Finding(Verdict(v), "")) for v in verdicts.split(", ")]
+    assert exit_code(checked) == code
