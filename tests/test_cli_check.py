@@ -4,15 +4,13 @@ import json
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from sruserve.cli import app
-from tests.check.fakes import CompletionServer, StreamServer, TensorServer, running
+from tests.check.fakes import CompletionServer, StreamServer, StuckServer, TensorServer, running
 
 SHORT = "How far"
 LONG = "a longer text, which is cut where a letter ends"
@@ -114,23 +112,9 @@ def test_the_path_before_the_protocol_is_kept() -> None:
     assert server.sent[-1] == "GET /prefix/v1/models"
 
 
-class Stuck(TensorServer):
-    """Never answers two requests at the same time; `stuck` is set once it has them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stuck, self.over = threading.Event(), threading.Event()
-
-    def compute(self, batch: list[Any]) -> list[Any]:
-        if len(batch) > 1:
-            self.stuck.set()
-            self.changed.wait_for(self.over.is_set)
-        return super().compute(batch)
-
-
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_command_while_its_threads_wait(number: int, code: int) -> None:
-    with running(Stuck()) as server:
+    with running(StuckServer()) as server:
         process = subprocess.Popen(
             [sys.executable, "-m", "sruserve", "check", server.url],
             stdout=subprocess.PIPE,
@@ -143,9 +127,7 @@ def test_a_signal_ends_the_command_while_its_threads_wait(number: int, code: int
             out, err = process.communicate(timeout=60)
         finally:
             process.kill()
-            server.over.set()
-            with server.changed:
-                server.changed.notify_all()
+            server.end()
     assert process.returncode == code, err
     assert out == ""
     assert err.startswith("checking ")

@@ -17,7 +17,7 @@ class _Runner(Generic[T]):
         self._job, self._barrier = job, barrier
         self.results: list[T] = []
         self.error: BaseException | None = None
-        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread = threading.Thread(target=self._run, name="check", daemon=True)
 
     def _run(self) -> None:
         try:

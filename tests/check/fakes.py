@@ -173,6 +173,26 @@ class TensorServer(BatchingServer):
         return means
 
 
+class StuckServer(TensorServer):
+    """Never answers two requests at the same time; `stuck` is set once it has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stuck, self.over = threading.Event(), threading.Event()
+
+    def compute(self, batch: list[Any]) -> list[Any]:
+        if len(batch) > 1:
+            self.stuck.set()
+            self.changed.wait_for(self.over.is_set)
+        return super().compute(batch)
+
+    def end(self) -> None:
+        """Answer after all."""
+        self.over.set()
+        with self.changed:
+            self.changed.notify_all()
+
+
 class CompletionServer(BatchingServer):
     """OpenAI's completions of random letters.
 
@@ -256,7 +276,8 @@ class StreamServer(FakeServer):
 
     fault: "twice" applies a step that is sent again; "refuses" answers it with 409; "in place"
     changes a state that is continued; "shared" keeps one state for all streams; "forgets" begins
-    anew with each chunk; "other" gives states that another server does not know.
+    anew with each chunk; "other" gives states that another server does not know; "races" applies a
+    step twice if it is sent twice at once.
     """
 
     def __init__(self, fault: str = "") -> None:
@@ -305,8 +326,11 @@ class StreamServer(FakeServer):
         again = body["step"] == stream["step"]
         if again and self._fault == "refuses":
             return 409, {"error": {"message": "this step is over", "code": "wrong_step"}}
-        if again and self._fault not in ("twice", "shared"):
+        raced = self._fault == "races" and stream.get("raced") == body["step"]
+        if again and not raced and self._fault not in ("twice", "shared"):
             return stream["reply"]
+        if self.awaited() > 1:
+            stream["raced"] = body["step"]
         start = 1 if self._fault == "forgets" else stream["value"]
         stream["value"] = summed(start, body["input"])
         stream["step"] = body["step"]

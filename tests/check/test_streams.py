@@ -20,6 +20,7 @@ def test_exact_streams_pass(examine: Examine) -> None:
     [
         ("forgets", "split", "ignores the state"),
         ("twice", "retry", "applied again"),
+        ("races", "retry", "applied again"),
         ("refuses", "retry", "is refused"),
         ("in place", "state", "changes it in place"),
         ("shared", "state", "one state for several streams"),
