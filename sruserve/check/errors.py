@@ -36,17 +36,17 @@ class NoAnswer(CheckError):
 
 
 class Refused(CheckError):
-    """status: of HTTP. message: the server's own, cut."""
+    """status: of HTTP. message: the server's own, cut. server_code: its own name of the error."""
 
     code = "refused"
 
-    def __init__(self, status: int, message: str, request: str) -> None:
+    def __init__(self, status: int, message: str, request: str, server_code: str = "") -> None:
         said = f": {message[:_MAX_SAID]}" if message else ""
         hint = ""
         if status in (401, 403):
             hint = "; set SRUSERVE_CHECK_API_KEY to a key of this server"
         super().__init__(f"the server refused {request} with {status}{said}{hint}")
-        self.status = status
+        self.status, self.server_code = status, server_code
 
 
 class NotApplicable(CheckError):

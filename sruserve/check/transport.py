@@ -67,7 +67,7 @@ class Transport:
         events = [self._json(request, line) for line in lines if line != b"[DONE]"]
         for event in events:
             if isinstance(event, dict) and event.get("error"):
-                said = self._shown(_message(json.dumps(event).encode()))[:200]
+                said = self._shown(_error(json.dumps(event).encode())[0])[:200]
                 raise NoAnswer(f"the events of {request} end with an error: {said}")
         if not events:
             raise NoAnswer(f"the reply to {request} has no server-sent events")
@@ -92,7 +92,8 @@ class Transport:
         if reply.location is not None and 300 <= reply.status < 400:
             where = self._shown(reply.location)
             raise Refused(reply.status, f"it redirects to {where}; use that address", request)
-        raise Refused(reply.status, self._shown(_message(reply.content)), request)
+        message, code = _error(reply.content)
+        raise Refused(reply.status, self._shown(message), request, code)
 
     def _send(self, method: str, path: str, body: Body | None, ready: Ready | None) -> _Reply:
         request = f"{method} {path}"
@@ -147,14 +148,17 @@ def _wait_seconds(retry_after: str | None) -> float:
     return min(seconds, _MAX_WAIT_SECONDS) if seconds > 0 else 0.1
 
 
-def _message(content: bytes) -> str:
-    """The text of an error in one of the usual shapes: {"error": {"message"}}, {"error": text} …"""
+def _error(content: bytes) -> tuple[str, str]:
+    """Message and code of an error: {"error": {"message", "code"}}, {"error": text} and others."""
     try:
         said = json.loads(content)
     except (ValueError, RecursionError):
-        return content[:4096].decode("utf-8", "replace")
+        return content[:4096].decode("utf-8", "replace"), ""
+    code: Any = ""
     for _ in range(2):
         if isinstance(said, dict):
+            code = said.get("code", code)
             keys = [key for key in ("error", "message", "detail") if key in said]
             said = said[keys[0]] if keys else ""
-    return said if isinstance(said, str) else json.dumps(said)
+    message = said if isinstance(said, str) else json.dumps(said)
+    return message, code if isinstance(code, str) else ""

@@ -277,7 +277,7 @@ class StreamServer(FakeServer):
     fault: "twice" applies a step that is sent again; "refuses" answers it with 409; "in place"
     changes a state that is continued; "shared" keeps one state for all streams; "forgets" begins
     anew with each chunk; "other" gives states that another server does not know; "races" applies a
-    step twice if it is sent twice at once.
+    step twice if it is sent twice at once; "large" has states that no token holds.
     """
 
     def __init__(self, fault: str = "") -> None:
@@ -313,6 +313,8 @@ class StreamServer(FakeServer):
         state = body.get("state")
         if state is not None and state not in self._states:
             return 400, {"error": {"message": "the state has another key", "code": "state_key"}}
+        if self._fault == "large" and body.get("return_state"):
+            return 422, {"error": {"message": "too large", "code": "state_too_large"}}
         start = 1 if state is None or self._fault == "forgets" else self._states[state]
         ends = [summed(start, text) for text in texts]
         if state is not None and self._fault == "in place":

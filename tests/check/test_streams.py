@@ -40,6 +40,17 @@ def test_a_fault_of_streams_fails_its_check_with_the_cause(
     assert outcome.exit_code == 1
 
 
+def test_states_too_large_for_a_client_leave_the_streams_that_the_server_holds(
+    examine: Examine,
+) -> None:
+    with running(StreamServer("large")) as server:
+        outcome = examine(server.url)
+    found = findings(outcome)
+    assert {found[name].verdict for name in STREAMED} == {Verdict.PASSES}
+    assert found["split"].reason.startswith("chunks by held streams: 12 ")
+    assert outcome.exit_code == 0
+
+
 def test_replicas_that_do_not_share_states_fail(examine: Examine) -> None:
     with running(StreamServer("other")) as one, running(StreamServer("other")) as other:
         found = findings(examine(one.url, other.url))["replica"]

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from sruserve.check.checks.examination import Examination
-from sruserve.check.errors import NotApplicable, Refused
+from sruserve.check.errors import NotApplicable
 from sruserve.check.findings import Comparisons, Failure, Finding
 from sruserve.check.results import Result
 from sruserve.check.samples import Sample
@@ -36,7 +36,7 @@ class Company:
                 "probably sums in an order that changes",
             )
         company = _Company(comparisons, samples, alone)
-        with suppress(NotApplicable, Refused):  # requests that run at the same time remain
+        with suppress(NotApplicable):  # requests that run at the same time remain
             company.compare("in one request", server.ask_in_one)
         for _ in range(_ROUNDS):
             company.compare("at the same time", examination.ask_at_once)

@@ -69,6 +69,8 @@ class OpenAiServer(Server):
         try:
             return complete_all(self.replicas[0], body, len(samples))
         except Refused as error:
+            if error.status >= 500 and error.status != 501:
+                raise
             raise NotApplicable(f"no several prompts in one request: {error}") from None
 
     def complete(

@@ -14,7 +14,7 @@ from sruserve.check.protocols.openai import OpenAiServer
 from sruserve.check.protocols.sruserve_results import task_result
 from sruserve.check.protocols.tensors import Input, model_inputs
 from sruserve.check.results import Result
-from sruserve.check.samples import Sample
+from sruserve.check.samples import TEXTS, Sample
 from sruserve.check.server import (
     NumberedStream,
     Ready,
@@ -28,6 +28,7 @@ from sruserve.check.transport import Transport
 _GENERATION = {"max_tokens": 24, "temperature": 0.8, "logprobs": 1, "return_token_ids": True}
 _IDLE_SECONDS = 300  # of a stream that an interrupted examination leaves
 _KIND = "models"
+_STATE_TOO_LARGE = "state_too_large"
 _ID_INPUTS = ("input_ids", "pair_ids")
 
 
@@ -50,6 +51,7 @@ class SruserveServer(Server):
             self.path = "/v1/classify"
         self._inputs = tuple(inputs)
         self._vocab_size = description.get("vocab_size")
+        (self._first,) = self.samples(TEXTS[:1])
 
     @classmethod
     def open(cls, replicas: Sequence[Transport], model: str | None) -> "SruserveServer":
@@ -65,7 +67,9 @@ class SruserveServer(Server):
         return cls(replicas, entries[chosen], inputs)
 
     def samples(self, texts: Sequence[str]) -> tuple[Sample, ...]:
-        return tuple(self._sample(text, number) for number, text in enumerate(texts))
+        samples = tuple(self._sample(text, number) for number, text in enumerate(texts))
+        self._first = samples[0]
+        return samples
 
     def _sample(self, text: str, number: int) -> Sample:
         generator = random.Random(number)
@@ -100,12 +104,21 @@ class SruserveServer(Server):
 
     def tokens(self) -> Tokens:
         self._needs_streams()
-        return _SruserveTokens(self)
+        tokens = _SruserveTokens(self)
+        try:
+            tokens.step(None, self._first, last=False)
+        except Refused as error:
+            if error.server_code != _STATE_TOO_LARGE:
+                raise
+            raise NotApplicable(f"states are too large for a client: {error}") from None
+        return tokens
 
     def streams(self) -> dict[str, Callable[[], Stream]]:
         self._needs_streams()
-        tokens = self.tokens()
-        kinds: dict[str, Callable[[], Stream]] = {tokens.name: lambda: TokenStream(tokens)}
+        kinds: dict[str, Callable[[], Stream]] = {}
+        with suppress(NotApplicable):
+            tokens = self.tokens()
+            kinds[tokens.name] = lambda: TokenStream(tokens)
         with suppress(NotApplicable):
             kinds["held streams"] = self.numbered()
         return kinds
