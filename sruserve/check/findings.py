@@ -49,6 +49,7 @@ class Comparisons:
     tolerance: float
     count: int = 0
     largest: float = 0.0
+    is_rounding: bool = True
     failures: list[Failure] = field(default_factory=list)
 
     def add(self, expected: Result, got: Result, example: str, size: int) -> Difference | None:
@@ -58,6 +59,7 @@ class Comparisons:
         if difference is None:
             return None
         self.largest = max(self.largest, difference.largest)
+        self.is_rounding = self.is_rounding and difference.is_rounding
         if difference.is_within(self.tolerance):
             return None
         self.failures.append(Failure(size, example, difference))
@@ -73,12 +75,13 @@ class Comparisons:
             raise NotApplicable("no input is long enough to be cut")
         how = "equal bit for bit"
         if self.largest:
-            how = f"largest difference {self.largest:.3g}, within the tolerance"
+            kind = ", which is rounding" if self.is_rounding else ""
+            how = f"largest difference {self.largest:.3g}{kind}, within the tolerance"
         return Finding(
             Verdict.PASSES,
             f"{what}: {self.count} comparisons, {how}",
             largest=self.largest,
-            within_rounding=bool(self.largest),
+            within_rounding=bool(self.largest) and self.is_rounding,
             comparisons=self.count,
         )
 

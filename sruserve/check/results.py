@@ -30,7 +30,7 @@ class Difference:
     """How a result differs from the expected one.
 
     largest: the largest absolute difference of two numbers.
-    only_numbers: no text, label, count or null differs. relative: `largest` at its own scale.
+    only_numbers: no text, label, integer or null differs. relative: `largest` at its own scale.
     where: the first difference, for a reader.
     """
 
@@ -40,7 +40,7 @@ class Difference:
     only_numbers: bool
 
     def is_within(self, tolerance: float) -> bool:
-        return self.only_numbers and self.largest <= tolerance
+        return tolerance > 0 and self.only_numbers and self.largest <= tolerance
 
     @property
     def is_rounding(self) -> bool:
@@ -101,7 +101,8 @@ def compare(expected: Result, got: Result) -> Difference | None:
         f"{where}: {_shown(one, i)} became {_shown(other, i)}",
         largest,
         relative,
-        len(numbers) == len(found),
+        all(isinstance(one, float) or isinstance(other, float) for one, other in numbers)
+        and len(numbers) == len(found),
     )
 
 
@@ -129,7 +130,7 @@ def _largest(pairs: Iterable[tuple[Any, Any]]) -> tuple[float, float]:
     largest = relative = 0.0
     for one, other in pairs:
         try:
-            distance = abs(float(one) - float(other))
+            distance = float(abs(one - other))
             scale = max(1.0, abs(float(one)), abs(float(other)))
         except OverflowError:  # an integer beyond all floats
             distance, scale = math.inf, 1.0

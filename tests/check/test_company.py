@@ -68,6 +68,12 @@ def test_rounding_fails_bit_for_bit_and_passes_within_a_tolerance(examine: Exami
     assert tolerant.verdict is Verdict.PASSES
     assert tolerant.largest == pytest.approx(7e-8, rel=0.1)
     assert "largest difference" in tolerant.reason
+    assert "rounding" in tolerant.reason
+    with running(TensorServer("pads")) as server:
+        wide = findings(examine(server.url, tolerance=10.0))["company"]
+    assert wide.verdict is Verdict.PASSES
+    assert not wide.within_rounding
+    assert "rounding" not in wide.reason
 
 
 def test_no_more_requests_are_sent_or_open_than_announced(

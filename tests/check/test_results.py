@@ -29,8 +29,10 @@ def test_a_result_equals_itself(values: list[Scalar]) -> None:
         (1.0, math.nextafter(1.0, 2), math.ulp(1.0), True),
         (1.0, math.nan, math.inf, True),
         (1.0, math.inf, math.inf, True),
-        (2**60, 2**60 + 1, 0.0, True),
-        (10**400, 1, math.inf, True),
+        (2, 2.5, 0.5, True),
+        (2**60, 2**60 + 1, 1.0, False),
+        (10**400, 1, math.inf, False),
+        (10**400, 1.0, math.inf, True),
         ("a", "b", 0.0, False),
         (1.0, None, 0.0, False),
         (1, True, 0.0, False),
@@ -44,6 +46,7 @@ def test_a_difference_has_its_size_and_kind(
         assert found is not None
         assert (found.largest, found.only_numbers) == (largest, is_number)
         assert found.is_within(1.0) == (is_number and largest <= 1)
+        assert not found.is_within(0.0)
 
 
 def test_rounding_is_relative_to_large_numbers_and_absolute_for_small_ones() -> None:

@@ -37,6 +37,8 @@ class Retry:
                 try:
                     _compare(examination, comparisons, stream, sample, chunks, once)
                 except Refused as error:
+                    if error.status == 429 or error.status >= 500:
+                        raise
                     refused = refused or (sample, str(error))
         if refused is not None and not comparisons.failures:
             sample, message = refused

@@ -121,6 +121,8 @@ class SruserveServer(Server):
             kinds[tokens.name] = lambda: TokenStream(tokens)
         with suppress(NotApplicable):
             kinds["held streams"] = self.numbered()
+        if not kinds:
+            raise NotApplicable("neither state tokens nor held streams are available")
         return kinds
 
     def numbered(self) -> Callable[[], NumberedStream]:
@@ -128,6 +130,8 @@ class SruserveServer(Server):
         try:
             _HeldStream(self).close()
         except Refused as error:
+            if error.status not in (404, 405, 501):
+                raise
             raise NotApplicable(f"held streams are not available: {error}") from None
         return lambda: _HeldStream(self)
 
