@@ -277,7 +277,8 @@ class StreamServer(FakeServer):
     fault: "twice" applies a step that is sent again; "refuses" answers it with 409; "in place"
     changes a state that is continued; "shared" keeps one state for all streams; "forgets" begins
     anew with each chunk; "other" gives states that another server does not know; "races" applies a
-    step twice if it is sent twice at once; "large" has states that no token holds.
+    step twice if it is sent twice at once; "large" has states that no token holds;
+    "crashes" fails at a step that is sent again; "tokens" holds no streams.
     """
 
     def __init__(self, fault: str = "") -> None:
@@ -298,6 +299,8 @@ class StreamServer(FakeServer):
                 return {"max_batch_size": 8}
             if path == "/v1/classify":
                 return self._classify(body)
+            if path == "/v1/streams" and self._fault == "tokens":
+                return 501, {"error": {"message": "streams need Redis"}}
             if path == "/v1/streams":
                 name = str(len(self._streams))
                 self._streams[name] = {"value": 1, "step": 0, "reply": None}
@@ -326,6 +329,8 @@ class StreamServer(FakeServer):
     def _step(self, name: str, body: Any) -> Any:
         stream = self._streams["0" if self._fault == "shared" else name]
         again = body["step"] == stream["step"]
+        if again and self._fault == "crashes":
+            return 500, {"error": {"message": "an index is out of range"}}
         if again and self._fault == "refuses":
             return 409, {"error": {"message": "this step is over", "code": "wrong_step"}}
         raced = self._fault == "races" and stream.get("raced") == body["step"]

@@ -51,6 +51,22 @@ def test_states_too_large_for_a_client_leave_the_streams_that_the_server_holds(
     assert outcome.exit_code == 0
 
 
+def test_a_server_without_held_streams_is_examined_by_its_tokens(examine: Examine) -> None:
+    with running(StreamServer("tokens")) as server:
+        found = findings(examine(server.url))
+    assert found["split"].reason.startswith("chunks by state tokens: 12 ")
+    assert found["state"].verdict is Verdict.PASSES
+    assert found["retry"].verdict is Verdict.NOT_APPLICABLE
+    assert "streams need Redis" in found["retry"].reason
+
+
+def test_a_server_that_crashes_at_a_retry_has_not_refused_it(examine: Examine) -> None:
+    with running(StreamServer("crashes")) as server:
+        found = findings(examine(server.url))["retry"]
+    assert found.verdict is Verdict.NO_ANSWER
+    assert "out of range" in found.reason
+
+
 def test_replicas_that_do_not_share_states_fail(examine: Examine) -> None:
     with running(StreamServer("other")) as one, running(StreamServer("other")) as other:
         found = findings(examine(one.url, other.url))["replica"]
