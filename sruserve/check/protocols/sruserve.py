@@ -6,12 +6,13 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
-from sruserve.check.errors import CheckError, NotApplicable, Refused
+from sruserve.check.errors import NotApplicable, Refused
 from sruserve.check.protocols.choosing import choose
 from sruserve.check.protocols.completions import result_of
 from sruserve.check.protocols.fields import field, objects
 from sruserve.check.protocols.openai import OpenAiServer
 from sruserve.check.protocols.sruserve_results import task_result
+from sruserve.check.protocols.sruserve_streams import HeldStream, StateTokens
 from sruserve.check.protocols.tensors import Input, model_inputs
 from sruserve.check.results import Result
 from sruserve.check.samples import TEXTS, Sample
@@ -26,7 +27,6 @@ from sruserve.check.server import (
 from sruserve.check.transport import Transport
 
 _GENERATION = {"max_tokens": 24, "temperature": 0.8, "logprobs": 1, "return_token_ids": True}
-_IDLE_SECONDS = 300  # of a stream that an interrupted examination leaves
 _KIND = "models"
 _STATE_TOO_LARGE = "state_too_large"
 _ID_INPUTS = ("input_ids", "pair_ids")
@@ -104,7 +104,7 @@ class SruserveServer(Server):
 
     def tokens(self) -> Tokens:
         self._needs_streams()
-        tokens = _SruserveTokens(self)
+        tokens = StateTokens(self)
         try:
             tokens.step(None, self._first, last=False)
         except Refused as error:
@@ -128,12 +128,12 @@ class SruserveServer(Server):
     def numbered(self) -> Callable[[], NumberedStream]:
         self._needs_streams()
         try:
-            _HeldStream(self).close()
+            HeldStream(self).close()
         except Refused as error:
             if error.status not in (404, 405, 501):
                 raise
             raise NotApplicable(f"held streams are not available: {error}") from None
-        return lambda: _HeldStream(self)
+        return lambda: HeldStream(self)
 
     def complete(
         self, sample: Sample, seed: int, want_events: bool = False, ready: Ready | None = None
@@ -167,56 +167,3 @@ class SruserveServer(Server):
     def _needs_streams(self) -> None:
         if not self.can_stream:
             raise NotApplicable(f"model {self.model} reads whole inputs only, so it has no states")
-
-
-class _SruserveTokens(Tokens):
-    """The `state` of a reply, which any replica continues."""
-
-    def __init__(self, server: SruserveServer) -> None:
-        self._server = server
-
-    def step(
-        self,
-        state: str | None,
-        chunk: Sample,
-        last: bool,
-        replica: int = 0,
-        ready: Ready | None = None,
-    ) -> tuple[Result, str]:
-        server = self._server
-        fields: dict[str, Any] = server.more(last)
-        if state is not None:
-            fields["state"] = state
-        if not last:
-            fields["return_state"] = True
-        body = server.body(chunk, **fields)
-        reply = server.replicas[replica].post(server.path, body, ready)
-        (entry,) = server.entries(reply)
-        return server.result(reply), "" if last else field(entry, "state", str)
-
-
-class _HeldStream(NumberedStream):
-    """A stream of `/v1/streams`."""
-
-    def __init__(self, server: SruserveServer) -> None:
-        self._server, self._next = server, 1
-        body = {"model": server.model, "idle_seconds": _IDLE_SECONDS}
-        stream = field(server.replicas[0].post("/v1/streams", body), "id", str)
-        self._path = f"/v1/streams/{quote(stream, safe='')}"
-
-    def send(self, chunk: Sample, last: bool) -> Result:
-        result = self.step(self._next, chunk, last)
-        self._next += 1
-        return result
-
-    def step(
-        self, number: int, chunk: Sample, last: bool, replica: int = 0, ready: Ready | None = None
-    ) -> Result:
-        body = self._server.body(chunk, step=number, **self._server.more(last))
-        del body["model"]
-        reply = self._server.replicas[replica].post(f"{self._path}/steps", body, ready)
-        return self._server.result(reply)
-
-    def close(self) -> None:
-        with suppress(CheckError):  # it expires
-            self._server.replicas[0].delete(self._path)
