@@ -7,6 +7,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from sruserve import __version__, cli_export
+from sruserve.cli_check import check
 from sruserve.cli_models import import_, inspect, verify
 from sruserve.cli_shared import fail
 from sruserve.model.names import DType
@@ -145,4 +146,5 @@ app.command(
 )(import_)
 app.command()(verify)
 app.command()(inspect)
+app.command(epilog="Example: sruserve check http://127.0.0.1:8000 --model question-type")(check)
 app.add_typer(cli_export.app)

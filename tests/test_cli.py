@@ -24,7 +24,7 @@ def test_the_version_is_printed() -> None:
     assert run("--version").stdout == f"sruserve {__version__}\n"
 
 
-@pytest.mark.parametrize("command", ["serve", "import", "verify", "inspect", "settings"])
+@pytest.mark.parametrize("command", ["serve", "import", "verify", "inspect", "settings", "check"])
 def test_every_command_explains_itself(command: str) -> None:
     result = CliRunner().invoke(app, [command, "--help"])
     assert result.exit_code == 0
@@ -41,6 +41,7 @@ def test_every_command_explains_itself(command: str) -> None:
         (["settings"], 0),
         (["serve", "--host", "1:2"], 2),
         (["serve", "nothing"], 2),
+        (["check", "http://127.0.0.1:1"], 2),
     ],
     ids=str,
 )

@@ -54,6 +54,42 @@ def test_tracing_knows_models_alone_and_only_the_package_itself_knows_tracing(pa
             assert known or name.split(".")[1] != "tracing", f"{path} imports {name}"
 
 
+# The examination of servers: each part imports from those above it, and none from its own line.
+CHECK_PARTS = (
+    ("errors",),
+    ("address", "results", "samples", "together"),
+    ("connections", "findings"),
+    ("transport",),
+    ("server",),
+    ("protocols", "checks"),
+    ("examine",),
+    ("session",),
+    ("report",),
+)
+CHECK = sorted((PACKAGE / "check").rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", CHECK, ids=lambda path: str(path.relative_to(PACKAGE / "check")))
+def test_the_examination_of_servers_imports_in_one_direction_and_knows_no_server(
+    path: Path,
+) -> None:
+    lines = {part: line for line, parts in enumerate(CHECK_PARTS) for part in parts}
+    part = path.relative_to(PACKAGE / "check").parts[0].removesuffix(".py")
+    for name in imported(path):
+        top, *rest = name.split(".")
+        if top != "sruserve":
+            assert top in {"rich", *sys.stdlib_module_names}, f"{path} imports {name}"
+        elif name != "sruserve.model.errors.printable":
+            assert rest[0] == "check", f"{path} imports {name}"
+            assert part == rest[1] or lines[rest[1]] < lines[part], f"{path} imports {name}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_only_its_command_knows_the_examination_of_servers(path: Path) -> None:
+    if path not in CHECK and path != PACKAGE / "cli_check.py":
+        assert not any(name.split(".")[1] == "check" for name in own(path)), path
+
+
 # The rooms of the server: each imports from those above it, and none from its own line.
 ROOMS = (
     ("errors", "unheard"),

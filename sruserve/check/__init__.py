@@ -1,0 +1,1 @@
+"""A black-box examination of any inference server, over the protocols of `protocols/`."""

@@ -1,0 +1,1 @@
+"""The checks, one file each. Each asks one question of a `Server`."""

@@ -1,0 +1,1 @@
+"""Protocols that an examination speaks, one file each."""

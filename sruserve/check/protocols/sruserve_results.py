@@ -1,0 +1,25 @@
+"""The results of sruserve's tasks as plain values, of which chunks' can be joined."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sruserve.check.protocols.fields import field, objects
+from sruserve.check.results import Result, Values, flatten
+
+_TOKEN = ("label", "score")
+
+
+def task_result(task: str, entry: Mapping[str, Any]) -> Result:
+    """An entry of `results`. Places of tokens are those of a request, so they are left out."""
+    if task == "tag":
+        tokens = objects(entry, "tokens")
+        parts = {name: tuple(flatten([t.get(name) for t in tokens])) for name in _TOKEN}
+        return Result(parts, frozenset(parts))
+    if task == "encode":
+        return Result({"outputs": flatten(field(entry, "outputs", list))}, frozenset({"outputs"}))
+    if task == "regress":
+        values: dict[str, Values] = {"values": flatten(entry.get("values"))}
+        if entry.get("steps") is not None:
+            values["steps"] = flatten(entry["steps"])
+        return Result(values, frozenset({"steps"}) & values.keys())
+    return Result({name: flatten(entry.get(name)) for name in ("label", "score", "scores")})

@@ -1,0 +1,80 @@
+"""Two results are equal only bit for bit; a difference has a place, a size and a kind."""
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sruserve.check.results import Difference, Result, Scalar, compare, flatten, joined
+
+SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=2))
+
+
+def difference(one: Scalar, other: Scalar) -> Difference | None:
+    return compare(Result({"x": (one,)}), Result({"x": (other,)}))
+
+
+@given(st.lists(SCALARS))
+def test_a_result_equals_itself(values: list[Scalar]) -> None:
+    assert compare(Result({"x": tuple(values)}), Result({"x": tuple(values)})) is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "largest", "is_number"),
+    [
+        (1.0, 1.5, 0.5, True),
+        (0.0, -0.0, 0.0, True),
+        (1.0, math.nextafter(1.0, 2), math.ulp(1.0), True),
+        (1.0, math.nan, math.inf, True),
+        (1.0, math.inf, math.inf, True),
+        (2, 2.5, 0.5, True),
+        (2**60, 2**60 + 1, 1.0, False),
+        (10**400, 1, math.inf, False),
+        (10**400, 1.0, math.inf, True),
+        ("a", "b", 0.0, False),
+        (1.0, None, 0.0, False),
+        (1, True, 0.0, False),
+        (0.0, False, 0.0, False),
+    ],
+)
+def test_a_difference_has_its_size_and_kind(
+    one: Any, other: Any, largest: float, is_number: bool
+) -> None:
+    for found in difference(one, other), difference(other, one):
+        assert found is not None
+        assert (found.largest, found.only_numbers) == (largest, is_number)
+        assert found.is_within(1.0) == (is_number and largest <= 1)
+        assert not found.is_within(0.0)
+
+
+def test_rounding_is_relative_to_large_numbers_and_absolute_for_small_ones() -> None:
+    for one, other, is_rounding in [(1e6, 1e6 + 1, True), (1e-6, 2e-6, True), (1, 1.001, False)]:
+        found = difference(one, other)
+        assert found is not None
+        assert found.is_rounding == is_rounding
+
+
+def test_a_missing_value_and_a_missing_part_differ() -> None:
+    whole = Result({"x": (1.0, 2.0), "y": ("a",)})
+    for less in Result({"x": (1.0,), "y": ("a",)}), Result({"x": (1.0, 2.0)}):
+        found = compare(whole, less)
+        assert found is not None
+        assert not found.only_numbers
+        assert "(nothing)" in found.where
+
+
+def test_the_first_difference_is_shown_with_the_text_after_it() -> None:
+    found = compare(Result({"text": tuple("to be")}), Result({"text": tuple("to do")}))
+    assert found is not None
+    assert found.where == "text[3]: 'be' became 'do'"
+
+
+def test_chunks_follow_each_other_where_a_part_grows_and_the_last_counts_elsewhere() -> None:
+    chunks = [Result({"steps": (i, i), "label": (str(i),)}, frozenset({"steps"})) for i in range(3)]
+    assert joined(chunks).parts == {"steps": (0, 0, 1, 1, 2, 2), "label": ("2",)}
+
+
+def test_nested_values_are_flattened_in_their_order() -> None:
+    assert flatten({"a": [1, [2.5, None]], "b": {"c": "x"}}) == (1, 2.5, None, "x")
