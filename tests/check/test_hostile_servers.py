@@ -38,8 +38,12 @@ CHUNKED = OK + b"transfer-encoding: chunked\r\n\r\n"
         (repeats(OK + b"\r\n", b" ", 0.01), "within 0.5 s"),
         (repeats(CHUNKED, b"1\r\n \r\n", 0.01), "within 0.5 s"),
     ],
-    ids=str,
-)
+    ids=[
+        "closes", "no HTTP", "HTML", "deep JSON", "no list", "cut", "cut chunk", "bad chunk",
+        "redirects", "no key", "silent", "continues", "endless headers", "slow header",
+        "slow body", "slow chunks",
+    ],
+)  # fmt: skip
 def test_a_broken_server_ends_the_command_with_one_line(answer: Answer, reason: str) -> None:
     with answering(answer) as url:
         done = CliRunner().invoke(app, ["check", url, "--timeout", "0.5"])
