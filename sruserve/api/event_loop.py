@@ -26,6 +26,7 @@ class EventLoop:
     def __init__(self) -> None:
         self._pid = os.getpid()
         self.loop = _new_loop()
+        self._unawaited: set[asyncio.Task[Any]] = set()
         self.on_exit: set[Callable[[], Awaitable[None]]] = set()
         self._thread = threading.Thread(target=self.loop.run_forever, name="sruserve", daemon=True)
         self._thread.start()
@@ -52,6 +53,17 @@ class EventLoop:
         if asyncio.get_running_loop() is self.loop:
             return await work
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))
+
+    def start_soon(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Run a coroutine that nobody waits for, also from a finalizer; never raises."""
+        if os.getpid() == self._pid:
+            with suppress(RuntimeError):  # the loop has ended with the interpreter
+                self.loop.call_soon_threadsafe(self._start, work)
+
+    def _start(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        task = self.loop.create_task(work())
+        self._unawaited.add(task)  # the loop itself refers to it weakly
+        task.add_done_callback(self._unawaited.discard)
 
     def end(self) -> None:
         """Let all models end, when the interpreter does."""
