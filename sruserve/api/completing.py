@@ -8,7 +8,7 @@ from typing import Any, Protocol, Self
 from sruserve.api.calls import check_task
 from sruserve.api.inputs import Inputs
 from sruserve.api.local_model import LocalModel, make_request
-from sruserve.server.errors import Draining, ModelClosed, StateTooLarge
+from sruserve.server.errors import Draining, ModelClosed
 from sruserve.server.offload import offload
 from sruserve.server.repository.served_model import ServedModel
 from sruserve.server.tasks.completion import Chunks
@@ -72,7 +72,6 @@ class Completing:
         for name in ("stop", "allowed_token_ids"):
             if isinstance(fields.get(name), tuple):
                 fields[name] = list(fields[name])
-        fields["return_state"] = stream is None and returns_states(local.served)
         request = make_request(
             CompletionRequest, **piece, **fields, stream=True, return_token_ids=True
         )
@@ -157,14 +156,3 @@ class Completing:
             return [completion.choice(index, chunk) for index, chunk in chunks]
 
         return await offload(completion.is_large([chunk for _, chunk in chunks]), describe)
-
-
-def returns_states(served: ServedModel) -> bool:
-    """Whether a completion can return its state as a token."""
-    if served.model.not_streamable_because is not None:
-        return False
-    try:
-        served.check_fits("state")
-    except StateTooLarge:
-        return False
-    return True

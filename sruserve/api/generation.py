@@ -56,7 +56,7 @@ class _Choice:
 
     @property
     def state(self) -> str | None:
-        """The token that continues the text, once it has ended; None: see `Completion.state`."""
+        """The token that continues the text, once it has ended, if `return_state` was given."""
         return self._state
 
     @property

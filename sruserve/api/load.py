@@ -1,11 +1,20 @@
 """Load a model into this process."""
 
+import logging
 import os
 from collections.abc import Sequence
 
+import sruserve
 from sruserve.api.local_model import LocalModel
 from sruserve.api.local_settings import find_folder, local_settings
 from sruserve.api.model import Model
+
+log = logging.getLogger("sruserve.api")
+
+_SPINS = (
+    "OpenMP's threads spin while they wait, because torch was imported first: on busy cores this "
+    "makes inputs slow; import sruserve before torch, or set GOMP_SPINCOUNT=1000"
+)
 
 
 def load(
@@ -34,4 +43,7 @@ def load(
     Raises `ModelNotFound`, which lists the bundled models, `ModelLoadFailed`, `InvalidRequest` for
     an invalid argument or variable, or `ForkedProcess`; all of them are `sruserve.ServeError`s.
     """
-    return Model(LocalModel.load(local_settings(find_folder(model), device, dtype, state_keys)))
+    settings = local_settings(find_folder(model), device, dtype, state_keys)
+    if sruserve.torch_came_first:
+        log.info(_SPINS)
+    return Model(LocalModel.load(settings))

@@ -63,7 +63,11 @@ class PromptOptions(SamplingOptions, total=False):
     """Options of a completion, and what it continues.
 
     state, preset: as for inputs.
+    return_state: return the state that continues the text. A character that is not whole at its
+        end, and text that a `stop` string may begin with, are then in the state, and not in the
+        text.
     """
 
     state: str | Sequence[str | None] | None
     preset: str | None
+    return_state: bool

@@ -136,7 +136,7 @@ class Completion(_Readable):
     finish_reason: `stop` or `length`; None: it was closed before its end.
     stop_reason: the stop string that ended it, if one did.
     token_ids: of the text (with `echo`, also of the prompt). logprobs: OpenAI's lists, if asked.
-    state: the token that continues the text; None if no token can hold a state of this model.
+    state: the token that continues the text, with `return_state`.
     """
 
     text: str
