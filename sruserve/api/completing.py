@@ -92,6 +92,7 @@ class Completing:
                 view = self._stream.enter(self._stack) if self._stream is not None else None
                 run = self._local.complete(self._request, view)
                 caller, self._completion = await self._stack.enter_async_context(run)
+                self._completion.done.add_done_callback(_read_error)  # also if no reader asks
                 caller.watch(self._completion.done)
             except BaseException:
                 self._ended = True
@@ -156,3 +157,8 @@ class Completing:
             return [completion.choice(index, chunk) for index, chunk in chunks]
 
         return await offload(completion.is_large([chunk for _, chunk in chunks]), describe)
+
+
+def _read_error(done: asyncio.Future[None]) -> None:
+    if not done.cancelled():
+        done.exception()

@@ -150,7 +150,7 @@ class LocalModel:
             raise ModelClosed from None
 
     async def stop(self, drain_seconds: float = 0.0) -> None:
-        """End the engine. Open completions end with the text so far, others as `drain_seconds` say.
+        """End the engine. Open completions end at once: with their state, or else they fail.
 
         drain_seconds: how long other running requests may take; then they fail.
         """

@@ -131,7 +131,8 @@ class Model(ModelFacts):
     def close(self, drain_seconds: float | None = None) -> None:
         """End the model and its engine; nothing happens the second time.
 
-        Open completions end with the text so far, and with the state that continues it.
+        Open completions with `return_state` end with the text so far and the state that continues
+        it; others raise `ModelClosed`.
 
         drain_seconds: how long other running calls of other threads may take to finish; None:
             `SRUSERVE_DRAIN_SECONDS`, 20 by default.

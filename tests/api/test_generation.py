@@ -219,12 +219,15 @@ def test_sixteen_threads_write_what_one_writes(letters: Model) -> None:
         assert list(pool.map(write, range(48))) == alone
 
 
-def test_closing_the_model_ends_open_completions_with_their_text_and_state(load: Load) -> None:
+def test_closing_the_model_ends_open_completions_with_their_state_or_fails_them(load: Load) -> None:
     path = load("characters")._local.served.model.path
     model = sruserve.load(path, device="cpu")
     generation = model.generate("a", return_state=True, **LONG)
-    next(generation)
+    other = model.generate("a", **LONG)
+    next(generation), next(other)
     model.close()
+    with pytest.raises(ModelClosed):
+        other.read()
     completion = generation.read()
     assert completion.finish_reason == "length"
     assert completion.stop_reason == "draining"
