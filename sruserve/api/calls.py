@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sruserve.api.inputs import MAX_SIZE, Inputs
 from sruserve.api.local_model import LocalModel, make_request
@@ -20,10 +21,12 @@ from sruserve.api.results import (
 from sruserve.server.errors import WrongTask
 from sruserve.server.offload import offload
 from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.tasks.embed import EmbedTask, vector_width
 from sruserve.server.tasks.per_input import PerInputTask, Results
 from sruserve.server.tasks.requests import (
     ChunkRequest,
     ClassifyRequest,
+    EmbedRequest,
     EncodeRequest,
     RegressRequest,
     ScoreRequest,
@@ -102,12 +105,20 @@ async def run(
     return answers[0] if whole.single else answers
 
 
+async def embed(local: LocalModel, inputs: Any) -> NDArray[np.float32]:
+    """The vector of one input, (width), or those of several, (inputs, width)."""
+    vectors = await run(local, EmbedRequest, inputs)
+    if isinstance(vectors, list) and not vectors:
+        return np.zeros((0, vector_width(local.served)), np.float32)
+    return np.asarray(vectors, np.float32)
+
+
 async def results_of(
     local: LocalModel, request: ChunkRequest, served: ServedModel | None = None
 ) -> list[Any]:
     """The results of one request, as values of the API."""
     async with local.results(request, served) as (task, results):
-        make = _encoded if isinstance(request, EncodeRequest) else _described
+        make = _ARRAYS.get(type(request), _described)
         arguments = task, served or local.served, results, _RESULTS.get(type(request))
         return await offload(results.large, make, *arguments)
 
@@ -139,6 +150,8 @@ def check_task(served: ServedModel, schema: type[ChunkRequest] | None) -> None:
     task = served.model.config.task
     if _SCHEMAS[task] is schema or (schema is None and task == "generate"):
         return
+    if schema is EmbedRequest and task in (EmbedTask.name, *EmbedTask.other_names):
+        return
     raise WrongTask(
         f"{served.name} is a model for '{task}': call model.{METHODS[task]}", param="model"
     )
@@ -159,6 +172,17 @@ def _encoded(
         Encoding(np.asarray(result.outputs), served.seal_state(result.state))
         for _, result in results.results
     ]
+
+
+def _vectors(_: object, served: ServedModel, results: Results, __: object) -> list[Any]:
+    del served
+    return [result.vector for _, result in results.results]
+
+
+_ARRAYS: dict[type[ChunkRequest], Callable[..., list[Any]]] = {
+    EncodeRequest: _encoded,
+    EmbedRequest: _vectors,
+}
 
 
 async def _all(works: Any) -> list[Any]:

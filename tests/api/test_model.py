@@ -105,6 +105,22 @@ def test_a_score_is_the_server_s(load: Load, serve: Serve) -> None:
     assert plain(model.score(TEXT)) == reply
 
 
+def test_vectors_are_the_server_s(load: Load, serve: Serve, more_folders: Path) -> None:
+    for folder, texts in ((Path("question"), TEXTS), (more_folders / "encoder", ["abc", "d"])):
+        model = load(folder)
+        with serve(folder) as (client, _):
+            reply = client.post("/v1/embeddings", json={"input": texts}).json()["data"]
+        vectors = model.embed(texts)
+        assert vectors.tolist() == [each["embedding"] for each in reply]
+        assert vectors.dtype == np.float32
+        assert (model.embed(texts[0]) == vectors[0]).all()
+        none: list[str] = []
+        assert model.embed(none).shape == (0, vectors.shape[1])
+        assert (asyncio.run(model.aio.embed(texts)) == vectors).all()
+    with pytest.raises(WrongTask):
+        load("characters").embed("abc")
+
+
 def test_more_inputs_than_a_piece_are_answered_in_their_order(load: Load) -> None:
     model = load("question")
     texts = [TEXTS[i * i % 4] + " a" * (i % 7) for i in range(3 * MAX_INPUTS + 5)]
