@@ -1,7 +1,7 @@
 """The tasks with a result for each input, as coroutines: many inputs go in bounded pieces."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
 import numpy as np
@@ -90,18 +90,11 @@ async def run(
     check_task(local.served, schema)
     whole = Inputs(inputs, pair, state)
     per_step = local.served.model.config.rnn.output_size if schema is EncodeRequest else 1
-    pieces = list(whole.pieces(max(1, min(MAX_SIZE, _MAX_NUMBERS // per_step))))
-    requests = (request_of(schema, {**piece, **fields}) for piece in pieces)
-    places = asyncio.Semaphore(_AT_ONCE)
-
-    async def answer(request: ChunkRequest) -> list[Any]:
-        async with places:
-            return await results_of(local, request)
-
-    if len(pieces) == 1:
-        answers = await results_of(local, next(requests))
-    else:
-        answers = [result for part in await _all(map(answer, requests)) for result in part]
+    pieces = whole.pieces(max(1, min(MAX_SIZE, _MAX_NUMBERS // per_step)))
+    parts = await _in_order(
+        pieces, lambda piece: results_of(local, request_of(schema, {**piece, **fields}))
+    )
+    answers = [result for part in parts for result in part]
     return answers[0] if whole.single else answers
 
 
@@ -185,11 +178,21 @@ _ARRAYS: dict[type[ChunkRequest], Callable[..., list[Any]]] = {
 }
 
 
-async def _all(works: Any) -> list[Any]:
-    """The results of coroutines; the first error ends them all."""
+async def _in_order(
+    pieces: Iterator[dict[str, Any]], answer: Callable[[dict[str, Any]], Awaitable[R]]
+) -> list[R]:
+    """The answers to pieces, a few at a time; the first error ends them all."""
+    parts: dict[int, R] = {}
+    numbered = enumerate(pieces)
+
+    async def work() -> None:
+        for number, piece in numbered:  # shared: each piece is taken once
+            parts[number] = await answer(piece)
+
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(work) for work in works]
+            for _ in range(_AT_ONCE):
+                group.create_task(work())
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]
+    return [parts[number] for number in range(len(parts))]
