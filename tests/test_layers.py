@@ -123,6 +123,20 @@ ROOMS = (
     ("app",),
     ("run", "ray_serve"),
 )
+# What the API for Python is made of: the rooms without a protocol.
+BELOW_THE_API = {room for line in ROOMS[: ROOMS.index(("http",))] for room in line}
+API = sorted((PACKAGE / "api").rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", API, ids=lambda path: path.name)
+def test_the_api_knows_tasks_and_models_but_no_protocol(path: Path) -> None:
+    for name in own(path):
+        _, layer, *rest = name.split(".")
+        assert layer in ("api", "model", "server"), f"{path} imports {name}"
+        assert layer != "server" or rest[0] in BELOW_THE_API, f"{path} imports {name}"
+    assert not re.search(r"\bhttp", path.read_text(), re.IGNORECASE)
+
+
 SERVER = sorted((PACKAGE / "server").rglob("*.py"))
 
 

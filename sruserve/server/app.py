@@ -42,7 +42,7 @@ from sruserve.server.streams.opening import create_streams
 from sruserve.server.streams.service import Streams
 from sruserve.server.tasks.constraint_cache import ConstraintCache
 from sruserve.server.tasks.endpoint import Endpoint
-from sruserve.server.tasks.limits import NUMBER_BYTES, InputLimits
+from sruserve.server.tasks.limits import InputLimits
 from sruserve.server.tasks.table import Tasks
 from sruserve.server.tls.certificates import Certificates
 from sruserve.server.websocket import routes as websocket
@@ -177,17 +177,7 @@ class Application:
 
     def _add_endpoints(self) -> Inference:
         settings = self.settings
-        limits = self.limits = InputLimits(
-            body_bytes=settings.max_body_bytes,
-            input_bytes=settings.max_input_bytes,
-            inputs=settings.max_inputs,
-            new_tokens=settings.max_new_tokens,
-            # a reply has about the limit of a request, and all unsent replies that of the queue
-            reply_numbers=settings.max_body_bytes // NUMBER_BYTES,
-            unsent_numbers=settings.max_queue_bytes // NUMBER_BYTES,
-            queue_bytes=settings.max_queue_bytes,
-            queue_seconds=settings.queue_timeout_ms / 1000,
-        )
+        limits = self.limits = InputLimits.of(settings)
         catalogue, tenants = self.lifecycle.catalogue, self.lifecycle.tenants
         tasks = self.tasks = Tasks.create(catalogue, limits, self.constraints)
         endpoints = v1_routes.mount(tasks, tenants, settings.sse_ping_seconds)

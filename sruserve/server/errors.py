@@ -48,6 +48,8 @@ ServeError
 │   ├── Draining                503  draining
 │   ├── OutOfDeviceMemory       503  out_of_memory
 │   ├── ModelBusy               503  model_busy
+│   ├── ModelClosed             503  model_closed
+│   ├── ForkedProcess           503  forked_process
 │   ├── NoProcess               503  no_process
 │   ├── StoreUnavailable        503  store_unavailable
 │   ├── StreamsNeedRedis        501  streams_need_redis
@@ -416,6 +418,24 @@ class Draining(Refused):
 
     status, code = 503, "draining"
     retry_after_seconds = 5
+
+
+class ModelClosed(Refused):
+    """A model of this process was closed."""
+
+    status, code, retry = 503, "model_closed", False
+    usual = "the model is closed: load it again"
+
+
+class ForkedProcess(Refused):
+    """A forked process uses a model of its parent, whose threads it does not have."""
+
+    status, code, retry = 503, "forked_process", False
+    usual = (
+        "this process was forked after a model was loaded, and has neither its threads nor a "
+        "usable torch: load models after the fork only, or start processes by "
+        "multiprocessing.get_context('spawn')"
+    )
 
 
 class OutOfDeviceMemory(Refused):

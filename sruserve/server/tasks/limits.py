@@ -1,10 +1,12 @@
 """The limits of one request, and the budgets of requests and replies in memory."""
 
 from dataclasses import dataclass, field
+from typing import Self
 
 from sruserve.server.budget import Budget, Hold
 from sruserve.server.errors import Overloaded
 from sruserve.server.offload import owner
+from sruserve.server.settings import Settings
 
 _TEXT_BYTES = 4  # of UTF-8 that count as one number
 # Replies with up to this number of numbers are free, so that small requests are always answered.
@@ -45,6 +47,21 @@ class InputLimits:
     replies: Budget = field(init=False, repr=False, compare=False)
     reading: Budget = field(init=False, repr=False, compare=False)
     steps: Budget = field(init=False, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """The limits of the settings."""
+        return cls(
+            body_bytes=settings.max_body_bytes,
+            input_bytes=settings.max_input_bytes,
+            inputs=settings.max_inputs,
+            new_tokens=settings.max_new_tokens,
+            # a reply has about the limit of a request, and all unsent replies that of the queue
+            reply_numbers=settings.max_body_bytes // NUMBER_BYTES,
+            unsent_numbers=settings.max_queue_bytes // NUMBER_BYTES,
+            queue_bytes=settings.max_queue_bytes,
+            queue_seconds=settings.queue_timeout_ms / 1000,
+        )
 
     def __post_init__(self) -> None:
         replies = Budget(self.unsent_numbers, _unsent, share=self.unsent_numbers // 2)
