@@ -1,16 +1,23 @@
 """The inputs of a call: one or several texts, ids or features, in pieces of bounded size."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sruserve.server.errors import InvalidRequest
 
-One = str | list[int] | tuple[int, ...] | NDArray[Any]
+
+class SupportsArray(Protocol):
+    """An array of NumPy, or what NumPy makes one of, such as a tensor of torch on the CPU."""
+
+    def __array__(self) -> NDArray[Any]: ...
+
+
+One = str | list[int] | tuple[int, ...] | list[list[float]] | SupportsArray
 """One input: a text, token ids, or features (steps, width)."""
-Several = list[str] | tuple[str, ...] | list[list[int]] | list[NDArray[Any]]
+Several = list[str] | tuple[str, ...] | list[list[int]] | Sequence[SupportsArray]
 """Several inputs of a kind."""
 
 MAX_INPUTS, MAX_SIZE = 256, 256 << 10  # of a piece; size in characters, ids or features
@@ -24,11 +31,13 @@ class Inputs:
     """
 
     def __init__(self, inputs: Any, pair: Any = None, state: Any = None) -> None:
+        inputs = _as_array(inputs)
         self.single = _is_one(inputs)
-        self.values = [inputs] if self.single else list(inputs)
+        self.values = [inputs] if self.single else [_as_array(each) for each in inputs]
         self._pairs = None
         if pair is not None:
-            self._pairs = [pair] if _is_one(pair) else list(pair)
+            pair = _as_array(pair)
+            self._pairs = [pair] if _is_one(pair) else [_as_array(each) for each in pair]
             _check_count("pair", len(self._pairs), len(self.values))
         self._states = None if state is None or isinstance(state, str) else list(state)
         self._state = state if isinstance(state, str) else None
@@ -65,6 +74,24 @@ def _contents(values: Sequence[Any]) -> dict[str, Any]:
     if not all(features):
         raise InvalidRequest("send either texts and ids, or features", param="input")
     return {"features": [np.asarray(value, np.float32) for value in values]}
+
+
+def _as_array(value: Any) -> Any:
+    """A tensor, or features in lists, as an array; anything else as it is."""
+    if isinstance(value, (str, np.ndarray)):
+        return value
+    if hasattr(value, "__array__") and hasattr(value, "ndim"):
+        return np.asarray(value)
+    first = value[0] if isinstance(value, list) and value else None
+    if isinstance(first, list) and first and isinstance(first[0], float):
+        try:
+            return np.array(value, np.float32)
+        except (TypeError, ValueError) as error:
+            raise InvalidRequest(
+                f"features are lists of numbers, equally long, one for each step: {error}",
+                param="features",
+            ) from error
+    return value
 
 
 def _is_one(inputs: Any) -> bool:

@@ -53,7 +53,7 @@ class LocalModel:
         self.limits = InputLimits.of(settings)
         self._tasks = Tasks.create(lifecycle.catalogue, self.limits, self._constraints)
         self._by_schema: dict[type[Request], Task[Any]] = {
-            task.schema: task for task in self._tasks
+            task.schema: task for task in self._tasks if isinstance(task, Task)
         }
         (self.served,) = lifecycle.catalogue.every()
         self._places = FairSemaphore(_PLACES)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import sruserve
 from sruserve.api.inputs import MAX_INPUTS, Inputs
@@ -96,6 +97,16 @@ def test_options_of_a_task_are_the_server_s(load: Load, serve: Serve, more_folde
         replies = client.post("/v1/regress", json=body).json()["results"]
         ahead = load(folders[1]).regress(list(features), steps_ahead=4)
         assert without_nones([plain(each) for each in ahead]) == without_nones(replies)
+
+
+def test_features_may_be_a_tensor_or_lists(load: Load, more_folders: Path) -> None:
+    model, features = load(more_folders / "load"), torch.linspace(-1, 1, 10).view(5, 2)
+    result = model.regress(features.numpy())
+    assert model.regress(features) == result
+    assert model.regress(features.tolist()) == result
+    assert model.regress([features, features]) == [result, result]
+    with pytest.raises(InvalidRequest, match="equally long"):
+        model.regress([[0.1, 0.2], [0.3]])
 
 
 def test_a_score_is_the_server_s(load: Load, serve: Serve) -> None:
