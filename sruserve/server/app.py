@@ -12,7 +12,7 @@ from sruserve.model.errors import ModelError
 from sruserve.server.auth import Tenants
 from sruserve.server.clocks import SYSTEM_CLOCKS, Clocks
 from sruserve.server.errors import NoProcess, OriginNotAllowed, ServeError
-from sruserve.server.http import docs, management, predict, v1_routes
+from sruserve.server.http import docs, management, predict, state_view, v1_routes
 from sruserve.server.http.call import HttpCall, Message, Receive, Send
 from sruserve.server.http.connections import Connections, divide_files
 from sruserve.server.http.endpoint import HttpEndpoint
@@ -56,6 +56,7 @@ log = logging.getLogger("sruserve.server")
 ROUTES: tuple[Route[Any], ...] = (
     *v1_routes.ROUTES,
     *predict.ROUTES,
+    *state_view.ROUTES,
     *streams.ROUTES,
     *websocket.ROUTES,
     *management.ROUTES,
@@ -200,6 +201,7 @@ class Application:
         inference = Inference(self.lifecycle, tasks, self.streams, limits)
         fast: list[Mounted] = [
             *hot,
+            *state_view.mount(catalogue, tenants, limits),
             *streams.mount(context),
             *kserve.mount(tenants, inference, limits),
             *management.mount(self.lifecycle, self.metrics),
