@@ -17,7 +17,7 @@ import httpx
 import pytest
 from tokenizers import Tokenizer
 
-from tests.examples.browser import Page, opened
+from tests.browser import Page, opened
 from tests.examples.conftest import (
     DEMO,
     ROOT,
