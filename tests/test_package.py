@@ -75,8 +75,9 @@ def test_a_wheel_holds_the_kernel_the_scripts_the_models_and_the_types(wheel: Pa
     assert "sruserve/py.typed" in names
     for script in (ROOT / "sruserve/server/streams/redis").glob("*.lua"):
         assert script.relative_to(ROOT).as_posix() in names
-    for page in (ROOT / "sruserve/server/http/swagger_ui").iterdir():
-        assert page.relative_to(ROOT).as_posix() in names
+    for folder in ("page", "swagger_ui"):
+        for file in (ROOT / "sruserve/server/http" / folder).iterdir():
+            assert file.relative_to(ROOT).as_posix() in names
     for model in ("question-type", "shakespeare"):
         assert f"sruserve/demo/{model}/model.safetensors" in names
     assert not [name for name in names if name.startswith(("tests/", "bench/", "examples/"))]

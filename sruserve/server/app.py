@@ -12,7 +12,7 @@ from sruserve.model.errors import ModelError
 from sruserve.server.auth import Tenants
 from sruserve.server.clocks import SYSTEM_CLOCKS, Clocks
 from sruserve.server.errors import NoProcess, OriginNotAllowed, ServeError
-from sruserve.server.http import docs, management, predict, state_view, v1_routes
+from sruserve.server.http import docs, index, management, predict, state_view, v1_routes
 from sruserve.server.http.call import HttpCall, Message, Receive, Send
 from sruserve.server.http.connections import Connections, divide_files
 from sruserve.server.http.endpoint import HttpEndpoint
@@ -60,6 +60,7 @@ ROUTES: tuple[Route[Any], ...] = (
     *streams.ROUTES,
     *websocket.ROUTES,
     *management.ROUTES,
+    *index.ROUTES,
     *docs.ROUTES,
     *kserve.ROUTES,
 )
@@ -83,6 +84,7 @@ class Application:
         self.lifecycle = Lifecycle(settings, clocks)
         self.metrics = MetricsPage()
         self._documentation = docs.Documentation(partial(create_document, ROUTES))
+        self._index = index.Index(settings.page)
         self._hot: dict[str, HttpEndpoint] = {}
         limit = process_limit()
         self.constraints = ConstraintCache(
@@ -209,6 +211,7 @@ class Application:
         pages: list[Mounted] = [
             *websocket.mount(tenants),
             *management.mount_pages(self.lifecycle),
+            *index.mount(self._index),
             *docs.mount(self._documentation),
         ]
         document = partial(create_document, ROUTES)
