@@ -4,10 +4,10 @@ import { bytes } from "./format.js";
 
 const MAX_COLUMNS = 160;
 const MAX_WAITING = 64;
-const VALUES = 20; // of each layer
+const VALUES = 12; // of each layer
 const CONTRAST = 0.7; // an exponent; lower shows small values stronger
 const FEWEST_COLUMNS = 24; // that a strip has room for
-const BAND_GAP = 0.12; // of a band's height
+const BAND_GAP = 1 / 7; // of a band's height
 
 /** Draws the states of a text on a canvas as they come. */
 export class Strip {
@@ -53,6 +53,9 @@ export class Strip {
   /** The columns so far, for a fork that shares the beginning. */
   begin(other, position) {
     this.#columns = other.#columns.filter(({ at }) => at <= position);
+    if (this.#columns.length) {
+      this.canvas.style.setProperty("--bands", this.#columns[0].entries.length);
+    }
     this.#draw();
   }
 
@@ -86,6 +89,7 @@ export class Strip {
       this.#columns = this.#columns.filter((_, index) => index % 2 === 1);
     }
     const { size } = view.entries[0];
+    this.canvas.style.setProperty("--bands", view.entries.length);
     this.caption.textContent =
       `The whole memory after ${view.steps} steps: ${view.entries.length} bands of ${size} ` +
       `numbers, ${bytes(view.state_bytes)}. It never grows.`;

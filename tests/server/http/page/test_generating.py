@@ -1,8 +1,10 @@
 """Streams of text on the page: the API's own text, that forks, goes back, travels and survives."""
 
+import json
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.server.http.page.conftest import Visitor
 
@@ -148,3 +150,36 @@ def test_a_changed_link_says_what_is_wrong(visitor: Visitor) -> None:
     visitor.click(".lane button", "Continue")
     visitor.wait("!document.querySelector('.lane .problem').hidden")
     assert visitor.text(".lane .problem").startswith("the state is")
+
+
+_BROKEN_ONCE = """
+(async () => {
+  const { Api, Unreachable } = await import("/page/api.js");
+  const { TextStream } = await import("/page/text_stream.js");
+  const api = new Api({ key: null }, () => {});
+  const stream = api.stream.bind(api);
+  let left = 4;
+  api.stream = async function* (...request) {
+    for await (const event of stream(...request)) {
+      left -= 1;
+      if (left === 0) throw new Unreachable();
+      yield event;
+    }
+  };
+  const start = [{ at: 0, state: null, seed: 7 }];
+  const text = new TextStream(api, %s, "ROMEO:", start, %d);
+  await text.run(300);
+  return [text.text, left < 0, text.problem];
+})()
+"""
+
+
+@pytest.mark.parametrize("interval", [1, 40, 1000])
+def test_what_came_after_the_last_state_comes_again_after_a_break(
+    visitor: Visitor, demo: httpx.Client, interval: int
+) -> None:
+    visitor.open()
+    program = _BROKEN_ONCE % (json.dumps(OPTIONS), interval)
+    text, broken, problem = visitor.evaluate(program)
+    assert (broken, problem) == (True, "")
+    assert text == completed(demo, "ROMEO:", 300, seed=7)
