@@ -1,5 +1,7 @@
 // Follow a text that is being typed: send only what is new, with the state of what came before.
 
+import { keptStates } from "./kept.js";
+
 const MAX_KEPT = 200;
 
 /**
@@ -18,11 +20,6 @@ export class Prefixes {
     this.read = read;
     this.onRead = onRead;
     this.#kept = [{ ...first, text: "", state: null }];
-  }
-
-  /** The number of states that are kept. */
-  get count() {
-    return this.#kept.length - 1;
   }
 
   /** Read up to a text; of texts that follow each other quickly, some are skipped. */
@@ -49,7 +46,7 @@ export class Prefixes {
 
   #keep(entry) {
     this.#kept.push(entry);
-    if (this.#kept.length > MAX_KEPT) {
+    if (this.#kept.length > keptStates(entry.state, MAX_KEPT)) {
       // every second one of the older half, so that an edit anywhere has a state near it
       const half = this.#kept.length >> 1;
       this.#kept = this.#kept.filter((_, index) => index === 0 || index >= half || index % 2 === 0);

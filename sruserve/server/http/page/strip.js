@@ -1,6 +1,7 @@
 // The state as a picture: a band for each layer, a column for each moment.
 
 import { bytes } from "./format.js";
+import { keptStates } from "./kept.js";
 
 const MAX_COLUMNS = 160;
 const MAX_WAITING = 64;
@@ -30,7 +31,7 @@ export class Strip {
   /** Show the state after `at` characters. */
   add({ at, state }) {
     this.#waiting.push({ at, state });
-    if (this.#waiting.length > MAX_WAITING) this.#waiting.shift();
+    if (this.#waiting.length > keptStates(state, MAX_WAITING)) this.#waiting.shift();
     if (!this.#looking) this.#look();
   }
 

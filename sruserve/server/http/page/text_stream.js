@@ -2,6 +2,7 @@
 
 import { isAway } from "./api.js";
 import { characterStart } from "./format.js";
+import { keptStates } from "./kept.js";
 
 const MAX_CHECKPOINTS = 256;
 const PATH = "/v1/completions";
@@ -139,7 +140,7 @@ export class TextStream extends EventTarget {
 
   #keep(checkpoint) {
     this.checkpoints.push(checkpoint);
-    if (this.checkpoints.length > MAX_CHECKPOINTS) {
+    if (this.checkpoints.length > keptStates(checkpoint.state, MAX_CHECKPOINTS)) {
       const last = this.checkpoints.length - 1;
       this.checkpoints = this.checkpoints.filter((_, index) => index % 2 === 0 || index === last);
     }

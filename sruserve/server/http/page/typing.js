@@ -70,14 +70,16 @@ export class Typing {
 
   #begin() {
     const model = this.model;
-    this.prefixes = new Prefixes(
+    const prefixes = new Prefixes(
       (chunk, before) => this.read(model, chunk, before),
       this.first,
       (entry, chunk, before) => {
+        if (this.prefixes !== prefixes) return; // another model was chosen meanwhile
         if (entry.text) this.wire.add(chunk, before.text, chunk && before.state, entry.state);
         this.show(entry, model);
       },
     );
+    this.prefixes = prefixes;
   }
 
   #stopTyping() {

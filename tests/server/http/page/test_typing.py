@@ -104,6 +104,40 @@ def test_going_back_to_a_beginning_sends_nothing(visitor: Visitor) -> None:
     assert chunks(visitor) == before
 
 
+def test_blanks_alone_have_no_label_and_are_no_error(visitor: Visitor) -> None:
+    visitor.open()
+    visitor.focus("#classify-text")
+    visitor.type("  ")
+    visitor.wait("requests.length && requests.at(-1).reply")
+    assert visitor.text("#classify-summary") == ""
+    assert visitor.evaluate("document.querySelector('#classify-problem').hidden")
+
+
+def test_states_are_kept_in_bounds_and_an_edit_in_a_long_text_finds_one(visitor: Visitor) -> None:
+    visitor.open()
+    program = """
+    (async () => {
+      const { Prefixes } = await import("/page/prefixes.js");
+      const chunks = [];
+      const read = async (chunk) => {
+        chunks.push(chunk);
+        return { state: "x".repeat(%d) };
+      };
+      const prefixes = new Prefixes(read, {}, () => {});
+      for (let length = 1; length <= 600; length += 1) await prefixes.follow("a".repeat(length));
+      const again = [];
+      for (const length of [599, 420, 300, 50]) {
+        chunks.length = 0;
+        await prefixes.follow(`${"a".repeat(length)}b`);
+        again.push(chunks[0].length);
+      }
+      return again;
+    })()
+    """
+    assert max(visitor.evaluate(program % 1000)) < 100
+    assert max(visitor.evaluate(program % 10_000_000)) > 100  # fewer of large ones
+
+
 def test_an_example_types_itself(visitor: Visitor) -> None:
     visitor.open()
     visitor.click("#classify-examples button", "Who wrote")
