@@ -99,6 +99,7 @@ def test_without_a_public_address_the_package_s_page_has_no_broken_links(tmp_pat
     assert headers["Description-Content-Type"] == "text/markdown"
     assert headers.get_all("Project-URL") is None
     assert [target for target in links(page) if not target.startswith("http")] == []
+    assert "![" not in page
     assert "https://arxiv.org/abs/1709.02755" in links(page)
 
 
@@ -114,7 +115,8 @@ def test_the_links_of_the_package_s_page_lead_to_the_repository(sdist: dict[str,
         elif ":" in written:
             assert target == written
         else:
-            assert target == f"{REPOSITORY}/blob/HEAD/{written}"
+            kind = "raw" if written.endswith(".png") else "blob"
+            assert target == f"{REPOSITORY}/{kind}/HEAD/{written}"
     for url in headers.get_all("Project-URL", []):
         path = url.partition("/HEAD/")[2]
         assert (ROOT / path).exists(), url
