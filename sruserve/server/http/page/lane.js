@@ -62,7 +62,7 @@ export class Lane {
     this.element = element(
       "article",
       { class: "lane card", "aria-label": name },
-      element("header", {}, element("h3", {}, name), element("span", { class: "quiet" }, seed), this.status),
+      element("header", {}, element("h2", {}, name), element("span", { class: "quiet" }, seed), this.status),
       this.text,
       this.canvas,
       this.caption,

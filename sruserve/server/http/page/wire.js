@@ -20,7 +20,7 @@ export class Wire {
     this.log = element("ol", { class: "log" });
     this.empty = element("p", { class: "quiet" }, "Nothing was sent yet.");
     place.append(
-      element("h3", {}, "On the wire"),
+      element("h2", {}, "On the wire"),
       element("p", { class: "saved" }, this.saved, " ", this.history),
       element(
         "dl",

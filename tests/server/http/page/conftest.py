@@ -76,8 +76,11 @@ class Visitor:
             self.page.call("Input.insertText", text=character)
 
     def press(self, key: str) -> None:
-        for kind in ("keyDown", "keyUp"):
-            self.page.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
+        number = {"Tab": 9, "Enter": 13}.get(key, 0)
+        typed = {"text": "\r"} if key == "Enter" else {}
+        for kind, extra in (("keyDown", typed), ("keyUp", {})):
+            about = {"key": key, "code": key, "windowsVirtualKeyCode": number, **extra}
+            self.page.call("Input.dispatchKeyEvent", type=kind, **about)
 
     def text(self, selector: str) -> str:
         return str(

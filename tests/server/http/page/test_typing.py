@@ -10,8 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.server.conftest import Serve
+from tests.server.conftest import TAGS, WORDS, Serve, words_vocabulary
 from tests.server.http.page.conftest import Visit, Visitor
+from tests.support import save_random_model
 
 QUESTION = "How far is it from Denver to Aspen?"
 CLASSIFY, COMPLETE = "/v1/classify", "/v1/completions"
@@ -197,11 +198,13 @@ def test_an_error_of_the_server_is_shown_as_its_sentence(visitor: Visitor) -> No
 
 @pytest.fixture(scope="module")
 def tagged(
-    serve: Serve, visit: Visit, task_folders: Path
+    serve: Serve, visit: Visit, task_folders: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Visitor, httpx.Client]]:
-    """A visitor of a server with a tagger and a classifier of features."""
-    chosen = (task_folders / "letters", task_folders / "motion")
-    settings = {"models": None, "model_folders": chosen}
+    """A visitor of a server with two taggers, of words and of features."""
+    words: dict[str, Any] = {"vocabulary": words_vocabulary(), "vocab_size": len(WORDS)}
+    folder = tmp_path_factory.mktemp("tagger") / "spans"
+    save_random_model(folder, "tag", labels=TAGS, seed=3, **words)
+    settings = {"models": None, "model_folders": (folder, task_folders / "motion")}
     with serve(**settings) as (client, _), visit(str(client.base_url)) as visitor:
         yield visitor, client
 
@@ -210,21 +213,21 @@ def test_spans_of_a_tagger_are_marked_as_in_the_whole_text(
     tagged: tuple[Visitor, httpx.Client],
 ) -> None:
     visitor, client = tagged
-    text = "a b\u00e9 xyz"
+    text = f"\U0001f600 {QUESTION} who what where when a b c"
     visitor.open()
     visitor.focus("#tag-text")
-    visitor.type(text)
-    visitor.wait("requests.length && requests.at(-1).body.input === '' && requests.at(-1).reply")
-    reply = client.post("/v1/tag", json={"model": "letters", "input": text}).json()
-    spans = [
-        [text[span["start"] : span["end"]], span["label"]] for span in reply["results"][0]["spans"]
-    ]
+    for count, character in enumerate(text, 1):
+        visitor.type(character)
+        visitor.wait(f"requests.filter((one) => one.reply && one.body.input).length === {count}")
+    visitor.wait("requests.at(-1).body.input === '' && requests.at(-1).reply")
+    reply = client.post("/v1/tag", json={"model": "spans", "input": text}).json()
+    spans = reply["results"][0]["spans"]
+    assert len(spans) > 3
     marks = visitor.evaluate(
         "[...document.querySelectorAll('#tag-output mark')].map((mark) => "
         "[mark.firstChild.data, mark.querySelector('small').textContent])"
     )
-    assert spans
-    assert marks == spans
+    assert marks == [[text[span["start"] : span["end"]], span["label"]] for span in spans]
 
 
 def test_a_task_without_a_model_has_no_tab(
