@@ -67,6 +67,9 @@ def test_every_script_is_loaded_by_another(client: httpx.Client) -> None:
             text = client.get(f"/page/{name}").text
             waiting += re.findall(r'^import .* from "\./(.*)";', text, re.MULTILINE)
     assert loaded == scripts
+    page = client.get("/", headers=BROWSER).text
+    early = re.findall(r'<link rel="modulepreload" href="/page/(.*)">', page)
+    assert {*early, "app.js"} == scripts  # so that none waits for the one that loads it
 
 
 def test_the_policy_allows_nothing_inline(client: httpx.Client) -> None:

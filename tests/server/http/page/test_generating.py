@@ -118,6 +118,29 @@ def test_a_text_goes_back_to_any_character_and_continues_as_before(visitor: Visi
         assert texts(visitor) == [text]
 
 
+def test_a_click_chooses_a_character(visitor: Visitor) -> None:
+    visitor.open()
+    write(visitor, prompt="ROMEO:", seed=7, max_tokens=120)
+    place = """
+    (() => {
+      const text = document.querySelector(".lane .text");
+      text.scrollIntoView();
+      text.scrollTop = 0;
+      const range = document.createRange();
+      range.setStart(text.firstChild.firstChild, 10);
+      range.setEnd(text.firstChild.firstChild, 11);
+      const { left, top, height } = range.getBoundingClientRect();
+      return { x: left + 1, y: top + height / 2 };
+    })()
+    """
+    for kind in ("mousePressed", "mouseReleased"):
+        where = visitor.evaluate(place)
+        visitor.page.call(
+            "Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **where
+        )
+    visitor.wait("document.querySelector('.lane output').textContent.startsWith('character 10 of')")
+
+
 def test_a_beginning_that_is_left_empty_is_refused_in_words(visitor: Visitor) -> None:
     visitor.open()
     write(visitor, prompt="", max_tokens=10)

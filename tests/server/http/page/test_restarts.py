@@ -1,5 +1,7 @@
 """A server that is killed and started again while the page uses it is waited for."""
 
+from signal import SIGKILL, SIGTERM, Signals
+
 import pytest
 
 from tests.server.http.page.conftest import KEYS, MODELS, Visit, Visitor
@@ -14,8 +16,8 @@ def settings() -> dict[str, str]:
     return {"state_keys": KEYS, "grpc_port": "off", "port": str(free_port())}
 
 
-def kill(process: Process) -> None:
-    process.kill()
+def end(process: Process, number: Signals = SIGKILL) -> None:
+    process.send_signal(number)
     process.wait(60)
 
 
@@ -25,18 +27,22 @@ def wait_until_missed(visitor: Visitor) -> None:
     assert "Waiting for it" in visitor.text("#away")
 
 
-def test_a_text_goes_on_from_its_last_state(visit: Visit, settings: dict[str, str]) -> None:
+@pytest.mark.parametrize("number", [SIGKILL, SIGTERM], ids=["killed", "drained"])
+def test_a_text_goes_on_from_its_last_state(
+    visit: Visit, settings: dict[str, str], number: Signals
+) -> None:
+    settings["drain_seconds"] = "0"
     with serving(*MODELS, **settings) as (client, process), visit(str(client.base_url)) as visitor:
         begin(visitor, prompt="ROMEO:", seed=5, max_tokens=6000)
         visitor.wait("document.querySelector('.lane .text').textContent.length > 400")
-        kill(process)
+        end(process, number)
         wait_until_missed(visitor)
         assert len(texts(visitor)[0]) < 6006
         with serving(*MODELS, **settings) as (again, _):
             wait_idle(visitor)
             assert texts(visitor) == [completed(again, "ROMEO:", 6000, seed=5)]
         assert visitor.evaluate("document.querySelector('#away').hidden")
-        sent = [each["body"] for each in visitor.requests(COMPLETE)]
+        sent = [each["body"] for each in visitor.requests(COMPLETE) if each["status"] == 200]
         assert [bool(body.get("state")) for body in sent] == [False, True]
         assert sent[1]["prompt"] == ""
 
@@ -46,7 +52,7 @@ def test_typed_text_is_read_when_the_server_is_back(visit: Visit, settings: dict
         visitor.focus("#classify-text")
         visitor.type("Who wro")
         visitor.wait("document.querySelector('#classify-summary').textContent")
-        kill(process)
+        end(process)
         visitor.type("te Hamlet?")
         wait_until_missed(visitor)
         assert visitor.evaluate("document.querySelector('#classify-problem').hidden")
