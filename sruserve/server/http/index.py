@@ -71,7 +71,7 @@ ROUTES: tuple[Route[Answer], ...] = (
         (Reply(dict[str, str]), Reply(media_type="text/html"), NOT_MODIFIED),
     ),
     Route(
-        "GET", "/page/{name}", Index.file, "page_file", "operation",
+        "GET", "/page/{file}", Index.file, "page_file", "operation",
         (*media_types(_NAMES), NOT_MODIFIED), (RouteNotFound,),
     ),
 )  # fmt: skip
