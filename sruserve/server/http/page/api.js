@@ -25,7 +25,9 @@ export class Unreachable extends Error {
 /** Whether an error passes once the server is ready again. */
 export function isAway(error) {
   if (error instanceof Unreachable) return true;
-  return error instanceof ApiError && (error.code === "draining" || [502, 503].includes(error.status));
+  return (
+    error instanceof ApiError && (error.code === "draining" || [502, 503].includes(error.status))
+  );
 }
 
 /**
@@ -75,7 +77,7 @@ export class Api {
 
   /** The result of `work`, which is tried again when the server is back. */
   async patiently(work, signal) {
-    for (let futile = 0; ; ) {
+    for (let futile = 0; ;) {
       try {
         return await work();
       } catch (error) {

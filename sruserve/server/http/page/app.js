@@ -42,7 +42,10 @@ async function startOrSay() {
     await start();
   } catch (error) {
     say(place, error.message);
-    place.append(" ", element("button", { type: "button", click: () => location.reload() }, "Try again"));
+    place.append(
+      " ",
+      element("button", { type: "button", click: () => location.reload() }, "Try again"),
+    );
   }
   document.body.removeAttribute("aria-busy");
 }

@@ -37,14 +37,23 @@ export class Generate {
     if (link === null) return;
     const { options, text, state, seed } = link;
     const checkpoint = { at: text.length, state, seed };
-    const stream = new TextStream(this.api, options, text, [checkpoint], this.#interval(options.model));
+    const stream = new TextStream(
+      this.api,
+      options,
+      text,
+      [checkpoint],
+      this.#interval(options.model),
+    );
     this.#add(stream, seed).strip.add(checkpoint);
     this.form.elements.prompt.value = "";
   }
 
   #begin() {
     const { elements } = this.form;
-    const seed = elements.seed.value === "" ? Math.floor(Math.random() * MAX_SEED) : Number(elements.seed.value);
+    const seed =
+      elements.seed.value === ""
+        ? Math.floor(Math.random() * MAX_SEED)
+        : Number(elements.seed.value);
     const options = {
       model: elements.model.value,
       temperature: Number(elements.temperature.value),
@@ -82,7 +91,10 @@ export class Generate {
   async #fork(from, position) {
     say(this.problem, "");
     try {
-      const seeds = Array.from({ length: FORKS }, (_, index) => (from.seed ?? 0) + this.#made + index);
+      const seeds = Array.from(
+        { length: FORKS },
+        (_, index) => (from.seed ?? 0) + this.#made + index,
+      );
       const streams = await Promise.all(seeds.map((seed) => from.stream.fork(position, seed)));
       for (const [index, stream] of streams.entries()) {
         const lane = this.#add(stream, seeds[index]);

@@ -46,9 +46,18 @@ export class Lane {
     this.status = element("span", { class: "status", role: "status" });
     this.kept = element("span", {});
     this.ahead = element("span", { class: "ahead" });
-    this.text = element("p", { class: "text", click: () => this.#chooseClicked() }, this.kept, this.ahead);
+    this.text = element(
+      "p",
+      { class: "text", click: () => this.#chooseClicked() },
+      this.kept,
+      this.ahead,
+    );
     this.canvas = element("canvas", { class: "strip", "aria-hidden": "true" });
-    this.caption = element("p", { class: "quiet caption" }, "The state is drawn as the text comes.");
+    this.caption = element(
+      "p",
+      { class: "quiet caption" },
+      "The state is drawn as the text comes.",
+    );
     const input = () => this.#choose(Number(this.slider.value));
     this.slider = element("input", { type: "range", step: "1", input, class: "rewind" });
     this.where = element("output", {});
@@ -56,17 +65,33 @@ export class Lane {
     this.forkButton = button("Fork", () => this.actions.fork(this, this.position));
     this.linkButton = button("Link", () => this.#link());
     const remove = button("Remove", () => this.actions.remove(this));
-    this.link = element("input", { readonly: true, hidden: true, "aria-label": "Link to this point" });
+    this.link = element("input", {
+      readonly: true,
+      hidden: true,
+      "aria-label": "Link to this point",
+    });
     this.problem = element("p", { class: "problem", role: "alert", hidden: true });
     const seed = this.seed === null ? "seed in its state" : `seed ${this.seed}`;
     this.element = element(
       "article",
       { class: "lane card", "aria-label": name },
-      element("header", {}, element("h2", {}, name), element("span", { class: "quiet" }, seed), this.status),
+      element(
+        "header",
+        {},
+        element("h2", {}, name),
+        element("span", { class: "quiet" }, seed),
+        this.status,
+      ),
       this.text,
       this.canvas,
       this.caption,
-      element("label", { class: "back-to" }, element("span", {}, "Go back to"), this.slider, this.where),
+      element(
+        "label",
+        { class: "back-to" },
+        element("span", {}, "Go back to"),
+        this.slider,
+        this.where,
+      ),
       element("div", { class: "buttons" }, this.go, this.forkButton, this.linkButton, remove),
       this.link,
       this.problem,
@@ -84,13 +109,18 @@ export class Lane {
 
   #draw() {
     const { text, running, earliest } = this.stream;
-    if (this.#position !== null && (running || this.#position >= text.length)) this.#position = null;
+    if (this.#position !== null && (running || this.#position >= text.length))
+      this.#position = null;
     this.kept.textContent = text.slice(0, this.position);
     this.ahead.textContent = text.slice(this.position);
     Object.assign(this.slider, { min: earliest, max: text.length, value: this.position });
     this.slider.disabled = running;
     this.where.textContent = `character ${this.position} of ${text.length}`;
-    this.go.textContent = running ? "Stop" : this.#position === null ? "Continue" : "Continue from here";
+    this.go.textContent = running
+      ? "Stop"
+      : this.#position === null
+        ? "Continue"
+        : "Continue from here";
     this.forkButton.textContent = this.#position === null ? "Fork" : "Fork from here";
     const last = this.stream.checkpoints.at(-1).state;
     this.status.textContent = running ? "writing" : last ? `state ${bytes(last.length)}` : "";

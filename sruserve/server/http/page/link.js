@@ -6,7 +6,12 @@ const MAX_CHARACTERS = 4000; // of text in a link; the state has read all of it 
 export async function linkTo(stream) {
   const { state, seed } = await stream.checkpointAt(stream.text.length);
   const text = stream.text.slice(-MAX_CHARACTERS);
-  const fields = { ...stream.options, text, ...(state !== null && { state }), ...(seed !== null && { seed }) };
+  const fields = {
+    ...stream.options,
+    text,
+    ...(state !== null && { state }),
+    ...(seed !== null && { seed }),
+  };
   return `${location.origin}${location.pathname}#generate&${new URLSearchParams(fields)}`;
 }
 
@@ -17,7 +22,11 @@ export function readLink(fragment) {
   if (!fields.has("state") || !fields.has("model")) return null;
   const number = (name) => (fields.has(name) ? Number(fields.get(name)) : null);
   return {
-    options: { model: fields.get("model"), temperature: number("temperature") ?? 1, top_p: number("top_p") ?? 1 },
+    options: {
+      model: fields.get("model"),
+      temperature: number("temperature") ?? 1,
+      top_p: number("top_p") ?? 1,
+    },
     text: fields.get("text") ?? "",
     state: fields.get("state"),
     seed: number("seed"),

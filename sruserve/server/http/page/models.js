@@ -61,7 +61,9 @@ function busy(model, last, now) {
   const counted = (samples) => sum(ofModel(samples, COUNT, model));
   const seconds = (now.time - last.time) / 1000;
   const rate = Math.max(0, counted(now.samples) - counted(last.samples)) / seconds;
-  const [before, after] = [last, now].map(({ samples }) => buckets(ofModel(samples, BUCKET, model)));
+  const [before, after] = [last, now].map(({ samples }) =>
+    buckets(ofModel(samples, BUCKET, model)),
+  );
   return { rate, p99: after.size ? quantile(0.99, before, after) : NaN };
 }
 

@@ -32,7 +32,7 @@ export class Prefixes {
   }
 
   async #run() {
-    for (let reached = null; reached !== this.#wanted; ) {
+    for (let reached = null; reached !== this.#wanted;) {
       const text = this.#wanted;
       this.#kept = this.#kept.filter((entry) => text.startsWith(entry.text));
       const before = this.#kept.at(-1);

@@ -56,5 +56,6 @@ function sentence(tokens) {
   const known = tokens.filter(({ bits }) => bits !== null);
   if (!known.length) return "";
   const most = known.reduce((one, other) => (other.bits > one.bits ? other : one));
-  return `Most surprising: “${most.text.replace("\n", "\u23ce")}” with ${most.bits.toFixed(1)} bits.`;
+  const shown = most.text.replace("\n", "\u23ce");
+  return `Most surprising: “${shown}” with ${most.bits.toFixed(1)} bits.`;
 }

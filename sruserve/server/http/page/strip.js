@@ -109,7 +109,11 @@ export class Strip {
     const bands = this.#columns[0]?.entries.length ?? 0;
     const across = width / Math.max(this.#columns.length, FEWEST_COLUMNS);
     for (let band = 0; band < bands; band += 1) {
-      this.#drawBand(paint, colours, band, { across, height: height / bands, top: (band * height) / bands });
+      this.#drawBand(paint, colours, band, {
+        across,
+        height: height / bands,
+        top: (band * height) / bands,
+      });
     }
     if (this.#marked !== null) {
       const left = across * this.#columns.filter(({ at }) => at <= this.#marked).length;

@@ -33,7 +33,8 @@ export function startTag(api, models) {
   async function finish(entry, model) {
     try {
       entry.final = (await ask(model, "", entry, false)).spans;
-      if (typing.field.value === entry.text && typing.model === model) draw(entry.text, entry.final);
+      if (typing.field.value === entry.text && typing.model === model)
+        draw(entry.text, entry.final);
     } catch (error) {
       say(typing.problem, error.message);
     }

@@ -88,7 +88,7 @@ export class TextStream extends EventTarget {
 
   async #write(tokens, signal) {
     const begin = this.text.length;
-    for (let left = tokens; left > 0; ) {
+    for (let left = tokens; left > 0;) {
       try {
         let unsaved = 0;
         for await (const choice of this.#choices(left, signal)) {

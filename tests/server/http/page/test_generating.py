@@ -133,8 +133,9 @@ def test_a_click_chooses_a_character(visitor: Visitor) -> None:
       return { x: left + 1, y: top + height / 2 };
     })()
     """
+    visitor.wait("document.querySelector('.caption').textContent.includes('after 125 steps')")
+    where = visitor.evaluate(place)  # nothing moves any more
     for kind in ("mousePressed", "mouseReleased"):
-        where = visitor.evaluate(place)
         visitor.page.call(
             "Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **where
         )
