@@ -7,7 +7,7 @@ import { TextStream } from "./text_stream.js";
 import { modelPicker } from "./typing.js";
 
 const FORKS = 2;
-const MAX_LANES = 9;
+const MAX_LANES = 6; // a browser opens so many connections to a server
 const MAX_SEED = 2 ** 32;
 
 /** Start the panel. models: those that generate text and can stream. */
@@ -34,7 +34,7 @@ export class Generate {
   /** Continue the stream of the link in the address, if there is one. */
   openLink() {
     const link = readLink(location.hash);
-    if (link === null) return;
+    if (link === null || !this.#hasRoom(1)) return;
     const { options, text, state, seed } = link;
     const checkpoint = { at: text.length, state, seed };
     const stream = new TextStream(
@@ -45,10 +45,17 @@ export class Generate {
       this.#interval(options.model),
     );
     this.#add(stream, seed).strip.add(checkpoint);
-    this.form.elements.prompt.value = "";
+  }
+
+  /** Whether there is room for more streams; says so if not. */
+  #hasRoom(count) {
+    const room = this.#lanes.length + count <= MAX_LANES;
+    say(this.problem, room ? "" : `At most ${MAX_LANES} streams fit here: remove some first.`);
+    return room;
   }
 
   #begin() {
+    if (!this.#hasRoom(1)) return;
     const { elements } = this.form;
     const seed =
       elements.seed.value === ""
@@ -84,12 +91,11 @@ export class Generate {
     this.#lanes.push(lane);
     this.list.append(lane.element);
     this.empty.hidden = true;
-    while (this.#lanes.length > MAX_LANES) this.#remove(this.#lanes[0]);
     return lane;
   }
 
   async #fork(from, position) {
-    say(this.problem, "");
+    if (!this.#hasRoom(FORKS)) return;
     try {
       const seeds = Array.from(
         { length: FORKS },
@@ -97,6 +103,7 @@ export class Generate {
       );
       const streams = await Promise.all(seeds.map((seed) => from.stream.fork(position, seed)));
       for (const [index, stream] of streams.entries()) {
+        if (!this.#hasRoom(1)) break; // another fork was quicker
         const lane = this.#add(stream, seeds[index]);
         lane.strip.begin(from.strip, position);
         lane.run();

@@ -105,6 +105,20 @@ def test_forks_run_side_by_side_from_the_same_point(visitor: Visitor, demo: http
     assert len({first[:301], *forks}) == 3
 
 
+def test_streams_beyond_the_room_are_refused_in_words(visitor: Visitor) -> None:
+    visitor.open()
+    write(visitor, prompt="ROMEO:", seed=7, max_tokens=20)
+    for lanes in (3, 5):
+        visitor.click(".lane button", "Fork")
+        wait_idle(visitor, lanes)
+    visitor.click(".lane button", "Fork")
+    assert "remove some" in visitor.text("#generate-problem")
+    visitor.click(".lane button", "Remove")
+    visitor.click(".lane button", "Fork")
+    wait_idle(visitor, 6)
+    assert visitor.evaluate("document.querySelector('#generate-problem').hidden")
+
+
 def test_a_text_goes_back_to_any_character_and_continues_as_before(visitor: Visitor) -> None:
     visitor.open()
     write(visitor, prompt="ROMEO:", seed=7, max_tokens=120)
