@@ -39,18 +39,22 @@ class BuildKernel(build_ext):  # type: ignore[misc]
 
 
 def package_page(readme: str, repository: str) -> str:
-    """The README for readers outside of the repository: its links are absolute, or plain text."""
+    """The README for readers outside of the repository.
+
+    Its links are absolute, or plain text; its pictures are absolute, or left out.
+    """
 
     def link(match: re.Match[str]) -> str:
-        text, target = match.groups()
+        picture, text, target = match.groups()
         if not repository:
-            return text
-        address = repository if target.startswith("#") else f"{repository}/blob/HEAD/"
-        return f"[{text}]({address}{target})"
+            return "" if picture else text
+        kind = "raw" if picture else "blob"
+        address = repository if target.startswith("#") else f"{repository}/{kind}/HEAD/"
+        return f"{picture}[{text}]({address}{target})"
 
     parts = re.split(r"(^```.*?^```)", readme, flags=re.DOTALL | re.MULTILINE)
     for number in range(0, len(parts), 2):  # programs are between
-        parts[number] = re.sub(r"\[([^]]*)\]\((?!\w+:)([^)]*)\)", link, parts[number])
+        parts[number] = re.sub(r"(!?)\[([^]]*)\]\((?!\w+:)([^)]*)\)", link, parts[number])
     return "".join(parts)
 
 

@@ -10,7 +10,10 @@ ALWAYS = ("tests/test_docs.py", "tests/test_layers.py")
 
 
 def affected_tests(changed: Iterable[str]) -> list[str]:
-    """The test file or folder that mirrors each changed file, or all that mirror its folder."""
+    """The test file or folder that mirrors each changed file, or all that mirror its folder.
+
+    A file that is no Python has the tests of its own folder alone.
+    """
     paths = set(ALWAYS)
     for path in map(Path, changed):
         top, *folders = path.parts[:-1] or ("",)
@@ -28,6 +31,8 @@ def affected_tests(changed: Iterable[str]) -> list[str]:
             every = (ROOT / folder).glob("test_*.py") if folder != Path("tests") else ()
             near = [each.relative_to(ROOT) for each in every]
             paths |= {str(same)} if (ROOT / same).exists() else set(map(str, near))
+        elif top == "sruserve" and (ROOT / Path("tests", *folders)).is_dir():
+            paths.add(str(Path("tests", *folders)))
     return sorted(paths)
 
 

@@ -15,6 +15,8 @@ from tests.changed import ALWAYS, ROOT, affected_tests
         ),
         ("tests/test_layers.py", "tests/test_layers.py"),
         ("examples/onnx/web/page.js", "tests/examples"),
+        ("sruserve/server/http/page/lane.js", "tests/server/http/page"),
+        ("sruserve/server/http/swagger_ui/start.js", None),
         ("docs/http.md", None),
         ("sruserve/__init__.py", None),
     ],

@@ -75,8 +75,9 @@ def test_a_wheel_holds_the_kernel_the_scripts_the_models_and_the_types(wheel: Pa
     assert "sruserve/py.typed" in names
     for script in (ROOT / "sruserve/server/streams/redis").glob("*.lua"):
         assert script.relative_to(ROOT).as_posix() in names
-    for page in (ROOT / "sruserve/server/http/swagger_ui").iterdir():
-        assert page.relative_to(ROOT).as_posix() in names
+    for folder in ("page", "swagger_ui"):
+        for file in (ROOT / "sruserve/server/http" / folder).iterdir():
+            assert file.relative_to(ROOT).as_posix() in names
     for model in ("question-type", "shakespeare"):
         assert f"sruserve/demo/{model}/model.safetensors" in names
     assert not [name for name in names if name.startswith(("tests/", "bench/", "examples/"))]
@@ -98,6 +99,7 @@ def test_without_a_public_address_the_package_s_page_has_no_broken_links(tmp_pat
     assert headers["Description-Content-Type"] == "text/markdown"
     assert headers.get_all("Project-URL") is None
     assert [target for target in links(page) if not target.startswith("http")] == []
+    assert "![" not in page
     assert "https://arxiv.org/abs/1709.02755" in links(page)
 
 
@@ -113,7 +115,8 @@ def test_the_links_of_the_package_s_page_lead_to_the_repository(sdist: dict[str,
         elif ":" in written:
             assert target == written
         else:
-            assert target == f"{REPOSITORY}/blob/HEAD/{written}"
+            kind = "raw" if written.endswith(".png") else "blob"
+            assert target == f"{REPOSITORY}/{kind}/HEAD/{written}"
     for url in headers.get_all("Project-URL", []):
         path = url.partition("/HEAD/")[2]
         assert (ROOT / path).exists(), url

@@ -12,7 +12,15 @@ from sruserve.model.errors import ModelError
 from sruserve.server.auth import Tenants
 from sruserve.server.clocks import SYSTEM_CLOCKS, Clocks
 from sruserve.server.errors import NoProcess, OriginNotAllowed, ServeError
-from sruserve.server.http import docs, management, predict, tokenize, v1_routes
+from sruserve.server.http import (
+    docs,
+    index,
+    management,
+    predict,
+    state_view,
+    tokenize,
+    v1_routes,
+)
 from sruserve.server.http.call import HttpCall, Message, Receive, Send
 from sruserve.server.http.connections import Connections, divide_files
 from sruserve.server.http.endpoint import HttpEndpoint
@@ -59,9 +67,11 @@ ROUTES: tuple[Route[Any], ...] = (
     *predict.ROUTES,
     *tokenize.ROUTES,
     *responses_api.ROUTES,
+    *state_view.ROUTES,
     *streams.ROUTES,
     *websocket.ROUTES,
     *management.ROUTES,
+    *index.ROUTES,
     *docs.ROUTES,
     *kserve.ROUTES,
 )
@@ -85,6 +95,7 @@ class Application:
         self.lifecycle = Lifecycle(settings, clocks)
         self.metrics = MetricsPage()
         self._documentation = docs.Documentation(partial(create_document, ROUTES))
+        self._index = index.Index(settings.page)
         self._hot: dict[str, HttpEndpoint] = {}
         limit = process_limit()
         self.constraints = ConstraintCache(
@@ -195,6 +206,7 @@ class Application:
         inference = Inference(self.lifecycle, tasks, self.streams, limits)
         fast: list[Mounted] = [
             *hot,
+            *state_view.mount(catalogue, tenants, limits),
             *streams.mount(context),
             *kserve.mount(tenants, inference, limits),
             *management.mount(self.lifecycle, self.metrics),
@@ -202,6 +214,7 @@ class Application:
         pages: list[Mounted] = [
             *websocket.mount(tenants),
             *management.mount_pages(self.lifecycle),
+            *index.mount(self._index),
             *docs.mount(self._documentation),
         ]
         document = partial(create_document, ROUTES)

@@ -302,6 +302,11 @@ class Settings(BaseSettings):
         "and are not affected.",
     )
 
+    page: bool = Field(
+        True,
+        description="Browsers get a page at `/` on which people try the models; `off`: `/` is JSON "
+        "for them too, as it is for programs.",
+    )
     sse_ping_seconds: float = Field(
         15.0, gt=0, description="A silent event stream gets a comment line after this time."
     )

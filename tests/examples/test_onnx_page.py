@@ -2,22 +2,18 @@
 
 import json
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
-from hashlib import sha256
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
 import pytest
 from tokenizers import Tokenizer
 
-from tests.examples.browser import Page, opened
+from tests.browser import Page, opened
 from tests.examples.conftest import (
     DEMO,
     ROOT,
@@ -27,6 +23,7 @@ from tests.examples.conftest import (
     held_state,
     interrupted,
 )
+from tests.npm import installed
 
 WEB = ROOT / "examples/onnx/web"
 FILES = sorted(file for file in WEB.iterdir() if file.suffix in (".html", ".js", ".json"))
@@ -62,7 +59,7 @@ def site(exported: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
     folder = tmp_path_factory.mktemp("site")
     for file in FILES:
         shutil.copy(file, folder)
-    shutil.copytree(_installed(), folder / "ort")
+    shutil.copytree(installed(WEB, "ort", "onnxruntime-web"), folder / "ort")
     (folder / "models").symlink_to(exported)
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Files, directory=str(folder)))
     thread = threading.Thread(target=server.serve_forever)
@@ -71,24 +68,6 @@ def site(exported: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
     server.shutdown()
     server.server_close()
     thread.join()
-
-
-def _installed() -> Path:
-    """The files of onnxruntime-web, from the first run on those beside the virtual environment."""
-    pinned = [WEB / "package.json", WEB / "package-lock.json"]
-    digest = sha256(b"".join(file.read_bytes() for file in pinned)).hexdigest()[:16]
-    kept = Path(sys.prefix) / "onnxruntime-web" / digest
-    if not kept.exists():
-        npm = shutil.which("npm")
-        if npm is None:
-            pytest.skip("needs the system package npm (apt-get install npm)")
-        kept.parent.mkdir(exist_ok=True)
-        with TemporaryDirectory(dir=kept.parent) as folder:
-            for file in pinned:
-                shutil.copy(file, folder)
-            subprocess.run([npm, "ci"], cwd=folder, check=True, capture_output=True, timeout=300)
-            Path(folder, "ort").rename(kept)
-    return kept
 
 
 @pytest.fixture(scope="module")

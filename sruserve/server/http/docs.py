@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +10,18 @@ from sruserve.server.errors import NoProcess, RouteNotFound
 from sruserve.server.http.call import JSON_TYPE, HttpCall
 from sruserve.server.http.observed import answering_errors
 from sruserve.server.http.routes import Mounted, Reply, Route
+from sruserve.server.http.static_files import (
+    NOT_MODIFIED,
+    StaticFile,
+    StaticFiles,
+    media_types,
+)
 from sruserve.server.json_output import json_bytes
 from sruserve.server.offload import run_in_thread
 
 _FOLDER = Path(__file__).parent / "swagger_ui"
 _ASSETS = "/docs/assets"
-_TYPES = {
-    "swagger-ui-bundle.js": b"text/javascript; charset=utf-8",
-    "start.js": b"text/javascript; charset=utf-8",
-    "swagger-ui.css": b"text/css; charset=utf-8",
-    "favicon-32x32.png": b"image/png",
-}
+_NAMES = ("swagger-ui-bundle.js", "start.js", "swagger-ui.css", "favicon-32x32.png")
 _PAGE = f"""<!doctype html>
 <html lang="en">
 <head>
@@ -39,7 +39,6 @@ _PAGE = f"""<!doctype html>
 </html>
 """.encode()
 _PAGE_HEADERS = (
-    (b"content-type", b"text/html; charset=utf-8"),
     (
         b"content-security-policy",
         b"default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
@@ -49,18 +48,8 @@ _PAGE_HEADERS = (
 )
 
 
-class _File:
-    """A file, read once."""
-
-    def __init__(self, name: str) -> None:
-        self.content = (_FOLDER / name).read_bytes()
-        self.etag = f'"{sha256(self.content).hexdigest()[:32]}"'
-
-
 class Documentation:
     """Serves the page, its files and the OpenAPI document.
-
-    All files are read at creation, so that no path of a request reaches the disk.
 
     create: creates the document, which takes a while.
     """
@@ -68,24 +57,17 @@ class Documentation:
     def __init__(self, create: Callable[[], object]) -> None:
         self._create = create
         self._document: asyncio.Task[bytes] | None = None
-        self._files = {name: _File(name) for name in _TYPES}
+        self._page = StaticFile(_PAGE, ".html")
+        self._files = StaticFiles(_FOLDER, _NAMES)
 
     async def page(self, call: HttpCall) -> None:
         """Read this documentation."""
-        await call.reply_as(200, _PAGE, _PAGE_HEADERS)
+        await self._page.send(call, _PAGE_HEADERS)
 
     async def asset(self, call: HttpCall) -> None:
         """Read a file of this documentation."""
         (name,) = call.path_values
-        file = self._files.get(name)
-        if file is None:
-            raise RouteNotFound("there is no such file; /docs lists all routes")
-        tag = (b"etag", file.etag.encode())
-        if file.etag in (call.header(b"if-none-match") or ""):
-            await call.start(304, [tag])
-            await call.send(b"")
-        else:
-            await call.reply_as(200, file.content, [(b"content-type", _TYPES[name]), tag])
+        await self._files.send(call, name)
 
     async def document(self, call: HttpCall) -> None:
         """Read the OpenAPI document."""
@@ -104,23 +86,19 @@ class Documentation:
 
 Answer = Callable[[Documentation, HttpCall], Coroutine[Any, Any, None]]
 _TAG = "documentation"
-_FILES = tuple(
-    Reply(media_type=media_type) for media_type in ("text/javascript", "text/css", "image/png")
-)
-_NOT_MODIFIED = Reply(
-    status=304, media_type="", description="The file has the tag of `If-None-Match`."
-)
 
 
 def _asset(method: str) -> Route[Answer]:
     return Route(
         method, f"{_ASSETS}/{{name}}", Documentation.asset, "asset", _TAG,
-        (*_FILES, _NOT_MODIFIED), (RouteNotFound,),
+        (*media_types(_NAMES), NOT_MODIFIED), (RouteNotFound,),
     )  # fmt: skip
 
 
 ROUTES: tuple[Route[Answer], ...] = (
-    Route("GET", "/docs", Documentation.page, "docs", _TAG, (Reply(media_type="text/html"),)),
+    Route("GET", "/docs", Documentation.page, "docs", _TAG,
+        (Reply(media_type="text/html"), NOT_MODIFIED),
+    ),
     _asset("GET"),
     _asset("HEAD"),
     Route(

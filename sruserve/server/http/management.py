@@ -4,7 +4,6 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from sruserve import __version__
 from sruserve.model.heads.regression import Regression
 from sruserve.server.errors import ModelNotFound, NoProcess
 from sruserve.server.http import probes
@@ -18,13 +17,6 @@ from sruserve.server.metrics.page import MetricsPage
 from sruserve.server.repository.served_model import ServedModel
 
 Answer = Callable[[Lifecycle, HttpCall], Awaitable[None]]
-
-
-async def index(lifecycle: Lifecycle, call: HttpCall) -> None:
-    """Find the other routes."""
-    del lifecycle
-    paths = {"documentation": "/docs", "models": "/v1/models", "metrics": "/metrics"}
-    await call.reply(json_bytes({"name": "sruserve", "version": __version__, **paths}))
 
 
 async def list_models(lifecycle: Lifecycle, call: HttpCall) -> None:
@@ -89,7 +81,6 @@ _NOT_READY = Reply(
     headers={"Retry-After": "Seconds after which it may be ready."},
 )
 _PAGES: tuple[Route[Answer], ...] = (
-    Route("GET", "/", index, "index", "operation", (Reply(dict[str, str]),)),
     Route(
         "GET", "/v1/models", list_models, "list_models", "models",
         (Reply(replies.ModelList),), ANY_TENANT,

@@ -19,6 +19,7 @@ _PATH_PARAMETERS = {
     "model": "Id of a served model; `GET /v1/models` lists them.",
     "version": "Served version of the model, a number.",
     "name": "Name of a file of the documentation.",
+    "file": "Name of a file of the page at `/`.",
 }
 
 

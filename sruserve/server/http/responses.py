@@ -330,6 +330,35 @@ class ModelList(BaseModel):
     data: list[ModelInfo] = Field(description="The served models.")
 
 
+class StateEntry(BaseModel):
+    """One tensor of a state."""
+
+    name: str = Field(
+        description="Name of the tensor: the number of its layer, a dot, and its name there, such "
+        "as `0.c`."
+    )
+    size: int = Field(description="How many numbers it has.")
+    min: float = Field(description="The smallest of them.")
+    max: float = Field(description="The largest of them.")
+    mean: float = Field(description="Their mean.")
+    values: list[float] = Field(
+        description="Evenly spaced numbers of it, in their order: at most `values` of the request."
+    )
+
+
+class StateReply(BaseModel):
+    """What a state token contains, without its texts and the key of its sampler."""
+
+    model: _Model
+    version: str = Field(description="Version of the model whose weights the state belongs to.")
+    steps: int = Field(description="Tokens or feature rows that the state has read.")
+    state_bytes: int = Field(description="Bytes of the state's numbers.")
+    expires_at: int | None = Field(
+        description="When the token expires, in seconds since 1970; null: never."
+    )
+    entries: list[StateEntry] = Field(description="The tensors of the state, in their order.")
+
+
 class Prediction(BaseModel):
     """A label in text-embeddings-inference's shape."""
 

@@ -172,6 +172,21 @@ class Catalogue(Mapping[str, ServedModel]):
             )
         return matching[0] if matching else served
 
+    def of_state(self, token: str) -> ServedModel:
+        """The version of any model that has the weights of a state.
+
+        Raises `StateTampered`, or `StateWrongModel` if none has.
+        """
+        weights = claimed_binding(token).weights
+        for served in self.every():
+            if served.states.weights == weights:
+                return served
+        raise StateWrongModel(
+            "the state belongs to a model, weights or a dtype that this server does not have; "
+            f"served here: {', '.join(self) or 'none'}",
+            param="state",
+        )
+
     def of_weights(self, name: str, weights: str) -> ServedModel:
         """The version with the weights of a stream; the default one if it is not served.
 

@@ -10,7 +10,7 @@ import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from cryptography.exceptions import InvalidTag
 
@@ -65,14 +65,31 @@ def claimed_binding(token: str) -> Binding:
 
     Raises `StateTampered`.
     """
+    _, _, _, digest, dtype, tenant, _ = _claimed_header(token)
+    names = {number: name for name, number in _DTYPES.items()}
+    if dtype not in names:
+        raise _no_token()
+    return Binding(digest, names[dtype], 0, tenant)
+
+
+def claimed_expiry(token: str) -> int | None:
+    """When a token claims to expire, in seconds since 1970; None: never.
+
+    Only `StateSealer.open` proves it. Raises `StateTampered`.
+    """
+    return int(_claimed_header(token)[-1]) or None
+
+
+def _claimed_header(token: str) -> tuple[Any, ...]:
     try:
         start = token[: _HEADER.size * 4 // 3].encode("ascii").translate(_FROM_URL)
-        header = binascii.a2b_base64(start, strict_mode=True)
-        _, _, _, digest, dtype, tenant, _ = _HEADER.unpack(header)
-        names = {number: name for name, number in _DTYPES.items()}
-        return Binding(digest, names[dtype], 0, tenant)
-    except (UnicodeEncodeError, binascii.Error, struct.error, KeyError):
-        raise StateTampered("the state is no token; send it as it was returned") from None
+        return _HEADER.unpack(binascii.a2b_base64(start, strict_mode=True))
+    except (UnicodeEncodeError, binascii.Error, struct.error):
+        raise _no_token() from None
+
+
+def _no_token() -> StateTampered:
+    return StateTampered("the state is no token; send it as it was returned")
 
 
 class StateSealer:

@@ -157,7 +157,13 @@ def test_the_documentation_offers_to_send_an_api_key(document: dict[str, Any]) -
 
 def test_every_documented_page_answers(client: httpx.Client, document: dict[str, Any]) -> None:
     stream = client.post("/v1/streams", json={"model": "question"}).json()["id"]
-    chosen = {"{model}": "question", "{version}": "1", "{id}": stream, "{name}": "start.js"}
+    chosen = {
+        "{model}": "question",
+        "{version}": "1",
+        "{id}": stream,
+        "{name}": "start.js",
+        "{file}": "app.js",
+    }
     for path, operations in document["paths"].items():
         if "get" in operations:
             page = re.sub("{[^}]*}", lambda match: chosen[match[0]], path)

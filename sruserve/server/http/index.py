@@ -1,0 +1,84 @@
+"""`GET /`: a page for browsers, and the names of other routes for programs.
+
+The page is plain files. Its scripts call the same routes as any client.
+"""
+
+from collections.abc import Callable, Coroutine
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from sruserve import __version__
+from sruserve.server.errors import RouteNotFound
+from sruserve.server.http.call import JSON_TYPE, HttpCall
+from sruserve.server.http.media_range import prefers
+from sruserve.server.http.observed import answering_errors
+from sruserve.server.http.routes import Mounted, Reply, Route
+from sruserve.server.http.static_files import NOT_MODIFIED, StaticFile, StaticFiles, media_types
+from sruserve.server.json_output import json_bytes
+
+_FOLDER = Path(__file__).parent / "page"
+_PAGE = "index.html"
+_NAMES = tuple(sorted(file.name for file in _FOLDER.iterdir() if file.name != _PAGE))
+_VARY = (b"vary", b"Accept")
+_PAGE_HEADERS = (
+    _VARY,
+    (b"referrer-policy", b"no-referrer"),
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+        b"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        b"require-trusted-types-for 'script'; trusted-types 'none'",
+    ),
+)
+_ROUTES = {"documentation": "/docs", "models": "/v1/models", "metrics": "/metrics"}
+
+
+class Index:
+    """Serves the page and its files.
+
+    has_page: if not, `/` is JSON for all clients, and there are no files.
+    """
+
+    def __init__(self, has_page: bool) -> None:
+        self._routes = json_bytes({"name": "sruserve", "version": __version__, **_ROUTES})
+        content = (_FOLDER / _PAGE).read_bytes() if has_page else None
+        self._page = None if content is None else StaticFile(content, ".html")
+        self._files = StaticFiles(_FOLDER, _NAMES if has_page else ())
+
+    async def index(self, call: HttpCall) -> None:
+        """Find the other routes.
+
+        Browsers get a page for trying the models, unless `SRUSERVE_PAGE` is off.
+        """
+        accept = call.header(b"accept") or ""
+        if self._page is not None and prefers(accept, "text/html", "application/json"):
+            await self._page.send(call, _PAGE_HEADERS)
+        else:
+            await call.reply_as(200, self._routes, (JSON_TYPE, _VARY))
+
+    async def file(self, call: HttpCall) -> None:
+        """Read a file of the page."""
+        (name,) = call.path_values
+        await self._files.send(call, name)
+
+
+Answer = Callable[[Index, HttpCall], Coroutine[Any, Any, None]]
+
+ROUTES: tuple[Route[Answer], ...] = (
+    Route(
+        "GET", "/", Index.index, "index", "operation",
+        (Reply(dict[str, str]), Reply(media_type="text/html"), NOT_MODIFIED),
+    ),
+    Route(
+        "GET", "/page/{file}", Index.file, "page_file", "operation",
+        (*media_types(_NAMES), NOT_MODIFIED), (RouteNotFound,),
+    ),
+)  # fmt: skip
+
+
+def mount(index: Index) -> list[Mounted]:
+    """The handlers of all routes."""
+    return [
+        (route, answering_errors(partial(route.handler, index), route.path)) for route in ROUTES
+    ]

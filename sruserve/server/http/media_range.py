@@ -1,0 +1,35 @@
+"""Which of two media types a client prefers, by its `Accept` header (RFC 9110, 12.5.1)."""
+
+_MAX_RANGES = 64
+
+
+def prefers(accept: str, wanted: str, other: str) -> bool:
+    """Whether the header ranks `wanted` above `other`; ranges that cannot be read count for none.
+
+    wanted, other: media types such as `text/html`, in lower case.
+    """
+    ranges = [_read(part) for part in accept.lower().split(",", _MAX_RANGES)[:_MAX_RANGES]]
+    return _weight(ranges, wanted) > _weight(ranges, other)
+
+
+def _weight(ranges: list[tuple[str, float]], media_type: str) -> float:
+    """The weight of the most specific range that contains a media type."""
+    weights = dict(ranges)
+    for name in (media_type, f"{media_type.partition('/')[0]}/*", "*/*"):
+        if name in weights:
+            return weights[name]
+    return 0.0
+
+
+def _read(part: str) -> tuple[str, float]:
+    """A range and its weight."""
+    name, *parameters = (piece.strip() for piece in part.split(";"))
+    for parameter in parameters:
+        key, _, value = parameter.partition("=")
+        if key.strip() == "q":
+            try:
+                weight = float(value)
+            except ValueError:
+                return "", 0.0
+            return name, weight if 0 <= weight <= 1 else 0.0
+    return name, 1.0

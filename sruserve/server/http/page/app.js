@@ -1,0 +1,53 @@
+// Start the page: find the models, and show a tab for each task that they can do.
+
+import { Api } from "./api.js";
+import { startClassify } from "./classify.js";
+import { byId, element, say } from "./dom.js";
+import { Generate } from "./generate.js";
+import { Keys } from "./keys.js";
+import { startModels } from "./models.js";
+import { startScore } from "./score.js";
+import { startTabs } from "./tabs.js";
+import { startTag } from "./tag.js";
+
+// The panels of tasks, in the order of their tabs.
+const PANELS = [
+  ["classify", "classify", startClassify],
+  ["generate", "generate", (api, models) => new Generate(api, models)],
+  ["score", "generate", startScore],
+  ["tag", "tag", startTag],
+];
+
+async function start() {
+  const api = new Api(new Keys(), (away) => {
+    say(byId("away"), away ? "The server does not answer. Waiting for it; nothing is lost." : "");
+  });
+  const { data } = await api.get("/v1/models");
+  const usable = data.filter(({ streams, vocab_size: size }) => streams && size !== null);
+  const names = [];
+  for (const [name, task, startPanel] of PANELS) {
+    const models = usable.filter((model) => model.task === task);
+    if (!models.length) continue;
+    startPanel(api, models);
+    names.push(name);
+  }
+  startModels(api);
+  startTabs([...names, "models"]);
+}
+
+async function startOrSay() {
+  const place = byId("start-problem");
+  say(place, "");
+  try {
+    await start();
+  } catch (error) {
+    say(place, error.message);
+    place.append(
+      " ",
+      element("button", { type: "button", click: () => location.reload() }, "Try again"),
+    );
+  }
+  document.body.removeAttribute("aria-busy");
+}
+
+startOrSay();

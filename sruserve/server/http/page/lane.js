@@ -1,0 +1,161 @@
+// One stream on the page: its text, its state, and what can be done with it.
+
+import { element, say } from "./dom.js";
+import { bytes } from "./format.js";
+import { linkTo } from "./link.js";
+import { Strip } from "./strip.js";
+
+/**
+ * Shows a `TextStream`.
+ *
+ * name: such as `Stream 1`. seed: of its sampler, or null if only its state has it.
+ * actions: `more()`: how many tokens to write; `fork(lane, position)`; `remove(lane)`.
+ */
+export class Lane {
+  #position = null; // chosen, to go back to
+  #frame = null; // that will draw it
+
+  constructor(api, stream, name, seed, actions) {
+    this.stream = stream;
+    this.seed = seed;
+    this.actions = actions;
+    this.#build(name);
+    this.strip = new Strip(api, this.canvas, this.caption);
+    stream.addEventListener("change", () => this.#drawSoon());
+    stream.addEventListener("state", ({ detail }) => this.strip.add(detail));
+    this.#draw();
+  }
+
+  /** The position that is chosen, or the end. */
+  get position() {
+    return this.#position ?? this.stream.text.length;
+  }
+
+  /** Write on, from the chosen position. */
+  run() {
+    if (this.#position !== null) {
+      this.stream.rewind(this.#position);
+      this.#choose(null);
+    }
+    this.strip.trim(this.stream.text.length);
+    return this.stream.run(this.actions.more());
+  }
+
+  #build(name) {
+    const button = (label, click) => element("button", { type: "button", click }, label);
+    this.status = element("span", { class: "status", role: "status" });
+    this.kept = element("span", {});
+    this.ahead = element("span", { class: "ahead" });
+    this.text = element(
+      "p",
+      { class: "text", click: () => this.#chooseClicked() },
+      this.kept,
+      this.ahead,
+    );
+    this.canvas = element("canvas", { class: "strip", "aria-hidden": "true" });
+    this.caption = element(
+      "p",
+      { class: "quiet caption" },
+      "The state is drawn as the text comes.",
+    );
+    const input = () => this.#choose(Number(this.slider.value));
+    this.slider = element("input", { type: "range", step: "1", input, class: "rewind" });
+    this.where = element("output", {});
+    this.go = button("Stop", () => (this.stream.running ? this.stream.stop() : this.run()));
+    this.forkButton = button("Fork", () => this.actions.fork(this, this.position));
+    this.linkButton = button("Link", () => this.#link());
+    const remove = button("Remove", () => this.actions.remove(this));
+    this.link = element("input", {
+      readonly: true,
+      hidden: true,
+      "aria-label": "Link to this point",
+    });
+    this.problem = element("p", { class: "problem", role: "alert", hidden: true });
+    const seed = this.seed === null ? "seed in its state" : `seed ${this.seed}`;
+    this.element = element(
+      "article",
+      { class: "lane card", "aria-label": name },
+      element(
+        "header",
+        {},
+        element("h2", {}, name),
+        element("span", { class: "quiet" }, seed),
+        this.status,
+      ),
+      this.text,
+      this.canvas,
+      this.caption,
+      element(
+        "label",
+        { class: "back-to" },
+        element("span", {}, "Go back to"),
+        this.slider,
+        this.where,
+      ),
+      element("div", { class: "buttons" }, this.go, this.forkButton, this.linkButton, remove),
+      this.link,
+      this.problem,
+    );
+  }
+
+  /** Draw the text in the next frame, however much of it comes; begin and end at once. */
+  #drawSoon() {
+    if (this.stream.running !== this.element.classList.contains("running")) this.#draw();
+    this.#frame ??= requestAnimationFrame(() => {
+      this.#frame = null;
+      this.#draw();
+    });
+  }
+
+  #draw() {
+    const { text, running, earliest } = this.stream;
+    if (this.#position !== null && (running || this.#position >= text.length))
+      this.#position = null;
+    this.kept.textContent = text.slice(0, this.position);
+    this.ahead.textContent = text.slice(this.position);
+    Object.assign(this.slider, { min: earliest, max: text.length, value: this.position });
+    this.slider.disabled = running;
+    this.where.textContent = `character ${this.position} of ${text.length}`;
+    this.go.textContent = running
+      ? "Stop"
+      : this.#position === null
+        ? "Continue"
+        : "Continue from here";
+    this.forkButton.textContent = this.#position === null ? "Fork" : "Fork from here";
+    const last = this.stream.checkpoints.at(-1).state;
+    this.status.textContent = running ? "writing" : last ? `state ${bytes(last.length)}` : "";
+    this.element.classList.toggle("running", running);
+    if (running) this.text.scrollTop = this.text.scrollHeight;
+    this.link.hidden = true;
+    this.strip.mark(this.#position);
+    say(this.problem, this.stream.problem);
+  }
+
+  #choose(position) {
+    this.#position = position;
+    this.#draw();
+    if (this.#position !== null) {
+      const middle = this.ahead.offsetTop - this.text.clientHeight / 2;
+      this.text.scrollTop = middle;
+    }
+  }
+
+  /** Choose the character that was clicked. */
+  #chooseClicked() {
+    const { focusNode, focusOffset, isCollapsed } = getSelection();
+    if (this.stream.running || !isCollapsed || !this.text.contains(focusNode)) return;
+    const before = this.ahead.contains(focusNode) ? this.kept.textContent.length : 0;
+    this.#choose(Math.max(this.stream.earliest, before + focusOffset));
+  }
+
+  async #link() {
+    try {
+      this.link.value = await linkTo(this.stream);
+      this.link.hidden = false;
+      this.link.select();
+      await navigator.clipboard?.writeText(this.link.value).catch(() => {});
+    } catch (error) {
+      say(this.problem, error.message);
+    }
+  }
+}

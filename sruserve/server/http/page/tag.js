@@ -1,0 +1,74 @@
+// Tag: the spans that a tagger finds, coloured by label.
+
+import { byId, element, say } from "./dom.js";
+import { Typing } from "./typing.js";
+
+const PAUSE_MS = 160; // after which the unfinished word counts as finished
+const COLOURS = 6;
+
+/** Start the panel. models: those that tag texts and can stream. */
+export function startTag(api, models) {
+  const output = byId("tag-output");
+  let timer = null;
+
+  async function ask(model, input, before, more) {
+    const body = { model, input, state: before.state, more };
+    const { results } = await api.post("/v1/tag", body);
+    const spans = joined(before.spans, results[0].spans, before.length);
+    return { state: results[0].state, spans, length: before.length + Array.from(input).length };
+  }
+
+  const typing = new Typing("tag", models, {
+    first: { spans: [], length: 0 },
+    read: (model, chunk, before) => ask(model, chunk, before, true),
+    show: (entry, model) => {
+      clearTimeout(timer);
+      draw(entry.text, entry.final ?? entry.spans);
+      if (entry.text.trim() && !entry.final) {
+        timer = setTimeout(() => finish(entry, model), PAUSE_MS);
+      }
+    },
+  });
+
+  async function finish(entry, model) {
+    try {
+      entry.final = (await ask(model, "", entry, false)).spans;
+      if (typing.field.value === entry.text && typing.model === model)
+        draw(entry.text, entry.final);
+    } catch (error) {
+      say(typing.problem, error.message);
+    }
+  }
+
+  const labels = [];
+  function colour(label) {
+    if (!labels.includes(label)) labels.push(label);
+    return labels.indexOf(label) % COLOURS;
+  }
+
+  function draw(text, spans) {
+    const characters = Array.from(text);
+    const parts = [];
+    let end = 0;
+    for (const span of spans) {
+      if (span.start < end) continue;
+      parts.push(characters.slice(end, span.start).join(""));
+      const inside = characters.slice(span.start, span.end).join("");
+      const name = element("small", {}, span.label);
+      parts.push(element("mark", { class: `span-${colour(span.label)}` }, inside, " ", name));
+      end = span.end;
+    }
+    output.replaceChildren(...parts, characters.slice(end).join(""));
+  }
+}
+
+/** Spans of a text and of the next chunk, which begins at `offset` in characters. */
+function joined(spans, next, offset) {
+  const all = [...spans];
+  for (const span of next) {
+    const moved = { ...span, start: span.start + offset, end: span.end + offset };
+    if (span.continued && all.length) all.push({ ...all.pop(), end: moved.end });
+    else all.push(moved);
+  }
+  return all;
+}

@@ -1,0 +1,96 @@
+// A text field whose text is read while it is being typed.
+
+import { byId, element, prefersStillness, say } from "./dom.js";
+import { Prefixes } from "./prefixes.js";
+import { Wire } from "./wire.js";
+
+const KEYSTROKE_MS = 55;
+
+/**
+ * Connects the field, the wire and the error of a panel.
+ *
+ * panel: the id of the panel, with which the ids of its parts begin.
+ * models: those of the panel's task.
+ * read: sends a chunk after an entry to a model, and returns the entry after it.
+ * first: the entry before any text.
+ * show: draws an entry.
+ */
+export class Typing {
+  #showing = null;
+
+  constructor(panel, models, { read, first, show }) {
+    this.field = byId(`${panel}-text`);
+    this.problem = byId(`${panel}-problem`);
+    this.wire = new Wire(byId(`${panel}-wire`));
+    this.picker = modelPicker(byId(`${panel}-model`), models);
+    this.read = read;
+    this.first = first;
+    this.show = show;
+    this.#begin();
+    this.picker.addEventListener("change", () => {
+      this.#begin();
+      this.follow();
+    });
+    this.field.addEventListener("input", () => {
+      this.#stopTyping();
+      this.follow();
+    });
+    for (const button of byId(`${panel}-examples`).querySelectorAll("button")) {
+      button.addEventListener("click", () => this.type(button.textContent));
+    }
+  }
+
+  /** The id of the chosen model. */
+  get model() {
+    return this.picker.value;
+  }
+
+  /** Read the field's text. */
+  async follow() {
+    try {
+      await this.prefixes.follow(this.field.value);
+      say(this.problem, "");
+    } catch (error) {
+      say(this.problem, error.message);
+    }
+  }
+
+  /** Type a text into the field, one character after another. */
+  type(text) {
+    this.#stopTyping();
+    const characters = prefersStillness() ? [text] : Array.from(text);
+    this.field.value = "";
+    const next = () => {
+      this.field.value += characters.shift();
+      this.follow();
+      this.#showing = characters.length ? setTimeout(next, KEYSTROKE_MS) : null;
+    };
+    next();
+  }
+
+  #begin() {
+    const model = this.model;
+    const prefixes = new Prefixes(
+      (chunk, before) => this.read(model, chunk, before),
+      this.first,
+      (entry, chunk, before) => {
+        if (this.prefixes !== prefixes) return; // another model was chosen meanwhile
+        if (entry.text) this.wire.add(chunk, before.text, chunk && before.state, entry.state);
+        this.show(entry, model);
+      },
+    );
+    this.prefixes = prefixes;
+  }
+
+  #stopTyping() {
+    clearTimeout(this.#showing);
+    this.#showing = null;
+  }
+}
+
+/** Fill the list of models; one alone needs no choice. */
+export function modelPicker(picker, models) {
+  picker.append(...models.map(({ id }) => element("option", { value: id }, id)));
+  picker.closest("label").hidden = models.length < 2;
+  return picker;
+}

@@ -1,0 +1,64 @@
+"""Files of this package that browsers load: read once, and sent again only if they differ."""
+
+from collections.abc import Iterable
+from hashlib import sha256
+from pathlib import Path
+
+from sruserve.server.errors import RouteNotFound
+from sruserve.server.http.call import HttpCall
+from sruserve.server.http.routes import Reply
+
+Headers = Iterable[tuple[bytes, bytes]]
+
+_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+}
+# A browser asks for a changed file each time, so that the files of two releases never mix.
+_ALWAYS = ((b"cache-control", b"no-cache"), (b"x-content-type-options", b"nosniff"))
+NOT_MODIFIED = Reply(
+    status=304, media_type="", description="The file has the tag of `If-None-Match`."
+)
+
+
+class StaticFile:
+    """A file with its type and the tag of its content."""
+
+    def __init__(self, content: bytes, suffix: str) -> None:
+        self._content = content
+        self._type = (b"content-type", _TYPES[suffix].encode())
+        self._etag = f'"{sha256(content).hexdigest()[:32]}"'
+
+    async def send(self, call: HttpCall, headers: Headers = ()) -> None:
+        """Answer with the file, or that the client has it already."""
+        always = [*headers, *_ALWAYS, (b"etag", self._etag.encode())]
+        if self._etag in (call.header(b"if-none-match") or ""):
+            await call.start(304, always)
+            await call.send(b"")
+        else:
+            await call.reply_as(200, self._content, [self._type, *always])
+
+
+class StaticFiles:
+    """Files of one folder, read at creation, so that no path of a request reaches the disk."""
+
+    def __init__(self, folder: Path, names: Iterable[str]) -> None:
+        self._files = {
+            name: StaticFile((folder / name).read_bytes(), Path(name).suffix) for name in names
+        }
+
+    async def send(self, call: HttpCall, name: str) -> None:
+        """Answer with the file of a name; raises `RouteNotFound`."""
+        file = self._files.get(name)
+        if file is None:
+            raise RouteNotFound("there is no such file; /docs lists all routes")
+        await file.send(call)
+
+
+def media_types(names: Iterable[str]) -> tuple[Reply, ...]:
+    """The replies with files of these names, each type once."""
+    types = dict.fromkeys(_TYPES[Path(name).suffix].partition(";")[0] for name in names)
+    return tuple(Reply(media_type=media_type) for media_type in types)

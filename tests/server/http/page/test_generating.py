@@ -1,0 +1,223 @@
+"""Streams of text on the page: the API's own text, that forks, goes back, travels and survives."""
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.server.http.page.conftest import Visitor
+
+COMPLETE = "/v1/completions"
+OPTIONS: dict[str, Any] = {"model": "shakespeare", "temperature": 0.8, "top_p": 1}
+
+
+def completed(client: httpx.Client, prompt: str, tokens: int, **options: Any) -> str:
+    """The prompt and what the API writes after it."""
+    body = {**OPTIONS, "prompt": prompt, "max_tokens": tokens, **options}
+    reply = client.post(COMPLETE, json=body)
+    assert reply.status_code == 200, reply.text
+    return prompt + str(reply.json()["choices"][0]["text"])
+
+
+def write(visitor: Visitor, **fields: object) -> None:
+    """Write a text, and wait for its end."""
+    begin(visitor, **fields)
+    wait_idle(visitor)
+
+
+def begin(visitor: Visitor, **fields: object) -> None:
+    visitor.click("#tab-generate")
+    visitor.fill(**fields)
+    visitor.click("#generate-form button")
+
+
+def wait_idle(visitor: Visitor, lanes: int = 1) -> None:
+    """Wait until there are so many streams, and none of them is written."""
+    visitor.wait(
+        f"document.querySelectorAll('.lane').length === {lanes} "
+        "&& !document.querySelector('.lane.running')"
+    )
+
+
+def texts(visitor: Visitor) -> list[str]:
+    """The text of each stream."""
+    shown: list[str] = visitor.evaluate(
+        "[...document.querySelectorAll('.lane .text')].map((text) => text.textContent)"
+    )
+    return shown
+
+
+def go_back(visitor: Visitor, position: int, lane: int = 0) -> None:
+    visitor.evaluate(
+        f"(() => {{ const slider = document.querySelectorAll('.lane input[type=range]')[{lane}];"
+        f"slider.value = {position}; slider.dispatchEvent(new Event('input')); }})()"
+    )
+
+
+def test_a_seed_gives_the_text_of_the_api(visitor: Visitor, demo: httpx.Client) -> None:
+    visitor.open()
+    write(visitor, prompt="ROMEO:", seed=7, max_tokens=300)
+    assert texts(visitor) == [completed(demo, "ROMEO:", 300, seed=7)]
+    visitor.wait("document.querySelector('.caption').textContent.includes('after 305 steps')")
+    views = visitor.requests("/v1/state")
+    assert {each["status"] for each in views} == {200}
+    assert len(views[-1]["reply"]["entries"]) == 6
+    drawn = visitor.evaluate(
+        "(() => { const canvas = document.querySelector('.strip');"
+        "return canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data"
+        ".some((value) => value > 0); })()"
+    )
+    assert drawn
+
+
+def test_a_stopped_text_continues_as_if_it_had_not_stopped(
+    visitor: Visitor, demo: httpx.Client
+) -> None:
+    visitor.open()
+    begin(visitor, prompt="JULIET:", seed=11, max_tokens=20_000)
+    visitor.wait("document.querySelector('.lane .text').textContent.length > 300")
+    visitor.click(".lane button", "Stop")
+    wait_idle(visitor)
+    (stopped,) = texts(visitor)
+    assert len(stopped) < 20_000
+    visitor.fill(max_tokens=100)
+    visitor.click(".lane button", "Continue")
+    wait_idle(visitor)
+    (text,) = texts(visitor)
+    assert text == completed(demo, "JULIET:", len(text) - 7, seed=11)
+    assert len(text) == len(stopped) + 100
+
+
+def test_forks_run_side_by_side_from_the_same_point(visitor: Visitor, demo: httpx.Client) -> None:
+    visitor.open()
+    write(visitor, prompt="ROMEO:", seed=7, max_tokens=200)
+    go_back(visitor, 101)
+    visitor.click(".lane button", "Fork from here")
+    wait_idle(visitor, 3)
+    first, *forks = texts(visitor)
+    assert first == completed(demo, "ROMEO:", 200, seed=7)
+    start = first[:101]
+    body = {**OPTIONS, "prompt": start, "max_tokens": 0, "seed": 7, "return_state": True}
+    state = demo.post(COMPLETE, json=body).json()["choices"][0]["state"]
+    for seed, fork in zip((8, 9), forks, strict=True):
+        assert fork == start + completed(demo, "", 200, state=state, seed=seed)
+    assert len({first[:301], *forks}) == 3
+
+
+def test_streams_beyond_the_room_are_refused_in_words(visitor: Visitor) -> None:
+    visitor.open()
+    write(visitor, prompt="ROMEO:", seed=7, max_tokens=20)
+    for lanes in (3, 5):
+        visitor.click(".lane button", "Fork")
+        wait_idle(visitor, lanes)
+    visitor.click(".lane button", "Fork")
+    assert "remove some" in visitor.text("#generate-problem")
+    visitor.click(".lane button", "Remove")
+    visitor.click(".lane button", "Fork")
+    wait_idle(visitor, 6)
+    assert visitor.evaluate("document.querySelector('#generate-problem').hidden")
+
+
+def test_a_text_goes_back_to_any_character_and_continues_as_before(visitor: Visitor) -> None:
+    visitor.open()
+    write(visitor, prompt="ROMEO:", seed=7, max_tokens=120)
+    (text,) = texts(visitor)
+    for position in (100, 51, 6):
+        go_back(visitor, position)
+        assert visitor.text(".lane output") == f"character {position} of {len(text)}"
+        visitor.fill(max_tokens=len(text) - position)
+        visitor.click(".lane button", "Continue from here")
+        wait_idle(visitor)
+        assert texts(visitor) == [text]
+
+
+def test_a_click_chooses_a_character(visitor: Visitor) -> None:
+    visitor.open()
+    write(visitor, prompt="ROMEO:", seed=7, max_tokens=120)
+    place = """
+    (() => {
+      const text = document.querySelector(".lane .text");
+      text.scrollIntoView();
+      text.scrollTop = 0;
+      const range = document.createRange();
+      range.setStart(text.firstChild.firstChild, 10);
+      range.setEnd(text.firstChild.firstChild, 11);
+      const { left, top, height } = range.getBoundingClientRect();
+      return { x: left + 1, y: top + height / 2 };
+    })()
+    """
+    visitor.wait("document.querySelector('.caption').textContent.includes('after 125 steps')")
+    where = visitor.evaluate(place)  # nothing moves any more
+    for kind in ("mousePressed", "mouseReleased"):
+        visitor.page.call(
+            "Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **where
+        )
+    visitor.wait("document.querySelector('.lane output').textContent.startsWith('character 10 of')")
+
+
+def test_a_beginning_that_is_left_empty_is_refused_in_words(visitor: Visitor) -> None:
+    visitor.open()
+    write(visitor, prompt="", max_tokens=10)
+    assert "nothing to read" in visitor.text(".lane .problem")
+
+
+def test_a_link_continues_exactly_there(visitor: Visitor, demo: httpx.Client) -> None:
+    visitor.open()
+    write(visitor, prompt="ROMEO:", seed=7, max_tokens=150)
+    visitor.click(".lane button", "Link")
+    visitor.wait("document.querySelector('.lane input[readonly]').value")
+    link = visitor.evaluate("document.querySelector('.lane input[readonly]').value")
+    address, _, fragment = link.partition("#")
+    assert address == f"{visitor.url}/"
+    visitor.open(f"#{fragment}")
+    assert texts(visitor) == [completed(demo, "ROMEO:", 150, seed=7)]
+    assert visitor.requests(COMPLETE) == []
+    visitor.fill(max_tokens=150)
+    visitor.click(".lane button", "Continue")
+    wait_idle(visitor)
+    assert texts(visitor) == [completed(demo, "ROMEO:", 300, seed=7)]
+    (request,) = visitor.requests(COMPLETE)
+    assert (request["body"]["prompt"], "seed" in request["body"]) == ("", False)
+
+
+def test_a_changed_link_says_what_is_wrong(visitor: Visitor) -> None:
+    visitor.open("#generate&model=shakespeare&state=AAAA&text=%3Cb%3Ehello")
+    assert texts(visitor) == ["<b>hello"]
+    visitor.wait("document.querySelector('.caption').textContent.includes('the state is no token')")
+    visitor.click(".lane button", "Continue")
+    visitor.wait("!document.querySelector('.lane .problem').hidden")
+    assert visitor.text(".lane .problem").startswith("the state is")
+
+
+_BROKEN_ONCE = """
+(async () => {
+  const { Api, Unreachable } = await import("/page/api.js");
+  const { TextStream } = await import("/page/text_stream.js");
+  const api = new Api({ key: null }, () => {});
+  const stream = api.stream.bind(api);
+  let left = 4;
+  api.stream = async function* (...request) {
+    for await (const event of stream(...request)) {
+      left -= 1;
+      if (left === 0) throw new Unreachable();
+      yield event;
+    }
+  };
+  const start = [{ at: 0, state: null, seed: 7 }];
+  const text = new TextStream(api, %s, "ROMEO:", start, %d);
+  await text.run(300);
+  return [text.text, left < 0, text.problem];
+})()
+"""
+
+
+@pytest.mark.parametrize("interval", [1, 40, 1000])
+def test_what_came_after_the_last_state_comes_again_after_a_break(
+    visitor: Visitor, demo: httpx.Client, interval: int
+) -> None:
+    visitor.open()
+    program = _BROKEN_ONCE % (json.dumps(OPTIONS), interval)
+    text, broken, problem = visitor.evaluate(program)
+    assert (broken, problem) == (True, "")
+    assert text == completed(demo, "ROMEO:", 300, seed=7)

@@ -1,0 +1,192 @@
+"""The page as a whole: keys, keyboard, models, themes and a narrow screen."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.browser import opened
+from tests.npm import installed
+from tests.server.http.page.conftest import KEYS, MODELS, Visit, Visitor
+from tests.server.http.page.test_generating import go_back, wait_idle, write
+from tests.server.keys import ACME
+from tests.server.observing import until
+from tests.server.processes import serving
+
+SELECTED = "document.querySelector('[role=tab][aria-selected=true]').textContent"
+ASKED = "document.querySelector('#key-dialog').open"
+
+
+@pytest.fixture(scope="module")
+def guarded(visit: Visit) -> Iterator[Visitor]:
+    """A visitor of a server that needs a key."""
+    settings = {"state_keys": KEYS, "grpc_port": "off", "api_keys": f"acme:{ACME}"}
+    with serving(*MODELS, **settings) as (client, _), visit(str(client.base_url)) as visitor:
+        yield visitor
+
+
+def send_key(visitor: Visitor, key: str) -> None:
+    visitor.evaluate(f"document.querySelector('#key-input').value = {json.dumps(key)}")
+    visitor.click("#key-form button", "Use this key")
+
+
+def test_a_key_is_asked_for_once_and_kept_for_the_session_alone(guarded: Visitor) -> None:
+    assert guarded.evaluate(ASKED)
+    assert guarded.evaluate("document.activeElement.id") == "key-input"
+    assert guarded.text("#key-problem") == ""
+    send_key(guarded, "a wrong key")
+    guarded.wait("!document.querySelector('#key-problem').hidden")
+    assert "key" in guarded.text("#key-problem")
+    assert guarded.evaluate(ASKED)
+    send_key(guarded, ACME)
+    guarded.wait(f"!document.body.ariaBusy && !{ASKED}")
+    guarded.focus("#classify-text")
+    guarded.type("Who wrote Hamlet?")
+    guarded.wait("document.querySelector('#classify-summary').textContent.startsWith('human')")
+    guarded.open("#generate")  # the same tab has the key
+    assert not guarded.evaluate(ASKED)
+    assert guarded.evaluate("Object.values(sessionStorage)") == [ACME]
+    assert guarded.evaluate("localStorage.length + document.cookie.length") == 0
+    assert ACME not in guarded.evaluate("location.href")
+
+
+def test_who_has_no_key_is_told_what_the_server_says(guarded: Visitor) -> None:
+    guarded.evaluate("sessionStorage.clear()")
+    guarded.open()
+    guarded.click("#key-cancel")
+    guarded.wait("!document.querySelector('#start-problem').hidden")
+    assert guarded.text("#start-problem").startswith("this server needs an API key")
+
+
+def test_the_arrow_keys_move_between_tabs(visitor: Visitor) -> None:
+    visitor.open()
+    visitor.focus("#tab-classify")
+    for key, name in (
+        ("ArrowRight", "Generate"),
+        ("End", "Models"),
+        ("ArrowRight", "Classify"),
+        ("ArrowLeft", "Models"),
+        ("Home", "Classify"),
+    ):
+        visitor.press(key)
+        assert visitor.evaluate(SELECTED) == name
+        assert visitor.evaluate("document.activeElement.textContent") == name
+        shown = "[...document.querySelectorAll('[role=tabpanel]:not([hidden])')].map(({id}) => id)"
+        assert visitor.evaluate(shown) == [name.lower()]
+
+
+def test_the_address_names_the_tab(visitor: Visitor) -> None:
+    visitor.open("#score")
+    assert visitor.evaluate(SELECTED) == "Score"
+    visitor.click("#tab-models")
+    assert visitor.evaluate("location.hash") == "#models"
+
+
+def test_models_show_their_state_and_what_they_do_now(visitor: Visitor, demo: httpx.Client) -> None:
+    visitor.open("#models")
+    visitor.wait("document.querySelectorAll('#models-rows tr').length === 2")
+    row = "[...document.querySelector('#models-rows tr').children].map((cell) => cell.textContent)"
+    assert visitor.evaluate(row)[:5] == ["question-type", "classify", "1", "float32", "1.5 kB"]
+
+    def busy() -> list[str]:
+        demo.post("/v1/classify", json={"model": "question-type", "input": "Who?"})
+        cells: list[str] = visitor.evaluate(row)
+        return cells[5:]
+
+    until(lambda: busy()[1].endswith(" ms"))
+    assert float(busy()[0]) > 0
+
+
+@pytest.mark.parametrize("width", [360, 1200])
+@pytest.mark.parametrize("tab", ["classify", "generate", "score", "models"])
+def test_no_panel_is_wider_than_the_screen(visitor: Visitor, width: int, tab: str) -> None:
+    visitor.page.call(
+        "Emulation.setDeviceMetricsOverride",
+        width=width, height=800, deviceScaleFactor=1, mobile=width < 600,
+    )  # fmt: skip
+    try:
+        visitor.open(f"#{tab}")
+        wide = "document.documentElement.scrollWidth"
+        assert visitor.evaluate(wide) <= width
+    finally:
+        visitor.page.call("Emulation.clearDeviceMetricsOverride")
+
+
+_AUDIT = """
+axe.run().then(({ violations }) => violations.map(({ id, nodes }) => [id, nodes[0].html]))
+"""
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    """The program of axe-core, which finds what keeps people from using a page."""
+    core = installed(Path(__file__).parent / "axe", "node_modules/axe-core/axe.min.js", "axe-core")
+    return core.read_text()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("tab", ["classify", "generate", "score", "models"])
+def test_an_audit_finds_nothing_that_keeps_people_out(
+    visitor: Visitor, axe: str, theme: str, tab: str
+) -> None:
+    features = [{"name": "prefers-color-scheme", "value": theme}]
+    visitor.page.call("Emulation.setEmulatedMedia", features=features)
+    visitor.open(f"#{tab}")
+    if tab == "generate":
+        write(visitor, prompt="ROMEO:", seed=7, max_tokens=60)
+        go_back(visitor, 30)
+    elif tab != "models":
+        visitor.focus(f"#{tab}-text")
+        visitor.type("Who is")
+        visitor.wait("requests.length && requests.at(-1).reply")
+    visitor.evaluate(f"{axe};true")
+    assert visitor.evaluate(_AUDIT) == []
+    paper = visitor.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (paper == "rgb(251, 250, 247)") == (theme == "light")
+
+
+def test_a_text_is_written_forked_and_stopped_by_keyboard_alone(visitor: Visitor) -> None:
+    visitor.open()
+    focused = "document.activeElement.name || document.activeElement.textContent"
+
+    def tab_to(name: str) -> None:
+        for _ in range(40):
+            visitor.press("Tab")
+            if visitor.evaluate(focused).startswith(name):
+                return
+        pytest.fail(f"the Tab key does not get to {name}")
+
+    tab_to("Classify")
+    visitor.press("ArrowRight")
+    tab_to("prompt")
+    tab_to("max_tokens")
+    visitor.fill(max_tokens=80)
+    tab_to("Write")
+    visitor.press("Enter")
+    wait_idle(visitor)
+    visitor.wait("document.querySelector('.lane .text').textContent.length === 86")
+    tab_to("Fork")
+    visitor.press("Enter")
+    wait_idle(visitor, 3)
+    tab_to("Remove")
+    visitor.press("Enter")
+    wait_idle(visitor, 2)
+    assert visitor.evaluate(focused) == "Write"
+
+
+def test_the_policy_refuses_markup_and_styles_from_scripts(
+    demo: httpx.Client, tmp_path: Path
+) -> None:
+    with opened("about:blank", tmp_path) as page:
+        visitor = Visitor(page, str(demo.base_url).rstrip("/"))
+        visitor.open()
+        assert visitor.problems() == []
+        refused = visitor.evaluate(
+            "(() => { try { document.body.innerHTML = '<i>x</i>'; return false; } "
+            "catch (error) { return error instanceof TypeError; } })()"
+        )
+        assert refused
+        visitor.evaluate("document.body.setAttribute('style', 'color: red')")
+        assert any("Content Security Policy" in each for each in visitor.problems())

@@ -1,0 +1,242 @@
+"""What is typed into the page goes to the server once, with the state of what came before."""
+
+import json
+from collections.abc import Iterator
+from itertools import pairwise
+from math import log
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.server.conftest import TAGS, WORDS, Serve, words_vocabulary
+from tests.server.http.page.conftest import Visit, Visitor
+from tests.support import save_random_model
+
+QUESTION = "How far is it from Denver to Aspen?"
+CLASSIFY, COMPLETE = "/v1/classify", "/v1/completions"
+
+
+def classified(client: httpx.Client, text: str) -> dict[str, Any]:
+    reply = client.post(CLASSIFY, json={"model": "question-type", "input": text})
+    assert reply.status_code == 200, reply.text
+    result: dict[str, Any] = reply.json()["results"][0]
+    return result
+
+
+def read_text(visitor: Visitor, text: str) -> None:
+    """Type a text, each character when the last one is answered, and wait for its label."""
+    visitor.focus("#classify-text")
+    for count, character in enumerate(text, 1):
+        visitor.type(character)
+        visitor.wait(
+            f"requests.filter(({{ body, reply }}) => reply && body.input).length === {count}"
+        )
+    visitor.wait(
+        f"requests.some(({{ path, body, reply }}) => path === '{CLASSIFY}' && reply && !body.more)"
+        f" && document.querySelector('#classify-summary').textContent"
+    )
+
+
+def edit(visitor: Visitor, field: str, text: str) -> None:
+    """Put another text into a field at once."""
+    visitor.evaluate(
+        f"(() => {{ const field = document.querySelector('{field}');"
+        f"field.value = {json.dumps(text)}; field.dispatchEvent(new Event('input')); }})()"
+    )
+
+
+def chunks(visitor: Visitor) -> list[dict[str, Any]]:
+    """The requests with new text."""
+    return [each for each in visitor.requests(CLASSIFY) if each["body"]["input"]]
+
+
+def test_the_label_of_a_typed_text_is_that_of_the_whole_text(
+    visitor: Visitor, demo: httpx.Client
+) -> None:
+    visitor.open()
+    read_text(visitor, QUESTION)
+    whole = classified(demo, QUESTION)
+    last = visitor.requests(CLASSIFY)[-1]
+    assert last["body"]["input"] == ""
+    assert last["reply"]["results"][0]["scores"] == whole["scores"]
+    assert visitor.text(".bars .best .name") == whole["label"]
+    assert visitor.text("#classify-summary").startswith(whole["label"])
+
+
+def test_a_keystroke_sends_what_is_new_and_the_state_of_the_last_reply(visitor: Visitor) -> None:
+    visitor.open()
+    read_text(visitor, QUESTION)
+    sent = chunks(visitor)
+    assert [each["body"]["input"] for each in sent] == list(QUESTION)
+    assert sent[0]["body"]["state"] is None
+    for before, after in pairwise(sent):
+        assert after["body"]["state"] == before["reply"]["results"][0]["state"]
+        assert after["body"]["more"]
+    shown = visitor.text("#classify-wire")
+    assert f"Text sent so far{len(QUESTION)} B" in shown
+    assert f"If each request repeated it{sum(range(len(QUESTION) + 1))} B" in shown
+    assert visitor.text("#classify-wire .figure") == f"{len(QUESTION) - 1} B"
+
+
+def test_an_edit_before_the_end_restarts_from_the_nearest_state(
+    visitor: Visitor, demo: httpx.Client
+) -> None:
+    visitor.open()
+    read_text(visitor, "Who wrote Hamlet")
+    before = chunks(visitor)
+    edit(visitor, "#classify-text", "Who wrote it?")
+    visitor.wait(f"requests.filter(({{ body }}) => body.input).length > {len(before)}")
+    visitor.wait("requests.at(-1).body.input === '' && requests.at(-1).reply")
+    (new,) = chunks(visitor)[len(before) :]
+    kept = before[len("Who wrote ") - 1]["reply"]["results"][0]["state"]
+    assert (new["body"]["input"], new["body"]["state"]) == ("it?", kept)
+    last = visitor.requests(CLASSIFY)[-1]["reply"]["results"][0]
+    assert last["scores"] == classified(demo, "Who wrote it?")["scores"]
+
+
+def test_going_back_to_a_beginning_sends_nothing(visitor: Visitor) -> None:
+    visitor.open()
+    read_text(visitor, "Who wrote")
+    before = chunks(visitor)
+    edit(visitor, "#classify-text", "Who")
+    visitor.wait("document.querySelector('#classify-wire .log').textContent.includes('kept here')")
+    assert chunks(visitor) == before
+
+
+def test_blanks_alone_have_no_label_and_are_no_error(visitor: Visitor) -> None:
+    visitor.open()
+    visitor.focus("#classify-text")
+    visitor.type("  ")
+    visitor.wait("requests.length && requests.at(-1).reply")
+    assert visitor.text("#classify-summary") == ""
+    assert visitor.evaluate("document.querySelector('#classify-problem').hidden")
+
+
+def test_states_are_kept_in_bounds_and_an_edit_in_a_long_text_finds_one(visitor: Visitor) -> None:
+    visitor.open()
+    program = """
+    (async () => {
+      const { Prefixes } = await import("/page/prefixes.js");
+      const chunks = [];
+      const read = async (chunk) => {
+        chunks.push(chunk);
+        return { state: "x".repeat(%d) };
+      };
+      const prefixes = new Prefixes(read, {}, () => {});
+      for (let length = 1; length <= 600; length += 1) await prefixes.follow("a".repeat(length));
+      const again = [];
+      for (const length of [599, 420, 300, 50]) {
+        chunks.length = 0;
+        await prefixes.follow(`${"a".repeat(length)}b`);
+        again.push(chunks[0].length);
+      }
+      return again;
+    })()
+    """
+    assert max(visitor.evaluate(program % 1000)) < 100
+    assert max(visitor.evaluate(program % 10_000_000)) > 100  # fewer of large ones
+
+
+def test_an_example_types_itself(visitor: Visitor) -> None:
+    visitor.open()
+    visitor.click("#classify-examples button", "Who wrote")
+    visitor.wait("document.querySelector('#classify-summary').textContent.startsWith('human')")
+    assert len(chunks(visitor)) > 1
+
+
+def test_who_wants_no_motion_gets_an_example_at_once(visitor: Visitor) -> None:
+    features = [{"name": "prefers-reduced-motion", "value": "reduce"}]
+    visitor.page.call("Emulation.setEmulatedMedia", features=features)
+    try:
+        visitor.open()
+        visitor.click("#classify-examples button", "Who wrote")
+        visitor.wait("document.querySelector('#classify-summary').textContent.startsWith('human')")
+        assert [each["body"]["input"] for each in chunks(visitor)] == ["Who wrote Hamlet?"]
+    finally:
+        visitor.page.call("Emulation.setEmulatedMedia", features=[])
+
+
+def test_markup_in_a_text_stays_text(visitor: Visitor) -> None:
+    visitor.open()
+    edit(visitor, "#classify-text", "<img src=x>")
+    visitor.wait("document.querySelector('#classify-wire code')")
+    assert visitor.text("#classify-wire code") == "<img\u2423src=x>"
+    assert visitor.evaluate("document.querySelectorAll('main img').length") == 0
+
+
+def test_characters_are_tinted_by_their_surprise(visitor: Visitor, demo: httpx.Client) -> None:
+    text = "To be, or not"
+    visitor.open("#score")
+    visitor.focus("#score-text")
+    visitor.type(text)
+    visitor.wait(f"document.querySelector('#score-output').textContent === {json.dumps(text)}")
+    whole = demo.post("/v1/score", json={"model": "shakespeare", "input": text}).json()
+    assert visitor.text("#score-mean") == f"{whole['results'][0]['bits_per_character']:.2f}"
+    body = {"model": "shakespeare", "prompt": text, "max_tokens": 0, "echo": True, "logprobs": 0}
+    logprobs = demo.post(COMPLETE, json=body).json()["choices"][0]["logprobs"]["token_logprobs"]
+    titles = visitor.evaluate(
+        "[...document.querySelectorAll('#score-output span')].map((span) => span.title)"
+    )
+    assert titles[0] == ""
+    for title, nats in zip(titles[1:], logprobs[1:], strict=True):
+        assert title.startswith(f"{-nats / log(2):.1f} bits")
+    sent = visitor.requests(COMPLETE)
+    assert "".join(each["body"]["prompt"] for each in sent) == text
+
+
+def test_an_error_of_the_server_is_shown_as_its_sentence(visitor: Visitor) -> None:
+    visitor.open("#score")
+    visitor.focus("#score-text")
+    visitor.type("caf\u00e9")
+    visitor.wait("!document.querySelector('#score-problem').hidden")
+    assert "the model's vocabulary has no '\u00e9'" in visitor.text("#score-problem")
+    edit(visitor, "#score-text", "caf")
+    visitor.wait("document.querySelector('#score-problem').hidden")
+
+
+@pytest.fixture(scope="module")
+def tagged(
+    serve: Serve, visit: Visit, task_folders: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Visitor, httpx.Client]]:
+    """A visitor of a server with two taggers, of words and of features."""
+    words: dict[str, Any] = {"vocabulary": words_vocabulary(), "vocab_size": len(WORDS)}
+    folder = tmp_path_factory.mktemp("tagger") / "spans"
+    save_random_model(folder, "tag", labels=TAGS, seed=3, **words)
+    settings = {"models": None, "model_folders": (folder, task_folders / "motion")}
+    with serve(**settings) as (client, _), visit(str(client.base_url)) as visitor:
+        yield visitor, client
+
+
+def test_spans_of_a_tagger_are_marked_as_in_the_whole_text(
+    tagged: tuple[Visitor, httpx.Client],
+) -> None:
+    visitor, client = tagged
+    text = f"\U0001f600 {QUESTION} who what where when a b c"
+    visitor.open()
+    visitor.focus("#tag-text")
+    for count, character in enumerate(text, 1):
+        visitor.type(character)
+        visitor.wait(f"requests.filter((one) => one.reply && one.body.input).length === {count}")
+    visitor.wait("requests.at(-1).body.input === '' && requests.at(-1).reply")
+    reply = client.post("/v1/tag", json={"model": "spans", "input": text}).json()
+    spans = reply["results"][0]["spans"]
+    assert len(spans) > 3
+    marks = visitor.evaluate(
+        "[...document.querySelectorAll('#tag-output mark')].map((mark) => "
+        "[mark.firstChild.data, mark.querySelector('small').textContent])"
+    )
+    assert marks == [[text[span["start"] : span["end"]], span["label"]] for span in spans]
+
+
+def test_a_task_without_a_model_has_no_tab(
+    tagged: tuple[Visitor, httpx.Client], visitor: Visitor
+) -> None:
+    shown = (
+        "[...document.querySelectorAll('[role=tab]:not([hidden])')].map((tab) => tab.textContent)"
+    )
+    tagged[0].open()
+    assert tagged[0].evaluate(shown) == ["Tag", "Models"]
+    visitor.open()
+    assert visitor.evaluate(shown) == ["Classify", "Generate", "Score", "Models"]

@@ -1,0 +1,45 @@
+"""Which of two media types an `Accept` header prefers."""
+
+import pytest
+
+from sruserve.server.http.media_range import prefers
+
+BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/webp,*/*;q=0.8"
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        BROWSER,
+        "text/html",
+        "TEXT/HTML",
+        "text/*",
+        "text/html;level=1, application/json;q=0.9",
+        "application/json;q=0.2, text/html ; q=0.3",
+        "text/html;q=0.1, */*;q=0.0",
+    ],
+)
+def test_a_header_that_ranks_html_first(accept: str) -> None:
+    assert prefers(accept, "text/html", "application/json")
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        "",
+        "*/*",
+        "application/json",
+        "application/json, text/html",
+        "application/json, text/html;q=0.9",
+        "text/html;q=0",
+        "text/html;q=2",
+        "text/html;q=nan",
+        "text/html;q=",
+        "text/html;q=0, */*",
+        ",;=,;q",
+        "image/png",
+        "," * 1000 + "text/html",
+    ],
+)
+def test_a_header_that_does_not(accept: str) -> None:
+    assert not prefers(accept, "text/html", "application/json")
