@@ -7,6 +7,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from sruserve import __version__, cli_export
+from sruserve.cli_compress import compress, decompress
 from sruserve.cli_models import import_, inspect, verify
 from sruserve.cli_shared import fail
 from sruserve.model.names import DType
@@ -145,4 +146,8 @@ app.command(
 )(import_)
 app.command()(verify)
 app.command()(inspect)
+app.command(epilog="Example: sruserve compress letters.txt --model sruserve/demo/shakespeare")(
+    compress
+)
+app.command(epilog="Example: sruserve decompress letters.txt.sruz -o -")(decompress)
 app.add_typer(cli_export.app)

@@ -54,6 +54,17 @@ def test_tracing_knows_models_alone_and_only_the_package_itself_knows_tracing(pa
             assert known or name.split(".")[1] != "tracing", f"{path} imports {name}"
 
 
+@pytest.mark.parametrize(
+    "path",
+    sorted((PACKAGE / "compression").rglob("*.py")),
+    ids=lambda path: str(path.relative_to(PACKAGE)),
+)
+def test_compression_knows_models_and_no_server(path: Path) -> None:
+    for name in own(path):
+        allowed = ("kernels", "model", "compression", "__version__")
+        assert name.split(".")[1] in allowed, f"{path} imports {name}"
+
+
 # The rooms of the server: each imports from those above it, and none from its own line.
 ROOMS = (
     ("errors", "unheard"),
