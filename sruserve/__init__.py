@@ -1,18 +1,88 @@
-"""sruserve: an inference server for trained recurrent models of the SRU family."""
+"""sruserve: an inference server for trained recurrent models of the SRU family.
 
+`load` runs a model in this process, and `save` writes a model folder from a live module.
+"""
+
+import os
+import sys
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sruserve.api.async_model import AsyncModel
+    from sruserve.api.generation import AsyncGeneration, Generation
+    from sruserve.api.load import load
+    from sruserve.api.model import Model
+    from sruserve.api.results import (
+        Classification,
+        Completion,
+        Encoding,
+        Regression,
+        Score,
+        Span,
+        TaggedToken,
+        Tagging,
+    )
+    from sruserve.api.stream import AsyncStream, Stream
+    from sruserve.server.errors import ServeError
     from sruserve.tracing.save import save
 
 __version__ = "0.1.0"
-__all__ = ["save"]
+__all__ = [
+    "AsyncGeneration",
+    "AsyncModel",
+    "AsyncStream",
+    "Classification",
+    "Completion",
+    "Encoding",
+    "Generation",
+    "Model",
+    "Regression",
+    "Score",
+    "ServeError",
+    "Span",
+    "Stream",
+    "TaggedToken",
+    "Tagging",
+    "load",
+    "save",
+]
+
+# OpenMP's threads spin while they wait, so that one busy neighbour on two cores makes a pass three
+# times slower. Its runtime reads the variable when torch is imported.
+torch_came_first = "torch" in sys.modules and "GOMP_SPINCOUNT" not in os.environ
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
+_MODULES = {
+    "api.async_model": ("AsyncModel",),
+    "api.generation": ("AsyncGeneration", "Generation"),
+    "api.load": ("load",),
+    "api.model": ("Model",),
+    "api.results": (
+        "Classification",
+        "Completion",
+        "Encoding",
+        "Regression",
+        "Score",
+        "Span",
+        "TaggedToken",
+        "Tagging",
+    ),
+    "api.stream": ("AsyncStream", "Stream"),
+    "server.errors": ("ServeError",),
+    "tracing.save": ("save",),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """Import `save` when it is first used, because it needs torch."""
-    if name == "save":
-        from sruserve.tracing.save import save
-
-        return save
+    """Import a public name when it is first used, because most of them need torch."""
+    if name in _MODULE_OF:
+        value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+        globals()[name] = value
+        return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -98,8 +98,8 @@ ROOMS = (
     ("app",),
     ("run", "ray_serve"),
 )
-# What the API for Python is made of: everything that no protocol is in.
-BELOW_THE_API = {room for line in ROOMS[: ROOMS.index(("streams",))] for room in line}
+# What the API for Python is made of: the rooms without a protocol.
+BELOW_THE_API = {room for line in ROOMS[: ROOMS.index(("http",))] for room in line}
 API = sorted((PACKAGE / "api").rglob("*.py"))
 
 

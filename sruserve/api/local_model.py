@@ -3,9 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from time import monotonic
 from typing import Any, Self, TypeVar
+from weakref import finalize
 
+import numpy as np
 from pydantic import ValidationError
 
 from sruserve.api.caller import LocalCaller
@@ -46,7 +47,6 @@ class LocalModel:
 
     def __init__(self, loop: EventLoop, settings: Settings, lifecycle: Lifecycle) -> None:
         self.loop, self.settings = loop, settings
-        self._lifecycle = lifecycle
         limit = process_limit()
         self._constraints = ConstraintCache(settings.max_grammar_bytes, startable=limit)
         lifecycle.repository.on_end.append(self._constraints.end)
@@ -59,7 +59,9 @@ class LocalModel:
         self._places = FairSemaphore(_PLACES)
         self._answering = InFlight()
         self._closed = False
-        loop.on_exit.add(self._stop_now)
+        self._ending = _Ending(loop, lifecycle, self._constraints)
+        # a model that is dropped ends, too; this refers to what it has, and not to itself
+        finalize(self, loop.start_soon, self._ending).atexit = False
 
     @classmethod
     def load(cls, settings: Settings) -> Self:
@@ -101,34 +103,45 @@ class LocalModel:
 
     @asynccontextmanager
     async def results(
-        self, request: ChunkRequest
+        self, request: ChunkRequest, served: ServedModel | None = None
     ) -> AsyncIterator[tuple[PerInputTask[Any], Results]]:
-        """The task of a request and its results as the engine makes them, with arrays."""
+        """The task of a request and its results as the engine makes them, with arrays.
+
+        served: a view of the model for this request; None: the model.
+        """
         task = self._by_schema[type(request)]
         assert isinstance(task, PerInputTask)
-        with self._answering, self._call(request) as (caller, served):
+        with self._answering, self._call(request, served) as (caller, served):
             async with self._places.place(None):
                 with await task.run(caller, request, served, _cost(request)) as results:
                     yield task, results
 
     @asynccontextmanager
     async def complete(
-        self, request: CompletionRequest
+        self, request: CompletionRequest, served: ServedModel | None = None
     ) -> AsyncIterator[tuple[LocalCaller, Completion]]:
-        """A completion that runs until the block ends. Its caller watches it while it streams."""
-        with self._call(request) as (caller, served):
+        """A completion that runs until the block ends. Its caller watches it while it streams.
+
+        served: as for `results`.
+        """
+        with self._call(request, served) as (caller, served):
             async with self._tasks.complete.run(
                 caller, request, served, _cost(request)
             ) as completion:
                 yield caller, completion
 
     @contextmanager
-    def _call(self, request: Request) -> Iterator[tuple[LocalCaller, ServedModel]]:
-        """Choose the model for a request, which is then in flight."""
-        if self._closed:
-            raise ModelClosed
+    def _call(
+        self, request: Request, served: ServedModel | None
+    ) -> Iterator[tuple[LocalCaller, ServedModel]]:
+        """Check a request against the model, which then has it in flight."""
+        self.check_open()
         request.model = self.served.name
-        served = self._by_schema[type(request)].choose(request)
+        task = self._by_schema[type(request)]
+        if served is None:
+            served = task.choose(request)
+        else:
+            task.check(request, served)
         try:
             with LocalCaller() as caller, served.in_flight:
                 caller.model = served.name
@@ -137,25 +150,38 @@ class LocalModel:
             raise ModelClosed from None
 
     async def stop(self, drain_seconds: float = 0.0) -> None:
-        """End the engine, once; running requests that are not done in time fail."""
-        if self._closed:
-            return
+        """End the engine. Open completions end at once: with their state, or else they fail.
+
+        drain_seconds: how long other running requests may take; then they fail.
+        """
         self._closed = True
-        self.loop.on_exit.discard(self._stop_now)
-        self._lifecycle.draining = True
-        deadline = monotonic() + drain_seconds
         with suppress(TimeoutError):  # also those that wait for their turn
             await asyncio.wait_for(self._answering.wait_idle(), drain_seconds)
-        await self._lifecycle.repository.stop(max(0.0, deadline - monotonic()))
-        self._constraints.close()
+        await self._ending()
 
-    async def _stop_now(self) -> None:
-        await self.stop()
+    def check_open(self) -> None:
+        """Raise `ModelClosed` after `stop`, and `ForkedProcess` in a forked process."""
+        self.loop.check()
+        if self._closed:
+            raise ModelClosed
 
     @property
     def closed(self) -> bool:
         """Whether it takes no more requests."""
         return self._closed
+
+
+class _Ending:
+    """Ends the engine and the grammars of a model."""
+
+    def __init__(self, loop: EventLoop, lifecycle: Lifecycle, constraints: ConstraintCache) -> None:
+        self._loop, self._lifecycle, self._constraints = loop, lifecycle, constraints
+        loop.on_exit.add(self)
+
+    async def __call__(self) -> None:
+        await self._lifecycle.stop()
+        self._constraints.close()
+        self._loop.on_exit.discard(self)
 
 
 def make_request(schema: type[R], **fields: Any) -> R:
@@ -177,6 +203,8 @@ def _cost(request: Any) -> int:
 def _size(value: Any) -> int:
     if value is None or isinstance(value, str):
         return len(value or "")
+    if isinstance(value, np.ndarray):
+        return value.nbytes
     if value and isinstance(value[0], (int, float)):
         return 4 * len(value)
     return sum(map(_size, value))

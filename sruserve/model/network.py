@@ -118,6 +118,11 @@ class Network(Streamable):
         self._side_stream = side_stream_for(device)
 
     @property
+    def pooled_width(self) -> int | None:
+        """Width of the rows of `hidden`: the outputs, pooled as the head needs them."""
+        return self.config.head.pooled_width(self.config.task, self.config.rnn)
+
+    @property
     def kernel(self) -> str:
         """Name of the kernels that compute it."""
         return kernel_name(self.device)

@@ -32,6 +32,9 @@ class Runtime(Protocol):
     crf: LinearChain | None
 
     @property
+    def pooled_width(self) -> int | None: ...
+
+    @property
     def activation(self) -> Callable[[Tensor], Tensor]: ...
 
     @property

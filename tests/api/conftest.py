@@ -5,9 +5,13 @@ from pathlib import Path
 
 import pytest
 
+import sruserve
 from sruserve.api.local_model import LocalModel
 from sruserve.api.local_settings import local_settings
+from sruserve.api.model import Model
 from tests.server.conftest import folders, serve, undeclared
+
+KEY = "11" * 32
 
 __all__ = ["folders", "serve", "undeclared"]
 
@@ -25,3 +29,19 @@ def local(folders: Path) -> Iterator[Callable[[str], LocalModel]]:
     yield load
     for model in loaded.values():
         model.loop.run(model.stop())
+
+
+@pytest.fixture(scope="session")
+def load(folders: Path) -> Iterator[Callable[..., Model]]:
+    """Loads a model once, by the name of its folder in `folders` or by its path."""
+    loaded: dict[Path, Model] = {}
+
+    def get(name: str | Path) -> Model:
+        path = folders / name
+        if path not in loaded:
+            loaded[path] = sruserve.load(path, device="cpu", state_keys=KEY)
+        return loaded[path]
+
+    yield get
+    for model in loaded.values():
+        model.close()

@@ -55,6 +55,11 @@ class OnnxNetwork(Streamable):
         # The scores of all words at all rows of a step are in memory at the same time.
         self.max_step_rows: int | None = max(1, _STEP_NUMBERS // self._width)
 
+    @property
+    def pooled_width(self) -> int | None:
+        """Width of the outputs; None for a graph with a head, which answers with scores alone."""
+        return self._width if self.config.outputs is None else None
+
     def hidden(self, inputs: Tensor, batch: RaggedBatch, wanted: Tensor | None = None) -> Tensor:
         """Run the graph; returns its answers at the rows `wanted`, (wanted, outputs).
 

@@ -22,7 +22,8 @@ _TOKEN_BYTES = 40  # of a token in a state's window
 class JobKind(Enum):
     """The work of a job.
 
-    COMPARE reads pairs of sequences. TAG, REGRESS_STEPS and ENCODE answer for each step.
+    COMPARE reads pairs of sequences. TAG, REGRESS_STEPS and ENCODE answer for each step. EMBED
+    answers with the row that the head of a classifier reads, or an encoder's last output.
     """
 
     CLASSIFY = "classify"
@@ -31,6 +32,7 @@ class JobKind(Enum):
     REGRESS = "regress"
     REGRESS_STEPS = "regress_steps"
     ENCODE = "encode"
+    EMBED = "embed"
     SCORE = "score"
     GENERATE = "generate"
 
@@ -226,6 +228,15 @@ class Encoded:
 
 
 @dataclass(frozen=True, slots=True)
+class Embedded:
+    """The pooled output of the last step, (width), float32; None if the job had no step."""
+
+    vector: Row | None
+    steps: int
+    state: Snapshot | None
+
+
+@dataclass(frozen=True, slots=True)
 class Logprobs:
     """A token's text, its log-probability, and the most likely tokens with theirs."""
 
@@ -277,7 +288,7 @@ class Generated:
     state: Snapshot | None = None
 
 
-Result = Classified | Tagged | Regressed | Encoded | Scored | Generated
+Result = Classified | Tagged | Regressed | Encoded | Embedded | Scored | Generated
 
 
 @dataclass(slots=True, eq=False)

@@ -23,6 +23,9 @@ from sruserve.server.engine.sampling.logits_processors import (
 from sruserve.server.engine.sampling.sampler import Sampler
 from sruserve.server.engine.state_cache.pool import StatePool, indices
 
+# Kinds of jobs that need the output of their last step only.
+_LAST_STEP = {JobKind.CLASSIFY, JobKind.REGRESS, JobKind.EMBED, JobKind.GENERATE}
+
 
 class ModelRunner:
     """Runs batches on a model, with states in the rows of a pool."""
@@ -245,7 +248,7 @@ def _output_rows(
     for step_result in inputs:
         sequence, kind = step_result.sequence, step_result.sequence.job.kind
         begin, end = end, end + step_result.consumed
-        if kind in (JobKind.CLASSIFY, JobKind.REGRESS, JobKind.GENERATE):
+        if kind in _LAST_STEP:
             if step_result.consumed < sequence.remaining:
                 continue
             begin = end - 1

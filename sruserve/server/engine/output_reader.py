@@ -13,7 +13,7 @@ from sruserve.model.folder import Model
 from sruserve.model.heads import softmaxes
 from sruserve.model.heads.crf import LinearChain
 from sruserve.model.text.codec import token_text
-from sruserve.server.engine.job import JobKind, Logprobs
+from sruserve.server.engine.job import JobKind, Logprobs, StateOutput
 from sruserve.server.engine.sequence import ActiveSequence
 from sruserve.server.engine.sequence_outputs import Floats, SequenceOutputs
 from sruserve.server.engine.state_cache.pool import indices
@@ -64,6 +64,8 @@ class OutputReader:
                     outputs = _numpy(hidden)
                     for step_result, rows in kind_reads:
                         step_result.outputs.values.append(outputs[rows].copy())
+                case JobKind.EMBED:
+                    self._embed(kind_reads, hidden)
                 case JobKind.SCORE:
                     for step_result, rows in kind_reads:
                         self._score(step_result, hidden[rows])
@@ -96,6 +98,17 @@ class OutputReader:
             if step_result.sequence.job.raw_scores:
                 logits = _all_or_nan(_numpy(scores)) if logits is None else logits
                 outputs.logits = logits[row].copy()
+
+    def _embed(self, reads: Sequence[OutputSlice], hidden: Tensor) -> None:
+        """The last outputs; states also carry the class probabilities after them."""
+        vectors = _numpy(hidden)
+        for step_result, rows in reads:
+            step_result.outputs.vector = vectors[rows.stop - 1].copy()
+        with_state = [
+            read for read in reads if read[0].sequence.job.state_output is not StateOutput.NONE
+        ]
+        if with_state and self._outputs:
+            self._classify(with_state, hidden)
 
     def _tag(self, reads: Sequence[OutputSlice], hidden: Tensor) -> None:
         """The likeliest label of each step, its probability, and the last step's probabilities."""

@@ -18,6 +18,7 @@ from sruserve.server.engine.job import (
     COMPLETE,
     LENGTH,
     Classified,
+    Embedded,
     Encoded,
     Finish,
     Generated,
@@ -332,6 +333,10 @@ class ActiveSequence:
             case JobKind.ENCODE:
                 encoded = np.concatenate(outputs.values) if steps else np.zeros((0, 0), np.float32)
                 return Encoded(encoded, steps, state)
+            case JobKind.EMBED:
+                if outputs.vector is not None and not np.isfinite(outputs.vector).all():
+                    raise not_finite()
+                return Embedded(outputs.vector, steps, state)
             case JobKind.SCORE:
                 # fsum rounds once, so the sum does not depend on how the engine split the input.
                 total = math.fsum(value for values in outputs.values for value in values.tolist())

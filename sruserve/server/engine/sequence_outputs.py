@@ -17,6 +17,7 @@ class SequenceOutputs:
 
     probabilities: (classes), class probabilities after the last step; None before the first.
     logits: (classes), the scores behind them, if the job requests them.
+    vector: (width), the pooled output after the last step, if the job embeds.
     values: log-probabilities, label probabilities or network outputs: arrays of (steps) or
         (steps, width).
     labels: the most likely label of each step: arrays of (steps), int64.
@@ -26,6 +27,7 @@ class SequenceOutputs:
 
     probabilities: Floats | None = None
     logits: Floats | None = None
+    vector: Floats | None = None
     values: list[Floats] = field(default_factory=list)
     labels: list[NDArray[np.int64]] = field(default_factory=list)
     logprobs: list[Logprobs] = field(default_factory=list)
@@ -35,6 +37,8 @@ class SequenceOutputs:
         """Append the outputs of the next step."""
         if new.probabilities is not None:
             self.probabilities, self.logits = new.probabilities, new.logits
+        if new.vector is not None:
+            self.vector = new.vector
         if new.paths is not None:
             self.paths = new.paths
         self.values += new.values

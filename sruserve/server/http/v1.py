@@ -66,14 +66,15 @@ class PerInputEndpoint(TaskEndpoint[Chunk]):
         self, caller: Caller, reply: ReplyWriter, request: Chunk, served: ServedModel, cost: int
     ) -> None:
         with await self._per_input.run(caller, request, served, cost) as results:
-            fields = caller.number, served, results
+            fields = caller.number, request, served, results
             if results.large:
                 body = await offload(True, self._body, *fields, caller=caller)
             else:
                 body = self._body(*fields)
             await reply.reply(body)
 
-    def _body(self, number: str, served: ServedModel, results: Results) -> bytes:
+    def _body(self, number: str, request: Chunk, served: ServedModel, results: Results) -> bytes:
+        del request
         describe = self._per_input.describe
         body = {
             "id": f"{self._prefix}-{number}",

@@ -4,9 +4,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from sruserve.server.auth import Tenants
+from sruserve.server.http.embeddings import EmbeddingEndpoint
 from sruserve.server.http.responses import (
     ClassifyReply,
     CompletionReply,
+    EmbeddingReply,
     EncodeReply,
     ErrorReply,
     RegressReply,
@@ -27,6 +29,7 @@ from sruserve.server.http.v1 import CompletionEndpoint, PerInputEndpoint, TaskEn
 from sruserve.server.tasks.completion_request import CompletionRequest
 from sruserve.server.tasks.requests import (
     ClassifyRequest,
+    EmbedRequest,
     EncodeRequest,
     RegressRequest,
     Request,
@@ -83,6 +86,15 @@ def encode(path: str, context: Context) -> TaskEndpoint[Any]:
     return PerInputEndpoint(path, "enc", context.tasks.encode, context.tenants)
 
 
+def embeddings(path: str, context: Context) -> TaskEndpoint[Any]:
+    """Embed texts.
+
+    Return one vector for each text in OpenAI's shape: the pooled outputs of a classifier, or the
+    last output of an encoder.
+    """
+    return EmbeddingEndpoint(path, "emb", context.tasks.embed, context.tenants)
+
+
 def score(path: str, context: Context) -> TaskEndpoint[Any]:
     """Score texts.
 
@@ -117,6 +129,7 @@ ROUTES: tuple[Route[Create], ...] = (
     _route(tag, TagRequest, Reply(TagReply), errors=LABELS),
     _route(regress, RegressRequest, Reply(RegressReply)),
     _route(encode, EncodeRequest, Reply(EncodeReply)),
+    _route(embeddings, EmbedRequest, Reply(EmbeddingReply)),
     _route(score, ScoreRequest, Reply(ScoreReply)),
     _route(
         completions,

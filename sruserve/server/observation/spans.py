@@ -13,7 +13,11 @@ from sruserve.server.observation.traceparent import TraceParent
 
 Value = str | int | list[str]
 PROVIDER: Final = "sruserve"
-_OPERATIONS = {JobKind.GENERATE: "text_completion", JobKind.ENCODE: "embeddings"}
+_OPERATIONS = {
+    JobKind.GENERATE: "text_completion",
+    JobKind.ENCODE: "embeddings",
+    JobKind.EMBED: "embeddings",
+}
 
 
 def operation_name(kind: JobKind) -> str:

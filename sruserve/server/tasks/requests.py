@@ -1,6 +1,6 @@
 """The schemas of requests, which validate and document them."""
 
-from typing import Annotated, Self, TypeVar
+from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -152,6 +152,26 @@ class EncodeRequest(SequenceRequest):
             "examples": [{"features": [[0.1, 0.2], [0.3, 0.4]], "return_state": True}]
         }
     )
+
+
+class EmbedRequest(SequenceRequest):
+    """Texts or features to turn into vectors, in the shape of OpenAI's embeddings."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"input": ["How far is it?", "Who wrote it?"], "encoding_format": "float"}]
+        }
+    )
+
+    encoding_format: Literal["float", "base64"] = Field(
+        "float",
+        description="`float`: lists of numbers; `base64`: the bytes of little-endian float32 "
+        "numbers, in base64.",
+    )
+    dimensions: int | None = Field(
+        None, description="Not supported unless equal to the width of the model's vectors."
+    )
+    user: str | None = Field(None, description="Ignored.")
 
 
 class ScoreRequest(ChunkRequest):

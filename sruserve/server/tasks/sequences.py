@@ -17,7 +17,8 @@ from sruserve.server.tasks.per_input import PerInputTask
 from sruserve.server.tasks.requests import SequenceRequest
 
 Body = TypeVar("Body", bound=SequenceRequest)
-Batch = Features | list[list[list[float]]]  # one sequence, or several
+# one sequence, or several
+Batch = Features | list[list[list[float]]] | list[NDArray[np.float32]]
 
 
 class SequenceTask(PerInputTask[Body]):
@@ -79,6 +80,8 @@ def sequences_of(features: Batch) -> Sequence[Features]:
     """The sequences of a field: one, (steps, features), or a list of them."""
     if isinstance(features, np.ndarray):
         return [features]
+    if features and isinstance(features[0], np.ndarray):
+        return features
     several = any(rows and isinstance(rows[0], list) for rows in features)
     return cast("list[list[list[float]]]", features) if several else [cast(Features, features)]
 

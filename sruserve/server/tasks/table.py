@@ -6,6 +6,7 @@ from sruserve.server.repository.catalogue import Catalogue
 from sruserve.server.tasks.classify import ClassifyTask
 from sruserve.server.tasks.complete import CompleteTask
 from sruserve.server.tasks.constraint_cache import ConstraintCache
+from sruserve.server.tasks.embed import EmbedTask
 from sruserve.server.tasks.encode import EncodeTask
 from sruserve.server.tasks.limits import InputLimits
 from sruserve.server.tasks.regress import RegressTask
@@ -21,6 +22,7 @@ class Tasks(NamedTuple):
     tag: TagTask
     regress: RegressTask
     encode: EncodeTask
+    embed: EmbedTask
     score: ScoreTask
     complete: CompleteTask
 
@@ -34,6 +36,7 @@ class Tasks(NamedTuple):
             TagTask(catalogue, limits),
             RegressTask(catalogue, limits),
             EncodeTask(catalogue, limits),
+            EmbedTask(catalogue, limits),
             ScoreTask(catalogue, limits),
             CompleteTask(catalogue, limits, constraints),
         )

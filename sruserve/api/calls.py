@@ -1,0 +1,171 @@
+"""The tasks with a result for each input, as coroutines: many inputs go in bounded pieces."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from sruserve.api.inputs import MAX_SIZE, Inputs
+from sruserve.api.local_model import LocalModel, make_request
+from sruserve.api.options import InputOptions
+from sruserve.api.results import (
+    Classification,
+    Encoding,
+    Regression,
+    Score,
+    StreamResult,
+    Tagging,
+)
+from sruserve.server.errors import WrongTask
+from sruserve.server.offload import offload
+from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.tasks.per_input import PerInputTask, Results
+from sruserve.server.tasks.requests import (
+    ChunkRequest,
+    ClassifyRequest,
+    EncodeRequest,
+    RegressRequest,
+    ScoreRequest,
+    TagRequest,
+)
+
+R = TypeVar("R")
+
+
+class ClassifyOptions(InputOptions, total=False):
+    """Options of `classify`; raw_scores: the network's own, before softmax or sigmoid."""
+
+    raw_scores: bool
+
+
+class RegressOptions(InputOptions, total=False):
+    """Options of `regress`; steps_ahead: to predict from predictions."""
+
+    steps_ahead: int
+
+
+_AT_ONCE = 4  # pieces of a call: the engine has work while the results of another are made
+_MAX_NUMBERS = 4 << 20  # of a piece whose result has numbers for each step
+
+METHODS = {
+    "classify": "classify",
+    "pair": "classify",
+    "tag": "tag",
+    "regress": "regress",
+    "encode": "encode",
+    "generate": "generate or model.score",
+}
+"""The method for each task."""
+
+_SCHEMAS: dict[str, type[ChunkRequest]] = {
+    "classify": ClassifyRequest,
+    "pair": ClassifyRequest,
+    "tag": TagRequest,
+    "regress": RegressRequest,
+    "encode": EncodeRequest,
+    "generate": ScoreRequest,
+}
+_RESULTS: dict[type[ChunkRequest], Callable[[Any], Any]] = {
+    ClassifyRequest: Classification.of,
+    TagRequest: Tagging.of,
+    RegressRequest: Regression.of,
+    ScoreRequest: Score.of,
+}
+
+
+async def run(
+    local: LocalModel,
+    schema: type[ChunkRequest],
+    inputs: Any,
+    *,
+    pair: Any = None,
+    state: Any = None,
+    **fields: Any,
+) -> Any:
+    """The result of one input, or the list of the results of several, in their order."""
+    check_task(local.served, schema)
+    whole = Inputs(inputs, pair, state)
+    per_step = local.served.model.config.rnn.output_size if schema is EncodeRequest else 1
+    pieces = list(whole.pieces(max(1, min(MAX_SIZE, _MAX_NUMBERS // per_step))))
+    requests = (request_of(schema, {**piece, **fields}) for piece in pieces)
+    places = asyncio.Semaphore(_AT_ONCE)
+
+    async def answer(request: ChunkRequest) -> list[Any]:
+        async with places:
+            return await results_of(local, request)
+
+    if len(pieces) == 1:
+        answers = await results_of(local, next(requests))
+    else:
+        answers = [result for part in await _all(map(answer, requests)) for result in part]
+    return answers[0] if whole.single else answers
+
+
+async def results_of(
+    local: LocalModel, request: ChunkRequest, served: ServedModel | None = None
+) -> list[Any]:
+    """The results of one request, as values of the API."""
+    async with local.results(request, served) as (task, results):
+        make = _encoded if isinstance(request, EncodeRequest) else _described
+        arguments = task, served or local.served, results, _RESULTS.get(type(request))
+        return await offload(results.large, make, *arguments)
+
+
+def request_of(schema: type[ChunkRequest], fields: dict[str, Any]) -> ChunkRequest:
+    """A valid request. Features are arrays, which would be slow to validate as lists."""
+    features = fields.pop("features", None)
+    request = make_request(schema, **fields)
+    if features is not None:
+        request.features = features  # type: ignore[attr-defined]
+    return request
+
+
+def schema_of(served: ServedModel) -> type[ChunkRequest]:
+    """The request that reads the chunks of a stream."""
+    return _SCHEMAS[served.model.config.task]
+
+
+def is_single(inputs: Any) -> bool:
+    """Whether a call has one input, so that it returns one result."""
+    return Inputs(inputs).single
+
+
+def check_task(served: ServedModel, schema: type[ChunkRequest] | None) -> None:
+    """Raise `WrongTask`, with the method to call, unless the model has the task of a request.
+
+    schema: of the request; None: a completion.
+    """
+    task = served.model.config.task
+    if _SCHEMAS[task] is schema or (schema is None and task == "generate"):
+        return
+    raise WrongTask(
+        f"{served.name} is a model for '{task}': call model.{METHODS[task]}", param="model"
+    )
+
+
+def _described(
+    task: PerInputTask[Any], served: ServedModel, results: Results, make: Callable[[Any], R]
+) -> list[R]:
+    return [make(task.describe(served, item, result)) for item, result in results.results]
+
+
+def _encoded(
+    task: PerInputTask[Any], served: ServedModel, results: Results, _: object
+) -> list[StreamResult]:
+    """Encodings with the engine's own arrays, instead of lists."""
+    del task
+    return [
+        Encoding(np.asarray(result.outputs), served.seal_state(result.state))
+        for _, result in results.results
+    ]
+
+
+async def _all(works: Any) -> list[Any]:
+    """The results of coroutines; the first error ends them all."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(work) for work in works]
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]

@@ -1,0 +1,72 @@
+"""Embed: one vector for each text or sequence of features, for comparing and searching.
+
+The vector is the output that the pooling of the model's config makes at the last step. A classifier
+reads its scores from that row, through the layers of its head. An encoder has no pooling, so its
+vector is its last output. The vector is not normalised.
+"""
+
+from typing import Any
+
+from sruserve.server.engine.job import Embedded, JobKind, SequenceInput
+from sruserve.server.errors import InvalidRequest
+from sruserve.server.repository.served_model import ServedModel
+from sruserve.server.tasks.encode import EncodeTask
+from sruserve.server.tasks.requests import EmbedRequest
+from sruserve.server.tasks.sequences import SequenceTask
+
+
+class EmbedTask(SequenceTask[EmbedRequest]):
+    """The pooled output at the last step, (width), float32."""
+
+    name, schema = "classify", EmbedRequest
+    other_names = (EncodeTask.name,)
+
+    def choose(self, request: EmbedRequest) -> ServedModel:
+        """The model for a request; raises `InvalidRequest` if it has no such vectors."""
+        served = super().choose(request)
+        self.check(request, served)
+        return served
+
+    def check(self, request: EmbedRequest, served: ServedModel) -> None:
+        width = vector_width(served)
+        if request.dimensions not in (None, width):
+            raise InvalidRequest(
+                f"the vectors of {served.name} have {width} numbers and cannot be shortened: leave "
+                f"out 'dimensions', or send {width}",
+                param="dimensions",
+            )
+
+    def kind(self, request: EmbedRequest, served: ServedModel) -> JobKind:
+        del request, served
+        return JobKind.EMBED
+
+    def numbers(self, request: EmbedRequest, served: ServedModel, item: SequenceInput) -> int:
+        del request, item
+        return vector_width(served)
+
+    def describe(
+        self, served: ServedModel, item: SequenceInput, result: Embedded
+    ) -> dict[str, Any]:
+        del item
+        vector = None if result.vector is None else result.vector.tolist()
+        return {"embedding": vector, "state": served.seal_state(result.state)}
+
+
+def vector_width(served: ServedModel) -> int:
+    """The numbers of a model's vector; raises `InvalidRequest` if the model has none."""
+    config = served.model.config
+    if config.task == EncodeTask.name and config.rnn.not_streamable_because is not None:
+        raise InvalidRequest(
+            f"{served.name} has no vector of a whole input, because "
+            f"{config.rnn.not_streamable_because}: its last output has not read the input in both "
+            "directions; pool the outputs of /v1/encode yourself",
+            param="model",
+        )
+    width = served.model.network.pooled_width
+    if width is None:
+        raise InvalidRequest(
+            f"{served.name} has no vectors, because its ONNX graph returns scores alone: serve the "
+            "folder that it was exported from",
+            param="model",
+        )
+    return width
