@@ -9,6 +9,7 @@ import typer
 from sruserve import __version__, cli_export
 from sruserve.cli_compress import compress, decompress
 from sruserve.cli_models import import_, inspect, verify
+from sruserve.cli_run import run as run_lines
 from sruserve.cli_shared import fail
 from sruserve.model.names import DType
 
@@ -146,6 +147,9 @@ app.command(
 )(import_)
 app.command()(verify)
 app.command()(inspect)
+app.command("run", epilog="Example: sruserve run question-type questions.txt -o labels.jsonl")(
+    run_lines
+)
 app.command(epilog="Example: sruserve compress letters.txt --model sruserve/demo/shakespeare")(
     compress
 )

@@ -9,13 +9,12 @@ from typing import Annotated, BinaryIO
 import typer
 
 from sruserve.cli_models import DTypeOption, load
-from sruserve.cli_shared import fail, progress_bar
+from sruserve.cli_shared import STANDARD, fail, progress_bar, reading
 from sruserve.cli_signals import cleaning_up
 from sruserve.compression.container import BLOCK_BYTES, MAX_BLOCK_BYTES, MIN_BLOCK_BYTES
 from sruserve.model.names import DType
 
 _SUFFIX = ".sruz"
-_STANDARD = Path("-")
 
 OutputOption = Annotated[
     Path | None,
@@ -56,11 +55,11 @@ def compress(
     from sruserve.compression.compress import compress
     from sruserve.model.errors import ModelError
 
-    out = output or (_STANDARD if file == _STANDARD else Path(f"{file}{_SUFFIX}"))
-    if out == _STANDARD and sys.stdout.isatty():
+    out = output or (STANDARD if file == STANDARD else Path(f"{file}{_SUFFIX}"))
+    if out == STANDARD and sys.stdout.isatty():
         fail(ValueError("a compressed file is no text for a terminal: name a file with --output"))
     try:
-        with cleaning_up(), _reading(file) as source, _writing(out, force) as target:
+        with cleaning_up(), reading(file) as source, _writing(out, force) as target:
             loaded = load(_folder(model), device, dtype)
             with progress_bar() as progress:
                 bar = progress.add_task("compressing", total=_size(file))
@@ -121,11 +120,11 @@ def decompress(
     from sruserve.compression.header import read_header
     from sruserve.model.errors import ModelError
 
-    out = output or (_STANDARD if file == _STANDARD else file.with_suffix(""))
-    if output is None and file not in (_STANDARD, file.with_suffix(_SUFFIX)):
+    out = output or (STANDARD if file == STANDARD else file.with_suffix(""))
+    if output is None and file not in (STANDARD, file.with_suffix(_SUFFIX)):
         fail(ValueError(f"{file} does not end with {_SUFFIX}: name the new file with --output"))
     try:
-        with cleaning_up(), _reading(file) as source, _writing(out, force) as target:
+        with cleaning_up(), reading(file) as source, _writing(out, force) as target:
             reader = Reader(source)
             header = read_header(reader)
             folder = _folder(model) if model else _bundled(header.model)
@@ -174,20 +173,11 @@ def _bundled(name: str) -> Path:
 
 
 @contextmanager
-def _reading(file: Path) -> Iterator[BinaryIO]:
-    if file == _STANDARD:
-        yield sys.stdin.buffer
-        return
-    with file.open("rb") as source:
-        yield source
-
-
-@contextmanager
 def _writing(out: Path, force: bool) -> Iterator[BinaryIO]:
     """Yield the output, which appears under its name only when it is complete."""
     from sruserve.model.atomic_file import new_file
 
-    if out == _STANDARD:
+    if out == STANDARD:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
@@ -196,7 +186,7 @@ def _writing(out: Path, force: bool) -> Iterator[BinaryIO]:
 
 
 def _size(file: Path) -> int | None:
-    return None if file == _STANDARD else file.stat().st_size
+    return None if file == STANDARD else file.stat().st_size
 
 
 def _explained(error: Exception) -> Exception:
@@ -209,5 +199,5 @@ def _explained(error: Exception) -> Exception:
 
 
 def _report(out: Path, before: int, after: int) -> None:
-    if out != _STANDARD:
+    if out != STANDARD:
         typer.echo(f"wrote {out}: {after:,} bytes, from {before:,}")

@@ -112,6 +112,17 @@ def test_the_api_knows_tasks_and_models_but_no_protocol(path: Path) -> None:
     assert not re.search(r"\bhttp", path.read_text(), re.IGNORECASE)
 
 
+BATCH = sorted((PACKAGE / "batch").rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", BATCH, ids=lambda path: path.name)
+def test_batches_know_the_api_and_tasks_but_no_protocol(path: Path) -> None:
+    for name in own(path):
+        _, layer, *rest = name.split(".")
+        assert layer in ("api", "batch", "model", "server"), f"{path} imports {name}"
+        assert layer != "server" or rest[0] in BELOW_THE_API, f"{path} imports {name}"
+
+
 SERVER = sorted((PACKAGE / "server").rglob("*.py"))
 
 
